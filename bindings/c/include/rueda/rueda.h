@@ -1,0 +1,187 @@
+/* rueda: collectives for distributed training. The stable C ABI: the one door for every language.
+ *
+ *   rueda_context* context;
+ *   rueda_error error = RUEDA_ERROR_INIT;
+ *   if (rueda_init(NULL, &context, &error) != RUEDA_OK) { fprintf(stderr, "%s\n", error.message); exit(1); }
+ *   float x[4] = {1, 2, 3, 4};
+ *   int64_t shape[1] = {4};
+ *   rueda_op op = RUEDA_OP_INIT;
+ *   op.kind = RUEDA_ALLREDUCE; op.name = "x"; op.input = x; op.output = x;
+ *   op.dtype = RUEDA_FLOAT32; op.shape = shape; op.ndim = 1; op.reduce_op = RUEDA_SUM;
+ *   rueda_run(context, &op, &error);        // submit, wait, release
+ *   rueda_shutdown(context);
+ *
+ * Threads:   every function may be called from any thread, several at once, except that nothing may use a context
+ *            during or after rueda_shutdown, nor a work during or after rueda_work_release.
+ * Memory:    from rueda_submit until the work has ended, input and output belong to rueda: do not read, write or free
+ *            them. Names, shapes and splits are copied. After an error every output is unspecified.
+ * Errors:    functions return a rueda_code. With a rueda_error* (may be NULL) they also fill in a message that says
+ *            what, which rank, which tensor and what to do. Nothing is thrown, nothing calls back.
+ * Structs:   begin with struct_size; set them with the *_INIT macros, so that older programs work with newer libraries.
+ */
+#ifndef RUEDA_RUEDA_H_
+#define RUEDA_RUEDA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RUEDA_API __attribute__((visibility("default")))
+#else
+#define RUEDA_API
+#endif
+
+#define RUEDA_ABI_VERSION 1
+#define RUEDA_VERSION "0.1.0"
+
+typedef struct rueda_context rueda_context; /* one rank of one job */
+typedef struct rueda_work rueda_work;       /* one submitted operation */
+
+/* gRPC's codes. */
+typedef enum rueda_code {
+  RUEDA_OK = 0,
+  RUEDA_CANCELLED = 1,            /* the runtime was shut down first */
+  RUEDA_UNKNOWN = 2,
+  RUEDA_INVALID_ARGUMENT = 3,     /* wrong on this rank alone: nothing was submitted */
+  RUEDA_DEADLINE_EXCEEDED = 4,    /* the wait ended, the operation goes on */
+  RUEDA_ALREADY_EXISTS = 6,       /* the name is in flight on this rank */
+  RUEDA_FAILED_PRECONDITION = 9,  /* ranks disagree (every rank gets this), or not initialised */
+  RUEDA_ABORTED = 10,             /* the wait was interrupted by a signal; wait again */
+  RUEDA_UNIMPLEMENTED = 12,
+  RUEDA_INTERNAL = 13,
+  RUEDA_UNAVAILABLE = 14          /* a rank was lost; the message names it */
+} rueda_code;
+
+typedef enum rueda_dtype {
+  RUEDA_UINT8 = 0,
+  RUEDA_INT8 = 1,
+  RUEDA_INT16 = 3,
+  RUEDA_INT32 = 4,
+  RUEDA_INT64 = 5,
+  RUEDA_FLOAT16 = 6,
+  RUEDA_FLOAT32 = 7,
+  RUEDA_FLOAT64 = 8,
+  RUEDA_BOOL = 9,
+  RUEDA_BFLOAT16 = 10
+} rueda_dtype;
+
+typedef enum rueda_reduce_op {
+  RUEDA_AVERAGE = 0,
+  RUEDA_SUM = 1,
+  RUEDA_MIN = 3,
+  RUEDA_MAX = 4,
+  RUEDA_PRODUCT = 5
+} rueda_reduce_op;
+
+typedef enum rueda_kind {
+  RUEDA_ALLREDUCE = 0,     /* output: same shape; may be the input */
+  RUEDA_ALLGATHER = 1,     /* output: owned by the work, rows of all ranks in rank order; first extents may differ */
+  RUEDA_BROADCAST = 2,     /* output: same shape; may be the input; on the root the input is sent */
+  RUEDA_REDUCESCATTER = 3, /* output: this rank's rows (rueda_split_rows), or NULL: owned by the work */
+  RUEDA_ALLTOALL = 4,      /* output: owned by the work; splits: rows for each rank */
+  RUEDA_BARRIER = 5,       /* no tensor */
+  RUEDA_SEND = 6,          /* input to rank `peer`; matched by (peer, tag) in order, not by name */
+  RUEDA_RECV = 7           /* output from rank `peer`; size and dtype must equal the send's */
+} rueda_kind;
+
+typedef struct rueda_error {
+  size_t struct_size;
+  int32_t code;
+  char message[2048]; /* zero-terminated, cut if longer */
+} rueda_error;
+#define RUEDA_ERROR_INIT {sizeof(rueda_error), 0, {0}}
+
+typedef struct rueda_init_options {
+  size_t struct_size;
+  int32_t reserved;
+} rueda_init_options;
+#define RUEDA_INIT_OPTIONS_INIT {sizeof(rueda_init_options), 0}
+
+typedef struct rueda_op {
+  size_t struct_size;
+  int32_t kind;          /* rueda_kind */
+  int32_t dtype;         /* rueda_dtype */
+  int32_t reduce_op;     /* rueda_reduce_op; allreduce any, reducescatter sum or average */
+  int32_t root;          /* broadcast: the sending rank */
+  int32_t peer;          /* send, recv */
+  uint32_t tag;          /* send, recv */
+  const char* name;      /* NULL: the n-th unnamed operation of its kind on this rank */
+  const void* input;
+  void* output;
+  const int64_t* shape;  /* of the input (recv: of the output) */
+  int32_t ndim;
+  int32_t splits_count;  /* alltoall: 0 (equal parts) or the number of ranks */
+  const int64_t* splits;
+  double prescale;       /* applied to the input before, to the result after the reduction; rounding as documented in */
+  double postscale;      /* docs/numerics.md */
+} rueda_op;
+#define RUEDA_OP_INIT {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0}
+
+RUEDA_API uint32_t rueda_abi_version(void);
+RUEDA_API const char* rueda_version(void);
+RUEDA_API const char* rueda_code_name(int32_t code);
+
+/* Joins the job that this process was started in (ruedarun; alone: a job of one rank). Blocks until all ranks have
+ * called it, or RUEDA_START_TIMEOUT has passed. May be called again after rueda_shutdown. options may be NULL. */
+RUEDA_API int32_t rueda_init(const rueda_init_options* options, rueda_context** context, rueda_error* error);
+
+/* Leaves the job and frees the context: collectives that have begun end, everything else pending on this rank ends with
+ * RUEDA_CANCELLED; peers that still need this rank get an error that names it. Never waits for peers without bound.
+ * Works stay valid until released. NULL is allowed. */
+RUEDA_API void rueda_shutdown(rueda_context* context);
+
+RUEDA_API int32_t rueda_rank(const rueda_context* context);
+RUEDA_API int32_t rueda_size(const rueda_context* context);
+RUEDA_API int32_t rueda_local_rank(const rueda_context* context);  /* place among the ranks of this host */
+RUEDA_API int32_t rueda_local_size(const rueda_context* context);
+RUEDA_API int32_t rueda_cross_rank(const rueda_context* context);  /* place of this host among those with this local rank */
+RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
+RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context); /* every host has the same number of ranks */
+
+/* Rows of a tensor with `rows` rows that `rank` of `size` gets from reducescatter: the first rows % size get one more. */
+RUEDA_API int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size);
+
+/* Submits `count` operations and fills works[0..count). With group != 0 they are reduced as one: ready together or not at
+ * all. On an error nothing was submitted. Never blocks for a peer. */
+RUEDA_API int32_t rueda_submit(rueda_context* context, const rueda_op* ops, size_t count, int32_t group,
+                               rueda_work** works, rueda_error* error);
+
+/* 1 when the work has ended (well or not), else 0. Never blocks. */
+RUEDA_API int32_t rueda_work_poll(rueda_work* work);
+
+/* Waits until the work has ended; returns how. timeout_seconds < 0: without limit; when it passes,
+ * RUEDA_DEADLINE_EXCEEDED says what is missing, and the work goes on. RUEDA_ABORTED: a signal arrived. */
+RUEDA_API int32_t rueda_work_wait(rueda_work* work, double timeout_seconds, rueda_error* error);
+
+/* The result of a work that ended well: data, shape. Memory stays valid until rueda_work_release. Returns the number of
+ * dimensions, or -1 when the work has not ended well. data and shape (room for max_ndim extents) may be NULL. */
+RUEDA_API int32_t rueda_work_output(rueda_work* work, void** data, int64_t* shape, int32_t max_ndim);
+
+/* alltoall: rows received from each rank into splits[0..size). allgather: rows of each rank. Returns their number. */
+RUEDA_API int32_t rueda_work_received_splits(rueda_work* work, int64_t* splits, int32_t max_count);
+
+/* Gives the handle up. A work that has not ended goes on; its memory must stay valid until then. NULL is allowed. */
+RUEDA_API void rueda_work_release(rueda_work* work);
+
+/* Submit, wait without limit, release. For operations whose output is the caller's. */
+RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
+
+/* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
+ * "control_messages", "cached_tensors", "bytes_reduced", "shm_bytes", "tcp_bytes". */
+RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
+
+/* What this process could use: a table for `ruedarun --check-build`, one "name<TAB>state<TAB>detail" line each. Writes at
+ * most `size` bytes, zero-terminated; returns the length needed. */
+RUEDA_API size_t rueda_check_build(char* text, size_t size);
+
+/* Every setting with value, default, origin and meaning, tab-separated lines; as above. 0 on a bad setting (see error). */
+RUEDA_API size_t rueda_print_config(char* text, size_t size, rueda_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RUEDA_RUEDA_H_ */

@@ -1,0 +1,14 @@
+// RUEDA_CHECK: for what cannot happen. Prints where and why, then aborts; stays on in release
+// builds.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#define RUEDA_CHECK(condition, what)                                                          \
+  do {                                                                                        \
+    if (!(condition)) {                                                                       \
+      std::fprintf(stderr, "rueda: %s:%d: %s: %s\n", __FILE__, __LINE__, #condition, (what)); \
+      std::abort();                                                                           \
+    }                                                                                         \
+  } while (false)

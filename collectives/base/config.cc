@@ -1,0 +1,166 @@
+#include "collectives/base/config.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <variant>
+
+namespace rueda {
+namespace {
+
+enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel };
+
+struct Row {
+  const char* variable;
+  const char* horovod_variable;
+  std::variant<int64_t Config::*, double Config::*, std::string Config::*> field;
+  Check check;
+  bool agreed;  // must be equal on all ranks
+  const char* meaning;
+};
+
+// The one list of settings. Order is the order of --print-config.
+const Row kTable[] = {
+    {"RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", &Config::fusion_threshold_bytes,
+     Check::kNotNegative, true, "bytes of the largest batch of small tensors; 0 fuses nothing"},
+    {"RUEDA_CHUNK_BYTES", "", &Config::chunk_bytes, Check::kPowerOfTwoChunk, true,
+     "bytes of one window of the shared-memory pipeline (a power of two, 4096 to 16777216)"},
+    {"RUEDA_WINDOWS", "", &Config::windows, Check::kPositive, true,
+     "windows per rank in the shared-memory pipeline"},
+    {"RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", &Config::cache_capacity, Check::kNotNegative,
+     true, "tensors the response cache remembers; 0 switches it off"},
+    {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
+     "how long a batch waits for its usual members after the last one arrived"},
+    {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
+     &Config::stall_check_seconds, Check::kNotNegative, false,
+     "warn about a tensor that some ranks have not submitted for this long; 0 never warns"},
+    {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+     &Config::stall_shutdown_seconds, Check::kNotNegative, false,
+     "fail such a tensor on all ranks after this long; 0 never does"},
+    {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
+     Check::kPositive, false, "seconds that init waits for the other ranks"},
+    {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
+     "seconds that shutdown waits for collectives that have begun"},
+    {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
+     "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere"},
+    {"RUEDA_HOST_ID", "", &Config::host_id, Check::kAny, false,
+     "overrides this host's identity, so that ranks of one machine count as separate hosts"},
+    {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
+     "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_TIMELINE", "HOROVOD_TIMELINE", &Config::timeline, Check::kAny, false,
+     "file of the timeline (Chrome JSON); with {rank} in its name every rank writes one, else rank "
+     "0"},
+    {"RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Config::log_level, Check::kLogLevel, false,
+     "trace, debug, info, warning, error or fatal"},
+    {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
+     "instruction set of the kernels by name; empty takes the best this CPU has"},
+};
+
+struct Found {
+  const char* value = nullptr;
+  const char* origin = "default";
+};
+
+Found look_up(const Row& row, const GetEnv& get_env) {
+  if (const char* value = get_env(row.variable)) return {value, row.variable};
+  if (row.horovod_variable[0] != '\0') {
+    if (const char* value = get_env(row.horovod_variable)) return {value, row.horovod_variable};
+  }
+  return {};
+}
+
+Status refuse(const Found& found, const char* accepted) {
+  return invalid_argument(std::string(found.origin) + "='" + found.value + "': expected " +
+                          accepted);
+}
+
+template <typename T>
+bool parse_number(const char* text, T* out) {
+  const char* end = text + std::char_traits<char>::length(text);
+  const auto [rest, error] = std::from_chars(text, end, *out);
+  return error == std::errc() && rest == end && text != end;
+}
+
+template <typename T>
+Status check_number(const Row& row, const Found& found, T value) {
+  if (row.check == Check::kPositive && !(value > 0))
+    return refuse(found, "a number greater than 0");
+  if (row.check == Check::kNotNegative && !(value >= 0))
+    return refuse(found, "a number that is not negative");
+  if constexpr (std::is_same_v<T, int64_t>) {
+    if (row.check == Check::kPowerOfTwoChunk &&
+        (value < 4096 || value > (16 << 20) || (value & (value - 1)) != 0)) {
+      return refuse(found, "a power of two from 4096 to 16777216");
+    }
+    if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
+      return refuse(found, "1 to 64");
+  } else if (!std::isfinite(value)) {
+    return refuse(found, "a finite number");
+  }
+  return {};
+}
+
+Status set_field(const Row& row, const Found& found, Config* config) {
+  if (found.value == nullptr) return {};
+  if (const auto* whole = std::get_if<int64_t Config::*>(&row.field)) {
+    int64_t value = 0;
+    if (!parse_number(found.value, &value)) return refuse(found, "a whole number");
+    RUEDA_RETURN_IF_ERROR(check_number(row, found, value));
+    config->*(*whole) = value;
+  } else if (const auto* real = std::get_if<double Config::*>(&row.field)) {
+    double value = 0;
+    if (!parse_number(found.value, &value)) return refuse(found, "a number");
+    RUEDA_RETURN_IF_ERROR(check_number(row, found, value));
+    config->*(*real) = value;
+  } else {
+    std::string value = found.value;
+    if (row.check == Check::kTransport && value != "auto" && value != "tcp")
+      return refuse(found, "auto or tcp");
+    if (row.check == Check::kLogLevel) {
+      for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+      if (value != "trace" && value != "debug" && value != "info" && value != "warning" &&
+          value != "error" && value != "fatal") {
+        return refuse(found, "trace, debug, info, warning, error or fatal");
+      }
+    }
+    config->*std::get<std::string Config::*>(row.field) = value;
+  }
+  return {};
+}
+
+std::string print_field(const Row& row, const Config& config) {
+  std::ostringstream text;
+  std::visit([&](auto field) { text << config.*field; }, row.field);
+  return text.str();
+}
+
+}  // namespace
+
+Result<Config> load_config(const GetEnv& get_env) {
+  Config config;
+  for (const Row& row : kTable)
+    RUEDA_RETURN_IF_ERROR(set_field(row, look_up(row, get_env), &config));
+  return config;
+}
+
+Result<std::vector<ConfigEntry>> describe_config(const GetEnv& get_env) {
+  RUEDA_ASSIGN_OR_RETURN(const Config config, load_config(get_env));
+  const Config defaults;
+  std::vector<ConfigEntry> entries;
+  for (const Row& row : kTable) {
+    entries.push_back({row.variable, row.horovod_variable, print_field(row, defaults), row.meaning,
+                       print_field(row, config), look_up(row, get_env).origin});
+  }
+  return entries;
+}
+
+std::string agreed_settings(const Config& config) {
+  std::string text;
+  for (const Row& row : kTable) {
+    if (row.agreed) text += std::string(row.variable) + "=" + print_field(row, config) + "\n";
+  }
+  return text;
+}
+
+}  // namespace rueda

@@ -1,0 +1,63 @@
+// Every setting of rueda in one typed object, built once and passed down.
+//
+// A setting is read from RUEDA_<NAME>, else from Horovod's variable where Horovod had the same,
+// else it has its default. The table behind it (config.cc) is what `ruedarun --print-config`
+// prints; nobody else calls getenv, except the launcher's options and bootstrap's description of
+// the process's place (runtime/bootstrap/place.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+
+namespace rueda {
+
+struct Config {
+  // Agreement: equal on all ranks, compared at init.
+  int64_t fusion_threshold_bytes = 64 << 20;  // largest batch of small tensors
+  int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
+  int64_t windows = 4;                        // windows per rank
+  int64_t cache_capacity = 1024;              // tensors remembered by the response cache
+  // Local.
+  double fusion_hold_seconds =
+      0.005;  // how long a batch waits for its usual members after the last arrived
+  double stall_check_seconds =
+      60;  // warn about a tensor that some ranks have not submitted; 0: never
+  double stall_shutdown_seconds = 0;    // fail such a tensor on all ranks after this long; 0: never
+  double start_timeout_seconds = 120;   // how long init waits for the other ranks
+  double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
+  std::string transport =
+      "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
+  std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
+  std::string tcp_address;  // address to listen on; empty: loopback
+  std::string timeline;     // file of the timeline; {rank} is replaced, without it rank 0 writes
+  std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
+  std::string simd_target;            // kernels' target by name; empty: the best this CPU has
+};
+
+// One row of `--print-config`.
+struct ConfigEntry {
+  std::string variable;          // "RUEDA_FUSION_THRESHOLD"
+  std::string horovod_variable;  // "" where Horovod has none
+  std::string default_value;
+  std::string meaning;
+  std::string value;   // in force
+  std::string origin;  // "default", "RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"
+};
+
+// Looks a variable up; tests pass a map, the composition root passes the environment. nullptr: not
+// set.
+using GetEnv = std::function<const char*(const char*)>;
+
+// InvalidArgument names the variable, the value and what is accepted. An unknown RUEDA_* variable
+// is not an error here (the launcher sets some that are not configuration).
+Result<Config> load_config(const GetEnv& get_env);
+// The same table with values and origins. Fails as load_config does.
+Result<std::vector<ConfigEntry>> describe_config(const GetEnv& get_env);
+// Settings that must be equal on all ranks as "name=value" lines, for the comparison at init.
+std::string agreed_settings(const Config& config);
+
+}  // namespace rueda

@@ -1,0 +1,77 @@
+// The words every layer shares: Rank, DType, ReduceOp, CollectiveKind, and spans of bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rueda {
+
+using Rank = int32_t;
+
+// Memory that somebody else owns. A ByteView is read, a ByteSpan is written.
+using ByteView = std::span<const std::byte>;
+using ByteSpan = std::span<std::byte>;
+
+// Element types. The numbers are part of the C ABI and of the wire: never change one, only append.
+enum class DType : uint8_t {
+  kUInt8 = 0,
+  kInt8 = 1,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBool = 9,  // one byte; 0 is false, anything else true; results are 0 or 1
+  kBFloat16 = 10,
+};
+inline constexpr DType kAllDTypes[] = {
+    DType::kBool,  DType::kUInt8,   DType::kInt8,     DType::kInt16,   DType::kInt32,
+    DType::kInt64, DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64};
+
+bool is_valid(DType dtype);
+size_t size_of(DType dtype);       // bytes per element
+const char* name_of(DType dtype);  // "float32"
+bool is_floating(DType dtype);     // f16, bf16, f32, f64
+bool is_integer(DType dtype);      // u8, i8, i16, i32, i64 (not bool)
+
+// Reductions. On bool: sum and max are or, product and min are and; average is refused.
+// min and max of floats: a NaN in any input gives NaN.
+enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kMin = 3, kMax = 4, kProduct = 5 };
+inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                                             ReduceOp::kMax, ReduceOp::kProduct};
+bool is_valid(ReduceOp op);
+const char* name_of(ReduceOp op);  // "sum"
+
+// What a rank asks for. Numbers are part of the C ABI and of the wire.
+enum class CollectiveKind : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kReducescatter = 3,
+  kAlltoall = 4,
+  kBarrier = 5,
+  kSend = 6,
+  kRecv = 7,
+};
+bool is_valid(CollectiveKind kind);
+const char* name_of(CollectiveKind kind);  // "allreduce"
+
+// Extents of a dense row-major tensor; {} is zero-dimensional (one element).
+using Shape = std::vector<int64_t>;
+int64_t element_count(const Shape& shape);     // 1 for {}
+int64_t elements_per_row(const Shape& shape);  // product of all but the first extent; 1 for {}
+std::string to_string(const Shape& shape);     // "[128,64]"
+std::string describe(DType dtype, const Shape& shape);  // "float32[128,64]"
+
+// Rows of a dim-0 split as Horovod and NumPy's array_split cut it: the first (rows mod size) parts
+// have one more.
+int64_t split_rows(int64_t rows, Rank rank, Rank size);
+int64_t split_begin(int64_t rows, Rank rank, Rank size);
+
+}  // namespace rueda

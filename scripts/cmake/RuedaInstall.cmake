@@ -1,0 +1,1 @@
+# Filled by bindings: install(EXPORT) of rueda::rueda, headers, pkg-config.

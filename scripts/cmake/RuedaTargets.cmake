@@ -1,0 +1,53 @@
+# rueda_add_library and rueda_add_test: one target per layer, warnings, sanitizers, all in one place.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Flags of everything that is ours. Floating-point contraction is off: an FMA on one instruction set and none on another
+# would give different bits.
+add_library(rueda_flags INTERFACE)
+target_compile_options(rueda_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wno-missing-field-initializers
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique -Wnon-virtual-dtor -Woverloaded-virtual>
+  -ffp-contract=off)
+if(RUEDA_WARNINGS_AS_ERRORS)
+  target_compile_options(rueda_flags INTERFACE -Werror)
+endif()
+if(RUEDA_SANITIZE)
+  target_compile_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZE})
+endif()
+target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR})
+find_package(Threads REQUIRED)
+target_link_libraries(rueda_flags INTERFACE Threads::Threads)
+
+# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x)  ->  target rueda_base, alias rueda::base
+function(rueda_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(rueda_${name} STATIC ${ARG_SOURCES})
+  add_library(rueda::${name} ALIAS rueda_${name})
+  target_link_libraries(rueda_${name} PUBLIC rueda_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+# rueda_add_test(status_test SOURCES base/status_test.cc DEPS rueda::base [LABELS unit] [TIMEOUT 120] [ARGS ...])
+# A Catch2 program of its own; `ctest -L <label>` picks by label. Labels: unit, multiprocess, slow.
+function(rueda_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE rueda_flags ${ARG_DEPS} rueda_test_main)
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,66 @@
+#include "collectives/base/config.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace rueda {
+namespace {
+
+GetEnv from(const std::map<std::string, std::string>& variables) {
+  return [&variables](const char* name) -> const char* {
+    const auto it = variables.find(name);
+    return it == variables.end() ? nullptr : it->second.c_str();
+  };
+}
+
+TEST_CASE("an empty environment gives the defaults", "[config]") {
+  const std::map<std::string, std::string> none;
+  const auto config = load_config(from(none));
+  REQUIRE(config.ok());
+  CHECK(config.value().fusion_threshold_bytes == 64 << 20);
+  CHECK(config.value().transport == "auto");
+}
+
+TEST_CASE("RUEDA_ variables win over HOROVOD_ ones, and the origin is told", "[config]") {
+  std::map<std::string, std::string> variables = {{"HOROVOD_FUSION_THRESHOLD", "1024"}};
+  CHECK(load_config(from(variables)).value().fusion_threshold_bytes == 1024);
+  variables["RUEDA_FUSION_THRESHOLD"] = "2048";
+  CHECK(load_config(from(variables)).value().fusion_threshold_bytes == 2048);
+  const auto entries = describe_config(from(variables)).value();
+  REQUIRE(entries.front().variable == "RUEDA_FUSION_THRESHOLD");
+  CHECK(entries.front().origin == "RUEDA_FUSION_THRESHOLD");
+  CHECK(entries.front().value == "2048");
+  CHECK(entries.front().default_value == "67108864");
+}
+
+TEST_CASE("a bad value names the variable, the value and what is accepted", "[config]") {
+  const std::pair<const char*, const char*> bad[] = {
+      {"RUEDA_CHUNK_BYTES", "5000"},    {"RUEDA_CHUNK_BYTES", "64k"},
+      {"RUEDA_WINDOWS", "0"},           {"RUEDA_WINDOWS", "65"},
+      {"RUEDA_TRANSPORT", "mpi"},       {"RUEDA_LOG_LEVEL", "loud"},
+      {"RUEDA_START_TIMEOUT", "-1"},    {"RUEDA_START_TIMEOUT", "inf"},
+      {"RUEDA_START_TIMEOUT", "nan"},   {"RUEDA_CACHE_CAPACITY", ""},
+      {"RUEDA_FUSION_THRESHOLD", "-5"}, {"RUEDA_FUSION_THRESHOLD", "1e30"}};
+  for (const auto& [variable, value] : bad) {
+    const std::map<std::string, std::string> variables = {{variable, value}};
+    const auto config = load_config(from(variables));
+    INFO(variable << "=" << value);
+    REQUIRE_FALSE(config.ok());
+    CHECK(config.status().code() == Code::kInvalidArgument);
+    CHECK(config.status().message().find(variable) != std::string::npos);
+    CHECK(config.status().message().find("expected") != std::string::npos);
+  }
+}
+
+TEST_CASE("agreed settings hold what all ranks must share and nothing local", "[config]") {
+  Config config;
+  const std::string before = agreed_settings(config);
+  config.log_level = "debug";
+  config.timeline = "t.json";
+  CHECK(agreed_settings(config) == before);
+  config.chunk_bytes *= 2;
+  CHECK(agreed_settings(config) != before);
+}
+
+}  // namespace
+}  // namespace rueda
