@@ -1,0 +1,129 @@
+// The messages of wire.proto as plain structs, same names, same order. They know nothing of bytes:
+// negotiation_codec.h and store_codec.h turn them into wire format and back.
+//
+// Defaults are what a caller most often means (scale 1, host memory, not cached); on the wire an
+// absent field is zero, as proto3 has it, and the codecs keep the two apart.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+
+namespace rueda::wire {
+
+// ---- negotiation -------------------------------------------------------------------------------
+
+// One tensor that one rank has ready.
+struct Request {
+  std::string name;
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  std::vector<int64_t> shape;
+  int32_t root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank
+  int32_t device = -1;          // -1: host memory
+  std::string group;            // "" or the name shared by the members of a grouped call
+  uint32_t group_size = 0;
+  std::string layout;  // dense-stride permutation, "" for row major
+
+  bool operator==(const Request&) const = default;
+};
+
+// rank -> root.
+struct RequestList {
+  uint64_t epoch = 0;
+  uint32_t process_set = 0;
+  std::vector<Request> requests;    // in the order of submission
+  std::vector<uint32_t> cached;     // cache slots, in the order of submission
+  std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
+  bool leaving = false;
+
+  bool operator==(const RequestList&) const = default;
+};
+
+// One tensor in a batch, as agreed by all ranks.
+struct ResponseEntry {
+  std::string name;
+  int64_t cache_slot = -1;
+  std::vector<int64_t> first_dims;  // allgather: rows per rank
+  std::vector<int64_t> splits;      // alltoall: size x size matrix, row = sender
+
+  bool operator==(const ResponseEntry&) const = default;
+};
+
+// One batch, or an error for its tensors.
+struct Response {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  std::vector<ResponseEntry> entries;
+  std::string error;  // not empty: complete the entries with this text
+  Code error_code = Code::kOk;
+
+  bool operator==(const Response&) const = default;
+};
+
+// Told to the ranks that wait: who is missing.
+struct Stall {
+  std::string name;
+  std::vector<int32_t> missing;
+  double seconds = 0.0;
+
+  bool operator==(const Stall&) const = default;
+};
+
+// root -> every rank.
+struct ResponseList {
+  uint64_t epoch = 0;
+  uint32_t process_set = 0;
+  std::vector<Response> responses;
+  std::vector<Stall> stalls;
+
+  bool operator==(const ResponseList&) const = default;
+};
+
+// ---- rendezvous --------------------------------------------------------------------------------
+
+enum class StoreOp : uint8_t { kUnspecified = 0, kHello = 1, kSet = 2, kGet = 3, kReport = 4 };
+
+struct StoreRequest {
+  uint64_t id = 0;
+  StoreOp op = StoreOp::kUnspecified;
+  std::string key;
+  std::string value;  // bytes
+  uint64_t timeout_ns = 0;
+
+  bool operator==(const StoreRequest&) const = default;
+};
+
+struct StoreReply {
+  uint64_t id = 0;
+  Code code = Code::kOk;
+  std::string message;
+  std::string value;  // bytes
+  uint64_t number = 0;
+
+  bool operator==(const StoreReply&) const = default;
+};
+
+// What a rank tells all others at init.
+struct PlaceInfo {
+  uint32_t version = 0;
+  int32_t rank = 0;
+  int32_t size = 0;
+  int64_t pid = 0;
+  std::string host_name;
+  std::string host_id;
+  std::string unix_address;
+  std::string tcp_address;
+  std::string agreed_settings;
+  std::string layout_hash;
+
+  bool operator==(const PlaceInfo&) const = default;
+};
+
+}  // namespace rueda::wire
