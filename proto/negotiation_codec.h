@@ -1,0 +1,227 @@
+// Negotiation messages to wire format and back.
+//
+// encode: canonical bytes, the same that libprotobuf writes. Names are the caller's to check (valid
+//   UTF-8, limits.h) when they are submitted; error texts are cut and cleaned here.
+// decode: kDataLoss naming message and reason when the bytes are malformed, over a limit, or hold a
+//   kind, dtype, op or code that does not exist. Unknown fields are skipped. *out is unspecified
+//   after a failure. Nothing throws, nothing is shared: any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "proto/messages.h"
+#include "proto/wire_reader.h"
+#include "proto/wire_writer.h"
+
+namespace rueda::wire {
+namespace detail {
+
+inline bool is_code(Code code) { return code >= Code::kOk && code <= Code::kUnauthenticated; }
+inline bool is_kind(CollectiveKind kind) { return is_valid(kind); }
+
+inline void write(Writer out, const Request& m) {
+  out.put_bytes(1, m.name);
+  out.put_enum(2, m.kind);
+  out.put_enum(3, m.dtype);
+  out.put_enum(4, m.reduce_op);
+  out.put(5, m.shape);
+  out.put_zigzag(6, m.root);
+  out.put(7, m.prescale);
+  out.put(8, m.postscale);
+  out.put(9, m.splits);
+  out.put_zigzag(10, m.device);
+  out.put_bytes(11, m.group);
+  out.put(12, m.group_size);
+  out.put_bytes(13, m.layout);
+}
+
+inline void read(Reader& in, Request* m) {
+  // What is absent on the wire is zero, whatever the struct's own defaults are.
+  m->dtype = DType{};
+  m->reduce_op = ReduceOp{};
+  m->prescale = m->postscale = 0.0;
+  m->device = 0;
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
+      case 2: in.read_enum(&m->kind, "kind", is_kind); break;
+      case 3: in.read_enum(&m->dtype, "dtype", [](DType d) { return is_valid(d); }); break;
+      case 4: in.read_enum(&m->reduce_op, "op", [](ReduceOp op) { return is_valid(op); }); break;
+      case 5: in.append(&m->shape, "shape", kMaxDims); break;
+      case 6: in.read_zigzag(&m->root); break;
+      case 7: in.read(&m->prescale); break;
+      case 8: in.read(&m->postscale); break;
+      case 9: in.append(&m->splits, "splits", kMaxSplits); break;
+      case 10: in.read_zigzag(&m->device); break;
+      case 11: in.read_text(&m->group, "group", kMaxNameBytes); break;
+      case 12: in.read(&m->group_size); break;
+      case 13: in.read_text(&m->layout, "layout", kMaxLayoutBytes); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const RequestList& m) {
+  out.put(1, m.epoch);
+  out.put(2, m.process_set);
+  std::string inner;
+  for (const Request& request : m.requests) {
+    inner.clear();
+    write(Writer(&inner), request);
+    out.put_even_empty(3, inner);
+  }
+  out.put(4, m.cached);
+  for (const std::string& name : m.wanted) out.put_even_empty(5, name);
+  out.put(6, m.leaving);
+}
+
+inline void read(Reader& in, RequestList* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->epoch); break;
+      case 2: in.read(&m->process_set); break;
+      case 3:
+        in.append_message(&m->requests, "requests", kMaxRequests,
+                          [](Reader& inner, Request* request) { read(inner, request); });
+        break;
+      case 4: in.append(&m->cached, "cached", kMaxRequests); break;
+      case 5: in.append_text(&m->wanted, "wanted", kMaxRequests, kMaxNameBytes); break;
+      case 6: in.read(&m->leaving); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const ResponseEntry& m) {
+  out.put_bytes(1, m.name);
+  out.put_zigzag(2, m.cache_slot);
+  out.put(3, m.first_dims);
+  out.put(4, m.splits);
+}
+
+inline void read(Reader& in, ResponseEntry* m) {
+  m->cache_slot = 0;
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
+      case 2: in.read_zigzag(&m->cache_slot); break;
+      case 3: in.append(&m->first_dims, "first_dims", kMaxSplits); break;
+      case 4: in.append(&m->splits, "splits", kMaxSplits); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const Response& m) {
+  out.put_enum(1, m.kind);
+  std::string inner;
+  for (const ResponseEntry& entry : m.entries) {
+    inner.clear();
+    write(Writer(&inner), entry);
+    out.put_even_empty(2, inner);
+  }
+  out.put_free_text(3, m.error, kMaxErrorBytes);
+  out.put_enum(4, m.error_code);
+}
+
+inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_enum(&m->kind, "kind", is_kind); break;
+      case 2:
+        in.append_message(&m->entries, "entries", max_entries,
+                          [](Reader& inner, ResponseEntry* entry) { read(inner, entry); });
+        break;
+      case 3: in.read_text(&m->error, "error", kMaxErrorBytes); break;
+      case 4: in.read_enum(&m->error_code, "error_code", is_code); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const Stall& m) {
+  out.put_bytes(1, m.name);
+  out.put_zigzag(2, m.missing);
+  out.put(3, m.seconds);
+}
+
+inline void read(Reader& in, Stall* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
+      case 2: in.append_zigzag(&m->missing, "missing", kMaxRanks); break;
+      case 3: in.read(&m->seconds); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const ResponseList& m) {
+  out.put(1, m.epoch);
+  out.put(2, m.process_set);
+  std::string inner;
+  for (const Response& response : m.responses) {
+    inner.clear();
+    write(Writer(&inner), response);
+    out.put_even_empty(3, inner);
+  }
+  for (const Stall& stall : m.stalls) {
+    inner.clear();
+    write(Writer(&inner), stall);
+    out.put_even_empty(4, inner);
+  }
+}
+
+inline void read(Reader& in, ResponseList* m) {
+  size_t entries_left = kMaxEntries;  // of all responses together: bounds the memory of one message
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->epoch); break;
+      case 2: in.read(&m->process_set); break;
+      case 3:
+        in.append_message(&m->responses, "responses", kMaxResponses,
+                          [&](Reader& inner, Response* response) {
+                            read(inner, response, entries_left);
+                            entries_left -= response->entries.size();
+                          });
+        break;
+      case 4:
+        in.append_message(&m->stalls, "stalls", kMaxStalls,
+                          [](Reader& inner, Stall* stall) { read(inner, stall); });
+        break;
+      default: in.skip();
+    }
+  }
+}
+
+template <typename Message>
+std::string encode_any(const Message& message) {
+  std::string bytes;
+  write(Writer(&bytes), message);
+  return bytes;
+}
+
+template <typename Message>
+Status decode_any(const char* name, std::string_view bytes, Message* out) {
+  return guarded_decode(name, bytes, out, [](Reader& in, Message* m) { read(in, m); });
+}
+
+}  // namespace detail
+
+// A Request's bytes are canonical, so equal requests have equal bytes.
+inline std::string encode(const Request& m) { return detail::encode_any(m); }
+inline std::string encode(const RequestList& m) { return detail::encode_any(m); }
+inline std::string encode(const ResponseList& m) { return detail::encode_any(m); }
+
+inline Status decode(std::string_view bytes, Request* out) {
+  return detail::decode_any("Request", bytes, out);
+}
+inline Status decode(std::string_view bytes, RequestList* out) {
+  return detail::decode_any("RequestList", bytes, out);
+}
+inline Status decode(std::string_view bytes, ResponseList* out) {
+  return detail::decode_any("ResponseList", bytes, out);
+}
+
+}  // namespace rueda::wire
