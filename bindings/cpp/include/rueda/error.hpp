@@ -1,0 +1,43 @@
+// Error: the one exception of the C++ layer, a rueda_code with the message for the person who reads
+// it.
+#ifndef RUEDA_ERROR_HPP_
+#define RUEDA_ERROR_HPP_
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "rueda/rueda.h"
+
+namespace rueda {
+inline namespace v1 {
+
+// what() says what failed, on which rank, for which tensor, and what to do.
+//   RUEDA_INVALID_ARGUMENT     wrong on this rank alone: nothing was submitted
+//   RUEDA_ALREADY_EXISTS       the name is in flight on this rank: nothing was submitted
+//   RUEDA_FAILED_PRECONDITION  the ranks disagree (every rank gets this), or there is no context
+//   RUEDA_DEADLINE_EXCEEDED    a wait ended; the operation goes on
+//   RUEDA_UNAVAILABLE          a rank was lost; the message names it
+//   RUEDA_CANCELLED            the context was shut down first
+class Error : public std::runtime_error {
+ public:
+  Error(rueda_code code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  rueda_code code() const { return code_; }
+
+ private:
+  rueda_code code_;
+};
+
+namespace detail {
+
+inline void check(std::int32_t code, const rueda_error& error) {
+  if (code == RUEDA_OK) return;
+  const std::string text = error.message[0] != '\0' ? error.message : rueda_code_name(code);
+  throw Error(static_cast<rueda_code>(code), text);
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace rueda
+
+#endif  // RUEDA_ERROR_HPP_

@@ -1,0 +1,240 @@
+// rueda for C++20: one header over the C ABI (rueda.h), nothing to compile, linked to librueda.
+//
+//   #include <rueda/rueda.hpp>
+//
+//   int main() {
+//     rueda::Context hvd = rueda::init();                  // joins the job; leaves it at the brace
+//     std::vector<float> gradient(1000, 1.0f);
+//     hvd.allreduce(gradient, rueda::ReduceOp::kAverage, {.name = "gradient"});
+//   }
+//
+// Every rank must submit the same operations (name, type, shape, reduce operation); the order may
+// differ. Data is any contiguous range of elements that stays put: a vector, an array, a span.
+// Element types: bool, uint8_t, std::byte, int8_t to int64_t, Float16, BFloat16, float, double.
+//
+// Names live in an inline namespace, rueda::v1, so they never meet those of the library's own
+// sources in one program; a translation unit includes either this header or internal ones.
+#ifndef RUEDA_RUEDA_HPP_
+#define RUEDA_RUEDA_HPP_
+
+#include <array>
+#include <deque>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/error.hpp"
+#include "rueda/half.hpp"
+#include "rueda/rueda.h"
+#include "rueda/tensor.hpp"
+#include "rueda/work.hpp"
+
+namespace rueda {
+inline namespace v1 {
+
+// What alltoall received: the rows of rank 0, then those of rank 1, and so on.
+template <Element T>
+struct Received {
+  std::vector<T> values;
+  Shape rows;  // how many came from each rank
+};
+
+// One rank of one job.
+//
+// Ownership: owns the connection to the job. The operations borrow their data until they return
+// (the
+//            *_async forms: until the Work has ended).
+// Threads:   any thread may call anything, several at once; not during or after shutdown().
+// Failure:   everything throws Error, also when this Context was moved from or shut down. Nothing
+//            was submitted when a submission throws.
+// End:       shutdown(), or the destructor. Works may outlive it; they then end with an Error.
+class Context {
+ public:
+  // Joins the job that this process was started in (ruedarun; alone: one rank). Blocks until all
+  // ranks have come, or RUEDA_START_TIMEOUT has passed. May be repeated after a shutdown.
+  static Context init() {
+    rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    rueda_error error = RUEDA_ERROR_INIT;
+    rueda_context* handle = nullptr;
+    detail::check(rueda_init(&options, &handle, &error), error);
+    return Context(handle);
+  }
+  Context(Context&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Context& operator=(Context&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Context() { shutdown(); }
+
+  // Leaves the job: what has begun ends, what is pending here ends with RUEDA_CANCELLED. Bounded.
+  void shutdown() noexcept { rueda_shutdown(std::exchange(handle_, nullptr)); }
+
+  int rank() const { return rueda_rank(handle()); }
+  int size() const { return rueda_size(handle()); }
+  int local_rank() const { return rueda_local_rank(handle()); }  // among the ranks of this host
+  int local_size() const { return rueda_local_size(handle()); }
+  int cross_rank() const { return rueda_cross_rank(handle()); }  // of this host, among hosts
+  int cross_size() const { return rueda_cross_size(handle()); }
+  // Counters named in rueda.h; -1 for an unknown name.
+  std::int64_t counter(const std::string& name) const {
+    return rueda_counter(handle(), name.c_str());
+  }
+
+  // ---- every rank gets the reduction of all ranks' data, in place
+  // ----------------------------------
+  template <InOut R>
+  void allreduce(R&& data, ReduceOp op, const Options& options = {}) {
+    allreduce_async(data, op, options).wait();
+  }
+  template <InOut R>
+  Work allreduce_async(R&& data, ReduceOp op, const Options& options = {}) {
+    const auto view = detail::view(data);
+    return submit(detail::Operation(RUEDA_ALLREDUCE, options).input(view).output(view).reduce(op));
+  }
+  // Several tensors as one: ready together or not at all. Tensor i is called "<name>.<i>".
+  template <typename R>
+  requires InOut<R&>
+  void grouped_allreduce(std::span<R> tensors, ReduceOp op, const Options& options = {}) {
+    for (Work& work : grouped_allreduce_async(tensors, op, options)) work.wait();
+  }
+  template <typename R>
+  requires InOut<R&> std::vector<Work> grouped_allreduce_async(std::span<R> tensors, ReduceOp op,
+                                                               const Options& options = {}) {
+    std::deque<detail::Operation> operations;  // a deque: its elements never move
+    for (R& tensor : tensors) {
+      const auto view = detail::view(tensor);
+      Options own = options;
+      if (!own.name.empty()) own.name += "." + std::to_string(operations.size());
+      operations.emplace_back(RUEDA_ALLREDUCE, own).input(view).output(view).reduce(op);
+    }
+    return submit_group(operations);
+  }
+
+  // ---- every rank gets all rows; the first extents may differ
+  // --------------------------------------
+  template <Input R>
+  auto allgather(R&& data, const Options& options = {}) {
+    return take<std::ranges::range_value_t<R>>(allgather_async(data, options));
+  }
+  template <Input R>
+  Work allgather_async(R&& data, const Options& options = {}) {
+    return submit(detail::Operation(RUEDA_ALLGATHER, options).input(detail::view(data)));
+  }
+
+  // ---- every rank gets root's data, in place
+  // -------------------------------------------------------
+  template <InOut R>
+  void broadcast(R&& data, int root, const Options& options = {}) {
+    broadcast_async(data, root, options).wait();
+  }
+  template <InOut R>
+  Work broadcast_async(R&& data, int root, const Options& options = {}) {
+    const auto view = detail::view(data);
+    return submit(detail::Operation(RUEDA_BROADCAST, options).input(view).output(view).root(root));
+  }
+
+  // ---- this rank's rows of the reduction (rueda_split_rows)
+  // ----------------------------------------
+  template <Input R>
+  auto reducescatter(R&& data, ReduceOp op, const Options& options = {}) {
+    return take<std::ranges::range_value_t<R>>(reducescatter_async(data, op, options));
+  }
+  template <Input R>
+  Work reducescatter_async(R&& data, ReduceOp op, const Options& options = {}) {
+    return submit(
+        detail::Operation(RUEDA_REDUCESCATTER, options).input(detail::view(data)).reduce(op));
+  }
+
+  // ---- splits[r] rows go to rank r, in order; no splits: equal parts
+  // -------------------------------
+  template <Input R>
+  auto alltoall(R&& data, std::span<const std::int64_t> splits = {}, const Options& options = {}) {
+    using T = std::ranges::range_value_t<R>;
+    const Work work = alltoall_async(data, splits, options);
+    work.wait();
+    const auto values = work.template output<T>();
+    return Received<T>{{values.begin(), values.end()}, work.rows_by_rank()};
+  }
+  template <Input R>
+  Work alltoall_async(R&& data, std::span<const std::int64_t> splits = {},
+                      const Options& options = {}) {
+    return submit(
+        detail::Operation(RUEDA_ALLTOALL, options).input(detail::view(data)).splits(splits));
+  }
+
+  // Returns when every rank has called it.
+  void barrier(const Options& options = {}) {
+    submit(detail::Operation(RUEDA_BARRIER, options)).wait();
+  }
+
+  // ---- two ranks; matched by (peer, tag) in order, size and type must be equal
+  // ---------------------
+  template <Input R>
+  void send(R&& data, int peer, std::uint32_t tag = 0) {
+    send_async(data, peer, tag).wait();
+  }
+  template <Input R>
+  Work send_async(R&& data, int peer, std::uint32_t tag = 0) {
+    return submit(detail::Operation(RUEDA_SEND, {}).input(detail::view(data)).peer(peer, tag));
+  }
+  template <InOut R>
+  void recv(R&& data, int peer, std::uint32_t tag = 0) {
+    recv_async(data, peer, tag).wait();
+  }
+  template <InOut R>
+  Work recv_async(R&& data, int peer, std::uint32_t tag = 0) {
+    const auto view = detail::view(data);
+    using T = std::ranges::range_value_t<R>;
+    return submit(detail::Operation(RUEDA_RECV, {})
+                      .template tensor<T>(view.size())
+                      .output(view)
+                      .peer(peer, tag));
+  }
+
+  // The C handle, for what this header lacks. Throws when there is none.
+  rueda_context* handle() const {
+    if (handle_ == nullptr) {
+      throw Error(RUEDA_FAILED_PRECONDITION, "this Context was shut down or moved from");
+    }
+    return handle_;
+  }
+
+ private:
+  explicit Context(rueda_context* handle) : handle_(handle) {}
+
+  Work submit(const detail::Operation& operation) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    rueda_work* work = nullptr;
+    detail::check(rueda_submit(handle(), &operation.get(), 1, 0, &work, &error), error);
+    return {work, operation.get().dtype};
+  }
+  std::vector<Work> submit_group(const std::deque<detail::Operation>& operations) {
+    std::vector<rueda_op> ops;
+    for (const auto& operation : operations) ops.push_back(operation.get());
+    std::vector<rueda_work*> handles(ops.size());
+    std::vector<Work> works;
+    works.reserve(ops.size());
+    rueda_error error = RUEDA_ERROR_INIT;
+    detail::check(rueda_submit(handle(), ops.data(), ops.size(), 1, handles.data(), &error), error);
+    for (std::size_t i = 0; i < ops.size(); ++i) works.emplace_back(handles[i], ops[i].dtype);
+    return works;
+  }
+  // Waits and copies the results out. (vector<bool> is no array: use the async form's output.)
+  template <Element T>
+  requires(!std::same_as<T, bool>) static std::vector<T> take(const Work& work) {
+    work.wait();
+    const auto values = work.output<T>();
+    return {values.begin(), values.end()};
+  }
+
+  rueda_context* handle_;
+};
+
+// Joins the job: see Context::init.
+[[nodiscard]] inline Context init() { return Context::init(); }
+
+}  // namespace v1
+}  // namespace rueda
+
+#endif  // RUEDA_RUEDA_HPP_
