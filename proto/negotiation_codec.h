@@ -10,14 +10,12 @@
 #include <string>
 #include <string_view>
 
+#include "proto/codec.h"
 #include "proto/messages.h"
-#include "proto/wire_reader.h"
-#include "proto/wire_writer.h"
 
 namespace rueda::wire {
 namespace detail {
 
-inline bool is_code(Code code) { return code >= Code::kOk && code <= Code::kUnauthenticated; }
 inline bool is_kind(CollectiveKind kind) { return is_valid(kind); }
 
 inline void write(Writer out, const Request& m) {
@@ -193,18 +191,6 @@ inline void read(Reader& in, ResponseList* m) {
       default: in.skip();
     }
   }
-}
-
-template <typename Message>
-std::string encode_any(const Message& message) {
-  std::string bytes;
-  write(Writer(&bytes), message);
-  return bytes;
-}
-
-template <typename Message>
-Status decode_any(const char* name, std::string_view bytes, Message* out) {
-  return guarded_decode(name, bytes, out, [](Reader& in, Message* m) { read(in, m); });
 }
 
 }  // namespace detail

@@ -22,6 +22,8 @@
 
 namespace rueda::wire::detail {
 
+inline bool is_code(Code code) { return code >= Code::kOk && code <= Code::kUnauthenticated; }
+
 struct Refused {
   std::string why;
 };
@@ -37,7 +39,7 @@ class Reader {
     const char* at = rest.data();
     const auto tag =
         static_cast<uint32_t>(protozero::decode_varint(&at, rest.data() + rest.size()));
-    if (at - rest.data() > kMaxTagBytes) throw Refused{"a tag is longer than five bytes"};
+    if (at - rest.data() > kMax32BitVarintBytes) throw Refused{"a tag is longer than five bytes"};
     const uint32_t number = tag >> 3U;
     const uint32_t type = tag & 7U;
     if (number >= 19000 && number <= 19999) throw Refused{"a reserved field number is not allowed"};
@@ -104,7 +106,6 @@ class Reader {
                    size_t max_bytes) {
     if (!has(protozero::pbf_wire_type::length_delimited)) return;
     check_limit(what, out->size() + 1, max_count, "entries");
-    std::string text;
     const std::string_view bytes = view();
     if (!is_valid_utf8(bytes)) throw Refused{std::string(what) + " is not UTF-8"};
     check_limit(what, bytes.size(), max_bytes, "bytes");
@@ -139,7 +140,7 @@ class Reader {
   }
 
  private:
-  static constexpr int kMaxTagBytes = 5;
+  static constexpr int kMax32BitVarintBytes = 5;
 
   std::string_view remaining() const { return {pbf_.data().data(), pbf_.data().size()}; }
 
@@ -150,12 +151,15 @@ class Reader {
   }
   bool has_varint() { return has(protozero::pbf_wire_type::varint); }
 
-  // The current length-delimited field. protozero cuts its length to 32 bits, so look first.
+  // The current length-delimited field. protozero cuts its length to 32 bits, so look first;
+  // libprotobuf refuses lengths written with more than five bytes, so this does too.
   std::string_view view() {
     const std::string_view rest = remaining();
     const char* at = rest.data();
     const char* end = rest.data() + rest.size();
     const uint64_t length = protozero::decode_varint(&at, end);
+    if (at - rest.data() > kMax32BitVarintBytes)
+      throw Refused{"a length is longer than five bytes"};
     if (length > static_cast<uint64_t>(end - at)) {
       throw Refused{"a field is longer than its message"};
     }
@@ -182,24 +186,5 @@ class Reader {
 
   protozero::pbf_reader pbf_;
 };
-
-// The border: runs `fill` over `bytes` and turns whatever is thrown into a kDataLoss Status that
-// names the message. *out holds nothing of use after a failure.
-template <typename Message, typename Fill>
-Status guarded_decode(const char* name, std::string_view bytes, Message* out, Fill fill) {
-  std::string why;
-  try {
-    *out = Message{};
-    Reader::check_limit("the message", bytes.size(), kMaxMessageBytes, "bytes");
-    Reader in(bytes);
-    fill(in, out);
-    return {};
-  } catch (const Refused& refused) {
-    why = refused.why;
-  } catch (const protozero::exception& broken) {
-    why = std::string("malformed: ") + broken.what();
-  }
-  return {Code::kDataLoss, std::string("cannot read ") + name + ": " + why};
-}
 
 }  // namespace rueda::wire::detail

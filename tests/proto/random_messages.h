@@ -1,0 +1,245 @@
+// Seeded random messages of every kind, and the same message as libprotobuf's class: what the
+// differential test compares. Values favour the edges: zero, extremes, empty, long.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "proto/messages.h"
+#include "wire.pb.h"
+
+namespace rueda::wire::testing {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed) {}
+
+  uint64_t below(uint64_t bound) { return engine_() % bound; }
+  bool one_in(uint64_t n) { return below(n) == 0; }
+  template <typename Integer>
+  Integer number() {
+    switch (below(6)) {
+      case 0: return 0;
+      case 1: return std::numeric_limits<Integer>::max();
+      case 2: return std::numeric_limits<Integer>::min();
+      case 3: return static_cast<Integer>(below(300));
+      default: return static_cast<Integer>(engine_() >> below(64));
+    }
+  }
+  double real() {
+    const double choices[] = {0.0, -0.0, 1.0, -2.5, 1e300, std::numeric_limits<double>::infinity()};
+    return choices[below(std::size(choices))];
+  }
+  std::string text() {
+    const char* choices[] = {"", "x", "allreduce.fc1.weight", "ñandú", "日本", "🜁"};
+    std::string out;
+    for (uint64_t i = below(4); i > 0; --i) out += choices[below(std::size(choices))];
+    return out;
+  }
+  std::string bytes() {
+    std::string out(below(200), '\0');
+    for (char& c : out) c = static_cast<char>(below(256));
+    return out;
+  }
+  template <typename Integer>
+  std::vector<Integer> numbers() {
+    std::vector<Integer> out(one_in(2) ? 0 : below(9));
+    for (Integer& value : out) value = number<Integer>();
+    return out;
+  }
+  template <typename T, size_t n>
+  T pick(const T (&choices)[n]) {
+    return choices[below(n)];
+  }
+  Code code() { return static_cast<Code>(below(17)); }
+  CollectiveKind kind() { return static_cast<CollectiveKind>(below(8)); }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+inline void roll(Dice& dice, Request* m) {
+  m->name = dice.text();
+  m->kind = dice.kind();
+  m->dtype = dice.pick(kAllDTypes);
+  m->reduce_op = dice.pick(kAllReduceOps);
+  m->shape = dice.numbers<int64_t>();
+  m->root = dice.number<int32_t>();
+  m->prescale = dice.real();
+  m->postscale = dice.real();
+  m->splits = dice.numbers<int64_t>();
+  m->device = dice.number<int32_t>();
+  m->group = dice.text();
+  m->group_size = dice.number<uint32_t>();
+  m->layout = dice.text();
+}
+
+inline void roll(Dice& dice, RequestList* m) {
+  m->epoch = dice.number<uint64_t>();
+  m->process_set = dice.number<uint32_t>();
+  m->requests.resize(dice.below(5));
+  for (Request& request : m->requests) roll(dice, &request);
+  m->cached = dice.numbers<uint32_t>();
+  m->wanted.resize(dice.below(4));
+  for (std::string& name : m->wanted) name = dice.text();
+  m->leaving = dice.one_in(2);
+}
+
+inline void roll(Dice& dice, ResponseList* m) {
+  m->epoch = dice.number<uint64_t>();
+  m->process_set = dice.number<uint32_t>();
+  m->responses.resize(dice.below(4));
+  for (Response& response : m->responses) {
+    response.kind = dice.kind();
+    response.entries.resize(dice.below(4));
+    for (ResponseEntry& entry : response.entries) {
+      entry.name = dice.text();
+      entry.cache_slot = dice.number<int64_t>();
+      entry.first_dims = dice.numbers<int64_t>();
+      entry.splits = dice.numbers<int64_t>();
+    }
+    response.error = dice.text();
+    response.error_code = dice.code();
+  }
+  m->stalls.resize(dice.below(3));
+  for (Stall& stall : m->stalls) {
+    stall.name = dice.text();
+    stall.missing = dice.numbers<int32_t>();
+    stall.seconds = dice.real();
+  }
+}
+
+inline void roll(Dice& dice, StoreRequest* m) {
+  m->id = dice.number<uint64_t>();
+  m->op = static_cast<StoreOp>(dice.below(5));
+  m->key = dice.text();
+  m->value = dice.bytes();
+  m->timeout_ns = dice.number<uint64_t>();
+}
+
+inline void roll(Dice& dice, StoreReply* m) {
+  m->id = dice.number<uint64_t>();
+  m->code = dice.code();
+  m->message = dice.text();
+  m->value = dice.bytes();
+  m->number = dice.number<uint64_t>();
+}
+
+inline void roll(Dice& dice, PlaceInfo* m) {
+  m->version = dice.number<uint32_t>();
+  m->rank = dice.number<int32_t>();
+  m->size = dice.number<int32_t>();
+  m->pid = dice.number<int64_t>();
+  m->host_name = dice.text();
+  m->host_id = dice.text();
+  m->unix_address = dice.text();
+  m->tcp_address = dice.text();
+  m->agreed_settings = dice.text();
+  m->layout_hash = dice.text();
+}
+
+// ---- the same message in libprotobuf's classes -------------------------------------------------
+
+template <typename From, typename To>
+void fill(const std::vector<From>& from, To* to) {
+  to->Add(from.begin(), from.end());
+}
+
+inline void convert(const Request& m, v1::Request* p) {
+  p->set_name(m.name);
+  p->set_kind(static_cast<uint32_t>(m.kind));
+  p->set_dtype(static_cast<uint32_t>(m.dtype));
+  p->set_reduce_op(static_cast<uint32_t>(m.reduce_op));
+  fill(m.shape, p->mutable_shape());
+  p->set_root(m.root);
+  p->set_prescale(m.prescale);
+  p->set_postscale(m.postscale);
+  fill(m.splits, p->mutable_splits());
+  p->set_device(m.device);
+  p->set_group(m.group);
+  p->set_group_size(m.group_size);
+  p->set_layout(m.layout);
+}
+
+inline void convert(const RequestList& m, v1::RequestList* p) {
+  p->set_epoch(m.epoch);
+  p->set_process_set(m.process_set);
+  for (const Request& request : m.requests) convert(request, p->add_requests());
+  fill(m.cached, p->mutable_cached());
+  for (const std::string& name : m.wanted) p->add_wanted(name);
+  p->set_leaving(m.leaving);
+}
+
+inline void convert(const ResponseList& m, v1::ResponseList* p) {
+  p->set_epoch(m.epoch);
+  p->set_process_set(m.process_set);
+  for (const Response& response : m.responses) {
+    v1::Response* r = p->add_responses();
+    r->set_kind(static_cast<uint32_t>(response.kind));
+    for (const ResponseEntry& entry : response.entries) {
+      v1::ResponseEntry* e = r->add_entries();
+      e->set_name(entry.name);
+      e->set_cache_slot(entry.cache_slot);
+      fill(entry.first_dims, e->mutable_first_dims());
+      fill(entry.splits, e->mutable_splits());
+    }
+    r->set_error(response.error);
+    r->set_error_code(static_cast<uint32_t>(response.error_code));
+  }
+  for (const Stall& stall : m.stalls) {
+    v1::Stall* s = p->add_stalls();
+    s->set_name(stall.name);
+    fill(stall.missing, s->mutable_missing());
+    s->set_seconds(stall.seconds);
+  }
+}
+
+inline void convert(const StoreRequest& m, v1::StoreRequest* p) {
+  p->set_id(m.id);
+  p->set_op(static_cast<v1::StoreRequest::Op>(m.op));
+  p->set_key(m.key);
+  p->set_value(m.value);
+  p->set_timeout_ns(m.timeout_ns);
+}
+
+inline void convert(const StoreReply& m, v1::StoreReply* p) {
+  p->set_id(m.id);
+  p->set_code(static_cast<uint32_t>(m.code));
+  p->set_message(m.message);
+  p->set_value(m.value);
+  p->set_number(m.number);
+}
+
+inline void convert(const PlaceInfo& m, v1::PlaceInfo* p) {
+  p->set_version(m.version);
+  p->set_rank(m.rank);
+  p->set_size(m.size);
+  p->set_pid(m.pid);
+  p->set_host_name(m.host_name);
+  p->set_host_id(m.host_id);
+  p->set_unix_address(m.unix_address);
+  p->set_tcp_address(m.tcp_address);
+  p->set_agreed_settings(m.agreed_settings);
+  p->set_layout_hash(m.layout_hash);
+}
+
+// Ours and libprotobuf's class of the same message.
+template <typename Ours>
+struct Twin;
+template <>
+struct Twin<Request> : std::type_identity<v1::Request> {};
+template <>
+struct Twin<RequestList> : std::type_identity<v1::RequestList> {};
+template <>
+struct Twin<ResponseList> : std::type_identity<v1::ResponseList> {};
+template <>
+struct Twin<StoreRequest> : std::type_identity<v1::StoreRequest> {};
+template <>
+struct Twin<StoreReply> : std::type_identity<v1::StoreReply> {};
+template <>
+struct Twin<PlaceInfo> : std::type_identity<v1::PlaceInfo> {};
+
+}  // namespace rueda::wire::testing
