@@ -2,11 +2,14 @@
 // dispatch (Highway).
 //
 // Bits:    every target (portable, SSE4, AVX2, AVX-512) gives the same bits: inputs are combined
-// left to right in the
-//          order given, without FMA contraction, bf16 is rounded to nearest even in integer
-//          arithmetic, f16 to nearest even.
+//          left to right in the order given, without FMA contraction, bf16 is rounded to nearest
+//          even in integer arithmetic, f16 to nearest even. Assumes the default rounding mode and
+//          denormals on in the calling thread.
+// NaN:     a NaN that is computed is the positive quiet NaN without payload; copies keep the bits.
 // 16-bit:  f16 and bf16 are combined in f32 and rounded once at the end (see Finish).
+// min/max: of floats: a NaN in any input gives NaN; -0 is less than +0.
 // Threads: pure functions, any thread. Memory is borrowed for the call; no alignment is required.
+// Failure: a broken precondition aborts (RUEDA_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -21,12 +24,15 @@ namespace rueda::kernels {
 // What happens to the combined value before it is stored.
 //
 //   integers:  value / divisor (truncating toward zero), then * factor in f64, truncated toward
-//   zero f64:       value * factor f32:       value * float(factor) 16 bit:    with round_first:
-//   round(value) to the dtype, then * float(factor) in f32, then round again
-//              (Horovod's rounding points when the user gives a scale); else value * float(factor)
-//              in f32, one rounding
+//              zero and limited to what the dtype holds (a NaN product gives 0)
+//   f64:       value * factor
+//   f32:       value * float(factor)
+//   16 bit:    with round_first: round(value) to the dtype, then * float(factor) in f32, then round
+//              again (Horovod's rounding points when the user gives a scale); else
+//              value * float(factor) in f32, one rounding
 //   bool:      no factor, no divisor (callers refuse them)
-// A factor of exactly 1 is skipped, so is a divisor of 1.
+// A factor of exactly 1 is skipped, so is a divisor of 1. Only integers may have a divisor; it is
+// at least 1.
 struct Finish {
   double factor = 1.0;
   int64_t divisor = 1;
@@ -35,17 +41,18 @@ struct Finish {
 
 // out[i] = finish(inputs[0][i] op inputs[1][i] op ... ), left to right. kAverage combines like kSum
 // (the division is Finish's). `out` may be one of the inputs exactly, or overlap none of them. At
-// least one input. Integer sums and products wrap around (two's complement). Pre: is_valid(dtype),
-// inputs not empty.
+// least one input; one input with nothing to finish is a plain copy (bool: normalised to 0 and 1).
+// Integer sums and products wrap around (two's complement). Pre: is_valid(dtype), inputs not empty.
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
             size_t count, const Finish& finish);
 
-// out[i] = in[i] * factor, rounded to the dtype: integers in f64 truncated toward zero,
-// f16/bf16/f32 with a factor rounded to f32 and f32 arithmetic, f64 natively. factor 1 is a plain
-// copy. In place (in == out) is allowed. bool: factor must be 1.
+// out[i] = in[i] * factor, rounded to the dtype: integers in f64 truncated toward zero and limited
+// to what the dtype holds, f16/bf16/f32 with a factor rounded to f32 and f32 arithmetic, f64
+// natively. factor 1 is a plain copy. In place (in == out) is allowed. bool: factor must be 1.
 void scaled_copy(DType dtype, const std::byte* in, std::byte* out, size_t count, double factor);
 
-// Bulk conversions f32 <-> 16 bit with the same rounding.
+// Bulk conversions f32 <-> 16 bit with the same rounding. Widening is exact (a signalling f16 NaN
+// becomes quiet). in and out do not overlap.
 void convert_to_f32(DType from, const std::byte* in, float* out, size_t count);
 void convert_from_f32(DType to, const float* in, std::byte* out, size_t count);
 
