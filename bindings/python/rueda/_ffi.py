@@ -1,0 +1,174 @@
+"""The C ABI of librueda as ctypes sees it: this file mirrors ``rueda/rueda.h`` and nothing else does.
+
+Holds the structs, the codes and their Python exceptions, and finds the library. Nothing here keeps
+state apart from the loaded library. Every call releases the GIL, so a thread that waits in the
+library never keeps others from computing.
+"""
+
+import ctypes
+import glob
+import os
+
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
+
+ABI_VERSION = 1
+
+# rueda_code
+OK = 0
+CANCELLED = 1
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+ALREADY_EXISTS = 6
+FAILED_PRECONDITION = 9
+ABORTED = 10
+UNIMPLEMENTED = 12
+INTERNAL = 13
+UNAVAILABLE = 14
+
+# rueda_dtype
+UINT8, INT8, INT16, INT32, INT64 = 0, 1, 3, 4, 5
+FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
+
+# rueda_reduce_op; 2 is Horovod's Adasum, which the library does not have yet
+AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
+
+# rueda_kind
+ALLREDUCE, ALLGATHER, BROADCAST, REDUCESCATTER, ALLTOALL, BARRIER, SEND, RECV = range(8)
+
+MAX_NDIM = 64  # more than NumPy or PyTorch can make
+
+
+class Error(ctypes.Structure):
+    """rueda_error"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("code", ctypes.c_int32),
+        ("message", ctypes.c_char * 2048),
+    ]
+
+    def __init__(self):
+        super().__init__(ctypes.sizeof(Error))
+
+
+class InitOptions(ctypes.Structure):
+    """rueda_init_options"""
+
+    _fields_ = [("struct_size", ctypes.c_size_t), ("reserved", ctypes.c_int32)]
+
+
+class Op(ctypes.Structure):
+    """rueda_op"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("reduce_op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("peer", ctypes.c_int32),
+        ("tag", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("ndim", ctypes.c_int32),
+        ("splits_count", ctypes.c_int32),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+    ]
+
+
+# What each code becomes in Python. Codes that are not here are faults of the runtime.
+_EXCEPTIONS = {
+    INVALID_ARGUMENT: ValueError,
+    ALREADY_EXISTS: ValueError,
+    DEADLINE_EXCEEDED: DeadlineExceeded,
+    UNIMPLEMENTED: NotImplementedError,
+}
+
+
+def exception(code, error):
+    """The Python exception for a code other than OK and a filled-in `Error`."""
+    message = error.message.decode("utf-8", "replace") or f"rueda failed with code {code}"
+    return _EXCEPTIONS.get(code, HorovodInternalError)(message)
+
+
+_P, _I32, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t
+_I64_ARRAY = ctypes.POINTER(_I64)
+_WORKS = ctypes.POINTER(_P)
+_ERROR = ctypes.POINTER(Error)
+
+# name: (result, arguments)
+_FUNCTIONS = {
+    "rueda_abi_version": (ctypes.c_uint32, []),
+    "rueda_version": (ctypes.c_char_p, []),
+    "rueda_code_name": (ctypes.c_char_p, [_I32]),
+    "rueda_init": (_I32, [ctypes.POINTER(InitOptions), ctypes.POINTER(_P), _ERROR]),
+    "rueda_shutdown": (None, [_P]),
+    "rueda_rank": (_I32, [_P]),
+    "rueda_size": (_I32, [_P]),
+    "rueda_local_rank": (_I32, [_P]),
+    "rueda_local_size": (_I32, [_P]),
+    "rueda_cross_rank": (_I32, [_P]),
+    "rueda_cross_size": (_I32, [_P]),
+    "rueda_is_homogeneous": (_I32, [_P]),
+    "rueda_split_rows": (_I64, [_I64, _I32, _I32]),
+    "rueda_submit": (_I32, [_P, ctypes.POINTER(Op), _SIZE, _I32, _WORKS, _ERROR]),
+    "rueda_work_poll": (_I32, [_P]),
+    "rueda_work_wait": (_I32, [_P, ctypes.c_double, _ERROR]),
+    "rueda_work_output": (_I32, [_P, ctypes.POINTER(_P), _I64_ARRAY, _I32]),
+    "rueda_work_received_splits": (_I32, [_P, _I64_ARRAY, _I32]),
+    "rueda_work_release": (None, [_P]),
+    "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
+    "rueda_check_build": (_SIZE, [ctypes.c_char_p, _SIZE]),
+    "rueda_print_config": (_SIZE, [ctypes.c_char_p, _SIZE, _ERROR]),
+}
+
+
+def library_path():
+    """Where librueda is: ``RUEDA_LIBRARY`` if set, else beside this package."""
+    chosen = os.environ.get("RUEDA_LIBRARY")
+    if chosen:
+        return chosen
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+    found = sorted(glob.glob(os.path.join(folder, "librueda.so*")), key=len)
+    if not found:
+        raise ImportError(
+            f"librueda.so is not in {folder}: install the rueda package (scripts/quickstart), "
+            "or set RUEDA_LIBRARY to the library's path"
+        )
+    return found[0]
+
+
+def _load():
+    path = library_path()
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"cannot load librueda from {path}: {error}") from error
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name, None)
+        if function is None:
+            raise ImportError(f"{path} has no function {name}: it belongs to another version of rueda")
+        function.restype = result
+        function.argtypes = arguments
+    found = loaded.rueda_abi_version()
+    if found != ABI_VERSION:
+        raise ImportError(
+            f"{path} speaks ABI version {found}, this package needs {ABI_VERSION}: "
+            "reinstall rueda so that both come from the same build"
+        )
+    return loaded
+
+
+library = _load()
+
+
+def text(function, *arguments):
+    """Calls one of the functions that write text into a buffer, with a buffer that is long enough."""
+    size = function(None, 0, *arguments)
+    buffer = ctypes.create_string_buffer(size + 1)
+    function(buffer, size + 1, *arguments)
+    return buffer.value.decode("utf-8", "replace")

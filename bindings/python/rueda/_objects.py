@@ -1,0 +1,81 @@
+"""Python objects as bytes: the only place where pickle is used, on bytes from the job's own ranks.
+
+A rank that cannot pickle its object still takes part, with a size that no object has, so that its
+peers raise instead of waiting for it.
+"""
+
+import io
+import pickle
+
+import numpy as np
+
+from rueda.common.exceptions import HorovodInternalError
+
+_FAILED = -1
+
+
+def _pickle(obj):
+    try:
+        import cloudpickle  # also takes functions and classes of __main__, where it is installed
+    except ImportError:
+        return pickle.dumps(obj, protocol=4)
+    return cloudpickle.dumps(obj, protocol=4)
+
+
+def broadcast_bytes(make, root_rank, name, process_set):
+    """Every rank returns the bytes that ``make()`` gives on ``root_rank``."""
+    from rueda import numpy as hvd
+
+    data, failure = b"", None
+    if hvd.rank() == root_rank:
+        try:
+            data = make()
+        except Exception as error:
+            failure = error
+    size = np.array([_FAILED if failure else len(data)], np.int64)
+    size = hvd.broadcast(size, root_rank, name and name + ".sz", process_set)[0]
+    if failure:
+        raise failure
+    if size == _FAILED:
+        raise HorovodInternalError(
+            f"broadcast_object: rank {root_rank} could not pickle its object; its own error says why"
+        )
+    content = np.frombuffer(data, np.uint8) if data else np.empty(size, np.uint8)
+    return hvd.broadcast(content, root_rank, name and name + ".t", process_set).tobytes()
+
+
+def broadcast_object(obj, root_rank, name, process_set):
+    from rueda.common import basics
+
+    data = broadcast_bytes(lambda: _pickle(obj), root_rank, name, process_set)
+    return obj if basics.rank() == root_rank else pickle.loads(data)
+
+
+def allgather_object(obj, name):
+    from rueda import numpy as hvd
+
+    data, failure = b"", None
+    try:
+        data = _pickle(obj)
+    except Exception as error:
+        failure = error
+    mine = np.array([_FAILED if failure else len(data)], np.int64)
+    sizes = hvd.allgather(mine, name and name + ".sz")
+    if failure:
+        raise failure
+    failed = [rank for rank, size in enumerate(sizes) if size == _FAILED]
+    if failed:
+        raise HorovodInternalError(
+            f"allgather_object: ranks {failed} could not pickle their object; their errors say why"
+        )
+    stream = io.BytesIO(hvd.allgather(np.frombuffer(data, np.uint8), name and name + ".t").tobytes())
+    return [pickle.loads(stream.read(int(size))) for size in sizes]
+
+
+def named(params):
+    """(name, tensor) pairs of what ``broadcast_parameters`` takes, in an order all ranks share."""
+    if isinstance(params, dict):
+        return sorted(params.items())
+    if isinstance(params, list):
+        return [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
+    raise ValueError(f"invalid params of type {type(params).__name__}: expected a dict or a list")

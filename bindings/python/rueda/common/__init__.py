@@ -1,0 +1,1 @@
+"""What every surface of rueda shares: life cycle, exceptions, process sets, small helpers."""

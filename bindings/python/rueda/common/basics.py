@@ -1,0 +1,179 @@
+"""Life cycle and topology, with Horovod's names; NumPy and PyTorch surfaces share them."""
+
+from rueda import _ffi
+from rueda._runtime import runtime
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "ccl_built",
+    "check_build",
+    "counter",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+Average, Sum, Adasum, Min, Max, Product = (
+    _ffi.AVERAGE,
+    _ffi.SUM,
+    _ffi.ADASUM,
+    _ffi.MIN,
+    _ffi.MAX,
+    _ffi.PRODUCT,
+)
+
+
+def init(comm=None, process_sets=None):
+    """Joins the job that this process was started in; alone, a job of one rank.
+
+    Blocks until all ranks have called it. Does nothing when already initialised. ``comm`` must be
+    None (there is no MPI here) and ``process_sets`` None or empty.
+    """
+    if comm:
+        raise ValueError("init(comm=...) needs MPI, which rueda does not use; leave it out")
+    if process_sets:
+        raise NotImplementedError(
+            "process sets other than the global one are not available in this version of rueda"
+        )
+    runtime.init()
+
+
+def shutdown():
+    """Leaves the job. Operations in flight end with an error on the ranks that need this one."""
+    runtime.shutdown()
+
+
+def is_initialized():
+    """Whether ``init`` has been called, and ``shutdown`` not since."""
+    return runtime.is_initialized()
+
+
+def rank():
+    """This process's number in the job, 0 to ``size() - 1``."""
+    return runtime.place.rank
+
+
+def size():
+    """Number of ranks in the job."""
+    return runtime.place.size
+
+
+def local_rank():
+    """This rank's place among the ranks of its host."""
+    return runtime.place.local_rank
+
+
+def local_size():
+    """Number of ranks on this host."""
+    return runtime.place.local_size
+
+
+def cross_rank():
+    """Place of this host among the hosts that have this local rank."""
+    return runtime.place.cross_rank
+
+
+def cross_size():
+    """Number of hosts that have this local rank."""
+    return runtime.place.cross_size
+
+
+def is_homogeneous():
+    """Whether every host has the same number of ranks."""
+    return runtime.place.is_homogeneous
+
+
+def counter(name):
+    """A counter of the runtime since init ("batches", "bytes_reduced", ...); -1 if unknown."""
+    return runtime.counter(name)
+
+
+def check_build():
+    """What this process could use: lines of ``name<TAB>state<TAB>detail``."""
+    return _ffi.text(_ffi.library.rueda_check_build)
+
+
+_NO_TIMELINE_CONTROL = (
+    "the timeline cannot be {} while the job runs in this version of rueda; set RUEDA_TIMELINE "
+    "to a file name before init() instead"
+)
+
+
+def start_timeline(file_path, mark_cycles=False):
+    """Not available while the job runs: ValueError. Set ``RUEDA_TIMELINE`` before ``init``."""
+    runtime.place
+    raise ValueError(_NO_TIMELINE_CONTROL.format("started"))
+
+
+def stop_timeline():
+    """Not available while the job runs: ValueError. The file is closed by ``shutdown``."""
+    runtime.place
+    raise ValueError(_NO_TIMELINE_CONTROL.format("stopped"))
+
+
+# rueda needs none of these: it brings its own transports, so the answers are constant.
+
+
+def mpi_threads_supported():
+    """ValueError: there is no MPI."""
+    raise ValueError("MPI is not enabled: rueda does not use it")
+
+
+def mpi_enabled():
+    return False
+
+
+def mpi_built():
+    return False
+
+
+def gloo_enabled():
+    """True: collectives on the CPU need no MPI, which is what Horovod's scripts ask here."""
+    return True
+
+
+def gloo_built():
+    return True
+
+
+def nccl_built():
+    return 0
+
+
+def ddl_built():
+    return False
+
+
+def ccl_built():
+    return False
+
+
+def cuda_built():
+    return False
+
+
+def rocm_built():
+    return False

@@ -1,0 +1,26 @@
+"""rueda for PyTorch: Horovod's functions, arguments and errors on CPU tensors.
+
+>>> import rueda.torch as hvd
+>>> hvd.init()
+>>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+>>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+>>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+"""
+
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
+from rueda.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from rueda.common.util import extension_available
+from rueda.torch.compression import Compression
+from rueda.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from rueda.torch.mpi_ops import *  # noqa: F401,F403
+from rueda.torch.optimizer import DistributedOptimizer

@@ -1,0 +1,72 @@
+"""The adapter for torch.Tensor: what `rueda._collectives` needs to know about one."""
+
+import torch
+
+from rueda import _ffi
+from rueda._memory import bytes_view
+
+_DTYPES = {
+    torch.bool: _ffi.BOOL,
+    torch.uint8: _ffi.UINT8,
+    torch.int8: _ffi.INT8,
+    torch.int16: _ffi.INT16,
+    torch.int32: _ffi.INT32,
+    torch.int64: _ffi.INT64,
+    torch.float16: _ffi.FLOAT16,
+    torch.bfloat16: _ffi.BFLOAT16,
+    torch.float32: _ffi.FLOAT32,
+    torch.float64: _ffi.FLOAT64,
+}
+
+
+class Tensors:
+    """Tensors on the CPU, dense. Everything else is refused with the reason."""
+
+    @staticmethod
+    def describe(tensor):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"Tensor on device {tensor.device} is not supported. This version of rueda works "
+                "on CPU tensors: pass tensor.cpu()"
+            )
+        code = _DTYPES.get(tensor.dtype)
+        if code is None or tensor.layout != torch.strided:
+            raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+        return code
+
+    @staticmethod
+    def shape(tensor):
+        return tuple(tensor.shape)
+
+    @staticmethod
+    def address(tensor):
+        return tensor.data_ptr()
+
+    @staticmethod
+    def packed(tensor):
+        # Lazy conjugates and negations are contiguous in memory that does not hold their values.
+        return tensor.is_contiguous() and not tensor.is_neg()
+
+    @staticmethod
+    def pack(tensor):
+        return tensor.detach().resolve_neg().contiguous()
+
+    @staticmethod
+    def empty(shape, like):
+        return torch.empty(shape, dtype=like.dtype)
+
+    @staticmethod
+    def adopt(address, shape, like, owner):
+        count = 1
+        for extent in shape:
+            count *= extent
+        if count == 0:
+            return torch.empty(shape, dtype=like.dtype)
+        view = bytes_view(address, count * like.element_size(), owner)
+        return torch.frombuffer(view, dtype=like.dtype).view(shape)
+
+    @staticmethod
+    def splits(counts):
+        return torch.tensor(counts, dtype=torch.int32)

@@ -1,0 +1,102 @@
+"""Broadcasting what a training job consists of: parameters, optimizer state, Python objects."""
+
+import io
+import pickle
+
+import torch
+
+from rueda import _objects
+from rueda.common.process_sets import global_process_set
+from rueda.torch import mpi_ops
+
+
+def broadcast_parameters(params, root_rank):
+    """Broadcasts tensors in place from ``root_rank``.
+
+    Parameters
+    ----------
+    params : dict or list
+        ``model.state_dict()``, a list of tensors, or a list of (name, tensor) pairs such as
+        ``list(model.named_parameters())``. All ranks pass the same names or order.
+    """
+    pending = []
+    for name, tensor in _objects.named(params):
+        # In place needs packed memory; anything else goes through a packed copy.
+        packed = tensor.detach()
+        if not packed.is_contiguous():
+            packed = packed.contiguous()
+        pending.append((mpi_ops.broadcast_async_(packed, root_rank, name), tensor, packed))
+    for handle, tensor, packed in pending:
+        mpi_ops.synchronize(handle)
+        if packed.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(packed)
+
+
+def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
+    """Returns on every rank the object that ``root_rank`` passed in (it travels pickled)."""
+    return _objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(obj, name=None):
+    """Returns the list of all ranks' objects in rank order (they travel pickled)."""
+    return _objects.allgather_object(obj, name)
+
+
+class _Outline(pickle.Pickler):
+    """Pickles a state dict without its tensors, of which it writes shape and dtype only."""
+
+    def __init__(self, stream, tensors):
+        super().__init__(stream, protocol=4)
+        self._tensors = tensors
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, torch.Tensor):
+            return None
+        self._tensors.append(obj)
+        return len(self._tensors) - 1, tuple(obj.shape), obj.dtype
+
+
+class _Filler(pickle.Unpickler):
+    """Reads such an outline and puts empty tensors where tensors were."""
+
+    def __init__(self, stream, tensors):
+        super().__init__(stream)
+        self._tensors = tensors
+
+    def persistent_load(self, pid):
+        index, shape, dtype = pid
+        if index == len(self._tensors):  # a tensor that occurs twice is written once per place
+            self._tensors.append(torch.empty(shape, dtype=dtype))
+        return self._tensors[index]
+
+
+def broadcast_optimizer_state(optimizer, root_rank, model=None):
+    """Gives every rank the optimizer state and options of ``root_rank``.
+
+    Numbers, flags and tuples arrive as they were; tensors travel as tensors. A state that is still
+    empty on the root (no step taken) arrives empty: unlike Horovod, no step is taken to fill it.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        LBFGS is refused with ValueError: its state cannot be broadcast.
+    model : torch.nn.Module, optional
+        Not needed; accepted because Horovod has it.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
+
+    tensors = []
+    is_root = mpi_ops.rank() == root_rank
+
+    def outline():
+        stream = io.BytesIO()
+        _Outline(stream, tensors).dump(optimizer.state_dict())
+        return stream.getvalue()
+
+    data = _objects.broadcast_bytes(outline, root_rank, "optimizer_state", global_process_set)
+    state = None if is_root else _Filler(io.BytesIO(data), tensors).load()
+    broadcast_parameters([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank)
+    if not is_root:
+        optimizer.load_state_dict(state)

@@ -1,0 +1,20 @@
+"""Gives the wheel its tag: any Python 3, but this platform, because it carries librueda.so."""
+
+from setuptools import setup
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+
+class PlatformWheel(bdist_wheel):
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(cmdclass={"bdist_wheel": PlatformWheel})
