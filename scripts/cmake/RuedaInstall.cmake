@@ -1,1 +1,42 @@
-# Filled by bindings: install(EXPORT) of rueda::rueda, headers, pkg-config.
+# What `cmake --install` puts into a prefix, and the target rueda_product that builds just that:
+#
+#   bin/ruedarun, bin/rueda                      the launcher and the tool
+#   lib/librueda.so*                             the library
+#   include/rueda/                               rueda.h (C), rueda.hpp and its parts (C++20)
+#   lib/cmake/rueda/, lib/pkgconfig/rueda.pc     find_package(rueda) -> rueda::rueda; pkg-config rueda
+#
+# Component "rueda" is all of it. The prefix may be moved afterwards: every path is relative to the files.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+add_custom_target(rueda_product)
+
+if(TARGET rueda)
+  add_dependencies(rueda_product rueda)
+  install(TARGETS rueda EXPORT ruedaTargets COMPONENT rueda
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT rueda
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(DIRECTORY bindings/c/include/rueda bindings/cpp/include/rueda COMPONENT rueda
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+
+  set(rueda_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rueda)
+  install(EXPORT ruedaTargets NAMESPACE rueda:: DESTINATION ${rueda_cmake_dir} COMPONENT rueda)
+  configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/ruedaConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/ruedaConfig.cmake INSTALL_DESTINATION ${rueda_cmake_dir})
+  # Before 1.0 a minor version may break the C++ header; the C ABI has a version of its own.
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/ruedaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/ruedaConfig.cmake ${PROJECT_BINARY_DIR}/ruedaConfigVersion.cmake
+    DESTINATION ${rueda_cmake_dir} COMPONENT rueda)
+
+  # From lib/pkgconfig up to the prefix, however deep the library folder is.
+  file(RELATIVE_PATH rueda_pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/rueda.pc.in ${PROJECT_BINARY_DIR}/rueda.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/rueda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rueda)
+endif()
+
+foreach(program ruedarun rueda_tool)
+  if(TARGET ${program})
+    add_dependencies(rueda_product ${program})
+    install(TARGETS ${program} COMPONENT rueda RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()

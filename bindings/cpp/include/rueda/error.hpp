@@ -10,7 +10,7 @@
 #include "rueda/rueda.h"
 
 namespace rueda {
-inline namespace v1 {
+inline namespace api1 {
 
 // what() says what failed, on which rank, for which tensor, and what to do.
 //   RUEDA_INVALID_ARGUMENT     wrong on this rank alone: nothing was submitted
@@ -37,7 +37,7 @@ inline void check(std::int32_t code, const rueda_error& error) {
 }
 
 }  // namespace detail
-}  // namespace v1
+}  // namespace api1
 }  // namespace rueda
 
 #endif  // RUEDA_ERROR_HPP_

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 namespace rueda {
-inline namespace v1 {
+inline namespace api1 {
 
 struct BFloat16 {
   std::uint16_t bits = 0;
@@ -77,7 +77,7 @@ struct Float16 {
 
 static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2);
 
-}  // namespace v1
+}  // namespace api1
 }  // namespace rueda
 
 #endif  // RUEDA_HALF_HPP_

@@ -12,7 +12,7 @@
 // differ. Data is any contiguous range of elements that stays put: a vector, an array, a span.
 // Element types: bool, uint8_t, std::byte, int8_t to int64_t, Float16, BFloat16, float, double.
 //
-// Names live in an inline namespace, rueda::v1, so they never meet those of the library's own
+// Names live in an inline namespace, rueda::api1, so they never meet those of the library's own
 // sources in one program; a translation unit includes either this header or internal ones.
 #ifndef RUEDA_RUEDA_HPP_
 #define RUEDA_RUEDA_HPP_
@@ -31,7 +31,7 @@
 #include "rueda/work.hpp"
 
 namespace rueda {
-inline namespace v1 {
+inline namespace api1 {
 
 // What alltoall received: the rows of rank 0, then those of rank 1, and so on.
 template <Element T>
@@ -234,7 +234,7 @@ class Context {
 // Joins the job: see Context::init.
 [[nodiscard]] inline Context init() { return Context::init(); }
 
-}  // namespace v1
+}  // namespace api1
 }  // namespace rueda
 
 #endif  // RUEDA_RUEDA_HPP_

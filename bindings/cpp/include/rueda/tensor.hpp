@@ -16,7 +16,7 @@
 #include "rueda/rueda.h"
 
 namespace rueda {
-inline namespace v1 {
+inline namespace api1 {
 
 // Average divides by the number of ranks; for integers truncating toward zero. For bool, sum is or
 // and product is and.
@@ -156,7 +156,7 @@ class Operation {
 };
 
 }  // namespace detail
-}  // namespace v1
+}  // namespace api1
 }  // namespace rueda
 
 #endif  // RUEDA_TENSOR_HPP_

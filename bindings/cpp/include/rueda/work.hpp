@@ -19,7 +19,7 @@
 #include "rueda/tensor.hpp"
 
 namespace rueda {
-inline namespace v1 {
+inline namespace api1 {
 
 class [[nodiscard]] Work {
  public:
@@ -111,7 +111,7 @@ class [[nodiscard]] Work {
   std::int32_t dtype_;
 };
 
-}  // namespace v1
+}  // namespace api1
 }  // namespace rueda
 
 #endif  // RUEDA_WORK_HPP_

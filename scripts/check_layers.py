@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Checks that the sources keep to the layers of docs/design.md.
+
+    scripts/check_layers.py [ROOT]
+
+Rules: an include points only where an arrow points; includes are spelled from the repository root; a file's namespace
+is rueda:: and its folder; nobody but the listed files reads the environment; some headers are for the launcher and the
+tests alone. Each violation is one line, "file:line: rule: what", and the exit status is 1. Files above 400 lines are
+warned about. Runs as a ctest test; its own test is tests/scripts/check_layers_test.py.
+"""
+import re
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+
+# ---- the layers: folder -> what it may include besides itself. Longest folder wins. ----------------------------------
+BASE, PROTO = "collectives/base", "proto"
+KERNELS, TRANSPORT = "collectives/kernels", "collectives/transport"
+RENDEZVOUS, COMMUNICATOR = "collectives/rendezvous", "collectives/communicator"
+RUNTIME, ATTENTION, LAUNCHER = "runtime", "attention", "launcher"
+ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
+
+ARROWS: Dict[str, Set[str]] = {
+    BASE: set(),
+    PROTO: {BASE},
+    KERNELS: {BASE},
+    TRANSPORT: {BASE},
+    RENDEZVOUS: {BASE, PROTO},
+    COMMUNICATOR: {BASE, KERNELS, TRANSPORT},
+    RUNTIME: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR},
+    ATTENTION: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME},
+    ABI: set(),
+    COMPOSITION: {ABI, BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION},
+    CPP: {ABI},
+    LAUNCHER: {BASE, PROTO, RENDEZVOUS},
+    "launcher/tool": {ABI, BASE, PROTO, RENDEZVOUS, LAUNCHER},
+    "examples": {ABI, CPP},
+    "tests/consumer": {ABI, CPP},
+    # Tests may look at everything; no layer may look at tests.
+    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER, ABI, CPP,
+              COMPOSITION},
+}
+# Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
+INCLUDE_ROOTS = (ABI, CPP)
+# Layers whose names live directly in namespace rueda: the vocabulary of all others, and the public header.
+PLAIN_NAMESPACE = {BASE, CPP, ABI}
+# Layers whose namespace is not their folder's name.
+OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::bindings"}
+NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples")
+
+# ---- who may do what ------------------------------------------------------------------------------------------------
+MAY_READ_ENVIRONMENT = ("runtime/bootstrap/place", "launcher/", "bindings/c/", "tests/")
+# Header (start of its spelling) -> folders that may include it.
+RESERVED_HEADERS = {
+    "google/protobuf/": ("launcher/", "tests/"),
+    "grpc": ("launcher/", "tests/"),
+    "mpi.h": (),
+    "cuda": (),
+    "nccl": (),
+    "catch2/": ("tests/",),
+    "CLI/": ("launcher/", "tests/"),
+}
+THIRD_PARTY_IN_QUOTES = ("hwy/",)
+SUFFIXES = {".h", ".hpp", ".cc", ".c", ".cu"}
+MAX_LINES = 400
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+NAMESPACE = re.compile(r"^(?:inline\s+)?namespace\s+([A-Za-z_][\w:]*)\s*\{", re.MULTILINE)
+FORWARD = re.compile(r"\s*((template\s*<[^;{}]*>\s*)?(class|struct|enum\s+class|enum)\s+[\w:\s]+;\s*)*")
+GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def layer_of(path: str) -> Optional[str]:
+    """The layer that a path from the root belongs to: the longest folder in ARROWS."""
+    owners = [layer for layer in ARROWS if path.startswith(layer + "/")]
+    return max(owners, key=len) if owners else None
+
+
+def without_comments_and_strings(text: str) -> str:
+    """Blanks comments and literals; every line stays in place."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'',
+                         re.DOTALL)
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def check_includes(root: Path, path: str, layer: str, text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, spelled = match.groups()
+        for reserved, folders in RESERVED_HEADERS.items():
+            if spelled.startswith(reserved) and not path.startswith(folders):
+                yield Finding(path, number, "header", f"<{spelled}> is for {' and '.join(folders) or 'nobody'}")
+        if spelled.endswith(".pb.h"):
+            if not path.startswith(("launcher/", "tests/")):
+                yield Finding(path, number, "header", f"{spelled}: libprotobuf is for launcher/ and tests/")
+            continue
+        places = [spelled] + [f"{folder}/{spelled}" for folder in INCLUDE_ROOTS]
+        target = next((place for place in places if (root / place).is_file()), None)
+        if target is None:
+            if quote == '"' and not spelled.startswith(THIRD_PARTY_IN_QUOTES):
+                yield Finding(path, number, "spelling", f'"{spelled}" is no file seen from the repository root')
+            continue
+        target_layer = layer_of(target)
+        if target_layer is None:
+            yield Finding(path, number, "arrow", f"{target} is in no layer (ARROWS in scripts/check_layers.py)")
+        elif target_layer != layer and target_layer not in ARROWS[layer]:
+            allowed = ", ".join(sorted(ARROWS[layer])) or "nothing"
+            yield Finding(path, number, "arrow", f"{layer} may use {allowed}; {target} is {target_layer}")
+
+
+def block_after(code: str, opening: int) -> str:
+    """What stands between the brace at `opening` and the one that closes it."""
+    depth = 0
+    for index in range(opening, len(code)):
+        depth += {"{": 1, "}": -1}.get(code[index], 0)
+        if depth == 0:
+            return code[opening + 1:index]
+    return code[opening + 1:]
+
+
+def check_namespaces(path: str, layer: str, code: str) -> Iterator[Finding]:
+    if layer in NO_NAMESPACE_RULE:
+        return
+    folder = Path(path).parent.name
+    own = {f"rueda::{folder}", f"rueda::{Path(layer).name}"}
+    if layer in PLAIN_NAMESPACE:
+        own.add("rueda")
+    if layer in OTHER_NAMESPACE:
+        own.add(OTHER_NAMESPACE[layer])
+    for match in NAMESPACE.finditer(code):
+        name = match.group(1)
+        nested = code.count("{", 0, match.start()) > code.count("}", 0, match.start())
+        if nested or any(name == mine or name.startswith(mine + "::") for mine in own):
+            continue
+        # Somebody else's names may be declared, not defined.
+        if name.split("::")[0] == "rueda" and FORWARD.fullmatch(block_after(code, match.end() - 1)):
+            continue
+        number = code.count("\n", 0, match.start()) + 1
+        yield Finding(path, number, "namespace", f"{name} in {path}; expected {' or '.join(sorted(own))}")
+
+
+def check_environment(path: str, code: str) -> Iterator[Finding]:
+    if path.startswith(MAY_READ_ENVIRONMENT):
+        return
+    for match in GETENV.finditer(code):
+        number = code.count("\n", 0, match.start()) + 1
+        yield Finding(path, number, "environment", "getenv; settings come from collectives/base/config.h")
+
+
+def sources(root: Path) -> List[str]:
+    tops = {layer.split("/")[0] for layer in ARROWS}
+    found = (file for top in tops for file in (root / top).rglob("*") if file.suffix in SUFFIXES)
+    return sorted(file.relative_to(root).as_posix() for file in found)
+
+
+def check(root: Path) -> List[Finding]:
+    """All violations below root."""
+    findings: List[Finding] = []
+    for path in sources(root):
+        layer = layer_of(path)
+        text = (root / path).read_text(encoding="utf-8")
+        if layer is None:
+            findings.append(Finding(path, 1, "arrow", "is in no layer (ARROWS in scripts/check_layers.py)"))
+            continue
+        code = without_comments_and_strings(text)
+        findings += check_includes(root, path, layer, text)
+        findings += check_namespaces(path, layer, code)
+        findings += check_environment(path, code)
+    return findings
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()
+    findings = check(root)
+    for finding in findings:
+        print(finding)
+    paths = sources(root)
+    for path in paths:
+        lines = (root / path).read_text(encoding="utf-8").count("\n")
+        if lines > MAX_LINES:
+            print(f"{path}: warning: {lines} lines; more than {MAX_LINES} are hard to read in one go")
+    print(f"{len(paths)} files, {len(findings)} violations")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
