@@ -1,0 +1,49 @@
+// A fused batch as one long vector: the tensors of a batch laid end to end, addressed by element.
+//
+// Pure: the index arithmetic of packing and unpacking, without the copying.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collectives/base/types.h"
+
+namespace rueda::communicator {
+
+// One tensor of a batch. Borrowed memory; in and out may be the same.
+struct Part {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  int64_t count = 0;  // elements
+};
+
+// A run of elements inside one part.
+struct Piece {
+  size_t part = 0;
+  int64_t begin = 0;   // first element, within the part
+  int64_t count = 0;
+  int64_t offset = 0;  // elements from the begin of the asked range
+};
+
+class PartList {
+ public:
+  explicit PartList(std::span<const Part> parts);
+  int64_t total() const { return begins_.back(); }  // elements
+  // The pieces that make up elements [begin, begin + count), in order; empty parts give none.
+  std::vector<Piece> pieces(int64_t begin, int64_t count) const;
+  std::span<const Part> parts() const { return parts_; }
+
+ private:
+  std::vector<Part> parts_;
+  std::vector<int64_t> begins_;  // one more than parts
+};
+
+// Copies elements [begin, begin + count) between the parts and contiguous memory, scaling on the way (pack).
+void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, double factor, std::byte* to);
+void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count, const std::byte* from);
+
+// Cuts [0, total) into `size` shares whose boundaries are multiples of `unit`, as equal as that allows.
+int64_t share_begin(int64_t total, Rank rank, Rank size, int64_t unit);
+
+}  // namespace rueda::communicator

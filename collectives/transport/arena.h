@@ -1,0 +1,83 @@
+// Arena: the memory that one rank shares with the other ranks of its host.
+//
+//   ArenaHeader | SleepWord | WindowControl | window 0 .. windows-1 | ring to local rank 0 .. local_size-1
+//
+// One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The owner prefaults it
+// (or gets a clear error that memory is short), passes the fd to its local peers, and they map it.
+//
+// Ownership: shared by whoever holds a pointer into it (communicator, links); unmapped with the last of them.
+// Threads:   the mapping is plain memory; who may write what is said at each part.
+// Fork:      children do not inherit the mapping. Core dumps of peers leave it out.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+#include "collectives/base/unique_fd.h"
+#include "collectives/transport/byte_ring.h"
+#include "collectives/transport/doorbell.h"
+
+namespace rueda::transport {
+
+// Sizes, equal for all ranks of a host.
+struct ArenaLayout {
+  Rank local_size = 1;
+  size_t chunk_bytes = 256 << 10;  // of one window
+  size_t windows = 4;
+  size_t ring_bytes = 128 << 10;   // of one ring; a power of two
+
+  size_t windows_offset() const;
+  size_t rings_offset() const;
+  size_t total_bytes() const;  // whole pages
+  uint64_t hash() const;       // of everything both sides must agree on
+};
+
+struct ArenaHeader {
+  static constexpr uint64_t kMagic = 0x616e657261647275;  // "urdarena"
+  uint64_t magic;
+  uint32_t version;
+  int32_t local_rank;
+  uint64_t layout_hash;
+  uint64_t total_bytes;
+  uint64_t epoch;
+};
+
+// Counters of the windowed pipeline, written by the owner only (communicator/window_pipeline.h).
+struct WindowControl {
+  alignas(128) std::atomic<uint64_t> packed;
+  alignas(128) std::atomic<uint64_t> reduced;
+  alignas(128) std::atomic<uint64_t> unpacked;
+};
+
+class Arena {
+ public:
+  static Result<std::shared_ptr<Arena>> create(const ArenaLayout& layout, Rank local_rank, uint64_t epoch);
+  // A peer's arena. Refused unless header, size and seals are as expected. A second attach in the same process (ranks as
+  // threads) shares the mapping.
+  static Result<std::shared_ptr<Arena>> attach(UniqueFd fd, const ArenaLayout& layout, Rank local_rank,
+                                               uint64_t epoch);
+
+  int fd() const { return fd_.get(); }
+  const ArenaLayout& layout() const { return layout_; }
+  SleepWord* sleep_word() const;
+  WindowControl* windows() const;
+  std::byte* window(size_t index) const;
+  // The ring whose producer is this arena's owner.
+  ByteRing ring_to(Rank local_rank) const;
+
+ private:
+  struct Mapping;
+  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping);
+  static Result<std::shared_ptr<Mapping>> map(int fd, size_t bytes, bool own);
+  std::byte* base() const;
+
+  UniqueFd fd_;
+  ArenaLayout layout_;
+  std::shared_ptr<Mapping> mapping_;  // shared by the attachments of one process to one memfd
+};
+
+}  // namespace rueda::transport

@@ -1,0 +1,57 @@
+#include "collectives/transport/event_loop.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+namespace rueda::transport {
+
+Result<EventLoop> EventLoop::create() {
+  UniqueFd fd(epoll_create1(EPOLL_CLOEXEC));
+  if (fd.get() < 0) return errno_status("cannot create an epoll set", errno);
+  return EventLoop(std::move(fd));
+}
+
+Status EventLoop::add(int fd, FdHandler* handler) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errno_status("cannot watch a socket", errno);
+  handlers_[fd] = handler;
+  return {};
+}
+
+void EventLoop::want_write(int fd, bool wanted) {
+  epoll_event event{};
+  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.fd = fd;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void EventLoop::remove(int fd) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  handlers_.erase(fd);
+}
+
+bool EventLoop::wait(std::chrono::nanoseconds timeout) {
+  int milliseconds = -1;
+  if (timeout.count() >= 0) {
+    // Rounded up, so that a deadline has passed when the wait ends by it.
+    const int64_t rounded = (timeout.count() + 999'999) / 1'000'000;
+    milliseconds = static_cast<int>(std::min<int64_t>(rounded, std::numeric_limits<int>::max()));
+  }
+  epoll_event events[64];
+  const int count = epoll_wait(epoll_.get(), events, 64, milliseconds);
+  for (int i = 0; i < count; ++i) {
+    // Looked up afresh: an earlier handler of this round may have removed it.
+    const auto it = handlers_.find(events[i].data.fd);
+    if (it == handlers_.end() || it->second == nullptr) continue;
+    const uint32_t bits = events[i].events;
+    it->second->on_ready((bits & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0, (bits & EPOLLOUT) != 0);
+  }
+  return count > 0;
+}
+
+}  // namespace rueda::transport

@@ -1,0 +1,44 @@
+// EventLoop: the one place where a coordinator sleeps. epoll over the doorbell, sockets and a deadline.
+//
+// Threads: one thread uses it. Watched fds are borrowed; remove() before closing one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "collectives/base/unique_fd.h"
+
+namespace rueda::transport {
+
+// Told when its fd is ready. `writable` and `readable` may both be set; end of stream counts as readable.
+class FdHandler {
+ public:
+  virtual ~FdHandler() = default;
+  virtual void on_ready(bool readable, bool writable) = 0;
+};
+
+class EventLoop {
+ public:
+  static Result<EventLoop> create();
+
+  // handler nullptr: only wakes the sleeper (the doorbell). Borrowed until remove().
+  Status add(int fd, FdHandler* handler);
+  // Asks for writability too, or no longer.
+  void want_write(int fd, bool wanted);
+  void remove(int fd);
+
+  // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was ready.
+  bool wait(std::chrono::nanoseconds timeout);
+  bool empty() const { return handlers_.empty(); }
+
+ private:
+  explicit EventLoop(UniqueFd epoll) : epoll_(std::move(epoll)) {}
+  UniqueFd epoll_;
+  std::unordered_map<int, FdHandler*> handlers_;
+};
+
+}  // namespace rueda::transport

@@ -1,0 +1,248 @@
+#include "collectives/transport/messenger.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/base/check.h"
+
+namespace rueda::transport {
+namespace {
+
+std::string describe_mismatch(uint64_t sent, uint16_t sent_meta, uint64_t expected, uint16_t expected_meta,
+                              const std::string& peer, bool peer_sends) {
+  std::string text = "sizes or types differ: ";
+  const std::string mine = peer_sends ? "expected" : "sent";
+  const uint64_t my_bytes = peer_sends ? expected : sent;
+  const uint16_t my_meta = peer_sends ? expected_meta : sent_meta;
+  const uint64_t their_bytes = peer_sends ? sent : expected;
+  const uint16_t their_meta = peer_sends ? sent_meta : expected_meta;
+  text += "this rank " + mine + " " + std::to_string(my_bytes) + " bytes (type " + std::to_string(my_meta) + "), " +
+          peer + (peer_sends ? " sent " : " expects ") + std::to_string(their_bytes) + " bytes (type " +
+          std::to_string(their_meta) + ")";
+  return text;
+}
+
+template <typename Map>
+void drop_if_empty(Map* map, Tag tag) {
+  const auto it = map->find(tag);
+  if (it != map->end() && it->second.empty()) map->erase(it);
+}
+
+}  // namespace
+
+Messenger::Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop, Doorbell* doorbell)
+    : rank_(rank), epoch_(epoch), loop_(loop), doorbell_(doorbell) {
+  channels_.resize(peers.size());
+  for (size_t i = 0; i < peers.size(); ++i) {
+    channels_[i].link = std::move(peers[i].link);
+    channels_[i].name = std::move(peers[i].name);
+    RUEDA_CHECK(static_cast<Rank>(i) == rank_ || channels_[i].link != nullptr, "every peer needs a link");
+  }
+}
+
+Messenger::~Messenger() { close(cancelled("the transport was closed")); }
+
+FrameHeader Messenger::header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const {
+  FrameHeader header;
+  header.type = type;
+  header.tag = tag;
+  header.bytes = bytes;
+  header.total = bytes;
+  header.meta = meta;
+  header.epoch = epoch_;
+  return header;
+}
+
+void Messenger::finish(const TransferPtr& transfer, Status status) {
+  if (transfer == nullptr || transfer->done) return;
+  transfer->done = true;
+  transfer->status = std::move(status);
+}
+
+std::optional<Status> Messenger::refusal(Rank peer) const {
+  if (closed_) return closed_;
+  const Channel& channel = channels_[static_cast<size_t>(peer)];
+  if (!channel.end) return std::nullopt;
+  if (channel.end->ok()) return cancelled(channel.name + " has left (it called shutdown or ended)");
+  return channel.end;
+}
+
+TransferPtr Messenger::send(Rank peer, Tag tag, ByteView bytes, uint16_t meta) {
+  RUEDA_CHECK(peer >= 0 && peer < size(), "send: no such rank");
+  auto transfer = std::make_shared<Transfer>();
+  if (auto status = refusal(peer)) {
+    finish(transfer, *status);
+    return transfer;
+  }
+  Channel& channel = channels_[static_cast<size_t>(peer)];
+  channel.waiting_sends[tag].push_back({bytes, meta, transfer, peer != rank_ && is_eager(tag, bytes.size())});
+  if (peer == rank_) {
+    match_self(channel, tag);
+  } else {
+    release_sends(channel, tag);
+  }
+  return transfer;
+}
+
+TransferPtr Messenger::recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) {
+  RUEDA_CHECK(peer >= 0 && peer < size(), "recv: no such rank");
+  auto transfer = std::make_shared<Transfer>();
+  Channel& channel = channels_[static_cast<size_t>(peer)];
+  // What has already arrived is delivered even if the peer has left since.
+  if (const auto it = channel.unexpected.find(tag); it != channel.unexpected.end() && !closed_) {
+    const Unexpected& message = it->second.front();
+    if (message.body.size() == bytes.size() && message.meta == meta) {
+      std::copy(message.body.begin(), message.body.end(), bytes.begin());
+      finish(transfer, {});
+    } else {
+      finish(transfer, failed_precondition(describe_mismatch(message.body.size(), message.meta, bytes.size(), meta,
+                                                             channel.name, true)));
+    }
+    channel.unexpected_bytes -= message.body.size();
+    it->second.pop_front();
+    drop_if_empty(&channel.unexpected, tag);
+    return transfer;
+  }
+  if (auto status = refusal(peer)) {
+    finish(transfer, *status);
+    return transfer;
+  }
+  channel.recvs[tag].push_back({bytes, meta, transfer});
+  if (peer == rank_) {
+    match_self(channel, tag);
+  } else if (!is_eager(tag, bytes.size())) {
+    channel.urgent.push_back({header_of(FrameType::kGrant, tag, bytes.size(), meta), {}, {}, 0, nullptr});
+  }
+  return transfer;
+}
+
+void Messenger::match_self(Channel& channel, Tag tag) {
+  auto& sends = channel.waiting_sends[tag];
+  auto& recvs = channel.recvs[tag];
+  while (!sends.empty() && !recvs.empty()) {
+    const PendingSend from = sends.front();
+    const PendingRecv into = recvs.front();
+    sends.pop_front();
+    recvs.pop_front();
+    Status status;
+    if (from.body.size() != into.into.size() || from.meta != into.meta) {
+      status = failed_precondition(
+          describe_mismatch(from.body.size(), from.meta, into.into.size(), into.meta, "this rank", true));
+    } else if (!from.body.empty()) {
+      std::memmove(into.into.data(), from.body.data(), from.body.size());
+    }
+    finish(from.transfer, status);
+    finish(into.transfer, status);
+  }
+  drop_if_empty(&channel.waiting_sends, tag);
+  drop_if_empty(&channel.recvs, tag);
+}
+
+// Sends leave in order: an eager one behind one that waits for its grant waits too.
+void Messenger::release_sends(Channel& channel, Tag tag) {
+  const auto sends = channel.waiting_sends.find(tag);
+  if (sends == channel.waiting_sends.end()) return;
+  while (!sends->second.empty()) {
+    const PendingSend& send = sends->second.front();
+    if (!send.eager) {
+      const auto grants = channel.grants.find(tag);
+      if (grants == channel.grants.end()) break;
+      const Grant grant = grants->second.front();
+      grants->second.pop_front();
+      drop_if_empty(&channel.grants, tag);
+      if (grant.bytes != send.body.size() || grant.meta != send.meta) {
+        finish(send.transfer, failed_precondition(describe_mismatch(send.body.size(), send.meta, grant.bytes,
+                                                                    grant.meta, channel.name, false)));
+        channel.bodies.push_back({header_of(FrameType::kRefuse, tag, send.body.size(), send.meta), {}, {}, 0, nullptr});
+        sends->second.pop_front();
+        continue;
+      }
+    }
+    queue_data(channel, tag, send);
+    sends->second.pop_front();
+  }
+  drop_if_empty(&channel.waiting_sends, tag);
+}
+
+void Messenger::queue_data(Channel& channel, Tag tag, const PendingSend& send) {
+  channel.bodies.push_back(
+      {header_of(FrameType::kData, tag, send.body.size(), send.meta), send.body, {}, 0, send.transfer});
+}
+
+void Messenger::send_control(Rank peer, std::string message) {
+  RUEDA_CHECK(peer >= 0 && peer < size() && peer != rank_, "send_control: no such peer");
+  RUEDA_CHECK(message.size() <= kMaxControlBytes, "control message too large");
+  if (refusal(peer)) return;
+  Channel& channel = channels_[static_cast<size_t>(peer)];
+  Outgoing out{header_of(FrameType::kControl, 0, message.size(), 0), {}, std::move(message), 0, nullptr};
+  channel.urgent.push_back(std::move(out));
+  ++control_sent_;
+}
+
+bool Messenger::progress() {
+  bool moved = false;
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == rank_ || channels_[static_cast<size_t>(peer)].end) continue;
+    if (closed_) return moved;
+    moved |= read_some(peer);
+    moved |= write_some(peer);
+  }
+  return moved;
+}
+
+void Messenger::park(std::chrono::nanoseconds timeout) {
+  loop_->wait(timeout);
+  doorbell_->disarm();
+}
+
+void Messenger::say_goodbye() {
+  for (Rank peer = 0; peer < size(); ++peer) {
+    Channel& channel = channels_[static_cast<size_t>(peer)];
+    if (peer == rank_ || channel.end || channel.goodbye_sent) continue;
+    channel.goodbye_sent = true;
+    channel.bodies.push_back({header_of(FrameType::kGoodbye, 0, 0, 0), {}, {}, 0, nullptr});
+  }
+}
+
+bool Messenger::flushed() const {
+  return std::all_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
+    return channel.link == nullptr || channel.end ||
+           (!channel.current && channel.urgent.empty() && channel.bodies.empty());
+  });
+}
+
+void Messenger::abort(const Status& verdict) {
+  if (closed_) return;
+  for (Rank peer = 0; peer < size(); ++peer) {
+    Channel& channel = channels_[static_cast<size_t>(peer)];
+    if (peer == rank_ || channel.end) continue;
+    std::string body(1, static_cast<char>(verdict.code()));
+    body += verdict.message().substr(0, kMaxAbortBytes - 1);
+    // Behind a body half sent it cannot go; that peer learns by the end of the stream.
+    Outgoing out{header_of(FrameType::kAbort, 0, body.size(), 0), {}, std::move(body), 0, nullptr};
+    channel.urgent.push_front(std::move(out));
+    channel.bodies.clear();
+    write_some(peer);
+  }
+  close(verdict);
+}
+
+void Messenger::close(const Status& status) {
+  if (closed_) return;
+  closed_ = status;
+  for (Channel& channel : channels_) {
+    fail_transfers(channel, status);
+    if (channel.link != nullptr) {
+      channel.link->flush();
+      channel.link->finish();
+      channel.link.reset();
+    }
+  }
+}
+
+uint64_t Messenger::bytes_sent(std::string_view kind) const {
+  const auto it = bytes_sent_.find(kind);
+  return it == bytes_sent_.end() ? 0 : it->second;
+}
+
+}  // namespace rueda::transport

@@ -1,0 +1,143 @@
+// Messenger: the Transport over Links. Frames, matching, flow control: the same for shm, tcp, inproc and their mixture.
+//
+// Small messages (<= kEagerBytes) are sent at once and kept by the receiver until a recv asks for them. Larger ones wait
+// for a grant: posting a recv tells the sender that a buffer is there, so bodies always go straight to their place and a
+// link never stalls behind a message that nobody wants yet:
+//
+//      receiver: recv(tag) ---- kGrant(tag, size) ---->  sender: send(tag) found or waits for the grant
+//      receiver: buffer    <--- kData(tag, size) body -  sender
+//
+// Control frames and grants overtake bodies that have not begun.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/transport/doorbell.h"
+#include "collectives/transport/event_loop.h"
+#include "collectives/transport/frame.h"
+#include "collectives/transport/link.h"
+#include "collectives/transport/transport.h"
+
+namespace rueda::transport {
+
+class Messenger final : public Transport {
+ public:
+  static constexpr size_t kEagerBytes = 8 << 10;
+  // Largest piece of a message in one frame.
+  static constexpr size_t kPieceBytes = 1 << 20;
+  // Eager bodies that nobody has asked for yet, per peer; beyond it the peer breaks the protocol.
+  static constexpr size_t kMaxUnexpectedBytes = 256 << 20;
+
+  struct Peer {
+    std::unique_ptr<Link> link;  // null for this rank itself
+    std::string name;            // "rank 3 (pid 4711 on node2)": for errors
+  };
+
+  // loop and doorbell are borrowed and must outlive the messenger; peers has one entry per rank.
+  Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop, Doorbell* doorbell);
+  ~Messenger() override;
+
+  Rank rank() const override { return rank_; }
+  Rank size() const override { return static_cast<Rank>(channels_.size()); }
+  TransferPtr send(Rank peer, Tag tag, ByteView bytes, uint16_t meta) override;
+  TransferPtr recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) override;
+  void send_control(Rank peer, std::string message) override;
+  void set_events(TransportEvents events) override { events_ = std::move(events); }
+  bool progress() override;
+  void park(std::chrono::nanoseconds timeout) override;
+  void say_goodbye() override;
+  bool flushed() const override;
+  void abort(const Status& verdict) override;
+  void close(const Status& status) override;
+  uint64_t bytes_sent(std::string_view kind) const override;
+  uint64_t control_messages_sent() const override { return control_sent_; }
+
+ private:
+  struct Outgoing {
+    FrameHeader header;
+    ByteView body;
+    std::string owned;      // control and abort bodies
+    size_t sent = 0;        // of header and body together
+    TransferPtr transfer;   // data only
+  };
+  struct PendingSend {
+    ByteView body;
+    uint16_t meta;
+    TransferPtr transfer;
+    bool eager;
+  };
+  struct PendingRecv {
+    ByteSpan into;
+    uint16_t meta;
+    TransferPtr transfer;
+  };
+  struct Unexpected {
+    std::vector<std::byte> body;
+    uint16_t meta;
+  };
+  struct Grant {
+    uint64_t bytes;
+    uint16_t meta;
+  };
+  // Everything about one peer.
+  struct Channel {
+    std::unique_ptr<Link> link;
+    std::string name;
+    std::deque<Outgoing> urgent;  // grants and control
+    std::deque<Outgoing> bodies;
+    std::optional<Outgoing> current;
+    std::map<Tag, std::deque<PendingSend>> waiting_sends;  // for a grant
+    std::map<Tag, std::deque<Grant>> grants;               // for a send
+    std::map<Tag, std::deque<PendingRecv>> recvs;
+    std::map<Tag, std::deque<Unexpected>> unexpected;
+    size_t unexpected_bytes = 0;
+    // The frame being read.
+    FrameHeader header;
+    size_t header_read = 0;
+    uint64_t body_read = 0;
+    std::optional<PendingRecv> target;
+    Tag partial_tag = 0;             // of `partial`
+    std::optional<PendingRecv> partial;  // a message of which pieces are still to come
+    std::vector<std::byte> body;  // where no recv is posted: control, abort, eager, dropped
+    bool drop = false;
+    bool goodbye_sent = false;
+    std::optional<Status> end;    // set once the peer has left or is lost
+  };
+
+  static bool is_eager(Tag tag, size_t bytes) { return bytes <= kEagerBytes && (tag & kRendezvousTag) == 0; }
+  FrameHeader header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const;
+  // The status with which a new transfer with this peer ends at once, if it does.
+  std::optional<Status> refusal(Rank peer) const;
+  void match_self(Channel& channel, Tag tag);
+  void release_sends(Channel& channel, Tag tag);
+  void queue_data(Channel& channel, Tag tag, const PendingSend& send);
+
+  // messenger_io.cc
+  bool write_some(Rank peer);
+  bool write_round(Rank peer);
+  static Outgoing next_piece(Channel& channel);
+  Status begin_data(Channel& channel);
+  bool read_some(Rank peer);
+  Status begin_body(Channel& channel);
+  Status finish_body(Rank peer);
+  void end_peer(Rank peer, const Status& status);
+  void fail_transfers(Channel& channel, const Status& status);
+  static void finish(const TransferPtr& transfer, Status status);
+
+  Rank rank_;
+  uint64_t epoch_;
+  std::vector<Channel> channels_;
+  EventLoop* loop_;
+  Doorbell* doorbell_;
+  TransportEvents events_;
+  std::optional<Status> closed_;
+  uint64_t control_sent_ = 0;
+  std::map<std::string, uint64_t, std::less<>> bytes_sent_;
+};
+
+}  // namespace rueda::transport

@@ -1,0 +1,46 @@
+// RingLink: a Link over two ByteRings in shared memory, one for each direction. Serves shm and inproc.
+//
+// Death of the peer shows as the end of `life`, a connected unix socket on which nothing is ever sent: the kernel closes
+// it when the process is gone. What the peer wrote into the ring before stays readable.
+#pragma once
+
+#include <memory>
+
+#include "collectives/base/unique_fd.h"
+#include "collectives/transport/byte_ring.h"
+#include "collectives/transport/doorbell.h"
+#include "collectives/transport/event_loop.h"
+#include "collectives/transport/link.h"
+
+namespace rueda::transport {
+
+class RingLink final : public Link, private FdHandler {
+ public:
+  // keep_alive owns the memory of the rings and of the ringer's word (an arena, or heap); shared because both directions'
+  // owners outlive each other in either order. `loop` must outlive the link; `life` may be empty (a link to oneself).
+  RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringer peer, UniqueFd life, EventLoop* loop,
+           std::shared_ptr<void> keep_alive);
+  ~RingLink() override;
+
+  const char* kind() const override { return kind_; }
+  Result<size_t> write(std::span<const ByteView> pieces) override;
+  Result<size_t> read(ByteSpan into) override;
+  void set_blocked(bool) override {}  // the reader rings whenever it has made room
+  void flush() override;
+  void finish() override;
+
+ private:
+  void on_ready(bool readable, bool writable) override;
+
+  const char* kind_;
+  ByteRing outgoing_;
+  ByteRing incoming_;
+  Ringer peer_;
+  UniqueFd life_;
+  EventLoop* loop_;
+  std::shared_ptr<void> keep_alive_;
+  bool news_ = false;  // something was written or read since the last flush
+  bool ended_ = false;
+};
+
+}  // namespace rueda::transport

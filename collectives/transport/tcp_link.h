@@ -1,0 +1,39 @@
+// TcpLink: a Link over a connected, authenticated, non-blocking TCP socket (IPv4 or IPv6).
+#pragma once
+
+#include <vector>
+
+#include "collectives/base/unique_fd.h"
+#include "collectives/transport/event_loop.h"
+#include "collectives/transport/link.h"
+
+namespace rueda::transport {
+
+class TcpLink final : public Link, private FdHandler {
+ public:
+  // Takes the socket; sets it non-blocking and without delay. `loop` must outlive the link.
+  TcpLink(UniqueFd socket, EventLoop* loop);
+  ~TcpLink() override;
+
+  const char* kind() const override { return "tcp"; }
+  Result<size_t> write(std::span<const ByteView> pieces) override;
+  Result<size_t> read(ByteSpan into) override;
+  void set_blocked(bool blocked) override;
+  void flush() override {}
+  void finish() override;
+
+ private:
+  void on_ready(bool readable, bool writable) override;
+  Result<size_t> receive(ByteSpan into);
+
+  UniqueFd socket_;
+  EventLoop* loop_;
+  bool readable_ = true;  // until a read says otherwise; epoll sets it again
+  bool blocked_ = false;
+  // Headers are small: they are read through a buffer, large bodies go straight to their place.
+  std::vector<std::byte> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace rueda::transport
