@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -193,12 +194,8 @@ int run(const std::string& data, int epochs) {
   const Digits digits = load_digits(data);
   rueda::Context hvd = rueda::init();  // [1]
 
-  // The same split on every rank: 4/5 for training.
-  std::vector<int> train(digits.count());
-  std::iota(train.begin(), train.end(), 0);
-  std::shuffle(train.begin(), train.end(), std::mt19937(1));
-  const std::vector<int> test(train.begin() + digits.count() * 4 / 5, train.end());
-  train.resize(train.size() - test.size());
+  std::vector<int> train, test;  // every fifth digit is for the test
+  for (int i = 0; i < digits.count(); ++i) (i % 5 == 0 ? test : train).push_back(i);
 
   std::mt19937 random(100 + hvd.rank());  // every rank starts elsewhere ...
   Network net(random);
@@ -251,8 +248,8 @@ int main(int argc, char** argv) try {
     const std::string option = argv[i];
     if (i + 1 < argc && option == "--data") {
       data = argv[i + 1];
-    } else if (i + 1 < argc && option == "--epochs") {
-      epochs = std::stoi(argv[i + 1]);
+    } else if (i + 1 < argc && option == "--epochs" && std::atoi(argv[i + 1]) > 0) {
+      epochs = std::atoi(argv[i + 1]);
     } else {
       throw std::runtime_error("usage: train_digits [--data FILE] [--epochs N]");
     }

@@ -30,6 +30,7 @@ if(TARGET rueda)
 
   # From lib/pkgconfig up to the prefix, however deep the library folder is.
   file(RELATIVE_PATH rueda_pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  string(REGEX REPLACE "/$" "" rueda_pc_prefix "${rueda_pc_prefix}")
   configure_file(${CMAKE_CURRENT_LIST_DIR}/rueda.pc.in ${PROJECT_BINARY_DIR}/rueda.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/rueda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rueda)
 endif()

@@ -1,0 +1,109 @@
+// What the C++ header promises beyond the C ABI, on one rank: types, ownership, exceptions. The
+// operations themselves run on several ranks in project/consumer.cc.
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <list>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rueda/rueda.hpp"
+
+using rueda::Context;
+using rueda::ReduceOp;
+using rueda::Work;
+
+namespace {
+
+template <typename F>
+rueda_code code_of(F&& f) {
+  try {
+    f();
+  } catch (const rueda::Error& error) {
+    CHECK_FALSE(std::string(error.what()).empty());
+    return error.code();
+  }
+  return RUEDA_OK;
+}
+
+// What may be handed over, decided at compile time.
+static_assert(rueda::InOut<std::vector<float>&> && rueda::InOut<std::span<float>>);
+static_assert(rueda::Input<const std::vector<float>&> && !rueda::InOut<const std::vector<float>&>);
+static_assert(!rueda::Input<std::vector<float>>, "a temporary would be gone too early");
+static_assert(!rueda::Input<std::list<float>&> && !rueda::Input<std::vector<std::string>&>);
+static_assert(!rueda::Element<char> && !rueda::Element<unsigned> && !rueda::Element<long double>);
+static_assert(rueda::dtype_of<long> == RUEDA_INT64 && rueda::dtype_of<long long> == RUEDA_INT64);
+static_assert(rueda::dtype_of<std::byte> == RUEDA_UINT8 && rueda::dtype_of<bool> == RUEDA_BOOL);
+static_assert(rueda::dtype_of<const rueda::Float16> == RUEDA_FLOAT16);
+
+// Owners can be moved, not copied.
+static_assert(!std::is_copy_constructible_v<Context> && !std::is_copy_constructible_v<Work>);
+static_assert(std::is_nothrow_move_constructible_v<Context> &&
+              std::is_nothrow_move_constructible_v<Work>);
+
+}  // namespace
+
+TEST_CASE("a context that was moved from or shut down throws instead of crashing", "[cpp]") {
+  Context hvd = rueda::init();
+  CHECK(hvd.size() == 1);
+  Context moved = std::move(hvd);
+  CHECK(code_of([&] { hvd.rank(); }) == RUEDA_FAILED_PRECONDITION);
+  moved.shutdown();
+  moved.shutdown();
+  std::vector<float> x(1);
+  CHECK(code_of([&] { moved.allreduce(x, ReduceOp::kSum); }) == RUEDA_FAILED_PRECONDITION);
+}
+
+TEST_CASE("the results belong to the work and have their type", "[cpp]") {
+  Context hvd = rueda::init();
+  const std::vector<float> rows{1, 2, 3, 4, 5, 6};
+  const Work work = hvd.allgather_async(rows, {.name = "rows", .shape = {3, 2}});
+  work.wait();
+  const auto all = work.output<float>();
+  CHECK(std::vector<float>(all.begin(), all.end()) == rows);
+  CHECK(work.shape() == rueda::Shape{3, 2});
+  CHECK(work.rows_by_rank() == rueda::Shape{3});
+  CHECK(code_of([&] { work.output<std::int32_t>(); }) == RUEDA_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a work may outlive its context, and be given up", "[cpp]") {
+  std::array<double, 2> x{1, 2}, y{3, 4};
+  {
+    Work kept = [&] {
+      Context hvd = rueda::init();
+      hvd.allreduce_async(y, ReduceOp::kSum, {.name = "y"}).detach();
+      Work work = hvd.allreduce_async(x, ReduceOp::kSum, {.name = "x"});
+      work.wait();
+      return work;
+    }();
+    CHECK(kept.poll());
+    kept.wait();
+  }
+  CHECK(x == std::array<double, 2>{1, 2});
+}
+
+TEST_CASE("what is wrong on this rank alone throws at the call", "[cpp]") {
+  Context hvd = rueda::init();
+  std::vector<float> six(6);
+  CHECK(code_of([&] {
+          hvd.allreduce(six, ReduceOp::kSum, {.name = "a", .shape = {2, 2}});
+        }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { hvd.broadcast(six, 1, {.name = "b"}); }) == RUEDA_INVALID_ARGUMENT);
+  const std::array<std::int64_t, 1> too_many{7};
+  CHECK(code_of([&] { hvd.alltoall(six, too_many, {.name = "c"}); }) == RUEDA_INVALID_ARGUMENT);
+  hvd.allreduce(six, ReduceOp::kSum, {.name = "still works"});
+}
+
+TEST_CASE("every range that stays put can be reduced", "[cpp]") {
+  Context hvd = rueda::init();
+  std::int32_t plain[3] = {1, 2, 3};
+  hvd.allreduce(plain, ReduceOp::kSum);
+  hvd.allreduce(std::span(plain).first(2), ReduceOp::kSum);
+  std::vector<std::array<float, 2>> not_flat(2);
+  hvd.allreduce(std::span(not_flat.data()->data(), 4), ReduceOp::kMin);
+  std::vector<float> none;
+  hvd.allreduce(none, ReduceOp::kSum, {.name = "none"});
+  CHECK(plain[2] == 3);
+}
