@@ -82,6 +82,7 @@ struct ResponseList {
   uint32_t process_set = 0;
   std::vector<Response> responses;
   std::vector<Stall> stalls;
+  bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
 
   bool operator==(const ResponseList&) const = default;
 };

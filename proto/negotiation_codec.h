@@ -169,6 +169,7 @@ inline void write(Writer out, const ResponseList& m) {
     write(Writer(&inner), stall);
     out.put_even_empty(4, inner);
   }
+  out.put(5, m.left);
 }
 
 inline void read(Reader& in, ResponseList* m) {
@@ -188,6 +189,7 @@ inline void read(Reader& in, ResponseList* m) {
         in.append_message(&m->stalls, "stalls", kMaxStalls,
                           [](Reader& inner, Stall* stall) { read(inner, stall); });
         break;
+      case 5: in.read(&m->left); break;
       default: in.skip();
     }
   }

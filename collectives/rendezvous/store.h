@@ -1,8 +1,13 @@
 // Store: the meeting point where the ranks of one epoch leave what the others need to find them.
 //
-// Words:   a key is text, a value bytes (at most kMaxValueBytes). Keys live as long as the store; a
-// key is set once. Threads: implementations are safe for use from any thread. Failure: get ends
-// with kDeadlineExceeded naming the key, or kUnavailable when the store's server is gone.
+// Words:   a key is UTF-8 text (1 to kMaxKeyBytes), a value bytes (at most kMaxValueBytes). Keys
+//          live as long as the store; a key is set once. The last part of a key is the rank that
+//          sets it: "e1/place/3" is rank 3's, so that its death can be told to who waits for it.
+// Threads: implementations are safe for use from any thread.
+// Failure: get ends with kDeadlineExceeded naming the key, or kUnavailable naming the rank that
+// died
+//          or the launcher when its end of the store is gone. kInvalidArgument for a key or value
+//          that is none, kResourceExhausted when the store is full.
 #pragma once
 
 #include <chrono>
@@ -18,7 +23,7 @@ inline constexpr size_t kMaxValueBytes = 1 << 20;
 class Store {
  public:
   virtual ~Store() = default;
-  // kAlreadyExists when the key holds another value.
+  // Setting the same value again is no error; kAlreadyExists when the key holds another one.
   virtual Status set(const std::string& key, const std::string& value) = 0;
   // Blocks until the key is set or the timeout has passed.
   virtual Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) = 0;

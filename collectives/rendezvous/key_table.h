@@ -1,0 +1,42 @@
+// KeyTable: what a store knows, without waiting: keys, values, dead ranks. The rules that
+// MemoryStore and StoreServer share. Pure; its owner brings the lock.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+
+namespace rueda::rendezvous {
+
+// kInvalidArgument when it can be no key (empty, too long, not UTF-8) or no value (too long).
+Status check_key(const std::string& key);
+Status check_value(const std::string& key, const std::string& value);
+// "store: key 'e1/place/3' was not set within 2.5 s"
+Status not_set_in_time(const std::string& key, std::chrono::nanoseconds timeout);
+
+class KeyTable {
+ public:
+  // Shared, since answers that wait to be sent outlive any change of the table.
+  using Value = std::shared_ptr<const std::string>;
+
+  Status set(const std::string& key, const std::string& value);
+  // Null when the key is not set.
+  Value find(const std::string& key) const;
+
+  // The keys of `rank` (those that end in "/<rank>") fail from now on, whether set or not.
+  void mark_dead(Rank rank, std::string text);
+  // A new process has taken the rank's place.
+  void mark_alive(Rank rank);
+  // kUnavailable with the text of the dead rank that `key` belongs to, else ok.
+  Status death_behind(const std::string& key) const;
+
+ private:
+  std::map<std::string, Value> values_;
+  std::map<Rank, std::string> dead_;
+};
+
+}  // namespace rueda::rendezvous

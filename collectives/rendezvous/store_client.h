@@ -1,0 +1,61 @@
+// StoreClient: a rank's end of the store that its launcher keeps.
+//
+// Owns:    the stream; marks it close-on-exec, so that what the rank starts does not inherit it.
+// Threads: any number at once. There is no thread inside: one of the callers who wait reads for
+//          all, and hands over when its own answer has come.
+// Failure: kUnavailable naming the launcher once the stream is lost or the launcher sends nonsense,
+//          for every call then under way and every later one. kDeadlineExceeded, and the stream is
+//          given up, when the launcher itself does not answer (kGrace beyond what was asked).
+// End:     the destructor closes the stream; no call may be under way. No reply is then outstanding
+//          and nothing was read ahead, so a duplicate of the descriptor serves the next client.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "collectives/base/unique_fd.h"
+#include "collectives/rendezvous/poll_until.h"
+#include "collectives/rendezvous/store.h"
+#include "proto/messages.h"
+
+namespace rueda::rendezvous {
+
+class StoreClient : public Store {
+ public:
+  static constexpr std::chrono::seconds kGrace{30};
+
+  // `fd`: a connected stream socket whose other end was given to StoreServer::add.
+  explicit StoreClient(UniqueFd fd);
+
+  Status set(const std::string& key, const std::string& value) override;
+  Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
+
+  // How many hellos this rank has sent, this one included: the epoch of the init that asks.
+  Result<uint64_t> hello();
+  // Tells the launcher why this rank fails; it prints that last. key: "failure".
+  Status report(const std::string& key, const std::string& value);
+
+ private:
+  Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline);
+  Status send_frame(const std::string& frame, Deadline deadline);
+  Status read_reply(wire::StoreReply* reply, Deadline deadline);
+  Status read_exactly(std::string* out, size_t bytes, Deadline deadline);
+  void give_up(const Status& why);
+
+  const UniqueFd fd_;
+
+  std::mutex send_mutex_;  // one frame at a time; never taken while mutex_ is held
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t next_id_;  // guarded by mutex_, as what follows
+  std::map<uint64_t, std::optional<wire::StoreReply>> waiting_;  // by id
+  bool someone_reads_ = false;
+  Status broken_;  // the first reason, for everyone
+};
+
+}  // namespace rueda::rendezvous
