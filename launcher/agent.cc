@@ -1,0 +1,358 @@
+#include "launcher/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "collectives/rendezvous/job_key.h"
+#include "collectives/rendezvous/store_server.h"
+#include "launcher/console.h"
+#include "launcher/driver.h"
+#include "launcher/exit_report.h"
+#include "launcher/process_tree.h"
+#include "launcher/rank_process.h"
+#include "launcher/spawn.h"
+#include "launcher/supervisor.h"
+
+namespace rueda::launcher {
+namespace {
+
+constexpr std::chrono::seconds kKillLimit{10};  // a killed process that lives longer is stuck
+
+TimePoint now() { return std::chrono::steady_clock::now(); }
+
+std::string random_id() {
+  unsigned char bytes[8] = {};
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return std::to_string(getpid());
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+class Agent {
+ public:
+  Agent(const AgentPlan& plan, UniqueFd driver_link)
+      : plan_(plan),
+        driver_link_(std::move(driver_link)),
+        console_(plan.options.prefix, find_variable(plan.base_environment, "NO_COLOR") == nullptr,
+                 static_cast<int>(plan.places.size())),
+        supervisor_(std::chrono::duration_cast<Duration>(
+            std::chrono::duration<double>(plan.options.grace_seconds))) {}
+
+  int run();
+
+ private:
+  Status prepare();
+  Status start_ranks();
+  Status start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd);
+  int pick_stdin(Rank rank, int null_fd) const;
+
+  void wait_for_events();
+  void read_signals();
+  void check_driver();
+  void reap();
+  void rank_ended(RankProcess* rank, int wait_status);
+  void send(int signal);
+  bool sweep();
+  bool all_ended() const;
+  void narrate(const std::string& text) {
+    if (plan_.options.verbose) console_.say(text);
+  }
+  int finish();
+  void drain_console();
+
+  const AgentPlan& plan_;
+  UniqueFd driver_link_;
+  UniqueFd signals_;
+  Console console_;
+  Supervisor supervisor_;
+  std::unique_ptr<rendezvous::StoreServer> store_;
+  UniqueFd key_fd_;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+
+  std::vector<RankEnd> ends_;
+  int noticed_ = 0;                // number of the deaths that are noticed together
+  std::set<Rank> dying_together_;  // were ending already when the first failure was noticed
+  int dying_number_ = 0;
+  int signals_received_ = 0;
+  int last_sent_ = 0;      // to leftovers, too
+  std::set<pid_t> swept_;  // leftovers that were sent last_sent_
+  std::optional<TimePoint> killed_at_;
+  std::optional<TimePoint> give_up_at_;
+};
+
+// Becomes the place that every orphan of the job falls to, and learns of the driver's death twice:
+// by a signal from the kernel and by the end of its pipe.
+Status Agent::prepare() {
+  prctl(PR_SET_NAME, "ruedarun-agent");
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
+  if (!plan_.hangup_ignored) sigaddset(&wanted, SIGHUP);
+  signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return errno_status("cannot watch signals", errno);
+
+  RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
+  RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
+  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  return {};
+}
+
+int Agent::pick_stdin(Rank rank, int null_fd) const {
+  const Options& options = plan_.options;
+  if (options.stdin_mode == Options::Stdin::kOneRank)
+    return rank == options.stdin_rank ? STDIN_FILENO : null_fd;
+  const bool terminal = options.stdin_mode == Options::Stdin::kAuto && plan_.terminal_stdin;
+  return rank == 0 && terminal ? STDIN_FILENO : null_fd;
+}
+
+Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd) {
+  int out[2], err[2], talk[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return errno_status("cannot open a pipe", errno);
+  UniqueFd out_read(out[0]), out_write(out[1]);
+  if (pipe2(err, O_CLOEXEC) != 0) return errno_status("cannot open a pipe", errno);
+  UniqueFd err_read(err[0]), err_write(err[1]);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, talk) != 0)
+    return errno_status("cannot open a socket", errno);
+  UniqueFd agent_end(talk[0]), rank_end(talk[1]);
+  fcntl(out_read.get(), F_SETFL, O_NONBLOCK);
+  fcntl(err_read.get(), F_SETFL, O_NONBLOCK);
+
+  SpawnRequest request;
+  request.program = plan_.program;
+  request.arguments = plan_.options.command;
+  request.environment =
+      rank_environment(plan_.base_environment, job, rank->place(), rank_end.get());
+  request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
+  request.stdout_fd = out_write.get();
+  request.stderr_fd = err_write.get();
+  request.inherited = {rank_end.get(), key_fd_.get()};
+  request.hangup_stays_ignored = plan_.hangup_ignored;
+  RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
+  rank->started(pid, std::move(out_read), std::move(err_read));
+  narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
+  return store_->add(std::move(agent_end), rank->place().rank);
+}
+
+Status Agent::start_ranks() {
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return errno_status("cannot open /dev/null", errno);
+  const JobEnvironment job = {random_id(), plan_.usable_cores, key_fd_.get()};
+  narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
+          std::to_string(plan_.places.size()) + " x " + plan_.program);
+  for (const RankPlace& place : plan_.places) {
+    ranks_.push_back(std::make_unique<RankProcess>(place, &console_));
+    RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, null.get()));
+  }
+  return {};
+}
+
+bool Agent::all_ended() const {
+  return std::none_of(ranks_.begin(), ranks_.end(),
+                      [](const auto& rank) { return rank->running(); });
+}
+
+void Agent::wait_for_events() {
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};
+  console_.add_to_poll(&fds);
+  struct Source {
+    size_t index;
+    RankProcess* rank;
+    Stream stream;
+  };
+  std::vector<Source> sources;
+  if (!console_.congested()) {
+    for (const auto& rank : ranks_) {
+      for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+        if (rank->output_fd(stream) < 0) continue;
+        sources.push_back({fds.size(), rank.get(), stream});
+        fds.push_back({rank->output_fd(stream), POLLIN, 0});
+      }
+    }
+  }
+  int timeout_ms = -1;
+  std::optional<TimePoint> deadline = supervisor_.next_deadline();
+  if (give_up_at_ && (!deadline || *give_up_at_ < *deadline)) deadline = give_up_at_;
+  if (deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now()).count();
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+  }
+  if (poll(fds.data(), fds.size(), timeout_ms) < 0) return;  // EINTR: nothing is lost
+
+  if (fds[0].revents != 0) read_signals();
+  if (driver_link_ && fds[1].revents != 0) check_driver();
+  for (const Source& source : sources) {
+    if (fds[source.index].revents != 0) source.rank->pump(source.stream);
+  }
+}
+
+void Agent::read_signals() {
+  signalfd_siginfo info = {};
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // reap() looks for itself
+    check_driver();
+    if (!driver_link_) continue;  // the kernel's message that the driver is gone
+    ++signals_received_;
+    supervisor_.signal_received(signal, now());
+    if (signals_received_ == 1) {
+      console_.say(signal_name(signal) +
+                   ": asking the ranks to stop (once more kills them at once)");
+    }
+  }
+}
+
+void Agent::check_driver() {
+  if (!driver_link_) return;
+  pollfd link = {driver_link_.get(), POLLIN, 0};
+  const bool closed = poll(&link, 1, 0) > 0;
+  if (!closed && getppid() == plan_.driver) return;
+  driver_link_.reset();
+  supervisor_.driver_lost(now());
+}
+
+void Agent::rank_ended(RankProcess* rank, int wait_status) {
+  rank->ended();
+  const Rank number = rank->place().rank;
+  RankEnd end;
+  end.rank = number;
+  end.pid = rank->pid();
+  end.wait_status = wait_status;
+  end.noticed = dying_together_.contains(number) ? dying_number_ : noticed_;
+  end.stopped = supervisor_.stopping();
+  ends_.push_back(end);
+
+  const std::string how = describe_wait_status(wait_status);
+  store_->mark_dead(number, "rank " + std::to_string(number) + " (pid " + std::to_string(end.pid) +
+                                ") " + (WIFSIGNALED(wait_status) ? "was " : "") + how);
+  narrate("rank " + std::to_string(number) + " " + how);
+  if (wait_status == 0 || supervisor_.cause() != StopCause::kNone) return;
+  // A killed process may take long to give its memory back, while its peers notice its end at once
+  // and exit first. Whoever is on its way out at this moment died together with this one.
+  supervisor_.rank_failed(now());
+  dying_number_ = noticed_;
+  for (const auto& other : ranks_) {
+    if (other->running() && is_exiting(other->pid())) dying_together_.insert(other->place().rank);
+  }
+}
+
+void Agent::reap() {
+  ++noticed_;
+  int status = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const auto& candidate) {
+      return candidate->running() && candidate->pid() == pid;
+    });
+    if (rank != ranks_.end()) rank_ended(rank->get(), status);
+  }
+}
+
+void Agent::send(int signal) {
+  narrate("sending " + signal_name(signal) + " to what is left");
+  for (const auto& rank : ranks_) {
+    rank->signal(signal);
+    if (signal != SIGKILL) rank->signal(SIGCONT);  // a stopped process cannot end itself
+  }
+  last_sent_ = signal;
+  swept_.clear();
+  if (signal == SIGKILL && !give_up_at_) give_up_at_ = now() + kKillLimit;
+}
+
+// After the last rank: descendants that outlived their ranks have become our children. Returns
+// whether none is left. New ones appear as their parents end, which wakes us with SIGCHLD.
+bool Agent::sweep() {
+  const std::vector<pid_t> left = children_of(getpid());
+  if (left.empty()) return true;
+  if (give_up_at_ && now() >= *give_up_at_) {
+    for (const pid_t pid : left)
+      console_.say("process " + std::to_string(pid) +
+                   " is stuck in the kernel and was left behind");
+    return true;
+  }
+  supervisor_.leftovers_remain(now());
+  for (const int signal : supervisor_.due(now())) send(signal);
+  for (const pid_t pid : left) {
+    if (last_sent_ == 0 || !swept_.insert(pid).second) continue;
+    kill(pid, last_sent_);
+    if (last_sent_ != SIGKILL) kill(pid, SIGCONT);
+  }
+  return false;
+}
+
+int Agent::run() {
+  Status status = prepare();
+  if (status.ok()) status = start_ranks();
+  if (!status.ok()) {
+    console_.say(status.message());
+    supervisor_.driver_lost(now());  // as if: kill what has been started
+  }
+  for (bool finished = false; !finished;) {
+    reap();
+    for (const int signal : supervisor_.due(now())) send(signal);
+    if (all_ended()) finished = sweep();
+    console_.flush();
+    if (console_.stdout_closed()) supervisor_.output_closed(now());
+    if (!finished) wait_for_events();
+  }
+  const int code = finish();
+  return status.ok() ? code : kLauncherFailure;
+}
+
+// Our reader may be slow or stopped; a signal ends the wait for it.
+void Agent::drain_console() {
+  console_.flush();
+  while (console_.pending() && driver_link_ && signals_received_ < 2) {
+    std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};
+    console_.add_to_poll(&fds);
+    poll(fds.data(), fds.size(), -1);
+    if (fds[0].revents != 0) read_signals();
+    if (fds[1].revents != 0) check_driver();
+    console_.flush();
+  }
+}
+
+int Agent::finish() {
+  JobEnd job;
+  for (const auto& rank : ranks_) {
+    rank->drain();
+    job.last_words[rank->place().rank] = rank->last_words();
+  }
+  if (store_ != nullptr) {
+    store_->stop();
+    for (const rendezvous::Report& report : store_->reports()) {
+      if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+    }
+  }
+  job.ends = ends_;
+  job.cause = supervisor_.cause();
+  job.signal = supervisor_.cause_signal();
+  const Verdict verdict = judge(job);
+  for (const std::string& line : verdict.lines) console_.say(line);
+  drain_console();
+  return verdict.exit_code;
+}
+
+}  // namespace
+
+int run_agent(const AgentPlan& plan, UniqueFd driver_link) {
+  return Agent(plan, std::move(driver_link)).run();
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,69 @@
+#include "launcher/console.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rueda::launcher {
+namespace {
+
+constexpr size_t kCongested = 1 << 20;
+
+bool same_file(int a, int b) {
+  struct stat one = {}, other = {};
+  return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
+}
+
+}  // namespace
+
+Console::Console(bool prefix, bool colour_allowed, int num_ranks) {
+  const int fds[2] = {STDOUT_FILENO, STDERR_FILENO};
+  for (int i = 0; i < 2; ++i) {
+    Place& place = places_[i];
+    place.style.prefix = prefix;
+    place.style.terminal = isatty(fds[i]) == 1;
+    place.style.colour = place.style.terminal && colour_allowed;
+    place.style.rank_width = static_cast<int>(std::to_string(num_ranks - 1).size());
+    if (i == 1 && same_file(fds[0], fds[1])) {
+      place.sink = places_[0].sink;
+      place.redraw_open = places_[0].redraw_open;
+    } else {
+      place.sink = std::make_shared<OutputSink>(fds[i]);
+      place.redraw_open = std::make_shared<bool>(false);
+    }
+  }
+}
+
+void Console::print(Rank rank, Stream stream, const Piece& piece) {
+  Place& place = places_[static_cast<int>(stream)];
+  scratch_.clear();
+  append_piece(place.style, rank, stream, piece, place.redraw_open.get(), &scratch_);
+  place.sink->queue(scratch_);
+}
+
+void Console::say(const std::string& text) {
+  Place& place = places_[static_cast<int>(Stream::kStderr)];
+  if (*place.redraw_open) place.sink->queue("\n");
+  *place.redraw_open = false;
+  place.sink->queue("ruedarun: " + text + "\n");
+}
+
+bool Console::congested() const {
+  return places_[0].sink->pending() > kCongested || places_[1].sink->pending() > kCongested;
+}
+
+bool Console::pending() const {
+  return places_[0].sink->pending() > 0 || places_[1].sink->pending() > 0;
+}
+
+void Console::add_to_poll(std::vector<pollfd>* fds) const {
+  for (const Place& place : places_) {
+    if (place.sink->pending() > 0) fds->push_back({place.sink->fd(), POLLOUT, 0});
+  }
+}
+
+void Console::flush() {
+  for (const Place& place : places_) place.sink->flush();
+}
+
+}  // namespace rueda::launcher

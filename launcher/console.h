@@ -1,0 +1,47 @@
+// What the user sees: the ranks' lines and ruedarun's own, on our stdout and stderr.
+//
+// One thread. When stdout and stderr are the same file or pipe they share one queue, so that no
+// line is torn by the other stream.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/output_format.h"
+#include "launcher/output_sink.h"
+
+namespace rueda::launcher {
+
+class Console {
+ public:
+  // Looks at descriptors 1 and 2. `colour_allowed`: NO_COLOR is not set.
+  Console(bool prefix, bool colour_allowed, int num_ranks);
+
+  void print(Rank rank, Stream stream, const Piece& piece);
+  // "ruedarun: text", on stderr.
+  void say(const std::string& text);
+
+  bool keeps_redraws(Stream stream) const { return place(stream).style.terminal; }
+  // Our reader is slower than the ranks: read no more from them for now.
+  bool congested() const;
+  bool stdout_closed() const { return place(Stream::kStdout).sink->broken(); }
+  bool pending() const;
+  void add_to_poll(std::vector<pollfd>* fds) const;
+  void flush();
+
+ private:
+  struct Place {
+    OutputStyle style;
+    std::shared_ptr<OutputSink> sink;   // shared when both streams are one file
+    std::shared_ptr<bool> redraw_open;  // belongs to the sink's cursor
+  };
+  const Place& place(Stream stream) const { return places_[static_cast<int>(stream)]; }
+
+  Place places_[2];
+  std::string scratch_;
+};
+
+}  // namespace rueda::launcher

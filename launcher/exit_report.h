@@ -1,0 +1,53 @@
+// The verdict on a job that has ended: exit code and last lines.
+//
+// The first rank to fail decides. Several deaths that were noticed together have no order of their
+// own; then a rank that was killed comes before one that exited, and one that blamed nobody before
+// one that told the store why it failed (it noticed somebody else's end). Pure.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "launcher/supervisor.h"
+
+namespace rueda::launcher {
+
+struct RankEnd {
+  Rank rank = 0;
+  int pid = 0;
+  int wait_status = 0;   // of waitpid
+  int noticed = 0;       // deaths noticed together have the same number
+  bool stopped = false;  // ended after we had begun to stop the job
+};
+
+struct JobEnd {
+  std::vector<RankEnd> ends;
+  StopCause cause = StopCause::kNone;
+  int signal = 0;  // of the cause
+  std::vector<std::pair<Rank, std::string>>
+      reports;  // what ranks said about their failure, in order
+  std::map<Rank, std::vector<std::string>> last_words;  // last lines of stderr
+};
+
+struct Verdict {
+  int exit_code = 0;
+  std::optional<Rank> culprit;
+  std::vector<std::string> lines;  // without the "ruedarun: " in front; empty after success
+};
+
+Verdict judge(const JobEnd& job);
+
+// "exited with code 3", "killed by signal 9 (SIGKILL)"
+std::string describe_wait_status(int wait_status);
+// 3, 137
+int exit_code_of(int wait_status);
+// "SIGKILL"
+std::string signal_name(int signal);
+// {0,1,2,5} -> "ranks 0-2, 5"; {4} -> "rank 4"
+std::string name_ranks(std::vector<Rank> ranks);
+
+}  // namespace rueda::launcher

@@ -1,0 +1,62 @@
+// ruedarun: starts the ranks of a job. Options in options.h, the processes in driver.h.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "launcher/driver.h"
+#include "launcher/options.h"
+#include "launcher/probe.h"
+#include "launcher/rank_environment.h"
+
+namespace {
+
+using rueda::launcher::Options;
+
+// Every setting with value, origin, default and meaning, as the ranks would see it.
+int print_config(const Options& options, const std::vector<std::string>& environment) {
+  const auto base = rueda::launcher::base_environment(environment, options);
+  const auto entries = rueda::describe_config(
+      [&](const char* name) { return rueda::launcher::find_variable(base, name); });
+  if (!entries.ok()) {
+    std::fprintf(stderr, "ruedarun: %s\n", entries.status().message().c_str());
+    return rueda::launcher::kUsageError;
+  }
+  std::printf("%-36s %-14s %-36s %-14s %s\n", "variable", "value", "origin", "default", "meaning");
+  const auto shown = [](const std::string& text) { return text.empty() ? "-" : text.c_str(); };
+  for (const rueda::ConfigEntry& entry : entries.value()) {
+    std::string origin = entry.origin;
+    for (const auto& setting : options.settings) {
+      if (setting.variable == entry.variable) origin = setting.flag;
+    }
+    std::printf("%-36s %-14s %-36s %-14s %s\n", entry.variable.c_str(), shown(entry.value),
+                origin.c_str(), shown(entry.default_value), entry.meaning.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+
+  const auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
+  if (!options.ok()) {
+    std::fprintf(stderr, "ruedarun: %s\nruedarun: ruedarun --help lists all options\n",
+                 options.status().message().c_str());
+    return rueda::launcher::kUsageError;
+  }
+  switch (options.value().action) {
+    case Options::Action::kPrintText: std::fputs(options.value().text.c_str(), stdout); return 0;
+    case Options::Action::kCheckBuild:
+      std::fputs(rueda::launcher::check_build_text().c_str(), stdout);
+      return 0;
+    case Options::Action::kPrintConfig: return print_config(options.value(), environment);
+    case Options::Action::kRun: break;
+  }
+  return rueda::launcher::run_driver(options.value(), environment);
+}

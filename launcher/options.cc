@@ -1,0 +1,236 @@
+#include "launcher/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <map>
+
+namespace rueda::launcher {
+namespace {
+
+// Flags that launchers of this field spell with one dash. CLI11 would read -np as -n p.
+const std::map<std::string, std::string> kSingleDash = {{"-np", "--num-proc"},
+                                                        {"-cb", "--check-build"}};
+
+struct Raw {
+  bool version = false, check_build = false, print_config = false, verbose = false;
+  bool no_stall_check = false, stall_check = false, unused = false;
+  int num_proc = 0;
+  double grace = 5;
+  std::string hosts, stdin_text = "auto", unused_text;
+  std::vector<std::string> environment;
+  bool prefix = true;
+  std::string timeline, log_level;
+  std::optional<int64_t> fusion_mb, cache_capacity;
+  std::optional<double> stall_warning, stall_shutdown, start_timeout;
+};
+
+void describe(CLI::App* app, Raw* raw) {
+  app->name("ruedarun");
+  app->description(
+      "Starts N ranks of a program on this machine and looks after them.\n\n"
+      "  ruedarun -np N [OPTIONS] COMMAND [ARGUMENTS...]\n"
+      "  ruedarun -np 4 python train.py\n\n"
+      "Exit code: 0 if all ranks ended with 0; else the code of the first rank that failed\n"
+      "(128 + signal if it was killed); 130 after Ctrl-C; 2 for a wrong command line.");
+  app->prefix_command();
+
+  app->add_option("-n,--num-proc", raw->num_proc, "-np N: number of ranks");
+  app->add_option("-H,--hosts", raw->hosts, "host:slots,... (this version: this machine only)");
+  app->add_option("-x", raw->environment, "VAR=VALUE: set a variable for every rank")
+      ->allow_extra_args(false);
+  app->add_option("--grace-period", raw->grace,
+                  "seconds between asking ranks to stop and killing them (5)");
+  app->add_flag("--output-prefix,!--no-prefix", raw->prefix,
+                "put the rank before every line of output (default)");
+  app->add_option("--stdin", raw->stdin_text,
+                  "auto, none, or the rank that reads our standard input\n"
+                  "(auto: rank 0 when it is a terminal)");
+  app->add_flag("--verbose", raw->verbose, "say what is started and stopped");
+
+  const std::string asks = "Questions (no ranks are started)";
+  app->add_flag("-v,--version", raw->version, "print the version")->group(asks);
+  app->add_flag("--check-build", raw->check_build, "-cb: print what this machine offers")
+      ->group(asks);
+  app->add_flag("--print-config", raw->print_config, "print every setting and where it comes from")
+      ->group(asks);
+
+  const std::string tuning = "Settings for the ranks (each is also a RUEDA_* variable)";
+  app->add_option("--timeline-filename", raw->timeline, "RUEDA_TIMELINE")->group(tuning);
+  app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
+  app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
+      ->group(tuning);
+  app->add_option("--cache-capacity", raw->cache_capacity, "RUEDA_CACHE_CAPACITY")->group(tuning);
+  app->add_option("--start-timeout", raw->start_timeout, "RUEDA_START_TIMEOUT, in seconds")
+      ->group(tuning);
+  auto* no_stall =
+      app->add_flag("--no-stall-check", raw->no_stall_check, "RUEDA_STALL_CHECK_TIME_SECONDS=0")
+          ->group(tuning);
+  app->add_flag("--stall-check", raw->stall_check, "warn about stalls (default)")
+      ->group(tuning)
+      ->excludes(no_stall);
+  app->add_option("--stall-check-warning-time-seconds", raw->stall_warning,
+                  "RUEDA_STALL_CHECK_TIME_SECONDS")
+      ->group(tuning)
+      ->excludes(no_stall);
+  app->add_option("--stall-check-shutdown-time-seconds", raw->stall_shutdown,
+                  "RUEDA_STALL_SHUTDOWN_TIME_SECONDS")
+      ->group(tuning);
+
+  // horovodrun's flags that ask for what rueda does anyway or has no need of.
+  const std::string accepted = "Accepted without effect";
+  app->add_flag("--gloo", raw->unused, "rueda needs no choice of controller")->group(accepted);
+  app->add_flag("--disable-cache", raw->unused, "nothing is cached between runs")->group(accepted);
+  app->add_option("--cycle-time-ms", raw->unused_text, "there is no cycle")->group(accepted);
+}
+
+// Rewrites kSingleDash up to the command. What belongs to the command is never touched, so options
+// that take a value must be known: theirs may look like anything.
+std::vector<std::string> rewrite_single_dash(const CLI::App& app,
+                                             const std::vector<std::string>& arguments) {
+  std::vector<std::string> out = arguments;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] == "--" || out[i].size() < 2 || out[i][0] != '-') break;
+    const size_t equals = out[i].find('=');
+    const auto found = kSingleDash.find(out[i].substr(0, equals));
+    if (found != kSingleDash.end()) {
+      out[i] = found->second + (equals == std::string::npos ? "" : out[i].substr(equals));
+    }
+    if (equals != std::string::npos) continue;
+    const CLI::Option* option = app.get_option_no_throw(out[i]);
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;
+  }
+  return out;
+}
+
+std::string number_text(double value) {
+  std::string text = CLI::detail::to_string(value);
+  return text;
+}
+
+Status collect_settings(const Raw& raw, Options* options) {
+  auto set = [&](const char* variable, std::string value, const char* flag) {
+    options->settings.push_back({variable, std::move(value), flag});
+  };
+  if (!raw.timeline.empty()) set("RUEDA_TIMELINE", raw.timeline, "--timeline-filename");
+  if (!raw.log_level.empty()) set("RUEDA_LOG_LEVEL", raw.log_level, "--log-level");
+  if (raw.fusion_mb) {
+    if (*raw.fusion_mb < 0 || *raw.fusion_mb > (int64_t{1} << 40))
+      return invalid_argument("--fusion-threshold-mb: expected 0 or more");
+    set("RUEDA_FUSION_THRESHOLD", std::to_string(*raw.fusion_mb << 20), "--fusion-threshold-mb");
+  }
+  if (raw.cache_capacity)
+    set("RUEDA_CACHE_CAPACITY", std::to_string(*raw.cache_capacity), "--cache-capacity");
+  if (raw.start_timeout)
+    set("RUEDA_START_TIMEOUT", number_text(*raw.start_timeout), "--start-timeout");
+  if (raw.no_stall_check) set("RUEDA_STALL_CHECK_TIME_SECONDS", "0", "--no-stall-check");
+  if (raw.stall_warning) {
+    set("RUEDA_STALL_CHECK_TIME_SECONDS", number_text(*raw.stall_warning),
+        "--stall-check-warning-time-seconds");
+  }
+  if (raw.stall_shutdown) {
+    set("RUEDA_STALL_SHUTDOWN_TIME_SECONDS", number_text(*raw.stall_shutdown),
+        "--stall-check-shutdown-time-seconds");
+  }
+  return {};
+}
+
+Status collect_environment(const Raw& raw, Options* options) {
+  for (const std::string& entry : raw.environment) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || entry.empty())
+      return invalid_argument("-x '" + entry + "': expected VAR=VALUE");
+    if (equals == std::string::npos) continue;  // -x VAR: every rank has our environment anyway
+    options->environment.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  return {};
+}
+
+Status collect_stdin(const Raw& raw, Options* options) {
+  if (raw.stdin_text == "auto") return {};
+  if (raw.stdin_text == "none") {
+    options->stdin_mode = Options::Stdin::kNobody;
+    return {};
+  }
+  options->stdin_mode = Options::Stdin::kOneRank;
+  if (!CLI::detail::lexical_cast(raw.stdin_text, options->stdin_rank) || options->stdin_rank < 0)
+    return invalid_argument("--stdin '" + raw.stdin_text + "': expected auto, none or a rank");
+  return {};
+}
+
+Status collect_command(std::vector<std::string> rest, Options* options) {
+  if (!rest.empty() && rest.front() == "--") {
+    rest.erase(rest.begin());
+  } else if (!rest.empty() && rest.front().size() > 1 && rest.front()[0] == '-') {
+    return invalid_argument("unknown option '" + rest.front() +
+                            "' (options of your program belong after its name)");
+  }
+  options->command = std::move(rest);
+  return {};
+}
+
+Status check_run(const Options& options) {
+  if (options.num_proc == 0)
+    return invalid_argument("the number of ranks is missing: ruedarun -np N COMMAND");
+  if (options.num_proc < 0 || options.num_proc > kMaxRanks) {
+    return invalid_argument("-np " + std::to_string(options.num_proc) + ": expected 1 to " +
+                            std::to_string(kMaxRanks));
+  }
+  if (options.command.empty() || options.command.front().empty())
+    return invalid_argument("the command is missing: ruedarun -np N COMMAND");
+  if (!(options.grace_seconds >= 0) || options.grace_seconds > 1e6)
+    return invalid_argument("--grace-period: expected seconds, 0 or more");
+  if (options.stdin_mode == Options::Stdin::kOneRank && options.stdin_rank >= options.num_proc) {
+    return invalid_argument("--stdin " + std::to_string(options.stdin_rank) + ": there are only " +
+                            std::to_string(options.num_proc) + " ranks");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Options> parse_options(const std::vector<std::string>& arguments,
+                              const std::string& version) {
+  CLI::App app;
+  Raw raw;
+  bool np_given = false;
+  describe(&app, &raw);
+  std::vector<std::string> rest;
+  Options options;
+  try {
+    std::vector<std::string> reversed = rewrite_single_dash(app, arguments);
+    std::reverse(reversed.begin(), reversed.end());  // CLI11 takes them from the back
+    app.parse(reversed);
+    rest = app.remaining();
+    np_given = app.count("--num-proc") > 0;
+  } catch (const CLI::CallForHelp&) {
+    options.action = Options::Action::kPrintText;
+    options.text = app.help();
+    return options;
+  } catch (const CLI::Error& error) {
+    return invalid_argument(error.what());
+  }
+
+  options.num_proc = raw.num_proc;
+  options.hosts = raw.hosts;
+  options.grace_seconds = raw.grace;
+  options.verbose = raw.verbose;
+  options.prefix = raw.prefix;
+  if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
+  RUEDA_RETURN_IF_ERROR(collect_command(std::move(rest), &options));
+  RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));
+  RUEDA_RETURN_IF_ERROR(collect_environment(raw, &options));
+  RUEDA_RETURN_IF_ERROR(collect_stdin(raw, &options));
+  if (raw.version) {
+    options.action = Options::Action::kPrintText;
+    options.text = version + "\n";
+  } else if (raw.check_build) {
+    options.action = Options::Action::kCheckBuild;
+  } else if (raw.print_config) {
+    options.action = Options::Action::kPrintConfig;
+  } else {
+    RUEDA_RETURN_IF_ERROR(check_run(options));
+  }
+  return options;
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,49 @@
+// The command line of ruedarun as a value.
+//
+// Pure: reads nothing but its arguments. Failure: InvalidArgument with one line for the user; the
+// caller prints it and exits with kUsageError.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/base/status.h"
+
+namespace rueda::launcher {
+
+inline constexpr int kUsageError = 2;
+inline constexpr int kMaxRanks = 65536;
+
+// A RUEDA_* variable that a flag sets for every rank.
+struct Setting {
+  std::string variable;  // "RUEDA_LOG_LEVEL"
+  std::string value;
+  std::string flag;  // "--log-level"
+};
+
+struct Options {
+  enum class Action { kRun, kPrintText, kCheckBuild, kPrintConfig };
+  // Who reads our standard input. kAuto: rank 0, when it is a terminal.
+  enum class Stdin { kAuto, kNobody, kOneRank };
+
+  Action action = Action::kRun;
+  std::string text;  // of kPrintText: help or version
+  int num_proc = 0;
+  std::string hosts;  // as written; empty: as many slots here as needed
+  double grace_seconds = 5;
+  bool verbose = false;
+  bool prefix = true;
+  Stdin stdin_mode = Stdin::kAuto;
+  int stdin_rank = 0;
+  std::vector<Setting> settings;
+  std::vector<std::pair<std::string, std::string>> environment;  // of -x, in order
+  std::vector<std::string> command;
+};
+
+// `arguments` without the program's name. `version` is what --version prints.
+Result<Options> parse_options(const std::vector<std::string>& arguments,
+                              const std::string& version);
+
+}  // namespace rueda::launcher

@@ -1,0 +1,226 @@
+#include "launcher/probe.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+
+#include "collectives/base/unique_fd.h"
+
+namespace rueda::launcher {
+namespace {
+
+constexpr std::chrono::seconds kPythonLimit{10};
+
+// What a program prints on stdout, or nullopt when it does not end well within the limit.
+std::optional<std::string> capture(const std::vector<const char*>& command) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  UniqueFd reading(ends[0]), writing(ends[1]);
+  const pid_t pid = fork();
+  if (pid < 0) return std::nullopt;
+  if (pid == 0) {
+    dup2(writing.get(), STDOUT_FILENO);
+    const int null = open("/dev/null", O_RDWR);
+    dup2(null, STDIN_FILENO);
+    dup2(null, STDERR_FILENO);
+    execvp(command[0], const_cast<char* const*>(command.data()));
+    _exit(127);
+  }
+  writing.reset();
+  const auto deadline = std::chrono::steady_clock::now() + kPythonLimit;
+  std::string text;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd ready = {reading.get(), POLLIN, 0};
+    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) == 0) {
+      kill(pid, SIGKILL);
+      break;
+    }
+    char bytes[512];
+    const ssize_t got = read(reading.get(), bytes, sizeof(bytes));
+    if (got == 0) break;
+    if (got > 0) text.append(bytes, static_cast<size_t>(got));
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (status != 0) return std::nullopt;
+  return text;
+}
+
+// Binds a listening socket to the loopback address of one family.
+Probe probe_tcp(const std::string& name, int family) {
+  const UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int failed = fd ? 0 : errno;
+  if (family == AF_INET && failed == 0) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) failed = errno;
+  } else if (failed == 0) {
+    sockaddr_in6 address = {};
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_loopback;
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) failed = errno;
+  }
+  return {failed == 0, name, failed == 0 ? "" : strerror(failed)};
+}
+
+Probe probe_shared_memory() {
+  const UniqueFd fd(memfd_create("rueda-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int failed = fd ? 0 : errno;
+  return {failed == 0, "shared memory", failed == 0 ? "memfd" : strerror(failed)};
+}
+
+// Opens the first of `names` that the loader finds; `version` asks it who it is.
+Probe probe_library(const std::string& name, std::initializer_list<const char*> names,
+                    const std::function<std::string(void*)>& version) {
+  std::string reason;
+  for (const char* file : names) {
+    void* library = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* why = dlerror();
+      if (reason.empty()) reason = why == nullptr ? "cannot be opened" : why;
+      continue;
+    }
+    std::string path = file;
+    link_map* map = nullptr;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) path = map->l_name;
+    const std::string text = version(library);
+    return {true, name, path + (text.empty() ? "" : ", " + text)};
+  }
+  return {false, name, reason};
+}
+
+template <typename Function>
+Function symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+std::string cuda_version(void* library) {
+  const auto ask = symbol<int (*)(int*)>(library, "cuDriverGetVersion");
+  int version = 0;
+  if (ask == nullptr || ask(&version) != 0) return "version unknown";
+  return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string nccl_version(void* library) {
+  const auto ask = symbol<int (*)(int*)>(library, "ncclGetVersion");
+  int version = 0;
+  if (ask == nullptr || ask(&version) != 0) return "version unknown";
+  return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
+         std::to_string(version % 100);
+}
+
+// MPI_Get_library_version may be called before MPI_Init; its answer may have several lines.
+std::string mpi_version(void* library) {
+  constexpr size_t kMaxText = 8192;
+  const auto ask = symbol<int (*)(char*, int*)>(library, "MPI_Get_library_version");
+  std::string text(kMaxText, '\0');
+  int length = 0;
+  if (ask == nullptr || ask(text.data(), &length) != 0 || length < 0 ||
+      static_cast<size_t>(length) > kMaxText) {
+    return "version unknown";
+  }
+  text.resize(static_cast<size_t>(length));
+  return text.substr(0, text.find_first_of(",\n"));
+}
+
+std::string limit_text(int resource) {
+  rlimit limit = {};
+  if (getrlimit(resource, &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+}  // namespace
+
+std::vector<Probe> probe_frameworks() {
+  // Metadata, not import: importing a framework may take longer than everything else together.
+  constexpr const char* kScript =
+      "import sys, importlib.metadata as m\n"
+      "print(sys.executable, sys.version.split()[0])\n"
+      "for name in ('numpy', 'torch'):\n"
+      "    try: print(m.version(name))\n"
+      "    except Exception: print('')\n";
+  const auto text = capture({"python3", "-c", kScript, nullptr});
+  std::vector<std::string> lines;
+  for (size_t begin = 0; text && begin < text->size();) {
+    const size_t end = std::min(text->find('\n', begin), text->size());
+    lines.push_back(text->substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (lines.size() != 3) return {{false, "Python", "python3 is not in PATH or does not work"}};
+  const auto package = [&](const char* name, const std::string& version) {
+    return Probe{!version.empty(), name,
+                 version.empty() ? "not installed for this Python" : version};
+  };
+  return {{true, "Python", lines[0]}, package("NumPy", lines[1]), package("PyTorch", lines[2])};
+}
+
+std::vector<Probe> probe_transports() {
+  return {probe_shared_memory(), probe_tcp("TCP over IPv4", AF_INET),
+          probe_tcp("TCP over IPv6", AF_INET6)};
+}
+
+std::vector<Probe> probe_libraries() {
+  return {probe_library("CUDA driver", {"libcuda.so.1"}, cuda_version),
+          probe_library("NCCL", {"libnccl.so.2"}, nccl_version),
+          probe_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpich.so.12"}, mpi_version)};
+}
+
+std::string format_probes(const std::string& title, const std::vector<Probe>& probes) {
+  std::string text = title + ":\n";
+  for (const Probe& probe : probes) {
+    text += std::string("    [") + (probe.found ? "X" : " ") + "] " + probe.name;
+    if (!probe.detail.empty()) text += (probe.found ? " (" : ": ") + probe.detail;
+    if (!probe.detail.empty() && probe.found) text += ")";
+    text += "\n";
+  }
+  return text;
+}
+
+std::string check_build_text() {
+  return std::string("rueda ") + RUEDA_LAUNCHER_VERSION + "\n\n" +
+         format_probes("Available frameworks", probe_frameworks()) + "\n" +
+         format_probes("Available controllers",
+                       {{true, "rueda", "built in; needs no MPI and no server"}}) +
+         "\n" + format_probes("Available tensor operations", probe_transports()) + "\n" +
+         format_probes("On this machine, not used by this version of rueda", probe_libraries());
+}
+
+std::string doctor_text() {
+  utsname system = {};
+  uname(&system);
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  sched_getaffinity(0, sizeof(usable), &usable);
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  return check_build_text() + "\nThis machine:\n" +  //
+         "    kernel         " + system.sysname + " " + system.release + " " + system.machine +
+         "\n" + "    cores          " + std::to_string(CPU_COUNT(&usable)) + " usable of " +
+         std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "\n" +  //
+         "    memory         " + std::to_string(pages / 1024 * page_bytes / 1024) + " MiB\n" +
+         "    open files     " + limit_text(RLIMIT_NOFILE) + "\n" +  //
+         "    processes      " + limit_text(RLIMIT_NPROC) + "\n" +   //
+         "    locked memory  " + limit_text(RLIMIT_MEMLOCK) + "\n";
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,30 @@
+// What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build` and
+// the facts of `rueda doctor`.
+//
+// Runs python3 once (at most a few seconds) and opens libraries; call it from a process that ends
+// soon. Never fails: what cannot be found out is a row that says why.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace rueda::launcher {
+
+struct Probe {
+  bool found = false;
+  std::string name;    // "TCP over IPv6"
+  std::string detail;  // path and version, or the reason why not; may be empty
+};
+
+std::vector<Probe> probe_frameworks();
+std::vector<Probe> probe_transports();
+// CUDA, NCCL, MPI: opened, asked for their version, and not used by this version of rueda.
+std::vector<Probe> probe_libraries();
+
+// "    [X] NumPy 1.24" lines under a title.
+std::string format_probes(const std::string& title, const std::vector<Probe>& probes);
+std::string check_build_text();
+// check_build_text and limits, cores, memory: what to send along with a question.
+std::string doctor_text();
+
+}  // namespace rueda::launcher

@@ -1,0 +1,84 @@
+#include "launcher/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "collectives/base/unique_fd.h"
+
+namespace rueda::launcher {
+namespace {
+
+struct Stat {
+  char state = '?';
+  pid_t parent = 0;
+  unsigned long flags = 0;
+};
+
+// /proc/<pid>/stat: "pid (name) state ppid pgrp session tty tpgid flags ..."; the name may hold
+// anything, parentheses included.
+std::optional<Stat> read_stat(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[1024];
+  const ssize_t got = fd ? read(fd.get(), text, sizeof(text)) : -1;
+  if (got <= 0) return std::nullopt;
+  const std::string line(text, static_cast<size_t>(got));
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  Stat stat;
+  long skip = 0;
+  fields >> stat.state >> stat.parent >> skip >> skip >> skip >> skip >> stat.flags;
+  if (!fields) return std::nullopt;
+  return stat;
+}
+
+}  // namespace
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
+  if (proc == nullptr) return children;
+  while (const dirent* entry = readdir(proc.get())) {
+    const pid_t pid = static_cast<pid_t>(std::atoi(entry->d_name));
+    if (pid <= 0) continue;
+    const auto stat = read_stat(pid);
+    if (stat && stat->parent == parent) children.push_back(pid);
+  }
+  return children;
+}
+
+bool is_exiting(pid_t pid) {
+  constexpr unsigned long kPfExiting = 0x4;  // PF_EXITING of linux/sched.h
+  const auto stat = read_stat(pid);
+  return !stat || stat->state == 'Z' || stat->state == 'X' || (stat->flags & kPfExiting) != 0;
+}
+
+std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::seconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  for (;;) {
+    std::vector<pid_t> left;
+    for (const pid_t pid : children_of(getpid())) {
+      if (spared.contains(pid)) continue;
+      kill(pid, SIGKILL);
+      if (waitpid(pid, nullptr, WNOHANG) == 0) left.push_back(pid);
+    }
+    if (left.empty() || std::chrono::steady_clock::now() >= deadline) return left;
+    const timespec at_most = {0, 100'000'000};  // for what is reparented without a SIGCHLD
+    sigtimedwait(&child_ended, nullptr, &at_most);
+  }
+}
+
+}  // namespace rueda::launcher
