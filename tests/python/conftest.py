@@ -1,0 +1,20 @@
+"""Shared fixtures: worlds of ranks, kept for all tests of a session."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import worlds  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def shared_worlds(request):
+    return worlds.SharedWorlds(request.session.items)
+
+
+@pytest.fixture
+def run_ranks():
+    return worlds.run_ranks

@@ -1,0 +1,228 @@
+"""Asynchronous operations: handles, polling, deadlines, names, threads, interrupts, forks."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+
+import rueda as hvd
+from expect import eventually, raises, same
+from worlds import ranks, results, run_ranks
+
+
+def pass_token(sender, receiver):
+    """Orders two ranks: the receiver goes on after the sender has come here."""
+    if hvd.rank() == sender:
+        hvd.send(np.zeros(1), receiver, tag=99)
+    elif hvd.rank() == receiver:
+        hvd.recv(np.zeros(1), sender, tag=99)
+
+
+@ranks(2, 3)
+def test_poll_is_false_until_the_last_rank_submits_and_true_after():
+    if hvd.rank() == 1:
+        pass_token(0, 1)
+    handle = hvd.allreduce_async(np.ones(4), name="polled", op=hvd.Sum)
+    if hvd.rank() == 0:
+        assert not hvd.poll(handle)  # rank 1 waits for the token
+        pass_token(0, 1)
+    eventually(lambda: hvd.poll(handle))
+    same(hvd.synchronize(handle), np.full(4, float(hvd.size())))
+
+
+@ranks(1, 2)
+def test_a_handle_is_collected_once():
+    handle = hvd.allreduce_async(np.ones(1), name="once", op=hvd.Sum)
+    assert hvd.synchronize(handle) is not None
+    assert hvd.synchronize(handle) is None
+    with raises(ValueError):
+        hvd.poll(handle)
+
+
+@ranks(2, 3)
+def test_a_duplicate_name_is_refused_on_its_rank_alone():
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(1), name="dup", op=hvd.Sum)
+        with raises(ValueError, "dup"):
+            hvd.allreduce_async(np.ones(1), name="dup", op=hvd.Sum)
+    hvd.barrier()  # others can work meanwhile
+    if hvd.rank() != 0:
+        handle = hvd.allreduce_async(np.ones(1), name="dup", op=hvd.Sum)
+    same(hvd.synchronize(handle), np.full(1, float(hvd.size())))
+
+
+@ranks(2, 3)
+def test_a_deadline_ends_the_wait_and_not_the_operation():
+    handle = None
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(2), name="late", op=hvd.Sum)
+        with raises(hvd.DeadlineExceeded, "late"):
+            hvd.synchronize(handle, timeout=0.05)
+        with raises(TimeoutError):
+            hvd.synchronize(handle, timeout=0)
+        assert not hvd.poll(handle)
+    hvd.barrier()
+    if hvd.rank() != 0:
+        handle = hvd.allreduce_async(np.ones(2), name="late", op=hvd.Sum)
+    same(hvd.synchronize(handle, timeout=60), np.full(2, float(hvd.size())))
+
+
+@ranks(2)
+def test_operations_end_while_their_callers_compute_and_call_nothing():
+    result = np.ones(1000, np.float32)
+    handle = hvd.allreduce_async_(result, name="background", op=hvd.Sum)
+    # Looks at memory that still belongs to rueda: no call, no wait, only the background thread.
+    eventually(lambda: result[0] == 2 and result[-1] == 2)
+    eventually(lambda: hvd.poll(handle))
+    same(hvd.synchronize(handle), np.full(1000, 2, np.float32))
+
+
+@ranks(2)
+def test_a_dropped_handle_keeps_its_tensors_until_the_operation_has_ended():
+    from rueda._runtime import runtime
+
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async_(np.ones(100_000), name="dropped", op=hvd.Sum)
+        runtime.abandon(handle)
+        assert len(runtime._abandoned) == 1
+        with raises(ValueError):
+            hvd.poll(handle)
+    hvd.barrier()
+    if hvd.rank() == 1:
+        same(hvd.allreduce(np.ones(100_000), name="dropped", op=hvd.Sum), np.full(100_000, 2.0))
+    hvd.barrier()
+    if hvd.rank() == 0:
+
+        def let_go():  # every submission looks whether what was given up has ended
+            hvd.send(np.zeros(1), 1, tag=1)
+            return not runtime._abandoned
+
+        eventually(let_go)
+        hvd.send(np.ones(1), 1, tag=1)
+    else:
+        while not hvd.recv(np.zeros(1), 0, tag=1)[0]:
+            pass
+
+
+@ranks(2, 3)
+def test_threads_submit_and_wait_at_the_same_time():
+    failures = []
+
+    def work(thread):
+        try:
+            for i in range(20):
+                expected = np.full(10, float(sum(range(hvd.size())) + hvd.size() * i))
+                mine = np.full(10, float(hvd.rank() + i))
+                same(hvd.allreduce(mine, name=f"t{thread}.{i}", op=hvd.Sum), expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+@ranks(2)
+def test_an_interrupt_ends_the_wait():
+    handle = None
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(1), name="interrupted", op=hvd.Sum)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with raises(KeyboardInterrupt):
+            hvd.synchronize(handle)
+        timer.join()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(np.ones(1), name="interrupted", op=hvd.Sum)
+    same(hvd.synchronize(handle), np.full(1, 2.0))
+
+
+@ranks(2)
+def test_a_forked_child_is_not_initialised_and_leaves_its_parent_working():
+    pending = hvd.allreduce_async(np.ones(3), name="pending", op=hvd.Sum)
+    gathered = hvd.allgather(np.arange(3), name="gathered")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert not hvd.is_initialized()
+            with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+                hvd.rank()
+            with raises(hvd.HorovodInternalError, "has not been initialized"):
+                hvd.allreduce(np.ones(1))
+            assert hvd.synchronize(pending) is None
+            assert gathered.sum() == 6
+            del gathered
+            hvd.shutdown()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    same(hvd.synchronize(pending), np.full(3, 2.0))
+    same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, 2.0))
+
+
+@ranks(2)
+def test_gathered_memory_lives_as_long_as_an_array_looks_at_it():
+    import gc
+    import weakref
+
+    from rueda import _runtime
+
+    before = {id(o) for o in gc.get_objects() if isinstance(o, _runtime.Work)}
+    view = hvd.allgather(np.arange(1000), name="viewed")[5:7]
+    base = view
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    work = weakref.ref(base.base._owner)
+    assert id(work()) not in before
+    del base
+    gc.collect()
+    assert work() is not None
+    same(view, np.array([5, 6]))
+    del view
+    gc.collect()
+    assert work() is None
+
+
+def comes_and_goes():
+    hvd.init()
+    rank = hvd.rank()
+    for i in range(10):
+        hvd.init()  # again: nothing happens
+        gathered = hvd.allgather(np.array([rank, i]))
+        hvd.shutdown()
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        same(gathered[2 * rank : 2 * rank + 2], np.array([rank, i]))  # outlives the job
+        with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+            hvd.size()
+        with raises(hvd.HorovodInternalError, "has been shut down", "has not been initialized"):
+            hvd.allreduce(np.ones(1))
+        hvd.init()
+        assert hvd.rank() == rank
+    return {"rank": rank}
+
+
+def test_a_job_can_be_left_and_joined_again():
+    assert [r["rank"] for r in results(run_ranks(2, comes_and_goes, manual=True))] == [0, 1]
+
+
+def leaves_with_operations_in_flight():
+    hvd.init()
+    rank = hvd.rank()
+    handle = hvd.allreduce_async(np.ones(1), name=f"only{rank}", op=hvd.Sum)
+    hvd.shutdown()
+    with raises(hvd.HorovodInternalError, f"only{rank}"):
+        hvd.synchronize(handle)
+    return {"rank": rank}
+
+
+def test_operations_in_flight_end_with_an_error_at_shutdown():
+    results(run_ranks(2, leaves_with_operations_in_flight, manual=True))

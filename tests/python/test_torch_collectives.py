@@ -1,0 +1,233 @@
+"""Collectives on PyTorch tensors: every dtype, the return conventions, the gradients."""
+
+import numpy as np
+
+import rueda.torch as hvd
+import torch
+from expect import raises
+from worlds import ranks
+
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES = [torch.bool] + INTEGERS + FLOATS
+SHAPES = [(), (0,), (5,), (3, 4), (2, 0)]
+
+
+def same(actual, expected):
+    assert isinstance(actual, torch.Tensor), type(actual)
+    assert actual.dtype == expected.dtype, f"{actual.dtype} instead of {expected.dtype}"
+    assert actual.shape == expected.shape, f"{actual.shape} instead of {expected.shape}"
+    assert torch.equal(actual, expected), f"{actual} instead of {expected}"
+
+
+def example(rank, dtype, shape):
+    count = int(np.prod(shape))
+    values = (torch.arange(count) + rank) % 4
+    return (values % 2 == 0 if dtype == torch.bool else (values + 1).to(dtype)).reshape(shape)
+
+
+def stacked(dtype, shape):
+    return torch.stack([example(rank, dtype, shape) for rank in range(hvd.size())])
+
+
+def reduced(op, dtype, shape):
+    if dtype == torch.bool:
+        everyone = stacked(dtype, shape)
+        return everyone.any(0) if op in ("Sum", "Max") else everyone.all(0)
+    wide = stacked(dtype, shape).to(torch.int64)
+    return {"Sum": wide.sum, "Product": wide.prod, "Min": wide.amin, "Max": wide.amax}[op](0).to(dtype)
+
+
+def cells(shapes=SHAPES):
+    for dtype in DTYPES:
+        for shape in shapes:
+            yield f"{dtype}{list(shape)}", dtype, shape
+
+
+@ranks(1, 2, 3)
+def test_allreduce_is_exact_for_every_dtype_op_and_shape():
+    for name, dtype, shape in cells():
+        mine = example(hvd.rank(), dtype, shape)
+        for op in ("Sum", "Product", "Min", "Max"):
+            number, expected = getattr(hvd, op), reduced(op, dtype, shape)
+            same(hvd.allreduce(mine, name=f"{op}{name}", op=number), expected)
+            same(mine, example(hvd.rank(), dtype, shape))
+            copy = mine.clone()
+            # The argument order of Horovod's own tests.
+            assert hvd.allreduce_(copy, None, f"{op}{name}_", number) is copy
+            same(copy, expected)
+
+
+@ranks(1, 2, 3)
+def test_average_is_the_default_and_truncates_integers():
+    for dtype in INTEGERS + FLOATS:
+        wide = stacked(dtype, (8,)).to(torch.float64).sum(0) / hvd.size()
+        result = hvd.allreduce(example(hvd.rank(), dtype, (8,)), name=f"average{dtype}")
+        if dtype in INTEGERS:
+            same(result, wide.trunc().to(dtype))
+        elif hvd.size() < 3:
+            same(result, wide.to(dtype))
+        else:
+            torch.testing.assert_close(result, wide.to(dtype))
+
+
+@ranks(1, 2, 3)
+def test_gathering_scattering_and_exchanging_every_dtype():
+    size, rank = hvd.size(), hvd.rank()
+    for name, dtype, shape in cells([(4,), (4, 3), (4, 0)]):
+        parts = [example(r, dtype, shape)[: r + 1] for r in range(size)]
+        same(hvd.allgather(parts[rank], name=name), torch.cat(parts))
+        mine = example(rank, dtype, shape)
+        same(hvd.broadcast(mine, size - 1, name=name), example(size - 1, dtype, shape))
+        rows = reduced("Sum", dtype, shape).tensor_split(size)[rank]
+        same(hvd.reducescatter(mine, name=name, op=hvd.Sum), rows)
+        everyone = [example(r, dtype, (size,) + shape[1:]) for r in range(size)]
+        exchanged = torch.stack([everyone[r][rank] for r in range(size)])
+        same(hvd.alltoall(everyone[rank], name=name), exchanged)
+        assert hvd.broadcast_(mine, 0, name=name) is mine
+        same(mine, example(0, dtype, shape))
+
+
+@ranks(1, 2, 3)
+def test_alltoall_returns_received_splits_when_splits_are_given():
+    size, rank = hvd.size(), hvd.rank()
+    mine = torch.full((size * (rank + 1), 2), rank)
+    for splits in ([rank + 1] * size, torch.tensor([rank + 1] * size, dtype=torch.int32)):
+        output, received = hvd.alltoall(mine, splits=splits)
+        same(output, torch.cat([torch.full((r + 1, 2), r) for r in range(size)]))
+        same(received, torch.arange(1, size + 1, dtype=torch.int32))
+    for wrong in (torch.ones(size), torch.ones(size, dtype=torch.int64), torch.ones(1, size).int()):
+        with raises(ValueError):
+            hvd.alltoall(mine, splits=wrong)
+
+
+@ranks(1, 2, 3)
+def test_groups_return_tuples():
+    size, rank = hvd.size(), hvd.rank()
+    tensors = [torch.full((3,), float(rank)), torch.full((2, 2), rank)]
+    total = size * (size - 1) // 2
+    outputs = hvd.grouped_allreduce(tensors, op=hvd.Sum)
+    assert type(outputs) is tuple
+    same(outputs[0], torch.full((3,), float(total)))
+    same(outputs[1], torch.full((2, 2), total))
+    same(hvd.grouped_allgather(tensors)[0], torch.arange(float(size)).repeat_interleave(3))
+    scattered = hvd.grouped_reducescatter(tensors, op=hvd.Sum)
+    same(scattered[1], torch.full((2, 2), total).tensor_split(size)[rank])
+    assert hvd.grouped_allreduce_(tensors, op=hvd.Sum)[1] is tensors[1]
+    same(tensors[1], torch.full((2, 2), total))
+
+
+@ranks(1, 2, 3)
+def test_views_and_layouts():
+    size, rank = hvd.size(), hvd.rank()
+    whole = torch.arange(24.0).reshape(4, 6) + rank
+    total = torch.arange(24.0).reshape(4, 6) * size + size * (size - 1) / 2
+    same(hvd.allreduce(whole.t(), op=hvd.Sum), total.t())
+    same(hvd.allreduce(whole[1], op=hvd.Sum), total[1])
+    images = whole.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    same(hvd.allreduce(images, op=hvd.Sum), total.reshape(1, 2, 3, 4))
+    with raises(ValueError, "required to be contiguous"):
+        hvd.allreduce_(whole.t())
+    hvd.allreduce_(whole[2], op=hvd.Sum)  # a contiguous view with an offset
+    same(whole[2], total[2])
+    same(whole[3], torch.arange(18.0, 24.0) + rank)
+
+
+@ranks(1, 2)
+def test_wrong_tensors_are_refused():
+    for dtype in (torch.complex64, torch.uint16):
+        with raises(ValueError, "is not supported."):
+            hvd.allreduce(torch.zeros(2, dtype=dtype), op=hvd.Sum)
+    with raises(ValueError, "meta", "is not supported."):
+        hvd.allreduce(torch.zeros(2, device="meta"))
+    with raises(ValueError, "is not supported."):
+        hvd.allreduce(torch.zeros(2, 2).to_sparse())
+    with raises(ValueError, "expected a torch.Tensor"):
+        hvd.allreduce_([1.0])
+    with raises(hvd.HorovodInternalError, "rank-zero tensor"):
+        hvd.allgather(torch.tensor(1.0))
+    with raises(ValueError, "does not support scalar inputs"):
+        hvd.reducescatter(torch.tensor(1.0))
+
+
+@ranks(2, 3)
+def test_compression_casts_floats_only():
+    mine = torch.tensor([1.0, 0.5, 1 / 3]) * (hvd.rank() + 1)
+    for compression, dtype in (
+        (hvd.Compression.fp16, torch.float16),
+        (hvd.Compression.bf16, torch.bfloat16),
+    ):
+        parts = [(torch.tensor([1.0, 0.5, 1 / 3]) * (r + 1)).to(dtype) for r in range(hvd.size())]
+        expected = torch.stack(parts).float().sum(0).to(dtype).float()
+        same(hvd.allreduce(mine, op=hvd.Sum, compression=compression), expected)
+        whole = torch.tensor([hvd.rank()])
+        result = hvd.allreduce(whole, op=hvd.Sum, compression=compression)
+        same(result, torch.tensor([sum(range(hvd.size()))]))
+
+
+def gradient(function, *tensors, grad=None):
+    """Gradients of the tensors when the gradient of the result is ``grad`` or ones."""
+    result = function(*tensors)
+    result.backward(torch.ones_like(result) if grad is None else grad)
+    return [tensor.grad for tensor in tensors]
+
+
+@ranks(1, 2, 3)
+def test_gradients_are_horovods():
+    size, rank = hvd.size(), hvd.rank()
+
+    def leaf(*shape):
+        return torch.ones(*shape, requires_grad=True)
+
+    (grad,) = gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), leaf(3))
+    same(grad, torch.full((3,), float(size)))
+    (grad,) = gradient(lambda x: hvd.allreduce(x, prescale_factor=2.0), leaf(3))
+    torch.testing.assert_close(grad, torch.full((3,), 2.0))
+    (grad,) = gradient(lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16), leaf(3))
+    torch.testing.assert_close(grad, torch.ones(3))
+    grads = gradient(lambda x, y: hvd.grouped_allreduce([x, y], op=hvd.Sum)[1], leaf(3), leaf(2))
+    same(grads[1], torch.full((2,), float(size)))
+    same(grads[0], torch.zeros(3))
+
+    rows = [r + 1 for r in range(size)]
+    upstream = torch.cat([torch.full((n, 2), float(r)) for r, n in enumerate(rows)])
+    (grad,) = gradient(hvd.allgather, leaf(rank + 1, 2), grad=upstream)
+    torch.testing.assert_close(grad, torch.full((rank + 1, 2), float(rank)))
+    (grad,) = gradient(lambda x: hvd.grouped_allgather([x])[0], leaf(rank + 1, 2), grad=upstream)
+    torch.testing.assert_close(grad, torch.full((rank + 1, 2), float(rank)))
+
+    (grad,) = gradient(lambda x: hvd.broadcast(x, size - 1), leaf(3))
+    torch.testing.assert_close(grad, torch.full((3,), float(rank == size - 1)))
+    (grad,) = gradient(lambda x: hvd.alltoall(x, [1] * size)[0], leaf(size + 1, 2))
+    same(grad, torch.cat([torch.ones(size, 2), torch.zeros(1, 2)]))
+
+    for op, expected in ((hvd.Sum, float(size)), (hvd.Average, 1.0)):
+        for dtype in (torch.float32, torch.float16):
+            x = torch.ones(4, 2, dtype=dtype, requires_grad=True)
+            (grad,) = gradient(lambda x: hvd.reducescatter(x, op=op), x)
+            same(grad, torch.full((4, 2), expected, dtype=dtype))
+        (grad,) = gradient(lambda x: hvd.grouped_reducescatter([x], op=op)[0], leaf(4))
+        same(grad, torch.full((4,), expected))
+
+    x = leaf(3)
+    hvd.allreduce(x, name="expanded").sum().backward()  # a gradient that is not contiguous
+    torch.testing.assert_close(x.grad, torch.ones(3))
+
+
+@ranks(2, 3)
+def test_sparse_allreduce_adds_by_index():
+    rank, size = hvd.rank(), hvd.size()
+    sparse = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 2,))
+    result = hvd.sparse_allreduce_async(sparse, name="sparse", op=hvd.Sum)
+    expected = torch.cat([torch.tensor([float(size)]), torch.full((size,), 2.0), torch.zeros(1)])
+    same(result().to_dense(), expected)
+
+
+@ranks(2)
+def test_objects_and_results_survive_shared_use():
+    assert hvd.broadcast_object({"x": torch.ones(2)} if hvd.rank() == 0 else None)["x"].sum() == 2
+    assert hvd.allgather_object(hvd.rank()) == [0, 1]
+    kept = [hvd.allgather(torch.full((100,), i)) for i in range(50)]
+    for i, tensor in enumerate(kept):
+        same(tensor, torch.full((200,), i))
+    assert kept[0].add_(1).sum() == 200  # results can be written

@@ -1,0 +1,142 @@
+"""Runs test functions on several ranks, which are processes started by ruedarun.
+
+A test marked ``@ranks(2, 3)`` runs on every rank of a world of that size, once per size. Tests of one
+module and size share a world, because starting ranks costs seconds; the first one that fails ends
+its world, and the rest get a new one. `run_ranks` starts a world for one function alone.
+
+A rank reports through files, not through its output: one JSON line per finished test.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+TIMEOUT_SECONDS = 180
+
+Outcome = collections.namedtuple("Outcome", "code output reports")
+Outcome.__doc__ = """How a world ended: exit code of ruedarun, all output, and per rank a dict from
+function name to {"result": ...} or {"error": text, "types": [names of the exception's classes]}."""
+
+
+def ruedarun():
+    """Path of the launcher: RUEDA_RUEDARUN, else beside this Python, else from PATH."""
+    beside = pathlib.Path(sys.executable).with_name("ruedarun")
+    found = os.environ.get("RUEDA_RUEDARUN") or (beside if beside.exists() else None)
+    found = found or shutil.which("ruedarun")
+    if not found:
+        pytest.fail("ruedarun not found: run scripts/quickstart, or set RUEDA_RUEDARUN")
+    return str(found)
+
+
+def launch(size, command, env=None, timeout=TIMEOUT_SECONDS):
+    """Runs a command on ``size`` ranks; returns (exit code, output). A hang fails the test."""
+    process = subprocess.Popen(
+        [ruedarun(), "-np", str(size), *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(env or {})},
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        try:
+            output, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        pytest.fail(f"{size} ranks did not end within {timeout} s; their output:\n{output}")
+    return process.returncode, output
+
+
+def run_world(size, module_file, names, env=None, manual=False, timeout=TIMEOUT_SECONDS):
+    """Runs functions of a module, one after another, on every rank of one world."""
+    with tempfile.TemporaryDirectory(prefix="rueda-test-") as folder:
+        command = [sys.executable, HERE / "rank_main.py", module_file, folder, *names]
+        env = {"RUEDA_TEST_MANUAL": "1" if manual else "", **(env or {})}
+        code, output = launch(size, command, env, timeout)
+        reports = []
+        for rank in range(size):
+            path = pathlib.Path(folder, f"{rank}.jsonl")
+            lines = path.read_text().splitlines() if path.exists() else []
+            reports.append({line["test"]: line for line in map(json.loads, lines)})
+    return Outcome(code, output, reports)
+
+
+def run_ranks(size, function, env=None, manual=False):
+    """Runs one function on every rank of a world of its own and returns the `Outcome`.
+
+    ``manual`` functions call init() and shutdown() themselves, and receive their rank from it.
+    """
+    return run_world(
+        size, function.__code__.co_filename, [function.__name__], env=env, manual=manual
+    )
+
+
+def results(outcome):
+    """What the one function of `run_ranks` returned on each rank; fails if any rank failed."""
+    assert outcome.code == 0, outcome.output
+    return [next(iter(report.values()))["result"] for report in outcome.reports]
+
+
+def ranks(*sizes):
+    """Makes a test run on every rank of worlds of these sizes."""
+
+    def decorate(body):
+        @pytest.mark.parametrize("size", sizes)
+        def test(size, shared_worlds):
+            shared_worlds.check(body, size)
+
+        test.__name__ = body.__name__
+        test.__doc__ = body.__doc__
+        test.__module__ = body.__module__
+        test.body = body
+        return test
+
+    return decorate
+
+
+class SharedWorlds:
+    """Starts worlds for `ranks` tests as needed and remembers what their ranks reported."""
+
+    def __init__(self, items):
+        self._wanted = collections.defaultdict(list)  # (file, size): names in order
+        for item in items:
+            body = getattr(getattr(item, "function", None), "body", None)
+            if body:
+                key = (body.__code__.co_filename, item.callspec.params["size"])
+                self._wanted[key].append(body.__name__)
+        self._reports = {}  # (file, size, name): (per rank report or None, output)
+
+    def check(self, body, size):
+        file = body.__code__.co_filename
+        key = (file, size, body.__name__)
+        if key not in self._reports:
+            wanted = self._wanted[(file, size)]
+            missing = [name for name in wanted if (file, size, name) not in self._reports]
+            missing = missing[missing.index(body.__name__) :]
+            outcome = run_world(size, file, missing)
+            for name in missing:
+                reported = [report.get(name) for report in outcome.reports]
+                if any(reported) or name == body.__name__:
+                    self._reports[(file, size, name)] = (reported, outcome.output)
+        reported, output = self._reports[key]
+        problems = []
+        for rank, report in enumerate(reported):
+            if report is None:
+                problems.append(f"rank {rank} did not finish")
+            elif "error" in report:
+                problems.append(f"rank {rank}:\n{report['trace']}")
+        if problems:
+            pytest.fail("\n".join(problems) + "\noutput of the ranks:\n" + output, pytrace=False)
