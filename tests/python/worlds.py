@@ -37,10 +37,10 @@ def ruedarun():
     return str(found)
 
 
-def launch(size, command, env=None, timeout=TIMEOUT_SECONDS):
+def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
     """Runs a command on ``size`` ranks; returns (exit code, output). A hang fails the test."""
     process = subprocess.Popen(
-        [ruedarun(), "-np", str(size), *map(str, command)],
+        [ruedarun(), "-np", str(size), *options, *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -60,12 +60,12 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS):
     return process.returncode, output
 
 
-def run_world(size, module_file, names, env=None, manual=False, timeout=TIMEOUT_SECONDS):
+def run_world(size, module_file, names, env=None, manual=False, options=()):
     """Runs functions of a module, one after another, on every rank of one world."""
     with tempfile.TemporaryDirectory(prefix="rueda-test-") as folder:
         command = [sys.executable, HERE / "rank_main.py", module_file, folder, *names]
         env = {"RUEDA_TEST_MANUAL": "1" if manual else "", **(env or {})}
-        code, output = launch(size, command, env, timeout)
+        code, output = launch(size, command, env, options=options)
         reports = []
         for rank in range(size):
             path = pathlib.Path(folder, f"{rank}.jsonl")
@@ -74,13 +74,13 @@ def run_world(size, module_file, names, env=None, manual=False, timeout=TIMEOUT_
     return Outcome(code, output, reports)
 
 
-def run_ranks(size, function, env=None, manual=False):
+def run_ranks(size, function, env=None, manual=False, options=()):
     """Runs one function on every rank of a world of its own and returns the `Outcome`.
 
     ``manual`` functions call init() and shutdown() themselves, and receive their rank from it.
     """
     return run_world(
-        size, function.__code__.co_filename, [function.__name__], env=env, manual=manual
+        size, function.__code__.co_filename, [function.__name__], env, manual, options
     )
 
 

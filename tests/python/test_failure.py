@@ -1,0 +1,118 @@
+"""A rank that dies: the others raise an error that names it, under a generous deadline."""
+
+import os
+import signal
+
+import numpy as np
+
+import rueda as hvd
+from expect import raises, same
+from worlds import launch, run_ranks
+
+# Survivors are given time to report, also on a busy machine.
+PATIENT = ["--grace-period", "60"]
+
+
+def survivors_raise(outcome, dead):
+    """The killed rank reports nothing; all others raised an error that names it."""
+    assert outcome.code == 128 + signal.SIGKILL, outcome.output
+    for rank, report in enumerate(outcome.reports):
+        if rank == dead:
+            assert not report
+            continue
+        assert report, f"rank {rank} reported nothing:\n{outcome.output}"
+        (only,) = report.values()
+        assert only.get("result") == "raised", f"rank {rank}: {only}\n{outcome.output}"
+
+
+def expect_loss(dead, call):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends survivors after a while
+    with raises(hvd.HorovodInternalError, f"rank {dead}"):
+        call()
+    return "raised"
+
+
+def dies_in_negotiation():
+    same(hvd.allreduce(np.ones(3), op=hvd.Sum), np.full(3, float(hvd.size())))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return expect_loss(1, lambda: hvd.allreduce(np.ones(4), name="waiting"))
+
+
+def dies_among_many():
+    """In the middle of a stream of large collectives, wherever that is."""
+    handles = [
+        hvd.allreduce_async(np.ones(1_000_000, np.float32), name=f"n{i}") for i in range(50)
+    ]
+    if hvd.rank() == 0:
+        hvd.synchronize(handles[3])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait_for_all():
+        for handle in handles + [hvd.allreduce_async(np.ones(1), name="last")]:
+            hvd.synchronize(handle)
+
+    return expect_loss(0, wait_for_all)
+
+
+def dies_while_others_compute():
+    if hvd.rank() == 2:
+        hvd.recv(np.zeros(1), 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    handles = [hvd.allreduce_async(np.ones(2), name="later")]
+    if hvd.rank() == 0:
+        hvd.send(np.zeros(1), 2)
+    result = expect_loss(2, lambda: hvd.synchronize(handles.pop()))
+    with raises(hvd.HorovodInternalError):  # and so does everything after
+        hvd.allgather(np.ones(1))
+    return result
+
+
+def leaves_early():
+    """A clean shutdown while peers still need the rank is an error that names it too."""
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        return "left"
+    return expect_loss(1, lambda: hvd.allreduce(np.ones(1), name="needed"))
+
+
+def test_a_rank_killed_before_it_submits():
+    survivors_raise(run_ranks(3, dies_in_negotiation, options=PATIENT), dead=1)
+
+
+def test_a_rank_killed_among_collectives_in_flight():
+    survivors_raise(run_ranks(2, dies_among_many, options=PATIENT), dead=0)
+
+
+def test_a_rank_killed_while_others_compute():
+    survivors_raise(run_ranks(3, dies_while_others_compute, options=PATIENT), dead=2)
+
+
+def test_a_rank_that_leaves_early():
+    outcome = run_ranks(2, leaves_early, manual=False, options=PATIENT)
+    assert [r["leaves_early"].get("result") for r in outcome.reports] == ["raised", "left"]
+
+
+def test_the_launcher_returns_a_failing_ranks_code():
+    import sys
+
+    code, output = launch(2, [sys.executable, "-c", "import rueda; rueda.init(); exit(rueda.rank() * 7)"])
+    assert code == 7, output
+    code, output = launch(2, [sys.executable, "-c", "import rueda; rueda.init()"])
+    assert code == 0, output  # without shutdown: the exit does it
+
+
+def test_a_place_that_contradicts_itself_is_refused():
+    import subprocess
+    import sys
+
+    program = "import rueda\ntry: rueda.init()\nexcept ValueError as e: print('refused', e)"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "RUEDA_RANK": "3", "RUEDA_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.stdout.startswith("refused"), run.stdout + run.stderr
+    assert "RUEDA_" in run.stdout

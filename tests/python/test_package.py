@@ -1,0 +1,210 @@
+"""The package as such: its syntax, its signatures, its mirror of the C header, its imports."""
+
+import ast
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import rueda
+import rueda.torch
+from rueda import _ffi
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADERS = ROOT / "bindings" / "c" / "include"
+SOURCES = sorted((ROOT / "bindings" / "python").rglob("*.py")) + sorted(
+    (ROOT / "examples").glob("*.py")
+)
+
+
+def test_every_file_is_python_3_9():
+    assert len(SOURCES) > 15
+    for path in SOURCES:
+        ast.parse(path.read_text(), str(path), feature_version=(3, 9))
+
+
+def test_importing_rueda_imports_numpy_and_nothing_else_from_outside():
+    program = (
+        "import sys; import rueda; tops = {m.split('.')[0] for m in sys.modules};"
+        "print([t for t in ('torch', 'ml_dtypes', 'cloudpickle', 'pytest') if t in tops])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Horovod's signatures; what rueda has besides stands at the end of each.
+SCALES = "prescale_factor=1.0, postscale_factor=1.0"
+REDUCE = f"average=None, name=None, op=None, {SCALES}, process_set=SET"
+REDUCE_SYNC = f"average=None, name=None, compression=NONE, op=None, {SCALES}, process_set=SET"
+SCATTER = f"name=None, op=0, process_set=SET, {SCALES}"
+SCATTER_SYNC = f"name=None, compression=NONE, op=0, process_set=SET, {SCALES}"
+SIGNATURES = {
+    "init": "comm=None, process_sets=None",
+    "shutdown": "",
+    "is_initialized": "",
+    "rank": "",
+    "size": "",
+    "local_rank": "",
+    "local_size": "",
+    "cross_rank": "",
+    "cross_size": "",
+    "mpi_threads_supported": "",
+    "mpi_enabled": "",
+    "mpi_built": "",
+    "gloo_enabled": "",
+    "gloo_built": "",
+    "nccl_built": "",
+    "ddl_built": "",
+    "ccl_built": "",
+    "cuda_built": "",
+    "rocm_built": "",
+    "start_timeline": "file_path, mark_cycles=False",
+    "stop_timeline": "",
+    "allreduce": f"tensor, {REDUCE_SYNC}",
+    "allreduce_": f"tensor, {REDUCE}",
+    "allreduce_async": f"tensor, {REDUCE}",
+    "allreduce_async_": f"tensor, {REDUCE}",
+    "grouped_allreduce": f"tensors, {REDUCE_SYNC}",
+    "grouped_allreduce_": f"tensors, {REDUCE}",
+    "grouped_allreduce_async": f"tensors, {REDUCE}",
+    "grouped_allreduce_async_": f"tensors, {REDUCE}",
+    "allgather": "tensor, name=None, process_set=SET",
+    "allgather_async": "tensor, name=None, process_set=SET",
+    "grouped_allgather": "tensors, name=None, process_set=SET",
+    "grouped_allgather_async": "tensors, name=None, process_set=SET",
+    "broadcast": "tensor, root_rank, name=None, process_set=SET",
+    "broadcast_": "tensor, root_rank, name=None, process_set=SET",
+    "broadcast_async": "tensor, root_rank, name=None, process_set=SET",
+    "broadcast_async_": "tensor, root_rank, name=None, process_set=SET",
+    "alltoall": "tensor, splits=None, name=None, process_set=SET",
+    "alltoall_async": "tensor, splits=None, name=None, process_set=SET",
+    "reducescatter": f"tensor, {SCATTER_SYNC}",
+    "reducescatter_async": f"tensor, {SCATTER}",
+    "grouped_reducescatter": f"tensors, {SCATTER_SYNC}",
+    "grouped_reducescatter_async": f"tensors, {SCATTER}",
+    "join": "device=-1",
+    "barrier": "process_set=SET",
+    "poll": "handle",
+    "synchronize": "handle, timeout=None",
+    "broadcast_parameters": "params, root_rank",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set=SET",
+    "allgather_object": "obj, name=None",
+    "add_process_set": "process_set",
+    "remove_process_set": "process_set",
+    "send": "tensor, dst, tag=0",
+    "recv": "tensor, src, tag=0",
+}
+TORCH_SIGNATURES = {
+    "sparse_allreduce_async": "tensor, name, op, process_set=SET",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression=NONE, "
+    "backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, num_groups=0, groups=None, "
+    "sparse_as_dense=False, process_set=SET",
+}
+
+
+def spelled(module, function):
+    def default(value):
+        known = {id(module.Compression.none): "NONE", id(module.global_process_set): "SET"}
+        return known.get(id(value), repr(value))
+
+    return ", ".join(
+        p.name + ("" if p.default is p.empty else "=" + default(p.default))
+        for p in inspect.signature(function).parameters.values()
+    )
+
+
+@pytest.mark.parametrize("module", [rueda, rueda.torch], ids=["numpy", "torch"])
+def test_names_and_argument_order_are_horovods(module):
+    wanted = dict(SIGNATURES, **(TORCH_SIGNATURES if module is rueda.torch else {}))
+    found = {name: spelled(module, getattr(module, name)) for name in wanted}
+    assert found == wanted
+    ops = [getattr(module, n) for n in ("Average", "Sum", "Adasum", "Min", "Max", "Product")]
+    assert ops == [0, 1, 2, 3, 4, 5]
+    assert issubclass(module.HorovodInternalError, RuntimeError)
+    assert module.gloo_built() and not module.mpi_built() and module.nccl_built() == 0
+
+
+def test_before_init_the_errors_are_horovods():
+    for module in (rueda, rueda.torch):
+        assert not module.is_initialized()
+        for function in (module.rank, module.size, module.local_rank, module.cross_size):
+            with pytest.raises(ValueError, match="Horovod has not been initialized; use hvd.init()."):
+                function()
+        with pytest.raises(ValueError):
+            module.stop_timeline()
+        with pytest.raises(module.HorovodInternalError, match="has not been initialized"):
+            module.barrier()
+    import numpy
+    import torch
+
+    with pytest.raises(rueda.HorovodInternalError, match="has not been initialized"):
+        rueda.allgather(numpy.ones(1))
+    with pytest.raises(rueda.HorovodInternalError, match="has not been initialized"):
+        rueda.torch.broadcast_(torch.ones(1), 0)
+
+
+def test_structs_and_numbers_are_the_headers(tmp_path):
+    """A C program prints sizes, offsets and constants; ctypes must agree."""
+    structs = {
+        "rueda_error": _ffi.Error,
+        "rueda_init_options": _ffi.InitOptions,
+        "rueda_op": _ffi.Op,
+    }
+    constants = [
+        *(f"RUEDA_{n}" for n in "OK CANCELLED INVALID_ARGUMENT DEADLINE_EXCEEDED".split()),
+        *(f"RUEDA_{n}" for n in "ALREADY_EXISTS FAILED_PRECONDITION ABORTED".split()),
+        *(f"RUEDA_{n}" for n in "UNIMPLEMENTED INTERNAL UNAVAILABLE ABI_VERSION".split()),
+        *(f"RUEDA_{n}" for n in "UINT8 INT8 INT16 INT32 INT64 FLOAT16 FLOAT32".split()),
+        *(f"RUEDA_{n}" for n in "FLOAT64 BOOL BFLOAT16 AVERAGE SUM MIN MAX PRODUCT".split()),
+        *(f"RUEDA_{n}" for n in "ALLREDUCE ALLGATHER BROADCAST REDUCESCATTER".split()),
+        *(f"RUEDA_{n}" for n in "ALLTOALL BARRIER SEND RECV".split()),
+    ]
+    lines, expected = [], []
+    for name, struct in structs.items():
+        lines.append(f'printf("%zu\\n", sizeof({name}));')
+        expected.append(_ffi.ctypes.sizeof(struct))
+        for field, _ in struct._fields_:
+            lines.append(f'printf("%zu\\n", offsetof({name}, {field}));')
+            expected.append(getattr(struct, field).offset)
+    for constant in constants:
+        lines.append(f'printf("%d\\n", (int){constant});')
+        expected.append(getattr(_ffi, constant[len("RUEDA_") :]))
+    source = tmp_path / "sizes.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <rueda/rueda.h>\nint main(void) {\n" + "\n".join(lines) + "}\n"
+    )
+    program = tmp_path / "sizes"
+    subprocess.run(["cc", f"-I{HEADERS}", "-o", program, source], check=True)
+    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert [int(line) for line in printed.split()] == expected
+
+
+def test_a_missing_or_foreign_library_is_named(tmp_path):
+    empty = tmp_path / "empty.c"
+    empty.write_text("int nothing(void) { return 0; }\n")
+    foreign = tmp_path / "foreign.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", foreign, empty], check=True)
+    for path, reason in ((tmp_path / "absent.so", "cannot load"), (foreign, "another version")):
+        run = subprocess.run(
+            [sys.executable, "-c", "import rueda"],
+            env={**os.environ, "RUEDA_LIBRARY": str(path)},
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode != 0
+        assert "ImportError" in run.stderr and str(path) in run.stderr and reason in run.stderr
+
+
+def test_a_job_of_one_rank_needs_no_launcher():
+    program = "import rueda, numpy; rueda.init(); print(rueda.size(), rueda.allreduce(numpy.ones(1)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "[1.]"], done.stderr
+
+
+def test_check_build_is_a_table():
+    rows = [line.split("\t") for line in rueda.check_build().splitlines()]
+    assert rows and all(len(row) == 3 for row in rows)
