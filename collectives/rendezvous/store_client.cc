@@ -2,11 +2,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 
 #include "collectives/rendezvous/key_table.h"
 #include "collectives/rendezvous/store_frame.h"
@@ -36,8 +36,9 @@ bool try_again(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == E
 StoreClient::StoreClient(UniqueFd fd) : fd_(std::move(fd)) {
   ::fcntl(fd_.get(), F_SETFD, FD_CLOEXEC);
   // An answer to a client that had this stream before us must not look like one of ours.
-  std::random_device random;
-  next_id_ = (static_cast<uint64_t>(random()) << 32) | 1;
+  uint32_t random = 0;
+  [[maybe_unused]] const ssize_t n = ::getrandom(&random, sizeof(random), 0);
+  next_id_ = (static_cast<uint64_t>(random) << 32) | 1;
 }
 
 Status StoreClient::set(const std::string& key, const std::string& value) {

@@ -54,7 +54,8 @@ class StoreConnection {
   size_t buffered_bytes() const { return input_.capacity() + output_.capacity(); }
 
   std::list<Waiting> waiting;
-  size_t stored_bytes = 0;  // by this client's sets
+  size_t stored_bytes = 0;      // by this client's sets
+  uint32_t watched_events = 0;  // what the server's epoll set has for it
 
  private:
   struct Answer {

@@ -58,7 +58,9 @@ Status StoreServer::add(UniqueFd fd, Rank rank) {
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
     return errno_status("store server: rank " + std::to_string(rank) + "'s stream", errno);
   }
-  clients_.emplace(id, std::make_unique<StoreConnection>(std::move(fd), rank));
+  auto client = std::make_unique<StoreConnection>(std::move(fd), rank);
+  client->watched_events = event.events;
+  clients_.emplace(id, std::move(client));
   table_.mark_alive(rank);
   return {};
 }
@@ -215,13 +217,16 @@ void StoreServer::flush_all() {
       lost.emplace_back(id, sent);
       continue;
     }
-    epoll_event event{};
-    event.events =
+    const uint32_t events =
         (client->wants_to_read() ? EPOLLIN : 0U) | (client->wants_to_write() ? EPOLLOUT : 0U);
+    if (events == client->watched_events) continue;
+    epoll_event event{};
+    event.events = events;
     event.data.u64 = id;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client->fd(), &event) != 0) {
       lost.emplace_back(id, errno_status("epoll_ctl", errno));
     }
+    client->watched_events = events;
   }
   for (const auto& [id, why] : lost) drop(id, why);
 }

@@ -2,7 +2,7 @@
 // Lives in the launcher's per-host agent.
 //
 // Owns:    the streams it is given, one thread, what was set and reported.
-// Threads: every member from any thread.
+// Threads: every member from any thread; stop() from one.
 // Failure: a client that sends what is no request, or vanishes, loses its connection and nobody
 //          else notices; what one client can make the server remember is limited (kMaxStoredBytes,
 //          kMaxReports, store_connection.h).

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "collectives/base/log.h"
 #include "collectives/rendezvous/store_frame.h"
 #include "proto/store_codec.h"
 #include "tests/rendezvous/store_worlds.h"
@@ -27,6 +28,7 @@ constexpr auto kLong = 60s;
 // A client that writes whatever it likes.
 struct RawClient {
   RawClient(StoreServer& server, Rank rank) {
+    log::init_log("fatal", "store test");  // the server's warnings are expected here
     auto [ours, theirs] = stream_pair();
     fd = std::move(ours);
     RUEDA_CHECK(server.add(std::move(theirs), rank).ok(), "add");
