@@ -45,7 +45,7 @@ INCLUDE_ROOTS = (ABI, CPP)
 # Layers whose names live directly in namespace rueda: the vocabulary of all others, and the public header.
 PLAIN_NAMESPACE = {BASE, CPP, ABI}
 # Layers whose namespace is not their folder's name.
-OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::bindings"}
+OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::c_abi"}
 NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples")
 
 # ---- who may do what ------------------------------------------------------------------------------------------------
