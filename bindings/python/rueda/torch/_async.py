@@ -202,6 +202,7 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
             all_values = all_values / basics.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape)
 
+    result.handles = [indices, values]
     return result
 
 

@@ -11,17 +11,23 @@ there are no hooks and nothing is reduced.
 """
 
 import contextlib
+import time
 import warnings
 
 import torch
 
 from rueda._runtime import runtime
 from rueda.common import basics
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import global_process_set, require_global
 from rueda.common.util import split_list
 from rueda.torch import _async
 from rueda.torch.compression import Compression
 from rueda.torch.functions import broadcast_object
+
+# After one reduction failed, how long the others of the step may take to end: they fail or end
+# within moments, unless a peer never submitted them.
+_SETTLE_SECONDS = 5
 
 
 class _Distributed:
@@ -101,7 +107,7 @@ class _Distributed:
                     with torch.no_grad():
                         p.grad.copy_(result)
 
-        finish.abandon = lambda: runtime.abandon(handle)
+        finish.handles = [handle]
         return finish
 
     def _reduce_sparse(self, p, name):
@@ -110,7 +116,7 @@ class _Distributed:
         def finish():
             p.grad = result()
 
-        finish.abandon = lambda: None
+        finish.handles = result.handles
         return finish
 
     def set_backward_passes_per_step(self, passes):
@@ -134,11 +140,12 @@ class _Distributed:
                 self._start(p)
         pending = list(dict.fromkeys(self._handles.values()))
         try:
-            while pending:
-                pending.pop(0)()
+            for finish in pending:
+                finish()
+        except BaseException as error:
+            _give_up(pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
+            raise
         finally:
-            for finish in pending:  # only after an error
-                finish.abandon()
             self._forget()
         self._synchronized = True
 
@@ -187,8 +194,7 @@ class _Distributed:
 
     def load_state_dict(self, *args, **kwargs):
         """As in the wrapped optimizer; reductions under way are given up."""
-        for finish in dict.fromkeys(self._handles.values()):
-            finish.abandon()
+        _give_up(dict.fromkeys(self._handles.values()), 0)
         self._forget()
         self._synchronized = False
         return super().load_state_dict(*args, **kwargs)
@@ -202,6 +208,16 @@ class _Distributed:
             self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
         if basics.size() > 1:
             self._watch(added)
+
+
+def _give_up(pending, seconds):
+    """Abandons reductions, after a chance to end: a next attempt needs their names."""
+    end = time.monotonic() + seconds
+    for handle in [handle for finish in pending for handle in finish.handles]:
+        try:
+            _async.synchronize(handle, max(0.0, end - time.monotonic()))
+        except (HorovodInternalError, DeadlineExceeded):
+            runtime.abandon(handle)
 
 
 def _on_gradient_complete(p, call):
