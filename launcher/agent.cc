@@ -67,7 +67,7 @@ class Agent {
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
   void send(int signal);
-  bool sweep();
+  bool finished();
   bool all_ended() const;
   void narrate(const std::string& text) {
     if (plan_.options.verbose) console_.say(text);
@@ -91,7 +91,6 @@ class Agent {
   int signals_received_ = 0;
   int last_sent_ = 0;      // to leftovers, too
   std::set<pid_t> swept_;  // leftovers that were sent last_sent_
-  std::optional<TimePoint> killed_at_;
   std::optional<TimePoint> give_up_at_;
 };
 
@@ -275,12 +274,14 @@ void Agent::send(int signal) {
   if (signal == SIGKILL && !give_up_at_) give_up_at_ = now() + kKillLimit;
 }
 
-// After the last rank: descendants that outlived their ranks have become our children. Returns
-// whether none is left. New ones appear as their parents end, which wakes us with SIGCHLD.
-bool Agent::sweep() {
+bool Agent::finished() {
+  const bool gave_up = give_up_at_ && now() >= *give_up_at_;
+  if (!all_ended() && !gave_up) return false;
+  // After the last rank: descendants that outlived their ranks have become our children. More
+  // appear as these end, which wakes us with SIGCHLD.
   const std::vector<pid_t> left = children_of(getpid());
   if (left.empty()) return true;
-  if (give_up_at_ && now() >= *give_up_at_) {
+  if (gave_up) {
     for (const pid_t pid : left)
       console_.say("process " + std::to_string(pid) +
                    " is stuck in the kernel and was left behind");
@@ -303,13 +304,13 @@ int Agent::run() {
     console_.say(status.message());
     supervisor_.driver_lost(now());  // as if: kill what has been started
   }
-  for (bool finished = false; !finished;) {
+  for (;;) {
     reap();
     for (const int signal : supervisor_.due(now())) send(signal);
-    if (all_ended()) finished = sweep();
+    if (finished()) break;
     console_.flush();
     if (console_.stdout_closed()) supervisor_.output_closed(now());
-    if (!finished) wait_for_events();
+    wait_for_events();
   }
   const int code = finish();
   return status.ok() ? code : kLauncherFailure;

@@ -129,7 +129,7 @@ Verdict judge(const JobEnd& job) {
     verdict.lines.push_back("interrupted by " + signal_name(job.signal));
   } else if (job.cause == StopCause::kOutputClosed) {
     verdict.exit_code = 128 + SIGPIPE;
-    verdict.lines.push_back("our standard output was closed by its reader");
+    verdict.lines.push_back("our standard output cannot be written any more");
   } else if (job.cause == StopCause::kDriverLost) {
     verdict.exit_code = 128 + SIGKILL;
     verdict.lines.push_back("the ruedarun process that the user started is gone");

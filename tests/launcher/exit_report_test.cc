@@ -1,0 +1,108 @@
+#include "launcher/exit_report.h"
+
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+
+using namespace rueda::launcher;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+int exited(int code) { return code << 8; }
+int killed(int signal) { return signal; }
+
+JobEnd failed_job(std::vector<RankEnd> ends) {
+  JobEnd job;
+  job.cause = StopCause::kRankFailed;
+  job.ends = std::move(ends);
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("a job without failure ends with 0 and says nothing", "[exit_report]") {
+  JobEnd job;
+  job.ends = {{0, 10, exited(0), 1, false}, {1, 11, exited(0), 2, false}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.lines.empty());
+}
+
+TEST_CASE("the first rank to fail by time decides, not the lowest", "[exit_report]") {
+  const Verdict verdict = judge(failed_job(
+      {{2, 12, exited(3), 1, false}, {0, 10, exited(1), 2, false}, {1, 11, exited(1), 2, false}}));
+  CHECK(verdict.exit_code == 3);
+  CHECK(verdict.culprit == 2);
+  CHECK(verdict.lines == Lines{"rank 2 (pid 12) failed: exited with code 3",
+                               "ranks 0, 1 then exited with code 1; exit code 3"});
+}
+
+TEST_CASE("of deaths noticed together the killed one comes first", "[exit_report]") {
+  const Verdict verdict =
+      judge(failed_job({{0, 10, exited(1), 4, false}, {3, 13, killed(SIGKILL), 4, false}}));
+  CHECK(verdict.exit_code == 137);
+  CHECK(verdict.culprit == 3);
+}
+
+TEST_CASE("of deaths noticed together the one that blamed nobody comes first", "[exit_report]") {
+  JobEnd job = failed_job({{0, 10, exited(1), 4, false}, {1, 11, exited(7), 4, false}});
+  job.reports = {{0, "allreduce 'x': rank 1 was lost"}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 7);
+  CHECK(verdict.lines == Lines{"rank 1 (pid 11) failed: exited with code 7",
+                               "rank 0 reported: allreduce 'x': rank 1 was lost",
+                               "rank 0 then exited with code 1; exit code 7"});
+}
+
+TEST_CASE("ranks that we stopped are told apart, and so are last words", "[exit_report]") {
+  JobEnd job = failed_job({{1, 11, killed(SIGSEGV), 1, false},
+                           {0, 10, killed(SIGTERM), 2, true},
+                           {2, 12, exited(0), 3, true},
+                           {3, 13, exited(0), 0, false}});
+  job.last_words[1] = {"one", "two"};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 139);
+  CHECK(verdict.lines ==
+        Lines{"rank 1 (pid 11) failed: killed by signal 11 (SIGSEGV, invalid memory access)",
+              "its last words:", "  | one", "  | two", "ranks 0, 2 were stopped; exit code 139"});
+}
+
+TEST_CASE("a rank that fails while we clear up is still a failure", "[exit_report]") {
+  JobEnd job;
+  job.ends = {{0, 10, exited(5), 1, false}};
+  CHECK(judge(job).exit_code == 5);
+}
+
+TEST_CASE("an interrupted job ends with the signal's code", "[exit_report]") {
+  JobEnd job;
+  job.cause = StopCause::kSignal;
+  job.signal = SIGINT;
+  job.ends = {{0, 10, exited(1), 1, true}, {1, 11, exited(0), 1, true}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 130);
+  CHECK(verdict.lines == Lines{"interrupted by SIGINT", "ranks 0, 1 were stopped; exit code 130"});
+  job.signal = SIGTERM;
+  CHECK(judge(job).exit_code == 143);
+  job.cause = StopCause::kOutputClosed;
+  CHECK(judge(job).exit_code == 141);
+}
+
+TEST_CASE("a report of several lines stays readable", "[exit_report]") {
+  JobEnd job = failed_job({{0, 10, exited(1), 1, false}});
+  job.reports = {{0, "first\nsecond\n"}};
+  CHECK(judge(job).lines == Lines{"rank 0 (pid 10) failed: exited with code 1",
+                                  "rank 0 reported: first", "  | second", "exit code 1"});
+}
+
+TEST_CASE("ranks are named briefly", "[exit_report]") {
+  CHECK(name_ranks({4}) == "rank 4");
+  CHECK(name_ranks({1, 0}) == "ranks 0, 1");
+  CHECK(name_ranks({5, 0, 1, 2, 7}) == "ranks 0-2, 5, 7");
+}
+
+TEST_CASE("codes that shells give a meaning are put in words", "[exit_report]") {
+  CHECK(describe_wait_status(exited(127)) == "exited with code 127 (command not found)");
+  CHECK(describe_wait_status(killed(SIGKILL)) == "killed by signal 9 (SIGKILL)");
+  CHECK(exit_code_of(killed(SIGKILL)) == 137);
+}
