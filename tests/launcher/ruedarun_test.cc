@@ -113,108 +113,108 @@ TEST_CASE("ranks meet at the store that the agent hosts", "[ruedarun]") {
   CHECK(job.wait() == 143);
   CHECK(sorted_out(job) ==
         "[0]<stdout>: met 0 1 2\n[1]<stdout>: met 0 1 2\n[2]<stdout>: met 0 1 2\n");
+}
 
-  TEST_CASE("standard input reaches nobody, or the rank that is asked for", "[ruedarun]") {
-    Job::Setup setup;
-    setup.input = "typed\n";
-    const Lines script = {"sh", "-c", "read -r word; echo \"$RANK:$word\""};
-    Lines words = {"-np", "2"};
-    words.insert(words.end(), script.begin(), script.end());
-    Job nobody(words, setup);
-    CHECK(nobody.wait() == 0);
-    CHECK(sorted_out(nobody) == "[0]<stdout>: 0:\n[1]<stdout>: 1:\n");
-    words.insert(words.begin(), {"--stdin", "1"});
-    Job one(words, setup);
-    CHECK(one.wait() == 0);
-    CHECK(sorted_out(one) == "[0]<stdout>: 0:\n[1]<stdout>: 1:typed\n");
-  }
+TEST_CASE("standard input reaches nobody, or the rank that is asked for", "[ruedarun]") {
+  Job::Setup setup;
+  setup.input = "typed\n";
+  const Lines script = {"sh", "-c", "read -r word; echo \"$RANK:$word\""};
+  Lines words = {"-np", "2"};
+  words.insert(words.end(), script.begin(), script.end());
+  Job nobody(words, setup);
+  CHECK(nobody.wait() == 0);
+  CHECK(sorted_out(nobody) == "[0]<stdout>: 0:\n[1]<stdout>: 1:\n");
+  words.insert(words.begin(), {"--stdin", "1"});
+  Job one(words, setup);
+  CHECK(one.wait() == 0);
+  CHECK(sorted_out(one) == "[0]<stdout>: 0:\n[1]<stdout>: 1:typed\n");
+}
 
-  TEST_CASE("a job inside a rank is a job of its own", "[ruedarun]") {
-    Job job({"-np", "2", RUEDARUN, "-np", "2", "--no-prefix", "sh", "-c",
-             "echo $RUEDA_RANK/$RUEDA_SIZE $RANK/$WORLD_SIZE"});
-    CHECK(job.wait() == 0);
-    CHECK(
-        sorted_out(job) ==
+TEST_CASE("a job inside a rank is a job of its own", "[ruedarun]") {
+  Job job({"-np", "2", RUEDARUN, "-np", "2", "--no-prefix", "sh", "-c",
+           "echo $RUEDA_RANK/$RUEDA_SIZE $RANK/$WORLD_SIZE"});
+  CHECK(job.wait() == 0);
+  CHECK(sorted_out(job) ==
         "[0]<stdout>: 0/2 0/2\n[0]<stdout>: 1/2 1/2\n[1]<stdout>: 0/2 0/2\n[1]<stdout>: 1/2 1/2\n");
-  }
+}
 
-  TEST_CASE("sixty-four ranks come and go", "[ruedarun]") {
-    Job job({"-np", "64", "true"});
+TEST_CASE("sixty-four ranks come and go", "[ruedarun]") {
+  Job job({"-np", "64", "true"});
+  CHECK(job.wait() == 0);
+  CHECK(job.out().empty());
+  CHECK(job.err().empty());
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a terminal gets the short prefix, coloured unless NO_COLOR is set", "[ruedarun]") {
+  for (const bool colour : {true, false}) {
+    const UniqueFd master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+    REQUIRE(master.valid());
+    REQUIRE(grantpt(master.get()) == 0);
+    REQUIRE(unlockpt(master.get()) == 0);
+    UniqueFd terminal(open(ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    REQUIRE(terminal.valid());
+    Job::Setup setup;
+    setup.terminal = terminal.get();
+    if (!colour) setup.environment = {"NO_COLOR=1"};
+    Job job({"-np", "1", "echo", "hello"}, setup);
     CHECK(job.wait() == 0);
+    char bytes[256] = {};
+    REQUIRE(read(master.get(), bytes, sizeof(bytes) - 1) > 0);
+    CHECK(std::string(bytes) == (colour ? "\x1b[36m0│\x1b[0m hello\r\n" : "0│ hello\r\n"));
+  }
+}
+
+TEST_CASE("what cannot be started is refused before anything is", "[ruedarun]") {
+  char file[] = "/tmp/ruedarun_test.XXXXXX";
+  const UniqueFd fd(mkstemp(file));
+  struct Row {
+    Lines words;
+    int code;
+    std::string reason;
+  };
+  const std::vector<Row> table = {
+      {{}, 2, "number of ranks is missing"},
+      {{"-np", "2"}, 2, "command is missing"},
+      {{"-np", "2", "--bogus", "true"}, 2, "unknown option '--bogus'"},
+      {{"-np", "2", "-H", "elsewhere:2", "true"}, 2, "several hosts are not supported yet"},
+      {{"-np", "2", "-H", "localhost:1", "true"}, 2, "needs 2 slots"},
+      {{"-np", "2", "-H", file, "true"}, 2, "is a file"},
+      {{"-np", "2", "--log-level", "loud", "true"}, 2, "RUEDA_LOG_LEVEL"},
+      {{"-np", "2", "no-such-command-at-all"}, 127, "'no-such-command-at-all' not found"},
+      {{"-np", "2", "/no/such/file"}, 127, "not found"},
+      {{"-np", "2", file}, 126, "not an executable file"},
+      {{"-np", "2", "/"}, 126, "not an executable file"},
+  };
+  for (const Row& row : table) {
+    INFO(row.reason);
+    Job job(row.words);
+    CHECK(job.wait() == row.code);
+    CHECK_THAT(job.err(), Catch::Contains(row.reason));
     CHECK(job.out().empty());
+  }
+  unlink(file);
+}
+
+TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]") {
+  const std::vector<std::pair<Lines, std::string>> table = {
+      {{"--version"}, "0."},
+      {{"--help"}, "--grace-period"},
+      {{"-cb"}, "[X] shared memory"},
+      {{"--check-build"}, "MPI"},
+      {{"--print-config", "--log-level", "debug"}, "--log-level"},
+  };
+  for (const auto& [words, text] : table) {
+    Job job(words);
+    CHECK(job.wait() == 0);
+    CHECK_THAT(job.out(), Catch::Contains(text));
     CHECK(job.err().empty());
-    CHECK(job.wait_until_gone());
   }
-
-  TEST_CASE("a terminal gets the short prefix, coloured unless NO_COLOR is set", "[ruedarun]") {
-    for (const bool colour : {true, false}) {
-      const UniqueFd master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
-      REQUIRE(master.valid());
-      REQUIRE(grantpt(master.get()) == 0);
-      REQUIRE(unlockpt(master.get()) == 0);
-      UniqueFd terminal(open(ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
-      REQUIRE(terminal.valid());
-      Job::Setup setup;
-      setup.terminal = terminal.get();
-      if (!colour) setup.environment = {"NO_COLOR=1"};
-      Job job({"-np", "1", "echo", "hello"}, setup);
-      CHECK(job.wait() == 0);
-      char bytes[256] = {};
-      REQUIRE(read(master.get(), bytes, sizeof(bytes) - 1) > 0);
-      CHECK(std::string(bytes) == (colour ? "\x1b[36m0│\x1b[0m hello\r\n" : "0│ hello\r\n"));
-    }
-  }
-
-  TEST_CASE("what cannot be started is refused before anything is", "[ruedarun]") {
-    char file[] = "/tmp/ruedarun_test.XXXXXX";
-    const UniqueFd fd(mkstemp(file));
-    struct Row {
-      Lines words;
-      int code;
-      std::string reason;
-    };
-    const std::vector<Row> table = {
-        {{}, 2, "number of ranks is missing"},
-        {{"-np", "2"}, 2, "command is missing"},
-        {{"-np", "2", "--bogus", "true"}, 2, "unknown option '--bogus'"},
-        {{"-np", "2", "-H", "elsewhere:2", "true"}, 2, "several hosts are not supported yet"},
-        {{"-np", "2", "-H", "localhost:1", "true"}, 2, "needs 2 slots"},
-        {{"-np", "2", "-H", file, "true"}, 2, "is a file"},
-        {{"-np", "2", "--log-level", "loud", "true"}, 2, "RUEDA_LOG_LEVEL"},
-        {{"-np", "2", "no-such-command-at-all"}, 127, "'no-such-command-at-all' not found"},
-        {{"-np", "2", "/no/such/file"}, 127, "not found"},
-        {{"-np", "2", file}, 126, "not an executable file"},
-        {{"-np", "2", "/"}, 126, "not an executable file"},
-    };
-    for (const Row& row : table) {
-      INFO(row.reason);
-      Job job(row.words);
-      CHECK(job.wait() == row.code);
-      CHECK_THAT(job.err(), Catch::Contains(row.reason));
-      CHECK(job.out().empty());
-    }
-    unlink(file);
-  }
-
-  TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]") {
-    const std::vector<std::pair<Lines, std::string>> table = {
-        {{"--version"}, "0."},
-        {{"--help"}, "--grace-period"},
-        {{"-cb"}, "[X] shared memory"},
-        {{"--check-build"}, "MPI"},
-        {{"--print-config", "--log-level", "debug"}, "--log-level"},
-    };
-    for (const auto& [words, text] : table) {
-      Job job(words);
-      CHECK(job.wait() == 0);
-      CHECK_THAT(job.out(), Catch::Contains(text));
-      CHECK(job.err().empty());
-    }
-    Job::Setup tool;
-    tool.program = RUEDA_TOOL;
-    Job doctor({"doctor"}, tool);
-    CHECK(doctor.wait() == 0);
-    CHECK_THAT(doctor.out(), Catch::Contains("open files"));
-    Job wrong({"docter"}, tool);
-    CHECK(wrong.wait() == 2);
-  }
+  Job::Setup tool;
+  tool.program = RUEDA_TOOL;
+  Job doctor({"doctor"}, tool);
+  CHECK(doctor.wait() == 0);
+  CHECK_THAT(doctor.out(), Catch::Contains("open files"));
+  Job wrong({"docter"}, tool);
+  CHECK(wrong.wait() == 2);
+}
