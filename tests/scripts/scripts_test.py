@@ -1,0 +1,59 @@
+"""The scripts that people start are executable, parse, explain themselves, and count test results rightly."""
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STARTED = [ROOT / "scripts" / name for name in ("quickstart", "test", "setup", "lint")] + [ROOT / ".ci" / "run"]
+
+JUNIT = """<testsuite>
+<testcase name="a"/><testcase name="b"/>
+<testcase name="c"><failure message="wrong"/></testcase>
+<testcase name="d"><error message="broken"/></testcase>
+<testcase name="e"><skipped message="not here"/></testcase>
+<testcase name="f" status="disabled"/>
+</testsuite>"""
+
+
+class Scripts(unittest.TestCase):
+    def test_every_script_is_executable_and_parses(self):
+        for script in STARTED:
+            with self.subTest(script=script.name):
+                self.assertTrue(os.access(script, os.X_OK))
+                subprocess.run(["bash", "-n", str(script)], check=True)
+
+    def test_help_prints_the_header_and_does_nothing(self):
+        for script in STARTED[:-1]:
+            with self.subTest(script=script.name):
+                shown = subprocess.run([str(script), "--help"], check=True, capture_output=True, text=True)
+                self.assertIn(f"scripts/{script.name}", shown.stdout)
+
+    def test_an_unusable_interpreter_is_refused_by_name(self):
+        for script in ("quickstart", "test", "setup"):
+            with self.subTest(script=script):
+                refused = subprocess.run([str(ROOT / "scripts" / script), "--python", "no-such-python"],
+                                         capture_output=True, text=True)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn("no-such-python", refused.stderr)
+
+    def test_junit_files_are_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "junit.xml"
+            file.write_text(JUNIT, encoding="utf-8")
+            counted = subprocess.run([sys.executable, str(ROOT / "scripts" / "count_junit.py"), str(file)],
+                                     check=True, capture_output=True, text=True)
+        self.assertEqual(counted.stdout.split(), ["2", "2", "2"])
+
+    def test_python_files_keep_to_the_syntax_of_3_9(self):
+        for folder in ("scripts", "tests", "examples", "bindings"):
+            for file in (ROOT / folder).rglob("*.py"):
+                with self.subTest(file=str(file.relative_to(ROOT))):
+                    ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+if __name__ == "__main__":
+    unittest.main()
