@@ -203,8 +203,3 @@ def test_a_job_of_one_rank_needs_no_launcher():
     program = "import rueda, numpy; rueda.init(); print(rueda.size(), rueda.allreduce(numpy.ones(1)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["1", "[1.]"], done.stderr
-
-
-def test_check_build_is_a_table():
-    rows = [line.split("\t") for line in rueda.check_build().splitlines()]
-    assert rows and all(len(row) == 3 for row in rows)

@@ -19,6 +19,8 @@ import tempfile
 
 import pytest
 
+import rueda
+
 HERE = pathlib.Path(__file__).resolve().parent
 TIMEOUT_SECONDS = 180
 
@@ -28,10 +30,9 @@ function name to {"result": ...} or {"error": text, "types": [names of the excep
 
 
 def ruedarun():
-    """Path of the launcher: RUEDA_RUEDARUN, else beside this Python, else from PATH."""
-    beside = pathlib.Path(sys.executable).with_name("ruedarun")
-    found = os.environ.get("RUEDA_RUEDARUN") or (beside if beside.exists() else None)
-    found = found or shutil.which("ruedarun")
+    """The launcher: RUEDA_RUEDARUN, else the imported package's own, else from PATH."""
+    own = pathlib.Path(rueda.__file__).with_name("bin") / "ruedarun"
+    found = os.environ.get("RUEDA_RUEDARUN") or (own if own.exists() else shutil.which("ruedarun"))
     if not found:
         pytest.fail("ruedarun not found: run scripts/quickstart, or set RUEDA_RUEDARUN")
     return str(found)

@@ -122,8 +122,6 @@ _FUNCTIONS = {
     "rueda_work_received_splits": (_I32, [_P, _I64_ARRAY, _I32]),
     "rueda_work_release": (None, [_P]),
     "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
-    "rueda_check_build": (_SIZE, [ctypes.c_char_p, _SIZE]),
-    "rueda_print_config": (_SIZE, [ctypes.c_char_p, _SIZE, _ERROR]),
 }
 
 
@@ -164,11 +162,3 @@ def _load():
 
 
 library = _load()
-
-
-def text(function, *arguments):
-    """Calls one of the functions that write text into a buffer, with a buffer that is long enough."""
-    size = function(None, 0, *arguments)
-    buffer = ctypes.create_string_buffer(size + 1)
-    function(buffer, size + 1, *arguments)
-    return buffer.value.decode("utf-8", "replace")

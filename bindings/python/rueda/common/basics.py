@@ -11,7 +11,6 @@ __all__ = [
     "Product",
     "Sum",
     "ccl_built",
-    "check_build",
     "counter",
     "cross_rank",
     "cross_size",
@@ -109,11 +108,6 @@ def is_homogeneous():
 def counter(name):
     """A counter of the runtime since init ("batches", "bytes_reduced", ...); -1 if unknown."""
     return runtime.counter(name)
-
-
-def check_build():
-    """What this process could use: lines of ``name<TAB>state<TAB>detail``."""
-    return _ffi.text(_ffi.library.rueda_check_build)
 
 
 _NO_TIMELINE_CONTROL = (
