@@ -17,7 +17,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
-#include "collectives/base/unique_fd.h"
+#include "collectives/base/fork_guard.h"
 #include "collectives/transport/byte_ring.h"
 #include "collectives/transport/doorbell.h"
 
@@ -75,7 +75,7 @@ class Arena {
   static Result<std::shared_ptr<Mapping>> map(int fd, size_t bytes, bool own);
   std::byte* base() const;
 
-  UniqueFd fd_;
+  GuardedFd fd_;
   ArenaLayout layout_;
   std::shared_ptr<Mapping> mapping_;  // shared by the attachments of one process to one memfd
 };

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "collectives/base/status.h"
-#include "collectives/base/unique_fd.h"
+#include "collectives/base/fork_guard.h"
 
 namespace rueda::transport {
 
@@ -46,7 +46,7 @@ class Doorbell {
 
  private:
   Doorbell(UniqueFd fd, SleepWord* word) : fd_(std::move(fd)), word_(word) {}
-  UniqueFd fd_;
+  GuardedFd fd_;
   SleepWord* word_;
 };
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "collectives/base/unique_fd.h"
+#include "collectives/base/fork_guard.h"
 
 namespace rueda::transport {
 
@@ -37,7 +37,7 @@ class EventLoop {
 
  private:
   explicit EventLoop(UniqueFd epoll) : epoll_(std::move(epoll)) {}
-  UniqueFd epoll_;
+  GuardedFd epoll_;
   std::unordered_map<int, FdHandler*> handlers_;
 };
 

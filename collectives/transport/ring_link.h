@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "collectives/base/unique_fd.h"
+#include "collectives/base/fork_guard.h"
 #include "collectives/transport/byte_ring.h"
 #include "collectives/transport/doorbell.h"
 #include "collectives/transport/event_loop.h"
@@ -36,7 +36,7 @@ class RingLink final : public Link, private FdHandler {
   ByteRing outgoing_;
   ByteRing incoming_;
   Ringer peer_;
-  UniqueFd life_;
+  GuardedFd life_;
   EventLoop* loop_;
   std::shared_ptr<void> keep_alive_;
   bool news_ = false;  // something was written or read since the last flush

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "collectives/base/unique_fd.h"
+#include "collectives/base/fork_guard.h"
 #include "collectives/transport/event_loop.h"
 #include "collectives/transport/link.h"
 
@@ -26,7 +26,7 @@ class TcpLink final : public Link, private FdHandler {
   void on_ready(bool readable, bool writable) override;
   Result<size_t> receive(ByteSpan into);
 
-  UniqueFd socket_;
+  GuardedFd socket_;
   EventLoop* loop_;
   bool readable_ = true;  // until a read says otherwise; epoll sets it again
   bool blocked_ = false;

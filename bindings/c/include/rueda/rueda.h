@@ -174,13 +174,6 @@ RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_er
  * "control_messages", "cached_tensors", "bytes_reduced", "shm_bytes", "tcp_bytes". */
 RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
 
-/* What this process could use: a table for `ruedarun --check-build`, one "name<TAB>state<TAB>detail" line each. Writes at
- * most `size` bytes, zero-terminated; returns the length needed. */
-RUEDA_API size_t rueda_check_build(char* text, size_t size);
-
-/* Every setting with value, default, origin and meaning, tab-separated lines; as above. 0 on a bad setting (see error). */
-RUEDA_API size_t rueda_print_config(char* text, size_t size, rueda_error* error);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,81 @@
+#include "bindings/c/context.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/base/fork_guard.h"
+
+namespace rueda::c_abi {
+
+int32_t report(const Status& status, rueda_error* error) {
+  if (error != nullptr && error->struct_size >= offsetof(rueda_error, message) + 1) {
+    error->code = static_cast<int32_t>(status.code());
+    const size_t room = error->struct_size - offsetof(rueda_error, message) - 1;
+    const size_t count = std::min({status.message().size(), room, sizeof(error->message) - 1});
+    std::memcpy(error->message, status.message().data(), count);
+    error->message[count] = '\0';
+  }
+  return static_cast<int32_t>(status.code());
+}
+
+Status check(const rueda_context* context) {
+  if (context == nullptr) return failed_precondition("rueda has not been initialized on this rank: call init first");
+  if (context->process != fork_generation()) {
+    return failed_precondition("this process was forked from a rank of rueda and is none itself: call rueda only in the "
+                               "process that called init, or start the child with spawn");
+  }
+  return {};
+}
+
+}  // namespace rueda::c_abi
+
+using rueda::c_abi::check;
+
+namespace {
+
+template <typename Get>
+int32_t place(const rueda_context* context, Get get) {
+  return check(context).ok() ? get(context->runtime->world()) : -1;
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t rueda_abi_version(void) { return RUEDA_ABI_VERSION; }
+const char* rueda_version(void) { return RUEDA_VERSION; }
+const char* rueda_code_name(int32_t code) { return rueda::code_name(static_cast<rueda::Code>(code)); }
+
+int32_t rueda_rank(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.rank; });
+}
+int32_t rueda_size(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.size; });
+}
+int32_t rueda_local_rank(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.local_rank; });
+}
+int32_t rueda_local_size(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.local_size; });
+}
+int32_t rueda_cross_rank(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.cross_rank; });
+}
+int32_t rueda_cross_size(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.cross_size; });
+}
+int32_t rueda_is_homogeneous(const rueda_context* c) {
+  return place(c, [](const auto& w) { return w.homogeneous ? 1 : 0; });
+}
+
+int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size) {
+  if (rows < 0 || size < 1 || rank < 0 || rank >= size) return -1;
+  return rueda::split_rows(rows, rank, size);
+}
+
+int64_t rueda_counter(const rueda_context* context, const char* name) {
+  if (!check(context).ok() || name == nullptr) return -1;
+  return context->runtime->counter(name);
+}
+
+}  // extern "C"

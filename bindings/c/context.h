@@ -1,0 +1,44 @@
+// What stands behind the C ABI's handles, and the helpers of its functions.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "bindings/c/include/rueda/rueda.h"
+#include "collectives/base/status.h"
+#include "runtime/runtime.h"
+
+struct rueda_context {
+  std::unique_ptr<rueda::runtime::Runtime> runtime;
+  uint64_t process;  // rueda::fork_generation() of its creator: a forked child may not use it
+};
+
+struct rueda_work {
+  std::shared_ptr<rueda::runtime::Work> work;
+};
+
+namespace rueda::c_abi {
+
+// Fills in `error` (may be null) and returns the code.
+int32_t report(const Status& status, rueda_error* error);
+
+// Ok if the context can be used from here.
+Status check(const rueda_context* context);
+
+// Runs a function that may allocate; nothing is thrown across the ABI.
+template <typename Function>
+int32_t guarded(rueda_error* error, Function function) {
+  try {
+    return report(function(), error);
+  } catch (const std::bad_alloc&) {
+    return report({Code::kResourceExhausted, "out of memory"}, error);
+  } catch (const std::exception& e) {
+    return report(internal_error(e.what()), error);
+  }
+}
+
+// An Operation from the C struct, which may be of an older, shorter version.
+Result<runtime::Operation> convert(const rueda_op* op);
+
+}  // namespace rueda::c_abi

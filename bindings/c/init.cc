@@ -1,0 +1,88 @@
+// The composition root: builds everything that one rank consists of, and takes it apart.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+
+#include "bindings/c/context.h"
+#include "collectives/base/fork_guard.h"
+#include "collectives/base/log.h"
+#include "collectives/kernels/kernels.h"
+#include "collectives/rendezvous/store_client.h"
+#include "runtime/bootstrap/place.h"
+
+using rueda::Status;
+
+namespace {
+
+// What a rank needs of its launcher for one init: the store behind the agent's socket, the job's key, the epoch.
+struct Launcher {
+  std::unique_ptr<rueda::rendezvous::StoreClient> store;
+  std::optional<rueda::rendezvous::JobKey> key;
+  uint64_t epoch = 1;
+};
+
+rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place) {
+  Launcher launcher;
+  if (place.size == 1) return launcher;
+  // What this rank starts itself shall not inherit them.
+  fcntl(place.key_fd, F_SETFD, FD_CLOEXEC);
+  fcntl(place.agent_fd, F_SETFD, FD_CLOEXEC);
+  RUEDA_ASSIGN_OR_RETURN(launcher.key, rueda::rendezvous::JobKey::read_from(place.key_fd));
+  rueda::UniqueFd socket(fcntl(place.agent_fd, F_DUPFD_CLOEXEC, 3));
+  if (!socket) return rueda::errno_status("RUEDA_AGENT_FD is not open: was this process started by a rank?", errno);
+  launcher.store = std::make_unique<rueda::rendezvous::StoreClient>(std::move(socket));
+  RUEDA_ASSIGN_OR_RETURN(launcher.epoch, launcher.store->hello());
+  return launcher;
+}
+
+Status choose_kernels(const std::string& target) {
+  if (target.empty() || rueda::kernels::use_target(target)) return {};
+  std::string known;
+  for (const std::string& name : rueda::kernels::available_targets()) known += (known.empty() ? "" : ", ") + name;
+  return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
+}
+
+rueda::Result<std::unique_ptr<rueda_context>> init() {
+  RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
+  rueda::bootstrap::JoinOptions options;
+  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
+  rueda::log::init_log(config.log_level,
+                       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size));
+  RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
+  RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place));
+  options.epoch = launcher.epoch;
+  options.config = config;
+  RUEDA_ASSIGN_OR_RETURN(auto world, rueda::bootstrap::join_world(options, launcher.store.get(),
+                                                                  launcher.key ? &*launcher.key : nullptr));
+  auto context = std::make_unique<rueda_context>();
+  context->process = rueda::fork_generation();
+  RUEDA_ASSIGN_OR_RETURN(context->runtime, rueda::runtime::Runtime::create(config, std::move(world)));
+  return context;
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t rueda_init(const rueda_init_options*, rueda_context** context, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
+    *context = nullptr;
+    RUEDA_ASSIGN_OR_RETURN(auto made, init());
+    *context = made.release();
+    return {};
+  });
+}
+
+void rueda_shutdown(rueda_context* context) {
+  if (context == nullptr) return;
+  // A forked child has neither the thread nor the sockets: the parent's context is left as it is.
+  if (!rueda::c_abi::check(context).ok()) return;
+  context->runtime->shutdown();
+  delete context;
+}
+
+}  // extern "C"

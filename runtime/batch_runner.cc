@@ -1,0 +1,164 @@
+#include "runtime/batch_runner.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace rueda::runtime {
+namespace {
+
+using communicator::Task;
+
+Task nothing() { co_return Status(); }
+
+// The scaling was checked when the tensor was submitted.
+communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
+  return communicator::plan_scaling(r.dtype, r.reduce_op, r.prescale, r.postscale, size).value();
+}
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+}  // namespace
+
+void BatchRunner::start(CollectiveKind kind, std::vector<Pending> members,
+                        const std::vector<wire::ResponseEntry>& entries) {
+  Running batch{kind, std::move(members), {}, std::chrono::steady_clock::now(), batches_++};
+  tensors_ += static_cast<int64_t>(batch.members.size());
+  if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
+  batch.task = make_task(kind, &batch.members, entries);
+  running_.push_back(std::move(batch));
+}
+
+Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
+                            const std::vector<wire::ResponseEntry>& entries) {
+  Submission& first = members->front().submission;
+  switch (kind) {
+    case CollectiveKind::kAllreduce: {
+      std::vector<communicator::Part> parts;
+      for (Pending& member : *members) {
+        Submission& s = member.submission;
+        std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
+        parts.push_back({s.in, out, element_count(s.request.shape)});
+      }
+      return communicator_->allreduce(std::move(parts), first.request.dtype, first.request.reduce_op,
+                                      scaling_of(first.request, communicator_->size()));
+    }
+    case CollectiveKind::kBroadcast: {
+      std::vector<communicator::direct::BroadcastPart> parts;
+      for (Pending& member : *members) {
+        Submission& s = member.submission;
+        std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
+        parts.push_back({s.in, out, element_count(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype))});
+      }
+      return communicator_->broadcast(first.request.root, std::move(parts));
+    }
+    case CollectiveKind::kAllgather: return make_allgather(members, entries);
+    case CollectiveKind::kReducescatter: return make_reducescatter(&first);
+    case CollectiveKind::kAlltoall: return make_alltoall(&first, entries.front());
+    case CollectiveKind::kBarrier:  // the agreement was the barrier
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv: return nothing();
+  }
+  return nothing();
+}
+
+Task BatchRunner::make_allgather(std::vector<Pending>* members, const std::vector<wire::ResponseEntry>& entries) {
+  std::vector<communicator::direct::GatherPart> parts;
+  for (size_t i = 0; i < members->size(); ++i) {
+    Submission& s = (*members)[i].submission;
+    const std::vector<int64_t>& rows = entries[i].first_dims;
+    const int64_t row_bytes = elements_per_row(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype));
+    communicator::direct::GatherPart part;
+    Shape shape = s.request.shape;
+    shape[0] = 0;
+    for (const int64_t count : rows) {
+      shape[0] += count;
+      part.bytes.push_back(count * row_bytes);
+    }
+    part.in = s.in;
+    part.out = s.work->set_output(nullptr, shape, s.request.dtype, rows);
+    parts.push_back(std::move(part));
+  }
+  return communicator_->allgather(std::move(parts));
+}
+
+Task BatchRunner::make_reducescatter(Submission* s) {
+  const Rank size = communicator_->size();
+  const int64_t row = elements_per_row(s->request.shape);
+  std::vector<int64_t> counts;
+  for (Rank rank = 0; rank < size; ++rank) counts.push_back(split_rows(s->request.shape[0], rank, size) * row);
+  Shape shape = s->request.shape;
+  shape[0] = split_rows(shape[0], communicator_->rank(), size);
+  std::byte* out = s->work->set_output(s->out, shape, s->request.dtype, {});
+  return communicator_->reducescatter(s->in, out, std::move(counts), s->request.dtype, s->request.reduce_op,
+                                      scaling_of(s->request, size));
+}
+
+Task BatchRunner::make_alltoall(Submission* s, const wire::ResponseEntry& entry) {
+  const auto size = static_cast<size_t>(communicator_->size());
+  const auto me = static_cast<size_t>(communicator_->rank());
+  const int64_t row_bytes = elements_per_row(s->request.shape) * static_cast<int64_t>(size_of(s->request.dtype));
+  std::vector<int64_t> send;
+  std::vector<int64_t> receive;
+  std::vector<int64_t> rows;
+  Shape shape = s->request.shape;
+  shape[0] = 0;
+  for (size_t rank = 0; rank < size; ++rank) {
+    send.push_back(entry.splits[me * size + rank] * row_bytes);
+    rows.push_back(entry.splits[rank * size + me]);
+    receive.push_back(rows.back() * row_bytes);
+    shape[0] += rows.back();
+  }
+  std::byte* out = s->work->set_output(nullptr, shape, s->request.dtype, rows);
+  return communicator_->alltoall(s->in, out, std::move(send), std::move(receive));
+}
+
+bool BatchRunner::advance() {
+  bool moved = communicator_->progress();
+  for (size_t i = 0; i < running_.size(); ++i) {
+    moved |= running_[i].task.advance();
+    if (!running_[i].task.done() || running_[i].task.status().ok()) continue;
+    failure_ = running_[i].task.status();
+    return true;
+  }
+  // Tasks start their work when they are first advanced; let the pipeline see it in this round.
+  moved |= communicator_->progress();
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (!it->task.done()) {
+      ++it;
+      continue;
+    }
+    Running ended = std::move(*it);
+    it = running_.erase(it);
+    end(&ended, {});
+    moved = true;
+  }
+  return moved;
+}
+
+void BatchRunner::end(Running* batch, const Status& status) {
+  const auto now = std::chrono::steady_clock::now();
+  for (Pending& member : batch->members) {
+    if (timeline_->enabled()) {
+      const wire::Request& r = member.submission.request;
+      const int64_t bytes = batch->kind == CollectiveKind::kBarrier
+                                ? 0
+                                : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+      const std::string kind = upper(name_of(batch->kind));
+      timeline_->phase(r.name, "NEGOTIATE_" + kind, member.since, batch->began, bytes, batch->number);
+      timeline_->phase(r.name, kind, batch->began, now, bytes, batch->number);
+    }
+    finish_(member.submission, status);
+  }
+}
+
+void BatchRunner::fail_all(const Status& status) {
+  std::deque<Running> ended = std::move(running_);
+  running_.clear();
+  for (Running& batch : ended) end(&batch, status);
+}
+
+}  // namespace rueda::runtime

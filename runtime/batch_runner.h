@@ -1,0 +1,70 @@
+// BatchRunner: turns an agreed batch into a collective on the communicator, and its end into ended works.
+//
+// Threads: the coordinator. Several batches may be under way; they are started in the agreed order.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+#include "proto/messages.h"
+#include "runtime/submission_queue.h"
+#include "runtime/timeline.h"
+
+namespace rueda::runtime {
+
+// A submission that waits for its response.
+struct Pending {
+  Submission submission;
+  std::chrono::steady_clock::time_point since;
+  bool wanted_told = false;  // the root knows that a thread waits
+};
+
+class BatchRunner {
+ public:
+  // finish: completes one work (and frees its name). Both pointers are borrowed.
+  BatchRunner(communicator::Communicator* communicator, Timeline* timeline,
+              std::function<void(Submission&, const Status&)> finish)
+      : communicator_(communicator), timeline_(timeline), finish_(std::move(finish)) {}
+
+  // entries[i] belongs to members[i].
+  void start(CollectiveKind kind, std::vector<Pending> members, const std::vector<wire::ResponseEntry>& entries);
+  // True if anything moved. A failed batch leaves its status in failure().
+  bool advance();
+  bool idle() const { return running_.empty(); }
+  const Status& failure() const { return failure_; }
+  // Ends everything under way with this status. The communicator must have been abandoned before.
+  void fail_all(const Status& status);
+  int64_t batches() const { return batches_; }
+  int64_t tensors() const { return tensors_; }
+  int64_t fused_tensors() const { return fused_tensors_; }
+
+ private:
+  struct Running {
+    CollectiveKind kind;
+    std::vector<Pending> members;
+    communicator::Task task;
+    std::chrono::steady_clock::time_point began;
+    int64_t number;
+  };
+  communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
+                               const std::vector<wire::ResponseEntry>& entries);
+  communicator::Task make_allgather(std::vector<Pending>* members, const std::vector<wire::ResponseEntry>& entries);
+  communicator::Task make_reducescatter(Submission* submission);
+  communicator::Task make_alltoall(Submission* submission, const wire::ResponseEntry& entry);
+  void end(Running* batch, const Status& status);
+
+  communicator::Communicator* communicator_;
+  Timeline* timeline_;
+  std::function<void(Submission&, const Status&)> finish_;
+  std::deque<Running> running_;
+  Status failure_;
+  int64_t batches_ = 0;
+  int64_t tensors_ = 0;
+  int64_t fused_tensors_ = 0;
+};
+
+}  // namespace rueda::runtime

@@ -1,0 +1,173 @@
+#include "runtime/bootstrap/mesh.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <list>
+
+#include "collectives/base/log.h"
+#include "collectives/rendezvous/handshake.h"
+
+namespace rueda::bootstrap {
+namespace {
+
+using rendezvous::Handshake;
+using rendezvous::HandshakeRole;
+using rendezvous::HandshakeTerms;
+
+constexpr std::chrono::seconds kGuestTime{5};          // for a whole handshake of somebody who connected
+constexpr std::chrono::milliseconds kLookAround{200};  // between looks whether missing ranks are alive
+
+HandshakeTerms terms_of(const MeshTask& task, HandshakeRole role, bool local) {
+  HandshakeTerms terms;
+  terms.role = role;
+  terms.my_rank = task.rank;
+  terms.size = static_cast<Rank>(task.peers.size());
+  terms.epoch = task.epoch;
+  terms.job_id = task.job_id + (local ? "/shm" : "/tcp");
+  return terms;
+}
+
+Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::JobKey& key) {
+  const MeshPeer& peer = task.peers[static_cast<size_t>(rank)];
+  auto fd = peer.local ? connect_unix(peer.address) : connect_tcp(peer.address, task.deadline);
+  if (!fd.ok()) {
+    RUEDA_RETURN_IF_ERROR(task.alive(rank));
+    return unavailable(task.names[static_cast<size_t>(rank)] + ": " + fd.status().message());
+  }
+  HandshakeTerms terms = terms_of(task, HandshakeRole::kConnecting, peer.local);
+  terms.peer = rank;
+  const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, task.deadline);
+  if (!met.ok()) {
+    RUEDA_RETURN_IF_ERROR(task.alive(rank));
+    return Status(met.status().code(), task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
+  }
+  return std::move(fd).value();
+}
+
+// Somebody who connected and has not proven anything yet.
+struct Guest {
+  UniqueFd fd;
+  Handshake handshake;
+  Deadline deadline;
+  bool local;
+};
+
+// Moves a guest's handshake on without waiting. False: send it away.
+bool serve(Guest* guest) {
+  while (true) {
+    const ByteView out = guest->handshake.bytes_to_send();
+    if (out.empty()) break;
+    const ssize_t sent = send(guest->fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    guest->handshake.sent(static_cast<size_t>(sent));
+  }
+  std::byte buffer[512];
+  const size_t wanted = std::min(guest->handshake.bytes_wanted(), sizeof(buffer));
+  if (wanted == 0) return guest->handshake.status().ok();
+  const ssize_t got = recv(guest->fd.get(), buffer, wanted, MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  guest->handshake.feed({buffer, static_cast<size_t>(got)});
+  if (!guest->handshake.status().ok()) return false;
+  return serve(guest);
+}
+
+// Accepts the ranks above this one.
+class Reception {
+ public:
+  Reception(const MeshTask& task, const rendezvous::JobKey& key, std::vector<UniqueFd>* connected)
+      : task_(task), key_(key), connected_(*connected) {}
+
+  Status run() {
+    while (missing() >= 0) {
+      if (std::chrono::steady_clock::now() >= task_.deadline) return too_late();
+      wait();
+      accept_from(task_.unix_listener, true);
+      if (task_.tcp_listener != nullptr) accept_from(task_.tcp_listener, false);
+      serve_guests();
+      if (const auto now = std::chrono::steady_clock::now(); now >= next_look_) {
+        next_look_ = now + kLookAround;
+        for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
+          if (!connected_[rank]) RUEDA_RETURN_IF_ERROR(task_.alive(static_cast<Rank>(rank)));
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  Rank missing() const {
+    for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
+      if (!connected_[rank]) return static_cast<Rank>(rank);
+    }
+    return -1;
+  }
+
+  Status too_late() const {
+    std::string who;
+    for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
+      if (!connected_[rank]) who += (who.empty() ? "" : ", ") + task_.names[rank];
+    }
+    return deadline_exceeded("not connected in time (RUEDA_START_TIMEOUT): " + who);
+  }
+
+  void wait() {
+    std::vector<pollfd> entries;
+    entries.push_back({task_.unix_listener->fd.get(), POLLIN, 0});
+    if (task_.tcp_listener != nullptr) entries.push_back({task_.tcp_listener->fd.get(), POLLIN, 0});
+    for (const Guest& guest : guests_) {
+      const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
+      entries.push_back({guest.fd.get(), events, 0});
+    }
+    poll(entries.data(), entries.size(), static_cast<int>(kLookAround.count()));
+  }
+
+  void accept_from(const Listener* listener, bool local) {
+    while (guests_.size() < 2 * connected_.size() + 16) {
+      UniqueFd fd(accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!fd) return;
+      if (local && !same_user(fd.get())) continue;
+      guests_.push_back({std::move(fd), Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
+                         std::chrono::steady_clock::now() + kGuestTime, local});
+    }
+  }
+
+  void serve_guests() {
+    for (auto guest = guests_.begin(); guest != guests_.end();) {
+      bool stays = serve(&*guest) && std::chrono::steady_clock::now() < guest->deadline;
+      if (stays && guest->handshake.done()) {
+        const auto rank = static_cast<size_t>(guest->handshake.peer_rank());
+        const bool expected = rank > static_cast<size_t>(task_.rank) && rank < connected_.size() &&
+                              !connected_[rank] && task_.peers[rank].local == guest->local;
+        if (expected) connected_[rank] = std::move(guest->fd);
+        stays = false;
+      } else if (!stays) {
+        RUEDA_INFO("bootstrap", "sent a connection away: {}", guest->handshake.status().to_string());
+      }
+      guest = stays ? std::next(guest) : guests_.erase(guest);
+    }
+  }
+
+  const MeshTask& task_;
+  const rendezvous::JobKey& key_;
+  std::vector<UniqueFd>& connected_;
+  std::list<Guest> guests_;
+  Deadline next_look_ = std::chrono::steady_clock::now() + kLookAround;
+};
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key) {
+  std::vector<UniqueFd> connected(task.peers.size());
+  for (Rank rank = 0; rank < task.rank; ++rank) {
+    RUEDA_ASSIGN_OR_RETURN(connected[static_cast<size_t>(rank)], connect_to(task, rank, key));
+  }
+  RUEDA_RETURN_IF_ERROR(Reception(task, key, &connected).run());
+  return connected;
+}
+
+}  // namespace rueda::bootstrap

@@ -1,0 +1,341 @@
+#include "runtime/bootstrap/world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "collectives/base/log.h"
+#include "collectives/transport/frame.h"
+#include "collectives/transport/ring_link.h"
+#include "collectives/transport/tcp_link.h"
+#include "proto/messages.h"
+#include "proto/store_codec.h"
+#include "runtime/bootstrap/mesh.h"
+#include "runtime/bootstrap/sockets.h"
+
+namespace rueda::bootstrap {
+namespace {
+
+using transport::Arena;
+using transport::ArenaLayout;
+
+constexpr uint32_t kVersion = 1;
+
+// What the steps of joining know of each other.
+struct Joining {
+  const JoinOptions& options;
+  rendezvous::Store* store;
+  const rendezvous::JobKey* key;
+  Deadline deadline;
+  std::vector<wire::PlaceInfo> places = {};
+  std::vector<bool> local = {};  // by rank: memory can be shared with it
+
+  std::string key_of(const char* what, Rank rank) const {
+    return "e" + std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
+  }
+  std::chrono::nanoseconds left() const { return deadline - std::chrono::steady_clock::now(); }
+};
+
+ArenaLayout layout_of(const Config& config, Rank local_size) {
+  ArenaLayout layout;
+  layout.local_size = local_size;
+  layout.chunk_bytes = static_cast<size_t>(config.chunk_bytes);
+  layout.windows = static_cast<size_t>(config.windows);
+  return layout;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string name_of(const wire::PlaceInfo& place) {
+  return "rank " + std::to_string(place.rank) + " (pid " + std::to_string(place.pid) + " on " + place.host_name + ")";
+}
+
+// What all ranks must have in common, as text that an error can show.
+std::string agreement(const Config& config) {
+  return "version=" + std::to_string(kVersion) + "\n" + agreed_settings(config);
+}
+
+Status exchange_places(Joining* joining, const std::string& unix_address) {
+  const Place& place = joining->options.place;
+  wire::PlaceInfo mine;
+  mine.version = kVersion;
+  mine.rank = place.rank;
+  mine.size = place.size;
+  mine.pid = getpid();
+  mine.host_name = host_name();
+  mine.host_id = host_identity(joining->options.config.host_id);
+  mine.unix_address = unix_address;
+  mine.agreed_settings = agreement(joining->options.config);
+  mine.layout_hash = std::to_string(layout_of(joining->options.config, 1).hash()) + "/" +
+                     std::to_string(sizeof(transport::FrameHeader));
+  RUEDA_RETURN_IF_ERROR(joining->store->set(joining->key_of("place", place.rank), wire::encode(mine)));
+  for (Rank rank = 0; rank < place.size; ++rank) {
+    auto text = joining->store->get(joining->key_of("place", rank), joining->left());
+    if (!text.ok()) {
+      if (text.status().code() != Code::kDeadlineExceeded) return text.status();
+      return deadline_exceeded("rank " + std::to_string(rank) + " has not called init after " +
+                               std::to_string(joining->options.config.start_timeout_seconds) +
+                               " s (RUEDA_START_TIMEOUT)");
+    }
+    wire::PlaceInfo info;
+    RUEDA_RETURN_IF_ERROR(wire::decode(text.value(), &info));
+    if (info.version != kVersion || info.rank != rank || info.size != place.size ||
+        info.layout_hash != mine.layout_hash) {
+      return failed_precondition(name_of(info) + " runs another version of rueda than " + name_of(mine));
+    }
+    if (info.agreed_settings != mine.agreed_settings) {
+      return failed_precondition("settings differ: " + name_of(info) + " has\n" + info.agreed_settings +
+                                 "but " + name_of(mine) + " has\n" + mine.agreed_settings +
+                                 "set them alike on all ranks");
+    }
+    joining->places.push_back(std::move(info));
+  }
+  const std::string& host = joining->places[static_cast<size_t>(place.rank)].host_id;
+  for (const auto& info : joining->places) {
+    joining->local.push_back(joining->options.config.transport == "auto" && info.host_id == host);
+  }
+  return {};
+}
+
+// Local and cross ranks from the hosts' identities, not from variables that somebody else sets.
+void count_hosts(const std::vector<wire::PlaceInfo>& places, World* world) {
+  std::vector<std::string> hosts;  // in order of their first rank
+  std::vector<Rank> sizes;
+  std::vector<size_t> host_of;
+  std::vector<Rank> local_rank;
+  for (const auto& place : places) {
+    auto it = std::find(hosts.begin(), hosts.end(), place.host_id);
+    if (it == hosts.end()) {
+      it = hosts.insert(hosts.end(), place.host_id);
+      sizes.push_back(0);
+    }
+    host_of.push_back(static_cast<size_t>(it - hosts.begin()));
+    local_rank.push_back(sizes[host_of.back()]++);
+  }
+  const auto me = static_cast<size_t>(world->rank);
+  world->local_rank = local_rank[me];
+  world->local_size = sizes[host_of[me]];
+  world->cross_size = 0;
+  for (size_t host = 0; host < hosts.size(); ++host) {
+    if (sizes[host] <= world->local_rank) continue;  // no rank of this local rank there
+    if (host < host_of[me]) ++world->cross_rank;
+    ++world->cross_size;
+  }
+  world->homogeneous = std::set<Rank>(sizes.begin(), sizes.end()).size() == 1;
+}
+
+Result<Listener> publish_tcp(Joining* joining) {
+  const std::string& host = joining->options.config.tcp_address;
+  RUEDA_ASSIGN_OR_RETURN(Listener listener, listen_tcp(host.empty() ? "127.0.0.1" : host, 1024));
+  RUEDA_RETURN_IF_ERROR(
+      joining->store->set(joining->key_of("tcp", joining->options.place.rank), listener.address));
+  for (Rank rank = 0; rank < joining->options.place.size; ++rank) {
+    if (joining->local[static_cast<size_t>(rank)]) continue;
+    RUEDA_ASSIGN_OR_RETURN(joining->places[static_cast<size_t>(rank)].tcp_address,
+                           joining->store->get(joining->key_of("tcp", rank), joining->left()));
+  }
+  return listener;
+}
+
+Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix_listener) {
+  // Every rank opens its port if any two ranks are on different hosts: each sees that alike.
+  const bool all_local = std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
+  Listener tcp;
+  if (!all_local) {
+    RUEDA_ASSIGN_OR_RETURN(tcp, publish_tcp(joining));
+  }
+  MeshTask task;
+  task.rank = joining->options.place.rank;
+  task.epoch = joining->options.epoch;
+  task.job_id = joining->options.place.job_id;
+  task.unix_listener = &unix_listener;
+  task.tcp_listener = all_local ? nullptr : &tcp;
+  task.deadline = joining->deadline;
+  for (size_t rank = 0; rank < joining->places.size(); ++rank) {
+    const bool local = joining->local[rank];
+    task.peers.push_back({local, local ? joining->places[rank].unix_address : joining->places[rank].tcp_address});
+    task.names.push_back(name_of(joining->places[rank]));
+  }
+  task.alive = [joining](Rank rank) {
+    return joining->store->get(joining->key_of("place", rank), std::chrono::seconds(1)).status();
+  };
+  return connect_mesh(task, *joining->key);
+}
+
+// What a shared-memory link keeps alive besides its arenas.
+struct LocalPeer {
+  std::shared_ptr<Arena> mine;
+  std::shared_ptr<Arena> theirs;
+  GuardedFd doorbell;
+};
+
+Status make_doorbell(World* world, const std::shared_ptr<Arena>& arena) {
+  if (arena == nullptr) world->private_word = std::make_unique<transport::SleepWord>();
+  RUEDA_ASSIGN_OR_RETURN(transport::Doorbell bell, transport::Doorbell::create(arena == nullptr
+                                                                                  ? world->private_word.get()
+                                                                                  : arena->sleep_word()));
+  world->doorbell = std::make_unique<transport::Doorbell>(std::move(bell));
+  RUEDA_ASSIGN_OR_RETURN(transport::EventLoop loop, transport::EventLoop::create());
+  world->loop = std::make_unique<transport::EventLoop>(std::move(loop));
+  return world->loop->add(world->doorbell->fd(), nullptr);
+}
+
+Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world) {
+  const auto size = static_cast<size_t>(world->size);
+  const auto me = static_cast<size_t>(world->rank);
+  // Ranks this one shares memory with, itself included, and their order among themselves.
+  std::vector<Rank> slot(size, -1);
+  Rank sharing = 0;
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (rank == me || joining->local[rank]) slot[rank] = sharing++;
+  }
+  std::shared_ptr<Arena> arena;
+  const ArenaLayout layout = layout_of(joining->options.config, sharing);
+  if (sharing > 1) {
+    RUEDA_ASSIGN_OR_RETURN(arena, Arena::create(layout, slot[me], world->epoch));
+  }
+  RUEDA_RETURN_IF_ERROR(make_doorbell(world, arena));
+  world->arenas.resize(size);
+  world->ringers.resize(size);
+  world->arenas[me] = arena;
+  world->ringers[me] = world->doorbell->ringer();
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (rank != me && joining->local[rank]) {
+      RUEDA_RETURN_IF_ERROR(send_fds(sockets[rank].get(), {arena->fd(), world->doorbell->fd()}));
+    }
+  }
+  std::vector<transport::Messenger::Peer> peers(size);
+  for (size_t rank = 0; rank < size; ++rank) {
+    peers[rank].name = world->names[rank];
+    if (rank == me) continue;
+    if (!joining->local[rank]) {
+      peers[rank].link = std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
+      continue;
+    }
+    auto fds = receive_fds(sockets[rank].get(), 2, joining->deadline);
+    if (!fds.ok()) return {fds.status().code(), world->names[rank] + ": " + fds.status().message()};
+    auto peer = std::make_shared<LocalPeer>();
+    peer->mine = arena;
+    peer->doorbell = GuardedFd(std::move(fds.value()[1]));
+    auto attached = Arena::attach(std::move(fds.value()[0]), layout, slot[rank], world->epoch);
+    if (!attached.ok()) return {attached.status().code(), world->names[rank] + ": " + attached.status().message()};
+    peer->theirs = attached.value();
+    world->arenas[rank] = peer->theirs;
+    world->ringers[rank] = {peer->doorbell.get(), peer->theirs->sleep_word()};
+    const auto outgoing = arena->ring_to(slot[rank]);
+    const auto incoming = peer->theirs->ring_to(slot[me]);
+    peers[rank].link = std::make_unique<transport::RingLink>("shm", outgoing, incoming, world->ringers[rank],
+                                                             std::move(sockets[rank]), world->loop.get(), peer);
+  }
+  world->transport = std::make_unique<transport::Messenger>(world->rank, world->epoch, std::move(peers),
+                                                            world->loop.get(), world->doorbell.get());
+  return {};
+}
+
+}  // namespace
+
+communicator::NativeGroup World::everyone() const {
+  communicator::NativeGroup group;
+  group.transport = transport.get();
+  for (Rank member = 0; member < size; ++member) group.members.push_back(member);
+  const bool all_shared =
+      size > 1 && std::all_of(arenas.begin(), arenas.end(), [](const auto& arena) { return arena != nullptr; });
+  if (all_shared) {
+    group.arenas = arenas;
+    group.ringers = ringers;
+  }
+  return group;
+}
+
+Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
+                                          const rendezvous::JobKey* key) {
+  auto world = std::make_unique<World>();
+  world->rank = options.place.rank;
+  world->size = options.place.size;
+  world->epoch = options.epoch;
+  const auto timeout = std::chrono::duration<double>(options.config.start_timeout_seconds);
+  Joining joining{options, store, key,
+                  std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)};
+  if (world->size == 1) {
+    world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
+    joining.local = {true};
+    RUEDA_RETURN_IF_ERROR(build_links(&joining, std::vector<UniqueFd>(1), world.get()));
+    return world;
+  }
+  RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
+  RUEDA_RETURN_IF_ERROR(exchange_places(&joining, listener.address));
+  for (const auto& place : joining.places) world->names.push_back(name_of(place));
+  count_hosts(joining.places, world.get());
+  RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
+  RUEDA_RETURN_IF_ERROR(build_links(&joining, std::move(sockets), world.get()));
+  RUEDA_DEBUG("bootstrap", "joined epoch {} as {} of {} ({} on this host), place from {}", world->epoch,
+              world->names[static_cast<size_t>(world->rank)], world->size, world->local_size, options.place.source);
+  return world;
+}
+
+Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64_t epoch) {
+  constexpr size_t kRingBytes = 64 << 10;
+  const auto count = static_cast<size_t>(size);
+  std::vector<std::unique_ptr<World>> worlds;
+  for (Rank rank = 0; rank < size; ++rank) {
+    auto world = std::make_unique<World>();
+    world->rank = world->local_rank = rank;
+    world->size = world->local_size = size;
+    world->epoch = epoch;
+    for (Rank peer = 0; peer < size; ++peer) {
+      world->names.push_back("rank " + std::to_string(peer) + " (thread of pid " + std::to_string(getpid()) + ")");
+    }
+    RUEDA_RETURN_IF_ERROR(make_doorbell(world.get(), nullptr));
+    worlds.push_back(std::move(world));
+  }
+  // One ring for every ordered pair. The worlds die in any order, so everything a ring or a ringer touches is shared.
+  struct alignas(128) Line {
+    std::byte bytes[128];
+  };
+  struct Shared {
+    std::vector<Line> memory;
+    std::vector<std::shared_ptr<transport::SleepWord>> words;
+    std::vector<UniqueFd> doorbells;
+  };
+  const size_t lines = (transport::ByteRing::bytes_for(kRingBytes) + sizeof(Line) - 1) / sizeof(Line);
+  auto shared = std::make_shared<Shared>();
+  shared->memory.resize(lines * count * count);
+  for (const auto& world : worlds) {
+    shared->words.emplace_back(std::move(world->private_word));
+    shared->doorbells.emplace_back(dup(world->doorbell->fd()));
+  }
+  const auto ring = [&](size_t from, size_t to) {
+    return transport::ByteRing(shared->memory[(from * count + to) * lines].bytes, kRingBytes);
+  };
+  std::vector<std::vector<UniqueFd>> life(count);
+  for (auto& row : life) row.resize(count);
+  for (size_t a = 0; a < count; ++a) {
+    for (size_t b = a + 1; b < count; ++b) {
+      RUEDA_RETURN_IF_ERROR(make_pair(&life[a][b], &life[b][a]));
+    }
+  }
+  for (size_t me = 0; me < count; ++me) {
+    std::vector<transport::Messenger::Peer> peers(count);
+    World& world = *worlds[me];
+    world.arenas.resize(count);
+    for (size_t peer = 0; peer < count; ++peer) {
+      world.ringers.push_back({shared->doorbells[peer].get(), shared->words[peer].get()});
+      peers[peer].name = world.names[peer];
+      if (peer == me) continue;
+      peers[peer].link = std::make_unique<transport::RingLink>("inproc", ring(me, peer), ring(peer, me),
+                                                               world.ringers[peer], std::move(life[me][peer]),
+                                                               world.loop.get(), shared);
+    }
+    world.transport = std::make_unique<transport::Messenger>(world.rank, epoch, std::move(peers), world.loop.get(),
+                                                             world.doorbell.get());
+    world.keep_alive = shared;
+  }
+  return worlds;
+}
+
+}  // namespace rueda::bootstrap

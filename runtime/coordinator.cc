@@ -1,0 +1,397 @@
+#include "runtime/coordinator.h"
+
+#include <algorithm>
+
+#include "collectives/base/log.h"
+#include "proto/negotiation_codec.h"
+
+namespace rueda::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string with_title(const Work& work, const Status& status) {
+  if (status.message().find(work.title()) != std::string::npos) return status.message();
+  return work.title() + ": " + status.message();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
+                         Timeline timeline, Counters* counters)
+    : config_(config),
+      world_(world),
+      queue_(std::move(queue)),
+      timeline_(std::move(timeline)),
+      counters_(counters),
+      communicator_(world->everyone()),
+      runner_(&communicator_, &timeline_, [this](Submission& s, const Status& status) { finish(s, status); }),
+      cache_(static_cast<size_t>(config.cache_capacity)) {
+  if (is_root()) root_ = std::make_unique<negotiation::Root>(config_, world_->epoch, world_->names, &cache_);
+  transport::TransportEvents events;
+  events.on_control = [this](Rank peer, std::string_view message) { handle_control(peer, message); };
+  events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
+  events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
+  world_->transport->set_events(std::move(events));
+}
+
+void Coordinator::request_shutdown() {
+  shutdown_requested_.store(true, std::memory_order_release);
+  queue_->wake();
+}
+
+void Coordinator::run() {
+  while (!ended()) {
+    if (step()) continue;
+    world_->doorbell->arm();
+    if (step()) {
+      world_->doorbell->disarm();
+      continue;
+    }
+    world_->transport->park(nap());
+  }
+}
+
+bool Coordinator::step() {
+  if (state_ == State::kEnded) return false;
+  bool moved = take_submissions();
+  if (state_ != State::kBroken) {
+    moved |= world_->transport->progress();
+    moved |= check_stalls();
+    moved |= publish_responses();
+    moved |= runner_.advance();
+    moved |= advance_point_to_point();
+    if (!runner_.failure().ok()) break_down(runner_.failure());
+  }
+  if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
+  if (moved) count();
+  return moved;
+}
+
+// How long there is nothing to do unless somebody rings.
+std::chrono::nanoseconds Coordinator::nap() const {
+  std::optional<Time> deadline;
+  if (root_ != nullptr) deadline = root_->next_deadline();
+  if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline)) deadline = leave_deadline_;
+  if (!deadline) return std::chrono::nanoseconds(-1);
+  return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
+}
+
+// ---- submissions ----------------------------------------------------------------------------------------------------
+
+bool Coordinator::take_submissions() {
+  std::vector<Submission> submissions = queue_->drain();
+  wire::RequestList list;
+  for (Submission& submission : submissions) {
+    if (state_ == State::kBroken) {
+      finish(submission, verdict_);
+      continue;
+    }
+    const wire::Request& request = submission.request;
+    if (request.kind == CollectiveKind::kSend || request.kind == CollectiveKind::kRecv) {
+      start_point_to_point(std::move(submission));
+      continue;
+    }
+    if (root_left_) {
+      finish(submission, cancelled(world_->names[kRoot] + " has been shut down: no operation can be agreed any more"));
+      continue;
+    }
+    const auto slot = cache_.find(request);
+    if (slot) {
+      list.cached.push_back(*slot);
+      counters_->cached_tensors.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      list.requests.push_back(request);
+    }
+    const auto company = has_company_.find(request.name);
+    if (company != has_company_.end() && company->second && submission.work->mark_holdable()) {
+      list.wanted.push_back(request.name);
+    }
+    const std::string name = request.name;
+    pending_[name] = {std::move(submission), Clock::now()};
+  }
+  // Threads that began to wait for a tensor which the root may hold back.
+  for (auto& [name, pending] : pending_) {
+    if (pending.wanted_told || !pending.submission.work->wanted()) continue;
+    const auto company = has_company_.find(name);
+    if (company == has_company_.end() || !company->second) continue;
+    pending.wanted_told = true;
+    if (std::find(list.wanted.begin(), list.wanted.end(), name) == list.wanted.end()) list.wanted.push_back(name);
+  }
+  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return !submissions.empty();
+  send_requests(std::move(list));
+  return true;
+}
+
+void Coordinator::send_requests(wire::RequestList list) {
+  list.epoch = world_->epoch;
+  if (root_ == nullptr) {
+    if (!root_left_) world_->transport->send_control(kRoot, wire::encode(list));
+    return;
+  }
+  const Status status = root_->on_requests(kRoot, list, Clock::now());
+  if (!status.ok()) break_down(status);
+}
+
+void Coordinator::start_point_to_point(Submission submission) {
+  const wire::Request& r = submission.request;
+  const size_t bytes = static_cast<size_t>(element_count(r.shape)) * size_of(r.dtype);
+  const transport::Tag tag = transport::kRendezvousTag | submission.tag;
+  const auto meta = static_cast<uint16_t>(r.dtype);
+  PointToPoint move;
+  if (r.kind == CollectiveKind::kSend) {
+    move.transfer = world_->transport->send(submission.peer, tag, {submission.in, bytes}, meta);
+  } else {
+    submission.work->set_output(submission.out, r.shape, r.dtype, {});
+    move.transfer = world_->transport->recv(submission.peer, tag, {submission.out, bytes}, meta);
+  }
+  move.submission = std::move(submission);
+  point_to_point_.push_back(std::move(move));
+}
+
+bool Coordinator::advance_point_to_point() {
+  bool moved = false;
+  for (auto it = point_to_point_.begin(); it != point_to_point_.end();) {
+    if (!it->transfer->done) {
+      ++it;
+      continue;
+    }
+    PointToPoint ended = std::move(*it);
+    it = point_to_point_.erase(it);
+    finish(ended.submission, ended.transfer->status);
+    moved = true;
+  }
+  return moved;
+}
+
+// ---- agreement ------------------------------------------------------------------------------------------------------
+
+void Coordinator::handle_control(Rank peer, std::string_view message) {
+  Status status;
+  if (root_ != nullptr) {
+    wire::RequestList list;
+    status = wire::decode(message, &list);
+    if (status.ok() && list.epoch == world_->epoch) status = root_->on_requests(peer, list, Clock::now());
+    if (status.ok() && list.leaving) {
+      publish_responses();
+      wire::ResponseList answer;
+      answer.epoch = world_->epoch;
+      answer.left = true;
+      world_->transport->send_control(peer, wire::encode(answer));
+    }
+  } else if (peer == kRoot) {
+    wire::ResponseList list;
+    status = wire::decode(message, &list);
+    if (status.ok() && list.epoch == world_->epoch) handle_responses(list);
+  }
+  if (!status.ok()) {
+    break_down({status.code(), "damaged message from " + world_->names[static_cast<size_t>(peer)] + ": " +
+                                   status.message()});
+  }
+}
+
+// The root: what was decided goes to all ranks, itself included.
+bool Coordinator::publish_responses() {
+  if (root_ == nullptr || state_ == State::kBroken) return false;
+  const auto list = root_->take_responses(Clock::now());
+  if (!list) return false;
+  const std::string message = wire::encode(*list);
+  for (Rank peer = 0; peer < world_->size; ++peer) {
+    if (peer != kRoot) world_->transport->send_control(peer, message);
+  }
+  handle_responses(*list);
+  return true;
+}
+
+void Coordinator::handle_responses(const wire::ResponseList& list) {
+  for (const wire::Response& response : list.responses) {
+    handle_response(response);
+    if (state_ == State::kBroken) return;
+  }
+  for (const wire::Stall& stall : list.stalls) handle_stall(stall);
+  if (list.left) root_has_left();
+}
+
+void Coordinator::handle_response(const wire::Response& response) {
+  std::vector<Pending> members;
+  for (const wire::ResponseEntry& entry : response.entries) {
+    std::string name = entry.name;
+    if (name.empty()) {
+      const negotiation::RequestPtr known = cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
+      if (known == nullptr) return break_down(internal_error("the root named a tensor that this rank does not know"));
+      name = known->name;
+    }
+    auto it = pending_.find(name);
+    if (it == pending_.end()) {
+      if (!response.error.empty()) continue;  // this rank did not wait for it
+      return break_down(internal_error("the root answered " + negotiation::title_of(name) + ", which this rank has not submitted"));
+    }
+    if (entry.cache_slot >= 0 && response.error.empty()) {
+      const auto slot = static_cast<uint32_t>(entry.cache_slot);
+      if (cache_.get(slot) == nullptr) {
+        cache_.put(slot, std::make_shared<const wire::Request>(it->second.submission.request));
+      }
+    }
+    has_company_[name] = response.entries.size() > 1 || !response.error.empty();
+    members.push_back(std::move(it->second));
+    pending_.erase(it);
+  }
+  if (!response.error.empty()) {
+    for (Pending& member : members) finish(member.submission, {response.error_code, response.error});
+  } else if (!members.empty()) {
+    runner_.start(response.kind, std::move(members), response.entries);
+  }
+}
+
+void Coordinator::handle_stall(const wire::Stall& stall) {
+  const auto it = pending_.find(stall.name);
+  if (it == pending_.end()) return;
+  std::string missing;
+  for (const Rank rank : stall.missing) {
+    if (rank < 0 || rank >= world_->size) continue;
+    missing += (missing.empty() ? "" : ", ") + world_->names[static_cast<size_t>(rank)];
+  }
+  it->second.submission.work->set_note("not yet submitted by " + missing);
+}
+
+bool Coordinator::check_stalls() {
+  if (root_ == nullptr) return false;
+  const auto reports = root_->check_stalls(Clock::now());
+  if (reports.empty()) return false;
+  wire::ResponseList list;
+  list.epoch = world_->epoch;
+  for (const auto& report : reports) {
+    if (!report.warning.empty()) RUEDA_WARN("coordinator", "{}", report.warning);
+    list.stalls.push_back(report.stall);
+  }
+  const std::string message = wire::encode(list);
+  for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, message);
+  handle_responses(list);
+  return true;
+}
+
+// ---- ends -----------------------------------------------------------------------------------------------------------
+
+void Coordinator::finish(Submission& submission, const Status& status) {
+  queue_->release(submission.request.name);
+  if (status.ok()) {
+    submission.work->complete({});
+  } else {
+    submission.work->complete({status.code(), with_title(*submission.work, status)});
+  }
+}
+
+void Coordinator::fail_pending(const Status& status) {
+  for (auto& [name, pending] : pending_) finish(pending.submission, status);
+  pending_.clear();
+}
+
+void Coordinator::root_has_left() {
+  if (root_left_) return;
+  root_left_ = true;
+  if (state_ == State::kLeaving) return;  // the answer to this rank's own leaving
+  fail_pending(cancelled(world_->names[kRoot] + " has been shut down: the operation cannot be agreed any more"));
+}
+
+void Coordinator::handle_peer_end(Rank peer, const Status& status) {
+  if (goodbye_said_) return;
+  if (!status.ok()) return break_down(status);
+  if (root_ != nullptr) {
+    root_->on_leave(peer);
+  } else if (peer == kRoot) {
+    root_has_left();
+  }
+}
+
+// The first verdict wins; everything that waits gets it, every peer is told, no memory is touched any more.
+void Coordinator::break_down(const Status& verdict) {
+  if (state_ == State::kBroken || state_ == State::kEnded) return;
+  state_ = State::kBroken;
+  verdict_ = verdict;
+  RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
+  world_->transport->abort(verdict_);
+  communicator_.abandon();
+  queue_->close(verdict_);
+  runner_.fail_all(verdict_);
+  for (PointToPoint& move : point_to_point_) finish(move.submission, verdict_);
+  point_to_point_.clear();
+  fail_pending(verdict_);
+}
+
+// Leaving in order, as far as it has come. True if it moved on.
+bool Coordinator::leave() {
+  if (state_ == State::kBroken) {
+    end();
+    return true;
+  }
+  bool moved = false;
+  if (state_ == State::kRunning) {
+    state_ = State::kLeaving;
+    leave_deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(config_.shutdown_timeout_seconds));
+    queue_->close(cancelled("rueda has been shut down on this rank"));
+    take_submissions();
+    if (root_ != nullptr) {
+      root_->on_leave(kRoot);
+      publish_responses();
+      wire::ResponseList farewell;
+      farewell.epoch = world_->epoch;
+      farewell.left = true;
+      for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, wire::encode(farewell));
+      root_left_ = true;
+    } else if (!root_left_) {
+      wire::RequestList list;
+      list.leaving = true;
+      send_requests(std::move(list));
+    }
+    moved = true;
+  }
+  const bool late = Clock::now() >= leave_deadline_;
+  if (!root_left_ && !late) return moved;
+  // Everything that all ranks had agreed on before has begun; the rest ends here.
+  if (!pending_.empty()) {
+    fail_pending(cancelled("rueda has been shut down on this rank before every rank had submitted it"));
+    moved = true;
+  }
+  if (!runner_.idle() && !late) return moved;
+  if (!goodbye_said_) {
+    goodbye_said_ = true;
+    for (PointToPoint& move : point_to_point_) {
+      finish(move.submission, cancelled("rueda has been shut down on this rank"));
+    }
+    point_to_point_.clear();
+    if (!runner_.idle()) {
+      break_down(deadline_exceeded(world_->names[static_cast<size_t>(world_->rank)] +
+                                   " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
+      end();
+      return true;
+    }
+    world_->transport->say_goodbye();
+    world_->transport->progress();
+    moved = true;
+  }
+  if (world_->transport->flushed() || late) {
+    end();
+    moved = true;
+  }
+  return moved;
+}
+
+void Coordinator::end() {
+  world_->transport->close(cancelled("rueda has been shut down on this rank"));
+  count();
+  state_ = State::kEnded;
+}
+
+void Coordinator::count() {
+  const auto set = [](std::atomic<int64_t>* counter, int64_t value) { counter->store(value, std::memory_order_relaxed); };
+  set(&counters_->batches, runner_.batches());
+  set(&counters_->tensors, runner_.tensors());
+  set(&counters_->fused_tensors, runner_.fused_tensors());
+  set(&counters_->control_messages, static_cast<int64_t>(world_->transport->control_messages_sent()));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.window_bytes()));
+  set(&counters_->shm_bytes, static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.window_bytes()));
+  set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
+}
+
+}  // namespace rueda::runtime

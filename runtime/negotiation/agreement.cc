@@ -1,0 +1,108 @@
+#include "runtime/negotiation/agreement.h"
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace rueda::negotiation {
+namespace {
+
+using wire::Request;
+
+// Groups the ranks by what they sent. Empty when all sent the same.
+std::string differing(const std::vector<RequestPtr>& by_rank, const std::function<std::string(const Request&)>& value) {
+  std::vector<std::pair<std::string, std::vector<Rank>>> groups;  // in order of their first rank
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const std::string text = value(*by_rank[rank]);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == text; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {text, {}});
+    it->second.push_back(static_cast<Rank>(rank));
+  }
+  if (groups.size() < 2) return "";
+  std::string text;
+  for (const auto& [sent, ranks] : groups) {
+    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + " sent " + sent;
+  }
+  return text;
+}
+
+std::string upper(const char* name) {
+  std::string text(name);
+  std::transform(text.begin(), text.end(), text.begin(), [](char c) { return static_cast<char>(std::toupper(c)); });
+  return text;
+}
+
+// What must be equal of the shape: all of it where the result has the input's shape, else all but the first extent.
+std::string shape_key(const Request& r) {
+  const bool rows_may_differ = r.kind == CollectiveKind::kAllgather || r.kind == CollectiveKind::kAlltoall;
+  Shape shape = r.shape;
+  if (rows_may_differ && !shape.empty()) shape[0] = -1;
+  return to_string(shape) + r.layout;
+}
+
+bool shapes_differ(const std::vector<RequestPtr>& by_rank) {
+  const std::string first = shape_key(*by_rank.front());
+  return std::any_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return shape_key(*r) != first; });
+}
+
+}  // namespace
+
+std::string title_of(const std::string& wire_name) {
+  const size_t dot = wire_name.find('.');
+  if (dot == std::string::npos) return "'" + wire_name + "'";
+  return wire_name.substr(0, dot) + " '" + wire_name.substr(dot + 1) + "'";
+}
+
+std::string title_of(const Request& request) { return title_of(request.name); }
+
+std::string name_ranks(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+Status check_agreement(const std::vector<RequestPtr>& by_rank) {
+  const RequestPtr& first = by_rank.front();
+  const bool same = std::all_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return r == first; });
+  const bool needs_rows = first->kind == CollectiveKind::kAllgather || first->kind == CollectiveKind::kAlltoall ||
+                          first->kind == CollectiveKind::kReducescatter;
+  if (same && !(needs_rows && first->shape.empty())) return {};
+  const std::string title = ": " + title_of(*first) + ": ";
+  const auto fail = [&](const std::string& what, const std::string& how) {
+    return failed_precondition(what + title + how + "; make all ranks submit the same");
+  };
+  const auto whole = [](const Request& r) { return describe(r.dtype, r.shape); };
+  std::string text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.dtype)); });
+  if (!text.empty()) return fail("Mismatched data types", differing(by_rank, whole));
+  text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.kind)); });
+  if (!text.empty()) return fail("Mismatched operations", text);
+  if (shapes_differ(by_rank)) {
+    return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes", differing(by_rank, whole));
+  }
+  text = differing(by_rank, [](const Request& r) {
+    return fmt::format("prescale_factor={} postscale_factor={}", r.prescale, r.postscale);
+  });
+  if (!text.empty()) return fail("Mismatched prescale and/or postscale factors", text);
+  text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.reduce_op)); });
+  if (!text.empty()) return fail("Mismatched reduction operation", text);
+  if (needs_rows && first->shape.empty()) {
+    return failed_precondition("Mismatched shapes" + title + std::string(name_of(first->kind)) +
+                               " of a rank-zero tensor is not possible; give it one dimension at least");
+  }
+  text = differing(by_rank, [](const Request& r) { return "root rank " + std::to_string(r.root); });
+  if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
+  text = differing(by_rank, [](const Request& r) {
+    return r.device < 0 ? std::string("a CPU tensor") : "a tensor on GPU " + std::to_string(r.device);
+  });
+  if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);
+  text = differing(by_rank, [](const Request& r) {
+    return r.group.empty() ? std::string("it outside a group")
+                           : fmt::format("it in group '{}' of {}", r.group, r.group_size);
+  });
+  if (!text.empty()) return fail("Mismatched groups", text);
+  return {};
+}
+
+}  // namespace rueda::negotiation

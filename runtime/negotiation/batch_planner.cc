@@ -1,0 +1,166 @@
+#include "runtime/negotiation/batch_planner.h"
+
+#include <algorithm>
+
+namespace rueda::negotiation {
+
+bool BatchPlanner::Group::open() const {
+  return std::find(states.begin(), states.end(), State::kReady) != states.end();
+}
+
+size_t BatchPlanner::Group::index(Slot slot) const {
+  return static_cast<size_t>(std::find(members.begin(), members.end(), slot) - members.begin());
+}
+
+void BatchPlanner::remember(const Batch& batch) {
+  for (const Slot slot : batch) {
+    if (last_sent_ && *last_sent_ != slot) successor_[*last_sent_] = slot;
+    last_sent_ = slot;
+  }
+}
+
+// The members that are ready go out, in the batch's fixed order.
+Batch BatchPlanner::send_ready(const GroupPtr& group) {
+  Batch batch;
+  for (size_t i = 0; i < group->members.size(); ++i) {
+    if (group->states[i] != State::kReady) continue;
+    group->states[i] = State::kSent;
+    batch.push_back(group->members[i]);
+  }
+  finish_round(group.get());
+  remember(batch);
+  track(group);
+  return batch;
+}
+
+void BatchPlanner::track(const GroupPtr& group) {
+  open_.erase(std::remove(open_.begin(), open_.end(), group), open_.end());
+  if (group->open()) open_.push_back(group);
+}
+
+void BatchPlanner::note_sent(const PlannedTensor& tensor) {
+  tensors_[tensor.slot] = tensor;
+  remember({tensor.slot});
+}
+
+void BatchPlanner::finish_round(Group* group) {
+  const bool all_sent = std::all_of(group->states.begin(), group->states.end(),
+                                    [](State state) { return state == State::kSent; });
+  if (all_sent) std::fill(group->states.begin(), group->states.end(), State::kAbsent);
+}
+
+// Cuts a batch in two for good: the members for which stays(index) holds, and the others.
+void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)>& stays) {
+  auto rest = std::make_shared<Group>();
+  rest->last_arrival = group->last_arrival;
+  auto kept = std::make_shared<Group>();
+  kept->last_arrival = group->last_arrival;
+  for (size_t i = 0; i < group->members.size(); ++i) {
+    Group& to = stays(i) ? *kept : *rest;
+    to.members.push_back(group->members[i]);
+    to.states.push_back(group->states[i]);
+  }
+  *group = *kept;
+  for (const Slot slot : rest->members) group_of_[slot] = rest;
+  finish_round(group.get());
+  finish_round(rest.get());
+  track(group);
+  track(rest);
+}
+
+BatchPlanner::GroupPtr BatchPlanner::form_group(const PlannedTensor& first) {
+  auto group = std::make_shared<Group>();
+  int64_t bytes = 0;
+  Slot slot = first.slot;
+  while (group->members.size() < tensors_.size() && group_of_.count(slot) == 0) {
+    const PlannedTensor& tensor = tensors_.at(slot);
+    const bool fits = tensor.fuse_key == first.fuse_key && bytes + tensor.bytes <= threshold_;
+    if (!group->members.empty() && (!fits || first.fuse_key.empty())) break;
+    group->members.push_back(slot);
+    group->states.push_back(State::kAbsent);
+    group_of_[slot] = group;
+    bytes += tensor.bytes;
+    const auto next = successor_.find(slot);
+    if (next == successor_.end()) break;
+    slot = next->second;
+  }
+  return group;
+}
+
+std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now) {
+  tensors_[tensor.slot] = tensor;
+  if (group_of_.count(tensor.slot) == 0) form_group(tensor);
+  GroupPtr group = group_of_.at(tensor.slot);
+  if (group->states[group->index(tensor.slot)] == State::kSent) {
+    // It comes again while others of its batch have not come at all: they do not belong together.
+    split(group, [&](size_t i) { return group->states[i] == State::kSent; });
+  }
+  group->states[group->index(tensor.slot)] = State::kReady;
+  group->last_arrival = now;
+  const bool complete = std::none_of(group->states.begin(), group->states.end(),
+                                     [](State state) { return state == State::kAbsent; });
+  if (complete) {
+    const bool on_time = std::none_of(group->states.begin(), group->states.end(),
+                                      [](State state) { return state == State::kSent; });
+    if (on_time) group->late_rounds = 0;
+    return {send_ready(group)};
+  }
+  if (hold_.count() == 0) return {send_ready(group)};
+  track(group);
+  return {};
+}
+
+std::vector<Batch> BatchPlanner::on_wanted(Slot slot, const std::function<bool(Slot)>& submitted) {
+  if (!holds(slot)) return {};
+  const GroupPtr group = group_of_.at(slot);
+  const auto comes = [&](size_t i) { return group->states[i] != State::kAbsent || submitted(group->members[i]); };
+  bool all_come = true;
+  std::vector<bool> stays;
+  for (size_t i = 0; i < group->members.size(); ++i) {
+    stays.push_back(comes(i));
+    all_come = all_come && stays.back();
+  }
+  if (all_come) return {};  // the others are slower, that is all
+  split(group, [&](size_t i) { return stays[i]; });
+  const bool complete = std::none_of(group->states.begin(), group->states.end(),
+                                     [](State state) { return state == State::kAbsent; });
+  if (!complete) return {};
+  return {send_ready(group)};
+}
+
+std::vector<Batch> BatchPlanner::on_time(Time now) {
+  std::vector<Batch> batches;
+  const std::vector<GroupPtr> open = open_;
+  for (const GroupPtr& group : open) {
+    if (group->last_arrival + hold_ > now) continue;
+    if (++group->late_rounds >= 2) {
+      split(group, [&](size_t i) { return group->states[i] != State::kAbsent; });
+      group->late_rounds = 0;
+    }
+    batches.push_back(send_ready(group));
+  }
+  return batches;
+}
+
+std::optional<Time> BatchPlanner::next_deadline() const {
+  std::optional<Time> earliest;
+  for (const GroupPtr& group : open_) {
+    const Time deadline = group->last_arrival + hold_;
+    if (!earliest || deadline < *earliest) earliest = deadline;
+  }
+  return earliest;
+}
+
+bool BatchPlanner::holds(Slot slot) const {
+  const auto it = group_of_.find(slot);
+  return it != group_of_.end() && it->second->states[it->second->index(slot)] == State::kReady;
+}
+
+std::vector<Batch> BatchPlanner::flush() {
+  std::vector<Batch> batches;
+  const std::vector<GroupPtr> open = open_;
+  for (const GroupPtr& group : open) batches.push_back(send_ready(group));
+  return batches;
+}
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,35 @@
+#include "runtime/negotiation/response_cache.h"
+
+namespace rueda::negotiation {
+
+bool ResponseCache::cacheable(const wire::Request& request) {
+  const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kBroadcast ||
+                           request.kind == CollectiveKind::kReducescatter;
+  return fixed_sizes && request.name.find(".noname.") == std::string::npos;
+}
+
+std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
+  const auto it = by_name_.find(request.name);
+  if (it == by_name_.end() || !(*by_slot_[it->second] == request)) return std::nullopt;
+  return it->second;
+}
+
+RequestPtr ResponseCache::get(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : nullptr; }
+
+std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
+  if (!cacheable(*request)) return std::nullopt;
+  if (const auto known = find(*request)) return known;
+  if (by_slot_.size() >= capacity_) return std::nullopt;
+  const auto slot = static_cast<uint32_t>(by_slot_.size());
+  put(slot, request);
+  return slot;
+}
+
+void ResponseCache::put(uint32_t slot, const RequestPtr& request) {
+  if (slot >= capacity_) return;
+  if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
+  by_slot_[slot] = request;
+  by_name_[request->name] = slot;
+}
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,249 @@
+#include "runtime/negotiation/root.h"
+
+#include <algorithm>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace rueda::negotiation {
+namespace {
+
+std::chrono::nanoseconds seconds(double value) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(value));
+}
+
+}  // namespace
+
+Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names, ResponseCache* cache)
+    : config_(config),
+      epoch_(epoch),
+      rank_names_(rank_names),
+      table_(std::move(rank_names)),
+      planner_(config.fusion_threshold_bytes, seconds(config.fusion_hold_seconds)),
+      cache_(cache) {}
+
+std::string Root::fuse_key(const wire::Request& r) const {
+  switch (r.kind) {
+    case CollectiveKind::kAllreduce:
+      return fmt::format("r{}:{}:{}:{}:{}", int(r.dtype), int(r.reduce_op), r.prescale, r.postscale, r.device);
+    case CollectiveKind::kAllgather: return fmt::format("g{}", r.device);
+    case CollectiveKind::kBroadcast: return fmt::format("b{}:{}", r.root, r.device);
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv: return "";
+  }
+  return "";
+}
+
+int64_t Root::bytes_of(const wire::Request& r) {
+  return r.kind == CollectiveKind::kBarrier ? 0 : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+}
+
+Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
+  for (const wire::Request& request : list.requests) {
+    RUEDA_RETURN_IF_ERROR(add(rank, std::make_shared<const wire::Request>(request), now));
+  }
+  for (const uint32_t slot : list.cached) {
+    RequestPtr request = cache_->get(slot);
+    if (request == nullptr) return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
+    RUEDA_RETURN_IF_ERROR(add(rank, request, now));
+  }
+  for (const std::string& name : list.wanted) {
+    wanted_[name].push_back(rank);
+    recheck_wants(name);
+  }
+  if (list.leaving) on_leave(rank);
+  return {};
+}
+
+Status Root::add(Rank rank, const RequestPtr& request, Time now) {
+  const std::string name = request->name;
+  if (auto decision = table_.add(rank, request, now)) {
+    decide(std::move(*decision), now);
+    recheck_wants(name);
+  }
+  return {};
+}
+
+void Root::on_leave(Rank rank) {
+  if (table_.has_left(rank)) return;
+  for (Decision& decision : table_.leave(rank)) decide(std::move(decision), Time{});
+  // What is held is ready on all ranks, the leaver included: it goes out before the leaver's answer.
+  for (const Batch& batch : planner_.flush()) add_batch(batch);
+}
+
+void Root::decide(Decision decision, Time now) {
+  const wire::Request& request = decision.request();
+  told_.erase(request.name);
+  if (!request.group.empty()) {
+    decide_group(std::move(decision));
+    return;
+  }
+  if (!decision.status.ok()) {
+    add_error(request, decision.status);
+    return;
+  }
+  const RequestPtr& mine = decision.by_rank.front();
+  const auto slot = cache_->find(*mine);
+  if (slot && name_of_.count(*slot) != 0) {
+    for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now)) add_batch(batch);
+    return;
+  }
+  fresh_.push_back(std::move(decision));
+}
+
+// The members of a grouped call go out together, or fail together: with the first error of any.
+void Root::decide_group(Decision decision) {
+  const std::string name = decision.request().group;
+  GroupProgress& group = groups_[name];
+  group.size = decision.request().group_size;
+  if (!decision.status.ok() && group.status.ok()) group.status = decision.status;
+  group.decisions.push_back(std::move(decision));
+  ++group.decided;
+  const bool complete = group.decided == group.size;
+  if (!group.status.ok()) {
+    for (const Decision& member : group.decisions) add_error(member.request(), group.status);
+    group.decisions.clear();
+  } else if (complete) {
+    for (Decision& member : group.decisions) fresh_.push_back(std::move(member));
+  }
+  if (complete) groups_.erase(name);
+}
+
+wire::ResponseEntry Root::entry_of(const Decision& decision) {
+  const RequestPtr& mine = decision.by_rank.front();
+  wire::ResponseEntry entry;
+  entry.name = mine->name;
+  if (const auto slot = cache_->assign(mine)) {
+    entry.cache_slot = *slot;
+    name_of_[*slot] = mine->name;
+    if (mine->group.empty()) planner_.note_sent({*slot, fuse_key(*mine), bytes_of(*mine)});
+  }
+  if (mine->kind == CollectiveKind::kAllgather) {
+    for (const RequestPtr& request : decision.by_rank) entry.first_dims.push_back(request->shape[0]);
+  }
+  if (mine->kind == CollectiveKind::kAlltoall) {
+    for (const RequestPtr& request : decision.by_rank) {
+      entry.splits.insert(entry.splits.end(), request->splits.begin(), request->splits.end());
+    }
+  }
+  return entry;
+}
+
+// Tensors outside learnt batches: neighbours that fit together go out together.
+void Root::release_fresh() {
+  std::string key;
+  int64_t bytes = 0;
+  for (const Decision& decision : fresh_) {
+    const wire::Request& request = decision.request();
+    const std::string this_key = fuse_key(request);
+    const int64_t this_bytes = bytes_of(request);
+    const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() && key == this_key &&
+                       bytes + this_bytes <= config_.fusion_threshold_bytes;
+    if (!joins) {
+      wire::Response response;
+      response.kind = request.kind;
+      responses_.push_back(std::move(response));
+      bytes = 0;
+    }
+    key = this_key;
+    bytes += this_bytes;
+    wanted_.erase(request.name);
+    responses_.back().entries.push_back(entry_of(decision));
+  }
+  fresh_.clear();
+}
+
+void Root::add_batch(const Batch& batch) {
+  wire::Response response;
+  for (const Slot slot : batch) {
+    const std::string& name = name_of_.at(slot);
+    response.kind = cache_->get(slot)->kind;
+    response.entries.emplace_back().cache_slot = slot;  // the number says it all
+    wanted_.erase(name);
+  }
+  responses_.push_back(std::move(response));
+}
+
+void Root::add_error(const wire::Request& request, const Status& status) {
+  wanted_.erase(request.name);
+  wire::Response response;
+  response.kind = request.kind;
+  response.error = status.message();
+  response.error_code = status.code();
+  response.entries.emplace_back().name = request.name;
+  responses_.push_back(std::move(response));
+}
+
+// A thread is blocked on a tensor that the planner may hold back for the sake of others that this rank never submits.
+void Root::recheck_wants(const std::string& name) {
+  const auto wants = wanted_.find(name);
+  if (wants == wanted_.end()) return;
+  const auto slot = std::find_if(name_of_.begin(), name_of_.end(), [&](const auto& known) {
+    return known.second == name && planner_.holds(known.first);
+  });
+  if (slot == name_of_.end()) return;
+  const std::vector<Rank> ranks = wants->second;
+  for (const Rank rank : ranks) {
+    const auto submitted = [&](Slot other) { return table_.submitted(rank, name_of_.at(other)); };
+    for (const Batch& batch : planner_.on_wanted(slot->first, submitted)) add_batch(batch);
+    if (!planner_.holds(slot->first)) break;
+  }
+}
+
+std::optional<wire::ResponseList> Root::take_responses(Time now) {
+  for (const Batch& batch : planner_.on_time(now)) add_batch(batch);
+  release_fresh();
+  if (responses_.empty()) return std::nullopt;
+  wire::ResponseList list;
+  list.epoch = epoch_;
+  list.responses.swap(responses_);
+  return list;
+}
+
+std::optional<Time> Root::next_deadline() const {
+  std::optional<Time> deadline = planner_.next_deadline();
+  if (!table_.empty() && (!deadline || next_stall_check_ < *deadline)) deadline = next_stall_check_;
+  return deadline;
+}
+
+std::vector<Root::Report> Root::check_stalls(Time now) {
+  std::vector<Report> reports;
+  if (table_.empty() || now < next_stall_check_) return reports;
+  const double stall = config_.stall_check_seconds;
+  // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after the stall time.
+  const double tell = stall > 0 ? std::min(1.0, stall) : 1.0;
+  double period = tell;
+  if (config_.stall_shutdown_seconds > 0) period = std::min(period, config_.stall_shutdown_seconds);
+  next_stall_check_ = now + seconds(period);
+  for (const Waiting& waiting : table_.waiting()) {
+    const double age = std::chrono::duration<double>(now - waiting.since).count();
+    std::string missing;
+    for (const Rank rank : waiting.missing) {
+      missing += (missing.empty() ? "" : ", ") + rank_names_[static_cast<size_t>(rank)];
+    }
+    if (config_.stall_shutdown_seconds > 0 && age >= config_.stall_shutdown_seconds) {
+      const Status status = deadline_exceeded(fmt::format(
+          "{} was submitted by {} but not by {} for {:.0f} s (RUEDA_STALL_SHUTDOWN_TIME_SECONDS)",
+          title_of(waiting.name), name_ranks(waiting.ready), missing, age));
+      if (auto decision = table_.fail(waiting.name, status)) decide(std::move(*decision), now);
+      continue;
+    }
+    Told& told = told_[waiting.name];
+    Report report;
+    report.stall = {waiting.name, {waiting.missing.begin(), waiting.missing.end()}, age};
+    if (stall > 0 && age >= std::max(stall, told.next_warning)) {
+      told.next_warning = 2 * age;
+      report.warning = fmt::format("stalled: {} was submitted by {} {:.0f} s ago, still missing: {}",
+                                   title_of(waiting.name), name_ranks(waiting.ready), age, missing);
+    } else if (told.ranks || age < tell) {
+      continue;
+    }
+    told.ranks = true;
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,86 @@
+// Root: the root rank's side of the agreement. Takes the ranks' request lists, gives one ordered response list for all.
+//
+//   ranks ---- RequestList (what became ready, by name or number) ---->  root: ReadinessTable, BatchPlanner
+//   ranks <--- ResponseList (batches and errors, one order for all) ---  root
+//
+// Event-driven: a list goes out when something was decided, never on a timer. Pure: time comes from outside, bytes and
+// ranks are the coordinator's. One thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/negotiation/batch_planner.h"
+#include "runtime/negotiation/readiness_table.h"
+#include "runtime/negotiation/response_cache.h"
+
+namespace rueda::negotiation {
+
+class Root {
+ public:
+  // cache: the root rank's own, filled by its coordinator from the responses like everybody's. Borrowed.
+  Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names, ResponseCache* cache);
+
+  // Status: the message was damaged (an unknown number); the sender has to be given up.
+  Status on_requests(Rank rank, const wire::RequestList& list, Time now);
+  // The rank is gone (in order). Idempotent.
+  void on_leave(Rank rank);
+
+  // What has been decided since the last call; empty: nothing to send. The same list goes to every rank.
+  std::optional<wire::ResponseList> take_responses(Time now);
+  // When take_responses or check_stalls may have something without a new message.
+  std::optional<Time> next_deadline() const;
+
+  struct Report {
+    std::string warning;  // for the log; empty: only the ranks are told
+    wire::Stall stall;
+  };
+  // Tensors that wait for long: told to the waiting ranks early, logged after the stall time (then at doubling
+  // intervals), failed after the shutdown time.
+  std::vector<Report> check_stalls(Time now);
+
+ private:
+  struct GroupProgress {
+    std::vector<Decision> decisions;  // ready, waiting for the others
+    uint32_t decided = 0;
+    uint32_t size = 0;
+    Status status;
+  };
+
+  Status add(Rank rank, const RequestPtr& request, Time now);
+  void decide(Decision decision, Time now);
+  void decide_group(Decision decision);
+  void release_fresh();
+  void add_batch(const Batch& batch);
+  void add_error(const wire::Request& request, const Status& status);
+  wire::ResponseEntry entry_of(const Decision& decision);
+  void recheck_wants(const std::string& name);
+  std::string fuse_key(const wire::Request& request) const;
+  static int64_t bytes_of(const wire::Request& request);
+
+  Config config_;
+  uint64_t epoch_;
+  std::vector<std::string> rank_names_;
+  ReadinessTable table_;
+  BatchPlanner planner_;
+  ResponseCache* cache_;
+  std::vector<wire::Response> responses_;
+  std::vector<Decision> fresh_;  // decided, not yet in a batch
+  std::map<std::string, GroupProgress> groups_;
+  std::map<Slot, std::string> name_of_;
+  // Names that threads are blocked on, by rank, until they go out.
+  std::unordered_map<std::string, std::vector<Rank>> wanted_;
+  struct Told {
+    bool ranks = false;
+    double next_warning = 0;
+  };
+  std::map<std::string, Told> told_;
+  Time next_stall_check_{};
+};
+
+}  // namespace rueda::negotiation

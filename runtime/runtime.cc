@@ -1,0 +1,196 @@
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <numeric>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "proto/limits.h"
+#include "runtime/negotiation/agreement.h"
+
+namespace rueda::runtime {
+namespace {
+
+constexpr uint32_t kMaxTag = 0x7fffffff;
+
+Status check_shape(const std::string& title, const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0) return invalid_argument(title + ": negative extent in shape " + to_string(shape));
+    if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 56)) {
+      return invalid_argument(title + ": shape " + to_string(shape) + " has too many elements");
+    }
+  }
+  return {};
+}
+
+// Equal parts where none are given; lengths and sum are checked.
+Status check_splits(const std::string& title, const Shape& shape, Rank size, std::vector<int64_t>* splits) {
+  if (shape.empty()) {
+    splits->assign(static_cast<size_t>(size), 0);  // refused when all ranks have agreed on it, as for the others
+    return {};
+  }
+  if (splits->empty()) {
+    if (shape[0] % size != 0) {
+      return invalid_argument(title + ": the first dimension (" + std::to_string(shape[0]) +
+                              ") is not divisible by the number of ranks (" + std::to_string(size) +
+                              "); give splits");
+    }
+    splits->assign(static_cast<size_t>(size), shape[0] / size);
+    return {};
+  }
+  if (splits->size() != static_cast<size_t>(size)) {
+    return invalid_argument(title + ": splits has " + std::to_string(splits->size()) + " entries, expected one for each of " +
+                            std::to_string(size) + " ranks");
+  }
+  if (std::any_of(splits->begin(), splits->end(), [](int64_t rows) { return rows < 0; })) {
+    return invalid_argument(title + ": negative entry in splits");
+  }
+  int64_t sum = 0;
+  for (const int64_t rows : *splits) {
+    if (__builtin_add_overflow(sum, rows, &sum) || sum > shape[0]) {
+      return invalid_argument(title + ": the sum of splits is greater than the first dimension (" +
+                              std::to_string(shape[0]) + ")");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config, std::unique_ptr<bootstrap::World> world) {
+  RUEDA_ASSIGN_OR_RETURN(Timeline timeline, Timeline::open(config.timeline, world->rank));
+  return std::unique_ptr<Runtime>(new Runtime(config, std::move(world), std::move(timeline)));
+}
+
+Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline)
+    : config_(config),
+      world_(std::move(world)),
+      queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
+      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_),
+      thread_([this] {
+#if defined(__x86_64__)
+        // The arithmetic of reductions must not depend on what the creating thread did to its modes.
+        _mm_setcsr(0x1f80);
+#endif
+        coordinator_.run();
+      }) {}
+
+Runtime::~Runtime() { shutdown(); }
+
+void Runtime::shutdown() {
+  if (!thread_.joinable()) return;
+  coordinator_.request_shutdown();
+  thread_.join();
+  queue_->detach();
+}
+
+std::string Runtime::number(CollectiveKind kind) {
+  const uint64_t n = unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
+  return "noname." + std::to_string(n);
+}
+
+Result<Submission> Runtime::prepare(Operation operation) {
+  const CollectiveKind kind = operation.kind;
+  const bool point_to_point = kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+  if (operation.name.empty()) {
+    operation.name = point_to_point ? std::to_string(operation.peer) + "." + std::to_string(operation.tag) : number(kind);
+  }
+  Submission submission;
+  wire::Request& request = submission.request;
+  request.name = std::string(name_of(kind)) + "." + operation.name;
+  const std::string title = negotiation::title_of(request.name);
+  if (request.name.size() > wire::kMaxNameBytes) {
+    return invalid_argument("the name of a tensor may have at most " + std::to_string(wire::kMaxNameBytes) + " bytes");
+  }
+  if (operation.shape.size() > wire::kMaxDims) {
+    return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) + " dimensions");
+  }
+  RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
+  if (kind == CollectiveKind::kBarrier) operation.shape = {};
+  const bool has_elements = kind != CollectiveKind::kBarrier && element_count(operation.shape) > 0;
+  if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
+    return invalid_argument(title + ": no input");
+  }
+  if (has_elements && kind == CollectiveKind::kRecv && operation.output == nullptr) {
+    return invalid_argument(title + ": no output");
+  }
+  if (kind == CollectiveKind::kReducescatter && operation.reduce_op != ReduceOp::kSum &&
+      operation.reduce_op != ReduceOp::kAverage) {
+    return invalid_argument(title + ": reducescatter only supports AVERAGE and SUM");
+  }
+  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
+    const auto scaling = communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
+                                                    operation.postscale, world_->size);
+    if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
+    request.reduce_op = operation.reduce_op;
+    request.prescale = operation.prescale;
+    request.postscale = operation.postscale;
+  }
+  if (kind == CollectiveKind::kBroadcast) {
+    if (operation.root < 0 || operation.root >= world_->size) {
+      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) + ", there are " +
+                              std::to_string(world_->size) + " ranks");
+    }
+    request.root = operation.root;
+  }
+  if (kind == CollectiveKind::kAlltoall) {
+    RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, world_->size, &operation.splits));
+    request.splits = std::move(operation.splits);
+  }
+  if (point_to_point && (operation.peer < 0 || operation.peer >= world_->size || operation.tag > kMaxTag)) {
+    return invalid_argument(title + ": no rank " + std::to_string(operation.peer) + ", or the tag is above " +
+                            std::to_string(kMaxTag));
+  }
+  request.kind = kind;
+  request.dtype = operation.dtype;
+  request.shape = std::move(operation.shape);
+  submission.in = operation.input;
+  submission.out = operation.output;
+  submission.peer = operation.peer;
+  submission.tag = operation.tag;
+  const std::weak_ptr<SubmissionQueue> queue = queue_;
+  submission.work = std::make_shared<Work>(title, [queue] {
+    if (const auto alive = queue.lock()) alive->wake();
+  });
+  return submission;
+}
+
+Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation> operations, bool group) {
+  std::vector<Submission> submissions;
+  std::vector<std::shared_ptr<Work>> works;
+  for (Operation& operation : operations) {
+    RUEDA_ASSIGN_OR_RETURN(Submission submission, prepare(std::move(operation)));
+    works.push_back(submission.work);
+    submissions.push_back(std::move(submission));
+  }
+  if (group && submissions.size() > 1) {
+    const std::string name = submissions.front().request.name;
+    for (Submission& submission : submissions) {
+      submission.request.group = name;
+      submission.request.group_size = static_cast<uint32_t>(submissions.size());
+    }
+  }
+  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  return works;
+}
+
+int64_t Runtime::counter(std::string_view name) const {
+  const std::pair<std::string_view, const std::atomic<int64_t>*> table[] = {
+      {"batches", &counters_.batches},
+      {"tensors", &counters_.tensors},
+      {"fused_tensors", &counters_.fused_tensors},
+      {"cached_tensors", &counters_.cached_tensors},
+      {"control_messages", &counters_.control_messages},
+      {"bytes_reduced", &counters_.bytes_reduced},
+      {"shm_bytes", &counters_.shm_bytes},
+      {"tcp_bytes", &counters_.tcp_bytes}};
+  for (const auto& [known, counter] : table) {
+    if (known == name) return counter->load(std::memory_order_relaxed);
+  }
+  return -1;
+}
+
+}  // namespace rueda::runtime

@@ -1,0 +1,63 @@
+// Runtime: one rank of one job, as its process sees it. Owns the world, the coordinator and its thread.
+//
+// Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order, within
+// config.shutdown_timeout_seconds; works outlive the runtime.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/bootstrap/world.h"
+#include "runtime/coordinator.h"
+
+namespace rueda::runtime {
+
+// One operation as the user asks for it. Memory is borrowed until the work ends.
+struct Operation {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  std::string name;                       // "": numbered by kind
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kAverage;
+  Shape shape;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;            // null: the work owns the result
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Rank root = 0;
+  Rank peer = 0;
+  uint32_t tag = 0;
+  std::vector<int64_t> splits;            // alltoall; empty: equal parts
+};
+
+class Runtime {
+ public:
+  static Result<std::unique_ptr<Runtime>> create(const Config& config, std::unique_ptr<bootstrap::World> world);
+  ~Runtime();
+
+  const bootstrap::World& world() const { return *world_; }
+  // All or none. group: they become ready together and are reduced as one.
+  Result<std::vector<std::shared_ptr<Work>>> submit(std::vector<Operation> operations, bool group);
+  // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
+  void shutdown();
+  // -1 for an unknown name.
+  int64_t counter(std::string_view name) const;
+
+ private:
+  Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline);
+  Result<Submission> prepare(Operation operation);
+  std::string number(CollectiveKind kind);
+
+  Config config_;
+  std::unique_ptr<bootstrap::World> world_;
+  Counters counters_;
+  std::shared_ptr<SubmissionQueue> queue_;
+  Coordinator coordinator_;
+  std::atomic<uint64_t> unnamed_[8] = {};  // by kind
+  std::thread thread_;
+};
+
+}  // namespace rueda::runtime

@@ -1,0 +1,82 @@
+#include "runtime/work.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <new>
+#include <optional>
+
+namespace rueda::runtime {
+namespace {
+
+long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG, value, timeout, nullptr,
+                 0);
+}
+
+}  // namespace
+
+Status Work::wait(std::chrono::nanoseconds timeout) {
+  if (!done()) {
+    wanted_.store(true, std::memory_order_seq_cst);
+    if (holdable_.load(std::memory_order_seq_cst) && wake_) wake_();
+  }
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
+  while (!done()) {
+    uint32_t expected = kPending;
+    state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
+    timespec left{};
+    if (deadline) {
+      const auto rest = std::max<std::chrono::nanoseconds>(*deadline - std::chrono::steady_clock::now(),
+                                                           std::chrono::nanoseconds(0));
+      left.tv_sec = rest.count() / 1'000'000'000;
+      left.tv_nsec = rest.count() % 1'000'000'000;
+    }
+    const long result = futex(&state_, FUTEX_WAIT, kAwaited, deadline ? &left : nullptr);
+    if (result == 0 || done()) continue;
+    if (errno == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
+    if (errno == ETIMEDOUT) {
+      const std::lock_guard<std::mutex> lock(note_mutex_);
+      return deadline_exceeded(title_ + " has not ended after " +
+                               std::to_string(std::chrono::duration<double>(timeout).count()) + " s: " +
+                               (note_.empty() ? "submitted here, not yet by every rank or still under way" : note_) +
+                               "; it goes on, wait again or shut down");
+    }
+  }
+  return status_;
+}
+
+std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype, std::vector<int64_t> received_rows) {
+  if (memory == nullptr) {
+    const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(dtype);
+    owned_.reset(static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64))));
+    memory = owned_.get();
+  }
+  output_ = memory;
+  output_shape_ = std::move(shape);
+  received_rows_ = std::move(received_rows);
+  return memory;
+}
+
+void Work::complete(Status status) {
+  if (done()) return;
+  status_ = std::move(status);
+  if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Work::set_note(std::string note) {
+  const std::lock_guard<std::mutex> lock(note_mutex_);
+  note_ = std::move(note);
+}
+
+bool Work::mark_holdable() {
+  holdable_.store(true, std::memory_order_seq_cst);
+  return wanted();
+}
+
+}  // namespace rueda::runtime
