@@ -153,18 +153,20 @@ namespace {
 
 bool always() { return true; }
 
+// Unused where the flags of the build already include the target.
+
 #if HWY_ARCH_X86
-bool has_sse4() {
+[[maybe_unused]] bool has_sse4() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
          __builtin_cpu_supports("sse4.2");
 }
-bool has_avx2() {
+[[maybe_unused]] bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx") && __builtin_cpu_supports("avx2") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
          __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
-bool has_avx512() {
+[[maybe_unused]] bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
