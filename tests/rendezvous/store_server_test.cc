@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <random>
@@ -38,6 +39,18 @@ struct RawClient {
     const ssize_t n = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return n < 0 ? 0 : static_cast<size_t>(n);
   }
+  // An empty reply (id 0) when the stream ended.
+  wire::StoreReply next_reply() {
+    wire::StoreReply reply;
+    std::string bytes(kFrameHeaderBytes, '\0');
+    if (recv(fd.get(), bytes.data(), bytes.size(), MSG_WAITALL) != ssize_t{kFrameHeaderBytes}) {
+      return reply;
+    }
+    bytes.resize(frame_length(bytes));
+    recv(fd.get(), bytes.data(), bytes.size(), MSG_WAITALL);
+    RUEDA_CHECK(wire::decode(bytes, &reply).ok(), "reply");
+    return reply;
+  }
   // Waits until the server has closed the stream.
   bool is_cut_off() {
     char sink[4096];
@@ -64,6 +77,24 @@ std::string request_frame(wire::StoreOp op, uint64_t id, const std::string& key,
 void check_serves(StoreClient& client, const std::string& key) {
   CHECK(client.set(key, "value").to_string() == "ok");
   CHECK(client.get(key, kLong).value() == "value");
+}
+
+// Writes `ask` again and again until the server takes no more, or kEndless times. Between refusals
+// another client is served, so the server has had its turns.
+constexpr size_t kEndless = 50'000;
+size_t asks_taken(RawClient& client, const std::string& ask, StoreClient& other) {
+  size_t asked = 0;
+  for (int refused = 0; refused < 20 && asked < kEndless;) {
+    const size_t pushed = client.push(ask);  // small frames go whole or not at all
+    if (pushed == ask.size()) {
+      ++asked;
+      refused = 0;
+    } else {
+      ++refused;
+      check_serves(other, "k" + std::to_string(asked) + "-" + std::to_string(refused));
+    }
+  }
+  return asked;
 }
 
 }  // namespace
@@ -150,6 +181,61 @@ TEST_CASE("a launcher that sends nonsense loses the client, not the other way ro
   CHECK(client.set("k", "v").code() == Code::kUnavailable);
 }
 
+TEST_CASE(
+    "a death ends the gets that already wait, whatever their key, but not the dead rank's own",
+    "[store]") {
+  SocketWorld world(1);
+  RawClient survivor(world.server(), 1);
+  RawClient dead(world.server(), 2);
+  for (RawClient* client : {&survivor, &dead}) {
+    // Requests are handled in order: once the hello is answered, the get waits.
+    client->push(request_frame(wire::StoreOp::kGet, 1, "e1/place/0", "", ~uint64_t{0}));
+    client->push(request_frame(wire::StoreOp::kHello, 2, ""));
+    CHECK(client->next_reply().id == 2);
+  }
+  world.mark_dead(2, "rank 2 was lost");
+  const wire::StoreReply told = survivor.next_reply();
+  CHECK(told.id == 1);
+  CHECK(told.code == Code::kUnavailable);
+  CHECK(told.message == "rank 2 was lost");
+  REQUIRE(world.client(0).set("e1/place/0", "address").ok());
+  CHECK(dead.next_reply().value == "address");
+  survivor.push(request_frame(wire::StoreOp::kHello, 3, ""));
+  CHECK(survivor.next_reply().id == 3);  // the get was answered once
+}
+
+TEST_CASE("answers reach the thread that asked, in whatever order they come", "[store]") {
+  const bool backwards = GENERATE(false, true);
+  constexpr size_t kThreads = 16;
+  auto [ours, theirs] = stream_pair();
+  StoreClient client(std::move(ours));
+  std::vector<std::future<std::string>> threads;
+  for (size_t i = 0; i < kThreads; ++i) {
+    threads.push_back(std::async(std::launch::async, [&client, i] {
+      const auto found = client.get(std::to_string(i), kLong);
+      return found.ok() ? found.value() : found.status().to_string();
+    }));
+  }
+  // The test is the launcher: it answers each get with its key once all have asked.
+  std::vector<wire::StoreRequest> requests(kThreads);
+  for (wire::StoreRequest& request : requests) {
+    std::string bytes(kFrameHeaderBytes, '\0');
+    REQUIRE(recv(theirs.get(), bytes.data(), bytes.size(), MSG_WAITALL) == 4);
+    bytes.resize(frame_length(bytes));
+    REQUIRE(recv(theirs.get(), bytes.data(), bytes.size(), MSG_WAITALL) > 0);
+    REQUIRE(wire::decode(bytes, &request).ok());
+  }
+  if (backwards) std::reverse(requests.begin(), requests.end());
+  for (const wire::StoreRequest& request : requests) {
+    wire::StoreReply reply;
+    reply.id = request.id;
+    reply.value = request.key;
+    const std::string frame = framed(wire::encode(reply));
+    REQUIRE(send(theirs.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0);
+  }
+  for (size_t i = 0; i < kThreads; ++i) CHECK(threads[i].get() == std::to_string(i));
+}
+
 TEST_CASE("a rank that takes a dead one's place has its keys again", "[store]") {
   SocketWorld world(2);
   world.mark_dead(1, "rank 1 was lost");
@@ -213,38 +299,20 @@ TEST_CASE("what a client has the server buffer is bounded", "[store]") {
       REQUIRE(poll_until(client.fd.get(), POLLOUT, deadline_in(kLong)).ok());
       done += client.push(frame.substr(done));
     }
-    check_serves(world.client(0), "e1/place/0");
     CHECK(world.server().buffered_bytes() < 3 * kMaxFrameBytes);
   }
   SECTION("one that asks for the largest value again and again and never reads") {
     RawClient client(world.server(), 5);
     const std::string ask = request_frame(wire::StoreOp::kGet, 1, "large/0");
-    size_t asked = 0;
-    for (int quiet = 0; quiet < 20 && asked < 100'000;) {
-      const size_t pushed = client.push(ask);
-      if (pushed == ask.size()) {
-        ++asked;
-        quiet = 0;
-      } else {
-        REQUIRE(pushed == 0);  // small frames go whole or not at all
-        ++quiet;
-        check_serves(world.client(0), "k" + std::to_string(asked) + "-" + std::to_string(quiet));
-      }
-    }
-    CHECK(asked < 100'000);  // the server stopped reading
+    CHECK(asks_taken(client, ask, world.client(0)) < kEndless);
     CHECK(world.server().buffered_bytes() < 4 * kMaxFrameBytes);
-    check_serves(world.client(0), "e1/place/0");
   }
   SECTION("one that waits for more keys than it may") {
     RawClient client(world.server(), 5);
-    std::string asks;
-    for (uint64_t id = 0; id < 4 * StoreConnection::kMaxRequests; ++id) {
-      asks += request_frame(wire::StoreOp::kGet, id, "never", "", ~uint64_t{0});
-    }
-    client.push(asks);
-    check_serves(world.client(0), "e1/place/0");
-    CHECK(world.server().buffered_bytes() < kMaxFrameBytes);
+    const std::string ask = request_frame(wire::StoreOp::kGet, 1, "never", "", ~uint64_t{0});
+    CHECK(asks_taken(client, ask, world.client(0)) < kEndless);
   }
+  check_serves(world.client(0), "e1/place/0");
 }
 
 TEST_CASE("a client that vanishes with a request under way harms nobody", "[store]") {
