@@ -1,0 +1,77 @@
+#include "tests/support/thread_world.h"
+
+#include "collectives/rendezvous/job_key.h"
+#include "collectives/rendezvous/memory_store.h"
+#include "runtime/bootstrap/sockets.h"
+
+namespace rueda::testing {
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kInproc: return "inproc";
+    case Kind::kShm: return "shm";
+    case Kind::kTcp: return "tcp";
+    case Kind::kTcp6: return "tcp6";
+    case Kind::kHybrid: return "hybrid";
+  }
+  return "?";
+}
+
+bool has_ipv6() { return bootstrap::listen_tcp("::1", 1).ok(); }
+
+std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config) {
+  if (kind == Kind::kInproc) return must(bootstrap::make_inproc_worlds(size, 1));
+  rendezvous::MemoryStore store;
+  const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
+  if (kind == Kind::kTcp || kind == Kind::kTcp6) config.transport = "tcp";
+  if (kind == Kind::kTcp6) config.tcp_address = "::1";
+  return on_ranks(size, [&](Rank rank) {
+    bootstrap::JoinOptions options;
+    options.place.rank = rank;
+    options.place.size = size;
+    options.place.job_id = "test";
+    options.config = config;
+    if (kind == Kind::kHybrid) options.config.host_id = rank % 2 == 0 ? "even" : "odd";
+    return must(bootstrap::join_world(options, &store, &key));
+  });
+}
+
+Status drive(bootstrap::World& world, communicator::Communicator& communicator, communicator::Task task) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
+  const auto step = [&] {
+    bool moved = world.transport->progress();
+    moved |= communicator.progress();
+    moved |= task.advance();
+    moved |= communicator.progress();
+    return moved;
+  };
+  while (!task.done()) {
+    if (std::chrono::steady_clock::now() > deadline) return deadline_exceeded("the collective does not end");
+    if (step()) continue;
+    world.doorbell->arm();
+    if (step()) {
+      world.doorbell->disarm();
+      continue;
+    }
+    world.transport->park(std::chrono::seconds(1));
+  }
+  // What is still in the queues belongs to the peers.
+  while (!world.transport->flushed()) {
+    if (!world.transport->progress()) world.transport->park(std::chrono::milliseconds(1));
+  }
+  return task.status();
+}
+
+RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config) {
+  for (auto& world : make_worlds(kind, size, config)) {
+    runtimes_.push_back(must(runtime::Runtime::create(config, std::move(world))));
+  }
+}
+
+RuntimeWorld::~RuntimeWorld() {
+  std::vector<std::thread> threads;
+  for (auto& runtime : runtimes_) threads.emplace_back([&runtime] { runtime->shutdown(); });
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,95 @@
+// ThreadWorld: n ranks as threads of the test's process, on real transports: the tests' world.
+//
+//   inproc   rings in heap memory                   shm    memfd arenas passed over unix sockets, one mapping per arena
+//   tcp      IPv4 loopback                          tcp6   IPv6 loopback
+//   hybrid   even and odd ranks count as two hosts: shared memory inside, tcp between
+//
+// Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return values, or throw Failure.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/bootstrap/world.h"
+#include "runtime/runtime.h"
+
+namespace rueda::testing {
+
+enum class Kind { kInproc, kShm, kTcp, kTcp6, kHybrid };
+inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6, Kind::kHybrid};
+const char* name_of(Kind kind);
+
+// Thrown by must(): the test fails with the rank and the text.
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void must(const Status& status) {
+  if (!status.ok()) throw Failure(status.to_string());
+}
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) throw Failure(result.status().to_string());
+  return std::move(result).value();
+}
+
+// True when this machine has an IPv6 loopback; without it tcp6 cells are listed as not run.
+bool has_ipv6();
+
+// One world per rank, connected. Config is each rank's (host_id and transport are set by the kind).
+std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config = {});
+
+// A collective driven by hand: until the task is done or ten minutes have passed.
+Status drive(bootstrap::World& world, communicator::Communicator& communicator, communicator::Task task);
+
+// Runs fn(rank) on one thread per rank; gives back what each returned. The first exception is thrown again here, with the
+// rank's number in front.
+template <typename Function>
+auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
+  using Value = decltype(fn(Rank{}));
+  std::vector<std::unique_ptr<Value>> values(static_cast<size_t>(size));
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        values[static_cast<size_t>(rank)] = std::make_unique<Value>(fn(rank));
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(rank)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::vector<Value> result;
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    if (values[rank] == nullptr) throw Failure("rank " + std::to_string(rank) + ": " + errors[rank]);
+    result.push_back(std::move(*values[rank]));
+  }
+  return result;
+}
+
+// A Runtime per rank, as threads. Shut down together by the destructor.
+class RuntimeWorld {
+ public:
+  RuntimeWorld(Kind kind, Rank size, Config config = {});
+  ~RuntimeWorld();
+  Rank size() const { return static_cast<Rank>(runtimes_.size()); }
+  runtime::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }
+  // fn(rank, runtime) on one thread per rank.
+  template <typename Function>
+  auto run(Function fn) {
+    return on_ranks(size(), [&](Rank rank) { return fn(rank, (*this)[rank]); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<runtime::Runtime>> runtimes_;
+};
+
+}  // namespace rueda::testing
