@@ -231,7 +231,7 @@ int run(const std::string& data, int epochs) {
   if (hvd.rank() == 0) {
     std::printf("test accuracy %.4f\n", accuracy);
     for (int rank = 0; rank < hvd.size(); ++rank) {
-      std::printf("rank %d parameter hash %016llx\n", rank,
+      std::printf("parameter hash rank %d %016llx\n", rank,
                   static_cast<unsigned long long>(hashes[rank]));
     }
     if (!equal) std::fprintf(stderr, "the ranks' parameters differ\n");
