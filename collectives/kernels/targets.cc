@@ -153,9 +153,8 @@ namespace {
 
 bool always() { return true; }
 
-// Unused where the flags of the build already include the target.
-
 #if HWY_ARCH_X86
+// Unused where the build's own flags already include the target.
 [[maybe_unused]] bool has_sse4() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
