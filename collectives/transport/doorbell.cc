@@ -44,7 +44,8 @@ void Doorbell::arm() {
 }
 
 void Doorbell::disarm() {
-  if (word_->asleep.exchange(0, std::memory_order_seq_cst) != 0) return;  // nobody rang
+  word_->asleep.exchange(0, std::memory_order_seq_cst);
+  // Always: a poster may have taken the word in an earlier nap and written only now.
   uint64_t count = 0;
   while (read(fd_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
   }

@@ -122,6 +122,7 @@ class Messenger final : public Transport {
   bool write_round(Rank peer);
   static Outgoing next_piece(Channel& channel);
   Status begin_data(Channel& channel);
+  Status finish_data(Channel& channel);
   bool read_some(Rank peer);
   Status begin_body(Channel& channel);
   Status finish_body(Rank peer);

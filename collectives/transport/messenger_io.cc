@@ -228,25 +228,40 @@ Status Messenger::begin_body(Channel& channel) {
   return {Code::kDataLoss, "damaged frame (unknown type)"};
 }
 
+Status Messenger::finish_data(Channel& channel) {
+  const FrameHeader& header = channel.header;
+  if (channel.target) {
+    const bool last = header.offset + header.bytes == header.total;
+    if (last) finish(channel.target->transfer, {});
+    channel.partial = last ? std::nullopt : channel.target;
+    channel.partial_tag = header.tag;
+    channel.target.reset();
+    return {};
+  }
+  // Nobody had asked for it when it began to arrive; somebody may have by now.
+  const auto recvs = channel.recvs.find(header.tag);
+  if (recvs != channel.recvs.end()) {
+    const PendingRecv recv = recvs->second.front();
+    if (recv.into.size() != channel.body.size()) return {Code::kDataLoss, "message of the wrong size"};
+    std::copy(channel.body.begin(), channel.body.end(), recv.into.begin());
+    recvs->second.pop_front();
+    if (recvs->second.empty()) channel.recvs.erase(recvs);
+    finish(recv.transfer, {});
+    return {};
+  }
+  channel.unexpected_bytes += channel.body.size();
+  channel.unexpected[header.tag].push_back({std::move(channel.body), header.meta});
+  channel.body = {};
+  return {};
+}
+
 Status Messenger::finish_body(Rank peer) {
   Channel& channel = channels_[static_cast<size_t>(peer)];
   const FrameHeader header = channel.header;
   if (channel.drop) return {};
   const std::string_view text(reinterpret_cast<const char*>(channel.body.data()), channel.body.size());
   switch (header.type) {
-    case FrameType::kData:
-      if (channel.target) {
-        const bool last = header.offset + header.bytes == header.total;
-        if (last) finish(channel.target->transfer, {});
-        channel.partial = last ? std::nullopt : channel.target;
-        channel.partial_tag = header.tag;
-        channel.target.reset();
-      } else {
-        channel.unexpected_bytes += channel.body.size();
-        channel.unexpected[header.tag].push_back({std::move(channel.body), header.meta});
-        channel.body = {};
-      }
-      return {};
+    case FrameType::kData: return finish_data(channel);
     case FrameType::kGrant:
       channel.grants[header.tag].push_back({header.bytes, header.meta});
       release_sends(channel, header.tag);

@@ -53,7 +53,7 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator, 
       world.doorbell->disarm();
       continue;
     }
-    world.transport->park(std::chrono::seconds(1));
+    world.transport->park(std::chrono::seconds(60));
   }
   // What is still in the queues belongs to the peers.
   while (!world.transport->flushed()) {
