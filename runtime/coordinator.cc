@@ -10,6 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr uint64_t kStepsBetweenPolls = 64;
+
 std::string with_title(const Work& work, const Status& status) {
   if (status.message().find(work.title()) != std::string::npos) return status.message();
   return work.title() + ": " + status.message();
@@ -41,8 +43,12 @@ void Coordinator::request_shutdown() {
 }
 
 void Coordinator::run() {
-  while (!ended()) {
-    if (step()) continue;
+  for (uint64_t busy = 1; !ended(); ++busy) {
+    if (step()) {
+      // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now and then.
+      if (busy % kStepsBetweenPolls == 0) world_->transport->park(std::chrono::nanoseconds(0));
+      continue;
+    }
     world_->doorbell->arm();
     if (step()) {
       world_->doorbell->disarm();
@@ -110,17 +116,21 @@ bool Coordinator::take_submissions() {
     const std::string name = request.name;
     pending_[name] = {std::move(submission), Clock::now()};
   }
-  // Threads that began to wait for a tensor which the root may hold back.
+  if (queue_->take_wake()) tell_wanted(&list.wanted);
+  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return !submissions.empty();
+  send_requests(std::move(list));
+  return true;
+}
+
+// Threads began to wait for tensors that the root may hold back for their batch's sake.
+void Coordinator::tell_wanted(std::vector<std::string>* wanted) {
   for (auto& [name, pending] : pending_) {
     if (pending.wanted_told || !pending.submission.work->wanted()) continue;
     const auto company = has_company_.find(name);
     if (company == has_company_.end() || !company->second) continue;
     pending.wanted_told = true;
-    if (std::find(list.wanted.begin(), list.wanted.end(), name) == list.wanted.end()) list.wanted.push_back(name);
+    if (std::find(wanted->begin(), wanted->end(), name) == wanted->end()) wanted->push_back(name);
   }
-  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return !submissions.empty();
-  send_requests(std::move(list));
-  return true;
 }
 
 void Coordinator::send_requests(wire::RequestList list) {
@@ -232,7 +242,7 @@ void Coordinator::handle_response(const wire::Response& response) {
         cache_.put(slot, std::make_shared<const wire::Request>(it->second.submission.request));
       }
     }
-    has_company_[name] = response.entries.size() > 1 || !response.error.empty();
+    if (entry.cache_slot >= 0) has_company_[name] = response.entries.size() > 1;
     members.push_back(std::move(it->second));
     pending_.erase(it);
   }

@@ -62,6 +62,7 @@ class Coordinator {
   bool take_submissions();
   void start_point_to_point(Submission submission);
   bool advance_point_to_point();
+  void tell_wanted(std::vector<std::string>* wanted);
   void send_requests(wire::RequestList list);
   bool publish_responses();
   void handle_control(Rank peer, std::string_view message);

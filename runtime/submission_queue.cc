@@ -25,14 +25,17 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions) {
   }
   incoming_.insert(incoming_.end(), std::make_move_iterator(submissions.begin()),
                    std::make_move_iterator(submissions.end()));
+  filled_.store(true, std::memory_order_release);
   ringer_.ring();
   return {};
 }
 
 std::vector<Submission> SubmissionQueue::drain() {
   std::vector<Submission> result;
+  if (!filled_.load(std::memory_order_acquire)) return result;
   const std::lock_guard<std::mutex> lock(mutex_);
   result.swap(incoming_);
+  filled_.store(false, std::memory_order_relaxed);
   return result;
 }
 
@@ -47,6 +50,7 @@ void SubmissionQueue::close(const Status& status) {
 }
 
 void SubmissionQueue::wake() {
+  woken_.store(true, std::memory_order_release);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (attached_) ringer_.ring();
 }

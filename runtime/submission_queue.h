@@ -3,6 +3,7 @@
 // Threads: submit, close from any; drain and release from the coordinator. The lock is held for moves of vectors only.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,7 +34,10 @@ class SubmissionQueue {
 
   // All or none. kAlreadyExists: a name is in flight on this rank. After close(): its status.
   Status submit(std::vector<Submission> submissions);
+  // What was submitted since the last call. Cheap when there is nothing.
   std::vector<Submission> drain();
+  // True once after each wake().
+  bool take_wake() { return woken_.exchange(false, std::memory_order_acq_rel); }
   // The name may be used again. Call before the work completes.
   void release(const std::string& name);
   // From now on every submit fails with this; what is queued can still be drained.
@@ -47,6 +51,8 @@ class SubmissionQueue {
   std::mutex mutex_;
   transport::Ringer ringer_;
   bool attached_ = true;
+  std::atomic<bool> woken_{false};
+  std::atomic<bool> filled_{false};
   std::vector<Submission> incoming_;
   std::unordered_set<std::string> in_flight_;
   std::optional<Status> closed_;
