@@ -62,6 +62,8 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
   if (auto decision = table_.add(rank, request, now)) {
     decide(std::move(*decision), now);
     recheck_wants(name);
+  } else {
+    conflicts_.on_waiting(name, now);
   }
   return {};
 }
@@ -76,6 +78,7 @@ void Root::on_leave(Rank rank) {
 void Root::decide(Decision decision, Time now) {
   const wire::Request& request = decision.request();
   told_.erase(request.name);
+  conflicts_.on_decided(request.name);
   if (!request.group.empty()) {
     decide_group(std::move(decision));
     return;
@@ -194,6 +197,11 @@ void Root::recheck_wants(const std::string& name) {
 
 std::optional<wire::ResponseList> Root::take_responses(Time now) {
   for (const Batch& batch : planner_.on_time(now)) add_batch(batch);
+  for (const auto& conflict : conflicts_.due(table_, static_cast<Rank>(rank_names_.size()), now)) {
+    for (const std::string& name : conflict.wire_names) {
+      if (auto decision = table_.fail(name, conflict.status)) decide(std::move(*decision), now);
+    }
+  }
   release_fresh();
   if (responses_.empty()) return std::nullopt;
   wire::ResponseList list;
@@ -204,6 +212,9 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
 
 std::optional<Time> Root::next_deadline() const {
   std::optional<Time> deadline = planner_.next_deadline();
+  if (const auto conflict = conflicts_.next_deadline(); conflict && (!deadline || *conflict < *deadline)) {
+    deadline = conflict;
+  }
   if (!table_.empty() && (!deadline || next_stall_check_ < *deadline)) deadline = next_stall_check_;
   return deadline;
 }

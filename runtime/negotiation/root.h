@@ -16,6 +16,7 @@
 
 #include "collectives/base/config.h"
 #include "runtime/negotiation/batch_planner.h"
+#include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
 #include "runtime/negotiation/response_cache.h"
 
@@ -68,6 +69,7 @@ class Root {
   std::vector<std::string> rank_names_;
   ReadinessTable table_;
   BatchPlanner planner_;
+  KindConflicts conflicts_;
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;
   std::vector<Decision> fresh_;  // decided, not yet in a batch

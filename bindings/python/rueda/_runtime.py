@@ -189,7 +189,8 @@ class Runtime:
         Parameters
         ----------
         kind : str
-            First part of the name that the ranks agree on: ``<kind>.<name>``.
+            What is counted when there is no name. The library puts the collective's name in front:
+            the ranks agree on ``<collective>.<name>``.
         name : str or None
             None: ``noname.<n>``, counted per kind, so that the n-th unnamed operation of a kind
             meets the n-th of every other rank.
@@ -207,7 +208,7 @@ class Runtime:
         with self._lock:
             context = self._require_context()
             self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
-            full = f"{kind}.{name}" if name is not None else f"{kind}.noname.{self._unnamed[kind]}"
+            full = name if name is not None else f"noname.{self._unnamed[kind]}"
             names = [f"{full}_{i + 1}of{count}" for i in range(count)] if group else [full]
             structs = (_ffi.Op * count)(*map(_struct, operations, names))
             handle, entry = self._next_handle, _Entry(keep, finish)

@@ -1,0 +1,62 @@
+#include "runtime/negotiation/kind_conflicts.h"
+
+#include <algorithm>
+
+namespace rueda::negotiation {
+namespace {
+
+std::string kind_in(const std::string& wire_name) { return wire_name.substr(0, wire_name.find('.')); }
+std::string name_in(const std::string& wire_name) { return wire_name.substr(wire_name.find('.') + 1); }
+
+}  // namespace
+
+void KindConflicts::on_waiting(const std::string& wire_name, Time now) {
+  Name& name = names_[name_in(wire_name)];
+  if (std::find(name.wire_names.begin(), name.wire_names.end(), wire_name) == name.wire_names.end()) {
+    name.wire_names.push_back(wire_name);
+  }
+  name.changed = now;
+  name.checked = false;
+}
+
+void KindConflicts::on_decided(const std::string& wire_name) {
+  const auto it = names_.find(name_in(wire_name));
+  if (it == names_.end()) return;
+  auto& known = it->second.wire_names;
+  known.erase(std::remove(known.begin(), known.end(), wire_name), known.end());
+  if (known.empty()) names_.erase(it);
+}
+
+std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& table, Rank size, Time now) {
+  std::vector<Conflict> conflicts;
+  for (auto& [bare, name] : names_) {
+    if (name.wire_names.size() < 2 || name.checked || name.changed + kPatience > now) continue;
+    name.checked = true;
+    std::string sent;
+    std::vector<int> kinds_of_rank(static_cast<size_t>(size), 0);
+    for (const std::string& wire_name : name.wire_names) {
+      std::vector<Rank> ranks;
+      for (Rank rank = 0; rank < size; ++rank) {
+        if (!table.submitted(rank, wire_name)) continue;
+        ranks.push_back(rank);
+        ++kinds_of_rank[static_cast<size_t>(rank)];
+      }
+      sent += (sent.empty() ? "" : "; ") + name_ranks(ranks) + " sent " + kind_in(wire_name);
+    }
+    if (std::any_of(kinds_of_rank.begin(), kinds_of_rank.end(), [](int kinds) { return kinds != 1; })) continue;
+    conflicts.push_back({name.wire_names, failed_precondition("Mismatched operations: '" + bare + "': " + sent +
+                                                              "; make all ranks submit the same")});
+  }
+  return conflicts;
+}
+
+std::optional<Time> KindConflicts::next_deadline() const {
+  std::optional<Time> earliest;
+  for (const auto& [bare, name] : names_) {
+    if (name.wire_names.size() < 2 || name.checked) continue;
+    if (!earliest || name.changed + kPatience < *earliest) earliest = name.changed + kPatience;
+  }
+  return earliest;
+}
+
+}  // namespace rueda::negotiation
