@@ -183,9 +183,10 @@ bool Messenger::progress() {
   bool moved = false;
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || channels_[static_cast<size_t>(peer)].end) continue;
-    if (closed_) return moved;
     moved |= read_some(peer);
-    moved |= write_some(peer);
+    // Whoever was told of a lost peer may have closed everything.
+    if (closed_) return true;
+    if (!channels_[static_cast<size_t>(peer)].end) moved |= write_some(peer);
   }
   return moved;
 }
