@@ -221,7 +221,8 @@ class Collectives:
         operation = Operation(
             _ffi.SEND, dtype, adapter.address(packed), None, adapter.shape(packed), peer=dst, tag=tag
         )
-        return self._submit("send", None, [operation], packed, lambda works: [None], False)
+        name = f"{dst}.{tag}"  # for messages; it need not be unique
+        return self._submit("send", name, [operation], packed, lambda works: [None], False)
 
     def recv(self, tensor, src, tag):
         adapter = self._adapter
@@ -232,7 +233,8 @@ class Collectives:
         operation = Operation(
             _ffi.RECV, dtype, None, adapter.address(tensor), adapter.shape(tensor), peer=src, tag=tag
         )
-        return self._submit("recv", None, [operation], tensor, lambda works: [tensor], False)
+        name = f"{src}.{tag}"
+        return self._submit("recv", name, [operation], tensor, lambda works: [tensor], False)
 
 
 def _check_peer(action, peer, tag):
