@@ -28,6 +28,7 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world, std::sha
       counters_(counters),
       communicator_(world->everyone()),
       runner_(&communicator_, &timeline_, [this](Submission& s, const Status& status) { finish(s, status); }),
+      point_to_point_(world->transport.get(), [this](Submission& s, const Status& status) { finish(s, status); }),
       cache_(static_cast<size_t>(config.cache_capacity)) {
   if (is_root()) root_ = std::make_unique<negotiation::Root>(config_, world_->epoch, world_->names, &cache_);
   transport::TransportEvents events;
@@ -66,7 +67,7 @@ bool Coordinator::step() {
     moved |= check_stalls();
     moved |= publish_responses();
     moved |= runner_.advance();
-    moved |= advance_point_to_point();
+    moved |= point_to_point_.advance();
     if (!runner_.failure().ok()) break_down(runner_.failure());
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
@@ -95,7 +96,7 @@ bool Coordinator::take_submissions() {
     }
     const wire::Request& request = submission.request;
     if (request.kind == CollectiveKind::kSend || request.kind == CollectiveKind::kRecv) {
-      start_point_to_point(std::move(submission));
+      point_to_point_.start(std::move(submission));
       continue;
     }
     if (root_left_) {
@@ -141,37 +142,6 @@ void Coordinator::send_requests(wire::RequestList list) {
   }
   const Status status = root_->on_requests(kRoot, list, Clock::now());
   if (!status.ok()) break_down(status);
-}
-
-void Coordinator::start_point_to_point(Submission submission) {
-  const wire::Request& r = submission.request;
-  const size_t bytes = static_cast<size_t>(element_count(r.shape)) * size_of(r.dtype);
-  const transport::Tag tag = transport::kRendezvousTag | submission.tag;
-  const auto meta = static_cast<uint16_t>(r.dtype);
-  PointToPoint move;
-  if (r.kind == CollectiveKind::kSend) {
-    move.transfer = world_->transport->send(submission.peer, tag, {submission.in, bytes}, meta);
-  } else {
-    submission.work->set_output(submission.out, r.shape, r.dtype, {});
-    move.transfer = world_->transport->recv(submission.peer, tag, {submission.out, bytes}, meta);
-  }
-  move.submission = std::move(submission);
-  point_to_point_.push_back(std::move(move));
-}
-
-bool Coordinator::advance_point_to_point() {
-  bool moved = false;
-  for (auto it = point_to_point_.begin(); it != point_to_point_.end();) {
-    if (!it->transfer->done) {
-      ++it;
-      continue;
-    }
-    PointToPoint ended = std::move(*it);
-    it = point_to_point_.erase(it);
-    finish(ended.submission, ended.transfer->status);
-    moved = true;
-  }
-  return moved;
 }
 
 // ---- agreement ------------------------------------------------------------------------------------------------------
@@ -323,8 +293,7 @@ void Coordinator::break_down(const Status& verdict) {
   communicator_.abandon();
   queue_->close(verdict_);
   runner_.fail_all(verdict_);
-  for (PointToPoint& move : point_to_point_) finish(move.submission, verdict_);
-  point_to_point_.clear();
+  point_to_point_.fail_all(verdict_);
   fail_pending(verdict_);
 }
 
@@ -366,10 +335,6 @@ bool Coordinator::leave() {
   if (!runner_.idle() && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
-    for (PointToPoint& move : point_to_point_) {
-      finish(move.submission, cancelled("rueda has been shut down on this rank"));
-    }
-    point_to_point_.clear();
     if (!runner_.idle()) {
       break_down(deadline_exceeded(world_->names[static_cast<size_t>(world_->rank)] +
                                    " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
@@ -388,7 +353,10 @@ bool Coordinator::leave() {
 }
 
 void Coordinator::end() {
-  world_->transport->close(cancelled("rueda has been shut down on this rank"));
+  const Status shut_down = cancelled("rueda has been shut down on this rank");
+  point_to_point_.advance();
+  world_->transport->close(shut_down);
+  point_to_point_.fail_all(shut_down);
   count();
   state_ = State::kEnded;
 }

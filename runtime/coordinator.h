@@ -24,6 +24,7 @@
 #include "runtime/bootstrap/world.h"
 #include "runtime/negotiation/response_cache.h"
 #include "runtime/negotiation/root.h"
+#include "runtime/point_to_point.h"
 #include "runtime/submission_queue.h"
 #include "runtime/timeline.h"
 
@@ -60,8 +61,6 @@ class Coordinator {
 
   bool is_root() const { return world_->rank == kRoot; }
   bool take_submissions();
-  void start_point_to_point(Submission submission);
-  bool advance_point_to_point();
   void tell_wanted(std::vector<std::string>* wanted);
   void send_requests(wire::RequestList list);
   bool publish_responses();
@@ -89,6 +88,7 @@ class Coordinator {
   Counters* counters_;
   communicator::NativeCommunicator communicator_;
   BatchRunner runner_;
+  PointToPoint point_to_point_;
   negotiation::ResponseCache cache_;
   std::unique_ptr<negotiation::Root> root_;  // on the root rank only
 
@@ -104,11 +104,6 @@ class Coordinator {
   std::unordered_map<std::string, Pending> pending_;
   // Names whose last batch had company: the root may hold them back.
   std::unordered_map<std::string, bool> has_company_;
-  struct PointToPoint {
-    Submission submission;
-    transport::TransferPtr transfer;
-  };
-  std::vector<PointToPoint> point_to_point_;
 };
 
 }  // namespace rueda::runtime

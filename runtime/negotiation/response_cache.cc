@@ -5,7 +5,10 @@ namespace rueda::negotiation {
 bool ResponseCache::cacheable(const wire::Request& request) {
   const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kBroadcast ||
                            request.kind == CollectiveKind::kReducescatter;
-  return fixed_sizes && request.name.find(".noname.") == std::string::npos;
+  // "allreduce.noname.7": numbered by the runtime, never seen again.
+  const size_t dot = request.name.find('.');
+  const bool numbered = dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
+  return fixed_sizes && !numbered;
 }
 
 std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
