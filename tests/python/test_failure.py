@@ -40,19 +40,19 @@ def dies_in_negotiation():
 
 
 def dies_among_many():
-    """In the middle of a stream of large collectives, wherever that is."""
-    handles = [
-        hvd.allreduce_async(np.ones(1_000_000, np.float32), name=f"n{i}") for i in range(50)
-    ]
-    if hvd.rank() == 0:
-        hvd.synchronize(handles[3])
-        os.kill(os.getpid(), signal.SIGKILL)
+    """In the middle of a stream of large collectives, wherever that is: submitting or waiting."""
 
-    def wait_for_all():
+    def submit_and_wait():
+        handles = [
+            hvd.allreduce_async(np.ones(1_000_000, np.float32), name=f"n{i}") for i in range(50)
+        ]
+        if hvd.rank() == 0:
+            hvd.synchronize(handles[3])
+            os.kill(os.getpid(), signal.SIGKILL)
         for handle in handles + [hvd.allreduce_async(np.ones(1), name="last")]:
             hvd.synchronize(handle)
 
-    return expect_loss(0, wait_for_all)
+    return expect_loss(0, submit_and_wait)
 
 
 def dies_while_others_compute():
