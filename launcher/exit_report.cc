@@ -114,8 +114,7 @@ std::string name_ranks(std::vector<Rank> ranks) {
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     if (i != 0) text += ", ";
     text += std::to_string(ranks[i]);
-    if (last == i + 1) text += ", " + std::to_string(ranks[last]);
-    if (last > i + 1) text += "-" + std::to_string(ranks[last]);
+    if (last > i) text.append(last == i + 1 ? ", " : "-").append(std::to_string(ranks[last]));
     i = last + 1;
   }
   return text;
