@@ -24,8 +24,8 @@ const std::string* report_of(const JobEnd& job, Rank rank) {
 const RankEnd* find_culprit(const JobEnd& job) {
   const RankEnd* culprit = nullptr;
   const auto order = [&](const RankEnd& end) {
-    return std::tuple(end.stopped, end.noticed, !WIFSIGNALED(end.wait_status),
-                      report_of(job, end.rank) != nullptr, end.rank);
+    return std::tuple(end.stopped, report_of(job, end.rank) != nullptr, end.noticed,
+                      !WIFSIGNALED(end.wait_status), end.rank);
   };
   for (const RankEnd& end : job.ends) {
     if (!ended_well(end) && (culprit == nullptr || order(end) < order(*culprit))) culprit = &end;

@@ -1,8 +1,10 @@
 // The verdict on a job that has ended: exit code and last lines.
 //
-// The first rank to fail decides. Several deaths that were noticed together have no order of their
-// own; then a rank that was killed comes before one that exited, and one that blamed nobody before
-// one that told the store why it failed (it noticed somebody else's end). Pure.
+// The first rank to fail decides. A rank that told the store why it fails (it noticed somebody else's
+// end) comes after every rank that blamed nobody, whoever ended first: an interpreter that leaves
+// the job with an exception takes longer to end than the peer that raised because of it. Several
+// deaths that were noticed together have no order of their own; then a rank that was killed comes
+// before one that exited. Pure.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
 #include "runtime/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "collectives/base/log.h"
 #include "proto/negotiation_codec.h"
@@ -20,12 +21,13 @@ std::string with_title(const Work& work, const Status& status) {
 }  // namespace
 
 Coordinator::Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-                         Timeline timeline, Counters* counters)
+                         Timeline timeline, Counters* counters, std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),
       queue_(std::move(queue)),
       timeline_(std::move(timeline)),
       counters_(counters),
+      blame_(std::move(blame)),
       communicator_(world->everyone()),
       runner_(&communicator_, &timeline_, [this](Submission& s, const Status& status) { finish(s, status); }),
       point_to_point_(world->transport.get(), [this](Submission& s, const Status& status) { finish(s, status); }),
@@ -217,6 +219,7 @@ void Coordinator::handle_response(const wire::Response& response) {
     pending_.erase(it);
   }
   if (!response.error.empty()) {
+    if (response.error_code == Code::kCancelled && !members.empty()) blame(response.error);
     for (Pending& member : members) finish(member.submission, {response.error_code, response.error});
   } else if (!members.empty()) {
     runner_.start(response.kind, std::move(members), response.entries);
@@ -261,6 +264,10 @@ void Coordinator::finish(Submission& submission, const Status& status) {
   }
 }
 
+void Coordinator::blame(const std::string& text) {
+  if (blame_) std::exchange(blame_, {})(text);
+}
+
 void Coordinator::fail_pending(const Status& status) {
   for (auto& [name, pending] : pending_) finish(pending.submission, status);
   pending_.clear();
@@ -270,7 +277,10 @@ void Coordinator::root_has_left() {
   if (root_left_) return;
   root_left_ = true;
   if (state_ == State::kLeaving) return;  // the answer to this rank's own leaving
-  fail_pending(cancelled(world_->names[kRoot] + " has been shut down: the operation cannot be agreed any more"));
+  const Status status =
+      cancelled(world_->names[kRoot] + " has been shut down: the operation cannot be agreed any more");
+  if (!pending_.empty()) blame(status.message());
+  fail_pending(status);
 }
 
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
@@ -289,6 +299,7 @@ void Coordinator::break_down(const Status& verdict) {
   state_ = State::kBroken;
   verdict_ = verdict;
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
+  if (verdict.code() == Code::kUnavailable) blame(verdict.message());
   world_->transport->abort(verdict_);
   communicator_.abandon();
   queue_->close(verdict_);

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,8 +45,10 @@ struct Counters {
 
 class Coordinator {
  public:
+  // blame (may be empty): told once, from the coordinator's thread, when something ends because of another rank, before
+  // any work hears of it: the launcher then knows that this rank is not the culprit.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue, Timeline timeline,
-              Counters* counters);
+              Counters* counters, std::function<void(const std::string&)> blame = {});
 
   // Until ended. On return no work is pending and no caller memory will be touched.
   void run();
@@ -72,6 +75,7 @@ class Coordinator {
   bool check_stalls();
   void finish(Submission& submission, const Status& status);
   void fail_pending(const Status& status);
+  void blame(const std::string& text);
   void root_has_left();
   void break_down(const Status& verdict);
   bool leave();
@@ -86,6 +90,7 @@ class Coordinator {
   std::shared_ptr<SubmissionQueue> queue_;
   Timeline timeline_;
   Counters* counters_;
+  std::function<void(const std::string&)> blame_;
   communicator::NativeCommunicator communicator_;
   BatchRunner runner_;
   PointToPoint point_to_point_;

@@ -60,16 +60,18 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size, std
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config, std::unique_ptr<bootstrap::World> world) {
+Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config, std::unique_ptr<bootstrap::World> world,
+                                                 std::function<void(const std::string&)> blame) {
   RUEDA_ASSIGN_OR_RETURN(Timeline timeline, Timeline::open(config.timeline, world->rank));
-  return std::unique_ptr<Runtime>(new Runtime(config, std::move(world), std::move(timeline)));
+  return std::unique_ptr<Runtime>(new Runtime(config, std::move(world), std::move(timeline), std::move(blame)));
 }
 
-Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline)
+Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
+                 std::function<void(const std::string&)> blame)
     : config_(config),
       world_(std::move(world)),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
-      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_),
+      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_, std::move(blame)),
       thread_([this] {
 #if defined(__x86_64__)
         // The arithmetic of reductions must not depend on what the creating thread did to its modes.

@@ -35,7 +35,9 @@ struct Operation {
 
 class Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> create(const Config& config, std::unique_ptr<bootstrap::World> world);
+  // blame: see Coordinator; may be empty.
+  static Result<std::unique_ptr<Runtime>> create(const Config& config, std::unique_ptr<bootstrap::World> world,
+                                                 std::function<void(const std::string&)> blame = {});
   ~Runtime();
 
   const bootstrap::World& world() const { return *world_; }
@@ -47,7 +49,8 @@ class Runtime {
   int64_t counter(std::string_view name) const;
 
  private:
-  Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline);
+  Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
+          std::function<void(const std::string&)> blame);
   Result<Submission> prepare(Operation operation);
   std::string number(CollectiveKind kind);
 

@@ -4,6 +4,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "proto/utf8.h"
+
 namespace rueda::runtime {
 namespace {
 
@@ -15,7 +17,7 @@ int64_t microseconds(std::chrono::steady_clock::duration time) {
 
 std::string json_quoted(const std::string& text) {
   std::string result = "\"";
-  for (const char c : text) {
+  for (const char c : wire::clean_text(text, std::string::npos)) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
       result += '\\';

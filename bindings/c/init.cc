@@ -19,7 +19,7 @@ namespace {
 
 // What a rank needs of its launcher for one init: the store behind the agent's socket, the job's key, the epoch.
 struct Launcher {
-  std::unique_ptr<rueda::rendezvous::StoreClient> store;
+  std::shared_ptr<rueda::rendezvous::StoreClient> store;  // kept for reports as long as the runtime lives
   std::optional<rueda::rendezvous::JobKey> key;
   uint64_t epoch = 1;
 };
@@ -27,13 +27,15 @@ struct Launcher {
 rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place) {
   Launcher launcher;
   if (place.size == 1) return launcher;
-  // What this rank starts itself shall not inherit them.
-  fcntl(place.key_fd, F_SETFD, FD_CLOEXEC);
-  fcntl(place.agent_fd, F_SETFD, FD_CLOEXEC);
+  // What this rank starts or forks itself shall not inherit them.
+  for (const int fd : {place.key_fd, place.agent_fd}) {
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    rueda::close_in_forked_children(fd);
+  }
   RUEDA_ASSIGN_OR_RETURN(launcher.key, rueda::rendezvous::JobKey::read_from(place.key_fd));
   rueda::UniqueFd socket(fcntl(place.agent_fd, F_DUPFD_CLOEXEC, 3));
   if (!socket) return rueda::errno_status("RUEDA_AGENT_FD is not open: was this process started by a rank?", errno);
-  launcher.store = std::make_unique<rueda::rendezvous::StoreClient>(std::move(socket));
+  launcher.store = std::make_shared<rueda::rendezvous::StoreClient>(std::move(socket));
   RUEDA_ASSIGN_OR_RETURN(launcher.epoch, launcher.store->hello());
   return launcher;
 }
@@ -59,7 +61,15 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
                                                                   launcher.key ? &*launcher.key : nullptr));
   auto context = std::make_unique<rueda_context>();
   context->process = rueda::fork_generation();
-  RUEDA_ASSIGN_OR_RETURN(context->runtime, rueda::runtime::Runtime::create(config, std::move(world)));
+  std::function<void(const std::string&)> blame;
+  if (launcher.store != nullptr) {
+    blame = [store = launcher.store](const std::string& text) {
+      // Best effort: without it the launcher only knows less.
+      if (const Status told = store->report("failure", text); !told.ok()) RUEDA_DEBUG("bindings", "{}", told.message());
+    };
+  }
+  RUEDA_ASSIGN_OR_RETURN(context->runtime,
+                         rueda::runtime::Runtime::create(config, std::move(world), std::move(blame)));
   return context;
 }
 

@@ -73,7 +73,9 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank) {
   const auto fail = [&](const std::string& what, const std::string& how) {
     return failed_precondition(what + title + how + "; make all ranks submit the same");
   };
-  const auto whole = [](const Request& r) { return describe(r.dtype, r.shape); };
+  const auto whole = [](const Request& r) {
+    return describe(r.dtype, r.shape) + (r.layout.empty() ? "" : " in layout " + r.layout);
+  };
   std::string text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.dtype)); });
   if (!text.empty()) return fail("Mismatched data types", differing(by_rank, whole));
   text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.kind)); });

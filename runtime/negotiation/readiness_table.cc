@@ -82,6 +82,18 @@ std::vector<Waiting> ReadinessTable::waiting() const {
   return result;
 }
 
+std::vector<std::string> ReadinessTable::members_of(const std::string& group) const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    const bool is_member = std::any_of(entry.by_rank.begin(), entry.by_rank.end(), [&](const RequestPtr& request) {
+      return request != nullptr && request->group == group;
+    });
+    if (is_member) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 bool ReadinessTable::submitted(Rank rank, const std::string& name) const {
   const auto it = entries_.find(name);
   return it != entries_.end() && it->second.by_rank[static_cast<size_t>(rank)] != nullptr;

@@ -46,6 +46,8 @@ class ReadinessTable {
   std::optional<Decision> fail(const std::string& name, const Status& status);
   std::vector<Waiting> waiting() const;
   bool empty() const { return entries_.empty(); }
+  // Tensors that wait and that some rank has submitted in this grouped call, by name.
+  std::vector<std::string> members_of(const std::string& group) const;
   // Has this rank submitted a tensor that is not decided yet?
   bool submitted(Rank rank, const std::string& name) const;
 

@@ -49,7 +49,11 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     if (request == nullptr) return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
     RUEDA_RETURN_IF_ERROR(add(rank, request, now));
   }
+  fail_split_groups(now);
   for (const std::string& name : list.wanted) {
+    // Wants follow their submission. What is neither waiting nor held has gone out meanwhile: the want must not be kept
+    // for the tensor's next round.
+    if (!table_.submitted(rank, name) && !held_slot(name)) continue;
     wanted_[name].push_back(rank);
     recheck_wants(name);
   }
@@ -59,6 +63,9 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
 
 Status Root::add(Rank rank, const RequestPtr& request, Time now) {
   const std::string name = request->name;
+  if (request->kind == CollectiveKind::kAlltoall && request->splits.size() != rank_names_.size()) {
+    return {Code::kDataLoss, title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
+  }
   if (auto decision = table_.add(rank, request, now)) {
     decide(std::move(*decision), now);
     recheck_wants(name);
@@ -71,6 +78,7 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
 void Root::on_leave(Rank rank) {
   if (table_.has_left(rank)) return;
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), Time{});
+  fail_split_groups(Time{});
   // What is held is ready on all ranks, the leaver included: it goes out before the leaver's answer.
   for (const Batch& batch : planner_.flush()) add_batch(batch);
 }
@@ -79,7 +87,12 @@ void Root::decide(Decision decision, Time now) {
   const wire::Request& request = decision.request();
   told_.erase(request.name);
   conflicts_.on_decided(request.name);
-  if (!request.group.empty()) {
+  if (!decision.status.ok()) {
+    for (const RequestPtr& sent : decision.by_rank) {
+      if (sent != nullptr && !sent->group.empty()) failed_groups_.emplace(sent->group, decision.status);
+    }
+  }
+  if (!request.group.empty() && decision.status.ok()) {
     decide_group(std::move(decision));
     return;
   }
@@ -90,28 +103,41 @@ void Root::decide(Decision decision, Time now) {
   const RequestPtr& mine = decision.by_rank.front();
   const auto slot = cache_->find(*mine);
   if (slot && name_of_.count(*slot) != 0) {
+    slot_of_[request.name] = *slot;
     for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now)) add_batch(batch);
     return;
   }
   fresh_.push_back(std::move(decision));
 }
 
-// The members of a grouped call go out together, or fail together: with the first error of any.
+// The members of a grouped call go out together.
 void Root::decide_group(Decision decision) {
   const std::string name = decision.request().group;
-  GroupProgress& group = groups_[name];
-  group.size = decision.request().group_size;
-  if (!decision.status.ok() && group.status.ok()) group.status = decision.status;
-  group.decisions.push_back(std::move(decision));
-  ++group.decided;
-  const bool complete = group.decided == group.size;
-  if (!group.status.ok()) {
-    for (const Decision& member : group.decisions) add_error(member.request(), group.status);
-    group.decisions.clear();
-  } else if (complete) {
-    for (Decision& member : group.decisions) fresh_.push_back(std::move(member));
+  const uint32_t size = decision.request().group_size;
+  std::vector<Decision>& ready = groups_[name];
+  ready.push_back(std::move(decision));
+  if (ready.size() < size) return;
+  for (Decision& member : ready) fresh_.push_back(std::move(member));
+  groups_.erase(name);
+}
+
+// ... or fail together, with the first error of any: members that are ready and members that wait for other ranks. Called
+// when a whole message has been taken, so that a group's members are all there. A failed member may belong to another
+// group on another rank; then that group fails too.
+void Root::fail_split_groups(Time now) {
+  while (!failed_groups_.empty()) {
+    const auto failed = failed_groups_.begin();
+    const std::string group = failed->first;
+    const Status status = failed->second;
+    failed_groups_.erase(failed);
+    if (const auto ready = groups_.find(group); ready != groups_.end()) {
+      for (const Decision& member : ready->second) add_error(member.request(), status);
+      groups_.erase(ready);
+    }
+    for (const std::string& name : table_.members_of(group)) {
+      if (auto decision = table_.fail(name, status)) decide(std::move(*decision), now);
+    }
   }
-  if (complete) groups_.erase(name);
 }
 
 wire::ResponseEntry Root::entry_of(const Decision& decision) {
@@ -141,7 +167,11 @@ void Root::release_fresh() {
   for (const Decision& decision : fresh_) {
     const wire::Request& request = decision.request();
     const std::string this_key = fuse_key(request);
-    const int64_t this_bytes = bytes_of(request);
+    int64_t this_bytes = bytes_of(request);
+    if (request.kind == CollectiveKind::kAllgather) {
+      this_bytes = 0;  // what every rank receives
+      for (const RequestPtr& sent : decision.by_rank) this_bytes += bytes_of(*sent);
+    }
     const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() && key == this_key &&
                        bytes + this_bytes <= config_.fusion_threshold_bytes;
     if (!joins) {
@@ -179,19 +209,23 @@ void Root::add_error(const wire::Request& request, const Status& status) {
   responses_.push_back(std::move(response));
 }
 
+std::optional<Slot> Root::held_slot(const std::string& name) const {
+  const auto slot = slot_of_.find(name);
+  if (slot == slot_of_.end() || !planner_.holds(slot->second)) return std::nullopt;
+  return slot->second;
+}
+
 // A thread is blocked on a tensor that the planner may hold back for the sake of others that this rank never submits.
 void Root::recheck_wants(const std::string& name) {
   const auto wants = wanted_.find(name);
   if (wants == wanted_.end()) return;
-  const auto slot = std::find_if(name_of_.begin(), name_of_.end(), [&](const auto& known) {
-    return known.second == name && planner_.holds(known.first);
-  });
-  if (slot == name_of_.end()) return;
+  const std::optional<Slot> slot = held_slot(name);
+  if (!slot) return;
   const std::vector<Rank> ranks = wants->second;
   for (const Rank rank : ranks) {
     const auto submitted = [&](Slot other) { return table_.submitted(rank, name_of_.at(other)); };
-    for (const Batch& batch : planner_.on_wanted(slot->first, submitted)) add_batch(batch);
-    if (!planner_.holds(slot->first)) break;
+    for (const Batch& batch : planner_.on_wanted(*slot, submitted)) add_batch(batch);
+    if (!planner_.holds(*slot)) break;
   }
 }
 
@@ -202,6 +236,7 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
       if (auto decision = table_.fail(name, conflict.status)) decide(std::move(*decision), now);
     }
   }
+  fail_split_groups(now);
   release_fresh();
   if (responses_.empty()) return std::nullopt;
   wire::ResponseList list;
@@ -254,6 +289,7 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
     told.ranks = true;
     reports.push_back(std::move(report));
   }
+  fail_split_groups(now);
   return reports;
 }
 

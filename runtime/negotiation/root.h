@@ -46,16 +46,11 @@ class Root {
   std::vector<Report> check_stalls(Time now);
 
  private:
-  struct GroupProgress {
-    std::vector<Decision> decisions;  // ready, waiting for the others
-    uint32_t decided = 0;
-    uint32_t size = 0;
-    Status status;
-  };
-
   Status add(Rank rank, const RequestPtr& request, Time now);
   void decide(Decision decision, Time now);
   void decide_group(Decision decision);
+  void fail_split_groups(Time now);
+  std::optional<Slot> held_slot(const std::string& name) const;
   void release_fresh();
   void add_batch(const Batch& batch);
   void add_error(const wire::Request& request, const Status& status);
@@ -73,8 +68,10 @@ class Root {
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;
   std::vector<Decision> fresh_;  // decided, not yet in a batch
-  std::map<std::string, GroupProgress> groups_;
+  std::map<std::string, std::vector<Decision>> groups_;  // members that are ready and wait for the others
+  std::map<std::string, Status> failed_groups_;          // first errors, until the message has been taken
   std::map<Slot, std::string> name_of_;
+  std::unordered_map<std::string, Slot> slot_of_;        // the number under which a name was last ready
   // Names that threads are blocked on, by rank, until they go out.
   std::unordered_map<std::string, std::vector<Rank>> wanted_;
   struct Told {

@@ -55,6 +55,14 @@ TEST_CASE("of deaths noticed together the one that blamed nobody comes first", "
                                "rank 0 then exited with code 1; exit code 7"});
 }
 
+TEST_CASE("a rank that blamed a peer comes after the peer, though it ended first", "[exit_report]") {
+  JobEnd job = failed_job({{0, 10, exited(1), 1, false}, {1, 11, exited(4), 2, false}});
+  job.reports = {{0, "rank 1 has been shut down"}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.culprit == 1);
+}
+
 TEST_CASE("ranks that we stopped are told apart, and so are last words", "[exit_report]") {
   JobEnd job = failed_job({{1, 11, killed(SIGSEGV), 1, false},
                            {0, 10, killed(SIGTERM), 2, true},

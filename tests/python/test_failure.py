@@ -93,6 +93,20 @@ def test_a_rank_that_leaves_early():
     assert [r["leaves_early"].get("result") for r in outcome.reports] == ["raised", "left"]
 
 
+def raises_alone():
+    """Its interpreter leaves the job in order, with a traceback; its peer fails first."""
+    if hvd.rank() == 1:
+        raise ZeroDivisionError("the true reason")
+    hvd.allreduce(np.ones(1), name="needed")
+
+
+def test_the_launcher_names_the_rank_that_raised_and_not_the_one_that_noticed():
+    outcome = run_ranks(2, raises_alone, options=PATIENT)
+    last = [line for line in outcome.output.splitlines() if line.startswith("ruedarun: ")]
+    assert last[0].startswith("ruedarun: rank 1 (pid") and "failed:" in last[0], outcome.output
+    assert any("rank 0 reported:" in line for line in last), outcome.output
+
+
 def test_the_launcher_returns_a_failing_ranks_code():
     import sys
 
