@@ -37,11 +37,15 @@ Registry& registry() {
 
 uint64_t fork_generation() { return registry().generation.load(std::memory_order_relaxed); }
 
-GuardedFd::GuardedFd(UniqueFd fd) : fd_(fd.release()), generation_(fork_generation()) {
-  if (fd_ < 0) return;
+void close_in_forked_children(int fd) {
+  if (fd < 0) return;
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.fds.insert(fd_);
+  all.fds.insert(fd);
+}
+
+GuardedFd::GuardedFd(UniqueFd fd) : fd_(fd.release()), generation_(fork_generation()) {
+  close_in_forked_children(fd_);
 }
 
 GuardedFd::GuardedFd(GuardedFd&& other) noexcept

@@ -13,6 +13,9 @@ namespace rueda {
 // Another number in every forked child (0 where nothing was forked yet).
 uint64_t fork_generation();
 
+// Forked children close this descriptor, too; it stays the caller's, who keeps it open for as long as the process lives.
+void close_in_forked_children(int fd);
+
 // A descriptor that forked children close. Threads: as UniqueFd.
 class GuardedFd {
  public:
