@@ -214,7 +214,8 @@ void Coordinator::handle_response(const wire::Response& response) {
         cache_.put(slot, std::make_shared<const wire::Request>(it->second.submission.request));
       }
     }
-    if (entry.cache_slot >= 0) has_company_[name] = response.entries.size() > 1;
+    // With its name: the root has just met it and may put it into a batch next time.
+    if (entry.cache_slot >= 0) has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
     members.push_back(std::move(it->second));
     pending_.erase(it);
   }

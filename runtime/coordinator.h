@@ -107,7 +107,7 @@ class Coordinator {
 
   // Submitted, not yet answered, by wire name.
   std::unordered_map<std::string, Pending> pending_;
-  // Names whose last batch had company: the root may hold them back.
+  // By name, once cached: may the root hold it back for the rest of its batch?
   std::unordered_map<std::string, bool> has_company_;
 };
 
