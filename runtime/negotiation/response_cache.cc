@@ -13,8 +13,11 @@ bool ResponseCache::cacheable(const wire::Request& request) {
 
 std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
   const auto it = by_name_.find(request.name);
-  if (it == by_name_.end() || !(*by_slot_[it->second] == request)) return std::nullopt;
-  return it->second;
+  if (it == by_name_.end()) return std::nullopt;
+  for (const uint32_t slot : it->second) {
+    if (*by_slot_[slot] == request) return slot;
+  }
+  return std::nullopt;
 }
 
 RequestPtr ResponseCache::get(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : nullptr; }
@@ -31,8 +34,9 @@ std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
 void ResponseCache::put(uint32_t slot, const RequestPtr& request) {
   if (slot >= capacity_) return;
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
+  if (by_slot_[slot] != nullptr) return;
   by_slot_[slot] = request;
-  by_name_[request->name] = slot;
+  by_name_[request->name].push_back(slot);
 }
 
 }  // namespace rueda::negotiation

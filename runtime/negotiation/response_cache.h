@@ -2,7 +2,7 @@
 //
 // The root hands the numbers out in its responses, so every rank's cache is filled alike; a number is never given to
 // another tensor (a rank may still have a message with it under way), a full cache just takes no more. A tensor that comes
-// back with other properties gets a new number. Pure; one thread.
+// back with other properties gets another number, and has both. Pure; one thread.
 #pragma once
 
 #include <optional>
@@ -27,14 +27,15 @@ class ResponseCache {
 
   // The root: a number for this request, if there is room; the same again for the same request.
   std::optional<uint32_t> assign(const RequestPtr& request);
-  // Every rank: the root's number for a request.
+  // Every rank: the root's number for a request. A number that is taken stays as it is.
   void put(uint32_t slot, const RequestPtr& request);
   size_t size() const { return by_slot_.size(); }
 
  private:
   size_t capacity_;
   std::vector<RequestPtr> by_slot_;
-  std::unordered_map<std::string, uint32_t> by_name_;  // the newest number of each name
+  // More than one where a tensor comes with different properties (the last, smaller batch of an epoch).
+  std::unordered_map<std::string, std::vector<uint32_t>> by_name_;
 };
 
 }  // namespace rueda::negotiation

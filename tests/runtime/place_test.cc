@@ -1,0 +1,106 @@
+#include "runtime/bootstrap/place.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+
+namespace rueda::testing {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Result<bootstrap::Place> place_in(const Environment& environment) {
+  return bootstrap::read_place([&](const char* name) -> const char* {
+    const auto it = environment.find(name);
+    return it == environment.end() ? nullptr : it->second.c_str();
+  });
+}
+
+void check_refused(const Environment& environment, const std::vector<std::string>& fragments) {
+  auto place = place_in(environment);
+  REQUIRE_FALSE(place.ok());
+  INFO(place.status().to_string());
+  CHECK(place.status().code() == Code::kFailedPrecondition);
+  for (const std::string& fragment : fragments)
+    CHECK(place.status().message().find(fragment) != std::string::npos);
+}
+
+const Environment kWhole = {
+    {"RUEDA_RANK", "2"}, {"RUEDA_SIZE", "4"}, {"RUEDA_AGENT_FD", "5"}, {"RUEDA_KEY_FD", "6"}};
+
+TEST_CASE("nothing in the environment means a job of one rank", "[place]") {
+  auto place = place_in({});
+  REQUIRE(place.ok());
+  CHECK(place->rank == 0);
+  CHECK(place->size == 1);
+  CHECK(place->agent_fd == -1);
+}
+
+TEST_CASE("ruedarun's variables give the place", "[place]") {
+  Environment environment = kWhole;
+  environment["RUEDA_JOB_ID"] = "job-1";
+  auto place = place_in(environment);
+  REQUIRE(place.ok());
+  CHECK(place->rank == 2);
+  CHECK(place->size == 4);
+  CHECK(place->agent_fd == 5);
+  CHECK(place->key_fd == 6);
+  CHECK(place->job_id == "job-1");
+}
+
+TEST_CASE("every missing variable is named", "[place]") {
+  for (const auto& [name, value] : kWhole) {
+    Environment environment = kWhole;
+    environment.erase(name);
+    check_refused(environment, {name});
+  }
+  check_refused({{"RUEDA_RANK", "0"}}, {"RUEDA_SIZE", "RUEDA_AGENT_FD", "RUEDA_KEY_FD"});
+}
+
+TEST_CASE("values that are no numbers or do not fit are named", "[place]") {
+  for (const auto& [name, value] : kWhole) {
+    for (const char* bad : {"", "x", "1x", "-1", " 1", "99999999999"}) {
+      Environment environment = kWhole;
+      environment[name] = bad;
+      check_refused(environment, {name});
+    }
+  }
+  Environment environment = kWhole;
+  environment["RUEDA_RANK"] = "4";
+  check_refused(environment, {"RUEDA_RANK=4", "RUEDA_SIZE=4"});
+  environment["RUEDA_SIZE"] = "0";
+  check_refused(environment, {"RUEDA_SIZE=0"});
+}
+
+TEST_CASE("another launcher's job of several ranks is refused with a hint", "[place]") {
+  check_refused({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}},
+                {"WORLD_SIZE", "torchrun", "ruedarun -np 4"});
+  check_refused({{"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+                {"OMPI_COMM_WORLD_SIZE", "Open MPI", "ruedarun -np 3"});
+  check_refused({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, {"PMI_SIZE", "ruedarun -np 2"});
+  check_refused({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", "7"}},
+                {"SLURM_STEP_NUM_TASKS", "Slurm", "ruedarun -np 8"});
+}
+
+TEST_CASE("another launcher's job of one rank, or half of its variables, is a job of one rank",
+          "[place]") {
+  CHECK(place_in({{"WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}}).ok());
+  CHECK(place_in({{"WORLD_SIZE", "4"}}).ok());
+  CHECK(place_in({{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}).ok());
+}
+
+TEST_CASE("ruedarun's variables win over another launcher's", "[place]") {
+  Environment environment = kWhole;
+  environment["WORLD_SIZE"] = "16";
+  environment["MASTER_ADDR"] = "h";
+  CHECK(place_in(environment).ok());
+}
+
+TEST_CASE("hosts with different overrides are different, and differ from the real one", "[place]") {
+  CHECK(bootstrap::host_identity("a") != bootstrap::host_identity("b"));
+  CHECK(bootstrap::host_identity("") == bootstrap::host_identity(""));
+  CHECK(bootstrap::host_identity("") != bootstrap::host_identity(bootstrap::host_identity("")));
+}
+
+}  // namespace
+}  // namespace rueda::testing

@@ -1,0 +1,115 @@
+// VirtualWorld: a Root with as many ranks as asked for and no threads, transports or clocks. Each
+// virtual rank keeps what its coordinator would keep: the cache, what is pending, what was
+// answered.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/negotiation/root.h"
+#include "tests/runtime/requests.h"
+
+namespace rueda::testing {
+
+struct VirtualRank {
+  explicit VirtualRank(size_t capacity) : cache(capacity) {}
+  negotiation::ResponseCache cache;
+  std::map<std::string, wire::Request> pending;
+  std::vector<std::string> answered;  // in order, names
+  std::map<std::string, Status> last;
+  std::string trouble;  // not empty: a response that cannot be
+};
+
+class VirtualWorld {
+ public:
+  VirtualWorld(Rank size, Config world_config)
+      : config(world_config),
+        ranks(static_cast<size_t>(size), VirtualRank(static_cast<size_t>(config.cache_capacity))),
+        root(config, 7, rank_names(size), &ranks[0].cache) {}
+
+  // What a coordinator sends for these requests.
+  wire::RequestList list(Rank rank, const std::vector<wire::Request>& requests) {
+    VirtualRank& me = ranks[static_cast<size_t>(rank)];
+    wire::RequestList out;
+    out.epoch = 7;
+    for (const wire::Request& r : requests) {
+      me.pending[r.name] = r;
+      if (const auto slot = me.cache.find(r)) {
+        out.cached.push_back(*slot);
+      } else {
+        out.requests.push_back(r);
+      }
+    }
+    return out;
+  }
+  Status submit(Rank rank, const std::vector<wire::Request>& requests, double now) {
+    return root.on_requests(rank, list(rank, requests), at(now));
+  }
+  Status submit_all(const std::vector<wire::Request>& requests, double now) {
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      RUEDA_RETURN_IF_ERROR(submit(static_cast<Rank>(rank), requests, now));
+    return {};
+  }
+  Status want(Rank rank, const std::string& wire_name, double now) {
+    wire::RequestList out;
+    out.wanted = {wire_name};
+    return root.on_requests(rank, out, at(now));
+  }
+
+  // Delivers what was decided; gives back the batches as wire names, errors as "!name".
+  std::vector<std::vector<std::string>> deliver(double now) {
+    std::vector<std::vector<std::string>> batches;
+    const auto decided = root.take_responses(at(now));
+    if (!decided) return batches;
+    for (const wire::Response& response : decided->responses) {
+      std::vector<std::string> batch;
+      for (const wire::ResponseEntry& entry : response.entries) {
+        const std::string name =
+            entry.name.empty() ? ranks[0].cache.get(static_cast<uint32_t>(entry.cache_slot))->name
+                               : entry.name;
+        batch.push_back((response.error.empty() ? "" : "!") + name);
+      }
+      batches.push_back(batch);
+    }
+    for (VirtualRank& rank : ranks) take(&rank, *decided);
+    return batches;
+  }
+
+  Config config;
+  std::vector<VirtualRank> ranks;
+  negotiation::Root root;
+
+ private:
+  static void take(VirtualRank* rank, const wire::ResponseList& decided) {
+    for (const wire::Response& response : decided.responses) {
+      for (const wire::ResponseEntry& entry : response.entries) {
+        std::string name = entry.name;
+        if (name.empty()) {
+          const auto known = rank->cache.get(static_cast<uint32_t>(entry.cache_slot));
+          if (known == nullptr) {
+            rank->trouble = "unknown number";
+            return;
+          }
+          name = known->name;
+        }
+        const auto it = rank->pending.find(name);
+        if (it == rank->pending.end()) {
+          if (response.error.empty())
+            rank->trouble = "answer for " + name + ", which is not pending";
+          continue;
+        }
+        if (response.error.empty() && entry.cache_slot >= 0) {
+          rank->cache.put(static_cast<uint32_t>(entry.cache_slot), share(it->second));
+        }
+        rank->answered.push_back(name);
+        rank->last[name] =
+            response.error.empty() ? Status() : Status(response.error_code, response.error);
+        rank->pending.erase(it);
+      }
+    }
+  }
+};
+
+}  // namespace rueda::testing
