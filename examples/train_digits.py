@@ -16,10 +16,9 @@ import pathlib
 import sys
 
 import numpy as np
+import rueda.torch as hvd
 import torch
 import torch.nn.functional as F
-
-import rueda.torch as hvd
 
 DATA = pathlib.Path(__file__).resolve().parent / "data" / "digits.csv.gz"
 WARMUP_EPOCHS = 2
@@ -27,9 +26,9 @@ WARMUP_EPOCHS = 2
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Trains a digit classifier with rueda.")
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=32, help="examples per rank and step")
-    parser.add_argument("--lr", type=float, default=0.03, help="learning rate of one rank")
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=24, help="examples per rank and step")
+    parser.add_argument("--lr", type=float, default=0.012, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--same-batches",

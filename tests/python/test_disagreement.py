@@ -1,7 +1,6 @@
 """Ranks that disagree get one error, all of them; wrong calls fail at once on their rank alone."""
 
 import numpy as np
-
 import rueda as hvd
 from expect import raises, same
 from worlds import ranks
@@ -140,7 +139,13 @@ def wrong_calls():
     for root in (-1, size):
         with raises(ValueError, "invalid root rank"):
             hvd.broadcast(ONE, root)
-    for splits in ([1] * (size + 1), [-1] + [1] * (size - 1), [9] * size, [[1] * size], [0.5] * size):
+    for splits in (
+        [1] * (size + 1),
+        [-1] + [1] * (size - 1),
+        [9] * size,
+        [[1] * size],
+        [0.5] * size,
+    ):
         with raises(ValueError):
             hvd.alltoall(np.ones(8), splits)
     if size > 1:

@@ -4,7 +4,6 @@ import os
 import signal
 
 import numpy as np
-
 import rueda as hvd
 from expect import raises, same
 from worlds import launch, run_ranks
@@ -110,7 +109,9 @@ def test_the_launcher_names_the_rank_that_raised_and_not_the_one_that_noticed():
 def test_the_launcher_returns_a_failing_ranks_code():
     import sys
 
-    code, output = launch(2, [sys.executable, "-c", "import rueda; rueda.init(); exit(rueda.rank() * 7)"])
+    code, output = launch(
+        2, [sys.executable, "-c", "import rueda; rueda.init(); exit(rueda.rank() * 7)"]
+    )
     assert code == 7, output
     code, output = launch(2, [sys.executable, "-c", "import rueda; rueda.init()"])
     assert code == 0, output  # without shutdown: the exit does it

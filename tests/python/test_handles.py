@@ -5,7 +5,6 @@ import signal
 import threading
 
 import numpy as np
-
 import rueda as hvd
 from expect import eventually, raises, same
 from worlds import ranks, results, run_ranks

@@ -1,7 +1,6 @@
 """Every collective on NumPy arrays, exact, for every dtype."""
 
 import numpy as np
-
 import rueda as hvd
 from expect import REDUCE, raises, same
 from worlds import ranks
@@ -52,7 +51,9 @@ def test_average_divides_and_truncates_integers_toward_zero():
             with raises(ValueError):
                 hvd.allreduce(example(0, dtype, shape), name="average" + name)
             continue
-        everyone = [-value if dtype is not np.uint8 else value for value in all_examples(dtype, shape)]
+        everyone = [
+            -value if dtype is not np.uint8 else value for value in all_examples(dtype, shape)
+        ]
         total = np.sum(everyone, axis=0, dtype=np.float64)
         if dtype in INTEGERS:
             expected = np.trunc(total / hvd.size()).astype(dtype)
@@ -81,8 +82,7 @@ def test_scales_apply_before_and_after():
 def test_allgather_concatenates_unequal_parts_in_rank_order():
     for name, dtype, shape in cells([(1,), (3, 5), (2, 0, 3)]):
         parts = [
-            example(rank, dtype, (shape[0] * (rank + 1),) + shape[1:])
-            for rank in range(hvd.size())
+            example(rank, dtype, (shape[0] * (rank + 1),) + shape[1:]) for rank in range(hvd.size())
         ]
         parts[0] = parts[0][:0]  # one rank may give nothing
         same(hvd.allgather(parts[hvd.rank()], name=name), np.concatenate(parts))

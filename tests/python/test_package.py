@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 import rueda
 import rueda.torch
 from rueda import _ffi
@@ -31,7 +30,9 @@ def test_importing_rueda_imports_numpy_and_nothing_else_from_outside():
         "import sys; import rueda; tops = {m.split('.')[0] for m in sys.modules};"
         "print([t for t in ('torch', 'ml_dtypes', 'cloudpickle', 'pytest') if t in tops])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -132,7 +133,9 @@ def test_before_init_the_errors_are_horovods():
     for module in (rueda, rueda.torch):
         assert not module.is_initialized()
         for function in (module.rank, module.size, module.local_rank, module.cross_size):
-            with pytest.raises(ValueError, match="Horovod has not been initialized; use hvd.init()."):
+            with pytest.raises(
+                ValueError, match="Horovod has not been initialized; use hvd.init()."
+            ):
                 function()
         with pytest.raises(ValueError):
             module.stop_timeline()
@@ -175,7 +178,9 @@ def test_structs_and_numbers_are_the_headers(tmp_path):
         expected.append(getattr(_ffi, constant[len("RUEDA_") :]))
     source = tmp_path / "sizes.c"
     source.write_text(
-        "#include <stdio.h>\n#include <rueda/rueda.h>\nint main(void) {\n" + "\n".join(lines) + "}\n"
+        "#include <stdio.h>\n#include <rueda/rueda.h>\nint main(void) {\n"
+        + "\n".join(lines)
+        + "}\n"
     )
     program = tmp_path / "sizes"
     subprocess.run(["cc", f"-I{HEADERS}", "-o", program, source], check=True)
@@ -200,6 +205,8 @@ def test_a_missing_or_foreign_library_is_named(tmp_path):
 
 
 def test_a_job_of_one_rank_needs_no_launcher():
-    program = "import rueda, numpy; rueda.init(); print(rueda.size(), rueda.allreduce(numpy.ones(1)))"
+    program = (
+        "import rueda, numpy; rueda.init(); print(rueda.size(), rueda.allreduce(numpy.ones(1)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["1", "[1.]"], done.stderr

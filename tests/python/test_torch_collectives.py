@@ -1,7 +1,6 @@
 """Collectives on PyTorch tensors: every dtype, the return conventions, the gradients."""
 
 import numpy as np
-
 import rueda.torch as hvd
 import torch
 from expect import raises
@@ -35,7 +34,9 @@ def reduced(op, dtype, shape):
         everyone = stacked(dtype, shape)
         return everyone.any(0) if op in ("Sum", "Max") else everyone.all(0)
     wide = stacked(dtype, shape).to(torch.int64)
-    return {"Sum": wide.sum, "Product": wide.prod, "Min": wide.amin, "Max": wide.amax}[op](0).to(dtype)
+    return {"Sum": wide.sum, "Product": wide.prod, "Min": wide.amin, "Max": wide.amax}[op](0).to(
+        dtype
+    )
 
 
 def cells(shapes=SHAPES):

@@ -1,7 +1,7 @@
 """Runs test functions on several ranks, which are processes started by ruedarun.
 
-A test marked ``@ranks(2, 3)`` runs on every rank of a world of that size, once per size. Tests of one
-module and size share a world, because starting ranks costs seconds; the first one that fails ends
+A test marked ``@ranks(2, 3)`` runs on every rank of a world of that size, once per size. Tests of
+one module and size share a world, because starting ranks costs seconds; the first one that fails ends
 its world, and the rest get a new one. `run_ranks` starts a world for one function alone.
 
 A rank reports through files, not through its output: one JSON line per finished test.
@@ -18,7 +18,6 @@ import sys
 import tempfile
 
 import pytest
-
 import rueda
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -80,9 +79,7 @@ def run_ranks(size, function, env=None, manual=False, options=()):
 
     ``manual`` functions call init() and shutdown() themselves, and receive their rank from it.
     """
-    return run_world(
-        size, function.__code__.co_filename, [function.__name__], env, manual, options
-    )
+    return run_world(size, function.__code__.co_filename, [function.__name__], env, manual, options)
 
 
 def results(outcome):

@@ -63,7 +63,9 @@ class Collectives:
 
     def _submit(self, kind, name, operations, keep, results, grouped):
         """Submits; ``results(works)`` gives a list, of which an ungrouped operation has one."""
-        finish = (lambda works: tuple(results(works))) if grouped else (lambda works: results(works)[0])
+        finish = (
+            (lambda works: tuple(results(works))) if grouped else (lambda works: results(works)[0])
+        )
         return runtime.submit(kind, name, operations, keep, finish, grouped)
 
     def _same_shape(self, code, kind, tensors, in_place, name, grouped, process_set, **fields):
@@ -91,7 +93,9 @@ class Collectives:
         keep = (inputs, outputs)
         return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
-    def allreduce(self, tensors, in_place, name, average, op, prescale, postscale, process_set, grouped):
+    def allreduce(
+        self, tensors, in_place, name, average, op, prescale, postscale, process_set, grouped
+    ):
         op = reduce_op(op, average)
         runtime.require_running()
         tensors = _sequence(tensors)
@@ -115,7 +119,14 @@ class Collectives:
                 f"broadcast: invalid root rank {root_rank}, this job has ranks 0 to {size - 1}"
             )
         return self._same_shape(
-            _ffi.BROADCAST, "broadcast", [tensor], in_place, name, False, process_set, root=root_rank
+            _ffi.BROADCAST,
+            "broadcast",
+            [tensor],
+            in_place,
+            name,
+            False,
+            process_set,
+            root=root_rank,
         )
 
     def reducescatter(self, tensors, name, op, prescale, postscale, process_set, grouped):
@@ -219,7 +230,13 @@ class Collectives:
         _check_peer("send to", dst, tag)
         dtype, packed = adapter.describe(tensor), adapter.pack(tensor)
         operation = Operation(
-            _ffi.SEND, dtype, adapter.address(packed), None, adapter.shape(packed), peer=dst, tag=tag
+            _ffi.SEND,
+            dtype,
+            adapter.address(packed),
+            None,
+            adapter.shape(packed),
+            peer=dst,
+            tag=tag,
         )
         name = f"{dst}.{tag}"  # for messages; it need not be unique
         return self._submit("send", name, [operation], packed, lambda works: [None], False)
@@ -231,7 +248,13 @@ class Collectives:
         if not adapter.packed(tensor):
             raise ValueError("recv: tensor is required to be contiguous")
         operation = Operation(
-            _ffi.RECV, dtype, None, adapter.address(tensor), adapter.shape(tensor), peer=src, tag=tag
+            _ffi.RECV,
+            dtype,
+            None,
+            adapter.address(tensor),
+            adapter.shape(tensor),
+            peer=src,
+            tag=tag,
         )
         name = f"{src}.{tag}"
         return self._submit("recv", name, [operation], tensor, lambda works: [tensor], False)
@@ -242,9 +265,7 @@ def _check_peer(action, peer, tag):
         raise ValueError(f"cannot {action} rank {peer}: tag {tag} is not between 0 and 2**32 - 1")
     place = runtime.require_running()
     if not 0 <= peer < place.size or peer == place.rank:
-        raise ValueError(
-            f"cannot {action} rank {peer}: this is rank {place.rank} of {place.size}"
-        )
+        raise ValueError(f"cannot {action} rank {peer}: this is rank {place.rank} of {place.size}")
 
 
 def barrier(process_set):

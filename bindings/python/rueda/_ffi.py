@@ -1,4 +1,4 @@
-"""The C ABI of librueda as ctypes sees it: this file mirrors ``rueda/rueda.h`` and nothing else does.
+"""The C ABI of librueda as ctypes sees it: this file, and no other, mirrors ``rueda/rueda.h``.
 
 Holds the structs, the codes and their Python exceptions, and finds the library. Nothing here keeps
 state apart from the loaded library. Every call releases the GIL, so a thread that waits in the
@@ -149,7 +149,9 @@ def _load():
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name, None)
         if function is None:
-            raise ImportError(f"{path} has no function {name}: it belongs to another version of rueda")
+            raise ImportError(
+                f"{path} has no function {name}: it belongs to another version of rueda"
+            )
         function.restype = result
         function.argtypes = arguments
     found = loaded.rueda_abi_version()

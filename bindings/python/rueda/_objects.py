@@ -38,7 +38,7 @@ def broadcast_bytes(make, root_rank, name, process_set):
         raise failure
     if size == _FAILED:
         raise HorovodInternalError(
-            f"broadcast_object: rank {root_rank} could not pickle its object; its own error says why"
+            f"broadcast_object: rank {root_rank} could not pickle its object; its error says why"
         )
     content = np.frombuffer(data, np.uint8) if data else np.empty(size, np.uint8)
     return hvd.broadcast(content, root_rank, name and name + ".t", process_set).tobytes()
@@ -68,7 +68,9 @@ def allgather_object(obj, name):
         raise HorovodInternalError(
             f"allgather_object: ranks {failed} could not pickle their object; their errors say why"
         )
-    stream = io.BytesIO(hvd.allgather(np.frombuffer(data, np.uint8), name and name + ".t").tobytes())
+    stream = io.BytesIO(
+        hvd.allgather(np.frombuffer(data, np.uint8), name and name + ".t").tobytes()
+    )
     return [pickle.loads(stream.read(int(size))) for size in sizes]
 
 

@@ -40,7 +40,7 @@ Place = collections.namedtuple(
 class Work:
     """Owns one rueda_work. Its output memory lives exactly as long as this object."""
 
-    __slots__ = ("_pointer", "_process", "__weakref__")
+    __slots__ = ("__weakref__", "_pointer", "_process")
 
     def __init__(self, pointer):
         self._pointer = pointer
@@ -50,7 +50,7 @@ class Work:
         return _lib.rueda_work_poll(self._pointer) != 0
 
     def wait(self, seconds):
-        """Waits until the work has ended; raises how it failed, or DeadlineExceeded. None: for ever.
+        """Waits until the work has ended; raises how it failed or DeadlineExceeded. None: for ever.
 
         A signal ends the library's wait, Python runs its handlers, and the wait goes on: so Ctrl-C
         raises KeyboardInterrupt here.
@@ -89,7 +89,7 @@ class Work:
 class _Entry:
     """A handle: its works, what they use, and how they become the caller's result."""
 
-    __slots__ = ("works", "keep", "finish")
+    __slots__ = ("finish", "keep", "works")
 
     def __init__(self, keep, finish):
         self.works = ()

@@ -19,8 +19,8 @@ from rueda import _collectives, _ffi, _objects
 from rueda._collectives import join
 from rueda._memory import bytes_view
 from rueda._runtime import runtime
-from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common import basics
+from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Average
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import (
@@ -296,9 +296,7 @@ def allreduce_(
 ):
     """`allreduce` in place; returns the same array."""
     return synchronize(
-        allreduce_async_(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set
-        )
+        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -347,8 +345,7 @@ def grouped_allreduce(
         process_set,
     )
     return tuple(
-        compression.decompress(output, ctx)
-        for output, (_, ctx) in zip(synchronize(handle), pairs)
+        compression.decompress(output, ctx) for output, (_, ctx) in zip(synchronize(handle), pairs)
     )
 
 
@@ -513,8 +510,7 @@ def grouped_reducescatter(
         [wire for wire, _ in pairs], name, op, process_set, prescale_factor, postscale_factor
     )
     return tuple(
-        compression.decompress(output, ctx)
-        for output, (_, ctx) in zip(synchronize(handle), pairs)
+        compression.decompress(output, ctx) for output, (_, ctx) in zip(synchronize(handle), pairs)
     )
 
 
@@ -545,7 +541,9 @@ def barrier(process_set=global_process_set):
 
 def broadcast_parameters(params, root_rank):
     """Broadcasts arrays in place: a dict of arrays, or a list of arrays or (name, array) pairs."""
-    for handle in [broadcast_async_(array, root_rank, name) for name, array in _objects.named(params)]:
+    for handle in [
+        broadcast_async_(array, root_rank, name) for name, array in _objects.named(params)
+    ]:
         synchronize(handle)
 
 

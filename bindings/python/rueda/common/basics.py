@@ -118,13 +118,13 @@ _NO_TIMELINE_CONTROL = (
 
 def start_timeline(file_path, mark_cycles=False):
     """Not available while the job runs: ValueError. Set ``RUEDA_TIMELINE`` before ``init``."""
-    runtime.place
+    rank()  # the error of a runtime that is not initialised comes first
     raise ValueError(_NO_TIMELINE_CONTROL.format("started"))
 
 
 def stop_timeline():
     """Not available while the job runs: ValueError. The file is closed by ``shutdown``."""
-    runtime.place
+    rank()  # the error of a runtime that is not initialised comes first
     raise ValueError(_NO_TIMELINE_CONTROL.format("stopped"))
 
 

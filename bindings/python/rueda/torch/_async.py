@@ -116,9 +116,7 @@ def allreduce_(
 ):
     """`allreduce` in place; returns the same tensor."""
     return synchronize(
-        allreduce_async_(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set
-        )
+        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 

@@ -18,18 +18,22 @@ from rueda.torch import _async, _autograd
 from rueda.torch._async import *  # noqa: F401,F403
 from rueda.torch.compression import Compression
 
-__all__ = _basics.__all__ + _async.__all__ + [
-    "HorovodInternalError",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "join",
-    "reducescatter",
-]
+__all__ = (
+    _basics.__all__
+    + _async.__all__
+    + [
+        "HorovodInternalError",
+        "allgather",
+        "allreduce",
+        "alltoall",
+        "broadcast",
+        "grouped_allgather",
+        "grouped_allreduce",
+        "grouped_reducescatter",
+        "join",
+        "reducescatter",
+    ]
+)
 
 
 def allreduce(

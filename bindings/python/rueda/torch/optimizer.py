@@ -1,6 +1,6 @@
 """DistributedOptimizer: averages gradients over ranks while backward is still running.
 
-A hook on every parameter starts an asynchronous allreduce of its gradient as soon as the gradient is
+A hook on every parameter starts an asynchronous allreduce of its gradient as soon as that is
 complete; ``step()`` waits for all of them and then lets the wrapped optimizer step.
 
     backward:  grad of layer n ready -> allreduce n starts | grad of n-1 ready -> ... | ...
@@ -160,7 +160,7 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self):
-        """``step()`` inside does not synchronise: for scripts that call ``synchronize()`` before."""
+        """``step()`` inside does not synchronise: for scripts that have called ``synchronize()``."""
         self._should_synchronize = False
         try:
             yield
