@@ -57,8 +57,12 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place));
   options.epoch = launcher.epoch;
   options.config = config;
-  RUEDA_ASSIGN_OR_RETURN(auto world, rueda::bootstrap::join_world(options, launcher.store.get(),
-                                                                  launcher.key ? &*launcher.key : nullptr));
+  auto joined = rueda::bootstrap::join_world(options, launcher.store.get(), launcher.key ? &*launcher.key : nullptr);
+  if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
+    // Another rank's fault: the launcher shall know whom this one blames. Best effort.
+    (void)launcher.store->report("failure", joined.status().message());
+  }
+  RUEDA_ASSIGN_OR_RETURN(auto world, std::move(joined));
   auto context = std::make_unique<rueda_context>();
   context->process = rueda::fork_generation();
   std::function<void(const std::string&)> blame;

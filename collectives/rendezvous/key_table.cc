@@ -48,13 +48,18 @@ KeyTable::Value KeyTable::find(const std::string& key) const {
   return found == values_.end() ? nullptr : found->second;
 }
 
-void KeyTable::mark_dead(Rank rank, std::string text) { dead_[rank] = std::move(text); }
+void KeyTable::mark_dead(Rank rank, std::string text) {
+  mark_alive(rank);
+  dead_.emplace_back(rank, std::move(text));
+}
 
-void KeyTable::mark_alive(Rank rank) { dead_.erase(rank); }
+void KeyTable::mark_alive(Rank rank) {
+  std::erase_if(dead_, [rank](const auto& death) { return death.first == rank; });
+}
 
 Status KeyTable::death_behind(const std::string& key) const {
   for (const auto& [rank, text] : dead_) {
-    if (key.ends_with(fmt::format("/{}", rank))) return unavailable(text);
+    if (key.ends_with(fmt::format("/{}", rank))) return unavailable(dead_.front().second);
   }
   return {};
 }

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
@@ -31,12 +33,13 @@ class KeyTable {
   void mark_dead(Rank rank, std::string text);
   // A new process has taken the rank's place.
   void mark_alive(Rank rank);
-  // kUnavailable with the text of the dead rank that `key` belongs to, else ok.
+  // kUnavailable when `key` belongs to a dead rank, with the text of the first that died: the later ones may well have
+  // ended because of it. Else ok.
   Status death_behind(const std::string& key) const;
 
  private:
   std::map<std::string, Value> values_;
-  std::map<Rank, std::string> dead_;
+  std::vector<std::pair<Rank, std::string>> dead_;  // in the order of their deaths
 };
 
 }  // namespace rueda::rendezvous
