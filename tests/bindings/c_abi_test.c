@@ -1,0 +1,362 @@
+/* The C ABI from plain C99: every function, every collective, every kind of wrong argument. Alone it is a job of one rank;
+ * under ruedarun -np N the same checks hold for N. Exits 0 when all hold, else prints those that do not. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rueda/rueda.h"
+
+static int failures = 0;
+static int rank, size;
+static rueda_context* context;
+
+#define CHECK(condition)                                                                \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      printf("rank %d, line %d: %s does not hold\n", rank, __LINE__, #condition);       \
+      ++failures;                                                                       \
+    }                                                                                   \
+  } while (0)
+
+/* The call gives this code, and the error says so too, with a message that contains the text. */
+#define CHECK_ERROR(expected, text, call)                                               \
+  do {                                                                                  \
+    rueda_error error = RUEDA_ERROR_INIT;                                               \
+    int32_t code = (call);                                                              \
+    if (code != (expected) || error.code != (expected) || !strstr(error.message, text)) { \
+      printf("rank %d, line %d: code %d (%s), message '%s'\n", rank, __LINE__, (int)code, \
+             rueda_code_name(code), error.message);                                     \
+      ++failures;                                                                       \
+    }                                                                                   \
+  } while (0)
+
+static rueda_op op_of(rueda_kind kind, const char* name, void* data, const int64_t* shape, int32_t ndim) {
+  rueda_op op = RUEDA_OP_INIT;
+  op.kind = kind;
+  op.name = name;
+  op.input = data;
+  op.output = data;
+  op.shape = shape;
+  op.ndim = ndim;
+  op.reduce_op = RUEDA_SUM;
+  return op;
+}
+
+static void run(const rueda_op* op) { CHECK_ERROR(RUEDA_OK, "", rueda_run(context, op, &error)); }
+
+/* Submits one operation and waits; the caller releases. */
+static rueda_work* start(const rueda_op* op) {
+  rueda_work* work = NULL;
+  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, op, 1, 0, &work, &error));
+  if (work == NULL) exit(1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_work_wait(work, -1, &error));
+  CHECK(rueda_work_poll(work) == 1);
+  return work;
+}
+
+static void check_without_context(void) {
+  rueda_op op = RUEDA_OP_INIT;
+  rueda_work* work = NULL;
+  CHECK(rueda_abi_version() == RUEDA_ABI_VERSION);
+  CHECK(strcmp(rueda_version(), RUEDA_VERSION) == 0);
+  CHECK(strlen(rueda_code_name(RUEDA_UNAVAILABLE)) > 0);
+  CHECK(strlen(rueda_code_name(12345)) > 0);
+  CHECK(rueda_rank(NULL) == -1 && rueda_size(NULL) == -1 && rueda_local_rank(NULL) == -1);
+  CHECK(rueda_local_size(NULL) == -1 && rueda_cross_rank(NULL) == -1 && rueda_cross_size(NULL) == -1);
+  CHECK(rueda_is_homogeneous(NULL) == -1 && rueda_counter(NULL, "batches") == -1);
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_run(NULL, &op, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_submit(NULL, &op, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_init(NULL, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_work_wait(NULL, 1, &error));
+  CHECK(rueda_work_poll(NULL) == 0 && rueda_work_output(NULL, NULL, NULL, 0) == -1);
+  CHECK(rueda_work_received_splits(NULL, NULL, 0) == -1);
+  rueda_work_release(NULL);
+  rueda_shutdown(NULL);
+  CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 && rueda_split_rows(7, 2, 3) == 2);
+  CHECK(rueda_split_rows(0, 0, 3) == 0 && rueda_split_rows(-1, 0, 3) == -1);
+  CHECK(rueda_split_rows(7, 3, 3) == -1 && rueda_split_rows(7, 0, 0) == -1);
+}
+
+static void check_place(void) {
+  CHECK(rank >= 0 && rank < size);
+  CHECK(rueda_local_rank(context) == rank && rueda_local_size(context) == size);
+  CHECK(rueda_cross_rank(context) == 0 && rueda_cross_size(context) == 1);
+  CHECK(rueda_is_homogeneous(context) == 1);
+  CHECK(rueda_counter(context, "batches") >= 0 && rueda_counter(context, "no such") == -1);
+  CHECK(rueda_counter(context, NULL) == -1);
+}
+
+static void check_allreduce(void) {
+  const int64_t shape[2] = {2, 3};
+  float x[6], y[6];
+  int i;
+  rueda_op op = op_of(RUEDA_ALLREDUCE, "sum", x, shape, 2);
+  for (i = 0; i < 6; ++i) x[i] = (float)(i + rank);
+  run(&op);
+  for (i = 0; i < 6; ++i) CHECK(x[i] == (float)(size * i + size * (size - 1) / 2));
+
+  op = op_of(RUEDA_ALLREDUCE, NULL, x, shape, 2);
+  op.reduce_op = RUEDA_AVERAGE;
+  op.output = y;
+  for (i = 0; i < 6; ++i) x[i] = 4.0f;
+  run(&op);
+  for (i = 0; i < 6; ++i) CHECK(x[i] == 4.0f && y[i] == 4.0f);
+
+  op = op_of(RUEDA_ALLREDUCE, "max", x, shape, 2);
+  op.reduce_op = RUEDA_MAX;
+  x[0] = (float)rank;
+  run(&op);
+  CHECK(x[0] == (float)(size - 1));
+
+  op = op_of(RUEDA_ALLREDUCE, "scaled", x, shape, 2);
+  op.prescale = 0.5;
+  op.postscale = 4;
+  for (i = 0; i < 6; ++i) x[i] = 1.0f;
+  run(&op);
+  for (i = 0; i < 6; ++i) CHECK(x[i] == (float)(2 * size));
+}
+
+static void check_owned_outputs(void) {
+  int64_t shape[2] = {0, 2}, extents[4] = {-1, -1, -1, -1}, rows[64];
+  int32_t data[256];
+  void* out = NULL;
+  rueda_op op;
+  rueda_work* work;
+  int r, i, total = size * (size + 1) / 2;
+
+  shape[0] = rank + 1; /* rank r sends r + 1 rows of two */
+  for (i = 0; i < 256; ++i) data[i] = rank;
+  op = op_of(RUEDA_ALLGATHER, "gather", data, shape, 2);
+  op.dtype = RUEDA_INT32;
+  op.output = NULL;
+  work = start(&op);
+  CHECK(rueda_work_output(work, &out, extents, 4) == 2);
+  CHECK(extents[0] == total && extents[1] == 2 && extents[2] == -1);
+  CHECK(rueda_work_received_splits(work, rows, 64) == size);
+  for (r = 0; r < size; ++r) CHECK(rows[r] == r + 1);
+  CHECK(out != NULL && ((int32_t*)out)[0] == 0 && ((int32_t*)out)[2 * total - 1] == size - 1);
+  extents[0] = extents[1] = -1;
+  CHECK(rueda_work_output(work, NULL, extents, 1) == 2 && extents[0] == total && extents[1] == -1);
+  CHECK(rueda_work_output(work, NULL, NULL, -5) == 2);
+  rueda_work_release(work);
+
+  shape[0] = size; /* alltoall: one row for each */
+  for (i = 0; i < 2 * size; ++i) data[i] = 100 * rank + i / 2;
+  op = op_of(RUEDA_ALLTOALL, "exchange", data, shape, 2);
+  op.dtype = RUEDA_INT32;
+  op.output = NULL;
+  work = start(&op);
+  CHECK(rueda_work_output(work, &out, extents, 4) == 2 && extents[0] == size);
+  for (r = 0; r < size; ++r) CHECK(((int32_t*)out)[2 * r] == 100 * r + rank);
+  rueda_work_release(work);
+
+  for (r = 0; r < size; ++r) rows[r] = r == 0 ? size : 0; /* everything to rank 0 */
+  op.name = "to rank 0";
+  op.splits = rows;
+  op.splits_count = size;
+  work = start(&op);
+  CHECK(rueda_work_output(work, &out, extents, 4) == 2 && extents[0] == (rank == 0 ? size * size : 0));
+  CHECK(rueda_work_received_splits(work, NULL, 0) == size);
+  rueda_work_release(work);
+
+  shape[0] = 2 * size + 1; /* reducescatter: rank 0 has one row more */
+  for (i = 0; i < 2 * (2 * size + 1); ++i) data[i] = i;
+  op = op_of(RUEDA_REDUCESCATTER, "scatter", data, shape, 2);
+  op.dtype = RUEDA_INT32;
+  op.output = NULL;
+  work = start(&op);
+  CHECK(rueda_work_output(work, &out, extents, 4) == 2);
+  CHECK(extents[0] == rueda_split_rows(shape[0], rank, size));
+  CHECK(((int32_t*)out)[0] == size * (rank == 0 ? 0 : 2 * (2 * rank + 1)));
+  rueda_work_release(work);
+}
+
+static void check_others(void) {
+  const int64_t shape[1] = {3};
+  const int64_t none[1] = {0};
+  double x[3] = {0, 0, 0}, y[3] = {0, 0, 0};
+  rueda_op op = op_of(RUEDA_BROADCAST, "from the last", x, shape, 1);
+  rueda_op two[2];
+  rueda_work* works[2] = {NULL, NULL};
+  op.dtype = RUEDA_FLOAT64;
+  op.root = size - 1;
+  if (rank == op.root) x[2] = 3;
+  run(&op);
+  CHECK(x[2] == 3);
+
+  op = op_of(RUEDA_BARRIER, NULL, NULL, NULL, 0);
+  run(&op);
+
+  op = op_of(RUEDA_ALLREDUCE, "empty", NULL, none, 1); /* no elements, no memory */
+  run(&op);
+  op = op_of(RUEDA_ALLREDUCE, "scalar", x, NULL, 0);
+  op.dtype = RUEDA_FLOAT64;
+  run(&op);
+
+  /* a ring of sends and receives; alone, to itself */
+  x[0] = rank;
+  two[0] = op_of(RUEDA_SEND, NULL, x, shape, 1);
+  two[0].peer = (rank + 1) % size;
+  two[1] = op_of(RUEDA_RECV, NULL, y, shape, 1);
+  two[1].peer = (rank + size - 1) % size;
+  two[0].tag = two[1].tag = 7;
+  two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
+  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 0, works, &error));
+  CHECK(rueda_work_wait(works[0], 60, NULL) == RUEDA_OK && rueda_work_wait(works[1], 60, NULL) == RUEDA_OK);
+  CHECK(y[0] == two[1].peer);
+  rueda_work_release(works[0]);
+  rueda_work_release(works[1]);
+
+  /* a group: ready together */
+  two[0] = op_of(RUEDA_ALLREDUCE, "group.a", x, shape, 1);
+  two[1] = op_of(RUEDA_ALLREDUCE, "group.b", y, shape, 1);
+  two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
+  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 1, works, &error));
+  CHECK(rueda_work_wait(works[1], 60, NULL) == RUEDA_OK && rueda_work_wait(works[0], 60, NULL) == RUEDA_OK);
+  rueda_work_release(works[0]);
+  rueda_work_release(works[1]);
+  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, NULL, 0, 0, NULL, &error)); /* nothing is no error */
+}
+
+static void check_wrong_arguments(void) {
+  const int64_t shape[2] = {2, 2}, negative[1] = {-1}, huge[2] = {INT64_MAX, 4};
+  const int64_t splits[2] = {-1, 1};
+  float x[4] = {0};
+  const rueda_op good = op_of(RUEDA_ALLREDUCE, "good", x, shape, 2);
+  rueda_op op = good;
+  rueda_work* work = (rueda_work*)x;
+#define REFUSED(text) CHECK_ERROR(RUEDA_INVALID_ARGUMENT, text, rueda_run(context, &op, &error)); op = good
+  op.kind = 99;            REFUSED("kind 99");
+  op.kind = -1;            REFUSED("kind -1");
+  op.dtype = 2;            REFUSED("dtype 2");
+  op.dtype = 1000;         REFUSED("dtype 1000");
+  op.reduce_op = 2;        REFUSED("reduce_op 2");
+  op.name = "";            REFUSED("empty");
+  op.shape = NULL;         REFUSED("shape");
+  op.ndim = -1;            REFUSED("shape");
+  op.input = NULL;         REFUSED("no input");
+  op.output = NULL;        REFUSED("no output");
+  op.shape = negative, op.ndim = 1;   REFUSED("negative extent");
+  op.shape = huge;         REFUSED("too many elements");
+  op.kind = RUEDA_BROADCAST, op.root = size;  REFUSED("invalid root rank");
+  op.kind = RUEDA_BROADCAST, op.root = -1;    REFUSED("invalid root rank");
+  op.kind = RUEDA_SEND, op.peer = size;       REFUSED("no rank");
+  op.kind = RUEDA_REDUCESCATTER, op.reduce_op = RUEDA_MAX;  REFUSED("AVERAGE and SUM");
+  op.kind = RUEDA_ALLTOALL, op.splits_count = 1;            REFUSED("splits");
+  op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = -1;  REFUSED("splits");
+  op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = size == 2 ? 2 : 2;
+  CHECK(rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
+  op = good;
+  op.dtype = RUEDA_INT32, op.prescale = 0.5;
+  CHECK(rueda_run(context, &op, NULL) == RUEDA_OK || rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
+  op = good;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_run(context, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_submit(context, NULL, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_submit(context, &good, 1, 0, NULL, &error));
+#undef REFUSED
+}
+
+/* All or none: the second is wrong, so the first's name is free afterwards. */
+static void check_all_or_none(void) {
+  const int64_t shape[1] = {4};
+  float x[4] = {1, 1, 1, 1};
+  rueda_work* works[2] = {NULL, NULL};
+  rueda_op two[2];
+  two[0] = op_of(RUEDA_ALLREDUCE, "pair", x, shape, 1);
+  two[1] = two[0];
+  two[1].name = "other";
+  two[1].dtype = 77;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "dtype 77", rueda_submit(context, two, 2, 0, works, &error));
+  CHECK(works[0] == NULL && works[1] == NULL);
+  two[1] = two[0]; /* one name twice */
+  CHECK_ERROR(RUEDA_ALREADY_EXISTS, "pair", rueda_submit(context, two, 2, 0, works, &error));
+  run(&two[0]);
+}
+
+/* What older and newer programs send: shorter structs keep defaults, longer ones are refused with a reason. */
+static void check_struct_sizes(void) {
+  const int64_t shape[1] = {4};
+  float x[4] = {1, 1, 1, 1};
+  struct { rueda_op op; char more[64]; } newer;
+  struct { size_t struct_size; int32_t code; char message[12]; } small = {0, 0, {0}};
+  rueda_error sealed = RUEDA_ERROR_INIT;
+  rueda_op op = op_of(RUEDA_ALLREDUCE, "older", x, shape, 1);
+  op.struct_size = offsetof(rueda_op, prescale);
+  op.prescale = op.postscale = 1e30; /* behind its end: must not be read */
+  run(&op);
+  CHECK(x[0] == (float)size);
+
+  op.struct_size = 4;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "struct_size is 4", rueda_run(context, &op, &error));
+  op.struct_size = 0;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "struct_size is 0", rueda_run(context, &op, &error));
+  memset(&newer, 0, sizeof(newer));
+  newer.op = op_of(RUEDA_ALLREDUCE, "newer", x, shape, 1);
+  newer.op.struct_size = sizeof(newer);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "newer header", rueda_run(context, &newer.op, &error));
+
+  /* an error struct with little room: cut and terminated, nothing behind it is written */
+  small.struct_size = offsetof(rueda_error, message) + 6;
+  memset(small.message, '#', sizeof(small.message));
+  op.struct_size = 0;
+  CHECK(rueda_run(context, &op, (rueda_error*)(void*)&small) == RUEDA_INVALID_ARGUMENT);
+  CHECK(small.code == RUEDA_INVALID_ARGUMENT && memcmp(small.message, "rueda\0######", 12) == 0);
+  /* and one of size 0 is left alone */
+  sealed.struct_size = 0;
+  sealed.code = 4711;
+  CHECK(rueda_run(context, &op, &sealed) == RUEDA_INVALID_ARGUMENT && sealed.code == 4711);
+}
+
+/* A receive that nothing matches yet: not ended, no output, a wait that says so; then the message comes. */
+static void check_waiting(void) {
+  const int64_t shape[1] = {1};
+  float x[1] = {5}, y[1] = {0};
+  rueda_work* work = NULL;
+  rueda_op recv = op_of(RUEDA_RECV, NULL, y, shape, 1);
+  rueda_op send = op_of(RUEDA_SEND, NULL, x, shape, 1);
+  recv.peer = send.peer = rank;
+  recv.tag = send.tag = 99;
+  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, &recv, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_work_wait(work, 0, &error));
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_work_wait(work, 0.01, &error));
+  CHECK(rueda_work_poll(work) == 0 && rueda_work_output(work, NULL, NULL, 0) == -1);
+  CHECK(rueda_work_received_splits(work, NULL, 0) == -1);
+  run(&send);
+  CHECK(rueda_work_wait(work, NAN, NULL) == RUEDA_OK && y[0] == 5);
+  rueda_work_release(work);
+}
+
+int main(void) {
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  rueda_op op = op_of(RUEDA_RECV, NULL, NULL, NULL, 0);
+  rueda_work* work = NULL;
+  float x[1] = {0};
+  int round;
+  check_without_context();
+  for (round = 0; round < 2; ++round) { /* init may be called again after shutdown */
+    CHECK_ERROR(RUEDA_OK, "", rueda_init(round == 0 ? NULL : &options, &context, &error));
+    if (context == NULL) return 1;
+    rank = rueda_rank(context);
+    size = rueda_size(context);
+    check_place();
+    check_allreduce();
+    check_owned_outputs();
+    check_others();
+    check_wrong_arguments();
+    check_all_or_none();
+    check_struct_sizes();
+    check_waiting();
+    /* what is pending at shutdown ends as cancelled, and its work outlives the context */
+    op.input = op.output = x;
+    op.peer = rank;
+    op.tag = 1000;
+    CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, &op, 1, 0, &work, &error));
+    rueda_shutdown(context);
+    CHECK(rueda_work_poll(work) == 1);
+    CHECK_ERROR(RUEDA_CANCELLED, "", rueda_work_wait(work, -1, &error));
+    rueda_work_release(work);
+  }
+  if (failures == 0) printf("rank %d of %d: all checks hold\n", rank, size);
+  return failures != 0;
+}
