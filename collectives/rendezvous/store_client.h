@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 
+#include "collectives/base/fork_guard.h"
 #include "collectives/base/unique_fd.h"
 #include "collectives/rendezvous/poll_until.h"
 #include "collectives/rendezvous/store.h"
@@ -46,7 +47,7 @@ class StoreClient : public Store {
   Status read_exactly(std::string* out, size_t bytes, Deadline deadline);
   void give_up(const Status& why);
 
-  const UniqueFd fd_;
+  const GuardedFd fd_;  // a forked child is no client
 
   std::mutex send_mutex_;  // one frame at a time; never taken while mutex_ is held
 
