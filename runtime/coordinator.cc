@@ -13,9 +13,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kStepsBetweenPolls = 64;
 
+// A message that names the tensor stays as it is, so that ranks which asked for different kinds read the same text.
 std::string with_title(const Work& work, const Status& status) {
-  if (status.message().find(work.title()) != std::string::npos) return status.message();
-  return work.title() + ": " + status.message();
+  const std::string& title = work.title();
+  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) != std::string::npos) {
+    return status.message();
+  }
+  return title + ": " + status.message();
 }
 
 }  // namespace

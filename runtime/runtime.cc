@@ -8,6 +8,7 @@
 #endif
 
 #include "proto/limits.h"
+#include "proto/utf8.h"
 #include "runtime/negotiation/agreement.h"
 
 namespace rueda::runtime {
@@ -106,6 +107,9 @@ Result<Submission> Runtime::prepare(Operation operation) {
   const std::string title = negotiation::title_of(request.name);
   if (request.name.size() > wire::kMaxNameBytes) {
     return invalid_argument("the name of a tensor may have at most " + std::to_string(wire::kMaxNameBytes) + " bytes");
+  }
+  if (!wire::is_valid_utf8(request.name)) {
+    return invalid_argument(wire::clean_text(title, title.size()) + ": the name of a tensor must be UTF-8");
   }
   if (operation.shape.size() > wire::kMaxDims) {
     return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) + " dimensions");

@@ -1,0 +1,171 @@
+// How it ends: in order, in any order, in the middle, by a rank that is lost; and that nothing is
+// left behind.
+#include <catch2/catch.hpp>
+
+#include <dirent.h>
+
+#include <fstream>
+#include <string>
+
+#include "tests/runtime/runtime_calls.h"
+
+namespace rueda::testing {
+namespace {
+
+TEST_CASE("shutdown ends what is pending, is idempotent, and refuses what comes after",
+          "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    for (const Rank size : {1, 2, 3}) {
+      INFO(name_of(kind) << " x " << size);
+      RuntimeWorld world(kind, size);
+      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+        Floats data(4, 1);
+        const WorkPtr pending =
+            size == 1 ? nullptr : start(r, sum_of("only" + std::to_string(rank), &data));
+        r.shutdown();
+        r.shutdown();
+        if (pending != nullptr) {
+          if (!pending->done()) return "not ended";
+          if (pending->status().code() != Code::kCancelled) return pending->status().to_string();
+        }
+        const auto late = r.submit({sum_of("late", &data)}, false);
+        return !late.ok() && has(late.status().message(), "has been shut down") ? "" : "accepted";
+      });
+      for (const auto& error : errors) CHECK(error == "");
+    }
+  }
+}
+
+TEST_CASE("whoever leaves first, rank 0 too, the others are told and can leave", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    for (const Rank first : {0, 2}) {
+      INFO(name_of(kind) << ", rank " << first << " leaves first");
+      RuntimeWorld world(kind, 3);
+      for (const auto& error :
+           world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); }))
+        CHECK(error == "");
+      world[first].shutdown();
+      Floats data(4, 1);
+      for (Rank rank = 0; rank < 3; ++rank) {
+        if (rank == first) continue;
+        const Status status = call(world[rank], sum_of("x", &data));
+        CHECK(status.code() == Code::kCancelled);
+        CHECK(has(status.message(), "rank " + std::to_string(first)));
+        CHECK(has(status.message(), "has been shut down"));
+      }
+    }
+  }
+}
+
+TEST_CASE("leaving in the middle of collectives ends every work on every rank", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    for (const Rank size : world_sizes()) {
+      INFO(name_of(kind) << " x " << size);
+      RuntimeWorld world(kind, size);
+      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+        std::vector<Floats> data(30, Floats(5000, 1));
+        std::vector<WorkPtr> works;
+        for (size_t i = 0; i < data.size(); ++i) {
+          // Not all ranks come to the end.
+          if (i == data.size() - static_cast<size_t>(rank)) r.shutdown();
+          auto submitted = r.submit({sum_of("t" + std::to_string(i), &data[i])}, false);
+          if (submitted.ok()) works.push_back(submitted->front());
+        }
+        r.shutdown();
+        for (size_t i = 0; i < works.size(); ++i) {
+          if (!works[i]->done()) return "not ended";
+          const Status& status = works[i]->status();
+          if (status.ok() && data[i] != Floats(5000, static_cast<float>(size))) return "wrong sum";
+          if (!status.ok() && status.code() != Code::kCancelled) return status.to_string();
+        }
+        return "";
+      });
+      for (const auto& error : errors) CHECK(error == "");
+    }
+  }
+}
+
+TEST_CASE("a receive that nobody answers ends with the shutdown of either side", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    for (const Rank leaver : {0, 1}) {
+      RuntimeWorld world(kind, 2);
+      Floats data(100000, -1);
+      runtime::Operation op = operation(CollectiveKind::kRecv, "", data, &data);
+      op.peer = 1;
+      const WorkPtr work = start(world[0], op);
+      world[leaver].shutdown();
+      CHECK(end_of(work).code() == Code::kCancelled);
+      CHECK(data == Floats(100000, -1));
+    }
+  }
+}
+
+TEST_CASE("a lost rank is named to everyone who waits and in everything after", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    for (const Rank victim : {0, 1, 2}) {
+      INFO(name_of(kind) << ", victim: rank " << victim);
+      auto worlds = make_worlds(kind, 3);
+      std::vector<std::unique_ptr<runtime::Runtime>> runtimes(3);
+      std::vector<WorkPtr> works;
+      Floats data[3] = {Floats(4, 1), Floats(4, 1), Floats(4, 1)};
+      for (Rank rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        auto& runtime = runtimes[static_cast<size_t>(rank)];
+        runtime = must(runtime::Runtime::create({}, std::move(worlds[static_cast<size_t>(rank)])));
+        works.push_back(start(*runtime, sum_of("x", &data[rank])));
+      }
+      // Blocked waiters are woken.
+      std::vector<std::thread> waiters;
+      std::vector<Status> ends(works.size());
+      for (size_t i = 0; i < works.size(); ++i)
+        waiters.emplace_back([&, i] { ends[i] = works[i]->wait(kGenerous); });
+      worlds[static_cast<size_t>(victim)].reset();  // without a goodbye
+      for (auto& waiter : waiters) waiter.join();
+      for (const Status& status : ends) {
+        CHECK(status.code() == Code::kUnavailable);
+        CHECK(has(status.message(), "rank " + std::to_string(victim)));
+      }
+      for (auto& runtime : runtimes) {
+        if (runtime == nullptr) continue;
+        Floats other(4, 1);
+        const auto again = runtime->submit({sum_of("y", &other)}, false);
+        CHECK_FALSE(again.ok());
+        CHECK(again.status().code() == Code::kUnavailable);
+        CHECK(has(again.status().message(), "rank " + std::to_string(victim)));
+      }
+    }
+  }
+}
+
+int64_t open_files() {
+  int64_t count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+int64_t mappings_of_arenas() {
+  int64_t count = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) count += has(line, "memfd:");
+  return count;
+}
+
+TEST_CASE("two hundred starts and ends leave no descriptor and no mapping behind", "[runtime]") {
+  const auto round = [] {
+    RuntimeWorld world(Kind::kShm, 2);
+    return world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); });
+  };
+  round();
+  const int64_t files = open_files();
+  const int64_t maps = mappings_of_arenas();
+  for (int i = 0; i < (is_short() ? 20 : 200); ++i) {
+    for (const auto& error : round()) REQUIRE(error == "");
+  }
+  CHECK(open_files() == files);
+  CHECK(mappings_of_arenas() == maps);
+}
+
+}  // namespace
+}  // namespace rueda::testing
