@@ -5,6 +5,7 @@
 
 #include "collectives/base/log.h"
 #include "proto/negotiation_codec.h"
+#include "runtime/negotiation/portions.h"
 
 namespace rueda::runtime {
 namespace {
@@ -84,7 +85,7 @@ bool Coordinator::step() {
 // How long there is nothing to do unless somebody rings.
 std::chrono::nanoseconds Coordinator::nap() const {
   std::optional<Time> deadline;
-  if (root_ != nullptr) deadline = root_->next_deadline();
+  if (root_ != nullptr && state_ != State::kBroken) deadline = root_->next_deadline();
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline)) deadline = leave_deadline_;
   if (!deadline) return std::chrono::nanoseconds(-1);
   return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
@@ -143,7 +144,10 @@ void Coordinator::tell_wanted(std::vector<std::string>* wanted) {
 void Coordinator::send_requests(wire::RequestList list) {
   list.epoch = world_->epoch;
   if (root_ == nullptr) {
-    if (!root_left_) world_->transport->send_control(kRoot, wire::encode(list));
+    if (root_left_) return;
+    for (const wire::RequestList& portion : negotiation::portions(std::move(list))) {
+      world_->transport->send_control(kRoot, wire::encode(portion));
+    }
     return;
   }
   const Status status = root_->on_requests(kRoot, list, Clock::now());
@@ -179,14 +183,18 @@ void Coordinator::handle_control(Rank peer, std::string_view message) {
 // The root: what was decided goes to all ranks, itself included.
 bool Coordinator::publish_responses() {
   if (root_ == nullptr || state_ == State::kBroken) return false;
-  const auto list = root_->take_responses(Clock::now());
+  auto list = root_->take_responses(Clock::now());
   if (!list) return false;
-  const std::string message = wire::encode(*list);
-  for (Rank peer = 0; peer < world_->size; ++peer) {
-    if (peer != kRoot) world_->transport->send_control(peer, message);
-  }
-  handle_responses(*list);
+  tell_everyone(std::move(*list));
   return true;
+}
+
+void Coordinator::tell_everyone(wire::ResponseList list) {
+  for (const wire::ResponseList& portion : negotiation::portions(std::move(list))) {
+    const std::string message = wire::encode(portion);
+    for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, message);
+    handle_responses(portion);
+  }
 }
 
 void Coordinator::handle_responses(const wire::ResponseList& list) {
@@ -252,9 +260,7 @@ bool Coordinator::check_stalls() {
     if (!report.warning.empty()) RUEDA_WARN("coordinator", "{}", report.warning);
     list.stalls.push_back(report.stall);
   }
-  const std::string message = wire::encode(list);
-  for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, message);
-  handle_responses(list);
+  tell_everyone(std::move(list));
   return true;
 }
 

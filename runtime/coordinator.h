@@ -67,6 +67,7 @@ class Coordinator {
   void tell_wanted(std::vector<std::string>* wanted);
   void send_requests(wire::RequestList list);
   bool publish_responses();
+  void tell_everyone(wire::ResponseList list);
   void handle_control(Rank peer, std::string_view message);
   void handle_responses(const wire::ResponseList& list);
   void handle_response(const wire::Response& response);

@@ -10,6 +10,7 @@
 #include "proto/limits.h"
 #include "proto/utf8.h"
 #include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/portions.h"
 
 namespace rueda::runtime {
 namespace {
@@ -171,6 +172,10 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
     RUEDA_ASSIGN_OR_RETURN(Submission submission, prepare(std::move(operation)));
     works.push_back(submission.work);
     submissions.push_back(std::move(submission));
+  }
+  if (group && submissions.size() > negotiation::kMaxGroup) {
+    return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) + " tensors, this one has " +
+                            std::to_string(submissions.size()));
   }
   if (group && submissions.size() > 1) {
     const std::string name = submissions.front().request.name;

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace rueda::negotiation {
+namespace {
+
+constexpr size_t kMaxMembers = 4096;  // a batch is one message at most
+
+}  // namespace
 
 bool BatchPlanner::Group::open() const {
   return std::find(states.begin(), states.end(), State::kReady) != states.end();
@@ -72,7 +77,7 @@ BatchPlanner::GroupPtr BatchPlanner::form_group(const PlannedTensor& first) {
   auto group = std::make_shared<Group>();
   int64_t bytes = 0;
   Slot slot = first.slot;
-  while (group->members.size() < tensors_.size() && group_of_.count(slot) == 0) {
+  while (group->members.size() < std::min(tensors_.size(), kMaxMembers) && group_of_.count(slot) == 0) {
     const PlannedTensor& tensor = tensors_.at(slot);
     const bool fits = tensor.fuse_key == first.fuse_key && bytes + tensor.bytes <= threshold_;
     if (!group->members.empty() && (!fits || first.fuse_key.empty())) break;

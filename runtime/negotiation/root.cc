@@ -4,6 +4,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "runtime/negotiation/portions.h"
+
 namespace rueda::negotiation {
 namespace {
 
@@ -173,7 +175,8 @@ void Root::release_fresh() {
       for (const RequestPtr& sent : decision.by_rank) this_bytes += bytes_of(*sent);
     }
     const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() && key == this_key &&
-                       bytes + this_bytes <= config_.fusion_threshold_bytes;
+                       bytes + this_bytes <= config_.fusion_threshold_bytes &&
+                       responses_.back().entries.size() < max_fused(rank_names_.size());
     if (!joins) {
       wire::Response response;
       response.kind = request.kind;

@@ -36,7 +36,9 @@ inline runtime::Operation operation(CollectiveKind kind, const std::string& name
   return op;
 }
 
+// Null: of nothing.
 inline runtime::Operation sum_of(const std::string& name, Floats* data) {
+  if (data == nullptr) return operation(CollectiveKind::kAllreduce, name, {}, nullptr);
   return operation(CollectiveKind::kAllreduce, name, *data, data);
 }
 

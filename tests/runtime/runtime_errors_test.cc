@@ -203,6 +203,42 @@ TEST_CASE("after the stall shutdown time the tensor fails and the runtime goes o
   for (const auto& error : after) CHECK(error == "");
 }
 
+TEST_CASE(
+    "more tensors than one message holds: submitted at once, waiting for one slow rank, and "
+    "answered",
+    "[runtime]") {
+  const Rank slow = GENERATE(0, 2);
+  {
+    RuntimeWorld world(Kind::kShm, 3);
+    const auto submit_many = [&](Rank rank, int count) {
+      std::vector<runtime::Operation> operations;
+      for (int i = 0; i < count; ++i)
+        operations.push_back(sum_of("a long name to fill messages " + std::to_string(i), nullptr));
+      return must(world[rank].submit(std::move(operations), false));
+    };
+    const int count = is_short() ? 6000 : 70000;
+    std::vector<std::vector<WorkPtr>> works(3);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      if (rank != slow) works[static_cast<size_t>(rank)] = submit_many(rank, count);
+    }
+    // The stall report of all of them has arrived.
+    const auto deadline = std::chrono::steady_clock::now() + kGenerous;
+    for (const WorkPtr& work : {works[1].front(), works[1].back()}) {
+      Status status;
+      do {
+        status = work->wait(std::chrono::milliseconds(100));
+        REQUIRE(status.code() == Code::kDeadlineExceeded);
+      } while (!has(status.message(), "not yet submitted by") &&
+               std::chrono::steady_clock::now() < deadline);
+      CHECK(has(status.message(), "rank " + std::to_string(slow)));
+    }
+    works[static_cast<size_t>(slow)] = submit_many(slow, count);
+    for (const auto& of_rank : works) {
+      for (const WorkPtr& work : of_rank) REQUIRE(end_of(work).ok());
+    }
+  }
+}
+
 TEST_CASE("a group with one disagreement fails whole; afterwards the same names work",
           "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
