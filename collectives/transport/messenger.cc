@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "collectives/base/check.h"
 
@@ -217,13 +218,28 @@ void Messenger::abort(const Status& verdict) {
   for (Rank peer = 0; peer < size(); ++peer) {
     Channel& channel = channels_[static_cast<size_t>(peer)];
     if (peer == rank_ || channel.end) continue;
+    std::optional<Outgoing> half_sent = std::move(channel.current);
+    channel.current.reset();
+    if (half_sent) finish(std::exchange(half_sent->transfer, nullptr), verdict);
+    fail_transfers(channel, verdict);
+    if (half_sent && half_sent->sent > 0) {
+      // The frame has to be finished before another can follow: from a copy, the caller's memory is not ours any more.
+      half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()), half_sent->body.size());
+      channel.current = std::move(half_sent);
+      channel.current->body = std::as_bytes(std::span(channel.current->owned));
+    }
     std::string body(1, static_cast<char>(verdict.code()));
     body += verdict.message().substr(0, kMaxAbortBytes - 1);
-    // Behind a body half sent it cannot go; that peer learns by the end of the stream.
     Outgoing out{header_of(FrameType::kAbort, 0, body.size(), 0), {}, std::move(body), 0, nullptr};
-    channel.urgent.push_front(std::move(out));
-    channel.bodies.clear();
-    write_some(peer);
+    channel.urgent.push_back(std::move(out));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kAbortLinger;
+  while (true) {
+    for (Rank peer = 0; peer < size(); ++peer) {
+      if (peer != rank_ && !channels_[static_cast<size_t>(peer)].end) write_some(peer);
+    }
+    if (flushed() || std::chrono::steady_clock::now() >= deadline) break;
+    loop_->wait(std::chrono::milliseconds(1));
   }
   close(verdict);
 }

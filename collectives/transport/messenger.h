@@ -33,6 +33,10 @@ class Messenger final : public Transport {
   // Eager bodies that nobody has asked for yet, per peer; beyond it the peer breaks the protocol.
   static constexpr size_t kMaxUnexpectedBytes = 256 << 20;
 
+  // How long abort tries to hand its verdict to peers whose links are full. Without it they would see only that this rank
+  // closed its links, and take it for the culprit.
+  static constexpr std::chrono::milliseconds kAbortLinger{200};
+
   struct Peer {
     std::unique_ptr<Link> link;  // null for this rank itself
     std::string name;            // "rank 3 (pid 4711 on node2)": for errors
@@ -102,6 +106,7 @@ class Messenger final : public Transport {
     uint64_t body_read = 0;
     std::optional<PendingRecv> target;
     Tag partial_tag = 0;             // of `partial`
+    uint64_t partial_bytes = 0;      // of `partial`, arrived
     std::optional<PendingRecv> partial;  // a message of which pieces are still to come
     std::vector<std::byte> body;  // where no recv is posted: control, abort, eager, dropped
     bool drop = false;

@@ -1,7 +1,9 @@
 // Transport: moves messages between the ranks of one job, in order for each (peer, tag).
 //
 // Messages are matched by (peer, tag): the n-th send of a tag meets the n-th recv of that tag, and both must name the
-// same size and meta, else both end with kFailedPrecondition. Control messages go to one handler instead.
+// same size and meta. On tags with kRendezvousTag both end with kFailedPrecondition where they do not, and the link stays
+// usable. On other tags sizes were agreed beforehand: a difference fails the receiver at least and may give up the peer
+// (kDataLoss). Control messages go to one handler instead.
 //
 // Ownership: borrows each span until its Transfer is done, also when it fails.
 // Threads:   one thread, which also drives it by progress(). Nothing happens between calls.
@@ -61,7 +63,8 @@ class Transport {
   // Says goodbye to every live peer; no sends after this. flushed(): everything written has left.
   virtual void say_goodbye() = 0;
   virtual bool flushed() const = 0;
-  // Tells every live peer the verdict (as far as that works without waiting), then ends every transfer with it.
+  // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full links (the one call that
+  // may wait; bounded). The transport is closed afterwards.
   virtual void abort(const Status& verdict) = 0;
   virtual void close(const Status& status) = 0;
 

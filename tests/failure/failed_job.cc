@@ -26,13 +26,6 @@ bool no_orphaned_sockets() {
                      [&](const UnixSocket& s) { return s.inode == 0 || owned.count(s.inode) > 0; });
 }
 
-// A rank that gives up in the middle of a message to another cannot put the verdict behind it: over
-// tcp, the other may learn of its end before it learns of the victim's, and blames it. (README.md,
-// what falls short.)
-bool may_blame_a_messenger(const Death& death) {
-  return death.scene == "streaming" && !death.transport.empty() && death.size > 2;
-}
-
 void check_survivors(const Death& death, const std::string& out) {
   const std::string victim = "rank " + std::to_string(death.victim);
   const double died = number_after(out, victim + " dies at ");
@@ -49,11 +42,7 @@ void check_survivors(const Death& death, const std::string& out) {
     INFO("rank " << rank << " said: " << told);
     CHECK_THAT(told, Catch::Contains(": unavailable: "));
     const std::string message = told.substr(std::min(told.size(), told.find("unavailable")));
-    if (may_blame_a_messenger(death)) {
-      CHECK_THAT(message, Catch::Contains("rank "));
-    } else {
-      CHECK_THAT(message, Catch::Contains(victim + " ") || Catch::Contains(victim + ":"));
-    }
+    CHECK_THAT(message, Catch::Contains(victim + " ") || Catch::Contains(victim + ":"));
     longest = std::max(longest, number_after(told, "told at ") - died);
   }
   std::printf("  %-60s news after %6.1f ms\n", death.describe().c_str(), longest * 1e3);
