@@ -26,6 +26,9 @@ class Link {
   virtual void flush() = 0;
   // No more writes will come; what was written still arrives.
   virtual void finish() = 0;
+  // Nothing will be read or written any more: the stream no longer wakes the sleeper, whatever happens on it. (A closed
+  // socket stays readable for ever.)
+  virtual void unwatch() = 0;
 };
 
 }  // namespace rueda::transport

@@ -37,7 +37,7 @@ void Messenger::end_peer(Rank peer, const Status& status) {
   if (channel.end) return;
   channel.end = status.ok() ? status : Status(status.code(), channel.name + " was lost: " + status.message());
   fail_transfers(channel, *refusal(peer));
-  channel.link->set_blocked(false);
+  channel.link->unwatch();
   if (events_.on_peer_end) events_.on_peer_end(peer, *channel.end);
 }
 
@@ -171,15 +171,21 @@ Status Messenger::begin_data(Channel& channel) {
     return {Code::kDataLoss, "damaged frame (piece outside its message)"};
   }
   if (channel.partial) {
-    if (header.tag != channel.partial_tag || header.total != channel.partial->into.size()) {
+    if (header.tag != channel.partial_tag || header.total != channel.partial->into.size() ||
+        header.offset != channel.partial_bytes) {
       return {Code::kDataLoss, "damaged frame (piece of another message)"};
     }
     channel.target = channel.partial;
     return {};
   }
+  if (header.offset != 0) return {Code::kDataLoss, "damaged frame (a message without its begin)"};
   const auto recvs = channel.recvs.find(header.tag);
   if (recvs != channel.recvs.end()) {
     const PendingRecv recv = recvs->second.front();
+    if (recv.meta != header.meta) {
+      return {Code::kDataLoss, "message of type " + std::to_string(header.meta) + " where type " +
+                                   std::to_string(recv.meta) + " was expected"};
+    }
     if (recv.into.size() != header.total) {
       return {Code::kDataLoss, "message of " + std::to_string(header.total) + " bytes where " +
                                    std::to_string(recv.into.size()) + " were expected"};
@@ -235,6 +241,7 @@ Status Messenger::finish_data(Channel& channel) {
     if (last) finish(channel.target->transfer, {});
     channel.partial = last ? std::nullopt : channel.target;
     channel.partial_tag = header.tag;
+    channel.partial_bytes = header.offset + header.bytes;
     channel.target.reset();
     return {};
   }
@@ -242,7 +249,9 @@ Status Messenger::finish_data(Channel& channel) {
   const auto recvs = channel.recvs.find(header.tag);
   if (recvs != channel.recvs.end()) {
     const PendingRecv recv = recvs->second.front();
-    if (recv.into.size() != channel.body.size()) return {Code::kDataLoss, "message of the wrong size"};
+    if (recv.into.size() != channel.body.size() || recv.meta != header.meta) {
+      return {Code::kDataLoss, "message of the wrong size or type"};
+    }
     std::copy(channel.body.begin(), channel.body.end(), recv.into.begin());
     recvs->second.pop_front();
     if (recvs->second.empty()) channel.recvs.erase(recvs);
@@ -286,7 +295,11 @@ Status Messenger::finish_body(Rank peer) {
       return {};
     }
     case FrameType::kAbort: {
-      const Status verdict(static_cast<Code>(text[0]), std::string(text.substr(1)));
+      const auto code = static_cast<uint8_t>(text[0]);
+      if (code == static_cast<uint8_t>(Code::kOk) || code > static_cast<uint8_t>(Code::kUnauthenticated)) {
+        return {Code::kDataLoss, "damaged abort message"};
+      }
+      const Status verdict(static_cast<Code>(code), std::string(text.substr(1)));
       if (events_.on_abort) events_.on_abort(peer, verdict);
       return {};
     }

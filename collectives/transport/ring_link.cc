@@ -19,7 +19,7 @@ RingLink::RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringe
 }
 
 RingLink::~RingLink() {
-  if (life_.get() >= 0) loop_->remove(life_.get());
+  unwatch();
 }
 
 void RingLink::on_ready(bool, bool) {
@@ -28,8 +28,12 @@ void RingLink::on_ready(bool, bool) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   // End of the stream; a byte would be against the protocol and counts as the end too.
   ended_ = true;
-  loop_->remove(life_.get());
+  unwatch();
   life_.reset();
+}
+
+void RingLink::unwatch() {
+  if (life_.get() >= 0) loop_->remove(life_.get());
 }
 
 Result<size_t> RingLink::write(std::span<const ByteView> pieces) {

@@ -28,6 +28,7 @@ class RingLink final : public Link, private FdHandler {
   void set_blocked(bool) override {}  // the reader rings whenever it has made room
   void flush() override;
   void finish() override;
+  void unwatch() override;
 
  private:
   void on_ready(bool readable, bool writable) override;

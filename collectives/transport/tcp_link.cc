@@ -26,7 +26,9 @@ TcpLink::TcpLink(UniqueFd socket, EventLoop* loop) : socket_(std::move(socket)),
   if (!loop_->add(socket_.get(), this).ok()) readable_ = false;
 }
 
-TcpLink::~TcpLink() { loop_->remove(socket_.get()); }
+TcpLink::~TcpLink() { unwatch(); }
+
+void TcpLink::unwatch() { loop_->remove(socket_.get()); }
 
 void TcpLink::on_ready(bool readable, bool) {
   if (readable) readable_ = true;

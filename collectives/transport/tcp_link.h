@@ -21,6 +21,7 @@ class TcpLink final : public Link, private FdHandler {
   void set_blocked(bool blocked) override;
   void flush() override {}
   void finish() override;
+  void unwatch() override;
 
  private:
   void on_ready(bool readable, bool writable) override;
