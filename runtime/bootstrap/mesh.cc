@@ -19,6 +19,7 @@ using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
 constexpr std::chrono::seconds kGuestTime{5};          // for a whole handshake of somebody who connected
+constexpr size_t kStrangers = 256;                     // connections that may be silent without delaying a rank
 constexpr std::chrono::milliseconds kLookAround{200};  // between looks whether missing ranks are alive
 
 HandshakeTerms terms_of(const MeshTask& task, HandshakeRole role, bool local) {
@@ -115,10 +116,14 @@ class Reception {
     return deadline_exceeded("not connected in time (RUEDA_START_TIMEOUT): " + who);
   }
 
+  size_t most_guests() const { return 2 * connected_.size() + kStrangers; }
+
   void wait() {
     std::vector<pollfd> entries;
-    entries.push_back({task_.unix_listener->fd.get(), POLLIN, 0});
-    if (task_.tcp_listener != nullptr) entries.push_back({task_.tcp_listener->fd.get(), POLLIN, 0});
+    // Not while the room is full: a waiting connection would end every nap at once.
+    const bool room = guests_.size() < most_guests();
+    if (room) entries.push_back({task_.unix_listener->fd.get(), POLLIN, 0});
+    if (room && task_.tcp_listener != nullptr) entries.push_back({task_.tcp_listener->fd.get(), POLLIN, 0});
     for (const Guest& guest : guests_) {
       const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
       entries.push_back({guest.fd.get(), events, 0});
@@ -127,7 +132,7 @@ class Reception {
   }
 
   void accept_from(const Listener* listener, bool local) {
-    while (guests_.size() < 2 * connected_.size() + 16) {
+    while (guests_.size() < most_guests()) {
       UniqueFd fd(accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!fd) return;
       if (local && !same_user(fd.get())) continue;

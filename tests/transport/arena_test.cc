@@ -1,0 +1,130 @@
+#include "collectives/transport/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include <cstring>
+
+namespace rueda::transport {
+namespace {
+
+ArenaLayout small_layout() {
+  ArenaLayout layout;
+  layout.local_size = 3;
+  layout.chunk_bytes = 4096;
+  layout.windows = 2;
+  layout.ring_bytes = 4096;
+  return layout;
+}
+
+std::shared_ptr<Arena> create() {
+  auto arena = Arena::create(small_layout(), 1, 9);
+  if (!arena.ok()) FAIL(arena.status().to_string());
+  return arena.value();
+}
+
+Result<std::shared_ptr<Arena>> attach(int fd, const ArenaLayout& layout, Rank local_rank = 1,
+                                      uint64_t epoch = 9) {
+  return Arena::attach(UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)), layout, local_rank, epoch);
+}
+
+// Mappings of arenas in this process. No allocation: also runs in a forked child.
+int mapped_arenas() {
+  static char text[1 << 20];
+  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  size_t length = 0;
+  for (ssize_t got = 1; got > 0 && length < sizeof(text) - 1;) {
+    got = read(fd, text + length, sizeof(text) - 1 - length);
+    if (got > 0) length += static_cast<size_t>(got);
+  }
+  close(fd);
+  text[length] = 0;
+  int count = 0;
+  for (const char* at = text; (at = std::strstr(at, "memfd:rueda-arena")) != nullptr; ++at) ++count;
+  return count;
+}
+
+TEST_CASE("an arena is sealed, zeroed and as large as its layout says", "[arena]") {
+  const auto arena = create();
+  const int seals = fcntl(arena->fd(), F_GET_SEALS);
+  CHECK((seals & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) ==
+        (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+  CHECK(ftruncate(arena->fd(), 0) != 0);
+  CHECK(lseek(arena->fd(), 0, SEEK_END) == static_cast<off_t>(small_layout().total_bytes()));
+  CHECK(arena->windows()->packed == 0);
+  for (Rank peer = 0; peer < 3; ++peer) CHECK_FALSE(arena->ring_to(peer).readable());
+}
+
+TEST_CASE("the parts of an arena do not overlap and are aligned", "[arena]") {
+  const auto arena = create();
+  const ArenaLayout layout = small_layout();
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  CHECK(address(arena->sleep_word()) % 128 == 0);
+  CHECK(address(arena->windows()) % 128 == 0);
+  CHECK(address(arena->sleep_word()) + sizeof(SleepWord) <= address(arena->windows()));
+  CHECK(address(arena->windows()) + sizeof(WindowControl) <= address(arena->window(0)));
+  CHECK(arena->window(1) - arena->window(0) == static_cast<ptrdiff_t>(layout.chunk_bytes));
+  CHECK(layout.rings_offset() >= layout.windows_offset() + layout.windows * layout.chunk_bytes);
+  CHECK(layout.total_bytes() >= layout.rings_offset() + 3 * ByteRing::bytes_for(layout.ring_bytes));
+}
+
+TEST_CASE("two attachments in one process share one mapping, which goes with the last", "[arena]") {
+  REQUIRE(mapped_arenas() == 0);
+  auto owner = create();
+  auto first = attach(owner->fd(), small_layout());
+  auto second = attach(owner->fd(), small_layout());
+  REQUIRE((first.ok() && second.ok()));
+  CHECK(first.value()->window(0) == owner->window(0));
+  CHECK(second.value()->window(0) == owner->window(0));
+  CHECK(mapped_arenas() == 1);
+  owner.reset();
+  first.value().reset();
+  second.value()->window(0)[0] = std::byte{1};
+  CHECK(mapped_arenas() == 1);
+  second.value().reset();
+  CHECK(mapped_arenas() == 0);
+}
+
+TEST_CASE("an attachment is refused when layout, rank or epoch differ", "[arena]") {
+  const auto arena = create();
+  ArenaLayout other = small_layout();
+  other.windows = 3;
+  CHECK(attach(arena->fd(), other).status().code() == Code::kFailedPrecondition);  // another size
+  other = small_layout();
+  std::swap(other.chunk_bytes, other.ring_bytes);
+  other.chunk_bytes = 2048;
+  other.windows = 4;  // the same size, other offsets
+  REQUIRE(other.total_bytes() == small_layout().total_bytes());
+  CHECK(attach(arena->fd(), other).status().code() == Code::kFailedPrecondition);
+  CHECK(attach(arena->fd(), small_layout(), 2).status().code() == Code::kFailedPrecondition);
+  CHECK(attach(arena->fd(), small_layout(), 1, 8).status().code() == Code::kFailedPrecondition);
+  CHECK(attach(arena->fd(), small_layout()).ok());
+}
+
+TEST_CASE("memory that could shrink under the reader is refused", "[arena]") {
+  const int fd = memfd_create("not-an-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(fd >= 0);
+  REQUIRE(ftruncate(fd, static_cast<off_t>(small_layout().total_bytes())) == 0);
+  const auto attached = Arena::attach(UniqueFd(fd), small_layout(), 1, 9);
+  CHECK(attached.status().code() == Code::kFailedPrecondition);
+  CHECK_THAT(attached.status().message(), Catch::Contains("sealed"));
+}
+
+TEST_CASE("a forked child has neither the mapping nor the descriptor", "[arena]") {
+  const auto arena = create();
+  const int fd = arena->fd();
+  const pid_t child = fork();
+  if (child == 0) _exit(mapped_arenas() == 0 && fcntl(fd, F_GETFD) < 0 ? 0 : 1);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(mapped_arenas() == 1);
+}
+
+}  // namespace
+}  // namespace rueda::transport

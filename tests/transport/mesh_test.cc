@@ -1,0 +1,168 @@
+// What the mesh refuses: strangers, half-open connections, the wrong key; and that none of them
+// disturbs the job.
+#include "runtime/bootstrap/mesh.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <iomanip>
+#include <sstream>
+
+#include "collectives/rendezvous/handshake.h"
+#include "collectives/rendezvous/memory_store.h"
+#include "tests/support/thread_world.h"
+
+namespace rueda::bootstrap {
+namespace {
+
+using rendezvous::JobKey;
+using testing::must;
+using testing::on_ranks;
+
+Deadline in(std::chrono::seconds time) { return std::chrono::steady_clock::now() + time; }
+
+// Two ranks of one job, as threads, whose listening sockets the test knows before they meet.
+struct Pair {
+  JobKey key = must(JobKey::make_random());
+  Listener unix_listeners[2] = {must(listen_unix(256)), must(listen_unix(256))};
+  Listener tcp_listeners[2] = {must(listen_tcp("127.0.0.1", 256)),
+                               must(listen_tcp("127.0.0.1", 256))};
+
+  MeshTask task(Rank rank, bool local) {
+    MeshTask task;
+    task.rank = rank;
+    task.epoch = 3;
+    task.job_id = "job";
+    for (int peer = 0; peer < 2; ++peer) {
+      task.peers.push_back(
+          {local, local ? unix_listeners[peer].address : tcp_listeners[peer].address});
+      task.names.push_back("rank " + std::to_string(peer));
+    }
+    task.unix_listener = &unix_listeners[rank];
+    task.tcp_listener = &tcp_listeners[rank];
+    task.deadline = in(std::chrono::seconds(300));
+    task.alive = [](Rank) { return Status(); };
+    return task;
+  }
+
+  // Both ranks meet; true if a byte goes from each to the other.
+  bool meet(bool local) {
+    auto sockets = on_ranks(2, [&](Rank rank) {
+      auto all = must(connect_mesh(task(rank, local), key));
+      return std::make_shared<UniqueFd>(std::move(all[static_cast<size_t>(1 - rank)]));
+    });
+    for (const int from : {0, 1}) {
+      char byte = static_cast<char>('a' + from);
+      if (send(sockets[static_cast<size_t>(from)]->get(), &byte, 1, MSG_NOSIGNAL) != 1)
+        return false;
+      if (!wait_ready(sockets[static_cast<size_t>(1 - from)]->get(), false,
+                      in(std::chrono::seconds(60))))
+        return false;
+      char got = 0;
+      if (recv(sockets[static_cast<size_t>(1 - from)]->get(), &got, 1, 0) != 1 || got != byte)
+        return false;
+    }
+    return true;
+  }
+};
+
+UniqueFd stranger(const Pair& pair, bool local) {
+  return local ? must(connect_unix(pair.unix_listeners[0].address))
+               : must(connect_tcp(pair.tcp_listeners[0].address, in(std::chrono::seconds(60))));
+}
+
+// Reads until the other side closes; true if it did.
+bool is_closed_by_peer(int fd) {
+  char bytes[256];
+  while (wait_ready(fd, false, in(std::chrono::seconds(60)))) {
+    const ssize_t got = recv(fd, bytes, sizeof(bytes), 0);
+    if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return true;
+  }
+  return false;
+}
+
+TEST_CASE("a connection that does not speak the handshake is closed, and the ranks meet",
+          "[mesh]") {
+  const bool local = GENERATE(false, true);
+  Pair pair;
+  const UniqueFd rude = stranger(pair, local);
+  const std::string noise = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + std::string(2000, 'x');
+  REQUIRE(send(rude.get(), noise.data(), noise.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(noise.size()));
+  CHECK(pair.meet(local));
+  CHECK(is_closed_by_peer(rude.get()));
+}
+
+TEST_CASE("a rank with another key is refused, and the ranks meet", "[mesh]") {
+  const bool local = GENERATE(false, true);
+  Pair pair;
+  const JobKey other = must(JobKey::make_random());
+  std::vector<UniqueFd> guests;
+  std::vector<std::thread> threads;
+  std::vector<Status> ended(4);
+  for (size_t i = 0; i < ended.size(); ++i) {
+    guests.push_back(stranger(pair, local));
+    threads.emplace_back([&, i, fd = guests.back().get()] {
+      rendezvous::HandshakeTerms terms;
+      terms.role = rendezvous::HandshakeRole::kConnecting;
+      terms.my_rank = 1;
+      terms.peer = 0;
+      terms.size = 2;
+      terms.epoch = 3;
+      terms.job_id = std::string("job") + (local ? "/shm" : "/tcp");
+      ended[i] = rendezvous::shake_hands(fd, terms, other, in(std::chrono::seconds(60))).status();
+    });
+  }
+  CHECK(pair.meet(local));
+  for (auto& thread : threads) thread.join();
+  for (const Status& status : ended) CHECK_FALSE(status.ok());
+}
+
+TEST_CASE("hundreds of half-open connections do not keep the ranks from meeting", "[mesh]") {
+  const bool local = GENERATE(false, true);
+  Pair pair;
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(stranger(pair, local));
+  CHECK(pair.meet(local));
+}
+
+TEST_CASE("ports are opened on loopback only unless an address is given", "[mesh]") {
+  // Listening sockets of this process: inode by /proc/self/fd, address by /proc/net/tcp and tcp6.
+  rendezvous::MemoryStore store;
+  const JobKey key = must(JobKey::make_random());
+  const auto worlds = on_ranks(2, [&](Rank rank) {
+    JoinOptions options;
+    options.place.rank = rank;
+    options.place.size = 2;
+    options.place.job_id = "job";
+    options.config.transport = "tcp";
+    return std::shared_ptr<World>(must(join_world(options, &store, &key)));
+  });
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const std::string address =
+        must(store.get("e1/tcp/" + std::to_string(rank), std::chrono::seconds(1)));
+    CHECK_THAT(address, Catch::StartsWith("127.0.0.1:"));
+  }
+  const Listener four = must(listen_tcp("127.0.0.1", 1));
+  std::ostringstream hex;
+  hex << std::uppercase << std::hex << std::setw(4) << std::setfill('0')
+      << std::stoi(four.address.substr(four.address.rfind(':') + 1));
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::string bound;
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string number, local_address, remote, state;
+    words >> number >> local_address >> remote >> state;
+    if (state == "0A" && local_address.substr(local_address.find(':') + 1) == hex.str())
+      bound = local_address;
+  }
+  CHECK_THAT(bound, Catch::StartsWith("0100007F:"));  // what the kernel says of 127.0.0.1
+}
+
+}  // namespace
+}  // namespace rueda::bootstrap

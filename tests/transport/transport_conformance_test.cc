@@ -1,0 +1,432 @@
+// One suite for every transport: what Transport promises, kept by inproc, shm, tcp, tcp6 and their
+// mixture.
+//
+// All ranks of a world are driven by this thread, in turns, so that every order is the test's
+// choice; the last test gives each rank a thread of its own.
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+
+#include "tests/support/thread_world.h"
+
+namespace rueda::testing {
+namespace {
+
+using transport::kRendezvousTag;
+using transport::Tag;
+using transport::TransferPtr;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::chrono::seconds kPatience{300};  // ends a hanging test, decides nothing
+
+bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> result;
+  for (const Kind kind : kAllKinds) {
+    if (kind != Kind::kTcp6 || has_ipv6()) result.push_back(kind);
+  }
+  return result;
+}
+
+Bytes message(Rank from, Rank to, Tag tag, size_t index, size_t bytes) {
+  Bytes result(bytes);
+  const size_t seed =
+      static_cast<size_t>(from) * 3 + static_cast<size_t>(to) * 5 + tag * 7 + index * 11;
+  for (size_t i = 0; i < bytes; ++i)
+    result[i] = static_cast<std::byte>((seed + i * 13 + i / 256) & 0xff);
+  return result;
+}
+
+// Who was told what.
+struct Heard {
+  std::vector<std::pair<Rank, Status>> ends;
+  std::vector<std::pair<Rank, Status>> verdicts;
+  std::vector<std::pair<Rank, std::string>> controls;
+};
+
+class Ranks {
+ public:
+  Ranks(Kind kind, Rank size)
+      : worlds_(make_worlds(kind, size)), heard_(static_cast<size_t>(size)) {
+    for (Rank rank = 0; rank < size; ++rank) {
+      Heard& heard = heard_[static_cast<size_t>(rank)];
+      transport::TransportEvents events;
+      events.on_peer_end = [&heard](Rank peer, const Status& status) {
+        heard.ends.emplace_back(peer, status);
+      };
+      events.on_abort = [&heard](Rank peer, const Status& verdict) {
+        heard.verdicts.emplace_back(peer, verdict);
+      };
+      events.on_control = [&heard](Rank peer, std::string_view text) {
+        heard.controls.emplace_back(peer, text);
+      };
+      at(rank).set_events(std::move(events));
+    }
+  }
+  Rank size() const { return static_cast<Rank>(worlds_.size()); }
+  transport::Transport& at(Rank rank) { return *worlds_[static_cast<size_t>(rank)]->transport; }
+  bootstrap::World& world(Rank rank) { return *worlds_[static_cast<size_t>(rank)]; }
+  Heard& heard(Rank rank) { return heard_[static_cast<size_t>(rank)]; }
+  void destroy(Rank rank) { worlds_[static_cast<size_t>(rank)].reset(); }
+
+  // Gives every rank a turn. True if anything moved.
+  bool turn() {
+    bool moved = false;
+    for (auto& world : worlds_) {
+      if (world == nullptr) continue;
+      moved |= world->transport->progress();
+      world->transport->park(std::chrono::nanoseconds(0));
+    }
+    return moved;
+  }
+  template <typename Condition>
+  bool until(Condition condition) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (!turn() && std::chrono::steady_clock::now() > deadline) return false;
+    }
+    return true;
+  }
+  bool until_done(const std::vector<TransferPtr>& transfers) {
+    return until([&] {
+      for (const auto& transfer : transfers) {
+        if (!transfer->done) return false;
+      }
+      return true;
+    });
+  }
+
+ private:
+  std::vector<std::unique_ptr<bootstrap::World>> worlds_;
+  std::vector<Heard> heard_;
+};
+
+bool all_ok(const std::vector<TransferPtr>& transfers) {
+  for (const auto& transfer : transfers) {
+    if (!transfer->done || !transfer->status.ok()) return false;
+  }
+  return true;
+}
+
+enum class Posted { kBefore, kAfter, kMixed };
+
+struct Exchange {
+  Rank from, to;
+  Tag tag;
+  size_t index;
+  Bytes sent, got;
+};
+
+// Every rank to every rank (itself too), every tag, every size; the order of posts as asked.
+void exchange_all(Ranks& ranks, const std::vector<Tag>& tags, const std::vector<size_t>& sizes,
+                  Posted posted) {
+  std::vector<Exchange> list;
+  for (size_t index = 0; index < sizes.size(); ++index) {
+    for (const Tag tag : tags) {
+      for (Rank from = 0; from < ranks.size(); ++from) {
+        for (Rank to = 0; to < ranks.size(); ++to) {
+          list.push_back({from, to, tag, index, message(from, to, tag, index, sizes[index]),
+                          Bytes(sizes[index])});
+        }
+      }
+    }
+  }
+  std::vector<TransferPtr> transfers;
+  const auto post_send = [&](Exchange& e) {
+    transfers.push_back(ranks.at(e.from).send(e.to, e.tag, e.sent));
+  };
+  const auto post_recv = [&](Exchange& e) {
+    transfers.push_back(ranks.at(e.to).recv(e.from, e.tag, e.got));
+  };
+  if (posted == Posted::kMixed) {
+    for (Exchange& e : list) {
+      const bool send_first = (e.index + e.tag) % 2 == 0;
+      if (send_first)
+        post_send(e);
+      else
+        post_recv(e);
+      ranks.turn();
+      if (send_first)
+        post_recv(e);
+      else
+        post_send(e);
+    }
+  } else {
+    for (Exchange& e : list) posted == Posted::kBefore ? post_recv(e) : post_send(e);
+    for (int i = 0; i < 50; ++i) ranks.turn();  // what can arrive, arrives unexpected
+    for (Exchange& e : list) posted == Posted::kBefore ? post_send(e) : post_recv(e);
+  }
+  REQUIRE(ranks.until_done(transfers));
+  CHECK(all_ok(transfers));
+  bool same = true;
+  for (const Exchange& e : list) same &= e.got == e.sent;
+  CHECK(same);
+}
+
+TEST_CASE(
+    "messages of one peer and tag arrive in order, among many tags, whenever they are asked for",
+    "[transport]") {
+  for (const Kind kind : kinds()) {
+    for (const Posted posted : {Posted::kBefore, Posted::kAfter, Posted::kMixed}) {
+      DYNAMIC_SECTION(name_of(kind) << " recv "
+                                    << (posted == Posted::kBefore  ? "before"
+                                        : posted == Posted::kAfter ? "after"
+                                                                   : "mixed")) {
+        Ranks ranks(kind, 3);
+        // Nothing, small, both sides of the eager limit, and small behind large.
+        exchange_all(ranks, {1, 2, 900, kRendezvousTag | 3},
+                     {0, 1, 8191, 8192, 8193, 100'000, 0, 17}, posted);
+      }
+    }
+  }
+}
+
+TEST_CASE("large messages arrive whole around the limit of a piece, both ways at once",
+          "[transport]") {
+  constexpr size_t kMiB = 1 << 20;
+  const std::vector<size_t> sizes = is_short()
+                                        ? std::vector<size_t>{kMiB + 1}
+                                        : std::vector<size_t>{kMiB - 1, kMiB, kMiB + 1, 5 * kMiB};
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 2);
+      exchange_all(ranks, {4, 5}, sizes, Posted::kBefore);
+      exchange_all(ranks, {4, 5}, sizes, Posted::kAfter);
+    }
+  }
+}
+
+TEST_CASE("control messages keep their order and arrive beside large bodies", "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 2);
+      const Bytes body(3 << 20, std::byte{7});
+      Bytes got(body.size());
+      std::vector<TransferPtr> transfers{ranks.at(1).recv(0, 1, got), ranks.at(0).send(1, 1, body)};
+      for (int i = 0; i < 500; ++i) {
+        ranks.at(0).send_control(1, i % 10 == 0 ? std::string() : std::to_string(i));
+        ranks.turn();
+      }
+      ranks.at(0).send_control(1, std::string(1 << 20, 'x'));
+      REQUIRE(ranks.until([&] { return ranks.heard(1).controls.size() == 501; }));
+      REQUIRE(ranks.until_done(transfers));
+      CHECK(got == body);
+      bool in_order = true;
+      for (int i = 0; i < 500; ++i) {
+        in_order &= ranks.heard(1).controls[static_cast<size_t>(i)].second ==
+                    (i % 10 == 0 ? "" : std::to_string(i));
+      }
+      CHECK(in_order);
+      CHECK(ranks.heard(1).controls[500].second.size() == 1 << 20);
+    }
+  }
+}
+
+TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the link usable",
+          "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 2);
+      const Tag tag = kRendezvousTag | 1;
+      const Bytes data(100'000, std::byte{3});
+      Bytes got(100'000);
+      const std::vector<TransferPtr> wrong_size{ranks.at(0).send(1, tag, ByteView(data).first(100)),
+                                                ranks.at(1).recv(0, tag, ByteSpan(got).first(200))};
+      const std::vector<TransferPtr> wrong_type{ranks.at(0).send(1, tag, data, 6),
+                                                ranks.at(1).recv(0, tag, got, 7)};
+      const std::vector<TransferPtr> right{ranks.at(0).send(1, tag, data, 6),
+                                           ranks.at(1).recv(0, tag, got, 6)};
+      REQUIRE(ranks.until_done(wrong_size));
+      REQUIRE(ranks.until_done(wrong_type));
+      REQUIRE(ranks.until_done(right));
+      for (const auto& transfer : wrong_size) {
+        CHECK(transfer->status.code() == Code::kFailedPrecondition);
+        CHECK_THAT(transfer->status.message(),
+                   Catch::Contains("100 bytes") && Catch::Contains("200 bytes"));
+      }
+      for (const auto& transfer : wrong_type) {
+        CHECK(transfer->status.code() == Code::kFailedPrecondition);
+        CHECK_THAT(transfer->status.message(),
+                   Catch::Contains("type 6") && Catch::Contains("type 7"));
+      }
+      CHECK_THAT(wrong_size[0]->status.message(), Catch::Contains(ranks.world(0).names[1]));
+      CHECK_THAT(wrong_size[1]->status.message(), Catch::Contains(ranks.world(1).names[0]));
+      CHECK(all_ok(right));
+      CHECK(got == data);
+    }
+  }
+}
+
+TEST_CASE("a peer that says goodbye has its last words heard; then transfers with it are cancelled",
+          "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 3);
+      Bytes last_words = message(1, 0, 1, 0, 5000);
+      Bytes into(5000);
+      Bytes large(50'000);
+      const auto waiting_recv = ranks.at(0).recv(1, 2, into);
+      const auto waiting_send = ranks.at(0).send(1, 3, large);
+      const auto sent = ranks.at(1).send(0, 1, last_words);
+      ranks.at(1).say_goodbye();
+      REQUIRE(ranks.until(
+          [&] { return ranks.heard(0).ends.size() == 1 && ranks.heard(2).ends.size() == 1; }));
+      REQUIRE(ranks.until([&] { return ranks.at(1).flushed(); }));
+      ranks.destroy(1);
+      CHECK(ranks.heard(0).ends[0].first == 1);
+      CHECK(ranks.heard(0).ends[0].second.ok());
+      CHECK(sent->status.ok());
+      for (const auto& transfer : {waiting_recv, waiting_send}) {
+        REQUIRE(transfer->done);
+        CHECK(transfer->status.code() == Code::kCancelled);
+        CHECK_THAT(transfer->status.message(),
+                   Catch::Contains(ranks.world(0).names[1]) && Catch::Contains("has left"));
+      }
+      const auto heard = ranks.at(0).recv(1, 1, into);
+      REQUIRE(heard->done);
+      CHECK(heard->status.ok());
+      CHECK(into == last_words);
+      CHECK(ranks.at(0).recv(1, 1, into)->status.code() == Code::kCancelled);
+      // The others go on.
+      Bytes a(20'000, std::byte{1});
+      Bytes b(20'000);
+      const std::vector<TransferPtr> rest{ranks.at(2).send(0, 9, a), ranks.at(0).recv(2, 9, b)};
+      REQUIRE(ranks.until_done(rest));
+      CHECK(all_ok(rest));
+      CHECK(ranks.heard(0).ends.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("whoever has left does not wake those who stay", "[transport]") {
+  for (const Kind kind : kinds()) {
+    for (const bool in_order : {true, false}) {
+      DYNAMIC_SECTION(name_of(kind) << (in_order ? " after goodbye" : " after a loss")) {
+        Ranks ranks(kind, 2);
+        if (in_order) {
+          ranks.at(1).say_goodbye();
+          REQUIRE(ranks.until(
+              [&] { return ranks.heard(0).ends.size() == 1 && ranks.at(1).flushed(); }));
+        }
+        ranks.destroy(1);
+        REQUIRE(ranks.until([&] { return ranks.heard(0).ends.size() == 1; }));
+        ranks.turn();
+        CHECK_FALSE(ranks.world(0).loop->wait(std::chrono::nanoseconds(0)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a lost peer is named by every transfer with it", "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 3);
+      Bytes into(50'000);
+      const Bytes large(3 << 20);
+      const std::vector<TransferPtr> waiting{ranks.at(0).recv(1, 2, into),
+                                             ranks.at(0).send(1, 3, large),
+                                             ranks.at(2).recv(1, 2, into)};
+      ranks.turn();
+      ranks.destroy(1);
+      REQUIRE(ranks.until_done(waiting));
+      for (const auto& transfer : waiting) {
+        CHECK(transfer->status.code() == Code::kUnavailable);
+        CHECK_THAT(transfer->status.message(), Catch::Contains("rank 1 ("));
+      }
+      for (const Rank rank : {0, 2}) {
+        REQUIRE(ranks.heard(rank).ends.size() == 1);
+        CHECK(ranks.heard(rank).ends[0].first == 1);
+        CHECK(ranks.heard(rank).ends[0].second.code() == Code::kUnavailable);
+      }
+      CHECK(ranks.at(0).send(1, 1, into)->status.code() == Code::kUnavailable);
+    }
+  }
+}
+
+TEST_CASE("an abort carries the verdict to every peer, unchanged", "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 3);
+      Bytes into(100);
+      const auto waiting = ranks.at(0).recv(1, 2, into);
+      ranks.at(0).abort(Status(Code::kUnavailable, "rank 7 was lost: its disk is on fire"));
+      REQUIRE(waiting->done);
+      CHECK(waiting->status.message() == "rank 7 was lost: its disk is on fire");
+      REQUIRE(ranks.until(
+          [&] { return !ranks.heard(1).verdicts.empty() && !ranks.heard(2).verdicts.empty(); }));
+      for (const Rank rank : {1, 2}) {
+        CHECK(ranks.heard(rank).verdicts[0].first == 0);
+        CHECK(ranks.heard(rank).verdicts[0].second.code() == Code::kUnavailable);
+        CHECK(ranks.heard(rank).verdicts[0].second.message() ==
+              "rank 7 was lost: its disk is on fire");
+      }
+    }
+  }
+}
+
+TEST_CASE("bytes are counted by the kind of link that carried them", "[transport]") {
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      Ranks ranks(kind, 3);
+      exchange_all(ranks, {1}, {10, 20'000}, Posted::kBefore);
+      const uint64_t per_peer = 20'010;
+      const auto sent = [&](const char* link) { return ranks.at(0).bytes_sent(link); };
+      CHECK(sent("inproc") == (kind == Kind::kInproc ? 2 * per_peer : 0));
+      CHECK(sent("shm") == (kind == Kind::kShm      ? 2 * per_peer
+                            : kind == Kind::kHybrid ? per_peer
+                                                    : 0));
+      CHECK(sent("tcp") == (kind == Kind::kTcp || kind == Kind::kTcp6 ? 2 * per_peer
+                            : kind == Kind::kHybrid                   ? per_peer
+                                                                      : 0));
+    }
+  }
+}
+
+TEST_CASE("ranks with threads of their own stream to each other and sleep in between",
+          "[transport]") {
+  const size_t rounds = is_short() ? 20 : 200;
+  for (const Kind kind : kinds()) {
+    DYNAMIC_SECTION(name_of(kind)) {
+      auto worlds = make_worlds(kind, 3);
+      const auto results = on_ranks(3, [&](Rank rank) {
+        bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
+        transport::Transport& mine = *world.transport;
+        bool same = true;
+        for (size_t round = 0; round < rounds; ++round) {
+          const size_t bytes = (round * 7919) % 60'000;
+          std::vector<TransferPtr> transfers;
+          std::vector<Bytes> sent(3);
+          std::vector<Bytes> got(3, Bytes(bytes));
+          for (Rank peer = 0; peer < 3; ++peer) {
+            const auto p = static_cast<size_t>(peer);
+            sent[p] = message(rank, peer, 1, round, bytes);
+            transfers.push_back(mine.send(peer, 1, sent[p]));
+            transfers.push_back(mine.recv(peer, 1, got[p]));
+          }
+          const auto done = [&] { return all_ok(transfers) && world.transport->flushed(); };
+          const auto deadline = std::chrono::steady_clock::now() + kPatience;
+          while (!done()) {
+            if (world.transport->progress()) continue;
+            if (std::chrono::steady_clock::now() > deadline)
+              throw Failure("the round does not end");
+            world.doorbell->arm();
+            if (world.transport->progress()) {
+              world.doorbell->disarm();
+              continue;
+            }
+            world.transport->park(kPatience);
+          }
+          for (Rank peer = 0; peer < 3; ++peer) {
+            same &= got[static_cast<size_t>(peer)] == message(peer, rank, 1, round, bytes);
+          }
+        }
+        return same;
+      });
+      CHECK(results == std::vector<bool>{true, true, true});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda::testing
