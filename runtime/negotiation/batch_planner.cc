@@ -1,6 +1,7 @@
 #include "runtime/negotiation/batch_planner.h"
 
 #include <algorithm>
+#include <deque>
 
 namespace rueda::negotiation {
 namespace {
@@ -19,7 +20,10 @@ size_t BatchPlanner::Group::index(Slot slot) const {
 
 void BatchPlanner::remember(const Batch& batch) {
   for (const Slot slot : batch) {
-    if (last_sent_ && *last_sent_ != slot) successor_[*last_sent_] = slot;
+    if (last_sent_ && *last_sent_ != slot) {
+      successor_[*last_sent_] = slot;
+      predecessor_[slot] = *last_sent_;
+    }
     last_sent_ = slot;
   }
 }
@@ -73,21 +77,31 @@ void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)
   track(rest);
 }
 
+// The tensor with its neighbours in the order in which they last went out: those before it, then those after it, as far as
+// they fit and belong to no batch yet. Both ways, since the second round may begin at any of them.
 BatchPlanner::GroupPtr BatchPlanner::form_group(const PlannedTensor& first) {
+  std::deque<Slot> members = {first.slot};
+  int64_t bytes = first.bytes;
+  const auto extend = [&](const std::map<Slot, Slot>& neighbours, bool forward) {
+    Slot slot = first.slot;
+    while (members.size() < kMaxMembers && !first.fuse_key.empty()) {
+      const auto next = neighbours.find(slot);
+      if (next == neighbours.end() || group_of_.count(next->second) != 0) return;
+      slot = next->second;
+      const PlannedTensor& tensor = tensors_.at(slot);
+      if (tensor.fuse_key != first.fuse_key || bytes + tensor.bytes > threshold_) return;
+      if (std::find(members.begin(), members.end(), slot) != members.end()) return;
+      forward ? members.push_back(slot) : members.push_front(slot);
+      bytes += tensor.bytes;
+    }
+  };
+  extend(predecessor_, false);
+  extend(successor_, true);
   auto group = std::make_shared<Group>();
-  int64_t bytes = 0;
-  Slot slot = first.slot;
-  while (group->members.size() < std::min(tensors_.size(), kMaxMembers) && group_of_.count(slot) == 0) {
-    const PlannedTensor& tensor = tensors_.at(slot);
-    const bool fits = tensor.fuse_key == first.fuse_key && bytes + tensor.bytes <= threshold_;
-    if (!group->members.empty() && (!fits || first.fuse_key.empty())) break;
+  for (const Slot slot : members) {
     group->members.push_back(slot);
     group->states.push_back(State::kAbsent);
     group_of_[slot] = group;
-    bytes += tensor.bytes;
-    const auto next = successor_.find(slot);
-    if (next == successor_.end()) break;
-    slot = next->second;
   }
   return group;
 }

@@ -78,8 +78,9 @@ class BatchPlanner {
   std::chrono::nanoseconds hold_;
   std::map<Slot, PlannedTensor> tensors_;
   std::map<Slot, GroupPtr> group_of_;
-  // What went out after each tensor, the last time.
+  // What went out after and before each tensor, the last time.
   std::map<Slot, Slot> successor_;
+  std::map<Slot, Slot> predecessor_;
   std::optional<Slot> last_sent_;
   std::vector<GroupPtr> open_;
 };
