@@ -43,7 +43,8 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
         std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
         parts.push_back({s.in, out, element_count(s.request.shape)});
       }
-      return communicator_->allreduce(std::move(parts), first.request.dtype, first.request.reduce_op,
+      return communicator_->allreduce(std::move(parts), first.request.dtype,
+                                      first.request.reduce_op,
                                       scaling_of(first.request, communicator_->size()));
     }
     case CollectiveKind::kBroadcast: {
@@ -51,7 +52,9 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
       for (Pending& member : *members) {
         Submission& s = member.submission;
         std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
-        parts.push_back({s.in, out, element_count(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype))});
+        parts.push_back(
+            {s.in, out,
+             element_count(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype))});
       }
       return communicator_->broadcast(first.request.root, std::move(parts));
     }
@@ -65,12 +68,14 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
   return nothing();
 }
 
-Task BatchRunner::make_allgather(std::vector<Pending>* members, const std::vector<wire::ResponseEntry>& entries) {
+Task BatchRunner::make_allgather(std::vector<Pending>* members,
+                                 const std::vector<wire::ResponseEntry>& entries) {
   std::vector<communicator::direct::GatherPart> parts;
   for (size_t i = 0; i < members->size(); ++i) {
     Submission& s = (*members)[i].submission;
     const std::vector<int64_t>& rows = entries[i].first_dims;
-    const int64_t row_bytes = elements_per_row(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype));
+    const int64_t row_bytes =
+        elements_per_row(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype));
     communicator::direct::GatherPart part;
     Shape shape = s.request.shape;
     shape[0] = 0;
@@ -89,18 +94,20 @@ Task BatchRunner::make_reducescatter(Submission* s) {
   const Rank size = communicator_->size();
   const int64_t row = elements_per_row(s->request.shape);
   std::vector<int64_t> counts;
-  for (Rank rank = 0; rank < size; ++rank) counts.push_back(split_rows(s->request.shape[0], rank, size) * row);
+  for (Rank rank = 0; rank < size; ++rank)
+    counts.push_back(split_rows(s->request.shape[0], rank, size) * row);
   Shape shape = s->request.shape;
   shape[0] = split_rows(shape[0], communicator_->rank(), size);
   std::byte* out = s->work->set_output(s->out, shape, s->request.dtype, {});
-  return communicator_->reducescatter(s->in, out, std::move(counts), s->request.dtype, s->request.reduce_op,
-                                      scaling_of(s->request, size));
+  return communicator_->reducescatter(s->in, out, std::move(counts), s->request.dtype,
+                                      s->request.reduce_op, scaling_of(s->request, size));
 }
 
 Task BatchRunner::make_alltoall(Submission* s, const wire::ResponseEntry& entry) {
   const auto size = static_cast<size_t>(communicator_->size());
   const auto me = static_cast<size_t>(communicator_->rank());
-  const int64_t row_bytes = elements_per_row(s->request.shape) * static_cast<int64_t>(size_of(s->request.dtype));
+  const int64_t row_bytes =
+      elements_per_row(s->request.shape) * static_cast<int64_t>(size_of(s->request.dtype));
   std::vector<int64_t> send;
   std::vector<int64_t> receive;
   std::vector<int64_t> rows;
@@ -148,7 +155,8 @@ void BatchRunner::end(Running* batch, const Status& status) {
                                 ? 0
                                 : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
       const std::string kind = upper(name_of(batch->kind));
-      timeline_->phase(r.name, "NEGOTIATE_" + kind, member.since, batch->began, bytes, batch->number);
+      timeline_->phase(r.name, "NEGOTIATE_" + kind, member.since, batch->began, bytes,
+                       batch->number);
       timeline_->phase(r.name, kind, batch->began, now, bytes, batch->number);
     }
     finish_(member.submission, status);

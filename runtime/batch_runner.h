@@ -1,4 +1,5 @@
-// BatchRunner: turns an agreed batch into a collective on the communicator, and its end into ended works.
+// BatchRunner: turns an agreed batch into a collective on the communicator, and its end into ended
+// works.
 //
 // Threads: the coordinator. Several batches may be under way; they are started in the agreed order.
 #pragma once
@@ -31,7 +32,8 @@ class BatchRunner {
       : communicator_(communicator), timeline_(timeline), finish_(std::move(finish)) {}
 
   // entries[i] belongs to members[i].
-  void start(CollectiveKind kind, std::vector<Pending> members, const std::vector<wire::ResponseEntry>& entries);
+  void start(CollectiveKind kind, std::vector<Pending> members,
+             const std::vector<wire::ResponseEntry>& entries);
   // True if anything moved. A failed batch leaves its status in failure().
   bool advance();
   bool idle() const { return running_.empty(); }
@@ -52,7 +54,8 @@ class BatchRunner {
   };
   communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
                                const std::vector<wire::ResponseEntry>& entries);
-  communicator::Task make_allgather(std::vector<Pending>* members, const std::vector<wire::ResponseEntry>& entries);
+  communicator::Task make_allgather(std::vector<Pending>* members,
+                                    const std::vector<wire::ResponseEntry>& entries);
   communicator::Task make_reducescatter(Submission* submission);
   communicator::Task make_alltoall(Submission* submission, const wire::ResponseEntry& entry);
   void end(Running* batch, const Status& status);

@@ -14,19 +14,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kStepsBetweenPolls = 64;
 
-// A message that names the tensor stays as it is, so that ranks which asked for different kinds read the same text.
-std::string with_title(const Work& work, const Status& status) {
-  const std::string& title = work.title();
-  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) != std::string::npos) {
-    return status.message();
-  }
-  return title + ": " + status.message();
-}
-
 }  // namespace
 
-Coordinator::Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-                         Timeline timeline, Counters* counters, std::function<void(const std::string&)> blame)
+Coordinator::Coordinator(const Config& config, bootstrap::World* world,
+                         std::shared_ptr<SubmissionQueue> queue, Timeline timeline,
+                         Counters* counters, std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),
       queue_(std::move(queue)),
@@ -34,12 +26,17 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world, std::sha
       counters_(counters),
       blame_(std::move(blame)),
       communicator_(world->everyone()),
-      runner_(&communicator_, &timeline_, [this](Submission& s, const Status& status) { finish(s, status); }),
-      point_to_point_(world->transport.get(), [this](Submission& s, const Status& status) { finish(s, status); }),
+      runner_(&communicator_, &timeline_,
+              [this](Submission& s, const Status& status) { finish(s, status); }),
+      point_to_point_(world->transport.get(),
+                      [this](Submission& s, const Status& status) { finish(s, status); }),
       cache_(static_cast<size_t>(config.cache_capacity)) {
-  if (is_root()) root_ = std::make_unique<negotiation::Root>(config_, world_->epoch, world_->names, &cache_);
+  if (is_root())
+    root_ = std::make_unique<negotiation::Root>(config_, world_->epoch, world_->names, &cache_);
   transport::TransportEvents events;
-  events.on_control = [this](Rank peer, std::string_view message) { handle_control(peer, message); };
+  events.on_control = [this](Rank peer, std::string_view message) {
+    handle_control(peer, message);
+  };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
   events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
   world_->transport->set_events(std::move(events));
@@ -53,7 +50,8 @@ void Coordinator::request_shutdown() {
 void Coordinator::run() {
   for (uint64_t busy = 1; !ended(); ++busy) {
     if (step()) {
-      // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now and then.
+      // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now
+      // and then.
       if (busy % kStepsBetweenPolls == 0) world_->transport->park(std::chrono::nanoseconds(0));
       continue;
     }
@@ -86,12 +84,13 @@ bool Coordinator::step() {
 std::chrono::nanoseconds Coordinator::nap() const {
   std::optional<Time> deadline;
   if (root_ != nullptr && state_ != State::kBroken) deadline = root_->next_deadline();
-  if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline)) deadline = leave_deadline_;
+  if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
+    deadline = leave_deadline_;
   if (!deadline) return std::chrono::nanoseconds(-1);
   return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
 }
 
-// ---- submissions ----------------------------------------------------------------------------------------------------
+// ---- submissions ----
 
 bool Coordinator::take_submissions() {
   std::vector<Submission> submissions = queue_->drain();
@@ -107,7 +106,8 @@ bool Coordinator::take_submissions() {
       continue;
     }
     if (root_left_) {
-      finish(submission, cancelled(world_->names[kRoot] + " has been shut down: no operation can be agreed any more"));
+      finish(submission, cancelled(world_->names[kRoot] +
+                                   " has been shut down: no operation can be agreed any more"));
       continue;
     }
     const auto slot = cache_.find(request);
@@ -125,7 +125,8 @@ bool Coordinator::take_submissions() {
     pending_[name] = {std::move(submission), Clock::now()};
   }
   if (queue_->take_wake()) tell_wanted(&list.wanted);
-  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return !submissions.empty();
+  if (list.requests.empty() && list.cached.empty() && list.wanted.empty())
+    return !submissions.empty();
   send_requests(std::move(list));
   return true;
 }
@@ -154,14 +155,15 @@ void Coordinator::send_requests(wire::RequestList list) {
   if (!status.ok()) break_down(status);
 }
 
-// ---- agreement ------------------------------------------------------------------------------------------------------
+// ---- agreement ----
 
 void Coordinator::handle_control(Rank peer, std::string_view message) {
   Status status;
   if (root_ != nullptr) {
     wire::RequestList list;
     status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == world_->epoch) status = root_->on_requests(peer, list, Clock::now());
+    if (status.ok() && list.epoch == world_->epoch)
+      status = root_->on_requests(peer, list, Clock::now());
     if (status.ok() && list.leaving) {
       publish_responses();
       wire::ResponseList answer;
@@ -175,8 +177,8 @@ void Coordinator::handle_control(Rank peer, std::string_view message) {
     if (status.ok() && list.epoch == world_->epoch) handle_responses(list);
   }
   if (!status.ok()) {
-    break_down({status.code(), "damaged message from " + world_->names[static_cast<size_t>(peer)] + ": " +
-                                   status.message()});
+    break_down({status.code(), "damaged message from " + world_->names[static_cast<size_t>(peer)] +
+                                   ": " + status.message()});
   }
 }
 
@@ -211,14 +213,17 @@ void Coordinator::handle_response(const wire::Response& response) {
   for (const wire::ResponseEntry& entry : response.entries) {
     std::string name = entry.name;
     if (name.empty()) {
-      const negotiation::RequestPtr known = cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
-      if (known == nullptr) return break_down(internal_error("the root named a tensor that this rank does not know"));
+      const negotiation::RequestPtr known =
+          cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
+      if (known == nullptr)
+        return break_down(internal_error("the root named a tensor that this rank does not know"));
       name = known->name;
     }
     auto it = pending_.find(name);
     if (it == pending_.end()) {
       if (!response.error.empty()) continue;  // this rank did not wait for it
-      return break_down(internal_error("the root answered " + negotiation::title_of(name) + ", which this rank has not submitted"));
+      return break_down(internal_error("the root answered " + negotiation::title_of(name) +
+                                       ", which this rank has not submitted"));
     }
     if (entry.cache_slot >= 0 && response.error.empty()) {
       const auto slot = static_cast<uint32_t>(entry.cache_slot);
@@ -227,13 +232,15 @@ void Coordinator::handle_response(const wire::Response& response) {
       }
     }
     // With its name: the root has just met it and may put it into a batch next time.
-    if (entry.cache_slot >= 0) has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
+    if (entry.cache_slot >= 0)
+      has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
     members.push_back(std::move(it->second));
     pending_.erase(it);
   }
   if (!response.error.empty()) {
     if (response.error_code == Code::kCancelled && !members.empty()) blame(response.error);
-    for (Pending& member : members) finish(member.submission, {response.error_code, response.error});
+    for (Pending& member : members)
+      finish(member.submission, {response.error_code, response.error});
   } else if (!members.empty()) {
     runner_.start(response.kind, std::move(members), response.entries);
   }
@@ -262,136 +269,6 @@ bool Coordinator::check_stalls() {
   }
   tell_everyone(std::move(list));
   return true;
-}
-
-// ---- ends -----------------------------------------------------------------------------------------------------------
-
-void Coordinator::finish(Submission& submission, const Status& status) {
-  queue_->release(submission.request.name);
-  if (status.ok()) {
-    submission.work->complete({});
-  } else {
-    submission.work->complete({status.code(), with_title(*submission.work, status)});
-  }
-}
-
-void Coordinator::blame(const std::string& text) {
-  if (blame_) std::exchange(blame_, {})(text);
-}
-
-void Coordinator::fail_pending(const Status& status) {
-  for (auto& [name, pending] : pending_) finish(pending.submission, status);
-  pending_.clear();
-}
-
-void Coordinator::root_has_left() {
-  if (root_left_) return;
-  root_left_ = true;
-  if (state_ == State::kLeaving) return;  // the answer to this rank's own leaving
-  const Status status =
-      cancelled(world_->names[kRoot] + " has been shut down: the operation cannot be agreed any more");
-  if (!pending_.empty()) blame(status.message());
-  fail_pending(status);
-}
-
-void Coordinator::handle_peer_end(Rank peer, const Status& status) {
-  if (goodbye_said_) return;
-  if (!status.ok()) return break_down(status);
-  if (root_ != nullptr) {
-    root_->on_leave(peer);
-  } else if (peer == kRoot) {
-    root_has_left();
-  }
-}
-
-// The first verdict wins; everything that waits gets it, every peer is told, no memory is touched any more.
-void Coordinator::break_down(const Status& verdict) {
-  if (state_ == State::kBroken || state_ == State::kEnded) return;
-  state_ = State::kBroken;
-  verdict_ = verdict;
-  RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
-  if (verdict.code() == Code::kUnavailable) blame(verdict.message());
-  world_->transport->abort(verdict_);
-  communicator_.abandon();
-  queue_->close(verdict_);
-  runner_.fail_all(verdict_);
-  point_to_point_.fail_all(verdict_);
-  fail_pending(verdict_);
-}
-
-// Leaving in order, as far as it has come. True if it moved on.
-bool Coordinator::leave() {
-  if (state_ == State::kBroken) {
-    end();
-    return true;
-  }
-  bool moved = false;
-  if (state_ == State::kRunning) {
-    state_ = State::kLeaving;
-    leave_deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(config_.shutdown_timeout_seconds));
-    queue_->close(cancelled("rueda has been shut down on this rank"));
-    take_submissions();
-    if (root_ != nullptr) {
-      root_->on_leave(kRoot);
-      publish_responses();
-      wire::ResponseList farewell;
-      farewell.epoch = world_->epoch;
-      farewell.left = true;
-      for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, wire::encode(farewell));
-      root_left_ = true;
-    } else if (!root_left_) {
-      wire::RequestList list;
-      list.leaving = true;
-      send_requests(std::move(list));
-    }
-    moved = true;
-  }
-  const bool late = Clock::now() >= leave_deadline_;
-  if (!root_left_ && !late) return moved;
-  // Everything that all ranks had agreed on before has begun; the rest ends here.
-  if (!pending_.empty()) {
-    fail_pending(cancelled("rueda has been shut down on this rank before every rank had submitted it"));
-    moved = true;
-  }
-  if (!runner_.idle() && !late) return moved;
-  if (!goodbye_said_) {
-    goodbye_said_ = true;
-    if (!runner_.idle()) {
-      break_down(deadline_exceeded(world_->names[static_cast<size_t>(world_->rank)] +
-                                   " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
-      end();
-      return true;
-    }
-    world_->transport->say_goodbye();
-    world_->transport->progress();
-    moved = true;
-  }
-  if (world_->transport->flushed() || late) {
-    end();
-    moved = true;
-  }
-  return moved;
-}
-
-void Coordinator::end() {
-  const Status shut_down = cancelled("rueda has been shut down on this rank");
-  point_to_point_.advance();
-  world_->transport->close(shut_down);
-  point_to_point_.fail_all(shut_down);
-  count();
-  state_ = State::kEnded;
-}
-
-void Coordinator::count() {
-  const auto set = [](std::atomic<int64_t>* counter, int64_t value) { counter->store(value, std::memory_order_relaxed); };
-  set(&counters_->batches, runner_.batches());
-  set(&counters_->tensors, runner_.tensors());
-  set(&counters_->fused_tensors, runner_.fused_tensors());
-  set(&counters_->control_messages, static_cast<int64_t>(world_->transport->control_messages_sent()));
-  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.window_bytes()));
-  set(&counters_->shm_bytes, static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.window_bytes()));
-  set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
 }
 
 }  // namespace rueda::runtime

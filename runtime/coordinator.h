@@ -1,13 +1,16 @@
 // Coordinator: the one thread of a rank that agrees with the others and runs what was agreed.
 //
 //            submissions          requests                    responses             batches
-//   users ---------------> step() ---------> root rank (Root) ---------> every rank ---------> BatchRunner -> Work ends
+//   users ---------------> step() ---------> root rank (Root) ---------> every rank --------->
+//   BatchRunner -> Work ends
 //
-// step() never blocks; run() calls it until there is nothing to do and then sleeps in the transport until a submission, a
-// peer or a deadline wakes it. No cycle, no polling.
+// step() never blocks; run() calls it until there is nothing to do and then sleeps in the transport
+// until a submission, a peer or a deadline wakes it. No cycle, no polling.
 //
-// States:   running -> leaving (shutdown was asked: waits for the root's answer, ends what has begun) -> ended
-//           running -> broken  (a peer was lost or an operation failed: everything pending got the verdict) -> ended
+// States:   running -> leaving (shutdown was asked: waits for the root's answer, ends what has
+// begun) -> ended
+//           running -> broken  (a peer was lost or an operation failed: everything pending got the
+//           verdict) -> ended
 // Threads:  one runs it. Ownership: borrows the world; shares the queue with the user's threads.
 #pragma once
 
@@ -45,10 +48,12 @@ struct Counters {
 
 class Coordinator {
  public:
-  // blame (may be empty): told once, from the coordinator's thread, when something ends because of another rank, before
-  // any work hears of it: the launcher then knows that this rank is not the culprit.
-  Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue, Timeline timeline,
-              Counters* counters, std::function<void(const std::string&)> blame = {});
+  // blame (may be empty): told once, from the coordinator's thread, when something ends because of
+  // another rank, before any work hears of it: the launcher then knows that this rank is not the
+  // culprit.
+  Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
+              Timeline timeline, Counters* counters,
+              std::function<void(const std::string&)> blame = {});
 
   // Until ended. On return no work is pending and no caller memory will be touched.
   void run();

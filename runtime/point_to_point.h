@@ -1,7 +1,8 @@
-// PointToPoint: sends and receives under way. They are not agreed on: a send meets the recv with the same (peer, tag).
+// PointToPoint: sends and receives under way. They are not agreed on: a send meets the recv with
+// the same (peer, tag).
 //
-// Threads: the coordinator. finish (borrowed) completes one work; after fail_all no memory is touched, provided that the
-// transport has been closed.
+// Threads: the coordinator. finish (borrowed) completes one work; after fail_all no memory is
+// touched, provided that the transport has been closed.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ namespace rueda::runtime {
 
 class PointToPoint {
  public:
-  PointToPoint(transport::Transport* transport, std::function<void(Submission&, const Status&)> finish)
+  PointToPoint(transport::Transport* transport,
+               std::function<void(Submission&, const Status&)> finish)
       : transport_(transport), finish_(std::move(finish)) {}
 
   // A submission of kind kSend or kRecv.

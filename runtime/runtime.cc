@@ -20,7 +20,8 @@ constexpr uint32_t kMaxTag = 0x7fffffff;
 Status check_shape(const std::string& title, const Shape& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) {
-    if (extent < 0) return invalid_argument(title + ": negative extent in shape " + to_string(shape));
+    if (extent < 0)
+      return invalid_argument(title + ": negative extent in shape " + to_string(shape));
     if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 56)) {
       return invalid_argument(title + ": shape " + to_string(shape) + " has too many elements");
     }
@@ -29,9 +30,11 @@ Status check_shape(const std::string& title, const Shape& shape) {
 }
 
 // Equal parts where none are given; lengths and sum are checked.
-Status check_splits(const std::string& title, const Shape& shape, Rank size, std::vector<int64_t>* splits) {
+Status check_splits(const std::string& title, const Shape& shape, Rank size,
+                    std::vector<int64_t>* splits) {
   if (shape.empty()) {
-    splits->assign(static_cast<size_t>(size), 0);  // refused when all ranks have agreed on it, as for the others
+    splits->assign(static_cast<size_t>(size),
+                   0);  // refused when all ranks have agreed on it, as for the others
     return {};
   }
   if (splits->empty()) {
@@ -44,8 +47,9 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size, std
     return {};
   }
   if (splits->size() != static_cast<size_t>(size)) {
-    return invalid_argument(title + ": splits has " + std::to_string(splits->size()) + " entries, expected one for each of " +
-                            std::to_string(size) + " ranks");
+    return invalid_argument(title + ": splits has " + std::to_string(splits->size()) +
+                            " entries, expected one for each of " + std::to_string(size) +
+                            " ranks");
   }
   if (std::any_of(splits->begin(), splits->end(), [](int64_t rows) { return rows < 0; })) {
     return invalid_argument(title + ": negative entry in splits");
@@ -62,10 +66,12 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size, std
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config, std::unique_ptr<bootstrap::World> world,
+Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
+                                                 std::unique_ptr<bootstrap::World> world,
                                                  std::function<void(const std::string&)> blame) {
   RUEDA_ASSIGN_OR_RETURN(Timeline timeline, Timeline::open(config.timeline, world->rank));
-  return std::unique_ptr<Runtime>(new Runtime(config, std::move(world), std::move(timeline), std::move(blame)));
+  return std::unique_ptr<Runtime>(
+      new Runtime(config, std::move(world), std::move(timeline), std::move(blame)));
 }
 
 Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
@@ -73,14 +79,17 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, 
     : config_(config),
       world_(std::move(world)),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
-      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_, std::move(blame)),
+      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_,
+                   std::move(blame)),
       thread_([this] {
 #if defined(__x86_64__)
-        // The arithmetic of reductions must not depend on what the creating thread did to its modes.
+        // The arithmetic of reductions must not depend on what the creating thread did to its
+        // modes.
         _mm_setcsr(0x1f80);
 #endif
         coordinator_.run();
-      }) {}
+      }) {
+}
 
 Runtime::~Runtime() { shutdown(); }
 
@@ -100,20 +109,25 @@ Result<Submission> Runtime::prepare(Operation operation) {
   const CollectiveKind kind = operation.kind;
   const bool point_to_point = kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
   if (operation.name.empty()) {
-    operation.name = point_to_point ? std::to_string(operation.peer) + "." + std::to_string(operation.tag) : number(kind);
+    operation.name = point_to_point
+                         ? std::to_string(operation.peer) + "." + std::to_string(operation.tag)
+                         : number(kind);
   }
   Submission submission;
   wire::Request& request = submission.request;
   request.name = std::string(name_of(kind)) + "." + operation.name;
   const std::string title = negotiation::title_of(request.name);
   if (request.name.size() > wire::kMaxNameBytes) {
-    return invalid_argument("the name of a tensor may have at most " + std::to_string(wire::kMaxNameBytes) + " bytes");
+    return invalid_argument("the name of a tensor may have at most " +
+                            std::to_string(wire::kMaxNameBytes) + " bytes");
   }
   if (!wire::is_valid_utf8(request.name)) {
-    return invalid_argument(wire::clean_text(title, title.size()) + ": the name of a tensor must be UTF-8");
+    return invalid_argument(wire::clean_text(title, title.size()) +
+                            ": the name of a tensor must be UTF-8");
   }
   if (operation.shape.size() > wire::kMaxDims) {
-    return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) + " dimensions");
+    return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) +
+                            " dimensions");
   }
   RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
   if (kind == CollectiveKind::kBarrier) operation.shape = {};
@@ -129,8 +143,9 @@ Result<Submission> Runtime::prepare(Operation operation) {
     return invalid_argument(title + ": reducescatter only supports AVERAGE and SUM");
   }
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
-    const auto scaling = communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
-                                                    operation.postscale, world_->size);
+    const auto scaling =
+        communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
+                                   operation.postscale, world_->size);
     if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
     request.reduce_op = operation.reduce_op;
     request.prescale = operation.prescale;
@@ -138,8 +153,8 @@ Result<Submission> Runtime::prepare(Operation operation) {
   }
   if (kind == CollectiveKind::kBroadcast) {
     if (operation.root < 0 || operation.root >= world_->size) {
-      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) + ", there are " +
-                              std::to_string(world_->size) + " ranks");
+      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) +
+                              ", there are " + std::to_string(world_->size) + " ranks");
     }
     request.root = operation.root;
   }
@@ -147,9 +162,10 @@ Result<Submission> Runtime::prepare(Operation operation) {
     RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, world_->size, &operation.splits));
     request.splits = std::move(operation.splits);
   }
-  if (point_to_point && (operation.peer < 0 || operation.peer >= world_->size || operation.tag > kMaxTag)) {
-    return invalid_argument(title + ": no rank " + std::to_string(operation.peer) + ", or the tag is above " +
-                            std::to_string(kMaxTag));
+  if (point_to_point &&
+      (operation.peer < 0 || operation.peer >= world_->size || operation.tag > kMaxTag)) {
+    return invalid_argument(title + ": no rank " + std::to_string(operation.peer) +
+                            ", or the tag is above " + std::to_string(kMaxTag));
   }
   request.kind = kind;
   request.dtype = operation.dtype;
@@ -165,7 +181,8 @@ Result<Submission> Runtime::prepare(Operation operation) {
   return submission;
 }
 
-Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation> operations, bool group) {
+Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation> operations,
+                                                           bool group) {
   std::vector<Submission> submissions;
   std::vector<std::shared_ptr<Work>> works;
   for (Operation& operation : operations) {
@@ -174,8 +191,8 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
     submissions.push_back(std::move(submission));
   }
   if (group && submissions.size() > negotiation::kMaxGroup) {
-    return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) + " tensors, this one has " +
-                            std::to_string(submissions.size()));
+    return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) +
+                            " tensors, this one has " + std::to_string(submissions.size()));
   }
   if (group && submissions.size() > 1) {
     const std::string name = submissions.front().request.name;

@@ -1,7 +1,8 @@
-// Runtime: one rank of one job, as its process sees it. Owns the world, the coordinator and its thread.
+// Runtime: one rank of one job, as its process sees it. Owns the world, the coordinator and its
+// thread.
 //
-// Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order, within
-// config.shutdown_timeout_seconds; works outlive the runtime.
+// Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order,
+// within config.shutdown_timeout_seconds; works outlive the runtime.
 #pragma once
 
 #include <memory>
@@ -19,25 +20,26 @@ namespace rueda::runtime {
 // One operation as the user asks for it. Memory is borrowed until the work ends.
 struct Operation {
   CollectiveKind kind = CollectiveKind::kAllreduce;
-  std::string name;                       // "": numbered by kind
+  std::string name;  // "": numbered by kind
   DType dtype = DType::kFloat32;
   ReduceOp reduce_op = ReduceOp::kAverage;
   Shape shape;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;            // null: the work owns the result
+  std::byte* output = nullptr;  // null: the work owns the result
   double prescale = 1.0;
   double postscale = 1.0;
   Rank root = 0;
   Rank peer = 0;
   uint32_t tag = 0;
-  std::vector<int64_t> splits;            // alltoall; empty: equal parts
+  std::vector<int64_t> splits;  // alltoall; empty: equal parts
 };
 
 class Runtime {
  public:
   // blame: see Coordinator; may be empty.
-  static Result<std::unique_ptr<Runtime>> create(const Config& config, std::unique_ptr<bootstrap::World> world,
-                                                 std::function<void(const std::string&)> blame = {});
+  static Result<std::unique_ptr<Runtime>> create(
+      const Config& config, std::unique_ptr<bootstrap::World> world,
+      std::function<void(const std::string&)> blame = {});
   ~Runtime();
 
   const bootstrap::World& world() const { return *world_; }

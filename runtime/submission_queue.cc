@@ -6,7 +6,8 @@ namespace rueda::runtime {
 namespace {
 
 bool is_named(const Submission& submission) {
-  return submission.request.kind != CollectiveKind::kSend && submission.request.kind != CollectiveKind::kRecv;
+  return submission.request.kind != CollectiveKind::kSend &&
+         submission.request.kind != CollectiveKind::kRecv;
 }
 
 }  // namespace
@@ -15,13 +16,15 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return *closed_;
   for (size_t i = 0; i < submissions.size(); ++i) {
-    if (!is_named(submissions[i]) || in_flight_.insert(submissions[i].request.name).second) continue;
+    if (!is_named(submissions[i]) || in_flight_.insert(submissions[i].request.name).second)
+      continue;
     for (size_t j = 0; j < i; ++j) {
       if (is_named(submissions[j])) in_flight_.erase(submissions[j].request.name);
     }
-    return {Code::kAlreadyExists, submissions[i].work->title() +
-                                      ": submitted with the same name as another tensor that is still in flight on this "
-                                      "rank; wait for it first, or give each its own name"};
+    return {Code::kAlreadyExists,
+            submissions[i].work->title() +
+                ": submitted with the same name as another tensor that is still in flight on this "
+                "rank; wait for it first, or give each its own name"};
   }
   incoming_.insert(incoming_.end(), std::make_move_iterator(submissions.begin()),
                    std::make_move_iterator(submissions.end()));

@@ -1,6 +1,7 @@
 // SubmissionQueue: the door between the user's threads and the coordinator.
 //
-// Threads: submit, close from any; drain and release from the coordinator. The lock is held for moves of vectors only.
+// Threads: submit, close from any; drain and release from the coordinator. The lock is held for
+// moves of vectors only.
 #pragma once
 
 #include <atomic>
@@ -20,10 +21,10 @@ namespace rueda::runtime {
 
 // One operation with its memory, checked and ready to be agreed on.
 struct Submission {
-  wire::Request request;        // what the ranks must agree on; name is "<kind>.<name>"
+  wire::Request request;  // what the ranks must agree on; name is "<kind>.<name>"
   const std::byte* in = nullptr;
-  std::byte* out = nullptr;     // null: the work owns the result
-  Rank peer = 0;                // send, recv
+  std::byte* out = nullptr;  // null: the work owns the result
+  Rank peer = 0;             // send, recv
   uint32_t tag = 0;
   std::shared_ptr<Work> work;
 };

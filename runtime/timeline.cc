@@ -43,32 +43,36 @@ Result<Timeline> Timeline::open(const std::string& path, Rank rank) {
   std::string name = path;
   if (mark != std::string::npos) name.replace(mark, 6, std::to_string(rank));
   timeline.file_.reset(std::fopen(name.c_str(), "we"));
-  if (timeline.file_ == nullptr) return errno_status("cannot write the timeline '" + name + "' (RUEDA_TIMELINE)", errno);
+  if (timeline.file_ == nullptr)
+    return errno_status("cannot write the timeline '" + name + "' (RUEDA_TIMELINE)", errno);
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-  fmt::print(timeline.file_.get(),
-             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{{\"name\":\"rank {}\","
-             "\"start_time_since_epoch_in_micros\":{}}}}}",
-             rank, std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count());
+  fmt::print(
+      timeline.file_.get(),
+      "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{{\"name\":\"rank {}\","
+      "\"start_time_since_epoch_in_micros\":{}}}}}",
+      rank, std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count());
   return timeline;
 }
 
 int Timeline::row(const std::string& tensor) {
   const auto [it, is_new] = rows_.try_emplace(tensor, static_cast<int>(rows_.size()) + 1);
   if (is_new) {
-    fmt::print(file_.get(), ",\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
+    fmt::print(file_.get(),
+               ",\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
                it->second, json_quoted(tensor));
   }
   return it->second;
 }
 
-void Timeline::phase(const std::string& tensor, const std::string& name, Time begin, Time end, int64_t bytes,
-                     int64_t batch) {
+void Timeline::phase(const std::string& tensor, const std::string& name, Time begin, Time end,
+                     int64_t bytes, int64_t batch) {
   if (!enabled()) return;
   const int pid = row(tensor);
   fmt::print(file_.get(),
              ",\n{{\"name\":{},\"ph\":\"X\",\"pid\":{},\"tid\":0,\"ts\":{},\"dur\":{},"
              "\"args\":{{\"bytes\":{},\"batch\":{}}}}}",
-             json_quoted(name), pid, microseconds(begin - origin_), microseconds(end - begin), bytes, batch);
+             json_quoted(name), pid, microseconds(begin - origin_), microseconds(end - begin),
+             bytes, batch);
 }
 
 }  // namespace rueda::runtime

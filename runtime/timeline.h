@@ -1,8 +1,9 @@
-// Timeline: what happened to every tensor when, as Chrome trace events in Horovod's layout (one row per tensor).
+// Timeline: what happened to every tensor when, as Chrome trace events in Horovod's layout (one row
+// per tensor).
 //
-// Phases: NEGOTIATE_<KIND> from submission to the agreed batch, <KIND> from there to the end. The file is an array that
-// viewers accept unclosed, so it is readable after a crash too.
-// Threads: one, the coordinator.
+// Phases: NEGOTIATE_<KIND> from submission to the agreed batch, <KIND> from there to the end. The
+// file is an array that viewers accept unclosed, so it is readable after a crash too. Threads: one,
+// the coordinator.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ class Timeline {
   static Result<Timeline> open(const std::string& path, Rank rank);
 
   bool enabled() const { return file_ != nullptr; }
-  void phase(const std::string& tensor, const std::string& name, Time begin, Time end, int64_t bytes,
-             int64_t batch);
+  void phase(const std::string& tensor, const std::string& name, Time begin, Time end,
+             int64_t bytes, int64_t batch);
 
  private:
   struct Close {

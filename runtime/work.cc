@@ -14,8 +14,8 @@ namespace rueda::runtime {
 namespace {
 
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG, value, timeout, nullptr,
-                 0);
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG,
+                 value, timeout, nullptr, 0);
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ Status Work::wait(std::chrono::nanoseconds timeout) {
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
     timespec left{};
     if (deadline) {
-      const auto rest = std::max<std::chrono::nanoseconds>(*deadline - std::chrono::steady_clock::now(),
-                                                           std::chrono::nanoseconds(0));
+      const auto rest = std::max<std::chrono::nanoseconds>(
+          *deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
       left.tv_sec = rest.count() / 1'000'000'000;
       left.tv_nsec = rest.count() % 1'000'000'000;
     }
@@ -42,19 +42,22 @@ Status Work::wait(std::chrono::nanoseconds timeout) {
     if (errno == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
     if (errno == ETIMEDOUT) {
       const std::lock_guard<std::mutex> lock(note_mutex_);
-      return deadline_exceeded(title_ + " has not ended after " +
-                               std::to_string(std::chrono::duration<double>(timeout).count()) + " s: " +
-                               (note_.empty() ? "submitted here, not yet by every rank or still under way" : note_) +
-                               "; it goes on, wait again or shut down");
+      return deadline_exceeded(
+          title_ + " has not ended after " +
+          std::to_string(std::chrono::duration<double>(timeout).count()) + " s: " +
+          (note_.empty() ? "submitted here, not yet by every rank or still under way" : note_) +
+          "; it goes on, wait again or shut down");
     }
   }
   return status_;
 }
 
-std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype, std::vector<int64_t> received_rows) {
+std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype,
+                            std::vector<int64_t> received_rows) {
   if (memory == nullptr) {
     const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(dtype);
-    owned_.reset(static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64))));
+    owned_.reset(static_cast<std::byte*>(
+        ::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64))));
     memory = owned_.get();
   }
   output_ = memory;
@@ -66,7 +69,8 @@ std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype, std::ve
 void Work::complete(Status status) {
   if (done()) return;
   status_ = std::move(status);
-  if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
+  if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited)
+    futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void Work::set_note(std::string note) {

@@ -1,7 +1,8 @@
 // Work: one submitted operation, from submission to its end.
 //
 // Ends exactly once. From then on the user's memory is not touched.
-// Ownership: shared by the caller (a handle) and the coordinator; results of unknown size (allgather, alltoall) belong to
+// Ownership: shared by the caller (a handle) and the coordinator; results of unknown size
+// (allgather, alltoall) belong to
 //            it. Threads: any may wait and poll; the coordinator completes.
 #pragma once
 
@@ -20,13 +21,15 @@ namespace rueda::runtime {
 
 class Work {
  public:
-  // title: "allreduce 'fc1.weight'". wake: tells the coordinator that somebody waits (may be empty).
-  Work(std::string title, std::function<void()> wake) : title_(std::move(title)), wake_(std::move(wake)) {}
+  // title: "allreduce 'fc1.weight'". wake: tells the coordinator that somebody waits (may be
+  // empty).
+  Work(std::string title, std::function<void()> wake)
+      : title_(std::move(title)), wake_(std::move(wake)) {}
 
   const std::string& title() const { return title_; }
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
-  // Negative timeout: without limit. kDeadlineExceeded: the wait ended, the work goes on. kAborted: a signal interrupted
-  // the wait. Otherwise how the work ended.
+  // Negative timeout: without limit. kDeadlineExceeded: the wait ended, the work goes on. kAborted:
+  // a signal interrupted the wait. Otherwise how the work ended.
   Status wait(std::chrono::nanoseconds timeout);
   // Valid once done().
   const Status& status() const { return status_; }
@@ -36,13 +39,16 @@ class Work {
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<int64_t>& received_rows() const { return received_rows_; }
 
-  // ---- the coordinator's side -------------------------------------------------------------------------------------
-  // Uses the caller's memory as result, or allocates (64-byte aligned) when `memory` is null.
-  std::byte* set_output(std::byte* memory, Shape shape, DType dtype, std::vector<int64_t> received_rows);
+  // ---- the coordinator's side
+  // ------------------------------------------------------------------------------------- Uses the
+  // caller's memory as result, or allocates (64-byte aligned) when `memory` is null.
+  std::byte* set_output(std::byte* memory, Shape shape, DType dtype,
+                        std::vector<int64_t> received_rows);
   void complete(Status status);
   // What is missing, for the text of a passed deadline.
   void set_note(std::string note);
-  // The root may keep this tensor waiting for its batch. True if somebody waits already; later waits wake.
+  // The root may keep this tensor waiting for its batch. True if somebody waits already; later
+  // waits wake.
   bool mark_holdable();
   bool wanted() const { return wanted_.load(std::memory_order_seq_cst); }
 

@@ -19,10 +19,12 @@ int32_t report(const Status& status, rueda_error* error) {
 }
 
 Status check(const rueda_context* context) {
-  if (context == nullptr) return failed_precondition("rueda has not been initialized on this rank: call init first");
+  if (context == nullptr)
+    return failed_precondition("rueda has not been initialized on this rank: call init first");
   if (context->process != fork_generation()) {
-    return failed_precondition("this process was forked from a rank of rueda and is none itself: call rueda only in the "
-                               "process that called init, or start the child with spawn");
+    return failed_precondition(
+        "this process was forked from a rank of rueda and is none itself: call rueda only in the "
+        "process that called init, or start the child with spawn");
   }
   return {};
 }
@@ -44,7 +46,9 @@ extern "C" {
 
 uint32_t rueda_abi_version(void) { return RUEDA_ABI_VERSION; }
 const char* rueda_version(void) { return RUEDA_VERSION; }
-const char* rueda_code_name(int32_t code) { return rueda::code_name(static_cast<rueda::Code>(code)); }
+const char* rueda_code_name(int32_t code) {
+  return rueda::code_name(static_cast<rueda::Code>(code));
+}
 
 int32_t rueda_rank(const rueda_context* c) {
   return place(c, [](const auto& w) { return w.rank; });

@@ -8,8 +8,9 @@ Result<runtime::Operation> convert(const rueda_op* op) {
   if (op == nullptr) return invalid_argument("no operation (NULL)");
   rueda_op c = RUEDA_OP_INIT;
   if (op->struct_size < offsetof(rueda_op, name) || op->struct_size > sizeof(rueda_op)) {
-    return invalid_argument("rueda_op.struct_size is " + std::to_string(op->struct_size) +
-                            ": begin with RUEDA_OP_INIT, and do not use a newer header than the library");
+    return invalid_argument(
+        "rueda_op.struct_size is " + std::to_string(op->struct_size) +
+        ": begin with RUEDA_OP_INIT, and do not use a newer header than the library");
   }
   std::memcpy(&c, op, op->struct_size);  // what an older caller does not know keeps its default
   runtime::Operation result;
@@ -24,13 +25,16 @@ Result<runtime::Operation> convert(const rueda_op* op) {
   }
   result.reduce_op = static_cast<ReduceOp>(c.reduce_op);
   if (c.reduce_op < 0 || c.reduce_op > 255 || !is_valid(result.reduce_op)) {
-    return invalid_argument("reduce_op " + std::to_string(c.reduce_op) + " is not one of rueda_reduce_op");
+    return invalid_argument("reduce_op " + std::to_string(c.reduce_op) +
+                            " is not one of rueda_reduce_op");
   }
   if (c.name != nullptr) result.name = c.name;
-  if (c.name != nullptr && result.name.empty()) return invalid_argument("the name of an operation may not be empty");
+  if (c.name != nullptr && result.name.empty())
+    return invalid_argument("the name of an operation may not be empty");
   if (c.ndim < 0 || (c.ndim > 0 && c.shape == nullptr)) return invalid_argument("shape is missing");
   if (has_tensor && c.ndim > 0) result.shape.assign(c.shape, c.shape + c.ndim);
-  if (c.splits_count < 0 || (c.splits_count > 0 && c.splits == nullptr)) return invalid_argument("splits are missing");
+  if (c.splits_count < 0 || (c.splits_count > 0 && c.splits == nullptr))
+    return invalid_argument("splits are missing");
   if (c.splits_count > 0) result.splits.assign(c.splits, c.splits + c.splits_count);
   result.input = static_cast<const std::byte*>(c.input);
   result.output = static_cast<std::byte*>(c.output);
@@ -39,7 +43,8 @@ Result<runtime::Operation> convert(const rueda_op* op) {
   result.root = c.root;
   result.peer = c.peer;
   result.tag = c.tag;
-  const bool needs_output = result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast;
+  const bool needs_output =
+      result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast;
   if (needs_output && result.output == nullptr && element_count(result.shape) > 0) {
     return invalid_argument(std::string(name_of(result.kind)) + ": no output");
   }

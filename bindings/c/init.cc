@@ -17,9 +17,11 @@ using rueda::Status;
 
 namespace {
 
-// What a rank needs of its launcher for one init: the store behind the agent's socket, the job's key, the epoch.
+// What a rank needs of its launcher for one init: the store behind the agent's socket, the job's
+// key, the epoch.
 struct Launcher {
-  std::shared_ptr<rueda::rendezvous::StoreClient> store;  // kept for reports as long as the runtime lives
+  std::shared_ptr<rueda::rendezvous::StoreClient>
+      store;  // kept for reports as long as the runtime lives
   std::optional<rueda::rendezvous::JobKey> key;
   uint64_t epoch = 1;
 };
@@ -34,7 +36,9 @@ rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place) {
   }
   RUEDA_ASSIGN_OR_RETURN(launcher.key, rueda::rendezvous::JobKey::read_from(place.key_fd));
   rueda::UniqueFd socket(fcntl(place.agent_fd, F_DUPFD_CLOEXEC, 3));
-  if (!socket) return rueda::errno_status("RUEDA_AGENT_FD is not open: was this process started by a rank?", errno);
+  if (!socket)
+    return rueda::errno_status("RUEDA_AGENT_FD is not open: was this process started by a rank?",
+                               errno);
   launcher.store = std::make_shared<rueda::rendezvous::StoreClient>(std::move(socket));
   RUEDA_ASSIGN_OR_RETURN(launcher.epoch, launcher.store->hello());
   return launcher;
@@ -43,7 +47,8 @@ rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place) {
 Status choose_kernels(const std::string& target) {
   if (target.empty() || rueda::kernels::use_target(target)) return {};
   std::string known;
-  for (const std::string& name : rueda::kernels::available_targets()) known += (known.empty() ? "" : ", ") + name;
+  for (const std::string& name : rueda::kernels::available_targets())
+    known += (known.empty() ? "" : ", ") + name;
   return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
 }
 
@@ -51,13 +56,14 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
-  rueda::log::init_log(config.log_level,
-                       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size));
+  rueda::log::init_log(config.log_level, "rank " + std::to_string(options.place.rank) + "/" +
+                                             std::to_string(options.place.size));
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
   RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place));
   options.epoch = launcher.epoch;
   options.config = config;
-  auto joined = rueda::bootstrap::join_world(options, launcher.store.get(), launcher.key ? &*launcher.key : nullptr);
+  auto joined = rueda::bootstrap::join_world(options, launcher.store.get(),
+                                             launcher.key ? &*launcher.key : nullptr);
   if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
     (void)launcher.store->report("failure", joined.status().message());
@@ -69,11 +75,12 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   if (launcher.store != nullptr) {
     blame = [store = launcher.store](const std::string& text) {
       // Best effort: without it the launcher only knows less.
-      if (const Status told = store->report("failure", text); !told.ok()) RUEDA_DEBUG("bindings", "{}", told.message());
+      if (const Status told = store->report("failure", text); !told.ok())
+        RUEDA_DEBUG("bindings", "{}", told.message());
     };
   }
-  RUEDA_ASSIGN_OR_RETURN(context->runtime,
-                         rueda::runtime::Runtime::create(config, std::move(world), std::move(blame)));
+  RUEDA_ASSIGN_OR_RETURN(context->runtime, rueda::runtime::Runtime::create(config, std::move(world),
+                                                                           std::move(blame)));
   return context;
 }
 

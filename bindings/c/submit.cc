@@ -7,8 +7,9 @@ using rueda::Status;
 
 namespace {
 
-Result<std::vector<std::shared_ptr<rueda::runtime::Work>>> submit(rueda_context* context, const rueda_op* ops,
-                                                                  size_t count, bool group) {
+Result<std::vector<std::shared_ptr<rueda::runtime::Work>>> submit(rueda_context* context,
+                                                                  const rueda_op* ops, size_t count,
+                                                                  bool group) {
   RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
   if (ops == nullptr && count > 0) return rueda::invalid_argument("no operations (NULL)");
   std::vector<rueda::runtime::Operation> operations;
@@ -28,10 +29,11 @@ Result<std::vector<std::shared_ptr<rueda::runtime::Work>>> submit(rueda_context*
 
 extern "C" {
 
-int32_t rueda_submit(rueda_context* context, const rueda_op* ops, size_t count, int32_t group, rueda_work** works,
-                     rueda_error* error) {
+int32_t rueda_submit(rueda_context* context, const rueda_op* ops, size_t count, int32_t group,
+                     rueda_work** works, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    if (works == nullptr && count > 0) return rueda::invalid_argument("nowhere to put the works (NULL)");
+    if (works == nullptr && count > 0)
+      return rueda::invalid_argument("nowhere to put the works (NULL)");
     // Handles first: after the submission nothing may fail.
     std::vector<std::unique_ptr<rueda_work>> handles;
     for (size_t i = 0; i < count; ++i) handles.push_back(std::make_unique<rueda_work>());

@@ -46,7 +46,8 @@ int32_t rueda_work_received_splits(rueda_work* work, int64_t* splits, int32_t ma
   if (!ended_well(work)) return -1;
   const std::vector<int64_t>& rows = work->work->received_rows();
   if (splits != nullptr) {
-    std::copy_n(rows.begin(), std::min(rows.size(), static_cast<size_t>(std::max(max_count, 0))), splits);
+    std::copy_n(rows.begin(), std::min(rows.size(), static_cast<size_t>(std::max(max_count, 0))),
+                splits);
   }
   return static_cast<int32_t>(rows.size());
 }

@@ -1,7 +1,9 @@
-// What happens to rueda in a forked child (a data-loader worker, say): it must not keep the job's sockets open, or nobody
-// would see its parent die, and it must not use the parent's runtime, whose coordinator thread it does not have.
+// What happens to rueda in a forked child (a data-loader worker, say): it must not keep the job's
+// sockets open, or nobody would see its parent die, and it must not use the parent's runtime, whose
+// coordinator thread it does not have.
 //
-// Process-wide and shared by all runtimes of a process: a fork handler, installed with the first descriptor.
+// Process-wide and shared by all runtimes of a process: a fork handler, installed with the first
+// descriptor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,8 @@ namespace rueda {
 // Another number in every forked child (0 where nothing was forked yet).
 uint64_t fork_generation();
 
-// Forked children close this descriptor, too; it stays the caller's, who keeps it open for as long as the process lives.
+// Forked children close this descriptor, too; it stays the caller's, who keeps it open for as long
+// as the process lives.
 void close_in_forked_children(int fd);
 
 // A descriptor that forked children close. Threads: as UniqueFd.

@@ -1,10 +1,12 @@
 // Communicator: the collectives over one process set's ranks, each a Task.
 //
-// Threads:   one, the coordinator. Order: every rank starts the same collectives in the same order; several may be under
+// Threads:   one, the coordinator. Order: every rank starts the same collectives in the same order;
+// several may be under
 //            way at once. A task is driven by its owner's advance() together with progress().
-// Ownership: tensors are borrowed until their task is done. After an error every output is unspecified.
-// Failure:   a task that fails because of a peer leaves the communicator unusable: abandon() it.
-// End:       abandon() drops what is under way; afterwards no caller memory is touched by this rank.
+// Ownership: tensors are borrowed until their task is done. After an error every output is
+// unspecified. Failure:   a task that fails because of a peer leaves the communicator unusable:
+// abandon() it. End:       abandon() drops what is under way; afterwards no caller memory is
+// touched by this rank.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +23,11 @@ class Communicator {
   virtual Rank rank() const = 0;
   virtual Rank size() const = 0;
 
-  virtual Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op, const Scaling& scaling) = 0;
+  virtual Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                         const Scaling& scaling) = 0;
   // counts: elements of every rank's share. `out` holds this rank's; it may not overlap `in`.
-  virtual Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
-                             ReduceOp op, const Scaling& scaling) = 0;
+  virtual Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts,
+                             DType dtype, ReduceOp op, const Scaling& scaling) = 0;
   virtual Task allgather(std::vector<direct::GatherPart> parts) = 0;
   virtual Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) = 0;
   virtual Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> send_bytes,

@@ -1,16 +1,23 @@
-// Direct algorithms: collectives by messages between all pairs, over any Transport (tcp, inproc, mixtures).
+// Direct algorithms: collectives by messages between all pairs, over any Transport (tcp, inproc,
+// mixtures).
 //
-// reduce-scatter  every rank sends each share of its vector to the share's owner, who combines them in rank order:
-//                 P-1 messages of N/P each, so (P-1)/P*N bytes per rank, the bound; one step of latency.
-// allreduce       reduce-scatter, then every owner sends its result to all: 2(P-1)/P*N bytes, two steps, in segments so
+// reduce-scatter  every rank sends each share of its vector to the share's owner, who combines them
+// in rank order:
+//                 P-1 messages of N/P each, so (P-1)/P*N bytes per rank, the bound; one step of
+//                 latency.
+// allreduce       reduce-scatter, then every owner sends its result to all: 2(P-1)/P*N bytes, two
+// steps, in segments so
 //                 that the second step overlaps the first.
-// allgather       every rank sends its block to all. alltoall: every rank sends each block to its addressee.
-// broadcast       small: the root sends to all. Large: a pipelined chain root, root+1, ..., N bytes per rank and link.
+// allgather       every rank sends its block to all. alltoall: every rank sends each block to its
+// addressee. broadcast       small: the root sends to all. Large: a pipelined chain root, root+1,
+// ..., N bytes per rank and link.
 //
-// The rings and trees of the textbooks send the same bytes but combine in another order for every share; here each element
-// is combined in rank order on its owner, so results are the same bits as through shared memory.
+// The rings and trees of the textbooks send the same bytes but combine in another order for every
+// share; here each element is combined in rank order on its owner, so results are the same bits as
+// through shared memory.
 //
-// All are Tasks: they never block. Arguments are copied or borrowed until the task is done, as said at each.
+// All are Tasks: they never block. Arguments are copied or borrowed until the task is done, as said
+// at each.
 #pragma once
 
 #include <vector>
@@ -22,23 +29,26 @@
 
 namespace rueda::communicator::direct {
 
-// The ranks that take part and the tag space of this call. members[i] is the transport's rank of group rank i.
+// The ranks that take part and the tag space of this call. members[i] is the transport's rank of
+// group rank i.
 struct Group {
   transport::Transport* transport = nullptr;  // borrowed
   std::vector<Rank> members;
-  Rank rank = 0;                              // this rank's index in members
-  transport::Tag tag = 0;                     // low 8 bits free for the algorithm
+  Rank rank = 0;           // this rank's index in members
+  transport::Tag tag = 0;  // low 8 bits free for the algorithm
   Rank size() const { return static_cast<Rank>(members.size()); }
 };
 
 // Parts: borrowed tensors of one dtype, the same counts on all ranks.
 Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling scaling);
 
-// in: whole vector of sum(counts) elements; out: counts[rank] elements, this rank's share (may not overlap in).
-Task reduce_scatter(Group group, const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
-                    ReduceOp op, Scaling scaling);
+// in: whole vector of sum(counts) elements; out: counts[rank] elements, this rank's share (may not
+// overlap in).
+Task reduce_scatter(Group group, const std::byte* in, std::byte* out, std::vector<int64_t> counts,
+                    DType dtype, ReduceOp op, Scaling scaling);
 
-// One tensor of a fused allgather: this rank's block and where every rank's block goes (bytes, in rank order).
+// One tensor of a fused allgather: this rank's block and where every rank's block goes (bytes, in
+// rank order).
 struct GatherPart {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;

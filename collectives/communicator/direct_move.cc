@@ -32,7 +32,8 @@ Task allgather(Group group, std::vector<GatherPart> parts) {
     mine = parts[0].in;
   } else {
     outgoing.reserve(static_cast<size_t>(block[me]));
-    for (const GatherPart& part : parts) outgoing.insert(outgoing.end(), part.in, part.in + part.bytes[me]);
+    for (const GatherPart& part : parts)
+      outgoing.insert(outgoing.end(), part.in, part.in + part.bytes[me]);
     mine = outgoing.data();
   }
   Transfers moves;
@@ -52,7 +53,8 @@ Task allgather(Group group, std::vector<GatherPart> parts) {
   }
   for (size_t step = 1; step < size && block[me] > 0; ++step) {
     const size_t peer = (me + step) % size;
-    moves.add(group.transport->send(group.members[peer], group.tag, {mine, static_cast<size_t>(block[me])}));
+    moves.add(group.transport->send(group.members[peer], group.tag,
+                                    {mine, static_cast<size_t>(block[me])}));
   }
   const Status moved = co_await moves.finished();
   RUEDA_CO_RETURN_IF_ERROR(moved);
@@ -116,7 +118,8 @@ Task broadcast(Group group, Rank root, std::vector<BroadcastPart> parts) {
     for (size_t segment = 0; segment < arrivals.size(); ++segment) {
       const int64_t begin = static_cast<int64_t>(segment) * kSegmentBytes;
       arrivals[segment].add(group.transport->recv(
-          left, group.tag, {data + begin, static_cast<size_t>(std::min(kSegmentBytes, total - begin))}));
+          left, group.tag,
+          {data + begin, static_cast<size_t>(std::min(kSegmentBytes, total - begin))}));
     }
     for (int64_t segment = 0; segment < segments; ++segment) {
       if (!is_root) {
@@ -125,16 +128,19 @@ Task broadcast(Group group, Rank root, std::vector<BroadcastPart> parts) {
       }
       if (place == size - 1) continue;  // the end of the chain
       const int64_t begin = segment * kSegmentBytes;
-      moves.add(group.transport->send(right, group.tag,
-                                      {source + begin, static_cast<size_t>(std::min(kSegmentBytes, total - begin))}));
+      moves.add(group.transport->send(
+          right, group.tag,
+          {source + begin, static_cast<size_t>(std::min(kSegmentBytes, total - begin))}));
     }
   }
   const Status moved = co_await moves.finished();
   RUEDA_CO_RETURN_IF_ERROR(moved);
   int64_t at = 0;
   for (const BroadcastPart& part : parts) {
-    if (is_root) copy_bytes(part.out, part.in, part.bytes);
-    else if (!single) copy_bytes(part.out, data + at, part.bytes);
+    if (is_root)
+      copy_bytes(part.out, part.in, part.bytes);
+    else if (!single)
+      copy_bytes(part.out, data + at, part.bytes);
     at += part.bytes;
   }
   co_return Status();
@@ -154,8 +160,9 @@ Task alltoall(Group group, const std::byte* in, std::byte* out, std::vector<int6
   for (size_t step = 1; step < size; ++step) {
     const size_t from = (me + size - step) % size;
     if (recv_bytes[from] == 0) continue;
-    moves.add(group.transport->recv(group.members[from], group.tag,
-                                    {out + recv_begin[from], static_cast<size_t>(recv_bytes[from])}));
+    moves.add(
+        group.transport->recv(group.members[from], group.tag,
+                              {out + recv_begin[from], static_cast<size_t>(recv_bytes[from])}));
   }
   for (size_t step = 1; step < size; ++step) {
     const size_t to = (me + step) % size;

@@ -40,8 +40,9 @@ class Contributions {
  public:
   Contributions(const Group* group, const Shares* shares, int64_t element_bytes)
       : group_(group), shares_(shares), bytes_(element_bytes) {
-    const int64_t longest = std::min(shares_->segment, shares_->begin[static_cast<size_t>(group_->rank) + 1] -
-                                                           shares_->begin[static_cast<size_t>(group_->rank)]);
+    const int64_t longest =
+        std::min(shares_->segment, shares_->begin[static_cast<size_t>(group_->rank) + 1] -
+                                       shares_->begin[static_cast<size_t>(group_->rank)]);
     slot_bytes_ = static_cast<size_t>(longest * bytes_);
     memory_.resize(kSlots * static_cast<size_t>(group_->size()) * slot_bytes_);
   }
@@ -50,13 +51,16 @@ class Contributions {
     const int64_t count = shares_->segment_count(group_->rank, segment);
     for (Rank peer = 0; peer < group_->size(); ++peer) {
       if (peer == group_->rank) continue;
-      waiting_[slot(segment)].add(group_->transport->recv(group_->members[static_cast<size_t>(peer)], group_->tag,
-                                                          span(at(segment, peer), 0, count, bytes_)));
+      waiting_[slot(segment)].add(
+          group_->transport->recv(group_->members[static_cast<size_t>(peer)], group_->tag,
+                                  span(at(segment, peer), 0, count, bytes_)));
     }
   }
   Transfers::Finished arrived(int64_t segment) { return waiting_[slot(segment)].finished(); }
   std::byte* at(int64_t segment, Rank peer) {
-    return memory_.data() + (slot(segment) * static_cast<size_t>(group_->size()) + static_cast<size_t>(peer)) * slot_bytes_;
+    return memory_.data() +
+           (slot(segment) * static_cast<size_t>(group_->size()) + static_cast<size_t>(peer)) *
+               slot_bytes_;
   }
 
  private:
@@ -69,10 +73,13 @@ class Contributions {
   Transfers waiting_[kSlots];
 };
 
-void send_contributions(const Group& group, const Shares& shares, const std::byte* in, int64_t bytes, Transfers* sends) {
+void send_contributions(const Group& group, const Shares& shares, const std::byte* in,
+                        int64_t bytes, Transfers* sends) {
   int64_t longest = 0;
-  for (Rank peer = 0; peer < group.size(); ++peer) longest = std::max(longest, shares.segments_of(peer));
-  // Segment by segment over all peers, each rank beginning with its right neighbour, so that no owner is flooded.
+  for (Rank peer = 0; peer < group.size(); ++peer)
+    longest = std::max(longest, shares.segments_of(peer));
+  // Segment by segment over all peers, each rank beginning with its right neighbour, so that no
+  // owner is flooded.
   for (int64_t segment = 0; segment < longest; ++segment) {
     for (Rank step = 1; step < group.size(); ++step) {
       const Rank peer = (group.rank + step) % group.size();
@@ -84,8 +91,8 @@ void send_contributions(const Group& group, const Shares& shares, const std::byt
   }
 }
 
-std::vector<const std::byte*> in_rank_order(const Group& group, Contributions* contributions, int64_t segment,
-                                            const std::byte* own) {
+std::vector<const std::byte*> in_rank_order(const Group& group, Contributions* contributions,
+                                            int64_t segment, const std::byte* own) {
   std::vector<const std::byte*> inputs;
   for (Rank peer = 0; peer < group.size(); ++peer) {
     inputs.push_back(peer == group.rank ? own : contributions->at(segment, peer));
@@ -95,8 +102,8 @@ std::vector<const std::byte*> in_rank_order(const Group& group, Contributions* c
 
 }  // namespace
 
-Task reduce_scatter(Group group, const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
-                    ReduceOp op, Scaling scaling) {
+Task reduce_scatter(Group group, const std::byte* in, std::byte* out, std::vector<int64_t> counts,
+                    DType dtype, ReduceOp op, Scaling scaling) {
   const auto bytes = static_cast<int64_t>(size_of(dtype));
   Shares shares;
   shares.begin.push_back(0);
@@ -119,7 +126,8 @@ Task reduce_scatter(Group group, const std::byte* in, std::byte* out, std::vecto
     RUEDA_CO_RETURN_IF_ERROR(arrived);
     const int64_t begin = shares.segment_begin(group.rank, segment);
     const auto inputs = in_rank_order(group, &contributions, segment, in + begin * bytes);
-    kernels::reduce(dtype, op, inputs, out + (begin - shares.begin[static_cast<size_t>(group.rank)]) * bytes,
+    kernels::reduce(dtype, op, inputs,
+                    out + (begin - shares.begin[static_cast<size_t>(group.rank)]) * bytes,
                     static_cast<size_t>(shares.segment_count(group.rank, segment)), scaling.finish);
     contributions.post(segment + static_cast<int64_t>(kSlots));
   }
@@ -132,11 +140,13 @@ Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling sca
   const int64_t total = list.total();
   Shares shares;
   for (Rank rank = 0; rank <= group.size(); ++rank) {
-    shares.begin.push_back(share_begin(total, rank, group.size(), std::max<int64_t>(1, 64 / bytes)));
+    shares.begin.push_back(
+        share_begin(total, rank, group.size(), std::max<int64_t>(1, 64 / bytes)));
   }
   shares.segment = kSegmentBytes / bytes;
 
-  // One tensor is sent from and received into its own memory; a batch goes through one staging buffer.
+  // One tensor is sent from and received into its own memory; a batch goes through one staging
+  // buffer.
   const bool single = list.parts().size() == 1;
   const std::byte* in = single ? list.parts()[0].in : nullptr;
   std::byte* result = single ? list.parts()[0].out : nullptr;
@@ -152,15 +162,15 @@ Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling sca
   for (size_t ahead = 0; ahead < kSlots; ++ahead) contributions.post(static_cast<int64_t>(ahead));
   Transfers moves;
   send_contributions(group, shares, in, bytes, &moves);
-  // Results of the other shares. Where result and in are the same memory this is safe: an owner answers a segment only
-  // after all contributions to it have left their senders.
+  // Results of the other shares. Where result and in are the same memory this is safe: an owner
+  // answers a segment only after all contributions to it have left their senders.
   const transport::Tag result_tag = group.tag + 1;
   for (Rank owner = 0; owner < group.size(); ++owner) {
     if (owner == group.rank) continue;
     for (int64_t segment = 0; segment < shares.segments_of(owner); ++segment) {
-      moves.add(group.transport->recv(
-          group.members[static_cast<size_t>(owner)], result_tag,
-          span(result, shares.segment_begin(owner, segment), shares.segment_count(owner, segment), bytes)));
+      moves.add(group.transport->recv(group.members[static_cast<size_t>(owner)], result_tag,
+                                      span(result, shares.segment_begin(owner, segment),
+                                           shares.segment_count(owner, segment), bytes)));
     }
   }
   for (int64_t segment = 0; segment < shares.segments_of(group.rank); ++segment) {
@@ -169,7 +179,8 @@ Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling sca
     const int64_t begin = shares.segment_begin(group.rank, segment);
     const int64_t count = shares.segment_count(group.rank, segment);
     const auto inputs = in_rank_order(group, &contributions, segment, in + begin * bytes);
-    kernels::reduce(dtype, op, inputs, result + begin * bytes, static_cast<size_t>(count), scaling.finish);
+    kernels::reduce(dtype, op, inputs, result + begin * bytes, static_cast<size_t>(count),
+                    scaling.finish);
     contributions.post(segment + static_cast<int64_t>(kSlots));
     for (Rank step = 1; step < group.size(); ++step) {
       const Rank peer = (group.rank + step) % group.size();

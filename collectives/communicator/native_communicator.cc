@@ -43,7 +43,8 @@ direct::Group NativeCommunicator::next_call() {
   return group;
 }
 
-Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op, const Scaling& scaling) {
+Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                                   const Scaling& scaling) {
   const direct::Group group = next_call();
   if (!windows_) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
   auto job = std::make_shared<AllreduceJob>(PartList(parts), dtype, op, scaling);
@@ -51,8 +52,9 @@ Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   return wait_for(std::move(job));
 }
 
-Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
-                                       ReduceOp op, const Scaling& scaling) {
+Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
+                                       std::vector<int64_t> counts, DType dtype, ReduceOp op,
+                                       const Scaling& scaling) {
   return direct::reduce_scatter(next_call(), in, out, std::move(counts), dtype, op, scaling);
 }
 
@@ -64,7 +66,8 @@ Task NativeCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart>
   return direct::broadcast(next_call(), root, std::move(parts));
 }
 
-Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> send_bytes,
+Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out,
+                                  std::vector<int64_t> send_bytes,
                                   std::vector<int64_t> recv_bytes) {
   return direct::alltoall(next_call(), in, out, std::move(send_bytes), std::move(recv_bytes));
 }

@@ -27,9 +27,10 @@ class NativeCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(group_.members.size()); }
-  Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op, const Scaling& scaling) override;
-  Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype, ReduceOp op,
-                     const Scaling& scaling) override;
+  Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                 const Scaling& scaling) override;
+  Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
+                     ReduceOp op, const Scaling& scaling) override;
   Task allgather(std::vector<direct::GatherPart> parts) override;
   Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
   Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> send_bytes,

@@ -26,15 +26,17 @@ std::vector<Piece> PartList::pieces(int64_t begin, int64_t count) const {
   return result;
 }
 
-void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, double factor, std::byte* to) {
+void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, double factor,
+          std::byte* to) {
   const auto bytes = static_cast<int64_t>(size_of(dtype));
   for (const Piece& piece : list.pieces(begin, count)) {
-    kernels::scaled_copy(dtype, list.parts()[piece.part].in + piece.begin * bytes, to + piece.offset * bytes,
-                         static_cast<size_t>(piece.count), factor);
+    kernels::scaled_copy(dtype, list.parts()[piece.part].in + piece.begin * bytes,
+                         to + piece.offset * bytes, static_cast<size_t>(piece.count), factor);
   }
 }
 
-void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count, const std::byte* from) {
+void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count,
+            const std::byte* from) {
   const auto bytes = static_cast<int64_t>(size_of(dtype));
   for (const Piece& piece : list.pieces(begin, count)) {
     std::memcpy(list.parts()[piece.part].out + piece.begin * bytes, from + piece.offset * bytes,

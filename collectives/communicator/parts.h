@@ -21,7 +21,7 @@ struct Part {
 // A run of elements inside one part.
 struct Piece {
   size_t part = 0;
-  int64_t begin = 0;   // first element, within the part
+  int64_t begin = 0;  // first element, within the part
   int64_t count = 0;
   int64_t offset = 0;  // elements from the begin of the asked range
 };
@@ -39,11 +39,14 @@ class PartList {
   std::vector<int64_t> begins_;  // one more than parts
 };
 
-// Copies elements [begin, begin + count) between the parts and contiguous memory, scaling on the way (pack).
-void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, double factor, std::byte* to);
+// Copies elements [begin, begin + count) between the parts and contiguous memory, scaling on the
+// way (pack).
+void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, double factor,
+          std::byte* to);
 void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count, const std::byte* from);
 
-// Cuts [0, total) into `size` shares whose boundaries are multiples of `unit`, as equal as that allows.
+// Cuts [0, total) into `size` shares whose boundaries are multiples of `unit`, as equal as that
+// allows.
 int64_t share_begin(int64_t total, Rank rank, Rank size, int64_t unit);
 
 }  // namespace rueda::communicator

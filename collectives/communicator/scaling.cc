@@ -4,13 +4,15 @@
 
 namespace rueda::communicator {
 
-Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double postscale, Rank size) {
+Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double postscale,
+                             Rank size) {
   const bool scaled = prescale != 1.0 || postscale != 1.0;
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     return invalid_argument("prescale_factor and postscale_factor must be finite numbers");
   }
   if (dtype == DType::kBool && op == ReduceOp::kAverage) {
-    return invalid_argument("average of bool tensors is not defined: use sum (or), min or product (and)");
+    return invalid_argument(
+        "average of bool tensors is not defined: use sum (or), min or product (and)");
   }
   if (dtype == DType::kBool && scaled) return invalid_argument("bool tensors cannot be scaled");
   Scaling scaling;

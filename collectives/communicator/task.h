@@ -1,7 +1,8 @@
 // Task: one collective as a coroutine that never blocks.
 //
-// An algorithm is written as it stands on the whiteboard and says `co_await` where it needs a peer; the coordinator
-// calls advance() again and again, which resumes the algorithm only when what it waits for is there.
+// An algorithm is written as it stands on the whiteboard and says `co_await` where it needs a peer;
+// the coordinator calls advance() again and again, which resumes the algorithm only when what it
+// waits for is there.
 //
 //   Task pass_on(Transport& t, Rank left, Rank right, ByteSpan block) {
 //     Transfers moves;
@@ -11,9 +12,9 @@
 //     co_return Status();
 //   }
 //
-// Ownership: the Task owns the coroutine's frame; destroying it ends the algorithm where it stands (close the transport
-// first, so that no transfer is left over its memory). Arguments by reference must outlive the task.
-// Threads:   one.
+// Ownership: the Task owns the coroutine's frame; destroying it ends the algorithm where it stands
+// (close the transport first, so that no transfer is left over its memory). Arguments by reference
+// must outlive the task. Threads:   one.
 #pragma once
 
 #include <coroutine>
@@ -38,11 +39,15 @@ class [[nodiscard]] Task {
   struct promise_type {
     Status status;
     Awaiting* awaiting = nullptr;
-    Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+    Task get_return_object() {
+      return Task(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
     std::suspend_always initial_suspend() noexcept { return {}; }
     std::suspend_always final_suspend() noexcept { return {}; }
     void return_value(Status s) { status = std::move(s); }
-    void unhandled_exception() { std::terminate(); }  // no exception is thrown here except out of memory
+    void unhandled_exception() {
+      std::terminate();
+    }  // no exception is thrown here except out of memory
   };
   using Handle = std::coroutine_handle<promise_type>;
 
@@ -100,7 +105,8 @@ class Transfers {
       return set_->next_ == list.size();
     }
     Status await_resume() {
-      const Status status = set_->next_ < set_->list_.size() ? set_->list_[set_->next_]->status : Status();
+      const Status status =
+          set_->next_ < set_->list_.size() ? set_->list_[set_->next_]->status : Status();
       set_->list_.clear();
       set_->next_ = 0;
       return status;
@@ -118,8 +124,8 @@ class Transfers {
 
 }  // namespace rueda::communicator
 
-#define RUEDA_CO_RETURN_IF_ERROR(expr)              \
-  do {                                              \
-    ::rueda::Status rueda_status_ = (expr);         \
+#define RUEDA_CO_RETURN_IF_ERROR(expr)                \
+  do {                                                \
+    ::rueda::Status rueda_status_ = (expr);           \
     if (!rueda_status_.ok()) co_return rueda_status_; \
   } while (false)

@@ -24,7 +24,8 @@ void WindowPipeline::start(std::shared_ptr<AllreduceJob> job) {
   Running running;
   running.chunk_elements = chunk_bytes_ / bytes;
   running.first = end_;
-  running.last = end_ + static_cast<uint64_t>((total + running.chunk_elements - 1) / running.chunk_elements);
+  running.last =
+      end_ + static_cast<uint64_t>((total + running.chunk_elements - 1) / running.chunk_elements);
   bytes_ += static_cast<uint64_t>(total * bytes);
   end_ = running.last;
   if (running.first == running.last) {
@@ -49,8 +50,9 @@ bool WindowPipeline::progress() {
 }
 
 WindowPipeline::Chunk WindowPipeline::chunk(uint64_t number) const {
-  const auto it = std::find_if(jobs_.begin(), jobs_.end(),
-                               [number](const Running& r) { return number >= r.first && number < r.last; });
+  const auto it = std::find_if(jobs_.begin(), jobs_.end(), [number](const Running& r) {
+    return number >= r.first && number < r.last;
+  });
   RUEDA_CHECK(it != jobs_.end(), "a chunk belongs to a job");
   Chunk result{};
   result.running = &*it;
@@ -71,7 +73,8 @@ uint64_t WindowPipeline::lowest(std::atomic<uint64_t> WindowControl::*counter) c
 }
 
 void WindowPipeline::post(std::atomic<uint64_t> WindowControl::*counter, uint64_t value) {
-  (arenas_[static_cast<size_t>(rank_)]->windows()->*counter).store(value, std::memory_order_release);
+  (arenas_[static_cast<size_t>(rank_)]->windows()->*counter)
+      .store(value, std::memory_order_release);
   for (size_t peer = 0; peer < ringers_.size(); ++peer) {
     if (static_cast<Rank>(peer) != rank_) ringers_[peer].ring();
   }
@@ -79,7 +82,8 @@ void WindowPipeline::post(std::atomic<uint64_t> WindowControl::*counter, uint64_
 
 bool WindowPipeline::pack_next() {
   if (packed_ == end_) return false;
-  if (packed_ >= windows_ && lowest(&WindowControl::unpacked) < packed_ - windows_ + 1) return false;
+  if (packed_ >= windows_ && lowest(&WindowControl::unpacked) < packed_ - windows_ + 1)
+    return false;
   const Chunk c = chunk(packed_);
   const AllreduceJob& job = *c.running->job;
   pack(job.list, job.dtype, c.begin, c.count, job.scaling.prescale,
@@ -100,10 +104,11 @@ bool WindowPipeline::reduce_next() {
   std::vector<const std::byte*> inputs;
   inputs.reserve(arenas_.size());
   for (const auto& arena : arenas_) inputs.push_back(c.window(*arena) + begin * bytes);
-  std::byte* out = c.one_shot ? scratch_.data()
-                              : c.window(*arenas_[static_cast<size_t>(rank_)]) + begin * bytes;
+  std::byte* out =
+      c.one_shot ? scratch_.data() : c.window(*arenas_[static_cast<size_t>(rank_)]) + begin * bytes;
   if (end > begin) {
-    kernels::reduce(job.dtype, job.op, inputs, out, static_cast<size_t>(end - begin), job.scaling.finish);
+    kernels::reduce(job.dtype, job.op, inputs, out, static_cast<size_t>(end - begin),
+                    job.scaling.finish);
   }
   if (c.one_shot) unpack(job.list, job.dtype, c.begin, c.count, out);
   post(&WindowControl::reduced, ++reduced_);

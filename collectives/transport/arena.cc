@@ -26,8 +26,8 @@ constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1)
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kControlOffset = kSleepWordOffset + sizeof(SleepWord);
 
-// Mappings of this process by file, so that ranks as threads share one mapping (and ThreadSanitizer sees one address).
-// Counted: an entry dies with the last arena over it.
+// Mappings of this process by file, so that ranks as threads share one mapping (and ThreadSanitizer
+// sees one address). Counted: an entry dies with the last arena over it.
 struct Key {
   dev_t device;
   ino_t inode;
@@ -67,18 +67,23 @@ Arena::Mapping::~Mapping() {
   if (base != nullptr) munmap(base, bytes);
 }
 
-size_t ArenaLayout::windows_offset() const { return round_up(kControlOffset + sizeof(WindowControl), 4096); }
+size_t ArenaLayout::windows_offset() const {
+  return round_up(kControlOffset + sizeof(WindowControl), 4096);
+}
 size_t ArenaLayout::rings_offset() const { return windows_offset() + windows * chunk_bytes; }
 size_t ArenaLayout::total_bytes() const {
-  return round_up(rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);
+  return round_up(
+      rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);
 }
 
 uint64_t ArenaLayout::hash() const {
   uint64_t hash = 14695981039346656037ull;  // FNV-1a over the numbers that fix every offset
-  for (const uint64_t number : {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
-                                uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{sizeof(ArenaHeader)},
-                                uint64_t{sizeof(WindowControl)}, uint64_t{sizeof(RingHeader)}}) {
-    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ ((number >> (8 * byte)) & 0xff)) * 1099511628211ull;
+  for (const uint64_t number :
+       {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
+        uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{sizeof(ArenaHeader)},
+        uint64_t{sizeof(WindowControl)}, uint64_t{sizeof(RingHeader)}}) {
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ ((number >> (8 * byte)) & 0xff)) * 1099511628211ull;
   }
   return hash;
 }
@@ -87,8 +92,9 @@ Result<std::shared_ptr<Arena::Mapping>> Arena::map(int fd, size_t bytes, bool ow
   struct stat info {};
   if (fstat(fd, &info) != 0) return errno_status("cannot look at shared memory", errno);
   if (static_cast<size_t>(info.st_size) != bytes) {
-    return failed_precondition("shared memory has " + std::to_string(info.st_size) + " bytes, expected " +
-                               std::to_string(bytes) + ": ranks run different versions or settings");
+    return failed_precondition("shared memory has " + std::to_string(info.st_size) +
+                               " bytes, expected " + std::to_string(bytes) +
+                               ": ranks run different versions or settings");
   }
   const Key key{info.st_dev, info.st_ino};
   Registry& all = registry();
@@ -97,10 +103,12 @@ Result<std::shared_ptr<Arena::Mapping>> Arena::map(int fd, size_t bytes, bool ow
     if (auto mapping = it->second.lock()) return std::static_pointer_cast<Mapping>(mapping);
   }
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) return errno_status("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
+  if (address == MAP_FAILED)
+    return errno_status("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
   madvise(address, bytes, MADV_DONTFORK);
   if (own) {
-    // The pages exist already (fallocate); this fills the page table, so that the first collective takes no faults.
+    // The pages exist already (fallocate); this fills the page table, so that the first collective
+    // takes no faults.
     madvise(address, bytes, MADV_POPULATE_WRITE);
   } else {
     madvise(address, bytes, MADV_DONTDUMP);
@@ -116,7 +124,8 @@ Result<std::shared_ptr<Arena::Mapping>> Arena::map(int fd, size_t bytes, bool ow
 Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping)
     : fd_(std::move(fd)), layout_(layout), mapping_(std::move(mapping)) {}
 
-Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank local_rank, uint64_t epoch) {
+Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank local_rank,
+                                             uint64_t epoch) {
   const size_t bytes = layout.total_bytes();
   UniqueFd fd(memfd_create("rueda-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return errno_status("cannot create shared memory (memfd_create)", errno);
@@ -124,11 +133,13 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   int error = ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ? errno : 0;
   if (error == 0) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (error != 0) {
-    return errno_status("cannot reserve " + std::to_string(bytes) +
-                            " bytes of shared memory (lower RUEDA_CHUNK_BYTES or RUEDA_WINDOWS, or free memory)",
-                        error);
+    return errno_status(
+        "cannot reserve " + std::to_string(bytes) +
+            " bytes of shared memory (lower RUEDA_CHUNK_BYTES or RUEDA_WINDOWS, or free memory)",
+        error);
   }
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return errno_status("cannot seal shared memory", errno);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
+    return errno_status("cannot seal shared memory", errno);
   RUEDA_ASSIGN_OR_RETURN(auto mapping, map(fd.get(), bytes, true));
   auto* header = new (mapping->base) ArenaHeader{};
   header->magic = ArenaHeader::kMagic;
@@ -140,7 +151,8 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping)));
 }
 
-Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& layout, Rank local_rank, uint64_t epoch) {
+Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& layout,
+                                             Rank local_rank, uint64_t epoch) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
     return failed_precondition("a peer's shared memory is not sealed against shrinking");
@@ -148,17 +160,25 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& lay
   RUEDA_ASSIGN_OR_RETURN(auto mapping, map(fd.get(), layout.total_bytes(), false));
   ArenaHeader header{};
   std::memcpy(&header, mapping->base, sizeof(header));  // copied once, then checked
-  if (header.magic != ArenaHeader::kMagic || header.version != kVersion || header.layout_hash != layout.hash() ||
-      header.total_bytes != layout.total_bytes() || header.local_rank != local_rank || header.epoch != epoch) {
-    return failed_precondition("a peer's shared memory has another layout: ranks run different versions or settings");
+  if (header.magic != ArenaHeader::kMagic || header.version != kVersion ||
+      header.layout_hash != layout.hash() || header.total_bytes != layout.total_bytes() ||
+      header.local_rank != local_rank || header.epoch != epoch) {
+    return failed_precondition(
+        "a peer's shared memory has another layout: ranks run different versions or settings");
   }
   return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping)));
 }
 
 std::byte* Arena::base() const { return mapping_->base; }
-SleepWord* Arena::sleep_word() const { return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset); }
-WindowControl* Arena::windows() const { return reinterpret_cast<WindowControl*>(base() + kControlOffset); }
-std::byte* Arena::window(size_t index) const { return base() + layout_.windows_offset() + index * layout_.chunk_bytes; }
+SleepWord* Arena::sleep_word() const {
+  return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset);
+}
+WindowControl* Arena::windows() const {
+  return reinterpret_cast<WindowControl*>(base() + kControlOffset);
+}
+std::byte* Arena::window(size_t index) const {
+  return base() + layout_.windows_offset() + index * layout_.chunk_bytes;
+}
 ByteRing Arena::ring_to(Rank local_rank) const {
   const size_t offset = static_cast<size_t>(local_rank) * ByteRing::bytes_for(layout_.ring_bytes);
   return {base() + layout_.rings_offset() + offset, layout_.ring_bytes};

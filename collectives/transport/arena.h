@@ -1,12 +1,14 @@
 // Arena: the memory that one rank shares with the other ranks of its host.
 //
-//   ArenaHeader | SleepWord | WindowControl | window 0 .. windows-1 | ring to local rank 0 .. local_size-1
+//   ArenaHeader | SleepWord | WindowControl | window 0 .. windows-1 | ring to local rank 0 ..
+//   local_size-1
 //
-// One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The owner prefaults it
-// (or gets a clear error that memory is short), passes the fd to its local peers, and they map it.
+// One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The
+// owner prefaults it (or gets a clear error that memory is short), passes the fd to its local
+// peers, and they map it.
 //
-// Ownership: shared by whoever holds a pointer into it (communicator, links); unmapped with the last of them.
-// Threads:   the mapping is plain memory; who may write what is said at each part.
+// Ownership: shared by whoever holds a pointer into it (communicator, links); unmapped with the
+// last of them. Threads:   the mapping is plain memory; who may write what is said at each part.
 // Fork:      children do not inherit the mapping. Core dumps of peers leave it out.
 #pragma once
 
@@ -15,9 +17,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "collectives/base/fork_guard.h"
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
-#include "collectives/base/fork_guard.h"
 #include "collectives/transport/byte_ring.h"
 #include "collectives/transport/doorbell.h"
 
@@ -28,7 +30,7 @@ struct ArenaLayout {
   Rank local_size = 1;
   size_t chunk_bytes = 256 << 10;  // of one window
   size_t windows = 4;
-  size_t ring_bytes = 128 << 10;   // of one ring; a power of two
+  size_t ring_bytes = 128 << 10;  // of one ring; a power of two
 
   size_t windows_offset() const;
   size_t rings_offset() const;
@@ -55,11 +57,12 @@ struct WindowControl {
 
 class Arena {
  public:
-  static Result<std::shared_ptr<Arena>> create(const ArenaLayout& layout, Rank local_rank, uint64_t epoch);
-  // A peer's arena. Refused unless header, size and seals are as expected. A second attach in the same process (ranks as
-  // threads) shares the mapping.
-  static Result<std::shared_ptr<Arena>> attach(UniqueFd fd, const ArenaLayout& layout, Rank local_rank,
+  static Result<std::shared_ptr<Arena>> create(const ArenaLayout& layout, Rank local_rank,
                                                uint64_t epoch);
+  // A peer's arena. Refused unless header, size and seals are as expected. A second attach in the
+  // same process (ranks as threads) shares the mapping.
+  static Result<std::shared_ptr<Arena>> attach(UniqueFd fd, const ArenaLayout& layout,
+                                               Rank local_rank, uint64_t epoch);
 
   int fd() const { return fd_.get(); }
   const ArenaLayout& layout() const { return layout_; }

@@ -40,11 +40,14 @@ size_t ByteRing::read(ByteSpan into, bool* sane) {
 }
 
 bool ByteRing::readable() const {
-  return header_->tail.load(std::memory_order_acquire) != header_->head.load(std::memory_order_relaxed);
+  return header_->tail.load(std::memory_order_acquire) !=
+         header_->head.load(std::memory_order_relaxed);
 }
 
 bool ByteRing::writable() const {
-  return header_->tail.load(std::memory_order_relaxed) - header_->head.load(std::memory_order_acquire) < capacity_;
+  return header_->tail.load(std::memory_order_relaxed) -
+             header_->head.load(std::memory_order_acquire) <
+         capacity_;
 }
 
 }  // namespace rueda::transport

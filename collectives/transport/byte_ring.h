@@ -1,10 +1,11 @@
 // ByteRing: a single-producer single-consumer stream of bytes in memory that two ranks share.
 //
-//   RingHeader | data[capacity]        tail: bytes ever written     head: bytes ever read     (both only grow)
+//   RingHeader | data[capacity]        tail: bytes ever written     head: bytes ever read     (both
+//   only grow)
 //
-// The ring itself owns nothing; both sides hold one over the same memory. capacity is a power of two.
-// Hostile memory: the other side's counter is read once per call and refused when impossible, so a damaged header can
-// end the stream but never leads outside the ring.
+// The ring itself owns nothing; both sides hold one over the same memory. capacity is a power of
+// two. Hostile memory: the other side's counter is read once per call and refused when impossible,
+// so a damaged header can end the stream but never leads outside the ring.
 #pragma once
 
 #include <atomic>
@@ -27,9 +28,12 @@ class ByteRing {
   ByteRing() = default;
   // memory: bytes_for(capacity) zeroed bytes, aligned to 128.
   ByteRing(std::byte* memory, size_t capacity)
-      : header_(reinterpret_cast<RingHeader*>(memory)), data_(memory + sizeof(RingHeader)), capacity_(capacity) {}
+      : header_(reinterpret_cast<RingHeader*>(memory)),
+        data_(memory + sizeof(RingHeader)),
+        capacity_(capacity) {}
 
-  // Producer: copies as much of `bytes` as fits, returns how much. False in `sane` when the header is damaged.
+  // Producer: copies as much of `bytes` as fits, returns how much. False in `sane` when the header
+  // is damaged.
   size_t write(ByteView bytes, bool* sane);
   // Consumer: copies what is there, at most into.size().
   size_t read(ByteSpan into, bool* sane);

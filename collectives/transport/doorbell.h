@@ -1,10 +1,12 @@
 // Doorbell: wakes a thread that sleeps in epoll, with a system call only if it really sleeps.
 //
-// One rank owns a doorbell: an eventfd and a word, both shared with whoever may wake it (threads of this process, local
-// peers that got the fd and map the word). The protocol (Dekker's, with full fences on both sides):
+// One rank owns a doorbell: an eventfd and a word, both shared with whoever may wake it (threads of
+// this process, local peers that got the fd and map the word). The protocol (Dekker's, with full
+// fences on both sides):
 //
 //   poster:  write the news;  fence;  if (word != 0 && exchange(word, 0) != 0) write(eventfd)
-//   owner:   word = 1;  fence;  look for news once more;  if none: epoll_wait(eventfd, ...);  word = 0
+//   owner:   word = 1;  fence;  look for news once more;  if none: epoll_wait(eventfd, ...);  word
+//   = 0
 //
 // Without the fences both sides may read the past, and the owner sleeps with news waiting.
 #pragma once
@@ -12,8 +14,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "collectives/base/status.h"
 #include "collectives/base/fork_guard.h"
+#include "collectives/base/status.h"
 
 namespace rueda::transport {
 
@@ -39,7 +41,8 @@ class Doorbell {
   int fd() const { return fd_.get(); }
   Ringer ringer() const { return {fd_.get(), word_}; }
 
-  // From here on until disarm() every ring makes fd() readable. Look for news once more before sleeping.
+  // From here on until disarm() every ring makes fd() readable. Look for news once more before
+  // sleeping.
   void arm();
   // Ends the nap and empties the eventfd.
   void disarm();

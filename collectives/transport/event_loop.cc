@@ -18,7 +18,8 @@ Status EventLoop::add(int fd, FdHandler* handler) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errno_status("cannot watch a socket", errno);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return errno_status("cannot watch a socket", errno);
   handlers_[fd] = handler;
   return {};
 }
@@ -49,7 +50,8 @@ bool EventLoop::wait(std::chrono::nanoseconds timeout) {
     const auto it = handlers_.find(events[i].data.fd);
     if (it == handlers_.end() || it->second == nullptr) continue;
     const uint32_t bits = events[i].events;
-    it->second->on_ready((bits & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0, (bits & EPOLLOUT) != 0);
+    it->second->on_ready((bits & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0,
+                         (bits & EPOLLOUT) != 0);
   }
   return count > 0;
 }

@@ -1,4 +1,5 @@
-// EventLoop: the one place where a coordinator sleeps. epoll over the doorbell, sockets and a deadline.
+// EventLoop: the one place where a coordinator sleeps. epoll over the doorbell, sockets and a
+// deadline.
 //
 // Threads: one thread uses it. Watched fds are borrowed; remove() before closing one.
 #pragma once
@@ -9,12 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/base/status.h"
 #include "collectives/base/fork_guard.h"
+#include "collectives/base/status.h"
 
 namespace rueda::transport {
 
-// Told when its fd is ready. `writable` and `readable` may both be set; end of stream counts as readable.
+// Told when its fd is ready. `writable` and `readable` may both be set; end of stream counts as
+// readable.
 class FdHandler {
  public:
   virtual ~FdHandler() = default;
@@ -31,7 +33,8 @@ class EventLoop {
   void want_write(int fd, bool wanted);
   void remove(int fd);
 
-  // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was ready.
+  // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was
+  // ready.
   bool wait(std::chrono::nanoseconds timeout);
   bool empty() const { return handlers_.empty(); }
 

@@ -1,30 +1,39 @@
 // The frame: what travels on every link. A fixed header, then `bytes` bytes of body.
 //
-//   kData     body of one message (tag)                 kGrant  the receiver has a buffer of `bytes` for tag: send
-//   kControl  body for the control handler              kAbort  body: code and text of the first verdict
-//   kGoodbye  the sender leaves in order; nothing follows
-//   kRefuse   answers a grant whose size or meta differs from the send's (bytes, meta: the send's); no body
+//   kData     body of one message (tag)                 kGrant  the receiver has a buffer of
+//   `bytes` for tag: send kControl  body for the control handler              kAbort  body: code
+//   and text of the first verdict kGoodbye  the sender leaves in order; nothing follows kRefuse
+//   answers a grant whose size or meta differs from the send's (bytes, meta: the send's); no body
 //
-// Both ends have the same byte order and version: the handshake (rendezvous) and the layout hash see to it.
+// Both ends have the same byte order and version: the handshake (rendezvous) and the layout hash
+// see to it.
 #pragma once
 
 #include <cstdint>
 
 namespace rueda::transport {
 
-enum class FrameType : uint8_t { kData = 1, kGrant = 2, kControl = 3, kAbort = 4, kGoodbye = 5, kRefuse = 6 };
+enum class FrameType : uint8_t {
+  kData = 1,
+  kGrant = 2,
+  kControl = 3,
+  kAbort = 4,
+  kGoodbye = 5,
+  kRefuse = 6
+};
 
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x61445552;  // "RUDa"
   uint32_t magic = kMagic;
   FrameType type = FrameType::kData;
   uint8_t reserved = 0;
-  uint16_t meta = 0;    // data, grant: the caller's; must be equal on both sides (a dtype, say)
-  uint64_t epoch = 0;   // frames of another epoch are read and dropped
+  uint16_t meta = 0;   // data, grant: the caller's; must be equal on both sides (a dtype, say)
+  uint64_t epoch = 0;  // frames of another epoch are read and dropped
   uint64_t tag = 0;
-  uint64_t bytes = 0;   // body; kGrant: size of the receiver's buffer, no body
-  uint64_t offset = 0;  // data: where in the message this body belongs; large messages travel in pieces, so that
-  uint64_t total = 0;   // control frames get between them. total: size of the message
+  uint64_t bytes = 0;  // body; kGrant: size of the receiver's buffer, no body
+  uint64_t offset =
+      0;  // data: where in the message this body belongs; large messages travel in pieces, so that
+  uint64_t total = 0;  // control frames get between them. total: size of the message
 };
 static_assert(sizeof(FrameHeader) == 48);
 

@@ -1,7 +1,9 @@
-// Link: a non-blocking, ordered, reliable stream of bytes to one peer. What differs between shm, tcp and inproc.
+// Link: a non-blocking, ordered, reliable stream of bytes to one peer. What differs between shm,
+// tcp and inproc.
 //
-// Threads: one, the transport's. Failure: an error from read or write means that the peer is gone; bytes that arrived
-// before are still read first. End: the destructor closes the stream and touches nobody's memory.
+// Threads: one, the transport's. Failure: an error from read or write means that the peer is gone;
+// bytes that arrived before are still read first. End: the destructor closes the stream and touches
+// nobody's memory.
 #pragma once
 
 #include <span>
@@ -26,8 +28,8 @@ class Link {
   virtual void flush() = 0;
   // No more writes will come; what was written still arrives.
   virtual void finish() = 0;
-  // Nothing will be read or written any more: the stream no longer wakes the sleeper, whatever happens on it. (A closed
-  // socket stays readable for ever.)
+  // Nothing will be read or written any more: the stream no longer wakes the sleeper, whatever
+  // happens on it. (A closed socket stays readable for ever.)
   virtual void unwatch() = 0;
 };
 

@@ -9,17 +9,17 @@
 namespace rueda::transport {
 namespace {
 
-std::string describe_mismatch(uint64_t sent, uint16_t sent_meta, uint64_t expected, uint16_t expected_meta,
-                              const std::string& peer, bool peer_sends) {
+std::string describe_mismatch(uint64_t sent, uint16_t sent_meta, uint64_t expected,
+                              uint16_t expected_meta, const std::string& peer, bool peer_sends) {
   std::string text = "sizes or types differ: ";
   const std::string mine = peer_sends ? "expected" : "sent";
   const uint64_t my_bytes = peer_sends ? expected : sent;
   const uint16_t my_meta = peer_sends ? expected_meta : sent_meta;
   const uint64_t their_bytes = peer_sends ? sent : expected;
   const uint16_t their_meta = peer_sends ? sent_meta : expected_meta;
-  text += "this rank " + mine + " " + std::to_string(my_bytes) + " bytes (type " + std::to_string(my_meta) + "), " +
-          peer + (peer_sends ? " sent " : " expects ") + std::to_string(their_bytes) + " bytes (type " +
-          std::to_string(their_meta) + ")";
+  text += "this rank " + mine + " " + std::to_string(my_bytes) + " bytes (type " +
+          std::to_string(my_meta) + "), " + peer + (peer_sends ? " sent " : " expects ") +
+          std::to_string(their_bytes) + " bytes (type " + std::to_string(their_meta) + ")";
   return text;
 }
 
@@ -31,13 +31,15 @@ void drop_if_empty(Map* map, Tag tag) {
 
 }  // namespace
 
-Messenger::Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop, Doorbell* doorbell)
+Messenger::Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop,
+                     Doorbell* doorbell)
     : rank_(rank), epoch_(epoch), loop_(loop), doorbell_(doorbell) {
   channels_.resize(peers.size());
   for (size_t i = 0; i < peers.size(); ++i) {
     channels_[i].link = std::move(peers[i].link);
     channels_[i].name = std::move(peers[i].name);
-    RUEDA_CHECK(static_cast<Rank>(i) == rank_ || channels_[i].link != nullptr, "every peer needs a link");
+    RUEDA_CHECK(static_cast<Rank>(i) == rank_ || channels_[i].link != nullptr,
+                "every peer needs a link");
   }
 }
 
@@ -76,7 +78,8 @@ TransferPtr Messenger::send(Rank peer, Tag tag, ByteView bytes, uint16_t meta) {
     return transfer;
   }
   Channel& channel = channels_[static_cast<size_t>(peer)];
-  channel.waiting_sends[tag].push_back({bytes, meta, transfer, peer != rank_ && is_eager(tag, bytes.size())});
+  channel.waiting_sends[tag].push_back(
+      {bytes, meta, transfer, peer != rank_ && is_eager(tag, bytes.size())});
   if (peer == rank_) {
     match_self(channel, tag);
   } else {
@@ -96,8 +99,9 @@ TransferPtr Messenger::recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) {
       std::copy(message.body.begin(), message.body.end(), bytes.begin());
       finish(transfer, {});
     } else {
-      finish(transfer, failed_precondition(describe_mismatch(message.body.size(), message.meta, bytes.size(), meta,
-                                                             channel.name, true)));
+      finish(transfer,
+             failed_precondition(describe_mismatch(message.body.size(), message.meta, bytes.size(),
+                                                   meta, channel.name, true)));
     }
     channel.unexpected_bytes -= message.body.size();
     it->second.pop_front();
@@ -112,7 +116,8 @@ TransferPtr Messenger::recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) {
   if (peer == rank_) {
     match_self(channel, tag);
   } else if (!is_eager(tag, bytes.size())) {
-    channel.urgent.push_back({header_of(FrameType::kGrant, tag, bytes.size(), meta), {}, {}, 0, nullptr});
+    channel.urgent.push_back(
+        {header_of(FrameType::kGrant, tag, bytes.size(), meta), {}, {}, 0, nullptr});
   }
   return transfer;
 }
@@ -127,8 +132,8 @@ void Messenger::match_self(Channel& channel, Tag tag) {
     recvs.pop_front();
     Status status;
     if (from.body.size() != into.into.size() || from.meta != into.meta) {
-      status = failed_precondition(
-          describe_mismatch(from.body.size(), from.meta, into.into.size(), into.meta, "this rank", true));
+      status = failed_precondition(describe_mismatch(from.body.size(), from.meta, into.into.size(),
+                                                     into.meta, "this rank", true));
     } else if (!from.body.empty()) {
       std::memmove(into.into.data(), from.body.data(), from.body.size());
     }
@@ -152,9 +157,11 @@ void Messenger::release_sends(Channel& channel, Tag tag) {
       grants->second.pop_front();
       drop_if_empty(&channel.grants, tag);
       if (grant.bytes != send.body.size() || grant.meta != send.meta) {
-        finish(send.transfer, failed_precondition(describe_mismatch(send.body.size(), send.meta, grant.bytes,
-                                                                    grant.meta, channel.name, false)));
-        channel.bodies.push_back({header_of(FrameType::kRefuse, tag, send.body.size(), send.meta), {}, {}, 0, nullptr});
+        finish(send.transfer,
+               failed_precondition(describe_mismatch(send.body.size(), send.meta, grant.bytes,
+                                                     grant.meta, channel.name, false)));
+        channel.bodies.push_back(
+            {header_of(FrameType::kRefuse, tag, send.body.size(), send.meta), {}, {}, 0, nullptr});
         sends->second.pop_front();
         continue;
       }
@@ -166,8 +173,11 @@ void Messenger::release_sends(Channel& channel, Tag tag) {
 }
 
 void Messenger::queue_data(Channel& channel, Tag tag, const PendingSend& send) {
-  channel.bodies.push_back(
-      {header_of(FrameType::kData, tag, send.body.size(), send.meta), send.body, {}, 0, send.transfer});
+  channel.bodies.push_back({header_of(FrameType::kData, tag, send.body.size(), send.meta),
+                            send.body,
+                            {},
+                            0,
+                            send.transfer});
 }
 
 void Messenger::send_control(Rank peer, std::string message) {
@@ -175,7 +185,8 @@ void Messenger::send_control(Rank peer, std::string message) {
   RUEDA_CHECK(message.size() <= kMaxControlBytes, "control message too large");
   if (refusal(peer)) return;
   Channel& channel = channels_[static_cast<size_t>(peer)];
-  Outgoing out{header_of(FrameType::kControl, 0, message.size(), 0), {}, std::move(message), 0, nullptr};
+  Outgoing out{
+      header_of(FrameType::kControl, 0, message.size(), 0), {}, std::move(message), 0, nullptr};
   channel.urgent.push_back(std::move(out));
   ++control_sent_;
 }
@@ -223,8 +234,10 @@ void Messenger::abort(const Status& verdict) {
     if (half_sent) finish(std::exchange(half_sent->transfer, nullptr), verdict);
     fail_transfers(channel, verdict);
     if (half_sent && half_sent->sent > 0) {
-      // The frame has to be finished before another can follow: from a copy, the caller's memory is not ours any more.
-      half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()), half_sent->body.size());
+      // The frame has to be finished before another can follow: from a copy, the caller's memory is
+      // not ours any more.
+      half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()),
+                              half_sent->body.size());
       channel.current = std::move(half_sent);
       channel.current->body = std::as_bytes(std::span(channel.current->owned));
     }

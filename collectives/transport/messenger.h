@@ -1,11 +1,13 @@
-// Messenger: the Transport over Links. Frames, matching, flow control: the same for shm, tcp, inproc and their mixture.
+// Messenger: the Transport over Links. Frames, matching, flow control: the same for shm, tcp,
+// inproc and their mixture.
 //
-// Small messages (<= kEagerBytes) are sent at once and kept by the receiver until a recv asks for them. Larger ones wait
-// for a grant: posting a recv tells the sender that a buffer is there, so bodies always go straight to their place and a
-// link never stalls behind a message that nobody wants yet:
+// Small messages (<= kEagerBytes) are sent at once and kept by the receiver until a recv asks for
+// them. Larger ones wait for a grant: posting a recv tells the sender that a buffer is there, so
+// bodies always go straight to their place and a link never stalls behind a message that nobody
+// wants yet:
 //
-//      receiver: recv(tag) ---- kGrant(tag, size) ---->  sender: send(tag) found or waits for the grant
-//      receiver: buffer    <--- kData(tag, size) body -  sender
+//      receiver: recv(tag) ---- kGrant(tag, size) ---->  sender: send(tag) found or waits for the
+//      grant receiver: buffer    <--- kData(tag, size) body -  sender
 //
 // Control frames and grants overtake bodies that have not begun.
 #pragma once
@@ -33,8 +35,8 @@ class Messenger final : public Transport {
   // Eager bodies that nobody has asked for yet, per peer; beyond it the peer breaks the protocol.
   static constexpr size_t kMaxUnexpectedBytes = 256 << 20;
 
-  // How long abort tries to hand its verdict to peers whose links are full. Without it they would see only that this rank
-  // closed its links, and take it for the culprit.
+  // How long abort tries to hand its verdict to peers whose links are full. Without it they would
+  // see only that this rank closed its links, and take it for the culprit.
   static constexpr std::chrono::milliseconds kAbortLinger{200};
 
   struct Peer {
@@ -43,7 +45,8 @@ class Messenger final : public Transport {
   };
 
   // loop and doorbell are borrowed and must outlive the messenger; peers has one entry per rank.
-  Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop, Doorbell* doorbell);
+  Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop,
+            Doorbell* doorbell);
   ~Messenger() override;
 
   Rank rank() const override { return rank_; }
@@ -65,9 +68,9 @@ class Messenger final : public Transport {
   struct Outgoing {
     FrameHeader header;
     ByteView body;
-    std::string owned;      // control and abort bodies
-    size_t sent = 0;        // of header and body together
-    TransferPtr transfer;   // data only
+    std::string owned;     // control and abort bodies
+    size_t sent = 0;       // of header and body together
+    TransferPtr transfer;  // data only
   };
   struct PendingSend {
     ByteView body;
@@ -105,16 +108,18 @@ class Messenger final : public Transport {
     size_t header_read = 0;
     uint64_t body_read = 0;
     std::optional<PendingRecv> target;
-    Tag partial_tag = 0;             // of `partial`
-    uint64_t partial_bytes = 0;      // of `partial`, arrived
+    Tag partial_tag = 0;                 // of `partial`
+    uint64_t partial_bytes = 0;          // of `partial`, arrived
     std::optional<PendingRecv> partial;  // a message of which pieces are still to come
-    std::vector<std::byte> body;  // where no recv is posted: control, abort, eager, dropped
+    std::vector<std::byte> body;         // where no recv is posted: control, abort, eager, dropped
     bool drop = false;
     bool goodbye_sent = false;
-    std::optional<Status> end;    // set once the peer has left or is lost
+    std::optional<Status> end;  // set once the peer has left or is lost
   };
 
-  static bool is_eager(Tag tag, size_t bytes) { return bytes <= kEagerBytes && (tag & kRendezvousTag) == 0; }
+  static bool is_eager(Tag tag, size_t bytes) {
+    return bytes <= kEagerBytes && (tag & kRendezvousTag) == 0;
+  }
   FrameHeader header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const;
   // The status with which a new transfer with this peer ends at once, if it does.
   std::optional<Status> refusal(Rank peer) const;

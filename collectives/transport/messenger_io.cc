@@ -35,7 +35,8 @@ void Messenger::fail_transfers(Channel& channel, const Status& status) {
 void Messenger::end_peer(Rank peer, const Status& status) {
   Channel& channel = channels_[static_cast<size_t>(peer)];
   if (channel.end) return;
-  channel.end = status.ok() ? status : Status(status.code(), channel.name + " was lost: " + status.message());
+  channel.end =
+      status.ok() ? status : Status(status.code(), channel.name + " was lost: " + status.message());
   fail_transfers(channel, *refusal(peer));
   channel.link->unwatch();
   if (events_.on_peer_end) events_.on_peer_end(peer, *channel.end);
@@ -107,7 +108,8 @@ bool Messenger::write_round(Rank peer) {
     finish(out.transfer, {});
     channel.current.reset();
   }
-  channel.link->set_blocked(channel.current.has_value() || !channel.urgent.empty() || !channel.bodies.empty());
+  channel.link->set_blocked(channel.current.has_value() || !channel.urgent.empty() ||
+                            !channel.bodies.empty());
   return moved;
 }
 
@@ -133,15 +135,18 @@ bool Messenger::read_some(Rank peer) {
         return true;
       }
     }
-    const bool has_body = channel.header.type == FrameType::kData || channel.header.type == FrameType::kControl ||
+    const bool has_body = channel.header.type == FrameType::kData ||
+                          channel.header.type == FrameType::kControl ||
                           channel.header.type == FrameType::kAbort;
     const uint64_t length = has_body ? channel.header.bytes : 0;
     if (channel.body_read < length) {
       ByteSpan into = channel.target ? channel.target->into.subspan(channel.header.offset, length)
                                      : ByteSpan(channel.body);
       // A dropped body is read through a small buffer again and again.
-      if (channel.drop) into = into.first(std::min<uint64_t>(into.size(), length - channel.body_read));
-      else into = into.subspan(channel.body_read);
+      if (channel.drop)
+        into = into.first(std::min<uint64_t>(into.size(), length - channel.body_read));
+      else
+        into = into.subspan(channel.body_read);
       const auto got = channel.link->read(into);
       if (!got.ok()) {
         end_peer(peer, got.status());
@@ -211,7 +216,8 @@ Status Messenger::begin_body(Channel& channel) {
   channel.target.reset();
   channel.drop = false;
   channel.body.clear();
-  if (header.magic != FrameHeader::kMagic) return {Code::kDataLoss, "damaged frame (no magic number)"};
+  if (header.magic != FrameHeader::kMagic)
+    return {Code::kDataLoss, "damaged frame (no magic number)"};
   if (header.epoch != epoch_) {
     channel.drop = true;
     channel.body.resize(std::min<uint64_t>(header.bytes, 64 << 10));
@@ -224,7 +230,8 @@ Status Messenger::begin_body(Channel& channel) {
       channel.body.resize(header.bytes);
       return {};
     case FrameType::kAbort:
-      if (header.bytes == 0 || header.bytes > kMaxAbortBytes) return {Code::kDataLoss, "damaged abort message"};
+      if (header.bytes == 0 || header.bytes > kMaxAbortBytes)
+        return {Code::kDataLoss, "damaged abort message"};
       channel.body.resize(header.bytes);
       return {};
     case FrameType::kGrant:
@@ -268,7 +275,8 @@ Status Messenger::finish_body(Rank peer) {
   Channel& channel = channels_[static_cast<size_t>(peer)];
   const FrameHeader header = channel.header;
   if (channel.drop) return {};
-  const std::string_view text(reinterpret_cast<const char*>(channel.body.data()), channel.body.size());
+  const std::string_view text(reinterpret_cast<const char*>(channel.body.data()),
+                              channel.body.size());
   switch (header.type) {
     case FrameType::kData: return finish_data(channel);
     case FrameType::kGrant:
@@ -277,15 +285,17 @@ Status Messenger::finish_body(Rank peer) {
       return {};
     case FrameType::kRefuse: {
       const auto recvs = channel.recvs.find(header.tag);
-      if (recvs == channel.recvs.end()) return {Code::kDataLoss, "refusal of a grant that was not given"};
+      if (recvs == channel.recvs.end())
+        return {Code::kDataLoss, "refusal of a grant that was not given"};
       const PendingRecv recv = recvs->second.front();
       recvs->second.pop_front();
       if (recvs->second.empty()) channel.recvs.erase(recvs);
-      finish(recv.transfer, failed_precondition("sizes or types differ: this rank expected " +
-                                                std::to_string(recv.into.size()) + " bytes (type " +
-                                                std::to_string(recv.meta) + "), " + channel.name + " sent " +
-                                                std::to_string(header.bytes) + " bytes (type " +
-                                                std::to_string(header.meta) + ")"));
+      finish(recv.transfer,
+             failed_precondition("sizes or types differ: this rank expected " +
+                                 std::to_string(recv.into.size()) + " bytes (type " +
+                                 std::to_string(recv.meta) + "), " + channel.name + " sent " +
+                                 std::to_string(header.bytes) + " bytes (type " +
+                                 std::to_string(header.meta) + ")"));
       return {};
     }
     case FrameType::kControl: {
@@ -296,7 +306,8 @@ Status Messenger::finish_body(Rank peer) {
     }
     case FrameType::kAbort: {
       const auto code = static_cast<uint8_t>(text[0]);
-      if (code == static_cast<uint8_t>(Code::kOk) || code > static_cast<uint8_t>(Code::kUnauthenticated)) {
+      if (code == static_cast<uint8_t>(Code::kOk) ||
+          code > static_cast<uint8_t>(Code::kUnauthenticated)) {
         return {Code::kDataLoss, "damaged abort message"};
       }
       const Status verdict(static_cast<Code>(code), std::string(text.substr(1)));

@@ -6,8 +6,8 @@
 
 namespace rueda::transport {
 
-RingLink::RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringer peer, UniqueFd life, EventLoop* loop,
-                   std::shared_ptr<void> keep_alive)
+RingLink::RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringer peer,
+                   UniqueFd life, EventLoop* loop, std::shared_ptr<void> keep_alive)
     : kind_(kind),
       outgoing_(outgoing),
       incoming_(incoming),
@@ -18,9 +18,7 @@ RingLink::RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringe
   if (life_.get() >= 0 && !loop_->add(life_.get(), this).ok()) ended_ = true;
 }
 
-RingLink::~RingLink() {
-  unwatch();
-}
+RingLink::~RingLink() { unwatch(); }
 
 void RingLink::on_ready(bool, bool) {
   char byte = 0;
@@ -52,7 +50,8 @@ Result<size_t> RingLink::write(std::span<const ByteView> pieces) {
 
 Result<size_t> RingLink::read(ByteSpan into) {
   bool sane = true;
-  const bool ended = ended_;  // before the look into the ring: what the peer wrote last is still read
+  const bool ended =
+      ended_;  // before the look into the ring: what the peer wrote last is still read
   const size_t count = incoming_.read(into, &sane);
   if (!sane) return Status(Code::kDataLoss, "damaged ring in shared memory");
   if (count != 0) news_ = true;

@@ -1,7 +1,9 @@
-// RingLink: a Link over two ByteRings in shared memory, one for each direction. Serves shm and inproc.
+// RingLink: a Link over two ByteRings in shared memory, one for each direction. Serves shm and
+// inproc.
 //
-// Death of the peer shows as the end of `life`, a connected unix socket on which nothing is ever sent: the kernel closes
-// it when the process is gone. What the peer wrote into the ring before stays readable.
+// Death of the peer shows as the end of `life`, a connected unix socket on which nothing is ever
+// sent: the kernel closes it when the process is gone. What the peer wrote into the ring before
+// stays readable.
 #pragma once
 
 #include <memory>
@@ -16,10 +18,11 @@ namespace rueda::transport {
 
 class RingLink final : public Link, private FdHandler {
  public:
-  // keep_alive owns the memory of the rings and of the ringer's word (an arena, or heap); shared because both directions'
-  // owners outlive each other in either order. `loop` must outlive the link; `life` may be empty (a link to oneself).
-  RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringer peer, UniqueFd life, EventLoop* loop,
-           std::shared_ptr<void> keep_alive);
+  // keep_alive owns the memory of the rings and of the ringer's word (an arena, or heap); shared
+  // because both directions' owners outlive each other in either order. `loop` must outlive the
+  // link; `life` may be empty (a link to oneself).
+  RingLink(const char* kind, ByteRing outgoing, ByteRing incoming, Ringer peer, UniqueFd life,
+           EventLoop* loop, std::shared_ptr<void> keep_alive);
   ~RingLink() override;
 
   const char* kind() const override { return kind_; }

@@ -19,7 +19,8 @@ constexpr size_t kMaxCallBytes = 1 << 30;  // system calls move at most 1 GiB
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, EventLoop* loop) : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {
+TcpLink::TcpLink(UniqueFd socket, EventLoop* loop)
+    : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {
   const int one = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);

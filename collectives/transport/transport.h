@@ -1,14 +1,16 @@
 // Transport: moves messages between the ranks of one job, in order for each (peer, tag).
 //
-// Messages are matched by (peer, tag): the n-th send of a tag meets the n-th recv of that tag, and both must name the
-// same size and meta. On tags with kRendezvousTag both end with kFailedPrecondition where they do not, and the link stays
-// usable. On other tags sizes were agreed beforehand: a difference fails the receiver at least and may give up the peer
-// (kDataLoss). Control messages go to one handler instead.
+// Messages are matched by (peer, tag): the n-th send of a tag meets the n-th recv of that tag, and
+// both must name the same size and meta. On tags with kRendezvousTag both end with
+// kFailedPrecondition where they do not, and the link stays usable. On other tags sizes were agreed
+// beforehand: a difference fails the receiver at least and may give up the peer (kDataLoss).
+// Control messages go to one handler instead.
 //
 // Ownership: borrows each span until its Transfer is done, also when it fails.
 // Threads:   one thread, which also drives it by progress(). Nothing happens between calls.
-// Failure:   once a peer is lost its transfers end with kUnavailable naming the rank, and on_peer_end is told.
-// End:       close() ends every transfer; after it, and after the destructor, no caller memory is touched.
+// Failure:   once a peer is lost its transfers end with kUnavailable naming the rank, and
+// on_peer_end is told. End:       close() ends every transfer; after it, and after the destructor,
+// no caller memory is touched.
 #pragma once
 
 #include <chrono>
@@ -23,8 +25,8 @@
 namespace rueda::transport {
 
 using Tag = uint64_t;
-// Messages of tags with this bit wait for their receiver whatever their size: for point-to-point calls of users, whose
-// two sides may disagree and may never meet.
+// Messages of tags with this bit wait for their receiver whatever their size: for point-to-point
+// calls of users, whose two sides may disagree and may never meet.
 inline constexpr Tag kRendezvousTag = Tag{1} << 63;
 
 // One send or receive under way.
@@ -34,7 +36,8 @@ struct Transfer {
 };
 using TransferPtr = std::shared_ptr<Transfer>;  // shared by the caller and the queue it waits in
 
-// What the transport tells its owner. Called from progress(), never under a lock; may call back into the transport.
+// What the transport tells its owner. Called from progress(), never under a lock; may call back
+// into the transport.
 struct TransportEvents {
   std::function<void(Rank peer, std::string_view message)> on_control;
   // In order (goodbye said, status ok) or lost (status says why, the rank is named). Once per peer.
@@ -63,12 +66,13 @@ class Transport {
   // Says goodbye to every live peer; no sends after this. flushed(): everything written has left.
   virtual void say_goodbye() = 0;
   virtual bool flushed() const = 0;
-  // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full links (the one call that
-  // may wait; bounded). The transport is closed afterwards.
+  // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full
+  // links (the one call that may wait; bounded). The transport is closed afterwards.
   virtual void abort(const Status& verdict) = 0;
   virtual void close(const Status& status) = 0;
 
-  // Bytes of bodies sent over links of this kind ("shm", "tcp", "inproc"), and control messages sent.
+  // Bytes of bodies sent over links of this kind ("shm", "tcp", "inproc"), and control messages
+  // sent.
   virtual uint64_t bytes_sent(std::string_view kind) const = 0;
   virtual uint64_t control_messages_sent() const = 0;
 };

@@ -18,9 +18,10 @@ using rendezvous::Handshake;
 using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
-constexpr std::chrono::seconds kGuestTime{5};          // for a whole handshake of somebody who connected
-constexpr size_t kStrangers = 256;                     // connections that may be silent without delaying a rank
-constexpr std::chrono::milliseconds kLookAround{200};  // between looks whether missing ranks are alive
+constexpr std::chrono::seconds kGuestTime{5};  // for a whole handshake of somebody who connected
+constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
+constexpr std::chrono::milliseconds kLookAround{
+    200};  // between looks whether missing ranks are alive
 
 HandshakeTerms terms_of(const MeshTask& task, HandshakeRole role, bool local) {
   HandshakeTerms terms;
@@ -44,7 +45,8 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
   const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, task.deadline);
   if (!met.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
-    return Status(met.status().code(), task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
+    return Status(met.status().code(),
+                  task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
   }
   return std::move(fd).value();
 }
@@ -123,7 +125,8 @@ class Reception {
     // Not while the room is full: a waiting connection would end every nap at once.
     const bool room = guests_.size() < most_guests();
     if (room) entries.push_back({task_.unix_listener->fd.get(), POLLIN, 0});
-    if (room && task_.tcp_listener != nullptr) entries.push_back({task_.tcp_listener->fd.get(), POLLIN, 0});
+    if (room && task_.tcp_listener != nullptr)
+      entries.push_back({task_.tcp_listener->fd.get(), POLLIN, 0});
     for (const Guest& guest : guests_) {
       const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
       entries.push_back({guest.fd.get(), events, 0});
@@ -136,7 +139,8 @@ class Reception {
       UniqueFd fd(accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!fd) return;
       if (local && !same_user(fd.get())) continue;
-      guests_.push_back({std::move(fd), Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
+      guests_.push_back({std::move(fd),
+                         Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
                          std::chrono::steady_clock::now() + kGuestTime, local});
     }
   }
@@ -151,7 +155,8 @@ class Reception {
         if (expected) connected_[rank] = std::move(guest->fd);
         stays = false;
       } else if (!stays) {
-        RUEDA_INFO("bootstrap", "sent a connection away: {}", guest->handshake.status().to_string());
+        RUEDA_INFO("bootstrap", "sent a connection away: {}",
+                   guest->handshake.status().to_string());
       }
       guest = stays ? std::next(guest) : guests_.erase(guest);
     }

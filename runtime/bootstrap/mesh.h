@@ -1,8 +1,8 @@
 // Mesh: one authenticated connection to every other rank.
 //
-// Of two ranks the higher connects and the lower accepts. Whoever connects must prove that it knows the job's key before
-// another byte is read; foreign users' processes are closed at once, slow or silent ones after a few seconds, and neither
-// delays the ranks of the job.
+// Of two ranks the higher connects and the lower accepts. Whoever connects must prove that it knows
+// the job's key before another byte is read; foreign users' processes are closed at once, slow or
+// silent ones after a few seconds, and neither delays the ranks of the job.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 namespace rueda::bootstrap {
 
 struct MeshPeer {
-  bool local = false;    // over the unix listener
+  bool local = false;  // over the unix listener
   std::string address;
 };
 

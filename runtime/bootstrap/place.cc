@@ -14,7 +14,8 @@ Result<int> parse(const char* name, const char* value) {
   int number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || rest != text.data() + text.size() || text.empty() || number < 0) {
-    return failed_precondition(std::string(name) + "='" + value + "' is not a number: start the job with ruedarun");
+    return failed_precondition(std::string(name) + "='" + value +
+                               "' is not a number: start the job with ruedarun");
   }
   return number;
 }
@@ -53,18 +54,20 @@ Result<Place> read_place(const GetEnv& get_env) {
       if (size == nullptr || get_env(foreign.also) == nullptr) continue;
       RUEDA_ASSIGN_OR_RETURN(const int ranks, parse(foreign.size, size));
       if (ranks > 1) {
-        return failed_precondition(std::string(foreign.size) + "=" + size + " says that " + foreign.launcher +
-                                   " started this process as one of " + size +
-                                   ", but rueda does not join its jobs yet: start the script with `ruedarun -np " +
-                                   size + "`, or unset " + foreign.size + " for a job of one rank");
+        return failed_precondition(
+            std::string(foreign.size) + "=" + size + " says that " + foreign.launcher +
+            " started this process as one of " + size +
+            ", but rueda does not join its jobs yet: start the script with `ruedarun -np " + size +
+            "`, or unset " + foreign.size + " for a job of one rank");
       }
     }
     return place;
   }
-  if (found != 4) return failed_precondition("some of ruedarun's variables are missing: " + missing);
+  if (found != 4)
+    return failed_precondition("some of ruedarun's variables are missing: " + missing);
   if (values[1] < 1 || values[0] >= values[1]) {
-    return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) + " does not fit RUEDA_SIZE=" +
-                               std::to_string(values[1]));
+    return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) +
+                               " does not fit RUEDA_SIZE=" + std::to_string(values[1]));
   }
   place.rank = values[0];
   place.size = values[1];

@@ -51,16 +51,19 @@ Result<SocketAddress> tcp_address(const std::string& host, int port) {
     address.length = sizeof(sockaddr_in6);
     return address;
   }
-  return invalid_argument("'" + host + "' is not a numeric IPv4 or IPv6 address (RUEDA_TCP_ADDRESS)");
+  return invalid_argument("'" + host +
+                          "' is not a numeric IPv4 or IPv6 address (RUEDA_TCP_ADDRESS)");
 }
 
 }  // namespace
 
 bool wait_ready(int fd, bool write, Deadline deadline) {
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd entry{fd, static_cast<short>(write ? POLLOUT : POLLIN), 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
+    const int ready =
+        poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
     if (ready > 0) return true;
     if (ready < 0 && errno == EINTR) continue;
     if (std::chrono::steady_clock::now() >= deadline) return false;
@@ -69,7 +72,8 @@ bool wait_ready(int fd, bool write, Deadline deadline) {
 
 Result<Listener> listen_unix(int backlog) {
   uint8_t random[16];
-  if (getrandom(random, sizeof(random), 0) != sizeof(random)) return errno_status("no random bytes", errno);
+  if (getrandom(random, sizeof(random), 0) != sizeof(random))
+    return errno_status("no random bytes", errno);
   std::string name = "rueda-";
   for (const uint8_t byte : random) {
     name += "0123456789abcdef"[byte >> 4];
@@ -78,7 +82,8 @@ Result<Listener> listen_unix(int backlog) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_status("cannot create a unix socket", errno);
   SocketAddress address = abstract_address(name);
-  if (bind(fd.get(), address.get(), address.length) != 0) return errno_status("cannot bind a unix socket", errno);
+  if (bind(fd.get(), address.get(), address.length) != 0)
+    return errno_status("cannot bind a unix socket", errno);
   if (listen(fd.get(), backlog) != 0) return errno_status("cannot listen on a unix socket", errno);
   return Listener{std::move(fd), name};
 }
@@ -87,13 +92,16 @@ Result<Listener> listen_tcp(const std::string& host, int backlog) {
   RUEDA_ASSIGN_OR_RETURN(SocketAddress address, tcp_address(host, 0));
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_status("cannot create a tcp socket for " + host, errno);
-  if (bind(fd.get(), address.get(), address.length) != 0) return errno_status("cannot bind to " + host, errno);
+  if (bind(fd.get(), address.get(), address.length) != 0)
+    return errno_status("cannot bind to " + host, errno);
   if (listen(fd.get(), backlog) != 0) return errno_status("cannot listen on " + host, errno);
-  if (getsockname(fd.get(), address.get(), &address.length) != 0) return errno_status("getsockname", errno);
+  if (getsockname(fd.get(), address.get(), &address.length) != 0)
+    return errno_status("getsockname", errno);
   const bool v6 = address.storage.ss_family == AF_INET6;
   const uint16_t port = v6 ? reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port
                            : reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port;
-  return Listener{std::move(fd), (v6 ? "[" + host + "]" : host) + ":" + std::to_string(ntohs(port))};
+  return Listener{std::move(fd),
+                  (v6 ? "[" + host + "]" : host) + ":" + std::to_string(ntohs(port))};
 }
 
 Result<UniqueFd> connect_unix(const std::string& name) {
@@ -119,8 +127,10 @@ Result<UniqueFd> connect_tcp(const std::string& text, Deadline deadline) {
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_status("cannot create a tcp socket", errno);
   if (connect(fd.get(), address.get(), address.length) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return errno_status("cannot connect to " + text, errno);
-    if (!wait_ready(fd.get(), true, deadline)) return deadline_exceeded("connecting to " + text + " took too long");
+    if (errno != EINPROGRESS && errno != EINTR)
+      return errno_status("cannot connect to " + text, errno);
+    if (!wait_ready(fd.get(), true, deadline))
+      return deadline_exceeded("connecting to " + text + " took too long");
     int error = 0;
     socklen_t length = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -131,7 +141,8 @@ Result<UniqueFd> connect_tcp(const std::string& text, Deadline deadline) {
 
 Status make_pair(UniqueFd* a, UniqueFd* b) {
   int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return errno_status("socketpair", errno);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+    return errno_status("socketpair", errno);
   a->reset(fds[0]);
   b->reset(fds[1]);
   return {};
@@ -140,7 +151,8 @@ Status make_pair(UniqueFd* a, UniqueFd* b) {
 bool same_user(int fd) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 && credentials.uid == geteuid();
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+         credentials.uid == geteuid();
 }
 
 Status send_fds(int socket, const std::vector<int>& fds) {
@@ -172,7 +184,8 @@ Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline dea
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  if (!wait_ready(socket, false, deadline)) return deadline_exceeded("no answer while sharing memory");
+  if (!wait_ready(socket, false, deadline))
+    return deadline_exceeded("no answer while sharing memory");
   ssize_t got = 0;
   do {
     got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
@@ -188,7 +201,8 @@ Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline dea
       fds.emplace_back(fd);
     }
   }
-  if (fds.size() != count) return failed_precondition("a peer passed the wrong number of file descriptors");
+  if (fds.size() != count)
+    return failed_precondition("a peer passed the wrong number of file descriptors");
   return fds;
 }
 

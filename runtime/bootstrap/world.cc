@@ -52,7 +52,8 @@ std::string host_name() {
 }
 
 std::string name_of(const wire::PlaceInfo& place) {
-  return "rank " + std::to_string(place.rank) + " (pid " + std::to_string(place.pid) + " on " + place.host_name + ")";
+  return "rank " + std::to_string(place.rank) + " (pid " + std::to_string(place.pid) + " on " +
+         place.host_name + ")";
 }
 
 // What all ranks must have in common, as text that an error can show.
@@ -73,7 +74,8 @@ Status exchange_places(Joining* joining, const std::string& unix_address) {
   mine.agreed_settings = agreement(joining->options.config);
   mine.layout_hash = std::to_string(layout_of(joining->options.config, 1).hash()) + "/" +
                      std::to_string(sizeof(transport::FrameHeader));
-  RUEDA_RETURN_IF_ERROR(joining->store->set(joining->key_of("place", place.rank), wire::encode(mine)));
+  RUEDA_RETURN_IF_ERROR(
+      joining->store->set(joining->key_of("place", place.rank), wire::encode(mine)));
   for (Rank rank = 0; rank < place.size; ++rank) {
     auto text = joining->store->get(joining->key_of("place", rank), joining->left());
     if (!text.ok()) {
@@ -86,12 +88,13 @@ Status exchange_places(Joining* joining, const std::string& unix_address) {
     RUEDA_RETURN_IF_ERROR(wire::decode(text.value(), &info));
     if (info.version != kVersion || info.rank != rank || info.size != place.size ||
         info.layout_hash != mine.layout_hash) {
-      return failed_precondition(name_of(info) + " runs another version of rueda than " + name_of(mine));
+      return failed_precondition(name_of(info) + " runs another version of rueda than " +
+                                 name_of(mine));
     }
     if (info.agreed_settings != mine.agreed_settings) {
-      return failed_precondition("settings differ: " + name_of(info) + " has\n" + info.agreed_settings +
-                                 "but " + name_of(mine) + " has\n" + mine.agreed_settings +
-                                 "set them alike on all ranks");
+      return failed_precondition("settings differ: " + name_of(info) + " has\n" +
+                                 info.agreed_settings + "but " + name_of(mine) + " has\n" +
+                                 mine.agreed_settings + "set them alike on all ranks");
     }
     joining->places.push_back(std::move(info));
   }
@@ -144,7 +147,8 @@ Result<Listener> publish_tcp(Joining* joining) {
 
 Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix_listener) {
   // Every rank opens its port if any two ranks are on different hosts: each sees that alike.
-  const bool all_local = std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
+  const bool all_local =
+      std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
   Listener tcp;
   if (!all_local) {
     RUEDA_ASSIGN_OR_RETURN(tcp, publish_tcp(joining));
@@ -158,7 +162,8 @@ Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix
   task.deadline = joining->deadline;
   for (size_t rank = 0; rank < joining->places.size(); ++rank) {
     const bool local = joining->local[rank];
-    task.peers.push_back({local, local ? joining->places[rank].unix_address : joining->places[rank].tcp_address});
+    task.peers.push_back(
+        {local, local ? joining->places[rank].unix_address : joining->places[rank].tcp_address});
     task.names.push_back(name_of(joining->places[rank]));
   }
   task.alive = [joining](Rank rank) {
@@ -176,9 +181,9 @@ struct LocalPeer {
 
 Status make_doorbell(World* world, const std::shared_ptr<Arena>& arena) {
   if (arena == nullptr) world->private_word = std::make_unique<transport::SleepWord>();
-  RUEDA_ASSIGN_OR_RETURN(transport::Doorbell bell, transport::Doorbell::create(arena == nullptr
-                                                                                  ? world->private_word.get()
-                                                                                  : arena->sleep_word()));
+  RUEDA_ASSIGN_OR_RETURN(transport::Doorbell bell,
+                         transport::Doorbell::create(arena == nullptr ? world->private_word.get()
+                                                                      : arena->sleep_word()));
   world->doorbell = std::make_unique<transport::Doorbell>(std::move(bell));
   RUEDA_ASSIGN_OR_RETURN(transport::EventLoop loop, transport::EventLoop::create());
   world->loop = std::make_unique<transport::EventLoop>(std::move(loop));
@@ -214,7 +219,8 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
     peers[rank].name = world->names[rank];
     if (rank == me) continue;
     if (!joining->local[rank]) {
-      peers[rank].link = std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
+      peers[rank].link =
+          std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
       continue;
     }
     auto fds = receive_fds(sockets[rank].get(), 2, joining->deadline);
@@ -223,17 +229,19 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
     peer->mine = arena;
     peer->doorbell = GuardedFd(std::move(fds.value()[1]));
     auto attached = Arena::attach(std::move(fds.value()[0]), layout, slot[rank], world->epoch);
-    if (!attached.ok()) return {attached.status().code(), world->names[rank] + ": " + attached.status().message()};
+    if (!attached.ok())
+      return {attached.status().code(), world->names[rank] + ": " + attached.status().message()};
     peer->theirs = attached.value();
     world->arenas[rank] = peer->theirs;
     world->ringers[rank] = {peer->doorbell.get(), peer->theirs->sleep_word()};
     const auto outgoing = arena->ring_to(slot[rank]);
     const auto incoming = peer->theirs->ring_to(slot[me]);
-    peers[rank].link = std::make_unique<transport::RingLink>("shm", outgoing, incoming, world->ringers[rank],
-                                                             std::move(sockets[rank]), world->loop.get(), peer);
+    peers[rank].link =
+        std::make_unique<transport::RingLink>("shm", outgoing, incoming, world->ringers[rank],
+                                              std::move(sockets[rank]), world->loop.get(), peer);
   }
-  world->transport = std::make_unique<transport::Messenger>(world->rank, world->epoch, std::move(peers),
-                                                            world->loop.get(), world->doorbell.get());
+  world->transport = std::make_unique<transport::Messenger>(
+      world->rank, world->epoch, std::move(peers), world->loop.get(), world->doorbell.get());
   return {};
 }
 
@@ -244,7 +252,8 @@ communicator::NativeGroup World::everyone() const {
   group.transport = transport.get();
   for (Rank member = 0; member < size; ++member) group.members.push_back(member);
   const bool all_shared =
-      size > 1 && std::all_of(arenas.begin(), arenas.end(), [](const auto& arena) { return arena != nullptr; });
+      size > 1 &&
+      std::all_of(arenas.begin(), arenas.end(), [](const auto& arena) { return arena != nullptr; });
   if (all_shared) {
     group.arenas = arenas;
     group.ringers = ringers;
@@ -260,7 +269,8 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   world->epoch = options.epoch;
   const auto timeout = std::chrono::duration<double>(options.config.start_timeout_seconds);
   Joining joining{options, store, key,
-                  std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)};
+                  std::chrono::steady_clock::now() +
+                      std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)};
   if (world->size == 1) {
     world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
     joining.local = {true};
@@ -273,8 +283,9 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   count_hosts(joining.places, world.get());
   RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
   RUEDA_RETURN_IF_ERROR(build_links(&joining, std::move(sockets), world.get()));
-  RUEDA_DEBUG("bootstrap", "joined epoch {} as {} of {} ({} on this host), place from {}", world->epoch,
-              world->names[static_cast<size_t>(world->rank)], world->size, world->local_size, options.place.source);
+  RUEDA_DEBUG("bootstrap", "joined epoch {} as {} of {} ({} on this host), place from {}",
+              world->epoch, world->names[static_cast<size_t>(world->rank)], world->size,
+              world->local_size, options.place.source);
   return world;
 }
 
@@ -288,12 +299,14 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
     world->size = world->local_size = size;
     world->epoch = epoch;
     for (Rank peer = 0; peer < size; ++peer) {
-      world->names.push_back("rank " + std::to_string(peer) + " (thread of pid " + std::to_string(getpid()) + ")");
+      world->names.push_back("rank " + std::to_string(peer) + " (thread of pid " +
+                             std::to_string(getpid()) + ")");
     }
     RUEDA_RETURN_IF_ERROR(make_doorbell(world.get(), nullptr));
     worlds.push_back(std::move(world));
   }
-  // One ring for every ordered pair. The worlds die in any order, so everything a ring or a ringer touches is shared.
+  // One ring for every ordered pair. The worlds die in any order, so everything a ring or a ringer
+  // touches is shared.
   struct alignas(128) Line {
     std::byte bytes[128];
   };
@@ -302,7 +315,8 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
     std::vector<std::shared_ptr<transport::SleepWord>> words;
     std::vector<UniqueFd> doorbells;
   };
-  const size_t lines = (transport::ByteRing::bytes_for(kRingBytes) + sizeof(Line) - 1) / sizeof(Line);
+  const size_t lines =
+      (transport::ByteRing::bytes_for(kRingBytes) + sizeof(Line) - 1) / sizeof(Line);
   auto shared = std::make_shared<Shared>();
   shared->memory.resize(lines * count * count);
   for (const auto& world : worlds) {
@@ -327,12 +341,12 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
       world.ringers.push_back({shared->doorbells[peer].get(), shared->words[peer].get()});
       peers[peer].name = world.names[peer];
       if (peer == me) continue;
-      peers[peer].link = std::make_unique<transport::RingLink>("inproc", ring(me, peer), ring(peer, me),
-                                                               world.ringers[peer], std::move(life[me][peer]),
-                                                               world.loop.get(), shared);
+      peers[peer].link = std::make_unique<transport::RingLink>(
+          "inproc", ring(me, peer), ring(peer, me), world.ringers[peer], std::move(life[me][peer]),
+          world.loop.get(), shared);
     }
-    world.transport = std::make_unique<transport::Messenger>(world.rank, epoch, std::move(peers), world.loop.get(),
-                                                             world.doorbell.get());
+    world.transport = std::make_unique<transport::Messenger>(
+        world.rank, epoch, std::move(peers), world.loop.get(), world.doorbell.get());
     world.keep_alive = shared;
   }
   return worlds;

@@ -18,7 +18,8 @@
 
 namespace rueda::bootstrap {
 
-// Owned by the runtime. Members are destroyed from last to first: the transport before what it borrows.
+// Owned by the runtime. Members are destroyed from last to first: the transport before what it
+// borrows.
 struct World {
   Rank rank = 0;
   Rank size = 1;
@@ -28,12 +29,14 @@ struct World {
   Rank cross_size = 1;
   bool homogeneous = true;
   uint64_t epoch = 0;
-  std::vector<std::string> names;                          // "rank 1 (pid 4711 on node2)"
-  std::vector<std::shared_ptr<transport::Arena>> arenas;   // by rank; null where memory is not shared
-  std::unique_ptr<transport::SleepWord> private_word;      // the doorbell's word when there is no own arena
+  std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
+  std::vector<std::shared_ptr<transport::Arena>>
+      arenas;  // by rank; null where memory is not shared
+  std::unique_ptr<transport::SleepWord>
+      private_word;  // the doorbell's word when there is no own arena
   std::unique_ptr<transport::Doorbell> doorbell;
-  std::vector<transport::Ringer> ringers;                  // by rank
-  std::shared_ptr<void> keep_alive;                        // inproc: the memory of rings and words, shared by all
+  std::vector<transport::Ringer> ringers;  // by rank
+  std::shared_ptr<void> keep_alive;        // inproc: the memory of rings and words, shared by all
   std::unique_ptr<transport::EventLoop> loop;
   std::unique_ptr<transport::Messenger> transport;
 
@@ -47,13 +50,15 @@ struct JoinOptions {
   Config config;
 };
 
-// Meets the other ranks over the store, connects to each (shared memory where both are on one host, tcp else), checks
-// versions and agreed settings. Blocks until all are there or config.start_timeout_seconds have passed; errors name the
-// ranks that are missing, dead or different. A job of one rank needs neither store nor key (both may be null).
+// Meets the other ranks over the store, connects to each (shared memory where both are on one host,
+// tcp else), checks versions and agreed settings. Blocks until all are there or
+// config.start_timeout_seconds have passed; errors name the ranks that are missing, dead or
+// different. A job of one rank needs neither store nor key (both may be null).
 Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
                                           const rendezvous::JobKey* key);
 
-// n ranks as threads of this process, linked by rings in heap memory: the smallest world, for tests.
+// n ranks as threads of this process, linked by rings in heap memory: the smallest world, for
+// tests.
 Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64_t epoch);
 
 }  // namespace rueda::bootstrap

@@ -12,11 +12,13 @@ namespace {
 using wire::Request;
 
 // Groups the ranks by what they sent. Empty when all sent the same.
-std::string differing(const std::vector<RequestPtr>& by_rank, const std::function<std::string(const Request&)>& value) {
+std::string differing(const std::vector<RequestPtr>& by_rank,
+                      const std::function<std::string(const Request&)>& value) {
   std::vector<std::pair<std::string, std::vector<Rank>>> groups;  // in order of their first rank
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     const std::string text = value(*by_rank[rank]);
-    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == text; });
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == text; });
     if (it == groups.end()) it = groups.insert(groups.end(), {text, {}});
     it->second.push_back(static_cast<Rank>(rank));
   }
@@ -30,13 +32,16 @@ std::string differing(const std::vector<RequestPtr>& by_rank, const std::functio
 
 std::string upper(const char* name) {
   std::string text(name);
-  std::transform(text.begin(), text.end(), text.begin(), [](char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return static_cast<char>(std::toupper(c)); });
   return text;
 }
 
-// What must be equal of the shape: all of it where the result has the input's shape, else all but the first extent.
+// What must be equal of the shape: all of it where the result has the input's shape, else all but
+// the first extent.
 std::string shape_key(const Request& r) {
-  const bool rows_may_differ = r.kind == CollectiveKind::kAllgather || r.kind == CollectiveKind::kAlltoall;
+  const bool rows_may_differ =
+      r.kind == CollectiveKind::kAllgather || r.kind == CollectiveKind::kAlltoall;
   Shape shape = r.shape;
   if (rows_may_differ && !shape.empty()) shape[0] = -1;
   return to_string(shape) + r.layout;
@@ -44,7 +49,8 @@ std::string shape_key(const Request& r) {
 
 bool shapes_differ(const std::vector<RequestPtr>& by_rank) {
   const std::string first = shape_key(*by_rank.front());
-  return std::any_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return shape_key(*r) != first; });
+  return std::any_of(by_rank.begin(), by_rank.end(),
+                     [&](const RequestPtr& r) { return shape_key(*r) != first; });
 }
 
 }  // namespace
@@ -65,8 +71,10 @@ std::string name_ranks(const std::vector<Rank>& ranks) {
 
 Status check_agreement(const std::vector<RequestPtr>& by_rank) {
   const RequestPtr& first = by_rank.front();
-  const bool same = std::all_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return r == first; });
-  const bool needs_rows = first->kind == CollectiveKind::kAllgather || first->kind == CollectiveKind::kAlltoall ||
+  const bool same =
+      std::all_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return r == first; });
+  const bool needs_rows = first->kind == CollectiveKind::kAllgather ||
+                          first->kind == CollectiveKind::kAlltoall ||
                           first->kind == CollectiveKind::kReducescatter;
   if (same && !(needs_rows && first->shape.empty())) return {};
   const std::string title = ": " + title_of(*first) + ": ";
@@ -76,12 +84,14 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank) {
   const auto whole = [](const Request& r) {
     return describe(r.dtype, r.shape) + (r.layout.empty() ? "" : " in layout " + r.layout);
   };
-  std::string text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.dtype)); });
+  std::string text =
+      differing(by_rank, [](const Request& r) { return std::string(name_of(r.dtype)); });
   if (!text.empty()) return fail("Mismatched data types", differing(by_rank, whole));
   text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.kind)); });
   if (!text.empty()) return fail("Mismatched operations", text);
   if (shapes_differ(by_rank)) {
-    return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes", differing(by_rank, whole));
+    return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes",
+                differing(by_rank, whole));
   }
   text = differing(by_rank, [](const Request& r) {
     return fmt::format("prescale_factor={} postscale_factor={}", r.prescale, r.postscale);
@@ -90,13 +100,15 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank) {
   text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.reduce_op)); });
   if (!text.empty()) return fail("Mismatched reduction operation", text);
   if (needs_rows && first->shape.empty()) {
-    return failed_precondition("Mismatched shapes" + title + std::string(name_of(first->kind)) +
-                               " of a rank-zero tensor is not possible; give it one dimension at least");
+    return failed_precondition(
+        "Mismatched shapes" + title + std::string(name_of(first->kind)) +
+        " of a rank-zero tensor is not possible; give it one dimension at least");
   }
   text = differing(by_rank, [](const Request& r) { return "root rank " + std::to_string(r.root); });
   if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
   text = differing(by_rank, [](const Request& r) {
-    return r.device < 0 ? std::string("a CPU tensor") : "a tensor on GPU " + std::to_string(r.device);
+    return r.device < 0 ? std::string("a CPU tensor")
+                        : "a tensor on GPU " + std::to_string(r.device);
   });
   if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);
   text = differing(by_rank, [](const Request& r) {

@@ -1,4 +1,5 @@
-// What the ranks must agree on for one tensor, checked when the last of them has submitted it. Pure.
+// What the ranks must agree on for one tensor, checked when the last of them has submitted it.
+// Pure.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,9 @@ using RequestPtr = std::shared_ptr<const wire::Request>;
 std::string title_of(const wire::Request& request);
 std::string title_of(const std::string& wire_name);
 
-// by_rank: every rank's request, none null. The first disagreement in Horovod's order of checks (dtype, kind, shape, scales,
-// reduce op, dimensions, root, device, group), with each value and the ranks that sent it:
+// by_rank: every rank's request, none null. The first disagreement in Horovod's order of checks
+// (dtype, kind, shape, scales, reduce op, dimensions, root, device, group), with each value and the
+// ranks that sent it:
 //   "Mismatched data types: allreduce 'x': rank 0 sent float32[17]; ranks 1, 2 sent float64[17]"
 Status check_agreement(const std::vector<RequestPtr>& by_rank);
 

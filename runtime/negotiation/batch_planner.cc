@@ -77,8 +77,9 @@ void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)
   track(rest);
 }
 
-// The tensor with its neighbours in the order in which they last went out: those before it, then those after it, as far as
-// they fit and belong to no batch yet. Both ways, since the second round may begin at any of them.
+// The tensor with its neighbours in the order in which they last went out: those before it, then
+// those after it, as far as they fit and belong to no batch yet. Both ways, since the second round
+// may begin at any of them.
 BatchPlanner::GroupPtr BatchPlanner::form_group(const PlannedTensor& first) {
   std::deque<Slot> members = {first.slot};
   int64_t bytes = first.bytes;
@@ -132,7 +133,9 @@ std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now)
 std::vector<Batch> BatchPlanner::on_wanted(Slot slot, const std::function<bool(Slot)>& submitted) {
   if (!holds(slot)) return {};
   const GroupPtr group = group_of_.at(slot);
-  const auto comes = [&](size_t i) { return group->states[i] != State::kAbsent || submitted(group->members[i]); };
+  const auto comes = [&](size_t i) {
+    return group->states[i] != State::kAbsent || submitted(group->members[i]);
+  };
   bool all_come = true;
   std::vector<bool> stays;
   for (size_t i = 0; i < group->members.size(); ++i) {

@@ -1,16 +1,22 @@
-// BatchPlanner: which tensors are reduced together. Kept by the root; pure, time comes from outside.
+// BatchPlanner: which tensors are reduced together. Kept by the root; pure, time comes from
+// outside.
 //
-// Idea: a training step submits the same tensors again and again. The first time each goes out as it gets ready. The
-// second time the planner knows what followed it, and joins it with its successors into a batch (same kind, dtype, scales
-// ..., up to the threshold) whose membership stays: the batch goes out when its last member is ready, whatever the order.
+// Idea: a training step submits the same tensors again and again. The first time each goes out as
+// it gets ready. The second time the planner knows what followed it, and joins it with its
+// successors into a batch (same kind, dtype, scales
+// ..., up to the threshold) whose membership stays: the batch goes out when its last member is
+// ready, whatever the order.
 //
 // Nothing waits for ever on a member that does not come:
-//   a thread blocks on a member, and its rank has not submitted another  ->  cut for good between the two, at once
-//   nothing arrives for `hold` after the last arrival                    ->  the ready members go out; the second time in
-//                                                                            a row the batch is cut for good there
+//   a thread blocks on a member, and its rank has not submitted another  ->  cut for good between
+//   the two, at once nothing arrives for `hold` after the last arrival                    ->  the
+//   ready members go out; the second time in
+//                                                                            a row the batch is cut
+//                                                                            for good there
 //   a member comes again before the rest came at all                     ->  cut for good
 //
-//   tensor:   unknown --ready--> sent alone --ready again--> in a batch --ready--> held --all ready--> sent
+//   tensor:   unknown --ready--> sent alone --ready again--> in a batch --ready--> held --all
+//   ready--> sent
 #pragma once
 
 #include <chrono>
@@ -26,25 +32,27 @@
 
 namespace rueda::negotiation {
 
-using Slot = uint32_t;               // a cached tensor's number
-using Batch = std::vector<Slot>;     // in the order of launch
+using Slot = uint32_t;            // a cached tensor's number
+using Batch = std::vector<Slot>;  // in the order of launch
 
 // What the planner must know of a tensor.
 struct PlannedTensor {
   Slot slot = 0;
-  std::string fuse_key;   // tensors with equal keys may share a batch; "" never shares
+  std::string fuse_key;  // tensors with equal keys may share a batch; "" never shares
   int64_t bytes = 0;
 };
 
 class BatchPlanner {
  public:
-  BatchPlanner(int64_t threshold_bytes, std::chrono::nanoseconds hold) : threshold_(threshold_bytes), hold_(hold) {}
+  BatchPlanner(int64_t threshold_bytes, std::chrono::nanoseconds hold)
+      : threshold_(threshold_bytes), hold_(hold) {}
 
   // A tensor that goes out for the first time, outside any batch: learns what follows what.
   void note_sent(const PlannedTensor& tensor);
   // All ranks have it ready (note_sent came before). Returns what can go out now.
   std::vector<Batch> on_ready(const PlannedTensor& tensor, Time now);
-  // A thread of some rank is blocked on `slot`; submitted(s): has that rank submitted s since s last went out?
+  // A thread of some rank is blocked on `slot`; submitted(s): has that rank submitted s since s
+  // last went out?
   std::vector<Batch> on_wanted(Slot slot, const std::function<bool(Slot)>& submitted);
   // Batches whose hold has passed.
   std::vector<Batch> on_time(Time now);
@@ -58,9 +66,9 @@ class BatchPlanner {
   enum class State : uint8_t { kAbsent, kReady, kSent };
   struct Group {
     std::vector<Slot> members;
-    std::vector<State> states;   // in this round
+    std::vector<State> states;  // in this round
     Time last_arrival;
-    int late_rounds = 0;         // rounds in a row that ended by the hold
+    int late_rounds = 0;  // rounds in a row that ended by the hold
     bool open() const;
     size_t index(Slot slot) const;
   };

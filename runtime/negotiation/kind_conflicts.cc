@@ -5,14 +5,19 @@
 namespace rueda::negotiation {
 namespace {
 
-std::string kind_in(const std::string& wire_name) { return wire_name.substr(0, wire_name.find('.')); }
-std::string name_in(const std::string& wire_name) { return wire_name.substr(wire_name.find('.') + 1); }
+std::string kind_in(const std::string& wire_name) {
+  return wire_name.substr(0, wire_name.find('.'));
+}
+std::string name_in(const std::string& wire_name) {
+  return wire_name.substr(wire_name.find('.') + 1);
+}
 
 }  // namespace
 
 void KindConflicts::on_waiting(const std::string& wire_name, Time now) {
   Name& name = names_[name_in(wire_name)];
-  if (std::find(name.wire_names.begin(), name.wire_names.end(), wire_name) == name.wire_names.end()) {
+  if (std::find(name.wire_names.begin(), name.wire_names.end(), wire_name) ==
+      name.wire_names.end()) {
     name.wire_names.push_back(wire_name);
   }
   name.changed = now;
@@ -27,7 +32,8 @@ void KindConflicts::on_decided(const std::string& wire_name) {
   if (known.empty()) names_.erase(it);
 }
 
-std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& table, Rank size, Time now) {
+std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& table, Rank size,
+                                                        Time now) {
   std::vector<Conflict> conflicts;
   for (auto& [bare, name] : names_) {
     if (name.wire_names.size() < 2 || name.checked || name.changed + kPatience > now) continue;
@@ -43,9 +49,12 @@ std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& ta
       }
       sent += (sent.empty() ? "" : "; ") + name_ranks(ranks) + " sent " + kind_in(wire_name);
     }
-    if (std::any_of(kinds_of_rank.begin(), kinds_of_rank.end(), [](int kinds) { return kinds != 1; })) continue;
-    conflicts.push_back({name.wire_names, failed_precondition("Mismatched operations: '" + bare + "': " + sent +
-                                                              "; make all ranks submit the same")});
+    if (std::any_of(kinds_of_rank.begin(), kinds_of_rank.end(),
+                    [](int kinds) { return kinds != 1; }))
+      continue;
+    conflicts.push_back(
+        {name.wire_names, failed_precondition("Mismatched operations: '" + bare + "': " + sent +
+                                              "; make all ranks submit the same")});
   }
   return conflicts;
 }

@@ -1,8 +1,10 @@
-// KindConflicts: finds ranks that use one name for different collectives: rank 0 waits in allreduce 'x', rank 1 in
-// broadcast 'x'. To the readiness table these are two tensors, each waiting for the other rank for ever.
+// KindConflicts: finds ranks that use one name for different collectives: rank 0 waits in allreduce
+// 'x', rank 1 in broadcast 'x'. To the readiness table these are two tensors, each waiting for the
+// other rank for ever.
 //
-// The same name may rightly be under way in two kinds at once, submitted in different order. So a conflict is reported only
-// when every rank has submitted the name in exactly one kind and nothing has changed for kPatience. Pure; one thread.
+// The same name may rightly be under way in two kinds at once, submitted in different order. So a
+// conflict is reported only when every rank has submitted the name in exactly one kind and nothing
+// has changed for kPatience. Pure; one thread.
 #pragma once
 
 #include <chrono>
@@ -35,7 +37,7 @@ class KindConflicts {
   struct Name {
     std::vector<std::string> wire_names;  // that wait now
     Time changed;
-    bool checked = false;                 // since it changed
+    bool checked = false;  // since it changed
   };
   std::map<std::string, Name> names_;  // by the part behind the kind
 };

@@ -9,14 +9,16 @@
 namespace rueda::negotiation {
 namespace {
 
-// A quarter of what is allowed: one item more than full, and a group that may not be cut, still fit.
+// A quarter of what is allowed: one item more than full, and a group that may not be cut, still
+// fit.
 constexpr size_t kFullBytes = wire::kMaxMessageBytes / 4;
 constexpr size_t kFullItems = 4096;
 static_assert(kFullItems <= wire::kMaxStalls && kMaxGroup + kFullItems <= wire::kMaxRequests);
 
 // Upper bounds of the encoded sizes: a number has ten bytes at most.
 size_t weight(const wire::Request& r) {
-  return 64 + r.name.size() + r.group.size() + r.layout.size() + 10 * (r.shape.size() + r.splits.size());
+  return 64 + r.name.size() + r.group.size() + r.layout.size() +
+         10 * (r.shape.size() + r.splits.size());
 }
 size_t weight(const wire::Stall& s) { return 32 + s.name.size() + 10 * s.missing.size(); }
 size_t weight(const wire::Response& r) {
@@ -56,7 +58,9 @@ class Filler {
 
 }  // namespace
 
-size_t max_fused(size_t ranks) { return std::max<size_t>(1, (kFullItems * 64) / std::max<size_t>(ranks, 64)); }
+size_t max_fused(size_t ranks) {
+  return std::max<size_t>(1, (kFullItems * 64) / std::max<size_t>(ranks, 64));
+}
 
 std::vector<wire::RequestList> portions(wire::RequestList list) {
   wire::RequestList empty;
@@ -71,7 +75,8 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
     to.requests.push_back(std::move(request));
   }
   for (const uint32_t slot : list.cached) filler.next(1, 10).cached.push_back(slot);
-  for (std::string& name : list.wanted) filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
+  for (std::string& name : list.wanted)
+    filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
   filler.last().leaving = list.leaving;
   return filler.take();
 }
@@ -85,7 +90,8 @@ std::vector<wire::ResponseList> portions(wire::ResponseList list) {
     wire::ResponseList& to = filler.next(response.entries.size(), weight(response));
     to.responses.push_back(std::move(response));
   }
-  for (wire::Stall& stall : list.stalls) filler.next(1, weight(stall)).stalls.push_back(std::move(stall));
+  for (wire::Stall& stall : list.stalls)
+    filler.next(1, weight(stall)).stalls.push_back(std::move(stall));
   filler.last().left = list.left;
   return filler.take();
 }

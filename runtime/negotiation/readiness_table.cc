@@ -5,7 +5,8 @@
 namespace rueda::negotiation {
 
 const wire::Request& Decision::request() const {
-  return **std::find_if(by_rank.begin(), by_rank.end(), [](const RequestPtr& r) { return r != nullptr; });
+  return **std::find_if(by_rank.begin(), by_rank.end(),
+                        [](const RequestPtr& r) { return r != nullptr; });
 }
 
 ReadinessTable::ReadinessTable(std::vector<std::string> rank_names)
@@ -25,7 +26,8 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
     entry.since = now;
   }
   RequestPtr& slot = entry.by_rank[static_cast<size_t>(rank)];
-  // A rank submits a name once at a time (its own queue sees to that); a second one is a broken peer, and is dropped.
+  // A rank submits a name once at a time (its own queue sees to that); a second one is a broken
+  // peer, and is dropped.
   if (slot == nullptr) ++entry.count;
   slot = std::move(request);
   if (entry.count == entry.by_rank.size()) {
@@ -53,7 +55,8 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
     // What the leaver itself had submitted ends on its side; the others wait for it all the same.
     if (entry.by_rank[static_cast<size_t>(rank)] != nullptr) --entry.count;
     entry.by_rank[static_cast<size_t>(rank)] = nullptr;
-    if (entry.count > 0) decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank)});
+    if (entry.count > 0)
+      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank)});
     it = entries_.erase(it);
   }
   return decisions;
@@ -72,7 +75,8 @@ std::vector<Waiting> ReadinessTable::waiting() const {
   for (const auto& [name, entry] : entries_) {
     Waiting waiting{name, entry.since, {}, {}};
     for (size_t rank = 0; rank < entry.by_rank.size(); ++rank) {
-      (entry.by_rank[rank] != nullptr ? waiting.ready : waiting.missing).push_back(static_cast<Rank>(rank));
+      (entry.by_rank[rank] != nullptr ? waiting.ready : waiting.missing)
+          .push_back(static_cast<Rank>(rank));
     }
     result.push_back(std::move(waiting));
   }
@@ -85,9 +89,9 @@ std::vector<Waiting> ReadinessTable::waiting() const {
 std::vector<std::string> ReadinessTable::members_of(const std::string& group) const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : entries_) {
-    const bool is_member = std::any_of(entry.by_rank.begin(), entry.by_rank.end(), [&](const RequestPtr& request) {
-      return request != nullptr && request->group == group;
-    });
+    const bool is_member = std::any_of(
+        entry.by_rank.begin(), entry.by_rank.end(),
+        [&](const RequestPtr& request) { return request != nullptr && request->group == group; });
     if (is_member) names.push_back(name);
   }
   std::sort(names.begin(), names.end());

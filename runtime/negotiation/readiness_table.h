@@ -1,7 +1,8 @@
-// ReadinessTable: which ranks have submitted which tensor. Kept by the root rank; pure, time comes from outside.
+// ReadinessTable: which ranks have submitted which tensor. Kept by the root rank; pure, time comes
+// from outside.
 //
-// A tensor is decided when every rank has submitted it (ready, or an error if they disagree), or when a rank that has not
-// submitted it leaves (an error). Decided tensors are forgotten.
+// A tensor is decided when every rank has submitted it (ready, or an error if they disagree), or
+// when a rank that has not submitted it leaves (an error). Decided tensors are forgotten.
 #pragma once
 
 #include <chrono>
@@ -27,7 +28,7 @@ struct Decision {
 // A tensor that is still waiting, for the stall report.
 struct Waiting {
   std::string name;
-  Time since;                 // first submission
+  Time since;  // first submission
   std::vector<Rank> ready;
   std::vector<Rank> missing;
 };

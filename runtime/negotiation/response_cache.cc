@@ -3,11 +3,13 @@
 namespace rueda::negotiation {
 
 bool ResponseCache::cacheable(const wire::Request& request) {
-  const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kBroadcast ||
+  const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce ||
+                           request.kind == CollectiveKind::kBroadcast ||
                            request.kind == CollectiveKind::kReducescatter;
   // "allreduce.noname.7": numbered by the runtime, never seen again.
   const size_t dot = request.name.find('.');
-  const bool numbered = dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
+  const bool numbered =
+      dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
   return fixed_sizes && !numbered;
 }
 
@@ -20,7 +22,9 @@ std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const 
   return std::nullopt;
 }
 
-RequestPtr ResponseCache::get(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : nullptr; }
+RequestPtr ResponseCache::get(uint32_t slot) const {
+  return slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+}
 
 std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
   if (!cacheable(*request)) return std::nullopt;

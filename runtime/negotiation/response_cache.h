@@ -1,8 +1,10 @@
-// ResponseCache: tensors seen before, by number. Afterwards one number stands for name, shape, dtype and all the rest.
+// ResponseCache: tensors seen before, by number. Afterwards one number stands for name, shape,
+// dtype and all the rest.
 //
-// The root hands the numbers out in its responses, so every rank's cache is filled alike; a number is never given to
-// another tensor (a rank may still have a message with it under way), a full cache just takes no more. A tensor that comes
-// back with other properties gets another number, and has both. Pure; one thread.
+// The root hands the numbers out in its responses, so every rank's cache is filled alike; a number
+// is never given to another tensor (a rank may still have a message with it under way), a full
+// cache just takes no more. A tensor that comes back with other properties gets another number, and
+// has both. Pure; one thread.
 #pragma once
 
 #include <optional>
@@ -34,7 +36,8 @@ class ResponseCache {
  private:
   size_t capacity_;
   std::vector<RequestPtr> by_slot_;
-  // More than one where a tensor comes with different properties (the last, smaller batch of an epoch).
+  // More than one where a tensor comes with different properties (the last, smaller batch of an
+  // epoch).
   std::unordered_map<std::string, std::vector<uint32_t>> by_name_;
 };
 

@@ -15,7 +15,8 @@ std::chrono::nanoseconds seconds(double value) {
 
 }  // namespace
 
-Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names, ResponseCache* cache)
+Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names,
+           ResponseCache* cache)
     : config_(config),
       epoch_(epoch),
       rank_names_(rank_names),
@@ -26,7 +27,8 @@ Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_n
 std::string Root::fuse_key(const wire::Request& r) const {
   switch (r.kind) {
     case CollectiveKind::kAllreduce:
-      return fmt::format("r{}:{}:{}:{}:{}", int(r.dtype), int(r.reduce_op), r.prescale, r.postscale, r.device);
+      return fmt::format("r{}:{}:{}:{}:{}", int(r.dtype), int(r.reduce_op), r.prescale, r.postscale,
+                         r.device);
     case CollectiveKind::kAllgather: return fmt::format("g{}", r.device);
     case CollectiveKind::kBroadcast: return fmt::format("b{}:{}", r.root, r.device);
     case CollectiveKind::kReducescatter:
@@ -39,7 +41,9 @@ std::string Root::fuse_key(const wire::Request& r) const {
 }
 
 int64_t Root::bytes_of(const wire::Request& r) {
-  return r.kind == CollectiveKind::kBarrier ? 0 : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+  return r.kind == CollectiveKind::kBarrier
+             ? 0
+             : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
 Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
@@ -48,13 +52,14 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
   }
   for (const uint32_t slot : list.cached) {
     RequestPtr request = cache_->get(slot);
-    if (request == nullptr) return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
+    if (request == nullptr)
+      return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
     RUEDA_RETURN_IF_ERROR(add(rank, request, now));
   }
   fail_split_groups(now);
   for (const std::string& name : list.wanted) {
-    // Wants follow their submission. What is neither waiting nor held has gone out meanwhile: the want must not be kept
-    // for the tensor's next round.
+    // Wants follow their submission. What is neither waiting nor held has gone out meanwhile: the
+    // want must not be kept for the tensor's next round.
     if (!table_.submitted(rank, name) && !held_slot(name)) continue;
     wanted_[name].push_back(rank);
     recheck_wants(name);
@@ -66,7 +71,8 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
 Status Root::add(Rank rank, const RequestPtr& request, Time now) {
   const std::string name = request->name;
   if (request->kind == CollectiveKind::kAlltoall && request->splits.size() != rank_names_.size()) {
-    return {Code::kDataLoss, title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
+    return {Code::kDataLoss,
+            title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
   }
   if (auto decision = table_.add(rank, request, now)) {
     decide(std::move(*decision), now);
@@ -81,7 +87,8 @@ void Root::on_leave(Rank rank) {
   if (table_.has_left(rank)) return;
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), Time{});
   fail_split_groups(Time{});
-  // What is held is ready on all ranks, the leaver included: it goes out before the leaver's answer.
+  // What is held is ready on all ranks, the leaver included: it goes out before the leaver's
+  // answer.
   for (const Batch& batch : planner_.flush()) add_batch(batch);
 }
 
@@ -91,7 +98,8 @@ void Root::decide(Decision decision, Time now) {
   conflicts_.on_decided(request.name);
   if (!decision.status.ok()) {
     for (const RequestPtr& sent : decision.by_rank) {
-      if (sent != nullptr && !sent->group.empty()) failed_groups_.emplace(sent->group, decision.status);
+      if (sent != nullptr && !sent->group.empty())
+        failed_groups_.emplace(sent->group, decision.status);
     }
   }
   if (!request.group.empty() && decision.status.ok()) {
@@ -106,7 +114,8 @@ void Root::decide(Decision decision, Time now) {
   const auto slot = cache_->find(*mine);
   if (slot && name_of_.count(*slot) != 0) {
     slot_of_[request.name] = *slot;
-    for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now)) add_batch(batch);
+    for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now))
+      add_batch(batch);
     return;
   }
   fresh_.push_back(std::move(decision));
@@ -123,9 +132,9 @@ void Root::decide_group(Decision decision) {
   groups_.erase(name);
 }
 
-// ... or fail together, with the first error of any: members that are ready and members that wait for other ranks. Called
-// when a whole message has been taken, so that a group's members are all there. A failed member may belong to another
-// group on another rank; then that group fails too.
+// ... or fail together, with the first error of any: members that are ready and members that wait
+// for other ranks. Called when a whole message has been taken, so that a group's members are all
+// there. A failed member may belong to another group on another rank; then that group fails too.
 void Root::fail_split_groups(Time now) {
   while (!failed_groups_.empty()) {
     const auto failed = failed_groups_.begin();
@@ -152,7 +161,8 @@ wire::ResponseEntry Root::entry_of(const Decision& decision) {
     if (mine->group.empty()) planner_.note_sent({*slot, fuse_key(*mine), bytes_of(*mine)});
   }
   if (mine->kind == CollectiveKind::kAllgather) {
-    for (const RequestPtr& request : decision.by_rank) entry.first_dims.push_back(request->shape[0]);
+    for (const RequestPtr& request : decision.by_rank)
+      entry.first_dims.push_back(request->shape[0]);
   }
   if (mine->kind == CollectiveKind::kAlltoall) {
     for (const RequestPtr& request : decision.by_rank) {
@@ -174,8 +184,8 @@ void Root::release_fresh() {
       this_bytes = 0;  // what every rank receives
       for (const RequestPtr& sent : decision.by_rank) this_bytes += bytes_of(*sent);
     }
-    const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() && key == this_key &&
-                       bytes + this_bytes <= config_.fusion_threshold_bytes &&
+    const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() &&
+                       key == this_key && bytes + this_bytes <= config_.fusion_threshold_bytes &&
                        responses_.back().entries.size() < max_fused(rank_names_.size());
     if (!joins) {
       wire::Response response;
@@ -218,7 +228,8 @@ std::optional<Slot> Root::held_slot(const std::string& name) const {
   return slot->second;
 }
 
-// A thread is blocked on a tensor that the planner may hold back for the sake of others that this rank never submits.
+// A thread is blocked on a tensor that the planner may hold back for the sake of others that this
+// rank never submits.
 void Root::recheck_wants(const std::string& name) {
   const auto wants = wanted_.find(name);
   if (wants == wanted_.end()) return;
@@ -250,7 +261,8 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
 
 std::optional<Time> Root::next_deadline() const {
   std::optional<Time> deadline = planner_.next_deadline();
-  if (const auto conflict = conflicts_.next_deadline(); conflict && (!deadline || *conflict < *deadline)) {
+  if (const auto conflict = conflicts_.next_deadline();
+      conflict && (!deadline || *conflict < *deadline)) {
     deadline = conflict;
   }
   if (!table_.empty() && (!deadline || next_stall_check_ < *deadline)) deadline = next_stall_check_;
@@ -261,7 +273,8 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
   std::vector<Report> reports;
   if (table_.empty() || now < next_stall_check_) return reports;
   const double stall = config_.stall_check_seconds;
-  // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after the stall time.
+  // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after
+  // the stall time.
   const double tell = stall > 0 ? std::min(1.0, stall) : 1.0;
   double period = tell;
   if (config_.stall_shutdown_seconds > 0) period = std::min(period, config_.stall_shutdown_seconds);
@@ -284,8 +297,9 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
     report.stall = {waiting.name, {waiting.missing.begin(), waiting.missing.end()}, age};
     if (stall > 0 && age >= std::max(stall, told.next_warning)) {
       told.next_warning = 2 * age;
-      report.warning = fmt::format("stalled: {} was submitted by {} {:.0f} s ago, still missing: {}",
-                                   title_of(waiting.name), name_ranks(waiting.ready), age, missing);
+      report.warning =
+          fmt::format("stalled: {} was submitted by {} {:.0f} s ago, still missing: {}",
+                      title_of(waiting.name), name_ranks(waiting.ready), age, missing);
     } else if (told.ranks || age < tell) {
       continue;
     }

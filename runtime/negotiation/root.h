@@ -1,10 +1,11 @@
-// Root: the root rank's side of the agreement. Takes the ranks' request lists, gives one ordered response list for all.
+// Root: the root rank's side of the agreement. Takes the ranks' request lists, gives one ordered
+// response list for all.
 //
-//   ranks ---- RequestList (what became ready, by name or number) ---->  root: ReadinessTable, BatchPlanner
-//   ranks <--- ResponseList (batches and errors, one order for all) ---  root
+//   ranks ---- RequestList (what became ready, by name or number) ---->  root: ReadinessTable,
+//   BatchPlanner ranks <--- ResponseList (batches and errors, one order for all) ---  root
 //
-// Event-driven: a list goes out when something was decided, never on a timer. Pure: time comes from outside, bytes and
-// ranks are the coordinator's. One thread.
+// Event-driven: a list goes out when something was decided, never on a timer. Pure: time comes from
+// outside, bytes and ranks are the coordinator's. One thread.
 #pragma once
 
 #include <map>
@@ -24,15 +25,18 @@ namespace rueda::negotiation {
 
 class Root {
  public:
-  // cache: the root rank's own, filled by its coordinator from the responses like everybody's. Borrowed.
-  Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names, ResponseCache* cache);
+  // cache: the root rank's own, filled by its coordinator from the responses like everybody's.
+  // Borrowed.
+  Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names,
+       ResponseCache* cache);
 
   // Status: the message was damaged (an unknown number); the sender has to be given up.
   Status on_requests(Rank rank, const wire::RequestList& list, Time now);
   // The rank is gone (in order). Idempotent.
   void on_leave(Rank rank);
 
-  // What has been decided since the last call; empty: nothing to send. The same list goes to every rank.
+  // What has been decided since the last call; empty: nothing to send. The same list goes to every
+  // rank.
   std::optional<wire::ResponseList> take_responses(Time now);
   // When take_responses or check_stalls may have something without a new message.
   std::optional<Time> next_deadline() const;
@@ -41,8 +45,8 @@ class Root {
     std::string warning;  // for the log; empty: only the ranks are told
     wire::Stall stall;
   };
-  // Tensors that wait for long: told to the waiting ranks early, logged after the stall time (then at doubling
-  // intervals), failed after the shutdown time.
+  // Tensors that wait for long: told to the waiting ranks early, logged after the stall time (then
+  // at doubling intervals), failed after the shutdown time.
   std::vector<Report> check_stalls(Time now);
 
  private:
@@ -68,10 +72,11 @@ class Root {
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;
   std::vector<Decision> fresh_;  // decided, not yet in a batch
-  std::map<std::string, std::vector<Decision>> groups_;  // members that are ready and wait for the others
-  std::map<std::string, Status> failed_groups_;          // first errors, until the message has been taken
+  std::map<std::string, std::vector<Decision>>
+      groups_;                                   // members that are ready and wait for the others
+  std::map<std::string, Status> failed_groups_;  // first errors, until the message has been taken
   std::map<Slot, std::string> name_of_;
-  std::unordered_map<std::string, Slot> slot_of_;        // the number under which a name was last ready
+  std::unordered_map<std::string, Slot> slot_of_;  // the number under which a name was last ready
   // Names that threads are blocked on, by rank, until they go out.
   std::unordered_map<std::string, std::vector<Rank>> wanted_;
   struct Told {

@@ -1,4 +1,5 @@
-// Inputs whose reductions are exact in every dtype, so that equality may be asked; and scalars of every dtype.
+// Inputs whose reductions are exact in every dtype, so that equality may be asked; and scalars of
+// every dtype.
 #pragma once
 
 #include <cmath>
@@ -40,8 +41,8 @@ inline Bytes to_bytes(DType dtype, const std::vector<double>& values) {
   return bytes;
 }
 
-// Element i of rank's input: small whole numbers, different for every rank and neighbour. Products of eight of them and
-// sums of eight stay exact in bfloat16 and inside int8.
+// Element i of rank's input: small whole numbers, different for every rank and neighbour. Products
+// of eight of them and sums of eight stay exact in bfloat16 and inside int8.
 inline double ramp(Rank rank, int64_t i, ReduceOp op) {
   const int64_t mixed = (i * 7 + rank * 3 + i / 5) % 13;
   if (op == ReduceOp::kProduct) return (mixed % 3 == 0 && rank < 3) ? 2 : 1;
@@ -54,7 +55,8 @@ inline std::vector<double> ramp_values(Rank rank, int64_t count, ReduceOp op) {
   return values;
 }
 
-// What the reduction of everybody's ramp must give, computed in doubles (exact), averages rounded as promised.
+// What the reduction of everybody's ramp must give, computed in doubles (exact), averages rounded
+// as promised.
 inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int64_t count) {
   std::vector<double> result;
   for (int64_t i = 0; i < count; ++i) {
@@ -73,9 +75,12 @@ inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int
     }
     if (dtype == DType::kBool) value = value != 0;
     if (op == ReduceOp::kAverage) {
-      if (is_integer(dtype)) value = std::trunc(value / size);
-      else if (dtype == DType::kFloat64) value *= 1.0 / size;
-      else value = static_cast<double>(static_cast<float>(value) * static_cast<float>(1.0 / size));
+      if (is_integer(dtype))
+        value = std::trunc(value / size);
+      else if (dtype == DType::kFloat64)
+        value *= 1.0 / size;
+      else
+        value = static_cast<double>(static_cast<float>(value) * static_cast<float>(1.0 / size));
     }
     result.push_back(value);
   }

@@ -36,7 +36,8 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
   });
 }
 
-Status drive(bootstrap::World& world, communicator::Communicator& communicator, communicator::Task task) {
+Status drive(bootstrap::World& world, communicator::Communicator& communicator,
+             communicator::Task task) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   const auto step = [&] {
     bool moved = world.transport->progress();
@@ -46,7 +47,8 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator, 
     return moved;
   };
   while (!task.done()) {
-    if (std::chrono::steady_clock::now() > deadline) return deadline_exceeded("the collective does not end");
+    if (std::chrono::steady_clock::now() > deadline)
+      return deadline_exceeded("the collective does not end");
     if (step()) continue;
     world.doorbell->arm();
     if (step()) {

@@ -1,10 +1,11 @@
 // ThreadWorld: n ranks as threads of the test's process, on real transports: the tests' world.
 //
-//   inproc   rings in heap memory                   shm    memfd arenas passed over unix sockets, one mapping per arena
-//   tcp      IPv4 loopback                          tcp6   IPv6 loopback
+//   inproc   rings in heap memory                   shm    memfd arenas passed over unix sockets,
+//   one mapping per arena tcp      IPv4 loopback                          tcp6   IPv6 loopback
 //   hybrid   even and odd ranks count as two hosts: shared memory inside, tcp between
 //
-// Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return values, or throw Failure.
+// Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return
+// values, or throw Failure.
 #pragma once
 
 #include <chrono>
@@ -23,7 +24,8 @@
 namespace rueda::testing {
 
 enum class Kind { kInproc, kShm, kTcp, kTcp6, kHybrid };
-inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6, Kind::kHybrid};
+inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6,
+                                     Kind::kHybrid};
 const char* name_of(Kind kind);
 
 // Thrown by must(): the test fails with the rank and the text.
@@ -44,13 +46,15 @@ T must(Result<T> result) {
 bool has_ipv6();
 
 // One world per rank, connected. Config is each rank's (host_id and transport are set by the kind).
-std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config = {});
+std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
+                                                           Config config = {});
 
 // A collective driven by hand: until the task is done or ten minutes have passed.
-Status drive(bootstrap::World& world, communicator::Communicator& communicator, communicator::Task task);
+Status drive(bootstrap::World& world, communicator::Communicator& communicator,
+             communicator::Task task);
 
-// Runs fn(rank) on one thread per rank; gives back what each returned. The first exception is thrown again here, with the
-// rank's number in front.
+// Runs fn(rank) on one thread per rank; gives back what each returned. The first exception is
+// thrown again here, with the rank's number in front.
 template <typename Function>
 auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
   using Value = decltype(fn(Rank{}));
@@ -69,7 +73,8 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
   for (auto& thread : threads) thread.join();
   std::vector<Value> result;
   for (size_t rank = 0; rank < values.size(); ++rank) {
-    if (values[rank] == nullptr) throw Failure("rank " + std::to_string(rank) + ": " + errors[rank]);
+    if (values[rank] == nullptr)
+      throw Failure("rank " + std::to_string(rank) + ": " + errors[rank]);
     result.push_back(std::move(*values[rank]));
   }
   return result;

@@ -1,0 +1,165 @@
+// How things end: a work, a peer, the root, this rank's own leaving, and the break-down after a
+// loss.
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/log.h"
+#include "proto/negotiation_codec.h"
+#include "runtime/coordinator.h"
+
+namespace rueda::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A message that names the tensor stays as it is, so that ranks which asked for different kinds
+// read the same text.
+std::string with_title(const Work& work, const Status& status) {
+  const std::string& title = work.title();
+  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) !=
+      std::string::npos) {
+    return status.message();
+  }
+  return title + ": " + status.message();
+}
+
+}  // namespace
+
+void Coordinator::finish(Submission& submission, const Status& status) {
+  queue_->release(submission.request.name);
+  if (status.ok()) {
+    submission.work->complete({});
+  } else {
+    submission.work->complete({status.code(), with_title(*submission.work, status)});
+  }
+}
+
+void Coordinator::blame(const std::string& text) {
+  if (blame_) std::exchange(blame_, {})(text);
+}
+
+void Coordinator::fail_pending(const Status& status) {
+  for (auto& [name, pending] : pending_) finish(pending.submission, status);
+  pending_.clear();
+}
+
+void Coordinator::root_has_left() {
+  if (root_left_) return;
+  root_left_ = true;
+  if (state_ == State::kLeaving) return;  // the answer to this rank's own leaving
+  const Status status = cancelled(world_->names[kRoot] +
+                                  " has been shut down: the operation cannot be agreed any more");
+  if (!pending_.empty()) blame(status.message());
+  fail_pending(status);
+}
+
+void Coordinator::handle_peer_end(Rank peer, const Status& status) {
+  if (goodbye_said_) return;
+  if (!status.ok()) return break_down(status);
+  if (root_ != nullptr) {
+    root_->on_leave(peer);
+  } else if (peer == kRoot) {
+    root_has_left();
+  }
+}
+
+// The first verdict wins; everything that waits gets it, every peer is told, no memory is touched
+// any more.
+void Coordinator::break_down(const Status& verdict) {
+  if (state_ == State::kBroken || state_ == State::kEnded) return;
+  state_ = State::kBroken;
+  verdict_ = verdict;
+  RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
+  if (verdict.code() == Code::kUnavailable) blame(verdict.message());
+  world_->transport->abort(verdict_);
+  communicator_.abandon();
+  queue_->close(verdict_);
+  runner_.fail_all(verdict_);
+  point_to_point_.fail_all(verdict_);
+  fail_pending(verdict_);
+}
+
+// Leaving in order, as far as it has come. True if it moved on.
+bool Coordinator::leave() {
+  if (state_ == State::kBroken) {
+    end();
+    return true;
+  }
+  bool moved = false;
+  if (state_ == State::kRunning) {
+    state_ = State::kLeaving;
+    leave_deadline_ =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(config_.shutdown_timeout_seconds));
+    queue_->close(cancelled("rueda has been shut down on this rank"));
+    take_submissions();
+    if (root_ != nullptr) {
+      root_->on_leave(kRoot);
+      publish_responses();
+      wire::ResponseList farewell;
+      farewell.epoch = world_->epoch;
+      farewell.left = true;
+      for (Rank peer = 1; peer < world_->size; ++peer)
+        world_->transport->send_control(peer, wire::encode(farewell));
+      root_left_ = true;
+    } else if (!root_left_) {
+      wire::RequestList list;
+      list.leaving = true;
+      send_requests(std::move(list));
+    }
+    moved = true;
+  }
+  const bool late = Clock::now() >= leave_deadline_;
+  if (!root_left_ && !late) return moved;
+  // Everything that all ranks had agreed on before has begun; the rest ends here.
+  if (!pending_.empty()) {
+    fail_pending(
+        cancelled("rueda has been shut down on this rank before every rank had submitted it"));
+    moved = true;
+  }
+  if (!runner_.idle() && !late) return moved;
+  if (!goodbye_said_) {
+    goodbye_said_ = true;
+    if (!runner_.idle()) {
+      break_down(deadline_exceeded(
+          world_->names[static_cast<size_t>(world_->rank)] +
+          " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
+      end();
+      return true;
+    }
+    world_->transport->say_goodbye();
+    world_->transport->progress();
+    moved = true;
+  }
+  if (world_->transport->flushed() || late) {
+    end();
+    moved = true;
+  }
+  return moved;
+}
+
+void Coordinator::end() {
+  const Status shut_down = cancelled("rueda has been shut down on this rank");
+  point_to_point_.advance();
+  world_->transport->close(shut_down);
+  point_to_point_.fail_all(shut_down);
+  count();
+  state_ = State::kEnded;
+}
+
+void Coordinator::count() {
+  const auto set = [](std::atomic<int64_t>* counter, int64_t value) {
+    counter->store(value, std::memory_order_relaxed);
+  };
+  set(&counters_->batches, runner_.batches());
+  set(&counters_->tensors, runner_.tensors());
+  set(&counters_->fused_tensors, runner_.fused_tensors());
+  set(&counters_->control_messages,
+      static_cast<int64_t>(world_->transport->control_messages_sent()));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.window_bytes()));
+  set(&counters_->shm_bytes,
+      static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.window_bytes()));
+  set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
+}
+
+}  // namespace rueda::runtime
