@@ -135,8 +135,7 @@ std::vector<float> stream_data() {
   return std::vector<float>(static_cast<size_t>(number("mib", 64)) << 18);
 }
 
-// ---- scenes
-// ---------------------------------------------------------------------------------------------------------
+// ---- scenes ----
 
 int before_init() {
   my_rank = atoi(getenv("RUEDA_RANK"));
