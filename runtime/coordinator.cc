@@ -210,20 +210,27 @@ void Coordinator::handle_responses(const wire::ResponseList& list) {
 
 void Coordinator::handle_response(const wire::Response& response) {
   std::vector<Pending> members;
+  // The members taken so far wait again, so that they end with the verdict too.
+  const auto give_up = [&](const std::string& why) {
+    for (Pending& member : members) {
+      const std::string name = member.submission.request.name;
+      pending_[name] = std::move(member);
+    }
+    break_down(internal_error(why));
+  };
   for (const wire::ResponseEntry& entry : response.entries) {
     std::string name = entry.name;
     if (name.empty()) {
       const negotiation::RequestPtr known =
           cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
-      if (known == nullptr)
-        return break_down(internal_error("the root named a tensor that this rank does not know"));
+      if (known == nullptr) return give_up("the root named a tensor that this rank does not know");
       name = known->name;
     }
     auto it = pending_.find(name);
     if (it == pending_.end()) {
       if (!response.error.empty()) continue;  // this rank did not wait for it
-      return break_down(internal_error("the root answered " + negotiation::title_of(name) +
-                                       ", which this rank has not submitted"));
+      return give_up("the root answered " + negotiation::title_of(name) +
+                     ", which this rank has not submitted");
     }
     if (entry.cache_slot >= 0 && response.error.empty()) {
       const auto slot = static_cast<uint32_t>(entry.cache_slot);

@@ -99,8 +99,9 @@ bool Coordinator::leave() {
       wire::ResponseList farewell;
       farewell.epoch = world_->epoch;
       farewell.left = true;
+      const std::string message = wire::encode(farewell);
       for (Rank peer = 1; peer < world_->size; ++peer)
-        world_->transport->send_control(peer, wire::encode(farewell));
+        world_->transport->send_control(peer, message);
       root_left_ = true;
     } else if (!root_left_) {
       wire::RequestList list;

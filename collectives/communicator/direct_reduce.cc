@@ -140,8 +140,7 @@ Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling sca
   const int64_t total = list.total();
   Shares shares;
   for (Rank rank = 0; rank <= group.size(); ++rank) {
-    shares.begin.push_back(
-        share_begin(total, rank, group.size(), std::max<int64_t>(1, 64 / bytes)));
+    shares.begin.push_back(share_begin(total, rank, group.size(), share_unit(dtype)));
   }
   shares.segment = kSegmentBytes / bytes;
 

@@ -44,6 +44,8 @@ void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count,
   }
 }
 
+int64_t share_unit(DType dtype) { return 64 / static_cast<int64_t>(size_of(dtype)); }
+
 int64_t share_begin(int64_t total, Rank rank, Rank size, int64_t unit) {
   const int64_t units = (total + unit - 1) / unit;
   return std::min(total, split_begin(units, rank, size) * unit);

@@ -45,6 +45,9 @@ void pack(const PartList& list, DType dtype, int64_t begin, int64_t count, doubl
           std::byte* to);
 void unpack(const PartList& list, DType dtype, int64_t begin, int64_t count, const std::byte* from);
 
+// Elements in 64 bytes: shares that begin on such boundaries do not meet in a cache line.
+int64_t share_unit(DType dtype);
+
 // Cuts [0, total) into `size` shares whose boundaries are multiples of `unit`, as equal as that
 // allows.
 int64_t share_begin(int64_t total, Rank rank, Rank size, int64_t unit);

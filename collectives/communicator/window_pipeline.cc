@@ -98,7 +98,7 @@ bool WindowPipeline::reduce_next() {
   const AllreduceJob& job = *c.running->job;
   const auto bytes = static_cast<int64_t>(size_of(job.dtype));
   const auto size = static_cast<Rank>(arenas_.size());
-  const int64_t unit = std::max<int64_t>(1, 64 / bytes);
+  const int64_t unit = share_unit(job.dtype);
   const int64_t begin = c.one_shot ? 0 : share_begin(c.count, rank_, size, unit);
   const int64_t end = c.one_shot ? c.count : share_begin(c.count, rank_ + 1, size, unit);
   std::vector<const std::byte*> inputs;
@@ -123,7 +123,7 @@ bool WindowPipeline::unpack_next() {
     const AllreduceJob& job = *c.running->job;
     const auto bytes = static_cast<int64_t>(size_of(job.dtype));
     const auto size = static_cast<Rank>(arenas_.size());
-    const int64_t unit = std::max<int64_t>(1, 64 / bytes);
+    const int64_t unit = share_unit(job.dtype);
     for (Rank owner = 0; owner < size; ++owner) {
       const int64_t begin = share_begin(c.count, owner, size, unit);
       const int64_t count = share_begin(c.count, owner + 1, size, unit) - begin;
