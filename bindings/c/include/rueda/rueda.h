@@ -170,8 +170,34 @@ RUEDA_API void rueda_work_release(rueda_work* work);
 /* Submit, wait without limit, release. For operations whose output is the caller's. */
 RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
 
+/* ---- Prepared operations: for what is done again and again ----
+ * Checks and names an operation once. Its kind, name, dtype, shape, operation, root and scales stay; each start gives the
+ * memory. All ranks start it equally often; beside other operations in any order. After a few identical rounds starting it
+ * sends no message and touches no allocation, lock or string. Kinds: allreduce, broadcast, reducescatter (others:
+ * RUEDA_UNIMPLEMENTED). op->input and op->output are ignored; op->name may not be NULL. */
+typedef struct rueda_prepared rueda_prepared;
+RUEDA_API int32_t rueda_prepare(rueda_context* context, const rueda_op* op, rueda_prepared** prepared,
+                                rueda_error* error);
+/* Starts it; RUEDA_ALREADY_EXISTS while its last start has not ended. Never blocks for a peer. */
+RUEDA_API int32_t rueda_start(rueda_prepared* prepared, const void* input, void* output, rueda_error* error);
+/* How the last start ended, as rueda_work_wait. */
+RUEDA_API int32_t rueda_prepared_wait(rueda_prepared* prepared, double timeout_seconds, rueda_error* error);
+RUEDA_API int32_t rueda_prepared_poll(rueda_prepared* prepared);
+/* Start, wait without limit. The fastest way to a small result. */
+RUEDA_API int32_t rueda_run_prepared(rueda_prepared* prepared, const void* input, void* output, rueda_error* error);
+/* One that is under way ends first, in the background; its memory must stay valid until then. NULL is allowed. */
+RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);
+
+/* ---- Memory in which collectives work in place ----
+ * `bytes` bytes that the ranks of this host share: tensors here are reduced without a copy. Zeroed, 64-byte aligned. Stays
+ * valid until rueda_free, also after rueda_shutdown. */
+RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_error* error);
+/* Memory of rueda_alloc, from any thread, or NULL. */
+RUEDA_API void rueda_free(void* memory);
+
 /* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
- * "control_messages", "cached_tensors", "bytes_reduced", "shm_bytes", "tcp_bytes". */
+ * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled", "shm_bytes", "tcp_bytes",
+ * "planned_batches" (ran without a message), "plans" (frozen), "revocations" (plans given up), "wakeups". */
 RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
 
 #ifdef __cplusplus

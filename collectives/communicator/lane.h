@@ -1,0 +1,120 @@
+// Lane: collectives inside a host through shared memory, one after the other.
+//
+// Jobs run in the order of their start, which must be the same on all ranks of the group; a few are
+// under way at once. Lanes share nothing, so a lane that waits holds nothing that another needs.
+//
+// A job is published by its *entry*, a cell of shared memory that only its owner writes. Small jobs
+// carry their data in it; the entry of a large one says where each of its tensors lies: in the heap
+// that the peers map, in private memory, or nowhere.
+//
+//   inline   data travels in the entry's cache lines, each with its own sequence number; every rank
+//            reads all entries and combines for itself. One exchange of lines.
+//   windows  chunk by chunk through windows that stay in cache; the own share is read straight from
+//            the tensor ("half copy").
+//   in place a tensor that lies in the heap on every rank: each rank combines its share straight from
+//            everybody's tensors and writes it into everybody's results. Two flags, no copy.
+//   pull     private memory of peers read by the kernel (process_vm_readv), where it allows that.
+//
+// Which road a tensor takes is a function of the job and of all ranks' entries, so all ranks choose
+// alike. No road changes a bit of the result: each element is combined in rank order.
+//
+// Ownership: jobs are the caller's and stay where they are until done or withdrawn. start and
+//            progress allocate nothing.
+// Threads:   one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collectives/communicator/parts.h"
+#include "collectives/communicator/scaling.h"
+#include "collectives/transport/arena.h"
+#include "collectives/transport/doorbell.h"
+
+namespace rueda::communicator {
+
+// A rank's heap as it is mapped here; base null where there is none.
+struct HeapView {
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+};
+
+struct LaneGroup {
+  Rank rank = 0;  // this rank's index in the vectors
+  std::vector<std::shared_ptr<transport::Arena>> arenas;
+  std::vector<HeapView> heaps;            // empty: no heaps
+  std::vector<transport::Ringer> ringers; // wake a rank that waits for a lane
+};
+
+// The road for large tensors in private memory. Agreed by all ranks before the job starts.
+enum class Road : uint8_t { kWindows = 0, kPull = 1 };
+
+// One collective. Fill in before start(); a job that is done may be started again with other memory.
+struct Job {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  DType dtype = DType::kUInt8;  // kUInt8 where bytes are only moved
+  ReduceOp op = ReduceOp::kSum;
+  Scaling scaling;
+  Rank root = 0;  // broadcast
+  Road road = Road::kWindows;
+  // allreduce, broadcast: the batch's tensors (counts equal on all ranks; broadcast counts bytes).
+  // reducescatter: one part; in has sum(counts) elements, out counts[rank].
+  // allgather: parts[i].in is this rank's block, out has room for all blocks in rank order.
+  // alltoall: one part; blocks lie end to end in rank order.
+  std::vector<Part> parts;
+  // reducescatter: elements of each rank's share. allgather: parts x ranks, bytes of each block
+  // (part-major). alltoall: ranks x ranks, bytes from row to column.
+  std::vector<int64_t> counts;
+
+  bool done = false;  // set by the lane
+
+  struct Progress;  // the lane's own
+  std::unique_ptr<Progress> progress;
+  Job();
+  ~Job();
+};
+
+class Lane {
+ public:
+  // number: which of the arena's lanes.
+  Lane(LaneGroup group, size_t number);
+  ~Lane();
+
+  // Allocates what the job needs later (once, or again after parts or counts changed).
+  void prepare(Job* job);
+  // Takes a prepared job; it is entered at once if there is room, else by a later progress().
+  void start(Job* job);
+  // Does what can be done now without waiting. True if anything moved.
+  bool progress();
+  // No job is under way.
+  bool idle() const;
+
+  // ---- for the step plan
+  // Sequence numbers start afresh; all ranks have finished everything before.
+  void begin_generation(uint64_t generation);
+  // Jobs of this generation that peers can see, and that are done here.
+  uint64_t entered() const;
+  uint64_t finished() const;
+  // Nothing more becomes visible.
+  void stop_entering();
+  // Jobs of this generation from this number on do not run; drops them. Nothing of theirs has been
+  // written to a tensor. Those before go on.
+  void withdraw(uint64_t first);
+
+  // Drops all jobs: their memory is not touched any more.
+  void abandon();
+
+  struct Bytes {
+    uint64_t total = 0;     // of tensors reduced or moved
+    uint64_t in_place = 0;  // of these, from heap to heap
+    uint64_t pulled = 0;
+  };
+  const Bytes& bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace rueda::communicator

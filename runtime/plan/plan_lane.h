@@ -1,0 +1,61 @@
+// PlanLane: how the step plan reaches shared memory. The agreement is pure and speaks to this;
+// the runtime implements it over a communicator::Lane, the simulator with a virtual clock.
+//
+// A plan is a cyclic list of batches. Batches are entered in the plan's order and counted from 0 in
+// each generation: batch number n is plan.batches[n mod size]. Entering is visible to the peers at
+// once or a little later (when the lane has room); `entered` says how many are visible.
+//
+//   batch n runs   if and only if every rank has entered it        (withdrawal, below)
+//   revoked        this rank enters nothing more; its last `entered` is published for good
+//
+// Threads: one at a time, who holds the baton.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "proto/messages.h"
+
+namespace rueda::runtime {
+
+// What an operation is to its owner; the agreement only carries it.
+using Ticket = void*;
+
+struct PlannedBatch {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  std::vector<uint32_t> slots;  // the members' cache slots, in the order of their batch
+};
+
+// Frozen by a response, the same on every rank.
+struct StepPlan {
+  uint64_t generation = 0;  // 1, 2, ... in the order in which the root froze them
+  std::vector<PlannedBatch> batches;
+};
+
+class PlanLane {
+ public:
+  virtual ~PlanLane() = default;
+  // A plan begins. All ranks have finished with the generation before. requests[slot order of the
+  // plan, batch by batch]: what each member is.
+  virtual void begin(const StepPlan& plan, const std::vector<const wire::Request*>& requests) = 0;
+  // Enters the next batch; tickets in the order of its slots. Its works end when it has run.
+  // Allocates nothing.
+  virtual void enter(std::span<const Ticket> tickets) = 0;
+  // Batches of this generation that peers can see as entered here.
+  virtual uint64_t entered() const = 0;
+  // Batches of this generation that have run to their end here.
+  virtual uint64_t finished() const = 0;
+  // From here on nothing becomes visible; publishes entered() as this rank's last word and wakes the
+  // peers. Idempotent.
+  virtual void revoke() = 0;
+  // A rank's last word in this generation; empty while it has not revoked.
+  virtual std::optional<uint64_t> last_word(Rank rank) const = 0;
+  // Batches with numbers >= first do not run: their user memory has not been and will not be written.
+  // Returns the tickets of those that enter() had taken, in order.
+  virtual std::vector<Ticket> withdraw(uint64_t first) = 0;
+};
+
+}  // namespace rueda::runtime
