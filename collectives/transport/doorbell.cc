@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace rueda::transport {
@@ -29,26 +30,55 @@ void Ringer::ring() const {
   }
 }
 
-Result<Doorbell> Doorbell::create(SleepWord* word) {
+Result<Doorbell> Doorbell::create(SleepWord* word, SleepWord* lane_word) {
   UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd.get() < 0) return errno_status("cannot create an eventfd", errno);
   word->asleep.store(0, std::memory_order_relaxed);
-  return Doorbell(std::move(fd), word);
+  if (lane_word != nullptr) lane_word->asleep.store(0, std::memory_order_relaxed);
+  return Doorbell(std::move(fd), word, lane_word);
 }
 
-void Doorbell::arm() {
-  word_->asleep.exchange(1, std::memory_order_seq_cst);
+namespace {
+
+void set_asleep(SleepWord* word) {
+  word->asleep.exchange(1, std::memory_order_seq_cst);
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 
+}  // namespace
+
+void Doorbell::arm() {
+  // Armed already and taken by a ringer: its write is on the way, and is not forgotten.
+  if (armed_ && word_->asleep.load(std::memory_order_relaxed) == 0) ++owed_;
+  armed_ = true;
+  set_asleep(word_);
+}
+
+void Doorbell::arm_lane() {
+  if (lane_word_ == nullptr) return;
+  if (lane_armed_ && lane_word_->asleep.load(std::memory_order_relaxed) == 0) ++owed_;
+  lane_armed_ = true;
+  set_asleep(lane_word_);
+}
+
+void Doorbell::disarm(SleepWord* word, bool* armed) {
+  if (!*armed) return;
+  *armed = false;
+  if (word->asleep.exchange(0, std::memory_order_seq_cst) == 0) ++owed_;
+}
+
 void Doorbell::disarm() {
-  word_->asleep.exchange(0, std::memory_order_seq_cst);
-  // Always: a poster may have taken the word in an earlier nap and written only now.
+  disarm(word_, &armed_);
+  disarm(lane_word_, &lane_armed_);
+  if (owed_ == 0) return;
+  // A ringer that took the word may write only later; what is still owed is read in a later nap.
   uint64_t count = 0;
-  while (read(fd_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
+  ssize_t got = 0;
+  while ((got = read(fd_.get(), &count, sizeof(count))) < 0 && errno == EINTR) {
   }
+  if (got == sizeof(count)) owed_ -= std::min(owed_, count);
 }
 
 }  // namespace rueda::transport

@@ -32,25 +32,38 @@ struct Ringer {
   void ring() const;
 };
 
-// The owner's side. One thread arms and disarms.
+// The owner's side. One thread at a time arms and disarms.
+//
+// Two words over one eventfd: `word` for what always matters (messages, submissions), `lane_word`
+// for the progress of a peer in a lane, which matters only to a rank that waits in that lane. A peer
+// that runs ahead of an idle rank thus makes no system call.
 class Doorbell {
  public:
-  // `word` must outlive the doorbell.
-  static Result<Doorbell> create(SleepWord* word);
+  // The words must outlive the doorbell; lane_word may be null.
+  static Result<Doorbell> create(SleepWord* word, SleepWord* lane_word = nullptr);
 
   int fd() const { return fd_.get(); }
   Ringer ringer() const { return {fd_.get(), word_}; }
+  Ringer lane_ringer() const { return {fd_.get(), lane_word_}; }
 
   // From here on until disarm() every ring makes fd() readable. Look for news once more before
   // sleeping.
   void arm();
-  // Ends the nap and empties the eventfd.
+  void arm_lane();
+  // Ends the nap and empties the eventfd if somebody rang.
   void disarm();
 
  private:
-  Doorbell(UniqueFd fd, SleepWord* word) : fd_(std::move(fd)), word_(word) {}
+  Doorbell(UniqueFd fd, SleepWord* word, SleepWord* lane_word)
+      : fd_(std::move(fd)), word_(word), lane_word_(lane_word) {}
+  void disarm(SleepWord* word, bool* armed);
+
   GuardedFd fd_;
   SleepWord* word_;
+  SleepWord* lane_word_;
+  bool armed_ = false;
+  bool lane_armed_ = false;
+  uint64_t owed_ = 0;  // rings whose write to the eventfd has not been read yet
 };
 
 }  // namespace rueda::transport

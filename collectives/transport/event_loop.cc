@@ -1,7 +1,5 @@
 #include "collectives/transport/event_loop.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <limits>
@@ -36,20 +34,25 @@ void EventLoop::remove(int fd) {
   handlers_.erase(fd);
 }
 
-bool EventLoop::wait(std::chrono::nanoseconds timeout) {
+void EventLoop::sleep(std::chrono::nanoseconds timeout) {
   int milliseconds = -1;
   if (timeout.count() >= 0) {
     // Rounded up, so that a deadline has passed when the wait ends by it.
     const int64_t rounded = (timeout.count() + 999'999) / 1'000'000;
     milliseconds = static_cast<int>(std::min<int64_t>(rounded, std::numeric_limits<int>::max()));
   }
-  epoll_event events[64];
-  const int count = epoll_wait(epoll_.get(), events, 64, milliseconds);
+  found_count_ =
+      epoll_wait(epoll_.get(), found_.data(), static_cast<int>(found_.size()), milliseconds);
+}
+
+bool EventLoop::dispatch() {
+  const int count = std::exchange(found_count_, 0);
   for (int i = 0; i < count; ++i) {
+    const epoll_event& event = found_[static_cast<size_t>(i)];
     // Looked up afresh: an earlier handler of this round may have removed it.
-    const auto it = handlers_.find(events[i].data.fd);
+    const auto it = handlers_.find(event.data.fd);
     if (it == handlers_.end() || it->second == nullptr) continue;
-    const uint32_t bits = events[i].events;
+    const uint32_t bits = event.events;
     it->second->on_ready((bits & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0,
                          (bits & EPOLLOUT) != 0);
   }

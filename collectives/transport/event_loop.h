@@ -4,6 +4,9 @@
 // Threads: one thread uses it. Watched fds are borrowed; remove() before closing one.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <unordered_map>
@@ -35,13 +38,22 @@ class EventLoop {
 
   // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was
   // ready.
-  bool wait(std::chrono::nanoseconds timeout);
+  bool wait(std::chrono::nanoseconds timeout) {
+    sleep(timeout);
+    return dispatch();
+  }
+  // Its two halves: sleep touches nothing that add, want_write and remove touch, so another thread
+  // may call these meanwhile; dispatch tells the handlers what the last sleep found.
+  void sleep(std::chrono::nanoseconds timeout);
+  bool dispatch();
   bool empty() const { return handlers_.empty(); }
 
  private:
   explicit EventLoop(UniqueFd epoll) : epoll_(std::move(epoll)) {}
   GuardedFd epoll_;
   std::unordered_map<int, FdHandler*> handlers_;
+  std::array<epoll_event, 64> found_{};
+  int found_count_ = 0;
 };
 
 }  // namespace rueda::transport

@@ -203,9 +203,11 @@ bool Messenger::progress() {
   return moved;
 }
 
-void Messenger::park(std::chrono::nanoseconds timeout) {
-  loop_->wait(timeout);
+void Messenger::sleep(std::chrono::nanoseconds timeout) { loop_->sleep(timeout); }
+
+void Messenger::wake_up() {
   doorbell_->disarm();
+  loop_->dispatch();
 }
 
 void Messenger::say_goodbye() {

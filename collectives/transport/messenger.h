@@ -56,7 +56,8 @@ class Messenger final : public Transport {
   void send_control(Rank peer, std::string message) override;
   void set_events(TransportEvents events) override { events_ = std::move(events); }
   bool progress() override;
-  void park(std::chrono::nanoseconds timeout) override;
+  void sleep(std::chrono::nanoseconds timeout) override;
+  void wake_up() override;
   void say_goodbye() override;
   bool flushed() const override;
   void abort(const Status& verdict) override;

@@ -61,7 +61,14 @@ class Transport {
   // Moves what can be moved now. True if anything moved.
   virtual bool progress() = 0;
   // Sleeps until there may be something to do, or for `timeout` (negative: without limit).
-  virtual void park(std::chrono::nanoseconds timeout) = 0;
+  void park(std::chrono::nanoseconds timeout) {
+    sleep(timeout);
+    wake_up();
+  }
+  // Its two halves. Another thread may drive the transport while the first sleeps; wake_up is part
+  // of driving it.
+  virtual void sleep(std::chrono::nanoseconds timeout) = 0;
+  virtual void wake_up() = 0;
 
   // Says goodbye to every live peer; no sends after this. flushed(): everything written has left.
   virtual void say_goodbye() = 0;

@@ -1,0 +1,21 @@
+#include "collectives/transport/baton.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace rueda::transport {
+
+void Baton::lock_slowly() {
+  while (word_.exchange(kContended, std::memory_order_seq_cst) != kFree) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word_), FUTEX_WAIT | FUTEX_PRIVATE_FLAG,
+            kContended, nullptr, nullptr, 0);
+  }
+}
+
+void Baton::wake() {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word_), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1,
+          nullptr, nullptr, 0);
+}
+
+}  // namespace rueda::transport

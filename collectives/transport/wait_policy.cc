@@ -1,0 +1,143 @@
+#include "collectives/transport/wait_policy.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace rueda::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+
+constexpr uint32_t kLooksPerClock = 64;  // the clock is read once for this many looks
+constexpr nanoseconds kLeastWakeUp = microseconds(15);
+constexpr nanoseconds kMostWakeUp = microseconds(50);
+
+int cores_by_affinity() {
+  // The set grows until the kernel's mask fits.
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpus));
+    if (set == nullptr) break;
+    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus));
+    const int result = sched_getaffinity(0, bytes, set);
+    const int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (count > 0) return count;
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// Cores' worth of time that the cgroup allows; a large number where there is no limit.
+double cores_by_cgroup() {
+  double result = 1e9;
+  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re")) {  // version 2
+    char quota[32] = {};
+    double period = 0;
+    if (std::fscanf(file, "%31s %lf", quota, &period) == 2 && std::strcmp(quota, "max") != 0 &&
+        period > 0) {
+      result = std::atof(quota) / period;
+    }
+    std::fclose(file);
+    return result;
+  }
+  double quota = -1;
+  double period = 0;
+  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re")) {
+    if (std::fscanf(file, "%lf", &quota) != 1) quota = -1;
+    std::fclose(file);
+  }
+  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re")) {
+    if (std::fscanf(file, "%lf", &period) != 1) period = 0;
+    std::fclose(file);
+  }
+  return quota > 0 && period > 0 ? quota / period : result;
+}
+
+void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG, value,
+          nullptr, nullptr, 0);
+}
+
+// Median time from a wake-up call to the sleeper's first instruction, by a ping-pong of sleepers.
+nanoseconds measure_wake_up() {
+  constexpr int kRounds = 15;
+  std::atomic<uint32_t> word{0};
+  const auto wait_for = [&word](uint32_t value) {
+    for (uint32_t seen = word.load(); seen != value; seen = word.load())
+      futex(&word, FUTEX_WAIT, seen);
+  };
+  std::thread other([&] {
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      wait_for(2 * round + 1);
+      word.store(2 * round + 2);
+      futex(&word, FUTEX_WAKE, 1);
+    }
+  });
+  std::vector<nanoseconds> times;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    const auto begin = Clock::now();
+    word.store(2 * round + 1);
+    futex(&word, FUTEX_WAKE, 1);
+    wait_for(2 * round + 2);
+    times.push_back((Clock::now() - begin) / 2);
+  }
+  other.join();
+  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
+  return times[kRounds / 2];
+}
+
+}  // namespace
+
+int usable_cores() {
+  const double limit = std::ceil(std::min(cores_by_cgroup(), 1e6));
+  return std::max(1, std::min(cores_by_affinity(), static_cast<int>(limit)));
+}
+
+WaitPolicy WaitPolicy::for_costs(Rank local_ranks, int cores, nanoseconds wake_up) {
+  const nanoseconds budget = 2 * std::clamp(wake_up, kLeastWakeUp, kMostWakeUp);
+  WaitPolicy policy;
+  policy.spin = local_ranks <= cores ? budget : nanoseconds(0);
+  policy.yield = budget;
+  policy.background_yields = cores >= 2 * local_ranks ? 64 : 2;
+  return policy;
+}
+
+WaitPolicy WaitPolicy::measure(Rank local_ranks) {
+  return for_costs(local_ranks, usable_cores(), measure_wake_up());
+}
+
+bool Waiting::next() {
+  if (spins_) {
+    pause();
+    if (++looks_ % kLooksPerClock != 0) return true;
+    const auto now = Clock::now();
+    if (looks_ == kLooksPerClock) began_ = now;
+    spins_ = now - began_ < policy_.spin;
+    if (!spins_) began_ = now;
+    return true;
+  }
+  const auto now = Clock::now();
+  if (began_ == Clock::time_point{}) began_ = now;
+  if (now - began_ >= policy_.yield) return false;
+  sched_yield();
+  return true;
+}
+
+void Waiting::restart() {
+  looks_ = 0;
+  spins_ = policy_.spin.count() > 0;
+  began_ = {};
+}
+
+}  // namespace rueda::transport
