@@ -21,7 +21,6 @@ namespace rueda::runtime {
 struct Pending {
   Submission submission;
   std::chrono::steady_clock::time_point since;
-  bool wanted_told = false;  // the root knows that a thread waits
 };
 
 class BatchRunner {

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "collectives/base/log.h"
-#include "proto/negotiation_codec.h"
-#include "runtime/negotiation/portions.h"
 
 namespace rueda::runtime {
 namespace {
@@ -30,12 +28,10 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
               [this](Submission& s, const Status& status) { finish(s, status); }),
       point_to_point_(world->transport.get(),
                       [this](Submission& s, const Status& status) { finish(s, status); }),
-      cache_(static_cast<size_t>(config.cache_capacity)) {
-  if (is_root())
-    root_ = std::make_unique<negotiation::Root>(config_, world_->epoch, world_->names, &cache_);
+      negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this) {
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) {
-    handle_control(peer, message);
+    negotiator_.on_message(peer, message, Clock::now());
   };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
   events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
@@ -69,8 +65,7 @@ bool Coordinator::step() {
   bool moved = take_submissions();
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
-    moved |= check_stalls();
-    moved |= publish_responses();
+    moved |= negotiator_.on_time(Clock::now());
     moved |= runner_.advance();
     moved |= point_to_point_.advance();
     if (!runner_.failure().ok()) break_down(runner_.failure());
@@ -82,8 +77,7 @@ bool Coordinator::step() {
 
 // How long there is nothing to do unless somebody rings.
 std::chrono::nanoseconds Coordinator::nap() const {
-  std::optional<Time> deadline;
-  if (root_ != nullptr && state_ != State::kBroken) deadline = root_->next_deadline();
+  std::optional<Time> deadline = negotiator_.next_deadline();
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
   if (!deadline) return std::chrono::nanoseconds(-1);
@@ -93,189 +87,73 @@ std::chrono::nanoseconds Coordinator::nap() const {
 // ---- submissions ----
 
 bool Coordinator::take_submissions() {
-  std::vector<Submission> submissions = queue_->drain();
-  wire::RequestList list;
-  for (Submission& submission : submissions) {
-    if (state_ == State::kBroken) {
-      finish(submission, verdict_);
-      continue;
+  // Seen before the queue is drained: what a blocked thread submitted before is then in it.
+  std::vector<std::string> blocked;
+  if (queue_->take_wake()) {
+    for (const auto& [ticket, pending] : tickets_) {
+      const Submission& submission = pending->submission;
+      if (submission.work->wanted()) blocked.push_back(submission.request.name);
     }
-    const wire::Request& request = submission.request;
-    if (request.kind == CollectiveKind::kSend || request.kind == CollectiveKind::kRecv) {
-      point_to_point_.start(std::move(submission));
-      continue;
-    }
-    if (root_left_) {
-      finish(submission, cancelled(world_->names[kRoot] +
-                                   " has been shut down: no operation can be agreed any more"));
-      continue;
-    }
-    const auto slot = cache_.find(request);
-    if (slot) {
-      list.cached.push_back(*slot);
-      counters_->cached_tensors.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      list.requests.push_back(request);
-    }
-    const auto company = has_company_.find(request.name);
-    if (company != has_company_.end() && company->second && submission.work->mark_holdable()) {
-      list.wanted.push_back(request.name);
-    }
-    const std::string name = request.name;
-    pending_[name] = {std::move(submission), Clock::now()};
   }
-  if (queue_->take_wake()) tell_wanted(&list.wanted);
-  if (list.requests.empty() && list.cached.empty() && list.wanted.empty())
-    return !submissions.empty();
-  send_requests(std::move(list));
-  return true;
+  bool moved = false;
+  do {
+    blocked_already_ = false;
+    for (Submission& submission : queue_->drain()) {
+      moved = true;
+      take(std::move(submission));
+    }
+  } while (blocked_already_);
+  for (const std::string& name : blocked) negotiator_.wanted(name);
+  return negotiator_.flush(Clock::now()) || moved;
 }
 
-// Threads began to wait for tensors that the root may hold back for their batch's sake.
-void Coordinator::tell_wanted(std::vector<std::string>* wanted) {
-  for (auto& [name, pending] : pending_) {
-    if (pending.wanted_told || !pending.submission.work->wanted()) continue;
-    const auto company = has_company_.find(name);
-    if (company == has_company_.end() || !company->second) continue;
-    pending.wanted_told = true;
-    if (std::find(wanted->begin(), wanted->end(), name) == wanted->end()) wanted->push_back(name);
+void Coordinator::take(Submission submission) {
+  const CollectiveKind kind = submission.request.kind;
+  if (state_ == State::kBroken) {
+    finish(submission, verdict_);
+  } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+    point_to_point_.start(std::move(submission));
+  } else {
+    auto pending = std::make_unique<Pending>(Pending{std::move(submission), Clock::now()});
+    Pending* ticket = pending.get();
+    tickets_.emplace(ticket, std::move(pending));
+    negotiator_.submit(ticket->submission.request, ticket, ticket->since);
   }
 }
 
-void Coordinator::send_requests(wire::RequestList list) {
-  list.epoch = world_->epoch;
-  if (root_ == nullptr) {
-    if (root_left_) return;
-    for (const wire::RequestList& portion : negotiation::portions(std::move(list))) {
-      world_->transport->send_control(kRoot, wire::encode(portion));
-    }
-    return;
-  }
-  const Status status = root_->on_requests(kRoot, list, Clock::now());
-  if (!status.ok()) break_down(status);
+// ---- what the agreement asks for ----
+
+Pending Coordinator::take_back(Ticket ticket) {
+  return std::move(*tickets_.extract(ticket).mapped());
 }
 
-// ---- agreement ----
-
-void Coordinator::handle_control(Rank peer, std::string_view message) {
-  Status status;
-  if (root_ != nullptr) {
-    wire::RequestList list;
-    status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == world_->epoch)
-      status = root_->on_requests(peer, list, Clock::now());
-    if (status.ok() && list.leaving) {
-      publish_responses();
-      wire::ResponseList answer;
-      answer.epoch = world_->epoch;
-      answer.left = true;
-      world_->transport->send_control(peer, wire::encode(answer));
-    }
-  } else if (peer == kRoot) {
-    wire::ResponseList list;
-    status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == world_->epoch) handle_responses(list);
-  }
-  if (!status.ok()) {
-    break_down({status.code(), "damaged message from " + world_->names[static_cast<size_t>(peer)] +
-                                   ": " + status.message()});
-  }
+void Coordinator::send_control(Rank to, const std::string& message) {
+  world_->transport->send_control(to, message);
 }
 
-// The root: what was decided goes to all ranks, itself included.
-bool Coordinator::publish_responses() {
-  if (root_ == nullptr || state_ == State::kBroken) return false;
-  auto list = root_->take_responses(Clock::now());
-  if (!list) return false;
-  tell_everyone(std::move(*list));
-  return true;
-}
-
-void Coordinator::tell_everyone(wire::ResponseList list) {
-  for (const wire::ResponseList& portion : negotiation::portions(std::move(list))) {
-    const std::string message = wire::encode(portion);
-    for (Rank peer = 1; peer < world_->size; ++peer) world_->transport->send_control(peer, message);
-    handle_responses(portion);
-  }
-}
-
-void Coordinator::handle_responses(const wire::ResponseList& list) {
-  for (const wire::Response& response : list.responses) {
-    handle_response(response);
-    if (state_ == State::kBroken) return;
-  }
-  for (const wire::Stall& stall : list.stalls) handle_stall(stall);
-  if (list.left) root_has_left();
-}
-
-void Coordinator::handle_response(const wire::Response& response) {
+void Coordinator::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
   std::vector<Pending> members;
-  // The members taken so far wait again, so that they end with the verdict too.
-  const auto give_up = [&](const std::string& why) {
-    for (Pending& member : members) {
-      const std::string name = member.submission.request.name;
-      pending_[name] = std::move(member);
-    }
-    break_down(internal_error(why));
-  };
-  for (const wire::ResponseEntry& entry : response.entries) {
-    std::string name = entry.name;
-    if (name.empty()) {
-      const negotiation::RequestPtr known =
-          cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
-      if (known == nullptr) return give_up("the root named a tensor that this rank does not know");
-      name = known->name;
-    }
-    auto it = pending_.find(name);
-    if (it == pending_.end()) {
-      if (!response.error.empty()) continue;  // this rank did not wait for it
-      return give_up("the root answered " + negotiation::title_of(name) +
-                     ", which this rank has not submitted");
-    }
-    if (entry.cache_slot >= 0 && response.error.empty()) {
-      const auto slot = static_cast<uint32_t>(entry.cache_slot);
-      if (cache_.get(slot) == nullptr) {
-        cache_.put(slot, std::make_shared<const wire::Request>(it->second.submission.request));
-      }
-    }
-    // With its name: the root has just met it and may put it into a batch next time.
-    if (entry.cache_slot >= 0)
-      has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
-    members.push_back(std::move(it->second));
-    pending_.erase(it);
-  }
-  if (!response.error.empty()) {
-    if (response.error_code == Code::kCancelled && !members.empty()) blame(response.error);
-    for (Pending& member : members)
-      finish(member.submission, {response.error_code, response.error});
-  } else if (!members.empty()) {
-    runner_.start(response.kind, std::move(members), response.entries);
-  }
+  for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
+  runner_.start(batch.kind, std::move(members), batch.entries);
 }
 
-void Coordinator::handle_stall(const wire::Stall& stall) {
-  const auto it = pending_.find(stall.name);
-  if (it == pending_.end()) return;
-  std::string missing;
-  for (const Rank rank : stall.missing) {
-    if (rank < 0 || rank >= world_->size) continue;
-    missing += (missing.empty() ? "" : ", ") + world_->names[static_cast<size_t>(rank)];
-  }
-  it->second.submission.work->set_note("not yet submitted by " + missing);
+void Coordinator::finish(Ticket ticket, const Status& status) {
+  Pending pending = take_back(ticket);
+  finish(pending.submission, status);
 }
 
-bool Coordinator::check_stalls() {
-  if (root_ == nullptr) return false;
-  const auto reports = root_->check_stalls(Clock::now());
-  if (reports.empty()) return false;
-  wire::ResponseList list;
-  list.epoch = world_->epoch;
-  for (const auto& report : reports) {
-    if (!report.warning.empty()) RUEDA_WARN("coordinator", "{}", report.warning);
-    list.stalls.push_back(report.stall);
-  }
-  tell_everyone(std::move(list));
-  return true;
+void Coordinator::note(Ticket ticket, const std::string& text) {
+  static_cast<Pending*>(ticket)->submission.work->set_note(text);
 }
+
+bool Coordinator::may_hold(Ticket ticket) {
+  const bool blocked = static_cast<Pending*>(ticket)->submission.work->mark_holdable();
+  blocked_already_ |= blocked;
+  return blocked;
+}
+
+void Coordinator::warn(const std::string& text) { RUEDA_WARN("coordinator", "{}", text); }
+
+void Coordinator::give_up(const Status& verdict) { break_down(verdict); }
 
 }  // namespace rueda::runtime

@@ -1,8 +1,9 @@
 // Coordinator: the one thread of a rank that agrees with the others and runs what was agreed.
 //
-//            submissions          requests                    responses             batches
-//   users ---------------> step() ---------> root rank (Root) ---------> every rank --------->
-//   BatchRunner -> Work ends
+//   users --submissions--> step() --> Negotiator --agreed batches--> BatchRunner --> Works end
+//                                      |      ^
+//                                      v      |  control messages
+//                                     transport
 //
 // step() never blocks; run() calls it until there is nothing to do and then sleeps in the transport
 // until a submission, a peer or a deadline wakes it. No cycle, no polling.
@@ -26,8 +27,7 @@
 #include "collectives/base/config.h"
 #include "runtime/batch_runner.h"
 #include "runtime/bootstrap/world.h"
-#include "runtime/negotiation/response_cache.h"
-#include "runtime/negotiation/root.h"
+#include "runtime/negotiation/negotiator.h"
 #include "runtime/point_to_point.h"
 #include "runtime/submission_queue.h"
 #include "runtime/timeline.h"
@@ -46,7 +46,7 @@ struct Counters {
   std::atomic<int64_t> tcp_bytes{0};
 };
 
-class Coordinator {
+class Coordinator : private negotiation::Effects {
  public:
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
@@ -67,29 +67,26 @@ class Coordinator {
   enum class State { kRunning, kLeaving, kBroken, kEnded };
   using Time = std::chrono::steady_clock::time_point;
 
-  bool is_root() const { return world_->rank == kRoot; }
+  // ---- Effects: what the agreement asks for. A ticket is a Pending in tickets_.
+  void send_control(Rank to, const std::string& message) override;
+  void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
+  void finish(Ticket ticket, const Status& status) override;
+  void note(Ticket ticket, const std::string& text) override;
+  bool may_hold(Ticket ticket) override;
+  void blame(const std::string& text) override;
+  void warn(const std::string& text) override;
+  void give_up(const Status& verdict) override;
+
   bool take_submissions();
-  void tell_wanted(std::vector<std::string>* wanted);
-  void send_requests(wire::RequestList list);
-  bool publish_responses();
-  void tell_everyone(wire::ResponseList list);
-  void handle_control(Rank peer, std::string_view message);
-  void handle_responses(const wire::ResponseList& list);
-  void handle_response(const wire::Response& response);
-  void handle_stall(const wire::Stall& stall);
+  void take(Submission submission);
+  Pending take_back(Ticket ticket);
   void handle_peer_end(Rank peer, const Status& status);
-  bool check_stalls();
   void finish(Submission& submission, const Status& status);
-  void fail_pending(const Status& status);
-  void blame(const std::string& text);
-  void root_has_left();
   void break_down(const Status& verdict);
   bool leave();
   void end();
   std::chrono::nanoseconds nap() const;
   void count();
-
-  static constexpr Rank kRoot = 0;
 
   Config config_;
   bootstrap::World* world_;
@@ -100,21 +97,18 @@ class Coordinator {
   communicator::NativeCommunicator communicator_;
   BatchRunner runner_;
   PointToPoint point_to_point_;
-  negotiation::ResponseCache cache_;
-  std::unique_ptr<negotiation::Root> root_;  // on the root rank only
+  negotiation::Negotiator negotiator_;
+  // Submitted and not yet answered: what the negotiator's tickets point to.
+  std::unordered_map<Ticket, std::unique_ptr<Pending>> tickets_;
+
+  // A thread waits for what was just taken: what it had submitted before may still be in the queue.
+  bool blocked_already_ = false;
 
   State state_ = State::kRunning;
   Status verdict_;
-  bool root_left_ = false;
-  bool leave_sent_ = false;
   bool goodbye_said_ = false;
   Time leave_deadline_{};
   std::atomic<bool> shutdown_requested_{false};
-
-  // Submitted, not yet answered, by wire name.
-  std::unordered_map<std::string, Pending> pending_;
-  // By name, once cached: may the root hold it back for the rest of its batch?
-  std::unordered_map<std::string, bool> has_company_;
 };
 
 }  // namespace rueda::runtime

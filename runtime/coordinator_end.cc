@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "collectives/base/log.h"
-#include "proto/negotiation_codec.h"
 #include "runtime/coordinator.h"
 
 namespace rueda::runtime {
@@ -38,29 +37,10 @@ void Coordinator::blame(const std::string& text) {
   if (blame_) std::exchange(blame_, {})(text);
 }
 
-void Coordinator::fail_pending(const Status& status) {
-  for (auto& [name, pending] : pending_) finish(pending.submission, status);
-  pending_.clear();
-}
-
-void Coordinator::root_has_left() {
-  if (root_left_) return;
-  root_left_ = true;
-  if (state_ == State::kLeaving) return;  // the answer to this rank's own leaving
-  const Status status = cancelled(world_->names[kRoot] +
-                                  " has been shut down: the operation cannot be agreed any more");
-  if (!pending_.empty()) blame(status.message());
-  fail_pending(status);
-}
-
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   if (goodbye_said_) return;
   if (!status.ok()) return break_down(status);
-  if (root_ != nullptr) {
-    root_->on_leave(peer);
-  } else if (peer == kRoot) {
-    root_has_left();
-  }
+  negotiator_.on_peer_left(peer, Clock::now());
 }
 
 // The first verdict wins; everything that waits gets it, every peer is told, no memory is touched
@@ -76,7 +56,7 @@ void Coordinator::break_down(const Status& verdict) {
   queue_->close(verdict_);
   runner_.fail_all(verdict_);
   point_to_point_.fail_all(verdict_);
-  fail_pending(verdict_);
+  negotiator_.break_down(verdict_);
 }
 
 // Leaving in order, as far as it has come. True if it moved on.
@@ -93,28 +73,14 @@ bool Coordinator::leave() {
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
     queue_->close(cancelled("rueda has been shut down on this rank"));
     take_submissions();
-    if (root_ != nullptr) {
-      root_->on_leave(kRoot);
-      publish_responses();
-      wire::ResponseList farewell;
-      farewell.epoch = world_->epoch;
-      farewell.left = true;
-      const std::string message = wire::encode(farewell);
-      for (Rank peer = 1; peer < world_->size; ++peer)
-        world_->transport->send_control(peer, message);
-      root_left_ = true;
-    } else if (!root_left_) {
-      wire::RequestList list;
-      list.leaving = true;
-      send_requests(std::move(list));
-    }
+    negotiator_.leave(Clock::now());
     moved = true;
   }
   const bool late = Clock::now() >= leave_deadline_;
-  if (!root_left_ && !late) return moved;
+  if (!negotiator_.root_left() && !late) return moved;
   // Everything that all ranks had agreed on before has begun; the rest ends here.
-  if (!pending_.empty()) {
-    fail_pending(
+  if (!negotiator_.idle()) {
+    negotiator_.drop(
         cancelled("rueda has been shut down on this rank before every rank had submitted it"));
     moved = true;
   }
@@ -155,6 +121,7 @@ void Coordinator::count() {
   set(&counters_->batches, runner_.batches());
   set(&counters_->tensors, runner_.tensors());
   set(&counters_->fused_tensors, runner_.fused_tensors());
+  set(&counters_->cached_tensors, negotiator_.cached_submissions());
   set(&counters_->control_messages,
       static_cast<int64_t>(world_->transport->control_messages_sent()));
   set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.window_bytes()));

@@ -1,0 +1,260 @@
+#include "runtime/negotiation/negotiator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/negotiation_codec.h"
+#include "runtime/negotiation/portions.h"
+
+namespace rueda::negotiation {
+
+Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects)
+    : seat_(std::move(seat)),
+      effects_(effects),
+      cache_(static_cast<size_t>(config.cache_capacity)) {
+  if (seat_.rank == kRoot) {
+    root_ = std::make_unique<Root>(config, seat_.epoch, seat_.names, &cache_);
+  }
+}
+
+// ---- submissions ----
+
+void Negotiator::submit(const wire::Request& request, Ticket ticket, Time) {
+  if (root_left_) {
+    effects_->finish(ticket, cancelled(seat_.names[kRoot] +
+                                       " has been shut down: no operation can be agreed any more"));
+    return;
+  }
+  Pending& pending = pending_[request.name];
+  pending = {ticket, &request, false};
+  if (const auto slot = cache_.find(request)) {
+    collected_.cached.push_back(*slot);
+    ++cached_submissions_;
+  } else {
+    collected_.requests.push_back(request);
+  }
+  const auto company = has_company_.find(request.name);
+  if (company != has_company_.end() && company->second && effects_->may_hold(ticket)) {
+    pending.wanted_told = true;
+    collected_.wanted.push_back(request.name);
+  }
+}
+
+// Only what the root may hold back for its batch's sake concerns it.
+void Negotiator::wanted(const std::string& name) {
+  const auto it = pending_.find(name);
+  if (it == pending_.end() || it->second.wanted_told) return;
+  const auto company = has_company_.find(name);
+  if (company == has_company_.end() || !company->second) return;
+  it->second.wanted_told = true;
+  collected_.wanted.push_back(name);
+}
+
+bool Negotiator::flush(Time now) {
+  wire::RequestList list = std::exchange(collected_, {});
+  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return false;
+  send(std::move(list), now);
+  return true;
+}
+
+void Negotiator::send(wire::RequestList list, Time now) {
+  if (broken_) return;
+  list.epoch = seat_.epoch;
+  if (is_root()) {
+    const Status status = root_->on_requests(kRoot, list, now);
+    if (!status.ok()) effects_->give_up(status);
+    return;
+  }
+  if (root_left_) return;
+  for (const wire::RequestList& portion : portions(std::move(list))) {
+    effects_->send_control(kRoot, wire::encode(portion));
+  }
+}
+
+// ---- messages ----
+
+void Negotiator::on_message(Rank from, std::string_view message, Time now) {
+  if (broken_) return;
+  Status status;
+  if (is_root()) {
+    wire::RequestList list;
+    status = wire::decode(message, &list);
+    if (status.ok() && list.epoch == seat_.epoch) status = root_->on_requests(from, list, now);
+    if (status.ok() && list.leaving) {
+      publish(now);
+      wire::ResponseList answer;
+      answer.epoch = seat_.epoch;
+      answer.left = true;
+      effects_->send_control(from, wire::encode(answer));
+    }
+  } else if (from == kRoot) {
+    wire::ResponseList list;
+    status = wire::decode(message, &list);
+    if (status.ok() && list.epoch == seat_.epoch) handle_responses(list);
+  }
+  if (!status.ok()) {
+    effects_->give_up({status.code(), "damaged message from " +
+                                          seat_.names[static_cast<size_t>(from)] + ": " +
+                                          status.message()});
+  }
+}
+
+void Negotiator::on_peer_left(Rank peer, Time) {
+  if (is_root()) {
+    root_->on_leave(peer);
+  } else if (peer == kRoot) {
+    root_has_left();
+  }
+}
+
+bool Negotiator::on_time(Time now) {
+  if (!is_root() || broken_) return false;
+  const bool stalled = check_stalls(now);
+  return publish(now) || stalled;
+}
+
+std::optional<Time> Negotiator::next_deadline() const {
+  if (!is_root() || broken_) return std::nullopt;
+  return root_->next_deadline();
+}
+
+// The root: what was decided goes to all ranks, itself included.
+bool Negotiator::publish(Time now) {
+  if (broken_) return false;
+  auto list = root_->take_responses(now);
+  if (!list) return false;
+  tell_everyone(std::move(*list));
+  return true;
+}
+
+void Negotiator::tell_everyone(wire::ResponseList list) {
+  for (const wire::ResponseList& portion : portions(std::move(list))) {
+    const std::string message = wire::encode(portion);
+    for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
+    handle_responses(portion);
+  }
+}
+
+void Negotiator::handle_responses(const wire::ResponseList& list) {
+  for (const wire::Response& response : list.responses) {
+    handle_response(response);
+    if (broken_) return;
+  }
+  for (const wire::Stall& stall : list.stalls) handle_stall(stall);
+  if (list.left) root_has_left();
+}
+
+void Negotiator::handle_response(const wire::Response& response) {
+  std::vector<Pending> members;
+  // The members taken so far wait again, so that they end with the verdict too.
+  const auto give_up = [&](const std::string& why) {
+    for (const Pending& member : members) pending_[member.request->name] = member;
+    effects_->give_up(internal_error(why));
+  };
+  for (const wire::ResponseEntry& entry : response.entries) {
+    std::string name = entry.name;
+    if (name.empty()) {
+      const RequestPtr known =
+          cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
+      if (known == nullptr) return give_up("the root named a tensor that this rank does not know");
+      name = known->name;
+    }
+    const auto it = pending_.find(name);
+    if (it == pending_.end()) {
+      if (!response.error.empty()) continue;  // this rank did not wait for it
+      return give_up("the root answered " + title_of(name) +
+                     ", which this rank has not submitted");
+    }
+    if (entry.cache_slot >= 0 && response.error.empty()) {
+      const auto slot = static_cast<uint32_t>(entry.cache_slot);
+      if (cache_.get(slot) == nullptr) {
+        cache_.put(slot, std::make_shared<const wire::Request>(*it->second.request));
+      }
+    }
+    // With its name: the root has just met it and may put it into a batch next time.
+    if (entry.cache_slot >= 0)
+      has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
+    members.push_back(it->second);
+    pending_.erase(it);
+  }
+  if (members.empty()) return;
+  if (!response.error.empty()) {
+    if (response.error_code == Code::kCancelled) effects_->blame(response.error);
+    for (const Pending& member : members)
+      effects_->finish(member.ticket, {response.error_code, response.error});
+    return;
+  }
+  std::vector<Ticket> tickets;
+  for (const Pending& member : members) tickets.push_back(member.ticket);
+  effects_->launch(response, tickets);
+}
+
+void Negotiator::handle_stall(const wire::Stall& stall) {
+  const auto it = pending_.find(stall.name);
+  if (it == pending_.end()) return;
+  std::string missing;
+  for (const Rank rank : stall.missing) {
+    if (rank < 0 || rank >= seat_.size) continue;
+    missing += (missing.empty() ? "" : ", ") + seat_.names[static_cast<size_t>(rank)];
+  }
+  effects_->note(it->second.ticket, "not yet submitted by " + missing);
+}
+
+bool Negotiator::check_stalls(Time now) {
+  const auto reports = root_->check_stalls(now);
+  if (reports.empty()) return false;
+  wire::ResponseList list;
+  list.epoch = seat_.epoch;
+  for (const auto& report : reports) {
+    if (!report.warning.empty()) effects_->warn(report.warning);
+    list.stalls.push_back(report.stall);
+  }
+  tell_everyone(std::move(list));
+  return true;
+}
+
+// ---- the end ----
+
+void Negotiator::leave(Time now) {
+  if (leaving_) return;
+  leaving_ = true;
+  flush(now);
+  if (broken_) return;
+  if (is_root()) {
+    root_->on_leave(kRoot);
+    publish(now);
+    wire::ResponseList farewell;
+    farewell.epoch = seat_.epoch;
+    farewell.left = true;
+    const std::string message = wire::encode(farewell);
+    for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
+    root_left_ = true;
+  } else if (!root_left_) {
+    wire::RequestList list;
+    list.leaving = true;
+    send(std::move(list), now);
+  }
+}
+
+void Negotiator::root_has_left() {
+  if (root_left_) return;
+  root_left_ = true;
+  if (leaving_) return;  // the answer to this rank's own leaving
+  const Status status = cancelled(seat_.names[kRoot] +
+                                  " has been shut down: the operation cannot be agreed any more");
+  if (!pending_.empty()) effects_->blame(status.message());
+  drop(status);
+}
+
+void Negotiator::drop(const Status& status) {
+  for (const auto& [name, pending] : std::exchange(pending_, {}))
+    effects_->finish(pending.ticket, status);
+  collected_ = {};
+}
+
+void Negotiator::break_down(const Status& verdict) {
+  broken_ = true;
+  drop(verdict);
+}
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,135 @@
+// Negotiator: a rank's side of the agreement, and on the root rank the root's too. Says what runs and
+// in which order; moves no tensor.
+//
+//   submit, wanted ---> +------------+ ---> Effects::send_control   (RequestList, ResponseList)
+//   on_message     ---> | Negotiator | ---> Effects::launch         one agreed batch, in order
+//   on_peer_left   ---> |  (+ Root)  | ---> Effects::finish         a ticket that ends without a batch
+//   on_time, leave ---> +------------+ ---> Effects::give_up        the job cannot go on
+//
+// Every ticket that submit() takes comes back exactly once: in launch() or in finish().
+//
+// Pure: no transport, no memory of tensors, no threads; time comes from outside. So the same code
+// runs in the coordinator and in a simulated network.
+// Threads: one at a time. Failure: give_up() is called with the reason; the owner answers with
+// drop(). Ownership: borrows the effects.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/negotiation/response_cache.h"
+#include "runtime/negotiation/root.h"
+#include "runtime/plan/plan_lane.h"
+
+namespace rueda::negotiation {
+
+using runtime::Ticket;
+
+// What the agreement does to the world. Called from within the Negotiator's inputs; may call only
+// drop() back, from give_up().
+class Effects {
+ public:
+  virtual ~Effects() = default;
+  // Messages to one rank arrive in order.
+  virtual void send_control(Rank to, const std::string& message) = 0;
+  // Run this batch after those launched before; tickets[i] belongs to batch.entries[i].
+  virtual void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) = 0;
+  // The ticket ends without having run.
+  virtual void finish(Ticket ticket, const Status& status) = 0;
+  // What this ticket waits for, as a text for people.
+  virtual void note(Ticket ticket, const std::string& text) = 0;
+  // The tensor may be held back for others. True: a thread is blocked on it already. Otherwise the
+  // owner calls wanted() as soon as one is. In both cases flush() comes after everything that this
+  // thread submitted before, or the batch looks as if it would never be complete.
+  virtual bool may_hold(Ticket ticket) = 0;
+  // Something ends because of another rank; before any ticket hears of it.
+  virtual void blame(const std::string& text) = 0;
+  // For the log of the root rank.
+  virtual void warn(const std::string& text) = 0;
+  // The agreement is damaged beyond repair: end everything, call drop().
+  virtual void give_up(const Status& verdict) = 0;
+};
+
+// Who takes part.
+struct Seat {
+  Rank rank = 0;
+  Rank size = 1;
+  uint64_t epoch = 0;
+  std::vector<std::string> names;  // "rank 3 (host)", by rank
+};
+
+class Negotiator {
+ public:
+  static constexpr Rank kRoot = 0;
+
+  Negotiator(const Config& config, Seat seat, Effects* effects);
+
+  // request: borrowed until the ticket comes back. A name is submitted once at a time. What is
+  // submitted goes out with flush().
+  void submit(const wire::Request& request, Ticket ticket, Time now);
+  // A thread is blocked on the tensor of this name. Idempotent; unknown names are ignored.
+  void wanted(const std::string& name);
+  // Tells the root what was collected. True if there was anything.
+  bool flush(Time now);
+
+  void on_message(Rank from, std::string_view message, Time now);
+  // The peer has said goodbye.
+  void on_peer_left(Rank peer, Time now);
+  // Decides and tells what has become due. True if there was anything. Call after the other inputs.
+  bool on_time(Time now);
+  // When on_time() may have something to do without a new input.
+  std::optional<Time> next_deadline() const;
+
+  // This rank submits no more; on the root rank nothing is agreed on any more.
+  void leave(Time now);
+  // No operation can be agreed on any more: the root has left, or has answered this rank's leaving.
+  bool root_left() const { return root_left_; }
+  // Ends every ticket with this status. After give_up() or a lost peer nothing moves any more.
+  void drop(const Status& status);
+  void break_down(const Status& verdict);
+  bool idle() const { return pending_.empty(); }
+
+  // Submissions that went as a number.
+  int64_t cached_submissions() const { return cached_submissions_; }
+
+ private:
+  struct Pending {
+    Ticket ticket = nullptr;
+    const wire::Request* request = nullptr;
+    bool wanted_told = false;  // the root knows that a thread waits
+  };
+
+  bool is_root() const { return root_ != nullptr; }
+  void send(wire::RequestList list, Time now);
+  bool publish(Time now);
+  bool check_stalls(Time now);
+  void tell_everyone(wire::ResponseList list);
+  void handle_responses(const wire::ResponseList& list);
+  void handle_response(const wire::Response& response);
+  void handle_stall(const wire::Stall& stall);
+  void root_has_left();
+
+  Seat seat_;
+  Effects* effects_;
+  ResponseCache cache_;
+  std::unique_ptr<Root> root_;  // on the root rank only
+
+  bool root_left_ = false;
+  bool leaving_ = false;
+  bool broken_ = false;
+  wire::RequestList collected_;
+  int64_t cached_submissions_ = 0;
+
+  // Submitted, not yet answered, by wire name.
+  std::unordered_map<std::string, Pending> pending_;
+  // By name, once cached: may the root hold it back for the rest of its batch?
+  std::unordered_map<std::string, bool> has_company_;
+};
+
+}  // namespace rueda::negotiation
