@@ -12,16 +12,10 @@
 
 #include "collectives/communicator/communicator.h"
 #include "proto/messages.h"
-#include "runtime/submission_queue.h"
+#include "runtime/submission.h"
 #include "runtime/timeline.h"
 
 namespace rueda::runtime {
-
-// A submission that waits for its response.
-struct Pending {
-  Submission submission;
-  std::chrono::steady_clock::time_point since;
-};
 
 class BatchRunner {
  public:

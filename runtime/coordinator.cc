@@ -10,8 +10,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kStepsBetweenPolls = 64;
-
 }  // namespace
 
 Coordinator::Coordinator(const Config& config, bootstrap::World* world,
@@ -43,23 +41,6 @@ void Coordinator::request_shutdown() {
   queue_->wake();
 }
 
-void Coordinator::run() {
-  for (uint64_t busy = 1; !ended(); ++busy) {
-    if (step()) {
-      // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now
-      // and then.
-      if (busy % kStepsBetweenPolls == 0) world_->transport->park(std::chrono::nanoseconds(0));
-      continue;
-    }
-    world_->doorbell->arm();
-    if (step()) {
-      world_->doorbell->disarm();
-      continue;
-    }
-    world_->transport->park(nap());
-  }
-}
-
 bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
   bool moved = take_submissions();
@@ -71,11 +52,19 @@ bool Coordinator::step() {
     if (!runner_.failure().ok()) break_down(runner_.failure());
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
-  if (moved) count();
+  quiet_ = !moved;
   return moved;
 }
 
-// How long there is nothing to do unless somebody rings.
+bool Coordinator::advance() { return step(); }
+
+bool Coordinator::needs_thread(Time wakes_at) const {
+  if (ended() || !quiet_ || shutdown_requested_.load(std::memory_order_relaxed) || waits_for_lanes())
+    return true;
+  const std::optional<Time> deadline = negotiator_.next_deadline();
+  return deadline && *deadline < wakes_at;
+}
+
 std::chrono::nanoseconds Coordinator::nap() const {
   std::optional<Time> deadline = negotiator_.next_deadline();
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
@@ -98,6 +87,7 @@ bool Coordinator::take_submissions() {
   bool moved = false;
   do {
     blocked_already_ = false;
+    moved |= take_prepared();
     for (Submission& submission : queue_->drain()) {
       moved = true;
       take(std::move(submission));
@@ -106,6 +96,19 @@ bool Coordinator::take_submissions() {
   for (const std::string& name : blocked) negotiator_.wanted(name);
   return negotiator_.flush(Clock::now()) || moved;
 }
+
+bool Coordinator::take_prepared() {
+  Prepared* next = queue_->take();
+  if (next == nullptr) return false;
+  while (next != nullptr) {
+    Prepared* const prepared = next;
+    next = prepared->next();
+    take(prepared);
+  }
+  return true;
+}
+
+void Coordinator::take(Prepared* prepared) { take(prepared->as_submission()); }
 
 void Coordinator::take(Submission submission) {
   const CollectiveKind kind = submission.request.kind;

@@ -5,14 +5,15 @@
 //                                      v      |  control messages
 //                                     transport
 //
-// step() never blocks; run() calls it until there is nothing to do and then sleeps in the transport
-// until a submission, a peer or a deadline wakes it. No cycle, no polling.
+// step() never blocks; the Driver calls it from one thread at a time, until there is nothing to do.
+// No cycle, no polling.
 //
 // States:   running -> leaving (shutdown was asked: waits for the root's answer, ends what has
 // begun) -> ended
 //           running -> broken  (a peer was lost or an operation failed: everything pending got the
 //           verdict) -> ended
-// Threads:  one runs it. Ownership: borrows the world; shares the queue with the user's threads.
+// Threads:  who has the baton. Ownership: borrows the world; shares the queue with the user's
+// threads.
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,7 @@
 #include "runtime/bootstrap/world.h"
 #include "runtime/negotiation/negotiator.h"
 #include "runtime/point_to_point.h"
+#include "runtime/prepared.h"
 #include "runtime/submission_queue.h"
 #include "runtime/timeline.h"
 
@@ -44,6 +46,12 @@ struct Counters {
   std::atomic<int64_t> bytes_reduced{0};
   std::atomic<int64_t> shm_bytes{0};
   std::atomic<int64_t> tcp_bytes{0};
+  std::atomic<int64_t> bytes_in_place{0};
+  std::atomic<int64_t> bytes_pulled{0};
+  std::atomic<int64_t> planned_batches{0};  // ran without a message
+  std::atomic<int64_t> plans{0};            // frozen
+  std::atomic<int64_t> revocations{0};      // plans given up
+  std::atomic<int64_t> wakeups{0};          // of the background thread
 };
 
 class Coordinator : private negotiation::Effects {
@@ -55,10 +63,24 @@ class Coordinator : private negotiation::Effects {
               Timeline timeline, Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
-  // Until ended. On return no work is pending and no caller memory will be touched.
-  void run();
-  // One round without blocking. True if anything moved. (run() and tests.)
+  // One round without blocking. True if anything moved. Once ended no work is pending and no caller
+  // memory will be touched.
   bool step();
+  // The part of a round that a small planned collective needs, and now and then a whole one.
+  bool advance();
+  // Claimed operations: one, or those in the queue.
+  void take(Prepared* prepared);
+  bool take_prepared();
+  // Something is under way whose news peers tell by the lane's bell.
+  bool waits_for_lanes() const { return communicator_.waits_for_lanes(); }
+  // The last round moved nothing. Until then the next one may have something to send.
+  bool quiet() const { return quiet_; }
+  // Nobody who leaves may forget this: something is to be done before the background thread, which
+  // sleeps until wakes_at, would do it.
+  bool needs_thread(std::chrono::steady_clock::time_point wakes_at) const;
+  // How long there is nothing to do unless somebody rings; negative: for ever.
+  std::chrono::nanoseconds nap() const;
+  void count();
   bool ended() const { return state_ == State::kEnded; }
   // From any thread: leave the job in order.
   void request_shutdown();
@@ -85,8 +107,6 @@ class Coordinator : private negotiation::Effects {
   void break_down(const Status& verdict);
   bool leave();
   void end();
-  std::chrono::nanoseconds nap() const;
-  void count();
 
   Config config_;
   bootstrap::World* world_;
@@ -105,6 +125,7 @@ class Coordinator : private negotiation::Effects {
   bool blocked_already_ = false;
 
   State state_ = State::kRunning;
+  bool quiet_ = true;
   Status verdict_;
   bool goodbye_said_ = false;
   Time leave_deadline_{};

@@ -25,7 +25,7 @@ std::string with_title(const Work& work, const Status& status) {
 }  // namespace
 
 void Coordinator::finish(Submission& submission, const Status& status) {
-  queue_->release(submission.request.name);
+  queue_->release(&submission);
   if (status.ok()) {
     submission.work->complete({});
   } else {

@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "proto/limits.h"
 #include "proto/utf8.h"
 #include "runtime/negotiation/agreement.h"
@@ -79,16 +75,12 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, 
     : config_(config),
       world_(std::move(world)),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
+      driver_(std::make_shared<Driver>(queue_, transport::WaitPolicy::measure(world_->local_size),
+                                       world_->shares_memory())),
       coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_,
-                   std::move(blame)),
-      thread_([this] {
-#if defined(__x86_64__)
-        // The arithmetic of reductions must not depend on what the creating thread did to its
-        // modes.
-        _mm_setcsr(0x1f80);
-#endif
-        coordinator_.run();
-      }) {
+                   std::move(blame)) {
+  driver_->attach(&coordinator_, world_.get());
+  thread_ = std::thread([driver = driver_] { driver->loop(); });
 }
 
 Runtime::~Runtime() { shutdown(); }
@@ -105,7 +97,7 @@ std::string Runtime::number(CollectiveKind kind) {
   return "noname." + std::to_string(n);
 }
 
-Result<Submission> Runtime::prepare(Operation operation) {
+Result<Submission> Runtime::check(Operation operation, bool with_memory) {
   const CollectiveKind kind = operation.kind;
   const bool point_to_point = kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
   if (operation.name.empty()) {
@@ -131,7 +123,7 @@ Result<Submission> Runtime::prepare(Operation operation) {
   }
   RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
   if (kind == CollectiveKind::kBarrier) operation.shape = {};
-  const bool has_elements = kind != CollectiveKind::kBarrier && element_count(operation.shape) > 0;
+  const bool has_elements = with_memory && kind != CollectiveKind::kBarrier && element_count(operation.shape) > 0;
   if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
     return invalid_argument(title + ": no input");
   }
@@ -174,10 +166,7 @@ Result<Submission> Runtime::prepare(Operation operation) {
   submission.out = operation.output;
   submission.peer = operation.peer;
   submission.tag = operation.tag;
-  const std::weak_ptr<SubmissionQueue> queue = queue_;
-  submission.work = std::make_shared<Work>(title, [queue] {
-    if (const auto alive = queue.lock()) alive->wake();
-  });
+  submission.work = std::make_shared<Work>(title, driver_);
   return submission;
 }
 
@@ -186,7 +175,7 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   std::vector<Submission> submissions;
   std::vector<std::shared_ptr<Work>> works;
   for (Operation& operation : operations) {
-    RUEDA_ASSIGN_OR_RETURN(Submission submission, prepare(std::move(operation)));
+    RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true));
     works.push_back(submission.work);
     submissions.push_back(std::move(submission));
   }
@@ -205,7 +194,42 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   return works;
 }
 
-int64_t Runtime::counter(std::string_view name) const {
+Result<std::shared_ptr<Prepared>> Runtime::prepare(Operation operation) {
+  const CollectiveKind kind = operation.kind;
+  if (kind != CollectiveKind::kAllreduce && kind != CollectiveKind::kBroadcast &&
+      kind != CollectiveKind::kReducescatter) {
+    return Status(Code::kUnimplemented,
+                  std::string(name_of(kind)) +
+                      " cannot be prepared: its sizes may differ each time; submit it");
+  }
+  if (operation.name.empty()) return invalid_argument("a prepared operation needs a name");
+  RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), false));
+  RUEDA_RETURN_IF_ERROR(queue_->closed());
+  submission.name = queue_->hold(submission.request.name);
+  return std::make_shared<Prepared>(std::move(submission), driver_);
+}
+
+Status Runtime::run(Operation operation) {
+  RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true));
+  const std::shared_ptr<Work> work = submission.work;
+  std::vector<Submission> submissions;
+  submissions.push_back(std::move(submission));
+  // This thread takes it to the coordinator itself, where it can.
+  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions), !world_->shares_memory()));
+  driver_->help(work.get());
+  if (!work->done()) queue_->ring();
+  while (true) {
+    const Status status = work->sleep();
+    // A signal does not end an operation whose memory is the caller's.
+    if (status.code() != Code::kAborted || work->done()) return status;
+  }
+}
+
+int64_t Runtime::counter(std::string_view name) {
+  driver_->with_baton([](Coordinator* coordinator) {
+    if (coordinator != nullptr) coordinator->count();
+  });
+  counters_.wakeups.store(driver_->wakeups(), std::memory_order_relaxed);
   const std::pair<std::string_view, const std::atomic<int64_t>*> table[] = {
       {"batches", &counters_.batches},
       {"tensors", &counters_.tensors},
@@ -214,7 +238,13 @@ int64_t Runtime::counter(std::string_view name) const {
       {"control_messages", &counters_.control_messages},
       {"bytes_reduced", &counters_.bytes_reduced},
       {"shm_bytes", &counters_.shm_bytes},
-      {"tcp_bytes", &counters_.tcp_bytes}};
+      {"tcp_bytes", &counters_.tcp_bytes},
+      {"bytes_in_place", &counters_.bytes_in_place},
+      {"bytes_pulled", &counters_.bytes_pulled},
+      {"planned_batches", &counters_.planned_batches},
+      {"plans", &counters_.plans},
+      {"revocations", &counters_.revocations},
+      {"wakeups", &counters_.wakeups}};
   for (const auto& [known, counter] : table) {
     if (known == name) return counter->load(std::memory_order_relaxed);
   }

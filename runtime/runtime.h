@@ -14,6 +14,8 @@
 #include "collectives/base/config.h"
 #include "runtime/bootstrap/world.h"
 #include "runtime/coordinator.h"
+#include "runtime/driver.h"
+#include "runtime/prepared.h"
 
 namespace rueda::runtime {
 
@@ -45,21 +47,27 @@ class Runtime {
   const bootstrap::World& world() const { return *world_; }
   // All or none. group: they become ready together and are reduced as one.
   Result<std::vector<std::shared_ptr<Work>>> submit(std::vector<Operation> operations, bool group);
+  // An operation to be started again and again; its memory comes with each start. Allreduce,
+  // broadcast and reducescatter.
+  Result<std::shared_ptr<Prepared>> prepare(Operation operation);
+  // Submits one operation and waits without limit; its output must be the caller's.
+  Status run(Operation operation);
   // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
   void shutdown();
   // -1 for an unknown name.
-  int64_t counter(std::string_view name) const;
+  int64_t counter(std::string_view name);
 
  private:
   Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
           std::function<void(const std::string&)> blame);
-  Result<Submission> prepare(Operation operation);
+  Result<Submission> check(Operation operation, bool with_memory);
   std::string number(CollectiveKind kind);
 
   Config config_;
   std::unique_ptr<bootstrap::World> world_;
   Counters counters_;
   std::shared_ptr<SubmissionQueue> queue_;
+  std::shared_ptr<Driver> driver_;
   Coordinator coordinator_;
   std::atomic<uint64_t> unnamed_[8] = {};  // by kind
   std::thread thread_;

@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "runtime/prepared.h"
+
 namespace rueda::runtime {
 namespace {
 
@@ -12,24 +14,24 @@ bool is_named(const Submission& submission) {
 
 }  // namespace
 
-Status SubmissionQueue::submit(std::vector<Submission> submissions) {
+Status SubmissionQueue::submit(std::vector<Submission> submissions, bool ring) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return *closed_;
   for (size_t i = 0; i < submissions.size(); ++i) {
-    if (!is_named(submissions[i]) || in_flight_.insert(submissions[i].request.name).second)
-      continue;
+    if (!is_named(submissions[i])) continue;
+    NamePtr& name = names_[submissions[i].request.name];
+    if (name == nullptr) name = std::make_shared<Name>();
+    submissions[i].name = name;
+    if (!name->in_flight.exchange(true, std::memory_order_acq_rel)) continue;
     for (size_t j = 0; j < i; ++j) {
-      if (is_named(submissions[j])) in_flight_.erase(submissions[j].request.name);
+      if (is_named(submissions[j])) submissions[j].name->in_flight = false;
     }
-    return {Code::kAlreadyExists,
-            submissions[i].work->title() +
-                ": submitted with the same name as another tensor that is still in flight on this "
-                "rank; wait for it first, or give each its own name"};
+    return already_in_flight(*submissions[i].work);
   }
   incoming_.insert(incoming_.end(), std::make_move_iterator(submissions.begin()),
                    std::make_move_iterator(submissions.end()));
-  filled_.store(true, std::memory_order_release);
-  ringer_.ring();
+  filled_.store(true, std::memory_order_seq_cst);
+  if (ring && attached_) ringer_.ring();
   return {};
 }
 
@@ -42,18 +44,61 @@ std::vector<Submission> SubmissionQueue::drain() {
   return result;
 }
 
-void SubmissionQueue::release(const std::string& name) {
+void SubmissionQueue::push(Prepared* prepared) {
+  Prepared* head = prepared_.load(std::memory_order_relaxed);
+  do {
+    prepared->next_ = head;
+  } while (!prepared_.compare_exchange_weak(head, prepared, std::memory_order_seq_cst,
+                                            std::memory_order_relaxed));
+}
+
+Prepared* SubmissionQueue::take() {
+  if (prepared_.load(std::memory_order_relaxed) == nullptr) return nullptr;
+  Prepared* last = prepared_.exchange(nullptr, std::memory_order_acquire);
+  Prepared* first = nullptr;
+  while (last != nullptr) {
+    Prepared* const before = last->next_;
+    last->next_ = first;
+    first = last;
+    last = before;
+  }
+  return first;
+}
+
+NamePtr SubmissionQueue::hold(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  in_flight_.erase(name);
+  NamePtr& entry = names_[name];
+  if (entry == nullptr) entry = std::make_shared<Name>();
+  return entry;
+}
+
+void SubmissionQueue::release(Submission* submission) {
+  if (submission->name == nullptr) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  submission->name->in_flight.store(false, std::memory_order_release);
+  submission->name.reset();
+  // Only prepared operations keep a name that is not in flight.
+  const auto entry = names_.find(submission->request.name);
+  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
 }
 
 void SubmissionQueue::close(const Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_) closed_ = status;
+  is_closed_.store(true, std::memory_order_release);
+}
+
+Status SubmissionQueue::closed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return closed_ ? *closed_ : Status();
 }
 
 void SubmissionQueue::wake() {
   woken_.store(true, std::memory_order_release);
+  ring();
+}
+
+void SubmissionQueue::ring() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (attached_) ringer_.ring();
 }

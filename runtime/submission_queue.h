@@ -1,7 +1,8 @@
 // SubmissionQueue: the door between the user's threads and the coordinator.
 //
-// Threads: submit, close from any; drain and release from the coordinator. The lock is held for
-// moves of vectors only.
+// Single operations come through a lock that is held for moves of vectors only; prepared ones through
+// a list without lock (a stack that its taker turns around).
+// Threads: submit, push, close from any; drain, take and release from who has the baton.
 #pragma once
 
 #include <atomic>
@@ -9,53 +10,64 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "collectives/base/status.h"
 #include "collectives/transport/doorbell.h"
-#include "proto/messages.h"
-#include "runtime/work.h"
+#include "runtime/submission.h"
 
 namespace rueda::runtime {
-
-// One operation with its memory, checked and ready to be agreed on.
-struct Submission {
-  wire::Request request;  // what the ranks must agree on; name is "<kind>.<name>"
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;  // null: the work owns the result
-  Rank peer = 0;             // send, recv
-  uint32_t tag = 0;
-  std::shared_ptr<Work> work;
-};
 
 class SubmissionQueue {
  public:
   explicit SubmissionQueue(transport::Ringer ringer) : ringer_(ringer) {}
 
   // All or none. kAlreadyExists: a name is in flight on this rank. After close(): its status.
-  Status submit(std::vector<Submission> submissions);
+  // ring: wakes the coordinator; else the caller does.
+  Status submit(std::vector<Submission> submissions, bool ring = true);
   // What was submitted since the last call. Cheap when there is nothing.
   std::vector<Submission> drain();
   // True once after each wake().
-  bool take_wake() { return woken_.exchange(false, std::memory_order_acq_rel); }
+  bool take_wake() {
+    return woken_.load(std::memory_order_relaxed) &&
+           woken_.exchange(false, std::memory_order_acq_rel);
+  }
+
+  // A claimed operation. Allocates nothing; wakes nobody.
+  void push(Prepared* prepared);
+  // Those pushed since the last call, first come first, linked by next(). Null when there are none.
+  Prepared* take();
+  bool empty() const {
+    return prepared_.load(std::memory_order_seq_cst) == nullptr &&
+           !filled_.load(std::memory_order_seq_cst);
+  }
+
+  // The name's entry, kept as long as somebody holds it.
+  NamePtr hold(const std::string& name);
   // The name may be used again. Call before the work completes.
-  void release(const std::string& name);
+  void release(Submission* submission);
   // From now on every submit fails with this; what is queued can still be drained.
   void close(const Status& status);
-  // Wakes the coordinator.
+  // Ok, or what close() said.
+  Status closed() const;
+  bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
+  // Wakes the coordinator; take_wake() tells it why.
   void wake();
+  void ring();
   // The doorbell is about to go; no wake after this.
   void detach();
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   transport::Ringer ringer_;
   bool attached_ = true;
   std::atomic<bool> woken_{false};
   std::atomic<bool> filled_{false};
+  std::atomic<bool> is_closed_{false};
+  std::atomic<Prepared*> prepared_{nullptr};
   std::vector<Submission> incoming_;
-  std::unordered_set<std::string> in_flight_;
+  std::unordered_map<std::string, NamePtr> names_;
   std::optional<Status> closed_;
 };
 

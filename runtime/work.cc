@@ -20,13 +20,24 @@ long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const tim
 
 }  // namespace
 
+void Work::want() {
+  wanted_.store(true, std::memory_order_seq_cst);
+  if (holdable_.load(std::memory_order_seq_cst) && helper_) helper_->wake();
+}
+
 Status Work::wait(std::chrono::nanoseconds timeout) {
-  if (!done()) {
-    wanted_.store(true, std::memory_order_seq_cst);
-    if (holdable_.load(std::memory_order_seq_cst) && wake_) wake_();
-  }
+  if (done()) return status_;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
+  if (helper_ && timeout.count() != 0) helper_->help(this);
+  return sleep_until(deadline, timeout);
+}
+
+Status Work::sleep() { return sleep_until({}, std::chrono::nanoseconds(-1)); }
+
+Status Work::sleep_until(std::optional<std::chrono::steady_clock::time_point> deadline,
+                         std::chrono::nanoseconds timeout) {
+  if (!done()) want();
   while (!done()) {
     uint32_t expected = kPending;
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
@@ -66,9 +77,20 @@ std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype,
   return memory;
 }
 
+void Work::restart() {
+  status_ = {};
+  wanted_.store(false, std::memory_order_relaxed);
+  holdable_.store(false, std::memory_order_relaxed);
+  state_.store(kPending, std::memory_order_release);
+}
+
 void Work::complete(Status status) {
   if (done()) return;
   status_ = std::move(status);
+  complete();
+}
+
+void Work::complete() {
   if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited)
     futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
 }

@@ -1,6 +1,6 @@
 // Work: one submitted operation, from submission to its end.
 //
-// Ends exactly once. From then on the user's memory is not touched.
+// Ends exactly once per start. From then on the user's memory is not touched.
 // Ownership: shared by the caller (a handle) and the coordinator; results of unknown size
 // (allgather, alltoall) belong to
 //            it. Threads: any may wait and poll; the coordinator completes.
@@ -8,9 +8,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,18 +19,32 @@
 
 namespace rueda::runtime {
 
+class Work;
+
+// Who makes works end, as a blocked thread sees it.
+class Helper {
+ public:
+  virtual ~Helper() = default;
+  // A thread waits for a work that may be held back.
+  virtual void wake() = 0;
+  // The calling thread is blocked on the work: it may do the coordinator's work itself for a while.
+  // Returns when the work has ended or sleeping is better.
+  virtual void help(Work* work) = 0;
+};
+
 class Work {
  public:
-  // title: "allreduce 'fc1.weight'". wake: tells the coordinator that somebody waits (may be
-  // empty).
-  Work(std::string title, std::function<void()> wake)
-      : title_(std::move(title)), wake_(std::move(wake)) {}
+  // title: "allreduce 'fc1.weight'". helper may be null: the waiting thread just sleeps.
+  explicit Work(std::string title, std::shared_ptr<Helper> helper = nullptr)
+      : title_(std::move(title)), helper_(std::move(helper)) {}
 
   const std::string& title() const { return title_; }
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Negative timeout: without limit. kDeadlineExceeded: the wait ended, the work goes on. kAborted:
   // a signal interrupted the wait. Otherwise how the work ended.
   Status wait(std::chrono::nanoseconds timeout);
+  // As wait without limit, for who has helped already.
+  Status sleep();
   // Valid once done().
   const Status& status() const { return status_; }
 
@@ -40,22 +54,30 @@ class Work {
   const std::vector<int64_t>& received_rows() const { return received_rows_; }
 
   // ---- the coordinator's side
-  // ------------------------------------------------------------------------------------- Uses the
-  // caller's memory as result, or allocates (64-byte aligned) when `memory` is null.
+  // Begins anew a work that has ended or has never begun. Nobody else may use it meanwhile.
+  void restart();
+  // Uses the caller's memory as result, or allocates (64-byte aligned) when `memory` is null.
   std::byte* set_output(std::byte* memory, Shape shape, DType dtype,
                         std::vector<int64_t> received_rows);
   void complete(Status status);
+  // Ends well; allocates nothing.
+  void complete();
   // What is missing, for the text of a passed deadline.
   void set_note(std::string note);
   // The root may keep this tensor waiting for its batch. True if somebody waits already; later
   // waits wake.
   bool mark_holdable();
   bool wanted() const { return wanted_.load(std::memory_order_seq_cst); }
+  // A thread waits, and the agreement should know if that holds something up.
+  void want();
 
  private:
   enum State : uint32_t { kPending = 0, kAwaited = 1, kDone = 2 };
+  Status sleep_until(std::optional<std::chrono::steady_clock::time_point> deadline,
+                     std::chrono::nanoseconds timeout);
+
   std::string title_;
-  std::function<void()> wake_;
+  std::shared_ptr<Helper> helper_;
   std::atomic<uint32_t> state_{kPending};
   std::atomic<bool> wanted_{false};
   std::atomic<bool> holdable_{false};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -39,6 +40,10 @@ int32_t guarded(rueda_error* error, Function function) {
 }
 
 // An Operation from the C struct, which may be of an older, shorter version.
-Result<runtime::Operation> convert(const rueda_op* op);
+// with_memory: input and output are given with it.
+Result<runtime::Operation> convert(const rueda_op* op, bool with_memory = true);
+
+// Negative: without limit. More than a century is without limit too.
+std::chrono::nanoseconds to_nanoseconds(double seconds);
 
 }  // namespace rueda::c_abi

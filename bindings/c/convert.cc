@@ -4,7 +4,7 @@
 
 namespace rueda::c_abi {
 
-Result<runtime::Operation> convert(const rueda_op* op) {
+Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   if (op == nullptr) return invalid_argument("no operation (NULL)");
   rueda_op c = RUEDA_OP_INIT;
   if (op->struct_size < offsetof(rueda_op, name) || op->struct_size > sizeof(rueda_op)) {
@@ -44,11 +44,17 @@ Result<runtime::Operation> convert(const rueda_op* op) {
   result.peer = c.peer;
   result.tag = c.tag;
   const bool needs_output =
-      result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast;
+      with_memory &&
+      (result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast);
   if (needs_output && result.output == nullptr && element_count(result.shape) > 0) {
     return invalid_argument(std::string(name_of(result.kind)) + ": no output");
   }
   return result;
+}
+
+std::chrono::nanoseconds to_nanoseconds(double seconds) {
+  if (!(seconds >= 0) || seconds > 4e9) return std::chrono::nanoseconds(-1);
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
 }
 
 }  // namespace rueda::c_abi

@@ -48,12 +48,9 @@ int32_t rueda_submit(rueda_context* context, const rueda_op* ops, size_t count, 
 
 int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    RUEDA_ASSIGN_OR_RETURN(auto works, submit(context, op, 1, false));
-    while (true) {
-      const Status status = works.front()->wait(std::chrono::nanoseconds(-1));
-      // A signal does not end an operation whose memory is the caller's.
-      if (status.code() != rueda::Code::kAborted || works.front()->done()) return status;
-    }
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
+    RUEDA_ASSIGN_OR_RETURN(auto operation, rueda::c_abi::convert(op));
+    return context->runtime->run(std::move(operation));
   });
 }
 

@@ -12,12 +12,6 @@ bool ended_well(const rueda_work* work) {
   return work != nullptr && work->work->done() && work->work->status().ok();
 }
 
-// Negative: without limit. More than a century is without limit too.
-std::chrono::nanoseconds to_nanoseconds(double seconds) {
-  if (!(seconds >= 0) || seconds > 4e9) return std::chrono::nanoseconds(-1);
-  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
-}
-
 }  // namespace
 
 extern "C" {
@@ -27,7 +21,7 @@ int32_t rueda_work_poll(rueda_work* work) { return work != nullptr && work->work
 int32_t rueda_work_wait(rueda_work* work, double timeout_seconds, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (work == nullptr) return rueda::invalid_argument("no work (NULL)");
-    return work->work->wait(to_nanoseconds(timeout_seconds));
+    return work->work->wait(rueda::c_abi::to_nanoseconds(timeout_seconds));
   });
 }
 

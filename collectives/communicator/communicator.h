@@ -36,6 +36,8 @@ class Communicator {
   // Moves what does not need a task's attention. True if anything moved.
   virtual bool progress() = 0;
   virtual void abandon() = 0;
+  // Something is under way whose news peers tell by the lane's bell.
+  virtual bool waits_for_lanes() const { return false; }
   // Bytes reduced through shared memory windows.
   virtual uint64_t window_bytes() const = 0;
 };

@@ -247,14 +247,16 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
 
 }  // namespace
 
+bool World::shares_memory() const {
+  return size == 1 || std::all_of(arenas.begin(), arenas.end(),
+                                  [](const auto& arena) { return arena != nullptr; });
+}
+
 communicator::NativeGroup World::everyone() const {
   communicator::NativeGroup group;
   group.transport = transport.get();
   for (Rank member = 0; member < size; ++member) group.members.push_back(member);
-  const bool all_shared =
-      size > 1 &&
-      std::all_of(arenas.begin(), arenas.end(), [](const auto& arena) { return arena != nullptr; });
-  if (all_shared) {
+  if (shares_memory()) {
     group.arenas = arenas;
     group.ringers = ringers;
   }

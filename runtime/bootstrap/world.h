@@ -40,6 +40,8 @@ struct World {
   std::unique_ptr<transport::EventLoop> loop;
   std::unique_ptr<transport::Messenger> transport;
 
+  // Every rank can map every other's memory.
+  bool shares_memory() const;
   // The group of all ranks.
   communicator::NativeGroup everyone() const;
 };

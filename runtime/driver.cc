@@ -1,0 +1,198 @@
+#include "runtime/driver.h"
+
+#include <sched.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "runtime/bootstrap/world.h"
+#include "runtime/coordinator.h"
+#include "runtime/prepared.h"
+
+namespace rueda::runtime {
+namespace {
+
+constexpr int kStepsBetweenPolls = 64;
+constexpr int kLooksBeforeDisarming = 32;
+constexpr int kLastLooks = 4;
+
+// Reductions must not depend on what the calling thread did to its floating-point modes.
+class DefaultRounding {
+ public:
+#if defined(__x86_64__)
+  DefaultRounding() : saved_(_mm_getcsr()) {
+    if (saved_ != kDefault) _mm_setcsr(kDefault);
+  }
+  ~DefaultRounding() {
+    if (saved_ != kDefault) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kDefault = 0x1f80;
+  unsigned saved_;
+#endif
+};
+
+}  // namespace
+
+void Driver::attach(Coordinator* coordinator, bootstrap::World* world) {
+  coordinator_ = coordinator;
+  world_ = world;
+}
+
+// ---- the background thread ----
+
+void Driver::loop() {
+  const DefaultRounding rounding;
+  baton_.lock();
+  int yields = 0;
+  for (int busy = 1; !coordinator_->ended(); ++busy) {
+    if (baton_.contended()) {
+      // A blocked thread goes on from here, and wakes this one if it leaves anything behind.
+      world_->doorbell->arm();
+      sleep();
+      continue;
+    }
+    if (coordinator_->step()) {
+      yields = 0;
+      // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now
+      // and then.
+      if (busy % kStepsBetweenPolls == 0) world_->transport->park(std::chrono::nanoseconds(0));
+      continue;
+    }
+    if (coordinator_->waits_for_lanes() && yields++ < policy_.background_yields) {
+      baton_.unlock();
+      sched_yield();
+      baton_.lock();
+      continue;
+    }
+    world_->doorbell->arm();
+    if (coordinator_->waits_for_lanes()) world_->doorbell->arm_lane();
+    if (coordinator_->step()) {
+      world_->doorbell->disarm();
+      continue;
+    }
+    sleep();
+    yields = 0;
+  }
+  end();
+}
+
+// With the baton and an armed doorbell; has the baton again when it returns.
+void Driver::sleep() {
+  const std::chrono::nanoseconds nap = coordinator_->nap();
+  wakes_at_ = nap.count() < 0 ? Time::max() : std::chrono::steady_clock::now() + nap;
+  baton_.unlock();
+  // Who queued something while this thread had the baton relies on it to look again.
+  if (queue_->empty()) world_->transport->sleep(nap);
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  baton_.lock();
+  wakes_at_ = Time::min();  // awake
+  disarmed_ = false;
+  world_->transport->wake_up();
+}
+
+void Driver::end() {
+  coordinator_ = nullptr;
+  refuse_all();
+  baton_.unlock();
+  if (!queue_->empty() && baton_.try_lock()) {
+    refuse_all();
+    baton_.unlock();
+  }
+}
+
+// After the end: nobody else takes what is still queued.
+void Driver::refuse_all() {
+  const Status closed = queue_->closed();
+  for (Prepared* next = queue_->take(); next != nullptr;) {
+    Prepared* const prepared = next;
+    next = prepared->next();
+    Submission submission = prepared->as_submission();
+    queue_->release(&submission);
+    submission.work->complete({closed.code(), submission.work->title() + ": " + closed.message()});
+  }
+}
+
+// ---- users' threads ----
+
+void Driver::start(Prepared* prepared) {
+  queue_->push(prepared);
+  // Sequentially consistent on both sides: either this sees the baton free, or its holder sees the
+  // operation when it leaves.
+  if (!baton_.try_lock()) return;
+  if (coordinator_ != nullptr) coordinator_->take_prepared();
+  leave();
+}
+
+bool Driver::take_baton() {
+  if (baton_.try_lock()) return true;
+  // One may wait for the baton; others sleep until their work has ended.
+  if (waiter_.exchange(true, std::memory_order_acquire)) return false;
+  baton_.lock();
+  waiter_.store(false, std::memory_order_release);
+  return true;
+}
+
+void Driver::run(Prepared* prepared, Work* work) {
+  if (!helps_) return start(prepared);
+  if (baton_.try_lock()) {
+    if (coordinator_ != nullptr) {
+      const DefaultRounding rounding;
+      coordinator_->take(prepared);
+      drive(work);
+    } else {
+      queue_->push(prepared);
+    }
+    return leave();
+  }
+  start(prepared);
+  help(work);
+}
+
+void Driver::help(Work* work) {
+  if (!helps_ || !take_baton()) return;
+  const DefaultRounding rounding;
+  drive(work);
+  leave();
+}
+
+// With the baton: until the work has ended, somebody else needs the baton, or it takes too long.
+void Driver::drive(Work* work) {
+  if (coordinator_ == nullptr) return;
+  transport::Waiting waiting(policy_);
+  int looks = 0;
+  while (!work->done() && !coordinator_->ended()) {
+    const bool moved = coordinator_->advance();
+    if (moved) waiting.restart();
+    if (work->done()) return;
+    if (++looks == kLooksBeforeDisarming) {
+      // It takes longer: peers need not wake the background thread for what is seen here anyway.
+      work->want();
+      if (!disarmed_) world_->doorbell->disarm();
+      disarmed_ = true;
+    }
+    if (baton_.contended() || (!moved && !waiting.next())) return;
+  }
+}
+
+// Gives the baton up. What is left under way is the background thread's.
+void Driver::leave() {
+  bool ring = false;
+  if (coordinator_ == nullptr) {
+    refuse_all();
+  } else {
+    if (disarmed_) {
+      disarmed_ = false;
+      world_->doorbell->arm();
+      coordinator_->step();  // what came before arming is this thread's to see
+    }
+    for (int look = 0; look < kLastLooks && !coordinator_->quiet(); ++look) coordinator_->step();
+    ring = coordinator_->needs_thread(wakes_at_);
+  }
+  baton_.unlock();
+  if (ring || !queue_->empty()) queue_->ring();
+}
+
+}  // namespace rueda::runtime

@@ -1,0 +1,86 @@
+// Driver: who runs the coordinator. Its background thread, or a user's thread that has to wait
+// anyway and thereby saves the way to another thread and back.
+//
+//   background   sleeps in epoll without the baton; woken by a message, a socket, a deadline or ring()
+//   a waiter     takes the baton, steps until its work has ended or waiting has become too long, and
+//                wakes the background thread if something is left under way
+//   a start      puts the operation into the queue; whoever has the baton takes it, and looks once
+//                more after giving the baton up
+//
+// Whenever the baton is free the background thread sleeps, or is about to, with its doorbell armed,
+// and everything that came before arming has been looked at.
+//
+// Ownership: shared by works, prepared operations and the runtime, which outlives its thread.
+// Threads:   any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "collectives/base/status.h"
+#include "collectives/transport/baton.h"
+#include "collectives/transport/wait_policy.h"
+#include "runtime/submission_queue.h"
+#include "runtime/work.h"
+
+namespace rueda::bootstrap {
+struct World;
+}
+
+namespace rueda::runtime {
+
+class Coordinator;
+
+class Driver final : public Helper {
+ public:
+  // helps: waiters may drive (all ranks on one host: their news is in memory).
+  Driver(std::shared_ptr<SubmissionQueue> queue, transport::WaitPolicy policy, bool helps)
+      : queue_(std::move(queue)), policy_(policy), helps_(helps) {}
+  // Both borrowed until loop() has returned. Before anything else is called.
+  void attach(Coordinator* coordinator, bootstrap::World* world);
+
+  // The background thread: until the coordinator has ended.
+  void loop();
+
+  // Takes a claimed operation.
+  void start(Prepared* prepared);
+  // Takes it and waits; returns when it has ended or sleeping is better.
+  void run(Prepared* prepared, Work* work);
+  void help(Work* work) override;
+  void wake() override { queue_->wake(); }
+
+  // Runs fn(coordinator) with the baton; the coordinator is null after its end.
+  template <typename Function>
+  void with_baton(Function fn) {
+    baton_.lock();
+    fn(coordinator_);
+    leave();
+  }
+
+  int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  bool take_baton();
+  void drive(Work* work);
+  void leave();
+  void sleep();
+  void end();
+  void refuse_all();
+
+  transport::Baton baton_;
+  std::shared_ptr<SubmissionQueue> queue_;
+  const transport::WaitPolicy policy_;
+  const bool helps_;
+  // Guarded by the baton.
+  Coordinator* coordinator_ = nullptr;
+  bootstrap::World* world_ = nullptr;
+  Time wakes_at_ = Time::max();  // when the sleeping background thread wakes by itself
+  bool disarmed_ = false;        // by a waiter, while the background thread sleeps
+
+  std::atomic<bool> waiter_{false};  // a user's thread waits for the baton
+  std::atomic<int64_t> wakeups_{0};
+};
+
+}  // namespace rueda::runtime

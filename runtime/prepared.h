@@ -1,0 +1,55 @@
+// Prepared: an operation that is checked and named once and started again and again.
+//
+// Starting it takes no lock and allocates nothing. From a start to its end the memory given belongs
+// to the runtime.
+// Ownership: shared by the caller's handle and, while it is under way, by the runtime.
+// Threads:   any may start and wait; one start at a time.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "runtime/driver.h"
+#include "runtime/submission.h"
+
+namespace rueda::runtime {
+
+// "allreduce 'x': submitted with the same name as ..."
+Status already_in_flight(const Work& work);
+
+class Prepared : public std::enable_shared_from_this<Prepared> {
+ public:
+  // submission: as for a single operation, with its name, without memory.
+  Prepared(Submission submission, std::shared_ptr<Driver> driver);
+
+  // kAlreadyExists: the last start, or another operation of this name, has not ended.
+  Status start(const std::byte* in, std::byte* out);
+  // How the last start ended; ok if there was none. As Work::wait.
+  Status wait(std::chrono::nanoseconds timeout) { return pending_.submission.work->wait(timeout); }
+  // Start, then wait without limit. The caller's thread does the work itself where it can.
+  Status run(const std::byte* in, std::byte* out);
+  const std::string& title() const { return pending_.submission.work->title(); }
+  bool needs_memory() const { return element_count(pending_.submission.request.shape) > 0; }
+  bool done() const { return pending_.submission.work->done(); }
+
+  // ---- who has the baton
+  Prepared* next() const { return next_; }
+  Pending* pending() { return &pending_; }
+  // As a single operation, for the way through the negotiation. The name stays in flight.
+  Submission as_submission();
+  void complete();  // well; allocates nothing
+
+  static constexpr uint32_t kNoSlot = ~uint32_t{0};
+  uint32_t slot = kNoSlot;  // its number in the response cache, once it has one
+
+ private:
+  friend class SubmissionQueue;
+  Status claim(const std::byte* in, std::byte* out);
+
+  Pending pending_;
+  std::shared_ptr<Driver> driver_;
+  std::shared_ptr<const Prepared> self_;  // while under way
+  Prepared* next_ = nullptr;
+};
+
+}  // namespace rueda::runtime

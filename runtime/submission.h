@@ -1,0 +1,40 @@
+// Submission: one operation with its memory, checked and ready to be agreed on.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "collectives/base/types.h"
+#include "proto/messages.h"
+#include "runtime/work.h"
+
+namespace rueda::runtime {
+
+class Prepared;
+
+// A name on this rank. Shared by the table of names and whoever uses it.
+struct Name {
+  std::atomic<bool> in_flight{false};
+};
+using NamePtr = std::shared_ptr<Name>;
+
+struct Submission {
+  wire::Request request;  // what the ranks must agree on; name is "<kind>.<name>"
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;  // null: the work owns the result
+  Rank peer = 0;             // send, recv
+  uint32_t tag = 0;
+  std::shared_ptr<Work> work;
+  NamePtr name;                         // null: matched otherwise (send, recv)
+  std::shared_ptr<const Prepared> keep; // stays until this ends
+};
+
+// A submission that waits for its response.
+struct Pending {
+  Submission submission;
+  std::chrono::steady_clock::time_point since{};
+  Prepared* prepared = nullptr;  // whose own this is; null: used once
+};
+
+}  // namespace rueda::runtime
