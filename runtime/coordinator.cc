@@ -56,6 +56,7 @@ void Coordinator::run() {
       continue;
     }
     world_->doorbell->arm();
+    world_->doorbell->arm_lane();
     if (step()) {
       world_->doorbell->disarm();
       continue;
