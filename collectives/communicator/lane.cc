@@ -22,7 +22,7 @@ Lane::State::State(LaneGroup g, size_t number)
       window_bytes(group.arenas.front()->layout().chunk_bytes),
       inputs(size),
       views(size),
-      gathered(size * static_cast<size_t>(kInlineBytes)),
+      gathered(size * static_cast<size_t>(kGathered)),
       fused(transport::EntrySlot::kBlockBytes),
       words(2 * kListed) {
   for (size_t rank = 0; rank < size; ++rank) {

@@ -5,6 +5,10 @@
 namespace rueda::communicator {
 namespace {
 
+// Bytes that kernels combine at a time, at most.
+constexpr int64_t kVectors = 256;
+static_assert(kGathered % kVectors == 0);
+
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -74,7 +78,7 @@ bool Lane::State::read_small(Job* job) {
     } else if (bytes <= entry::kLinePayload) {
       views[p.ready] = there->lines[0].payload;
     } else {
-      std::byte* to = gathered.data() + p.ready * static_cast<size_t>(kInlineBytes);
+      std::byte* to = gathered.data() + p.ready * static_cast<size_t>(kGathered);
       entry::read(there, to, bytes);
       views[p.ready] = to;
     }
@@ -86,11 +90,16 @@ void Lane::State::consume(Job* job) {
   const Job::Progress& p = *job->progress;
   switch (job->kind) {
     case CollectiveKind::kAllreduce: {
-      // Several tensors are combined as one, then copied out.
-      std::byte* out = job->parts.size() == 1 ? job->parts[0].out : fused.data();
-      kernels::reduce(job->dtype, job->op, views, out, static_cast<size_t>(p.begins.back()),
+      // Several tensors are combined as one, then copied out. So is what has been gathered from
+      // lines: combining its padding too spares the kernel the slow way of a broken last vector.
+      const bool padded = p.size == Size::kInline && p.payload[0] > entry::kLinePayload;
+      const bool straight = job->parts.size() == 1 && !padded;
+      const int64_t total = p.begins.back() * p.element;
+      const int64_t length = padded ? (total + kVectors - 1) / kVectors * kVectors : total;
+      std::byte* out = straight ? job->parts[0].out : fused.data();
+      kernels::reduce(job->dtype, job->op, views, out, static_cast<size_t>(length / p.element),
                       job->scaling.finish);
-      if (job->parts.size() == 1) break;
+      if (straight) break;
       for (const Part& part : job->parts) {
         copy_bytes(part.out, out, part.count * p.element);
         out += part.count * p.element;

@@ -37,6 +37,7 @@ namespace rueda::communicator {
 inline constexpr int64_t kOneShotBytes = 16 << 10;
 // A payload up to this travels in lines, beside their sequence numbers.
 inline constexpr int64_t kInlineBytes = 18 * entry::kLinePayload;
+inline constexpr int64_t kGathered = 1024;  // the same with padding, contiguous
 // Smaller tensors of a batch always go through windows: a list entry costs more than their copy.
 inline constexpr int64_t kDirectBytes = 4 << 10;
 inline constexpr int64_t kPullBytes = 64 << 10;  // smaller ones are not worth a system call

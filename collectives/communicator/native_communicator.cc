@@ -48,6 +48,7 @@ direct::Group NativeCommunicator::next_call() {
 
 Task NativeCommunicator::run_in_lane(std::shared_ptr<Job> job) {
   Lane& lane = *lanes_[0];
+  job->road = road_;
   lane.prepare(job.get());
   jobs_.push_back(job);
   lane.start(job.get());

@@ -41,6 +41,8 @@ class NativeCommunicator final : public Communicator {
   void abandon() override;
   uint64_t lane_bytes() const override;
 
+  // For large private tensors of calls from here on; the same on all ranks. At first kWindows.
+  void use_road(Road road) { road_ = road; }
   // A lane for its owner to drive, 0 being the one of the collectives above. Null where the members
   // do not share a host.
   Lane* lane(size_t number) { return lanes_[number].get(); }
@@ -53,6 +55,7 @@ class NativeCommunicator final : public Communicator {
   NativeGroup group_;
   Rank rank_ = 0;
   uint64_t calls_ = 0;
+  Road road_ = Road::kWindows;
   std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
   std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };

@@ -174,7 +174,7 @@ TEST_CASE("no road changes a bit of a sum that is not exact", "[lane]") {
       for (const Bytes& input : scaled) pointers.push_back(input.data());
       Bytes wanted(inputs[0].size());
       kernels::reduce(dtype, ReduceOp::kAverage, pointers, wanted.data(), kCount, scaling.finish);
-      for (const int64_t piece : {int64_t{7}, int64_t{1500}, kCount}) {
+      for (const int64_t piece : {int64_t{7}, int64_t{230}, int64_t{1500}, kCount}) {
         for (const Lies lies : kAllLies) {
           for (const Road road : roads()) {
             LaneWorld world(kRanks);
