@@ -108,19 +108,17 @@ Task BatchRunner::make_alltoall(Submission* s, const wire::ResponseEntry& entry)
   const auto me = static_cast<size_t>(communicator_->rank());
   const int64_t row_bytes =
       elements_per_row(s->request.shape) * static_cast<int64_t>(size_of(s->request.dtype));
-  std::vector<int64_t> send;
-  std::vector<int64_t> receive;
+  std::vector<int64_t> bytes;
+  for (const int64_t split : entry.splits) bytes.push_back(split * row_bytes);
   std::vector<int64_t> rows;
   Shape shape = s->request.shape;
   shape[0] = 0;
   for (size_t rank = 0; rank < size; ++rank) {
-    send.push_back(entry.splits[me * size + rank] * row_bytes);
     rows.push_back(entry.splits[rank * size + me]);
-    receive.push_back(rows.back() * row_bytes);
     shape[0] += rows.back();
   }
   std::byte* out = s->work->set_output(nullptr, shape, s->request.dtype, rows);
-  return communicator_->alltoall(s->in, out, std::move(send), std::move(receive));
+  return communicator_->alltoall(s->in, out, std::move(bytes));
 }
 
 bool BatchRunner::advance() {

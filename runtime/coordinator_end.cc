@@ -124,9 +124,9 @@ void Coordinator::count() {
   set(&counters_->cached_tensors, negotiator_.cached_submissions());
   set(&counters_->control_messages,
       static_cast<int64_t>(world_->transport->control_messages_sent()));
-  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.window_bytes()));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.lane_bytes()));
   set(&counters_->shm_bytes,
-      static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.window_bytes()));
+      static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.lane_bytes()));
   set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
 }
 

@@ -30,16 +30,16 @@ class Communicator {
                              DType dtype, ReduceOp op, const Scaling& scaling) = 0;
   virtual Task allgather(std::vector<direct::GatherPart> parts) = 0;
   virtual Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) = 0;
-  virtual Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> send_bytes,
-                        std::vector<int64_t> recv_bytes) = 0;
+  // bytes: ranks x ranks, from row to column; blocks lie end to end in rank order.
+  virtual Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) = 0;
 
   // Moves what does not need a task's attention. True if anything moved.
   virtual bool progress() = 0;
   virtual void abandon() = 0;
   // Something is under way whose news peers tell by the lane's bell.
   virtual bool waits_for_lanes() const { return false; }
-  // Bytes reduced through shared memory windows.
-  virtual uint64_t window_bytes() const = 0;
+  // Bytes of tensors reduced or moved through shared memory.
+  virtual uint64_t lane_bytes() const = 0;
 };
 
 }  // namespace rueda::communicator

@@ -27,6 +27,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "collectives/communicator/parts.h"
 #include "collectives/communicator/scaling.h"
 #include "collectives/transport/arena.h"
@@ -84,11 +85,15 @@ class Lane {
   // Allocates what the job needs later (once, or again after parts or counts changed).
   void prepare(Job* job);
   // Takes a prepared job; it is entered at once if there is room, else by a later progress().
+  // Sleeping peers are woken by the next progress().
   void start(Job* job);
-  // Does what can be done now without waiting. True if anything moved.
+  // Does what can be done now without waiting, about 1 MB at most. True if anything moved. Before a
+  // rank sleeps, it must have given false.
   bool progress();
   // No job is under way.
   bool idle() const;
+  // Why the lane does nothing any more: a peer's entry makes no sense, or its memory cannot be read.
+  const Status& failure() const;
 
   // ---- for the step plan
   // Sequence numbers start afresh; all ranks have finished everything before.
@@ -99,16 +104,17 @@ class Lane {
   // Nothing more becomes visible.
   void stop_entering();
   // Jobs of this generation from this number on do not run; drops them. Nothing of theirs has been
-  // written to a tensor. Those before go on.
+  // written to a tensor. Those before go on. Some rank must not have entered `first`.
   void withdraw(uint64_t first);
 
-  // Drops all jobs: their memory is not touched any more.
+  // Drops all jobs: their memory is not touched any more by this rank. The lane's end.
   void abandon();
 
+  // Of the tensors of jobs that are done here; of gathered ones the whole result counts.
   struct Bytes {
-    uint64_t total = 0;     // of tensors reduced or moved
-    uint64_t in_place = 0;  // of these, from heap to heap
-    uint64_t pulled = 0;
+    uint64_t total = 0;
+    uint64_t in_place = 0;  // of these, straight from and to heaps
+    uint64_t pulled = 0;    // of these, read by the kernel
   };
   const Bytes& bytes() const;
 

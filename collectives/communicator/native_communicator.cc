@@ -7,19 +7,20 @@
 namespace rueda::communicator {
 namespace {
 
-class JobDone : public Waiter {
+class JobEnd : public Waiter {
  public:
-  explicit JobDone(const AllreduceJob* job) : job_(job) {}
-  bool ready() override { return job_->done; }
-  void await_resume() {}
+  JobEnd(const Job* job, const Lane* lane) : job_(job), lane_(lane) {}
+  bool ready() override { return job_->done || !lane_->failure().ok(); }
+  Status await_resume() { return job_->done ? Status() : lane_->failure(); }
 
  private:
-  const AllreduceJob* job_;
+  const Job* job_;
+  const Lane* lane_;
 };
 
-Task wait_for(std::shared_ptr<AllreduceJob> job) {
-  co_await JobDone(job.get());
-  co_return Status();
+Task wait_for(std::shared_ptr<Job> job, const Lane* lane) {
+  const Status status = co_await JobEnd(job.get(), lane);
+  co_return status;
 }
 
 }  // namespace
@@ -29,7 +30,9 @@ NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(gro
   RUEDA_CHECK(me != group_.members.end(), "this rank is a member");
   rank_ = static_cast<Rank>(me - group_.members.begin());
   if (size() > 1 && group_.arenas.size() == group_.members.size()) {
-    windows_.emplace(rank_, group_.arenas, group_.ringers);
+    const LaneGroup lanes{rank_, group_.arenas, group_.heaps, group_.ringers};
+    for (size_t number = 0; number < lanes_.size(); ++number)
+      lanes_[number] = std::make_unique<Lane>(lanes, number);
   }
 }
 
@@ -43,37 +46,108 @@ direct::Group NativeCommunicator::next_call() {
   return group;
 }
 
+Task NativeCommunicator::run_in_lane(std::shared_ptr<Job> job) {
+  Lane& lane = *lanes_[0];
+  job->road = road_;
+  lane.prepare(job.get());
+  jobs_.push_back(job);
+  lane.start(job.get());
+  return wait_for(std::move(job), &lane);
+}
+
 Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
                                    const Scaling& scaling) {
   const direct::Group group = next_call();
-  if (!windows_) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
-  auto job = std::make_shared<AllreduceJob>(PartList(parts), dtype, op, scaling);
-  windows_->start(job);
-  return wait_for(std::move(job));
+  if (!lanes_[0]) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
+  auto job = std::make_shared<Job>();
+  job->kind = CollectiveKind::kAllreduce;
+  job->dtype = dtype;
+  job->op = op;
+  job->scaling = scaling;
+  job->parts = std::move(parts);
+  return run_in_lane(std::move(job));
 }
 
 Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
                                        std::vector<int64_t> counts, DType dtype, ReduceOp op,
                                        const Scaling& scaling) {
-  return direct::reduce_scatter(next_call(), in, out, std::move(counts), dtype, op, scaling);
+  const direct::Group group = next_call();
+  if (!lanes_[0])
+    return direct::reduce_scatter(group, in, out, std::move(counts), dtype, op, scaling);
+  auto job = std::make_shared<Job>();
+  job->kind = CollectiveKind::kReducescatter;
+  job->dtype = dtype;
+  job->op = op;
+  job->scaling = scaling;
+  job->parts = {{in, out, 0}};
+  job->counts = std::move(counts);
+  return run_in_lane(std::move(job));
 }
 
 Task NativeCommunicator::allgather(std::vector<direct::GatherPart> parts) {
-  return direct::allgather(next_call(), std::move(parts));
+  const direct::Group group = next_call();
+  if (!lanes_[0]) return direct::allgather(group, std::move(parts));
+  auto job = std::make_shared<Job>();
+  job->kind = CollectiveKind::kAllgather;
+  for (const direct::GatherPart& part : parts) {
+    job->parts.push_back({part.in, part.out, 0});
+    job->counts.insert(job->counts.end(), part.bytes.begin(), part.bytes.end());
+  }
+  return run_in_lane(std::move(job));
 }
 
 Task NativeCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart> parts) {
-  return direct::broadcast(next_call(), root, std::move(parts));
+  const direct::Group group = next_call();
+  if (!lanes_[0]) return direct::broadcast(group, root, std::move(parts));
+  auto job = std::make_shared<Job>();
+  job->kind = CollectiveKind::kBroadcast;
+  job->root = root;
+  for (const direct::BroadcastPart& part : parts)
+    job->parts.push_back({part.in, part.out, part.bytes});
+  return run_in_lane(std::move(job));
 }
 
 Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out,
-                                  std::vector<int64_t> send_bytes,
-                                  std::vector<int64_t> recv_bytes) {
-  return direct::alltoall(next_call(), in, out, std::move(send_bytes), std::move(recv_bytes));
+                                  std::vector<int64_t> bytes) {
+  const direct::Group group = next_call();
+  if (!lanes_[0]) {
+    const auto ranks = group_.members.size();
+    const auto me = static_cast<size_t>(rank_);
+    std::vector<int64_t> send;
+    std::vector<int64_t> receive;
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      send.push_back(bytes[me * ranks + peer]);
+      receive.push_back(bytes[peer * ranks + me]);
+    }
+    return direct::alltoall(group, in, out, std::move(send), std::move(receive));
+  }
+  auto job = std::make_shared<Job>();
+  job->kind = CollectiveKind::kAlltoall;
+  job->parts = {{in, out, 0}};
+  job->counts = std::move(bytes);
+  return run_in_lane(std::move(job));
+}
+
+bool NativeCommunicator::progress() {
+  if (!lanes_[0]) return false;
+  const bool moved = lanes_[0]->progress();
+  while (!jobs_.empty() && jobs_.front()->done) jobs_.pop_front();
+  return moved;
 }
 
 void NativeCommunicator::abandon() {
-  if (windows_) windows_->abandon();
+  for (const auto& lane : lanes_) {
+    if (lane) lane->abandon();
+  }
+  jobs_.clear();
+}
+
+uint64_t NativeCommunicator::lane_bytes() const {
+  uint64_t total = 0;
+  for (const auto& lane : lanes_) {
+    if (lane) total += lane->bytes().total;
+  }
+  return total;
 }
 
 }  // namespace rueda::communicator

@@ -1,13 +1,14 @@
-// NativeCommunicator: shared memory windows where all members share a host, direct messages else.
+// NativeCommunicator: lanes of shared memory where all members share a host, direct messages else.
 //
 // The choice is a function of the members and their links alone, the same on all ranks.
 #pragma once
 
+#include <array>
+#include <deque>
 #include <memory>
-#include <optional>
 
 #include "collectives/communicator/communicator.h"
-#include "collectives/communicator/window_pipeline.h"
+#include "collectives/communicator/lane.h"
 
 namespace rueda::communicator {
 
@@ -18,7 +19,8 @@ struct NativeGroup {
   uint32_t process_set = 0;
   // By group rank; empty unless every member can map every other's.
   std::vector<std::shared_ptr<transport::Arena>> arenas;
-  std::vector<transport::Ringer> ringers;
+  std::vector<transport::Ringer> ringers;  // of lanes
+  std::vector<HeapView> heaps;             // empty: none
 };
 
 class NativeCommunicator final : public Communicator {
@@ -33,20 +35,29 @@ class NativeCommunicator final : public Communicator {
                      ReduceOp op, const Scaling& scaling) override;
   Task allgather(std::vector<direct::GatherPart> parts) override;
   Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
-  Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> send_bytes,
-                std::vector<int64_t> recv_bytes) override;
-  bool progress() override { return windows_ ? windows_->progress() : false; }
+  Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
+  // Of the lane that the collectives above use.
+  bool progress() override;
   void abandon() override;
-  uint64_t window_bytes() const override { return windows_ ? windows_->bytes_reduced() : 0; }
+  uint64_t lane_bytes() const override;
+
+  // For large private tensors of calls from here on; the same on all ranks. At first kWindows.
+  void use_road(Road road) { road_ = road; }
+  // A lane for its owner to drive, 0 being the one of the collectives above. Null where the members
+  // do not share a host.
+  Lane* lane(size_t number) { return lanes_[number].get(); }
 
  private:
   // A fresh tag space for the next call.
   direct::Group next_call();
+  Task run_in_lane(std::shared_ptr<Job> job);
 
   NativeGroup group_;
   Rank rank_ = 0;
   uint64_t calls_ = 0;
-  std::optional<WindowPipeline> windows_;
+  Road road_ = Road::kWindows;
+  std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };
 
 }  // namespace rueda::communicator

@@ -3,6 +3,7 @@
 // Pure: the index arithmetic of packing and unpacking, without the copying.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -28,10 +29,32 @@ struct Piece {
 
 class PartList {
  public:
-  explicit PartList(std::span<const Part> parts);
+  PartList() : begins_{0} {}
+  explicit PartList(std::span<const Part> parts) : PartList() {
+    for (const Part& part : parts) add(part);
+  }
+  // clear and then add within what was reserved allocate nothing.
+  void reserve(size_t parts);
+  void clear();
+  void add(const Part& part);
+
   int64_t total() const { return begins_.back(); }  // elements
-  // The pieces that make up elements [begin, begin + count), in order; empty parts give none.
-  std::vector<Piece> pieces(int64_t begin, int64_t count) const;
+  // Calls fn(Piece) for the pieces that make up elements [begin, begin + count), in order; empty
+  // parts give none.
+  template <typename Function>
+  void for_each_piece(int64_t begin, int64_t count, Function fn) const {
+    // The last part that begins at or before `begin`.
+    size_t part = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) -
+                                      begins_.begin()) -
+                  1;
+    const int64_t end = begin + count;
+    for (int64_t at = begin; at < end; ++part) {
+      const int64_t run = std::min(end, begins_[part + 1]) - at;
+      if (run <= 0) continue;
+      fn(Piece{part, at - begins_[part], run, at - begin});
+      at += run;
+    }
+  }
   std::span<const Part> parts() const { return parts_; }
 
  private:

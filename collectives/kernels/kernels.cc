@@ -1,6 +1,11 @@
 #include "collectives/kernels/kernels.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "collectives/base/check.h"
@@ -87,6 +92,30 @@ void scaled_copy(DType dtype, const std::byte* in, std::byte* out, size_t count,
   } else {
     scale_floats(dtype, in, out, count, factor);
   }
+}
+
+void copy_streaming(const std::byte* in, std::byte* out, size_t bytes) {
+#if defined(__SSE2__)
+  const size_t head = std::min(bytes, (64 - reinterpret_cast<uintptr_t>(out) % 64) % 64);
+  std::memcpy(out, in, head);
+  size_t at = head;
+  for (; bytes - at >= 64; at += 64) {  // whole lines
+    const auto* from = reinterpret_cast<const __m128i*>(in + at);
+    auto* to = reinterpret_cast<__m128i*>(out + at);
+    const __m128i a = _mm_loadu_si128(from);
+    const __m128i b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2);
+    const __m128i d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+  }
+  _mm_sfence();  // such stores are not ordered by a release store
+  std::memcpy(out + at, in + at, bytes - at);
+#else
+  if (bytes != 0) std::memcpy(out, in, bytes);
+#endif
 }
 
 void convert_to_f32(DType from, const std::byte* in, float* out, size_t count) {

@@ -51,6 +51,10 @@ void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, 
 // natively. factor 1 is a plain copy. In place (in == out) is allowed. bool: factor must be 1.
 void scaled_copy(DType dtype, const std::byte* in, std::byte* out, size_t count, double factor);
 
+// A copy that writes past the caches where the machine can: for results that nobody reads soon and
+// that do not fit there. All of it is visible to whoever sees a later release store. No overlap.
+void copy_streaming(const std::byte* in, std::byte* out, size_t bytes);
+
 // Bulk conversions f32 <-> 16 bit with the same rounding. Widening is exact (a signalling f16 NaN
 // becomes quiet). in and out do not overlap.
 void convert_to_f32(DType from, const std::byte* in, float* out, size_t count);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,12 +20,12 @@
 namespace rueda::transport {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
-constexpr size_t kControlOffset = kSleepWordOffset + sizeof(SleepWord);
+constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 
 // Mappings of this process by file, so that ranks as threads share one mapping (and ThreadSanitizer
 // sees one address). Counted: an entry dies with the last arena over it.
@@ -68,9 +69,9 @@ Arena::Mapping::~Mapping() {
 }
 
 size_t ArenaLayout::windows_offset() const {
-  return round_up(kControlOffset + sizeof(WindowControl), 4096);
+  return round_up(kLanesOffset + kLanes * sizeof(LaneControl), 4096);
 }
-size_t ArenaLayout::rings_offset() const { return windows_offset() + windows * chunk_bytes; }
+size_t ArenaLayout::rings_offset() const { return windows_offset() + kLanes * windows * chunk_bytes; }
 size_t ArenaLayout::total_bytes() const {
   return round_up(
       rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);
@@ -81,7 +82,7 @@ uint64_t ArenaLayout::hash() const {
   for (const uint64_t number :
        {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
         uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{sizeof(ArenaHeader)},
-        uint64_t{sizeof(WindowControl)}, uint64_t{sizeof(RingHeader)}}) {
+        uint64_t{sizeof(LaneControl)}, uint64_t{kLanes}, uint64_t{sizeof(RingHeader)}}) {
     for (int byte = 0; byte < 8; ++byte)
       hash = (hash ^ ((number >> (8 * byte)) & 0xff)) * 1099511628211ull;
   }
@@ -121,8 +122,9 @@ Result<std::shared_ptr<Arena::Mapping>> Arena::map(int fd, size_t bytes, bool ow
   return mapping;
 }
 
-Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping)
-    : fd_(std::move(fd)), layout_(layout), mapping_(std::move(mapping)) {}
+Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping,
+             const ArenaHeader& header)
+    : fd_(std::move(fd)), layout_(layout), header_(header), mapping_(std::move(mapping)) {}
 
 Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank local_rank,
                                              uint64_t epoch) {
@@ -148,7 +150,11 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   header->layout_hash = layout.hash();
   header->total_bytes = bytes;
   header->epoch = epoch;
-  return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping)));
+  header->pid = getpid();
+  if (getrandom(&header->cookie, sizeof(header->cookie), 0) != sizeof(header->cookie))
+    return errno_status("cannot get random bytes", errno);
+  header->cookie_address = reinterpret_cast<uintptr_t>(&header->cookie);
+  return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping), *header));
 }
 
 Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& layout,
@@ -166,18 +172,20 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& lay
     return failed_precondition(
         "a peer's shared memory has another layout: ranks run different versions or settings");
   }
-  return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping)));
+  return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping), header));
 }
 
 std::byte* Arena::base() const { return mapping_->base; }
 SleepWord* Arena::sleep_word() const {
   return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset);
 }
-WindowControl* Arena::windows() const {
-  return reinterpret_cast<WindowControl*>(base() + kControlOffset);
+SleepWord* Arena::lane_word() const { return sleep_word() + 1; }
+LaneControl* Arena::lane(size_t number) const {
+  return reinterpret_cast<LaneControl*>(base() + kLanesOffset) + number;
 }
-std::byte* Arena::window(size_t index) const {
-  return base() + layout_.windows_offset() + index * layout_.chunk_bytes;
+std::byte* Arena::window(size_t lane, size_t index) const {
+  return base() + layout_.windows_offset() +
+         (lane * layout_.windows + index) * layout_.chunk_bytes;
 }
 ByteRing Arena::ring_to(Rank local_rank) const {
   const size_t offset = static_cast<size_t>(local_rank) * ByteRing::bytes_for(layout_.ring_bytes);

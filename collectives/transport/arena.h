@@ -1,7 +1,9 @@
 // Arena: the memory that one rank shares with the other ranks of its host.
 //
-//   ArenaHeader | SleepWord | WindowControl | window 0 .. windows-1 | ring to local rank 0 ..
-//   local_size-1
+//   ArenaHeader | SleepWord of messages | SleepWord of lanes
+//   | for each lane: LaneControl, entry slots
+//   | for each lane: window 0 .. windows-1
+//   | ring to local rank 0 .. local_size-1
 //
 // One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The
 // owner prefaults it (or gets a clear error that memory is short), passes the fd to its local
@@ -25,11 +27,14 @@
 
 namespace rueda::transport {
 
+// Lanes in which collectives run independently of each other (communicator/lane.h).
+inline constexpr size_t kLanes = 2;
+
 // Sizes, equal for all ranks of a host.
 struct ArenaLayout {
   Rank local_size = 1;
   size_t chunk_bytes = 256 << 10;  // of one window
-  size_t windows = 4;
+  size_t windows = 4;              // of one lane
   size_t ring_bytes = 128 << 10;  // of one ring; a power of two
 
   size_t windows_offset() const;
@@ -46,13 +51,36 @@ struct ArenaHeader {
   uint64_t layout_hash;
   uint64_t total_bytes;
   uint64_t epoch;
+  int64_t pid;              // of the owner, in its own pid namespace
+  uint64_t cookie;          // random
+  uint64_t cookie_address;  // where the owner's process has the cookie
 };
 
-// Counters of the windowed pipeline, written by the owner only (communicator/window_pipeline.h).
-struct WindowControl {
-  alignas(128) std::atomic<uint64_t> packed;
+// One cache line of an entry: it is there when its sequence number is.
+struct alignas(64) EntryLine {
+  static constexpr size_t kPayload = 56;
+  std::atomic<uint64_t> sequence;
+  std::byte payload[kPayload];
+};
+
+// Where a rank publishes one job of a lane. Written by the owner only.
+struct EntrySlot {
+  static constexpr size_t kLines = 64;
+  static constexpr size_t kBlockBytes = 8 << 10;
+  EntryLine lines[kLines];
+  alignas(64) std::byte block[kBlockBytes];
+};
+
+// A lane's counters, written by the owner only. They only grow (communicator/lane.h says what each
+// counts).
+struct LaneControl {
+  static constexpr size_t kSlots = 16;
+  alignas(128) std::atomic<uint64_t> finished;  // jobs
+  alignas(128) std::atomic<uint64_t> steps;     // of jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> packed;    // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;
+  alignas(128) EntrySlot entries[kSlots];
 };
 
 class Arena {
@@ -66,20 +94,26 @@ class Arena {
 
   int fd() const { return fd_.get(); }
   const ArenaLayout& layout() const { return layout_; }
-  SleepWord* sleep_word() const;
-  WindowControl* windows() const;
-  std::byte* window(size_t index) const;
+  SleepWord* sleep_word() const;  // rung for messages
+  SleepWord* lane_word() const;   // rung for progress in lanes
+  LaneControl* lane(size_t number) const;
+  // A lane's windows lie end to end.
+  std::byte* window(size_t lane, size_t index) const;
+  // As the owner wrote it when it made the arena.
+  const ArenaHeader& header() const { return header_; }
   // The ring whose producer is this arena's owner.
   ByteRing ring_to(Rank local_rank) const;
 
  private:
   struct Mapping;
-  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping);
+  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping,
+        const ArenaHeader& header);
   static Result<std::shared_ptr<Mapping>> map(int fd, size_t bytes, bool own);
   std::byte* base() const;
 
   GuardedFd fd_;
   ArenaLayout layout_;
+  ArenaHeader header_;  // a copy: what the peers write later does not matter
   std::shared_ptr<Mapping> mapping_;  // shared by the attachments of one process to one memfd
 };
 

@@ -10,24 +10,34 @@ namespace rueda::transport {
 namespace {
 
 // ThreadSanitizer does not model fences; a read-modify-write of the word orders the same accesses.
-inline bool asleep_after_fence(std::atomic<uint32_t>* word) {
+inline bool asleep_now(std::atomic<uint32_t>* word) {
 #if defined(__SANITIZE_THREAD__)
   return word->fetch_add(0, std::memory_order_seq_cst) != 0;
 #else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   return word->load(std::memory_order_relaxed) != 0;
 #endif
 }
 
 }  // namespace
 
-void Ringer::ring() const {
-  if (!asleep_after_fence(&word->asleep)) return;
+void fence_before_rings() {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+void Ringer::ring_after_fence() const {
+  if (!asleep_now(&word->asleep)) return;
   if (word->asleep.exchange(0, std::memory_order_seq_cst) == 0) return;  // somebody else rang
   const uint64_t one = 1;
   // Fails only when the counter is full (the owner will wake anyway) or the owner has closed it.
   while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
   }
+}
+
+void Ringer::ring() const {
+  fence_before_rings();
+  ring_after_fence();
 }
 
 Result<Doorbell> Doorbell::create(SleepWord* word, SleepWord* lane_word) {

@@ -30,7 +30,11 @@ struct Ringer {
   SleepWord* word = nullptr;
   // Call after the news has been written (with at least release order). Any thread.
   void ring() const;
+  // The same where the caller has done fence_before_rings() since the news: one fence for several.
+  void ring_after_fence() const;
 };
+
+void fence_before_rings();
 
 // The owner's side. One thread at a time arms and disarms.
 //

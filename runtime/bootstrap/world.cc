@@ -180,10 +180,16 @@ struct LocalPeer {
 };
 
 Status make_doorbell(World* world, const std::shared_ptr<Arena>& arena) {
-  if (arena == nullptr) world->private_word = std::make_unique<transport::SleepWord>();
-  RUEDA_ASSIGN_OR_RETURN(transport::Doorbell bell,
-                         transport::Doorbell::create(arena == nullptr ? world->private_word.get()
-                                                                      : arena->sleep_word()));
+  transport::SleepWord* word = nullptr;
+  transport::SleepWord* lane_word = nullptr;
+  if (arena == nullptr) {
+    world->private_word = std::make_unique<transport::SleepWord>();
+    word = world->private_word.get();
+  } else {
+    word = arena->sleep_word();
+    lane_word = arena->lane_word();
+  }
+  RUEDA_ASSIGN_OR_RETURN(transport::Doorbell bell, transport::Doorbell::create(word, lane_word));
   world->doorbell = std::make_unique<transport::Doorbell>(std::move(bell));
   RUEDA_ASSIGN_OR_RETURN(transport::EventLoop loop, transport::EventLoop::create());
   world->loop = std::make_unique<transport::EventLoop>(std::move(loop));
@@ -258,7 +264,8 @@ communicator::NativeGroup World::everyone() const {
   for (Rank member = 0; member < size; ++member) group.members.push_back(member);
   if (shares_memory()) {
     group.arenas = arenas;
-    group.ringers = ringers;
+    for (size_t member = 0; member < arenas.size(); ++member)
+      group.ringers.push_back({ringers[member].fd, arenas[member]->lane_word()});
   }
   return group;
 }

@@ -36,13 +36,13 @@ TEST_CASE("the pieces of every range of every small batch are its elements in or
     for (int64_t begin = 0; begin <= total; ++begin) {
       for (int64_t count = 0; begin + count <= total; ++count) {
         int64_t at = 0;
-        for (const Piece& piece : list.pieces(begin, count)) {
+        list.for_each_piece(begin, count, [&](const Piece& piece) {
           right &= piece.count > 0 && piece.offset == at;
           for (int64_t i = 0; i < piece.count && at < count; ++i, ++at) {
             right &=
                 elements[static_cast<size_t>(begin + at)] == std::pair(piece.part, piece.begin + i);
           }
-        }
+        });
         right &= at == count;
       }
     }

@@ -51,6 +51,7 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator,
       return deadline_exceeded("the collective does not end");
     if (step()) continue;
     world.doorbell->arm();
+    world.doorbell->arm_lane();
     if (step()) {
       world.doorbell->disarm();
       continue;

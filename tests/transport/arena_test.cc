@@ -55,7 +55,7 @@ TEST_CASE("an arena is sealed, zeroed and as large as its layout says", "[arena]
         (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
   CHECK(ftruncate(arena->fd(), 0) != 0);
   CHECK(lseek(arena->fd(), 0, SEEK_END) == static_cast<off_t>(small_layout().total_bytes()));
-  CHECK(arena->windows()->packed == 0);
+  for (size_t lane = 0; lane < kLanes; ++lane) CHECK(arena->lane(lane)->packed == 0);
   for (Rank peer = 0; peer < 3; ++peer) CHECK_FALSE(arena->ring_to(peer).readable());
 }
 
@@ -64,11 +64,16 @@ TEST_CASE("the parts of an arena do not overlap and are aligned", "[arena]") {
   const ArenaLayout layout = small_layout();
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   CHECK(address(arena->sleep_word()) % 128 == 0);
-  CHECK(address(arena->windows()) % 128 == 0);
-  CHECK(address(arena->sleep_word()) + sizeof(SleepWord) <= address(arena->windows()));
-  CHECK(address(arena->windows()) + sizeof(WindowControl) <= address(arena->window(0)));
-  CHECK(arena->window(1) - arena->window(0) == static_cast<ptrdiff_t>(layout.chunk_bytes));
-  CHECK(layout.rings_offset() >= layout.windows_offset() + layout.windows * layout.chunk_bytes);
+  CHECK(address(arena->lane(0)) % 128 == 0);
+  CHECK(address(arena->sleep_word()) + sizeof(SleepWord) <= address(arena->lane_word()));
+  CHECK(address(arena->lane_word()) + sizeof(SleepWord) <= address(arena->lane(0)));
+  CHECK(arena->lane(0) + 1 == arena->lane(1));
+  CHECK(address(arena->lane(kLanes)) <= address(arena->window(0, 0)));
+  const auto chunk = static_cast<ptrdiff_t>(layout.chunk_bytes);
+  CHECK(arena->window(0, 1) - arena->window(0, 0) == chunk);
+  CHECK(arena->window(1, 0) - arena->window(0, 1) == chunk);
+  CHECK(layout.rings_offset() >=
+        layout.windows_offset() + kLanes * layout.windows * layout.chunk_bytes);
   CHECK(layout.total_bytes() >= layout.rings_offset() + 3 * ByteRing::bytes_for(layout.ring_bytes));
 }
 
@@ -78,12 +83,12 @@ TEST_CASE("two attachments in one process share one mapping, which goes with the
   auto first = attach(owner->fd(), small_layout());
   auto second = attach(owner->fd(), small_layout());
   REQUIRE((first.ok() && second.ok()));
-  CHECK(first.value()->window(0) == owner->window(0));
-  CHECK(second.value()->window(0) == owner->window(0));
+  CHECK(first.value()->window(0, 0) == owner->window(0, 0));
+  CHECK(second.value()->window(0, 0) == owner->window(0, 0));
   CHECK(mapped_arenas() == 1);
   owner.reset();
   first.value().reset();
-  second.value()->window(0)[0] = std::byte{1};
+  second.value()->window(0, 0)[0] = std::byte{1};
   CHECK(mapped_arenas() == 1);
   second.value().reset();
   CHECK(mapped_arenas() == 0);
@@ -103,6 +108,18 @@ TEST_CASE("an attachment is refused when layout, rank or epoch differ", "[arena]
   CHECK(attach(arena->fd(), small_layout(), 2).status().code() == Code::kFailedPrecondition);
   CHECK(attach(arena->fd(), small_layout(), 1, 8).status().code() == Code::kFailedPrecondition);
   CHECK(attach(arena->fd(), small_layout()).ok());
+}
+
+TEST_CASE("an arena says whose it is", "[arena]") {
+  const auto mine = create();
+  const auto again = attach(mine->fd(), small_layout());
+  REQUIRE(again.ok());
+  CHECK(again.value()->header().pid == getpid());
+  CHECK(again.value()->header().cookie == mine->header().cookie);
+  CHECK(create()->header().cookie != mine->header().cookie);
+  uint64_t cookie = 0;
+  std::memcpy(&cookie, reinterpret_cast<const void*>(mine->header().cookie_address), 8);
+  CHECK(cookie == mine->header().cookie);
 }
 
 TEST_CASE("memory that could shrink under the reader is refused", "[arena]") {

@@ -1,0 +1,207 @@
+#include "collectives/communicator/lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/check.h"
+#include "collectives/communicator/lane_state.h"
+
+namespace rueda::communicator {
+
+using transport::LaneControl;
+
+Job::Job() = default;
+Job::~Job() = default;
+
+Lane::State::State(LaneGroup g, size_t number)
+    : group(std::move(g)),
+      me(static_cast<size_t>(group.rank)),
+      size(group.arenas.size()),
+      peers(size),
+      windows(group.arenas.front()->layout().windows),
+      window_bytes(group.arenas.front()->layout().chunk_bytes),
+      inputs(size),
+      views(size),
+      gathered(size * static_cast<size_t>(kGathered)),
+      fused(transport::EntrySlot::kBlockBytes),
+      words(2 * kListed) {
+  for (size_t rank = 0; rank < size; ++rank) {
+    const transport::Arena& arena = *group.arenas[rank];
+    peers[rank].control = arena.lane(number);
+    peers[rank].windows = arena.window(number, 0);
+    peers[rank].pid = static_cast<pid_t>(arena.header().pid);
+    if (!group.heaps.empty()) peers[rank].heap = group.heaps[rank];
+  }
+}
+
+bool Lane::State::all_reached(Counter counter, uint64_t value) const {
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (rank == me) continue;
+    if ((peers[rank].control->*counter).load(std::memory_order_acquire) < base + value)
+      return false;
+  }
+  return true;
+}
+
+void Lane::State::ring() {
+  news = false;
+  transport::fence_before_rings();
+  for (size_t rank = 0; rank < group.ringers.size(); ++rank) {
+    if (rank != me) group.ringers[rank].ring_after_fence();
+  }
+}
+
+void Lane::State::fail(Status status) {
+  failure = std::move(status);
+  dead = true;
+}
+
+// Is a slot free for the next job: have all ranks finished the one that was in it?
+bool Lane::State::room() {
+  if (entered - freed < kSlots) return true;
+  freed = finished;
+  for (const Peer& peer : peers) {
+    const uint64_t value = peer.control->finished.load(std::memory_order_acquire);
+    freed = std::min(freed, value < base ? 0 : value - base);
+  }
+  return entered - freed < kSlots;
+}
+
+void Lane::State::enter(Job* job) {
+  Job::Progress& p = *job->progress;
+  p.number = entered;
+  p.ready = 0;
+  jobs[entered % kSlots] = job;
+  if (p.size == Size::kLarge) {
+    enter_large(job);
+  } else {
+    enter_small(job);
+  }
+  ++entered;
+  news = true;
+}
+
+bool Lane::State::enter_waiting() {
+  bool moved = false;
+  while (waiting != nullptr && !stopped && room()) {
+    enter(std::exchange(waiting, waiting->progress->next));
+    moved = true;
+  }
+  return moved;
+}
+
+bool Lane::State::decide_next() {
+  Job* job = running(decided);
+  Job::Progress& p = *job->progress;
+  if (p.size == Size::kLarge) {
+    if (!read_large(job)) return false;
+    choose_roads(job);
+  } else {
+    if (!read_small(job)) return false;
+    consume(job);
+    p.first = p.last = chunks;
+    if (direct == decided) ++direct;
+  }
+  ++decided;
+  return true;
+}
+
+bool Lane::State::retire() {
+  bool moved = false;
+  while (finished != decided) {
+    Job* job = running(finished);
+    const Job::Progress& p = *job->progress;
+    if (p.size == Size::kLarge) {
+      if (direct <= finished || unpacked < p.last) break;
+      totals.in_place += p.direct_bytes[0];
+      totals.pulled += p.direct_bytes[1];
+    }
+    totals.total += static_cast<uint64_t>(p.bytes);
+    jobs[finished % kSlots] = nullptr;
+    // Nobody is woken for this: a peer that waits for a slot has entered jobs that wait for mine,
+    // and is woken when I enter them; the last rank to free a slot enters its next job itself.
+    peers[me].control->finished.store(base + ++finished, std::memory_order_release);
+    job->done = true;
+    moved = true;
+  }
+  return moved;
+}
+
+Lane::Lane(LaneGroup group, size_t number)
+    : state_(std::make_unique<State>(std::move(group), number)) {}
+Lane::~Lane() = default;
+
+void Lane::prepare(Job* job) { state_->prepare(job); }
+
+void Lane::start(Job* job) {
+  State& s = *state_;
+  job->done = false;
+  if (s.waiting == nullptr && !s.stopped && !s.dead && s.room()) return s.enter(job);
+  job->progress->next = nullptr;
+  if (s.waiting == nullptr) {
+    s.waiting = job;
+  } else {
+    s.last_waiting->progress->next = job;
+  }
+  s.last_waiting = job;
+}
+
+bool Lane::progress() {
+  State& s = *state_;
+  if (s.dead) return false;
+  bool moved = s.waiting != nullptr && s.enter_waiting();
+  while (s.decided != s.entered && s.decide_next()) moved = true;
+  if (s.direct != s.decided || s.unpacked != s.chunks) {
+    if (s.news) s.ring();
+    moved |= s.run_windows();
+    moved |= s.run_direct();
+  }
+  moved |= s.retire();
+  if (s.news) s.ring();
+  return moved;
+}
+
+bool Lane::idle() const { return state_->finished == state_->entered && state_->waiting == nullptr; }
+const Status& Lane::failure() const { return state_->failure; }
+const Lane::Bytes& Lane::bytes() const { return state_->totals; }
+uint64_t Lane::entered() const { return state_->entered; }
+uint64_t Lane::finished() const { return state_->finished; }
+void Lane::stop_entering() { state_->stopped = true; }
+
+void Lane::begin_generation(uint64_t generation) {
+  State& s = *state_;
+  RUEDA_CHECK(idle(), "a generation ends before the next one begins");
+  RUEDA_CHECK(generation << 40 >= s.base, "generations only grow");
+  s.base = generation << 40;
+  s.entered = s.decided = s.direct = s.finished = s.freed = 0;
+  s.chunks = s.packed = s.reduced = s.unpacked = 0;
+  s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
+  s.stopped = false;
+  LaneControl& control = *s.peers[s.me].control;
+  for (const State::Counter counter :
+       {&LaneControl::finished, &LaneControl::steps, &LaneControl::packed, &LaneControl::reduced,
+        &LaneControl::unpacked}) {
+    (control.*counter).store(s.base, std::memory_order_release);
+  }
+}
+
+void Lane::withdraw(uint64_t first) {
+  State& s = *state_;
+  RUEDA_CHECK(first >= s.decided && first <= s.entered, "what some rank has not entered");
+  for (uint64_t number = first; number < s.entered; ++number)
+    s.jobs[number % State::kSlots] = nullptr;
+  s.entered = first;
+  s.waiting = nullptr;
+  s.stopped = true;
+}
+
+void Lane::abandon() {
+  State& s = *state_;
+  s.dead = true;
+  s.jobs.fill(nullptr);
+  s.waiting = nullptr;
+  s.decided = s.direct = s.finished = s.entered;
+  s.chunks = s.unpacked;
+}
+
+}  // namespace rueda::communicator

@@ -1,0 +1,152 @@
+// Tensors that peers can reach where they are: mapped, or read by the kernel.
+//
+//   reductions   step 0: combine my share from everybody's input, block by block while it is in
+//                        cache, into everybody's result if all are mapped, else into mine
+//                step 1: (results not mapped) when all have combined, copy the others' shares
+//   other kinds  copy what is for me from its owner
+//
+// No rank ends the job while a peer may still touch its tensors. A batch may have tensors on this
+// road and others in windows; both are worked on at the same time.
+#include <algorithm>
+
+#include "collectives/communicator/lane_state.h"
+#include "collectives/communicator/pull.h"
+
+namespace rueda::communicator {
+
+using transport::LaneControl;
+
+bool Lane::State::run_direct() {
+  direct = std::max(direct, finished);
+  int64_t budget = kRoundBytes;
+  bool moved = false;
+  for (; direct != decided; ++direct, direct_step = 0, moved = true) {
+    Job* job = running(direct);
+    const Job::Progress& p = *job->progress;
+    if (p.size != Size::kLarge) continue;
+    if (direct_step == 0) {
+      if (!combine_some(job, &budget)) return !dead;
+      if (p.pulls_results) post(&LaneControl::steps, 2 * direct + 1);
+      direct_step = 1;
+      moved = true;
+    }
+    if (direct_step == 1) {
+      if (p.pulls_results && !all_reached(&LaneControl::steps, 2 * direct + 1)) return moved;
+      direct_step = 2;
+    }
+    if (direct_step == 2) {
+      if (!fetch_some(job, &budget)) return !dead;
+      post(&LaneControl::steps, 2 * direct + 2);
+      direct_step = 3;
+      moved = true;
+    }
+    if (p.exposed && !all_reached(&LaneControl::steps, 2 * direct + 2)) return moved;
+  }
+  return moved;
+}
+
+// True when all is combined; false when the round's budget is used up, or after a failure.
+bool Lane::State::combine_some(Job* job, int64_t* budget) {
+  Job::Progress& p = *job->progress;
+  for (; p.next_piece < p.combines.size(); ++p.next_piece, p.piece_done = 0) {
+    const Combine& work = p.combines[p.next_piece];
+    const int64_t block =
+        (work.push ? kBlockBytes : static_cast<int64_t>(scratch_block())) / p.element;
+    while (p.piece_done < work.count) {
+      if (*budget <= 0) return false;
+      const int64_t count = std::min(block, work.count - p.piece_done);
+      if (!combine_block(job, work, p.piece_done, count)) return false;
+      p.piece_done += count;
+      *budget -= count * p.element * static_cast<int64_t>(size);
+    }
+  }
+  return true;
+}
+
+// A rank's input as it is to be combined, in the scratch block of that rank if it cannot be read in
+// place. Null after a failure.
+const std::byte* Lane::State::input_of(Job* job, const Combine& work, size_t rank, int64_t begin,
+                                       int64_t count) {
+  const Job::Progress& p = *job->progress;
+  const Place& place = p.places[rank * p.listed.size() + work.listed][0];
+  std::byte* block = scratch.data() + rank * scratch_block();
+  const std::byte* in = place.mapped + begin * p.element;
+  if (rank == me) {
+    in = job->parts[p.listed[work.listed]].in + begin * p.element;
+  } else if (place.mapped == nullptr) {
+    const Status pulled =
+        pull(peers[rank].pid, place.remote + static_cast<uint64_t>(begin * p.element), block,
+             static_cast<size_t>(count * p.element));
+    if (!pulled.ok()) {
+      fail(pulled);
+      return nullptr;
+    }
+    in = block;
+  }
+  if (job->scaling.prescale == 1.0) return in;
+  kernels::scaled_copy(job->dtype, in, block, static_cast<size_t>(count), job->scaling.prescale);
+  return block;
+}
+
+bool Lane::State::combine_block(Job* job, const Combine& work, int64_t offset, int64_t count) {
+  const Job::Progress& p = *job->progress;
+  const int64_t begin = work.begin + offset;
+  for (size_t rank = 0; rank < size; ++rank) {
+    inputs[rank] = input_of(job, work, rank, begin, count);
+    if (inputs[rank] == nullptr) return false;
+  }
+  const Part& part = job->parts[p.listed[work.listed]];
+  std::byte* own = work.out + offset * p.element;
+  const auto bytes = static_cast<size_t>(count * p.element);
+  // In place, the result's lines are in cache already; elsewhere writing past the cache saves
+  // reading them.
+  const bool large = work.push && part.count * p.element >= kStreamBytes;
+  std::byte* result = large && part.in != part.out ? scratch.data() + size * scratch_block() : own;
+  kernels::reduce(job->dtype, job->op, inputs, result, static_cast<size_t>(count),
+                  job->scaling.finish);
+  if (!work.push) return true;
+  if (result != own) kernels::copy_streaming(result, own, bytes);
+  for (size_t step = 1; step < size; ++step) {
+    const size_t rank = (me + step) % size;
+    const auto& [in, out] = p.places[rank * p.listed.size() + work.listed];
+    std::byte* to = out.mapped + begin * p.element;
+    if (large && in.mapped != out.mapped) {
+      kernels::copy_streaming(result, to, bytes);
+    } else {
+      std::memcpy(to, result, bytes);
+    }
+  }
+  return true;
+}
+
+// True when all blocks are here.
+bool Lane::State::fetch_some(Job* job, int64_t* budget) {
+  Job::Progress& p = *job->progress;
+  // combine_some has left next_piece at the end of combines.
+  while (p.next_piece < p.combines.size() + p.fetches.size()) {
+    const Fetch& work = p.fetches[p.next_piece - p.combines.size()];
+    while (p.piece_done < work.bytes) {
+      if (*budget <= 0) return false;
+      const int64_t bytes = std::min(kRoundBytes / 4, work.bytes - p.piece_done);
+      const Place from = work.place.at(p.piece_done);
+      std::byte* to = work.out + p.piece_done;
+      if (from.mapped != nullptr) {
+        std::memcpy(to, from.mapped, static_cast<size_t>(bytes));
+      } else {
+        const Status pulled =
+            pull(peers[work.from].pid, from.remote, to, static_cast<size_t>(bytes));
+        if (!pulled.ok()) {
+          fail(pulled);
+          return false;
+        }
+      }
+      p.piece_done += bytes;
+      *budget -= bytes;
+    }
+    ++p.next_piece;
+    p.piece_done = 0;
+  }
+  return true;
+}
+
+}  // namespace rueda::communicator

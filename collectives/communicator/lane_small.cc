@@ -1,0 +1,147 @@
+// Jobs whose data travels in the entry: one exchange, and every rank does all of the work for
+// itself.
+#include "collectives/communicator/lane_state.h"
+
+namespace rueda::communicator {
+namespace {
+
+// Bytes that kernels combine at a time, at most.
+constexpr int64_t kVectors = 256;
+static_assert(kGathered % kVectors == 0);
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+// This rank's contribution, end to end.
+void pack_payload(const Job& job, size_t me, size_t size, std::byte* to) {
+  const Job::Progress& p = *job.progress;
+  switch (job.kind) {
+    case CollectiveKind::kAllreduce:
+      for (const Part& part : job.parts) {
+        kernels::scaled_copy(job.dtype, part.in, to, static_cast<size_t>(part.count),
+                             job.scaling.prescale);
+        to += part.count * p.element;
+      }
+      break;
+    case CollectiveKind::kReducescatter:
+      kernels::scaled_copy(job.dtype, job.parts[0].in, to, static_cast<size_t>(p.begins.back()),
+                           job.scaling.prescale);
+      break;
+    case CollectiveKind::kBroadcast:
+      if (static_cast<size_t>(job.root) != me) break;
+      for (const Part& part : job.parts) {
+        copy_bytes(to, part.in, part.count);
+        to += part.count;
+      }
+      break;
+    case CollectiveKind::kAllgather:
+      for (size_t i = 0; i < job.parts.size(); ++i) {
+        const int64_t bytes = job.counts[i * size + me];
+        copy_bytes(to, job.parts[i].in, bytes);
+        to += bytes;
+      }
+      break;
+    default:  // alltoall
+      copy_bytes(to, job.parts[0].in, static_cast<int64_t>(p.payload[me]));
+  }
+}
+
+}  // namespace
+
+void Lane::State::enter_small(Job* job) {
+  const Job::Progress& p = *job->progress;
+  transport::EntrySlot* own = slot(me, p.number);
+  const uint64_t number = sequence(p.number);
+  if (p.size == Size::kOneShot) {
+    pack_payload(*job, me, size, own->block);
+    entry::write(own, number, nullptr, 0);
+  } else if (p.payload[me] <= entry::kLinePayload) {
+    pack_payload(*job, me, size, own->lines[0].payload);
+    own->lines[0].sequence.store(number, std::memory_order_release);
+  } else {
+    pack_payload(*job, me, size, fused.data());
+    entry::write(own, number, fused.data(), p.payload[me]);
+  }
+}
+
+// True once all ranks' contributions can be read at views.
+bool Lane::State::read_small(Job* job) {
+  Job::Progress& p = *job->progress;
+  const bool in_lines = p.size == Size::kInline;
+  for (; p.ready < size; ++p.ready) {
+    const transport::EntrySlot* there = slot(p.ready, p.number);
+    const size_t bytes = p.payload[p.ready];
+    if (!entry::is_there(there, sequence(p.number), in_lines ? bytes : 0)) return false;
+    if (!in_lines) {
+      views[p.ready] = there->block;
+    } else if (bytes <= entry::kLinePayload) {
+      views[p.ready] = there->lines[0].payload;
+    } else {
+      std::byte* to = gathered.data() + p.ready * static_cast<size_t>(kGathered);
+      entry::read(there, to, bytes);
+      views[p.ready] = to;
+    }
+  }
+  return true;
+}
+
+void Lane::State::consume(Job* job) {
+  const Job::Progress& p = *job->progress;
+  switch (job->kind) {
+    case CollectiveKind::kAllreduce: {
+      // Several tensors are combined as one, then copied out. So is what has been gathered from
+      // lines: combining its padding too spares the kernel the slow way of a broken last vector.
+      const bool padded = p.size == Size::kInline && p.payload[0] > entry::kLinePayload;
+      const bool straight = job->parts.size() == 1 && !padded;
+      const int64_t total = p.begins.back() * p.element;
+      const int64_t length = padded ? (total + kVectors - 1) / kVectors * kVectors : total;
+      std::byte* out = straight ? job->parts[0].out : fused.data();
+      kernels::reduce(job->dtype, job->op, views, out, static_cast<size_t>(length / p.element),
+                      job->scaling.finish);
+      if (straight) break;
+      for (const Part& part : job->parts) {
+        copy_bytes(part.out, out, part.count * p.element);
+        out += part.count * p.element;
+      }
+      break;
+    }
+    case CollectiveKind::kReducescatter:
+      for (size_t rank = 0; rank < size; ++rank)
+        inputs[rank] = views[rank] + p.begins[me] * p.element;
+      kernels::reduce(job->dtype, job->op, inputs, job->parts[0].out,
+                      static_cast<size_t>(job->counts[me]), job->scaling.finish);
+      break;
+    case CollectiveKind::kBroadcast: {
+      const std::byte* from = views[static_cast<size_t>(job->root)];
+      for (const Part& part : job->parts) {
+        copy_bytes(part.out, from, part.count);
+        from += part.count;
+      }
+      break;
+    }
+    case CollectiveKind::kAllgather:
+      for (size_t i = 0; i < job->parts.size(); ++i) {
+        std::byte* out = job->parts[i].out;
+        for (size_t rank = 0; rank < size; ++rank) {
+          const int64_t bytes = job->counts[i * size + rank];
+          copy_bytes(out, views[rank], bytes);
+          out += bytes;
+          views[rank] += bytes;
+        }
+      }
+      break;
+    default: {  // alltoall
+      std::byte* out = job->parts[0].out;
+      for (size_t rank = 0; rank < size; ++rank) {
+        const int64_t* row = &job->counts[rank * size];
+        const std::byte* from = views[rank];
+        for (size_t to = 0; to < me; ++to) from += row[to];
+        copy_bytes(out, from, row[me]);
+        out += row[me];
+      }
+    }
+  }
+}
+
+}  // namespace rueda::communicator

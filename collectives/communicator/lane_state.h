@@ -1,0 +1,224 @@
+// Inside a lane: what its files share. See lane.h for the idea.
+//
+//   lane.cc          the queue: a job enters, is decided, ends; the step plan's part
+//   lane_prepare.cc  what is known of a job before any entry is read
+//   lane_small.cc    jobs whose data travels in the entry
+//   lane_large.cc    which road each tensor of a large job takes
+//   lane_windows.cc  chunk by chunk through windows
+//   lane_direct.cc   in place and pull
+//
+// The life of a job on one rank:
+//
+//   start --> waiting --enter--> entered --all entries read--> decided --its roads--> finished
+//              (no slot free)      number n   small jobs are done here      in order
+//
+// Counters in shared memory, each with one writer; all carry the generation in their upper bits, so
+// what is left of an older one compares as "not there yet":
+//
+//   finished = n       jobs before n are done here: their entry slots may be written again
+//   steps = 2n + 1     of job n: my share is combined; 2n + 2: I touch no peer's tensor any more
+//   packed = s         chunks before s are in my windows
+//   reduced = s        chunks before s: my share is in my window
+//   unpacked = s       chunks before s: I read nobody's window any more
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "collectives/communicator/lane.h"
+#include "collectives/communicator/lane_entry.h"
+
+namespace rueda::communicator {
+
+// Combined bytes of all ranks' inputs up to which every rank combines for itself.
+inline constexpr int64_t kOneShotBytes = 16 << 10;
+// A payload up to this travels in lines, beside their sequence numbers.
+inline constexpr int64_t kInlineBytes = 18 * entry::kLinePayload;
+inline constexpr int64_t kGathered = 1024;  // the same with padding, contiguous
+// Smaller tensors of a batch always go through windows: a list entry costs more than their copy.
+inline constexpr int64_t kDirectBytes = 4 << 10;
+inline constexpr int64_t kPullBytes = 64 << 10;  // smaller ones are not worth a system call
+// Results from here on do not fit a last-level cache: written past it where that saves a read.
+inline constexpr int64_t kStreamBytes = 32 << 20;
+// One round of progress() does about this much.
+inline constexpr int64_t kRoundBytes = 1 << 20;
+// Bytes combined in one go: all ranks' inputs stay in the first two cache levels.
+inline constexpr int64_t kBlockBytes = 16 << 10;
+inline constexpr int64_t kPullPiece = 64 << 10;  // bytes per system call
+inline constexpr size_t kListed = transport::EntrySlot::kLines * entry::kLinePayload / 16;
+
+// A tensor of some rank as this rank can reach it.
+struct Place {
+  std::byte* mapped = nullptr;
+  uint64_t remote = 0;  // an address of the other process
+  bool reachable() const { return mapped != nullptr || remote != 0; }
+  Place at(int64_t offset) const {
+    if (mapped != nullptr) return {mapped + offset, 0};
+    return {nullptr, remote + static_cast<uint64_t>(offset)};
+  }
+};
+
+// Work of one rank on a tensor that all ranks' memory is reachable for: combine elements
+// [begin, begin + count) of everybody's input.
+struct Combine {
+  size_t listed = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+  bool push = false;  // write the result into everybody's output, else into the own one
+  std::byte* out = nullptr;  // of element `begin`, on this rank
+};
+
+// A block to be copied here.
+struct Fetch {
+  size_t from = 0;
+  Place place;
+  std::byte* out = nullptr;
+  int64_t bytes = 0;
+};
+
+enum class Size : uint8_t { kInline, kOneShot, kLarge };
+
+struct Job::Progress {
+  // ---- of the job alone (prepare)
+  Size size = Size::kLarge;
+  int64_t element = 1;            // bytes
+  int64_t bytes = 0;              // of the job, as Lane::Bytes counts
+  std::vector<int64_t> begins;    // of parts, reducescatter: of shares; elements
+  std::vector<size_t> payload;    // bytes of each rank's entry
+  std::vector<uint32_t> listed;   // parts whose place is in the entry
+  // ---- of this run
+  uint64_t number = 0;
+  Job* next = nullptr;  // the next one that waits to enter
+  size_t ready = 0;     // ranks whose entry has been read
+  std::vector<std::array<Place, 2>> places;  // of listed parts: rank-major, in and out
+  // Windows. Reductions: one list. Gathering kinds: by source, what it sends through windows.
+  std::vector<PartList> windowed;
+  std::vector<uint8_t> through_window;  // alltoall: by source
+  int64_t chunk = 0;                    // elements, or bytes where bytes are moved
+  uint64_t first = 0;                   // its chunks
+  uint64_t last = 0;
+  // Direct.
+  std::vector<Combine> combines;
+  std::vector<Fetch> fetches;
+  bool pulls_results = false;  // fetches are of what peers combine
+  bool exposed = false;        // peers touch a tensor of mine directly
+  size_t next_piece = 0;       // of combines, then of fetches
+  int64_t piece_done = 0;
+  uint64_t direct_bytes[2] = {0, 0};  // in place, pulled
+};
+
+struct Lane::State {
+  static constexpr size_t kSlots = transport::LaneControl::kSlots;
+  using Counter = std::atomic<uint64_t> transport::LaneControl::*;
+
+  State(LaneGroup g, size_t number);
+
+  // ---- the queue (lane.cc)
+  bool room();
+  void enter(Job* job);
+  bool enter_waiting();
+  bool decide_next();
+  bool retire();
+  void post(Counter counter, uint64_t value) {
+    (peers[me].control->*counter).store(base + value, std::memory_order_release);
+    news = true;
+  }
+  bool all_reached(Counter counter, uint64_t value) const;
+  void ring();
+  void fail(Status status);
+  Job* running(uint64_t number) { return jobs[number % kSlots]; }
+  transport::EntrySlot* slot(size_t rank, uint64_t number) const {
+    return &peers[rank].control->entries[number % kSlots];
+  }
+  uint64_t sequence(uint64_t number) const { return base + number + 1; }
+
+  // ---- preparation
+  void prepare(Job* job);
+
+  // ---- small jobs
+  void enter_small(Job* job);
+  bool read_small(Job* job);
+  void consume(Job* job);
+
+  // ---- large jobs
+  void enter_large(Job* job);
+  bool read_large(Job* job);
+  bool read_places(Job* job, size_t rank);
+  int64_t listed_bytes(const Job& job, size_t rank, size_t index) const;
+  void choose_roads(Job* job);
+  void choose_allreduce(Job* job);
+  void choose_reducescatter(Job* job);
+  void choose_gather(Job* job);
+  void choose_alltoall(Job* job);
+  void add_block(Job* job, size_t from, const Place& place, const Part& block);
+  int64_t portion(int64_t longest_bytes) const;
+
+  // ---- windows
+  bool run_windows();
+  Job* job_of(uint64_t chunk, uint64_t* cursor);
+  std::byte* window(size_t rank, uint64_t chunk) const {
+    return peers[rank].windows + (chunk % windows) * window_bytes;
+  }
+  bool pack_next();
+  bool reduce_next();
+  bool unpack_next();
+
+  // ---- direct
+  bool run_direct();
+  bool combine_some(Job* job, int64_t* budget);
+  bool combine_block(Job* job, const Combine& work, int64_t offset, int64_t count);
+  const std::byte* input_of(Job* job, const Combine& work, size_t rank, int64_t begin,
+                            int64_t count);
+  bool fetch_some(Job* job, int64_t* budget);
+  size_t scratch_block() const { return scratch.size() / (size + 1); }
+
+  struct Peer {
+    transport::LaneControl* control = nullptr;
+    std::byte* windows = nullptr;
+    HeapView heap;
+    pid_t pid = 0;
+  };
+
+  LaneGroup group;
+  size_t me;
+  size_t size;
+  std::vector<Peer> peers;
+  size_t windows;
+  size_t window_bytes;
+
+  uint64_t base = 0;      // the generation, in the upper bits of all counters
+  uint64_t entered = 0;   // jobs of this generation
+  uint64_t decided = 0;
+  uint64_t direct = 0;    // whose direct work is over
+  uint64_t finished = 0;
+  uint64_t freed = 0;     // jobs that all ranks have finished, as last looked up
+  std::array<Job*, kSlots> jobs{};  // entered and not finished, by number
+  Job* waiting = nullptr;           // started and not entered
+  Job* last_waiting = nullptr;
+  bool stopped = false;  // nothing more is entered
+  bool dead = false;     // abandoned or failed
+  bool news = false;     // something was posted and nobody rung for it
+
+  uint64_t chunks = 0;  // of all decided jobs
+  uint64_t packed = 0;
+  uint64_t reduced = 0;
+  uint64_t unpacked = 0;
+  uint64_t pack_cursor = 0;  // jobs whose chunks the stages have come to
+  uint64_t reduce_cursor = 0;
+  uint64_t unpack_cursor = 0;
+  int direct_step = 0;  // of job number `direct`
+
+  std::vector<const std::byte*> inputs;  // by rank, for one call of a kernel
+  std::vector<const std::byte*> views;   // by rank, of small payloads
+  std::vector<std::byte> gathered;       // payloads that came in several lines, by rank
+  std::vector<std::byte> fused;          // of a small fused job
+  std::vector<std::byte> scratch;        // blocks of inputs, by rank, and one of the result
+  std::vector<uint64_t> words;           // of an entry's list
+  Bytes totals;
+  Status failure;
+};
+
+}  // namespace rueda::communicator

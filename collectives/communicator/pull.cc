@@ -1,0 +1,39 @@
+#include "collectives/communicator/pull.h"
+
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <string>
+
+namespace rueda::communicator {
+
+Status pull(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
+  while (bytes > 0) {
+    iovec local{to, bytes};
+    // An address of the other process, never followed here.
+    iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr)
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got <= 0) {
+      const int error = got < 0 ? errno : EFAULT;
+      if (error == EINTR) continue;
+      return errno_status("cannot read the memory of local process " + std::to_string(pid) +
+                              " (process_vm_readv)",
+                          error);
+    }
+    to += got;
+    address += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+  return {};
+}
+
+bool probe_pull(const transport::Arena& peer) {
+  const transport::ArenaHeader& header = peer.header();
+  uint64_t cookie = 0;
+  return pull(static_cast<pid_t>(header.pid), header.cookie_address,
+              reinterpret_cast<std::byte*>(&cookie), sizeof(cookie))
+             .ok() &&
+         cookie == header.cookie;
+}
+
+}  // namespace rueda::communicator
