@@ -22,6 +22,7 @@
 #include "collectives/base/types.h"
 #include "collectives/transport/byte_ring.h"
 #include "collectives/transport/doorbell.h"
+#include "collectives/transport/shared_mapping.h"
 
 namespace rueda::transport {
 
@@ -73,14 +74,12 @@ class Arena {
   ByteRing ring_to(Rank local_rank) const;
 
  private:
-  struct Mapping;
-  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping);
-  static Result<std::shared_ptr<Mapping>> map(int fd, size_t bytes, bool own);
+  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<SharedMapping> mapping);
   std::byte* base() const;
 
   GuardedFd fd_;
   ArenaLayout layout_;
-  std::shared_ptr<Mapping> mapping_;  // shared by the attachments of one process to one memfd
+  std::shared_ptr<SharedMapping> mapping_;
 };
 
 }  // namespace rueda::transport
