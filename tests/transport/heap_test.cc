@@ -151,9 +151,9 @@ TEST_CASE("a full heap says how much is in use and what to do, and goes on", "[h
     auto memory = heap().allocate(4 << 20);
     if (!memory.ok()) {
       CHECK(memory.status().code() == Code::kResourceExhausted);
-      CHECK_THAT(memory.status().message(), Catch::Contains("64 MiB of this process's heap of 64") &&
-                                                Catch::Contains("RUEDA_HEAP_BYTES") &&
-                                                Catch::Contains("free tensors"));
+      CHECK_THAT(memory.status().message(),
+                 Catch::Contains("64 MiB of this process's heap of 64") &&
+                     Catch::Contains("RUEDA_HEAP_BYTES") && Catch::Contains("free tensors"));
       break;
     }
     blocks.push_back(memory.value());
@@ -207,16 +207,16 @@ TEST_CASE("what a forked child writes stays in the child", "[heap][fork]") {
   fill(large, 1 << 20, 1);
   fill(small, 100, 2);
   auto peer_of_self = PeerHeap::attach(UniqueFd(fcntl(heap().fd(), F_DUPFD_CLOEXEC, 0)));
-  const Heap* const mine = &heap();
+  Heap* const mine = &heap();
   const pid_t child = fork();
   if (child == 0) {
     bool good = all_are(large, 1 << 20, 1) && all_are(small, 100, 2);  // it reads its parent's
     fill(large, 1 << 20, 7);
     fill(small, 100, 7);
     good = good && all_are(large, 1 << 20, 7) && fcntl(mine->fd(), F_GETFD) < 0;
-    const_cast<Heap*>(mine)->free(small);  // as a tensor's finalizer does
+    mine->free(small);  // as a tensor's finalizer does
     good = good && Heap::existing() == nullptr;
-    good = good && const_cast<Heap*>(mine)->allocate(1).status().code() == Code::kFailedPrecondition;
+    good = good && mine->allocate(1).status().code() == Code::kFailedPrecondition;
     auto own = Heap::of_process(1 << 20);  // a job of its own
     good = good && own.ok() && own.value()->base() != mine->base() &&
            own.value()->allocate(1000).ok() && all_are(small, 100, 7);
