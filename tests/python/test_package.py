@@ -159,6 +159,7 @@ def test_structs_and_numbers_are_the_headers(tmp_path):
     }
     constants = [
         *(f"RUEDA_{n}" for n in "OK CANCELLED INVALID_ARGUMENT DEADLINE_EXCEEDED".split()),
+        "RUEDA_RESOURCE_EXHAUSTED",
         *(f"RUEDA_{n}" for n in "ALREADY_EXISTS FAILED_PRECONDITION ABORTED".split()),
         *(f"RUEDA_{n}" for n in "UNIMPLEMENTED INTERNAL UNAVAILABLE ABI_VERSION".split()),
         *(f"RUEDA_{n}" for n in "UINT8 INT8 INT16 INT32 INT64 FLOAT16 FLOAT32".split()),
