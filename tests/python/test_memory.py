@@ -9,7 +9,7 @@ import numpy as np
 import rueda
 import rueda.torch as hvd
 import torch
-from expect import raises
+from expect import is_shared, raises
 from worlds import ranks, results
 
 HEAP = {"RUEDA_HEAP_BYTES": str(64 << 20)}
@@ -25,16 +25,6 @@ DTYPES = [
     torch.float32,
     torch.float64,
 ]
-
-
-def is_shared(address):
-    """Whether the address lies in the heap, as the kernel sees it."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            start, end = (int(text, 16) for text in line.split()[0].split("-"))
-            if start <= address < end:
-                return "memfd:rueda-heap" in line
-    return False
 
 
 @ranks(1, 2)
