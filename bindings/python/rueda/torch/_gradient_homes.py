@@ -56,6 +56,7 @@ class GradientHomes:
 
     def __init__(self):
         self._homes = {}  # parameter: home
+        self._references = _references()
         self._full = False
 
     def bring(self, p):
@@ -64,7 +65,7 @@ class GradientHomes:
         home = self._homes.get(p)
         if home is not None and home.has(grad) and _can_be_reduced_in_place(grad):
             return
-        if not _can_be_reduced_in_place(grad) or sys.getrefcount(grad) > _REFERENCES:
+        if not _can_be_reduced_in_place(grad) or sys.getrefcount(grad) > self._references:
             return  # the script looks at this very tensor, say as a part of its own buffer
         if home is None or home.is_lent() or not home.fits(grad):
             try:
@@ -106,6 +107,3 @@ def _references():
     (p * 2).sum().backward()
     grad = p.grad
     return sys.getrefcount(grad)
-
-
-_REFERENCES = _references()
