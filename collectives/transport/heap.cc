@@ -75,7 +75,8 @@ struct Heap::State {
   size_t bytes = 0;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
-  std::mutex mutex;  // of all below
+  std::mutex cooling;  // before `mutex`: who is short of cold memory waits for what is on the way
+  std::mutex mutex;    // of all below
   FreeRanges cold, warm;
   std::map<size_t, Span> spans;                         // in use, by offset
   std::map<size_t, std::set<size_t>> slabs_with_room;   // slot size: offsets of slabs
@@ -130,7 +131,9 @@ void Heap::State::drop_pages(Range range) {
   }
 }
 
+// Gives pages back until at most so many bytes are warm.
 void Heap::State::cool_down(size_t most_warm) {
+  const std::lock_guard<std::mutex> alone(cooling);
   for (;;) {
     Range range;
     {
@@ -263,8 +266,7 @@ Result<Heap*> Heap::of_process(size_t bytes) {
   std::unique_ptr<Heap, void (*)(Heap*)> made(new Heap, [](Heap* heap) { delete heap; });
   State& state = *made->state_;
   state.bytes = round_up(std::max<size_t>(bytes, 1), state.page);
-  const std::string next_step =
-      " for " + in_mib(state.bytes) + " of tensors (RUEDA_HEAP_BYTES sets another size)";
+  const std::string next_step = " (for tensors; RUEDA_HEAP_BYTES sets the size)";
   UniqueFd fd(memfd_create("rueda-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(state.bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)

@@ -21,8 +21,12 @@ Result<std::shared_ptr<PeerHeap>> PeerHeap::attach(UniqueFd fd) {
   if (end <= 0 || end % sysconf(_SC_PAGESIZE) != 0)
     return failed_precondition("a peer's heap has " + std::to_string(end) + " bytes");
   std::shared_ptr<PeerHeap> heap(new PeerHeap);
-  RUEDA_ASSIGN_OR_RETURN(heap->state_->mapping,
-                         SharedMapping::of(fd.get(), static_cast<size_t>(end), {}));
+  auto mapping = SharedMapping::of(fd.get(), static_cast<size_t>(end), {});
+  if (!mapping.ok()) {
+    return Status(mapping.status().code(),
+                  mapping.status().message() + " (for tensors; lower RUEDA_HEAP_BYTES there)");
+  }
+  heap->state_->mapping = mapping.value();
   return heap;
 }
 

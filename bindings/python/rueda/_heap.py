@@ -17,6 +17,9 @@ class Block:
         self.address = runtime.allocate(nbytes)
         self.nbytes = nbytes
 
+    def __reduce__(self):
+        raise TypeError("shared memory cannot be copied or pickled; copy the array that is in it")
+
     def __del__(self, free=_free):
         # In a forked child the library does nothing: the memory is the parent's.
         if self.address is not None:
