@@ -34,9 +34,9 @@ namespace rueda::transport {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr size_t kSpanBytes = 64 << 10;         // from here on a block is a span of its own
-constexpr size_t kMostWarm = size_t{256} << 20;  // freed pages that are kept
-constexpr size_t kPiece = size_t{64} << 20;      // of one system call
+constexpr size_t kSpanBytes = 64 << 10;             // from here on a block is a span of its own
+constexpr size_t kMostWarm = size_t{256} << 20;     // freed pages that are kept
+constexpr size_t kPiece = size_t{64} << 20;         // of one system call
 constexpr size_t kCheckedBytes = size_t{16} << 20;  // requests that are worth a look at the host
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -78,8 +78,8 @@ struct Heap::State {
   std::mutex cooling;  // before `mutex`: who is short of cold memory waits for what is on the way
   std::mutex mutex;    // of all below
   FreeRanges cold, warm;
-  std::map<size_t, Span> spans;                         // in use, by offset
-  std::map<size_t, std::set<size_t>> slabs_with_room;   // slot size: offsets of slabs
+  std::map<size_t, Span> spans;                        // in use, by offset
+  std::map<size_t, std::set<size_t>> slabs_with_room;  // slot size: offsets of slabs
   size_t in_use = 0;
 
   Status make_pages(Range range);
@@ -286,10 +286,11 @@ Result<Heap*> Heap::of_process(size_t bytes) {
     const State& own = *heap->state_;
     if (own.generation != fork_generation()) return;  // the parent's parent's: private already
     if (mmap(own.base, own.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-             own.fd.get(), 0) == MAP_FAILED)
+             own.fd.get(), 0) == MAP_FAILED) {
       munmap(own.base, own.bytes);  // a crash at the first use is better than writing to the job
-    else
-      madvise(own.base, own.bytes, MADV_DONTDUMP);
+      return;
+    }
+    madvise(own.base, own.bytes, MADV_DONTDUMP);
   });
   Heap* expected = before;
   if (!process_heap.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel))

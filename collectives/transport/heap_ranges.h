@@ -30,8 +30,8 @@ class FreeRanges {
  private:
   void erase(std::map<size_t, size_t>::iterator it);
 
-  std::map<size_t, size_t> by_offset_;             // offset: bytes
-  std::set<std::pair<size_t, size_t>> by_size_;    // (bytes, offset)
+  std::map<size_t, size_t> by_offset_;           // offset: bytes
+  std::set<std::pair<size_t, size_t>> by_size_;  // (bytes, offset)
   size_t total_ = 0;
 };
 
