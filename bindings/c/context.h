@@ -12,6 +12,7 @@
 
 struct rueda_context {
   std::unique_ptr<rueda::runtime::Runtime> runtime;
+  int64_t heap_bytes = 0;  // as configured
   uint64_t process;  // rueda::fork_generation() of its creator: a forked child may not use it
 };
 

@@ -71,6 +71,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(auto world, std::move(joined));
   auto context = std::make_unique<rueda_context>();
   context->process = rueda::fork_generation();
+  context->heap_bytes = config.heap_bytes;
   std::function<void(const std::string&)> blame;
   if (launcher.store != nullptr) {
     blame = [store = launcher.store](const std::string& text) {

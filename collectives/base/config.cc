@@ -48,6 +48,9 @@ const Row kTable[] = {
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
      "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_HEAP_BYTES", "", &Config::heap_bytes, Check::kNotNegative, false,
+     "most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large as this host's "
+     "memory or the process's cgroup limit"},
     {"RUEDA_TIMELINE", "HOROVOD_TIMELINE", &Config::timeline, Check::kAny, false,
      "file of the timeline (Chrome JSON); with {rank} in its name every rank writes one, else rank "
      "0"},

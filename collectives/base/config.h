@@ -33,6 +33,7 @@ struct Config {
       "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory
   std::string timeline;     // file of the timeline; {rank} is replaced, without it rank 0 writes
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has

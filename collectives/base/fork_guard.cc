@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace rueda {
 namespace {
@@ -14,6 +16,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::set<int> fds;
+  std::vector<void (*)()> functions;
   std::atomic<uint64_t> generation{0};
 };
 
@@ -23,6 +26,7 @@ Registry& registry() {
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
                      Registry& mine = registry();
+                     for (const auto function : mine.functions) function();
                      for (const int fd : mine.fds) close(fd);
                      mine.fds.clear();
                      mine.generation.fetch_add(1, std::memory_order_relaxed);
@@ -42,6 +46,13 @@ void close_in_forked_children(int fd) {
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.fds.insert(fd);
+}
+
+void run_in_forked_children(void (*function)()) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (std::find(all.functions.begin(), all.functions.end(), function) == all.functions.end())
+    all.functions.push_back(function);
 }
 
 GuardedFd::GuardedFd(UniqueFd fd) : fd_(fd.release()), generation_(fork_generation()) {

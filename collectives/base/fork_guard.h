@@ -19,6 +19,10 @@ uint64_t fork_generation();
 // as the process lives.
 void close_in_forked_children(int fd);
 
+// Forked children call this before they close anything. Only async-signal-safe calls in it: another
+// thread may have held any lock when the process forked. Once per function, for good.
+void run_in_forked_children(void (*function)());
+
 // A descriptor that forked children close. Threads: as UniqueFd.
 class GuardedFd {
  public:

@@ -3,13 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -27,46 +24,7 @@ constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1)
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 
-// Mappings of this process by file, so that ranks as threads share one mapping (and ThreadSanitizer
-// sees one address). Counted: an entry dies with the last arena over it.
-struct Key {
-  dev_t device;
-  ino_t inode;
-  auto operator<=>(const Key&) const = default;
-};
-
 }  // namespace
-
-struct Arena::Mapping {
-  std::byte* base = nullptr;
-  size_t bytes = 0;
-  Key key{};
-  ~Mapping();
-};
-
-namespace {
-
-struct Registry {
-  std::mutex mutex;
-  std::map<Key, std::weak_ptr<void>> mappings;
-};
-
-Registry& registry() {
-  static Registry* const instance = new Registry;  // outlives every thread
-  return *instance;
-}
-
-}  // namespace
-
-Arena::Mapping::~Mapping() {
-  {
-    Registry& all = registry();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto it = all.mappings.find(key);
-    if (it != all.mappings.end() && it->second.expired()) all.mappings.erase(it);
-  }
-  if (base != nullptr) munmap(base, bytes);
-}
 
 size_t ArenaLayout::windows_offset() const {
   return round_up(kLanesOffset + kLanes * sizeof(LaneControl), 4096);
@@ -89,40 +47,7 @@ uint64_t ArenaLayout::hash() const {
   return hash;
 }
 
-Result<std::shared_ptr<Arena::Mapping>> Arena::map(int fd, size_t bytes, bool own) {
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return errno_status("cannot look at shared memory", errno);
-  if (static_cast<size_t>(info.st_size) != bytes) {
-    return failed_precondition("shared memory has " + std::to_string(info.st_size) +
-                               " bytes, expected " + std::to_string(bytes) +
-                               ": ranks run different versions or settings");
-  }
-  const Key key{info.st_dev, info.st_ino};
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  if (const auto it = all.mappings.find(key); it != all.mappings.end()) {
-    if (auto mapping = it->second.lock()) return std::static_pointer_cast<Mapping>(mapping);
-  }
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED)
-    return errno_status("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
-  madvise(address, bytes, MADV_DONTFORK);
-  if (own) {
-    // The pages exist already (fallocate); this fills the page table, so that the first collective
-    // takes no faults.
-    madvise(address, bytes, MADV_POPULATE_WRITE);
-  } else {
-    madvise(address, bytes, MADV_DONTDUMP);
-  }
-  auto mapping = std::make_shared<Mapping>();
-  mapping->base = static_cast<std::byte*>(address);
-  mapping->bytes = bytes;
-  mapping->key = key;
-  all.mappings[key] = mapping;
-  return mapping;
-}
-
-Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping,
+Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<SharedMapping> mapping,
              const ArenaHeader& header)
     : fd_(std::move(fd)), layout_(layout), header_(header), mapping_(std::move(mapping)) {}
 
@@ -142,8 +67,11 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   }
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
     return errno_status("cannot seal shared memory", errno);
-  RUEDA_ASSIGN_OR_RETURN(auto mapping, map(fd.get(), bytes, true));
-  auto* header = new (mapping->base) ArenaHeader{};
+  RUEDA_ASSIGN_OR_RETURN(auto mapping, SharedMapping::of(fd.get(), bytes, {.dumped = true}));
+  // The pages exist already (fallocate); this fills the page table, so that the first collective
+  // takes no faults.
+  madvise(mapping->base(), bytes, MADV_POPULATE_WRITE);
+  auto* header = new (mapping->base()) ArenaHeader{};
   header->magic = ArenaHeader::kMagic;
   header->version = kVersion;
   header->local_rank = local_rank;
@@ -163,9 +91,9 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& lay
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
     return failed_precondition("a peer's shared memory is not sealed against shrinking");
   }
-  RUEDA_ASSIGN_OR_RETURN(auto mapping, map(fd.get(), layout.total_bytes(), false));
+  RUEDA_ASSIGN_OR_RETURN(auto mapping, SharedMapping::of(fd.get(), layout.total_bytes(), {}));
   ArenaHeader header{};
-  std::memcpy(&header, mapping->base, sizeof(header));  // copied once, then checked
+  std::memcpy(&header, mapping->base(), sizeof(header));  // copied once, then checked
   if (header.magic != ArenaHeader::kMagic || header.version != kVersion ||
       header.layout_hash != layout.hash() || header.total_bytes != layout.total_bytes() ||
       header.local_rank != local_rank || header.epoch != epoch) {
@@ -175,7 +103,7 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& lay
   return std::shared_ptr<Arena>(new Arena(std::move(fd), layout, std::move(mapping), header));
 }
 
-std::byte* Arena::base() const { return mapping_->base; }
+std::byte* Arena::base() const { return mapping_->base(); }
 SleepWord* Arena::sleep_word() const {
   return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset);
 }

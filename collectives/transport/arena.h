@@ -24,6 +24,7 @@
 #include "collectives/base/types.h"
 #include "collectives/transport/byte_ring.h"
 #include "collectives/transport/doorbell.h"
+#include "collectives/transport/shared_mapping.h"
 
 namespace rueda::transport {
 
@@ -105,16 +106,14 @@ class Arena {
   ByteRing ring_to(Rank local_rank) const;
 
  private:
-  struct Mapping;
-  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<Mapping> mapping,
+  Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<SharedMapping> mapping,
         const ArenaHeader& header);
-  static Result<std::shared_ptr<Mapping>> map(int fd, size_t bytes, bool own);
   std::byte* base() const;
 
   GuardedFd fd_;
   ArenaLayout layout_;
   ArenaHeader header_;  // a copy: what the peers write later does not matter
-  std::shared_ptr<Mapping> mapping_;  // shared by the attachments of one process to one memfd
+  std::shared_ptr<SharedMapping> mapping_;
 };
 
 }  // namespace rueda::transport

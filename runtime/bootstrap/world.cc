@@ -1,12 +1,15 @@
 #include "runtime/bootstrap/world.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "collectives/base/log.h"
 #include "collectives/transport/frame.h"
+#include "collectives/transport/heap_size.h"
 #include "collectives/transport/ring_link.h"
 #include "collectives/transport/tcp_link.h"
 #include "proto/messages.h"
@@ -196,6 +199,18 @@ Status make_doorbell(World* world, const std::shared_ptr<Arena>& arena) {
   return world->loop->add(world->doorbell->fd(), nullptr);
 }
 
+// The own heap as the peers get it: its descriptor, and the entry of this rank in World::heaps.
+Result<int> share_heap(const Config& config, Rank sharing, World* world) {
+  RUEDA_ASSIGN_OR_RETURN(transport::Heap* const heap,
+                         transport::Heap::of_process(
+                             transport::heap_size(config.heap_bytes, sharing)));
+  UniqueFd fd(fcntl(heap->fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fd) return errno_status("cannot share the heap", errno);
+  RUEDA_ASSIGN_OR_RETURN(world->heaps[static_cast<size_t>(world->rank)],
+                         transport::PeerHeap::attach(std::move(fd)));
+  return heap->fd();
+}
+
 Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world) {
   const auto size = static_cast<size_t>(world->size);
   const auto me = static_cast<size_t>(world->rank);
@@ -212,12 +227,18 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
   }
   RUEDA_RETURN_IF_ERROR(make_doorbell(world, arena));
   world->arenas.resize(size);
+  world->heaps.resize(size);
   world->ringers.resize(size);
   world->arenas[me] = arena;
   world->ringers[me] = world->doorbell->ringer();
+  int heap = -1;
+  if (sharing > 1) {
+    RUEDA_ASSIGN_OR_RETURN(heap, share_heap(joining->options.config, sharing, world));
+  }
   for (size_t rank = 0; rank < size; ++rank) {
     if (rank != me && joining->local[rank]) {
-      RUEDA_RETURN_IF_ERROR(send_fds(sockets[rank].get(), {arena->fd(), world->doorbell->fd()}));
+      RUEDA_RETURN_IF_ERROR(
+          send_fds(sockets[rank].get(), {arena->fd(), world->doorbell->fd(), heap}));
     }
   }
   std::vector<transport::Messenger::Peer> peers(size);
@@ -229,7 +250,7 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
           std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
       continue;
     }
-    auto fds = receive_fds(sockets[rank].get(), 2, joining->deadline);
+    auto fds = receive_fds(sockets[rank].get(), 3, joining->deadline);
     if (!fds.ok()) return {fds.status().code(), world->names[rank] + ": " + fds.status().message()};
     auto peer = std::make_shared<LocalPeer>();
     peer->mine = arena;
@@ -239,6 +260,12 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
       return {attached.status().code(), world->names[rank] + ": " + attached.status().message()};
     peer->theirs = attached.value();
     world->arenas[rank] = peer->theirs;
+    auto heap_of_peer = transport::PeerHeap::attach(std::move(fds.value()[2]));
+    if (!heap_of_peer.ok()) {
+      return {heap_of_peer.status().code(),
+              world->names[rank] + ": " + heap_of_peer.status().message()};
+    }
+    world->heaps[rank] = heap_of_peer.value();
     world->ringers[rank] = {peer->doorbell.get(), peer->theirs->sleep_word()};
     const auto outgoing = arena->ring_to(slot[rank]);
     const auto incoming = peer->theirs->ring_to(slot[me]);
@@ -346,6 +373,7 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
     std::vector<transport::Messenger::Peer> peers(count);
     World& world = *worlds[me];
     world.arenas.resize(count);
+    world.heaps.resize(count);
     for (size_t peer = 0; peer < count; ++peer) {
       world.ringers.push_back({shared->doorbells[peer].get(), shared->words[peer].get()});
       peers[peer].name = world.names[peer];

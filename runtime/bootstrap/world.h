@@ -13,6 +13,7 @@
 #include "collectives/transport/arena.h"
 #include "collectives/transport/doorbell.h"
 #include "collectives/transport/event_loop.h"
+#include "collectives/transport/heap.h"
 #include "collectives/transport/messenger.h"
 #include "runtime/bootstrap/place.h"
 
@@ -32,6 +33,8 @@ struct World {
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared
+  // By rank, the own one included; null where memory is not shared.
+  std::vector<std::shared_ptr<transport::PeerHeap>> heaps;
   std::unique_ptr<transport::SleepWord>
       private_word;  // the doorbell's word when there is no own arena
   std::unique_ptr<transport::Doorbell> doorbell;

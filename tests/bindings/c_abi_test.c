@@ -327,11 +327,44 @@ static void check_waiting(void) {
   rueda_work_release(work);
 }
 
+/* Memory that the host's ranks share: zeroed, aligned, usable by collectives, kept over shutdown. */
+static unsigned char* check_memory(void) {
+  const int64_t shape[1] = {100000};
+  const size_t bytes = 100000 * sizeof(float);
+  void* none = &none;
+  void* small = NULL;
+  void* memory = NULL;
+  float* x;
+  size_t i, wrong = 0;
+  rueda_op op;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_alloc(context, 1, NULL, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_alloc(NULL, 1, &none, &error));
+  CHECK(none == NULL);
+  CHECK_ERROR(RUEDA_RESOURCE_EXHAUSTED, "RUEDA_HEAP_BYTES", rueda_alloc(context, SIZE_MAX, &none, &error));
+  CHECK(none == NULL);
+  CHECK_ERROR(RUEDA_OK, "", rueda_alloc(context, 0, &small, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_alloc(context, bytes, &memory, &error));
+  if (small == NULL || memory == NULL) exit(1);
+  CHECK((uintptr_t)small % 64 == 0 && (uintptr_t)memory % 4096 == 0);
+  for (i = 0; i < bytes; ++i) wrong += ((unsigned char*)memory)[i] != 0;
+  CHECK(wrong == 0);
+  x = memory;
+  for (i = 0; i < 100000; ++i) x[i] = (float)((int)i % 1000 + rank);
+  op = op_of(RUEDA_ALLREDUCE, "in shared memory", x, shape, 1);
+  run(&op);
+  for (i = 0; i < 100000; ++i) wrong += x[i] != (float)(size * ((int)i % 1000) + size * (size - 1) / 2);
+  CHECK(wrong == 0);
+  rueda_free(small);
+  rueda_free(NULL);
+  return memory;
+}
+
 int main(void) {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   rueda_op op = op_of(RUEDA_RECV, NULL, NULL, NULL, 0);
   rueda_work* work = NULL;
   float x[1] = {0};
+  unsigned char* kept = NULL;
   int round;
   check_without_context();
   for (round = 0; round < 2; ++round) { /* init may be called again after shutdown */
@@ -347,6 +380,8 @@ int main(void) {
     check_all_or_none();
     check_struct_sizes();
     check_waiting();
+    rueda_free(kept); /* of the round before */
+    kept = check_memory();
     /* what is pending at shutdown ends as cancelled, and its work outlives the context */
     op.input = op.output = x;
     op.peer = rank;
@@ -357,6 +392,8 @@ int main(void) {
     CHECK_ERROR(RUEDA_CANCELLED, "", rueda_work_wait(work, -1, &error));
     rueda_work_release(work);
   }
+  CHECK(((float*)(void*)kept)[1] == (float)(size + size * (size - 1) / 2));
+  rueda_free(kept);
   if (failures == 0) printf("rank %d of %d: all checks hold\n", rank, size);
   return failures != 0;
 }

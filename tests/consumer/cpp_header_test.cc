@@ -1,8 +1,10 @@
 // What the C++ header promises beyond the C ABI, on one rank: types, ownership, exceptions. The
 // operations themselves run on several ranks in project/consumer.cc.
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <span>
 #include <type_traits>
@@ -82,6 +84,28 @@ TEST_CASE("a work may outlive its context, and be given up", "[cpp]") {
     kept.wait();
   }
   CHECK(x == std::array<double, 2>{1, 2});
+}
+
+TEST_CASE("a buffer is zeroed, can be reduced, and outlives its context", "[cpp]") {
+  static_assert(rueda::InOut<rueda::Buffer<float>&> && !rueda::InOut<rueda::Buffer<float>>);
+  rueda::Buffer<float> kept;
+  CHECK(kept.size() == 0);
+  {
+    Context hvd = rueda::init();
+    rueda::Buffer<float> buffer(hvd, 1000);
+    CHECK(buffer.size() == 1000);
+    CHECK(std::all_of(buffer.begin(), buffer.end(), [](float x) { return x == 0; }));
+    buffer[999] = 3;
+    hvd.allreduce(buffer, ReduceOp::kSum, {.name = "buffer"});
+    kept = std::move(buffer);
+    CHECK(rueda::Buffer<double>(hvd, 0).size() == 0);
+    CHECK(code_of([&] { rueda::Buffer<double>(hvd, SIZE_MAX); }) == RUEDA_RESOURCE_EXHAUSTED);
+    CHECK(code_of([&] { rueda::Buffer<std::byte>(hvd, SIZE_MAX / 2); }) ==
+          RUEDA_RESOURCE_EXHAUSTED);
+    hvd.shutdown();
+    CHECK(code_of([&] { rueda::Buffer<float>(hvd, 1); }) == RUEDA_FAILED_PRECONDITION);
+  }
+  CHECK(kept[999] == 3);
 }
 
 TEST_CASE("what is wrong on this rank alone throws at the call", "[cpp]") {

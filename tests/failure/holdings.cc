@@ -57,7 +57,9 @@ std::vector<std::string> holdings(pid_t pid) {
   }
   std::ifstream maps(folder_of(pid) + "/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:rueda") != std::string::npos) found.push_back("mapping: " + line);
+    // Shared ones: a forked child has a private copy of its parent's heap.
+    const bool shared = line.find("s ") == line.find(' ') + 4;
+    if (shared && line.find("memfd:rueda") != std::string::npos) found.push_back("mapping: " + line);
   }
   return found;
 }

@@ -33,6 +33,16 @@ def raises(kind, *fragments):
         raise AssertionError(f"{kind.__name__} was not raised")
 
 
+def is_shared(address):
+    """Whether the address lies in the heap, as the kernel sees it."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, end = (int(text, 16) for text in line.split()[0].split("-"))
+            if start <= address < end:
+                return "memfd:rueda-heap" in line
+    return False
+
+
 def eventually(condition, seconds=60):
     """Waits for something that another thread does; generous, because machines are busy."""
     end = time.monotonic() + seconds

@@ -103,7 +103,7 @@ TORCH_SIGNATURES = {
     "broadcast_optimizer_state": "optimizer, root_rank, model=None",
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=NONE, "
     "backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, num_groups=0, groups=None, "
-    "sparse_as_dense=False, process_set=SET",
+    "sparse_as_dense=False, process_set=SET, gradients_in_arena=False",
 }
 
 
@@ -159,6 +159,7 @@ def test_structs_and_numbers_are_the_headers(tmp_path):
     }
     constants = [
         *(f"RUEDA_{n}" for n in "OK CANCELLED INVALID_ARGUMENT DEADLINE_EXCEEDED".split()),
+        "RUEDA_RESOURCE_EXHAUSTED",
         *(f"RUEDA_{n}" for n in "ALREADY_EXISTS FAILED_PRECONDITION ABORTED".split()),
         *(f"RUEDA_{n}" for n in "UNIMPLEMENTED INTERNAL UNAVAILABLE ABI_VERSION".split()),
         *(f"RUEDA_{n}" for n in "UINT8 INT8 INT16 INT32 INT64 FLOAT16 FLOAT32".split()),

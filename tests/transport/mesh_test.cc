@@ -164,5 +164,23 @@ TEST_CASE("ports are opened on loopback only unless an address is given", "[mesh
   CHECK_THAT(bound, Catch::StartsWith("0100007F:"));  // what the kernel says of 127.0.0.1
 }
 
+TEST_CASE("ranks see the heaps of their host's ranks, at one address in one process", "[mesh]") {
+  using testing::Kind;
+  const Kind kind = GENERATE(Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kHybrid);
+  const auto worlds = testing::make_worlds(kind, 4);
+  for (Rank me = 0; me < 4; ++me) {
+    const auto& heaps = worlds[static_cast<size_t>(me)]->heaps;
+    REQUIRE(heaps.size() == 4);
+    for (Rank peer = 0; peer < 4; ++peer) {
+      const bool shared = kind == Kind::kShm || (kind == Kind::kHybrid && me % 2 == peer % 2);
+      INFO(testing::name_of(kind) << ": " << me << " looks at " << peer);
+      REQUIRE((heaps[static_cast<size_t>(peer)] != nullptr) == shared);
+      // The ranks of this test are threads of one process, which has one heap.
+      if (!shared) continue;
+      CHECK(heaps[static_cast<size_t>(peer)]->base() == transport::Heap::existing()->base());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rueda::bootstrap

@@ -19,6 +19,7 @@ CANCELLED = 1
 INVALID_ARGUMENT = 3
 DEADLINE_EXCEEDED = 4
 ALREADY_EXISTS = 6
+RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 ABORTED = 10
 UNIMPLEMENTED = 12
@@ -85,6 +86,7 @@ _EXCEPTIONS = {
     INVALID_ARGUMENT: ValueError,
     ALREADY_EXISTS: ValueError,
     DEADLINE_EXCEEDED: DeadlineExceeded,
+    RESOURCE_EXHAUSTED: MemoryError,
     UNIMPLEMENTED: NotImplementedError,
 }
 
@@ -121,6 +123,8 @@ _FUNCTIONS = {
     "rueda_work_output": (_I32, [_P, ctypes.POINTER(_P), _I64_ARRAY, _I32]),
     "rueda_work_received_splits": (_I32, [_P, _I64_ARRAY, _I32]),
     "rueda_work_release": (None, [_P]),
+    "rueda_alloc": (_I32, [_P, _SIZE, ctypes.POINTER(_P), _ERROR]),
+    "rueda_free": (None, [_P]),
     "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
 }
 

@@ -170,6 +170,19 @@ class Runtime:
         with self._lock:
             return _lib.rueda_counter(self._require_context(), name.encode())
 
+    def allocate(self, nbytes):
+        """Address of zeroed memory that this host's ranks share; `rueda._heap` gives it back.
+
+        MemoryError says how much is in use.
+        """
+        address, error = ctypes.c_void_p(), _ffi.Error()
+        with self._lock:
+            context = self._require_context()
+            code = _lib.rueda_alloc(context, nbytes, ctypes.byref(address), ctypes.byref(error))
+        if code != _ffi.OK:
+            raise _ffi.exception(code, error)
+        return address.value
+
     def _require_context(self):
         if self._context is None:
             was = "Horovod has been shut down and " if self._was_shut_down else "Horovod "

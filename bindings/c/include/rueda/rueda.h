@@ -49,6 +49,7 @@ typedef enum rueda_code {
   RUEDA_INVALID_ARGUMENT = 3,     /* wrong on this rank alone: nothing was submitted */
   RUEDA_DEADLINE_EXCEEDED = 4,    /* the wait ended, the operation goes on */
   RUEDA_ALREADY_EXISTS = 6,       /* the name is in flight on this rank */
+  RUEDA_RESOURCE_EXHAUSTED = 8,   /* out of memory, or of memory that ranks share */
   RUEDA_FAILED_PRECONDITION = 9,  /* ranks disagree (every rank gets this), or not initialised */
   RUEDA_ABORTED = 10,             /* the wait was interrupted by a signal; wait again */
   RUEDA_UNIMPLEMENTED = 12,
@@ -190,9 +191,10 @@ RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);
 
 /* ---- Memory in which collectives work in place ----
  * `bytes` bytes that the ranks of this host share: tensors here are reduced without a copy. Zeroed, 64-byte aligned. Stays
- * valid until rueda_free, also after rueda_shutdown. */
+ * valid until rueda_free, also after rueda_shutdown. 0 bytes give a valid pointer too. RUEDA_RESOURCE_EXHAUSTED says how
+ * much is in use; RUEDA_HEAP_BYTES bounds it. A forked child has a private copy. */
 RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_error* error);
-/* Memory of rueda_alloc, from any thread, or NULL. */
+/* Memory of rueda_alloc, from any thread, or NULL. What uses it must have ended. In a forked child it does nothing. */
 RUEDA_API void rueda_free(void* memory);
 
 /* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",

@@ -15,6 +15,7 @@ inline namespace api1 {
 // what() says what failed, on which rank, for which tensor, and what to do.
 //   RUEDA_INVALID_ARGUMENT     wrong on this rank alone: nothing was submitted
 //   RUEDA_ALREADY_EXISTS       the name is in flight on this rank: nothing was submitted
+//   RUEDA_RESOURCE_EXHAUSTED   out of memory, or of memory that the ranks share
 //   RUEDA_FAILED_PRECONDITION  the ranks disagree (every rank gets this), or there is no context
 //   RUEDA_DEADLINE_EXCEEDED    a wait ended; the operation goes on
 //   RUEDA_UNAVAILABLE          a rank was lost; the message names it

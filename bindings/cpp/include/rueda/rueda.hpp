@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "rueda/buffer.hpp"
 #include "rueda/error.hpp"
 #include "rueda/half.hpp"
 #include "rueda/rueda.h"

@@ -22,5 +22,6 @@ from rueda.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer

@@ -22,6 +22,7 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import global_process_set, require_global
 from rueda.common.util import split_list
 from rueda.torch import _async
+from rueda.torch._gradient_homes import GradientHomes
 from rueda.torch.compression import Compression
 from rueda.torch.functions import broadcast_object
 
@@ -33,12 +34,13 @@ _SETTLE_SECONDS = 5
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, names, compression, passes, op, predivide, groups, sparse_as_dense):
+    def _setup(self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes):
         self._parameter_names = names
         self._compression = compression
         self._op = op
         self._prescale, self._postscale = 1.0 / predivide, predivide
         self._sparse_as_dense = sparse_as_dense
+        self._homes = homes
         self._passes_per_step = passes
         self._passes_left = {}
         self._handles = {}  # parameter -> function that waits and writes its gradient
@@ -87,6 +89,8 @@ class _Distributed:
             return self._reduce_sparse(parameters[0], name)
         wires, contexts = [], []
         for p in parameters:
+            if self._homes is not None:
+                self._homes.bring(p)
             grad = p.grad.detach()
             wire, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
             wires.append(wire.contiguous())
@@ -301,6 +305,7 @@ def DistributedOptimizer(
     groups=None,
     sparse_as_dense=False,
     process_set=global_process_set,
+    gradients_in_arena=False,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -324,6 +329,10 @@ def DistributedOptimizer(
         Which gradients are reduced as one: a number of equal groups, or explicit groups.
     sparse_as_dense : bool
         Reduce sparse gradients as dense ones instead of gathering indices and values.
+    gradients_in_arena : bool
+        Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
+        is another tensor after the reduction starts than before it. Without effect under
+        compression.
 
     Returns
     -------
@@ -351,5 +360,6 @@ def DistributedOptimizer(
         gradient_predivide_factor,
         chosen,
         sparse_as_dense,
+        GradientHomes() if gradients_in_arena and compression is Compression.none else None,
     )
     return result

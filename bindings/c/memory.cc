@@ -1,0 +1,32 @@
+// Memory that the ranks of a host share: the process's heap behind the C ABI.
+#include "bindings/c/context.h"
+#include "collectives/transport/heap.h"
+#include "collectives/transport/heap_size.h"
+
+using rueda::Status;
+using rueda::transport::Heap;
+
+extern "C" {
+
+int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (memory == nullptr) return rueda::invalid_argument("nowhere to put the memory (NULL)");
+    *memory = nullptr;
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
+    // Made by init where ranks share memory; a rank that is alone makes it here.
+    const rueda::Rank ranks = context->runtime->world().local_size;
+    RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
+                           Heap::of_process(
+                               rueda::transport::heap_size(context->heap_bytes, ranks)));
+    RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes));
+    return {};
+  });
+}
+
+void rueda_free(void* memory) {
+  // A forked child may still hold tensors of its parent's heap: they are not its own to free.
+  Heap* const heap = Heap::existing();
+  if (heap != nullptr && heap->contains(memory)) heap->free(static_cast<std::byte*>(memory));
+}
+
+}  // extern "C"
