@@ -107,6 +107,8 @@ def _verdict(letter: str, row: Row, target: Target, ranks: int, case: str, round
     wanted = f"{target.near:g}x NEAR, {target.far:g}x FAR against the best of {', '.join(line.peers)}"
     if not line.ratios["all"]:
         return what, wanted, "not measured: " + line.why
+    if row.needs_prepared and line.manner != "prepared":
+        return what, wanted, f"not available: prepared operations (all, called: {statistics.median(line.ratios['all']):.2f})"
     words = []
     for state, least in (("NEAR", target.near), ("FAR", target.far)):
         if line.ratios[state]:
@@ -114,8 +116,6 @@ def _verdict(letter: str, row: Row, target: Target, ranks: int, case: str, round
             words.append(f"{state} {middle:.2f}: {'met' if middle >= least else 'NOT MET'}")
     if not words:
         words = [f"all {statistics.median(line.ratios['all']):.2f}: the machine's state changed, not judged"]
-    if row.needs_prepared and line.manner != "prepared":
-        words.append("rueda's operation was not prepared: not available")
     return what, wanted, "; ".join(words)
 
 
