@@ -86,8 +86,8 @@ void add_limits(BenchOptions* options) {
       limit.operation = Operation::kLimit;
       limit.bytes = c.bytes;
       all.push_back(limit);
-      last = c.bytes;
     }
+    last = c.bytes;
     all.push_back(c);
   }
   options->cases = std::move(all);
