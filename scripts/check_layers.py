@@ -37,8 +37,8 @@ ARROWS: Dict[str, Set[str]] = {
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER, ABI, CPP,
-              COMPOSITION},
+    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER,
+              "launcher/tool", ABI, CPP, COMPOSITION},
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)

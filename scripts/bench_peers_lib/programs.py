@@ -102,6 +102,9 @@ class Programs:
         except subprocess.TimeoutExpired:
             failure = f"did not end within {self._timeout:.0f} s"
             output, errors = self._end(child)
+        finally:
+            if child.poll() is None:  # we are being ended ourselves
+                self._end(child)
         if child.returncode and not failure:
             lines = [line for line in errors.splitlines() if line.strip()]
             wanted = [line for line in lines if "rror" in line or "rueda bench" in line] or lines
