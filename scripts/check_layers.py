@@ -54,7 +54,7 @@ MAY_READ_ENVIRONMENT = ("runtime/bootstrap/place", "launcher/", "bindings/c/", "
 RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),
     "grpc": ("launcher/", "tests/"),
-    "mpi.h": (),
+    "mpi.h": ("tests/benchmarks/",),
     "cuda": (),
     "nccl": (),
     "catch2/": ("tests/",),
