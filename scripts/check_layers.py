@@ -37,8 +37,8 @@ ARROWS: Dict[str, Set[str]] = {
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER, ABI, CPP,
-              COMPOSITION},
+    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER,
+              "launcher/tool", ABI, CPP, COMPOSITION},
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)
@@ -54,7 +54,7 @@ MAY_READ_ENVIRONMENT = ("runtime/bootstrap/place", "launcher/", "bindings/c/", "
 RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),
     "grpc": ("launcher/", "tests/"),
-    "mpi.h": (),
+    "mpi.h": ("tests/benchmarks/",),
     "cuda": (),
     "nccl": (),
     "catch2/": ("tests/",),

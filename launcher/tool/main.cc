@@ -1,12 +1,16 @@
-// rueda: questions about an installation. `rueda doctor` is what to read first when something does
+// rueda: questions about an installation and its speed. `rueda doctor` is what to read first when something does
 // not work, and to send along when asking about it.
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "launcher/options.h"
 #include "launcher/probe.h"
+#include "launcher/tool/bench/bench.h"
 
 int main(int argc, char** argv) {
+  if (argc >= 2 && std::string(argv[1]) == "bench")
+    return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
   const std::string word = argc == 2 ? argv[1] : "";
   if (word == "doctor") {
     std::fputs(rueda::launcher::doctor_text().c_str(), stdout);
@@ -19,6 +23,7 @@ int main(int argc, char** argv) {
   const bool asked = word == "--help" || word == "-h";
   std::fputs(
       "Usage: rueda doctor       what was found on this machine, and its limits\n"
+      "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
       "       rueda --version\n"
       "Jobs are started with ruedarun.\n",
       asked ? stdout : stderr);

@@ -1,0 +1,69 @@
+#include "launcher/tool/bench/librueda.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace rueda::bench {
+namespace {
+
+std::vector<std::string> candidates() {
+  if (const char* given = std::getenv("RUEDA_LIBRARY"); given != nullptr && *given != 0)
+    return {given};
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto lib = self.parent_path().parent_path() / "lib";
+  return {lib / "librueda.so.1", lib / "librueda.so", "librueda.so.1"};
+}
+
+template <typename Function>
+bool find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+}  // namespace
+
+Result<LibRueda> open_librueda() {
+  void* library = nullptr;
+  std::string reasons;
+  for (const std::string& path : candidates()) {
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+    const char* reason = dlerror();
+    reasons += std::string("\n  ") + (reason == nullptr ? path.c_str() : reason);
+  }
+  if (library == nullptr) return unavailable("librueda cannot be opened:" + reasons);
+  LibRueda api{};
+  const bool complete = find(library, "rueda_init", &api.init) &&
+                        find(library, "rueda_shutdown", &api.shutdown) &&
+                        find(library, "rueda_rank", &api.rank) &&
+                        find(library, "rueda_size", &api.size) &&
+                        find(library, "rueda_local_size", &api.local_size) &&
+                        find(library, "rueda_version", &api.version) &&
+                        find(library, "rueda_submit", &api.submit) &&
+                        find(library, "rueda_work_wait", &api.work_wait) &&
+                        find(library, "rueda_work_output", &api.work_output) &&
+                        find(library, "rueda_work_release", &api.work_release) &&
+                        find(library, "rueda_run", &api.run);
+  if (!complete) return unavailable("librueda lacks functions: it is of another version");
+  const bool prepares = find(library, "rueda_prepare", &api.prepare) &&
+                        find(library, "rueda_start", &api.start) &&
+                        find(library, "rueda_prepared_wait", &api.prepared_wait) &&
+                        find(library, "rueda_run_prepared", &api.run_prepared) &&
+                        find(library, "rueda_prepared_release", &api.prepared_release);
+  if (!prepares) api.prepare = nullptr;
+  if (!find(library, "rueda_alloc", &api.alloc) || !find(library, "rueda_free", &api.free))
+    api.alloc = nullptr;
+  return api;
+}
+
+Status status_of(int32_t code, const rueda_error& error) {
+  if (code == RUEDA_OK) return {};
+  return {static_cast<Code>(code), error.message};
+}
+
+}  // namespace rueda::bench

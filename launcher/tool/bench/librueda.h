@@ -1,0 +1,41 @@
+// librueda opened at run time: the tool works, and says what is missing, with a library that is
+// older than itself or not there.
+//
+// Never closed. Looked for in RUEDA_LIBRARY, beside the program (../lib), then where the system
+// looks.
+#pragma once
+
+#include "collectives/base/status.h"
+#include "rueda/rueda.h"
+
+namespace rueda::bench {
+
+struct LibRueda {
+  decltype(&::rueda_init) init;
+  decltype(&::rueda_shutdown) shutdown;
+  decltype(&::rueda_rank) rank;
+  decltype(&::rueda_size) size;
+  decltype(&::rueda_local_size) local_size;
+  decltype(&::rueda_version) version;
+  decltype(&::rueda_submit) submit;
+  decltype(&::rueda_work_wait) work_wait;
+  decltype(&::rueda_work_output) work_output;
+  decltype(&::rueda_work_release) work_release;
+  decltype(&::rueda_run) run;
+  // Null in a library that does not have them.
+  decltype(&::rueda_prepare) prepare;
+  decltype(&::rueda_start) start;
+  decltype(&::rueda_prepared_wait) prepared_wait;
+  decltype(&::rueda_run_prepared) run_prepared;
+  decltype(&::rueda_prepared_release) prepared_release;
+  decltype(&::rueda_alloc) alloc;
+  decltype(&::rueda_free) free;
+};
+
+// Unavailable says where it was looked for and what the system answered.
+Result<LibRueda> open_librueda();
+
+// What a call answered, as a Status.
+Status status_of(int32_t code, const rueda_error& error);
+
+}  // namespace rueda::bench

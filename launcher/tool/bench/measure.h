@@ -1,0 +1,69 @@
+// One case measured for one library, the same way for every library:
+//   - the owner overwrites its whole buffer before every operation, outside the timer: a loop over
+//     untouched buffers would leave each slice in one core's cache;
+//   - time of an operation: from a barrier to the slowest rank's end; of a case: the median;
+//   - the result is compared element by element in a pass of its own;
+//   - how far the cores are apart is measured before and after.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/tool/bench/cases.h"
+#include "launcher/tool/bench/meeting.h"
+
+namespace rueda::bench {
+
+// A tensor of the case. output is input where the operation works in place, and null where the
+// subject said that it owns outputs.
+struct Tensor {
+  void* input = nullptr;
+  void* output = nullptr;
+  uint64_t input_count = 0, output_count = 0;
+};
+
+// A library under test. All ranks make the same calls; one thread.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  // 64-byte aligned memory, freed with release. Unimplemented where there is no shared arena.
+  virtual Result<void*> allocate(size_t bytes, bool arena);
+  virtual void release(void* memory, size_t bytes, bool arena);
+  // Whether it returns results of the operation in memory of its own.
+  virtual bool owns_output(Operation) const { return false; }
+  // Before the first run. Unimplemented: the row says "not available" and why.
+  virtual Status begin(const Case& c, const std::vector<Tensor>& tensors) = 0;
+  // What is timed.
+  virtual Status run() = 0;
+  // Where the last run left the tensor's result; valid until the next run.
+  virtual const void* result(size_t tensor) const = 0;
+  virtual void end() = 0;
+  // How the operation was called, "prepared" or "call".
+  virtual std::string manner() const { return "call"; }
+};
+
+struct Effort {
+  double seconds = 1.0;  // of measuring, per case; at least five operations
+  int iterations = 0;    // 0: 1000 up to 64 KiB, 40 up to 4 MiB, 7 above
+};
+
+struct Row {
+  Case c;
+  std::string manner, unavailable;  // unavailable: why there are no figures
+  double microseconds = 0, p99_microseconds = 0;
+  int iterations = 0;
+  uint64_t wrong = 0;  // elements of all ranks that differed
+  double ns_before = 0, ns_after = 0;
+};
+
+// "NEAR" below 90 ns one way before and after, "FAR" above 180, else "mixed"; "none" with one rank.
+std::string state_of(double ns_before, double ns_after);
+
+// An error is one that ends the benchmark; what a subject cannot do is a row that says so.
+Result<Row> measure(Subject* subject, Meeting* meeting, const Case& c, const Effort& effort);
+
+// One object, without a line break.
+std::string json_of(const Row& row);
+std::string json_string(const std::string& text);
+
+}  // namespace rueda::bench

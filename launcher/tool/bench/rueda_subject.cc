@@ -1,0 +1,141 @@
+#include "launcher/tool/bench/rueda_subject.h"
+
+namespace rueda::bench {
+namespace {
+
+int32_t kind_of(Operation operation) {
+  switch (operation) {
+    case Operation::kAllgather: return RUEDA_ALLGATHER;
+    case Operation::kReducescatter: return RUEDA_REDUCESCATTER;
+    case Operation::kBroadcast: return RUEDA_BROADCAST;
+    case Operation::kAlltoall: return RUEDA_ALLTOALL;
+    default: return RUEDA_ALLREDUCE;
+  }
+}
+
+int32_t code_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kF16: return RUEDA_FLOAT16;
+    case DataType::kBf16: return RUEDA_BFLOAT16;
+    case DataType::kI32: return RUEDA_INT32;
+    case DataType::kF64: return RUEDA_FLOAT64;
+    case DataType::kF32: break;
+  }
+  return RUEDA_FLOAT32;
+}
+
+}  // namespace
+
+Result<void*> RuedaSubject::allocate(size_t bytes, bool arena) {
+  if (!arena) return Subject::allocate(bytes, false);
+  if (api_.alloc == nullptr)
+    return Status{Code::kUnimplemented, "this librueda has no rueda_alloc"};
+  void* memory = nullptr;
+  rueda_error error = RUEDA_ERROR_INIT;
+  RUEDA_RETURN_IF_ERROR(status_of(api_.alloc(context_, bytes, &memory, &error), error));
+  return memory;
+}
+
+void RuedaSubject::release(void* memory, size_t bytes, bool arena) {
+  if (arena) {
+    api_.free(memory);
+  } else {
+    Subject::release(memory, bytes, false);
+  }
+}
+
+bool RuedaSubject::owns_output(Operation operation) const {
+  return operation == Operation::kAllgather || operation == Operation::kAlltoall;
+}
+
+Status RuedaSubject::begin(const Case& c, const std::vector<Tensor>& tensors) {
+  end();
+  tensors_ = tensors;
+  owned_ = owns_output(c.operation);
+  const size_t count = tensors.size();
+  const std::string prefix = "bench." + std::to_string(cases_++) + ".";
+  for (size_t i = 0; i < count; ++i) {
+    names_.push_back(prefix + std::to_string(i));
+    shapes_.push_back(static_cast<int64_t>(tensors[i].input_count));
+  }
+  for (size_t i = count; i-- > 0;) {
+    rueda_op op = RUEDA_OP_INIT;
+    op.kind = kind_of(c.operation);
+    op.dtype = code_of(c.dtype);
+    op.reduce_op = RUEDA_SUM;
+    op.name = names_[i].c_str();
+    op.input = tensors[i].input;
+    op.output = tensors[i].output;
+    op.shape = &shapes_[i];
+    op.ndim = 1;
+    ops_.push_back(op);
+  }
+  works_.resize(count, nullptr);
+  if (!prepare_ || api_.prepare == nullptr || owned_) return {};
+  for (const rueda_op& op : ops_) {
+    rueda_prepared* prepared = nullptr;
+    rueda_error error = RUEDA_ERROR_INIT;
+    const int32_t code = api_.prepare(context_, &op, &prepared, &error);
+    if (code == RUEDA_UNIMPLEMENTED) {  // the same answer on every rank and for every tensor
+      for (rueda_prepared* made : prepared_) api_.prepared_release(made);
+      prepared_.clear();
+      return {};
+    }
+    RUEDA_RETURN_IF_ERROR(status_of(code, error));
+    prepared_.push_back(prepared);
+  }
+  return {};
+}
+
+Status RuedaSubject::run() { return prepared_.empty() ? run_submitted() : run_prepared(); }
+
+Status RuedaSubject::run_prepared() {
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (prepared_.size() == 1) {
+    const Tensor& tensor = tensors_.front();
+    return status_of(api_.run_prepared(prepared_.front(), tensor.input, tensor.output, &error),
+                     error);
+  }
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    RUEDA_RETURN_IF_ERROR(
+        status_of(api_.start(prepared_[i], ops_[i].input, ops_[i].output, &error), error));
+  }
+  for (rueda_prepared* prepared : prepared_)
+    RUEDA_RETURN_IF_ERROR(status_of(api_.prepared_wait(prepared, -1, &error), error));
+  return {};
+}
+
+Status RuedaSubject::run_submitted() {
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (ops_.size() == 1 && !owned_)
+    return status_of(api_.run(context_, ops_.data(), &error), error);
+  // Freeing the last result is part of the cost of an operation that allocates its output.
+  for (rueda_work*& work : works_) api_.work_release(std::exchange(work, nullptr));
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    RUEDA_RETURN_IF_ERROR(
+        status_of(api_.submit(context_, &ops_[i], 1, 0, &works_[i], &error), error));
+  }
+  for (rueda_work* work : works_)
+    RUEDA_RETURN_IF_ERROR(status_of(api_.work_wait(work, -1, &error), error));
+  return {};
+}
+
+const void* RuedaSubject::result(size_t tensor) const {
+  if (!owned_) return tensors_[tensor].output;
+  void* data = nullptr;
+  api_.work_output(works_[works_.size() - 1 - tensor], &data, nullptr, 0);
+  return data;
+}
+
+void RuedaSubject::end() {
+  for (rueda_work* work : works_) api_.work_release(work);
+  for (rueda_prepared* prepared : prepared_) api_.prepared_release(prepared);
+  works_.clear();
+  prepared_.clear();
+  ops_.clear();
+  names_.clear();
+  shapes_.clear();
+  tensors_.clear();
+}
+
+}  // namespace rueda::bench

@@ -1,0 +1,96 @@
+"""What is compared: the rows, the cases of each, who takes part, and the targets. All data, so that a reader can check it."""
+
+from typing import Dict, List, NamedTuple, Tuple
+
+MPIS = ("openmpi", "mpich")
+SMALL, MIDDLE = ("4", "32", "256", "1K"), ("64K", "256K", "1M", "4M", "16M")
+HOROVODS = ("horovod-gloo", "horovod-gloo-0.1ms", "horovod-mpi")
+
+
+class Target(NamedTuple):
+    """Median of peer time / rueda time. `peers`: the best of them counts."""
+    near: float
+    far: float
+    peers: Tuple[str, ...]
+    cases: Tuple[str, ...] = ()  # endings of the cases it is for; empty: all
+    at_most: bool = False        # a figure of rueda's own that must not be above (rows G and K: no ratio)
+
+
+class Row(NamedTuple):
+    title: str
+    ranks: Tuple[int, ...]
+    subject: str                      # program that runs rueda
+    peers: Tuple[str, ...]
+    cases: Tuple[str, ...]            # rueda's
+    targets: Tuple[Target, ...] = ()
+    peer_cases: Dict[str, str] = {}   # rueda's case -> what the peers run instead
+    fallback: Dict[str, str] = {}     # peers' case -> what counts where a peer has no such dtype
+    needs_prepared: bool = False
+
+
+def _cases(op: str, memory: str, sizes, dtype: str = "f32") -> Tuple[str, ...]:
+    return tuple(f"{op}:{dtype}:{memory}:{size}" for size in sizes)
+
+
+_IN_PLACE = _cases("allreduce", "arena", MIDDLE + ("64M",))
+_OTHERS = ("allgather", "reducescatter", "broadcast", "alltoall")
+_OTHER_SIZES = ("1M", "4M", "16M", "64M")
+_OTHER_CASES = tuple(c for op in _OTHERS for memory in ("private", "arena") for c in _cases(op, memory, _OTHER_SIZES))
+_HALF = tuple(f"allreduce_:{dtype}:private:16M" for dtype in ("f16", "bf16"))
+_IDLE = ("idle:compute", "idle:switches")
+_MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradients:network",)
+
+ROWS: Dict[str, Row] = {
+    "A": Row("allreduce of 4 B to 1 KB, prepared, C++", (2,), "rueda", MPIS + ("gloo",),
+             _cases("allreduce", "private", SMALL),
+             (Target(1.9, 1.0, MPIS), Target(100, 100, ("gloo",), (":4",))), needs_prepared=True),
+    "B": Row("blocking hvd.allreduce of a 4 B torch tensor", (2,), "rueda-torch", ("torch-gloo",) + HOROVODS,
+             ("allreduce:f32:private:4",), (Target(100, 100, ("horovod-gloo",)),)),
+    "C": Row("allreduce of 4 B, 4 ranks on 2 cores, C++", (4,), "rueda", ("openmpi",),
+             ("allreduce:f32:private:4",), (Target(2, 2, ("openmpi",)),), needs_prepared=True),
+    "D": Row("allreduce of private f32 buffers", (2,), "rueda", MPIS + ("gloo", "torch-gloo"),
+             _cases("allreduce", "private", MIDDLE), (Target(2, 1, MPIS),)),
+    "E": Row("allreduce of large private f32 buffers", (2, 4), "rueda", MPIS + ("gloo", "torch-gloo"),
+             _cases("allreduce", "private", ("64M", "256M")),
+             (Target(4, 2, MPIS, (":64M",)), Target(7, 3.5, ("gloo", "torch-gloo"), (":64M",)))),
+    "F": Row("allreduce in place (rueda_alloc), peers with private buffers", (2,), "rueda",
+             MPIS + ("gloo", "torch-gloo"), _IN_PLACE,
+             (Target(5, 5, MPIS), Target(10, 10, ("gloo", "torch-gloo"), (":64M",))),
+             peer_cases={c: c.replace(":arena:", ":private:") for c in _IN_PLACE}),
+    "G": Row("allreduce of 64 MB in place: share of the memory's own speed", (2,), "rueda", ("limit",),
+             ("allreduce:f32:arena:64M",), (Target(0.75, 0.75, ("limit",)),),
+             peer_cases={"allreduce:f32:arena:64M": "limit:f32:private:64M"}),
+    "H": Row("allreduce of 16 MB of 16-bit floats, torch tensors", (2,), "rueda-torch", ("torch-gloo",), _HALF,
+             (Target(10, 10, ("torch-gloo",)),), fallback={_HALF[1]: "allreduce_:f32:private:32M"}),
+    "I": Row("other collectives", (2,), "rueda", MPIS + ("gloo",), _OTHER_CASES, (Target(1, 1, MPIS + ("gloo",)),),
+             peer_cases={c: c.replace(":arena:", ":private:") for c in _OTHER_CASES}),
+    "J": Row("ResNet-50's 161 gradients through DistributedOptimizer: exposed time", (2,), "rueda-gradients",
+             ("ddp-gloo", "horovod-gloo-gradients", "horovod-mpi-gradients"), _MODELS,
+             (Target(4, 4, ("ddp-gloo",), (":0ms",)),)),
+    "K": Row("a process that computes while rueda is idle", (2,), "rueda-idle", ("horovod-idle",), _IDLE,
+             (Target(1.01, 1.01, (), (":compute",), at_most=True), Target(0, 0, (), (":switches",), at_most=True))),
+}
+
+
+def programs_of(letters: List[str]) -> Dict[Tuple[str, int], List[str]]:
+    """(program, ranks) -> cases, each once, in the rows' order."""
+    wanted: Dict[Tuple[str, int], List[str]] = {}
+
+    def want(program: str, ranks: int, case: str) -> None:
+        cases = wanted.setdefault((program, ranks), [])
+        if case not in cases:
+            cases.append(case)
+
+    for letter in letters:
+        row = ROWS[letter]
+        for ranks in row.ranks:
+            for case in row.cases:
+                want(row.subject, ranks, case)
+                for peer in row.peers:
+                    program = row.subject if peer == "limit" else peer
+                    want(program, ranks, row.peer_cases.get(case, case))
+                    if case in row.fallback:
+                        want(program, ranks, row.fallback[case])
+    # MPICH never yields: with more ranks than cores a figure would be one of the scheduler.
+    return {(program, ranks): cases for (program, ranks), cases in wanted.items()
+            if not (program == "mpich" and ranks > 2)}
