@@ -38,6 +38,8 @@ const Row kTable[] = {
     {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      &Config::stall_shutdown_seconds, Check::kNotNegative, false,
      "fail such a tensor on all ranks after this long; 0 never does"},
+    {"RUEDA_PLAN_PATIENCE", "", &Config::plan_patience_seconds, Check::kPositive, false,
+     "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
      Check::kPositive, false, "seconds that init waits for the other ranks"},
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,

@@ -22,6 +22,7 @@ Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_n
       rank_names_(rank_names),
       table_(std::move(rank_names)),
       planner_(config.fusion_threshold_bytes, seconds(config.fusion_hold_seconds)),
+      plans_(static_cast<Rank>(rank_names_.size())),
       cache_(cache) {}
 
 std::string Root::fuse_key(const wire::Request& r) const {
@@ -47,6 +48,8 @@ int64_t Root::bytes_of(const wire::Request& r) {
 }
 
 Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
+  if (!plans_.on_stamp(rank, list.plan))
+    return {Code::kDataLoss, "step plan " + std::to_string(list.plan) + " cannot be"};
   for (const wire::Request& request : list.requests) {
     RUEDA_RETURN_IF_ERROR(add(rank, std::make_shared<const wire::Request>(request), now));
   }
@@ -54,6 +57,10 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     RequestPtr request = cache_->get(slot);
     if (request == nullptr)
       return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
+    const auto place = plans_.place(rank, slot);
+    if (place == plan::PlanKeeper::Place::kPlan) continue;
+    if (place == plan::PlanKeeper::Place::kWrong)
+      return {Code::kDataLoss, title_of(*request) + " is in the step plan"};
     RUEDA_RETURN_IF_ERROR(add(rank, request, now));
   }
   fail_split_groups(now);
@@ -85,6 +92,7 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
 
 void Root::on_leave(Rank rank) {
   if (table_.has_left(rank)) return;
+  plans_.stop();
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), Time{});
   fail_split_groups(Time{});
   // What is held is ready on all ranks, the leaver included: it goes out before the leaver's
@@ -253,6 +261,7 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
   fail_split_groups(now);
   release_fresh();
   if (responses_.empty()) return std::nullopt;
+  freeze_plan();
   wire::ResponseList list;
   list.epoch = epoch_;
   list.responses.swap(responses_);

@@ -20,6 +20,7 @@
 #include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
 #include "runtime/negotiation/response_cache.h"
+#include "runtime/plan/plan_keeper.h"
 
 namespace rueda::negotiation {
 
@@ -32,6 +33,11 @@ class Root {
 
   // Status: the message was damaged (an unknown number); the sender has to be given up.
   Status on_requests(Rank rank, const wire::RequestList& list, Time now);
+  // All ranks can follow step plans. Without this none is frozen.
+  void enable_plans() { plans_.enable(); }
+  // The root rank is back from the plan (see PlanKeeper).
+  void on_plan_end(uint64_t cycles, bool at_will) { plans_.on_end(cycles, at_will); }
+
   // The rank is gone (in order). Idempotent.
   void on_leave(Rank rank);
 
@@ -56,6 +62,8 @@ class Root {
   void fail_split_groups(Time now);
   std::optional<Slot> held_slot(const std::string& name) const;
   void release_fresh();
+  void freeze_plan();
+  void give_to_plan(Slot slot);
   void add_batch(const Batch& batch);
   void add_error(const wire::Request& request, const Status& status);
   wire::ResponseEntry entry_of(const Decision& decision);
@@ -69,6 +77,7 @@ class Root {
   ReadinessTable table_;
   BatchPlanner planner_;
   KindConflicts conflicts_;
+  plan::PlanKeeper plans_;
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;
   std::vector<Decision> fresh_;  // decided, not yet in a batch
