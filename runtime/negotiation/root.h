@@ -64,6 +64,7 @@ class Root {
   void release_fresh();
   void freeze_plan();
   void give_to_plan(Slot slot);
+  bool groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const;
   void add_batch(const Batch& batch);
   void add_error(const wire::Request& request, const Status& status);
   wire::ResponseEntry entry_of(const Decision& decision);

@@ -60,21 +60,23 @@ class PlanKeeper {
                            kind == CollectiveKind::kReducescatter;
     if (plannable && !slots.empty() && enabled_ && !in_force()) detector_.add(slots);
   }
-  // The plan to freeze now, after everything that has gone out.
-  std::optional<wire::StepPlan> freeze() {
+  // The batches that could be frozen now, after everything that has gone out.
+  std::optional<std::vector<CycleDetector::Batch>> candidate() const {
     if (!enabled_ || in_force()) return std::nullopt;
-    const auto cycle = detector_.cycle(needed_);
+    auto cycle = detector_.cycle(needed_);
     if (!cycle) return std::nullopt;
-    wire::StepPlan plan;
     size_t slots = 0;
-    for (const auto& batch : *cycle) {
-      slots += batch.size();
-      plan.batches.push_back({batch, 0});
-    }
+    for (const auto& batch : *cycle) slots += batch.size();
     if (slots > wire::kMaxPlanSlots) return std::nullopt;
+    return cycle;
+  }
+  // They are a plan from now on.
+  wire::StepPlan freeze(const std::vector<CycleDetector::Batch>& cycle) {
+    wire::StepPlan plan;
     plan.generation = ++generation_;
     planned_.clear();
-    for (const auto& batch : *cycle) {
+    for (const auto& batch : cycle) {
+      plan.batches.push_back({batch, 0});
       for (const uint32_t slot : batch) {
         if (slot >= planned_.size()) planned_.resize(slot + 1, false);
         planned_[slot] = true;

@@ -292,7 +292,17 @@ void SimRank::retune() {
 
 std::string SimRank::unfinished() const {
   if (dead_) return "";
-  if (!ended_) return "rank " + std::to_string(rank_) + " has not ended";
+  if (!ended_) {
+    std::string text = "rank " + std::to_string(rank_) + " has not ended: step " +
+                       std::to_string(current_step_) + (closed_ ? ", leaving" : "") +
+                       (negotiator_.planning() ? ", in a plan" : "") +
+                       (negotiator_.root_left() ? ", root left" : "") +
+                       (lane_.idle() ? "" : ", lane busy");
+    for (const auto& op : ops_) {
+      if (!op->done) text += ", waits for " + op->request.name + "@" + std::to_string(op->step);
+    }
+    return text;
+  }
   for (const auto& op : ops_) {
     if (!op->done) return "rank " + std::to_string(rank_) + ": " + op->request.name + " never ended";
   }
@@ -315,7 +325,8 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
   if (job.retune_at >= 0) world.after(job.retune_at, [&] { ranks[0]->retune(); });
   world.run(int64_t{300} * 1'000'000'000);
   for (const auto& rank : ranks) {
-    if (world.failure.empty()) world.failure = rank->unfinished();
+    const std::string left_over = rank->unfinished();
+    if (!left_over.empty()) world.failure += (world.failure.empty() ? "" : "; ") + left_over;
   }
   for (const auto& [generation, model] : world.models) {
     if (!world.failure.empty()) break;
