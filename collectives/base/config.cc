@@ -9,7 +9,7 @@
 namespace rueda {
 namespace {
 
-enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel };
+enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad };
 
 struct Row {
   const char* variable;
@@ -30,6 +30,9 @@ const Row kTable[] = {
      "windows per rank in the shared-memory pipeline"},
     {"RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", &Config::cache_capacity, Check::kNotNegative,
      true, "tensors the response cache remembers; 0 switches it off"},
+    {"RUEDA_ROAD", "", &Config::road, Check::kRoad, true,
+     "how an allreduce moves data inside a host: windows, pull (where possible), or auto, which "
+     "measures both"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -119,6 +122,8 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     std::string value = found.value;
     if (row.check == Check::kTransport && value != "auto" && value != "tcp")
       return refuse(found, "auto or tcp");
+    if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
+      return refuse(found, "auto, windows or pull");
     if (row.check == Check::kLogLevel) {
       for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
       if (value != "trace" && value != "debug" && value != "info" && value != "warning" &&

@@ -21,6 +21,7 @@ struct Config {
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
+  std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
   // Local.
   double fusion_hold_seconds =
       0.005;  // how long a batch waits for its usual members after the last arrived

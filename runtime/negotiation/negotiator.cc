@@ -138,9 +138,9 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
   }
 }
 
-void Negotiator::on_peer_left(Rank peer, Time) {
+void Negotiator::on_peer_left(Rank peer, Time now) {
   if (is_root()) {
-    root_->on_leave(peer);
+    root_->on_leave(peer, now);
   } else if (peer == kRoot) {
     root_has_left();
   }
@@ -150,6 +150,10 @@ bool Negotiator::on_time(Time now) {
   if (broken_) return false;
   bool moved = follow(now);
   if (!is_root()) return moved;
+  if (planning() && !follower_->revoked() && now >= next_road_check_) {
+    next_road_check_ = now + std::chrono::seconds(1);
+    if (root_->plan_is_stale(now)) retune();
+  }
   moved |= check_stalls(now);
   return publish(now) || moved;
 }
@@ -278,7 +282,7 @@ void Negotiator::leave(Time now) {
 
 void Negotiator::say_leaving(Time now) {
   if (is_root()) {
-    root_->on_leave(kRoot);
+    root_->on_leave(kRoot, now);
     publish(now);
     wire::ResponseList farewell;
     farewell.epoch = seat_.epoch;

@@ -109,6 +109,14 @@ class Negotiator {
 
   // The root rank: the plan's roads are to be chosen anew.
   void retune() { revoke("it is tuned anew", true); }
+  // The root rank: roads of batches. All ranks can read each other's memory; then the owner reports
+  // how long the batches took whose Response or PlannedBatch said so.
+  void set_pull_available(bool available) {
+    if (is_root()) root_->roads().set_pull_available(available);
+  }
+  void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now) {
+    if (is_root()) root_->roads().measured(kind, bytes, road, ns, now);
+  }
   // A step plan is in force, or this rank is on its way back from it.
   bool planning() const { return follower_ && follower_->following(); }
 
@@ -162,6 +170,7 @@ class Negotiator {
 
   std::optional<plan::Follower> follower_;
   std::vector<Slot> blocked_;  // members that threads were seen to wait for since the last flush
+  Time next_road_check_{};
   bool at_will_ = false;       // this rank revoked although nobody deviated
   uint64_t seen_entered_ = 0;  // by replace_idle_plan
   int beside_ = 0;
