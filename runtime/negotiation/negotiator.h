@@ -1,14 +1,14 @@
-// Negotiator: a rank's side of the agreement, and on the root rank the root's too. Says what runs and
-// in which order; moves no tensor.
+// Negotiator: a rank's side of the agreement, and on the root rank the root's too. Says what runs
+// and in which order; moves no tensor.
 //
 //   submit, wanted ---> +------------+ ---> Effects::send_control   (RequestList, ResponseList)
 //   on_message     ---> | Negotiator | ---> Effects::launch         one agreed batch, in order
-//   on_peer_left   ---> |  (+ Root,  | ---> Effects::finish         a ticket that ends without a batch
+//   on_peer_left   ---> |  (+ Root,  | ---> Effects::finish         a ticket that does not run
 //   on_time, leave ---> |  Follower) | ---> PlanLane::enter         the next batch of the step plan
 //                       +------------+ ---> Effects::give_up        the job cannot go on
 //
-// Every ticket that submit() takes comes back exactly once: in launch(), in finish(), or through the
-// lane, to which enter() gives it.
+// Every ticket that submit() takes comes back exactly once: in launch(), in finish(), or through
+// the lane, to which enter() gives it.
 //
 // Pure: no transport, no memory of tensors, no threads; time comes from outside. So the same code
 // runs in the coordinator and in a simulated network.

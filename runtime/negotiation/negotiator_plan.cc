@@ -74,8 +74,8 @@ void Negotiator::revoke(const std::string& why, bool at_will) {
   follower_->revoke(why);
 }
 
-// A thread waits for a batch that this rank has not entered, so it waits for something that this rank
-// has not submitted, and perhaps never will: the plan's order may not hold it up.
+// A thread waits for a batch that this rank has not entered, so it waits for something that this
+// rank has not submitted, and perhaps never will: the plan's order may not hold it up.
 bool Negotiator::revoke_for_blocked() {
   bool revoked = false;
   for (const Slot slot : blocked_) {

@@ -1,5 +1,5 @@
-// RoadChooser: which way the data of an allreduce takes inside a host. Kept by the root, because the
-// choice has to be the same on all ranks. Pure; time and measurements come from outside.
+// RoadChooser: which way the data of an allreduce takes inside a host. Kept by the root, because
+// the choice has to be the same on all ranks. Pure; time and measurements come from outside.
 //
 // Both roads move the same bytes and give the same bits; which is faster depends on the machine and
 // on what else it does. So it is measured: per size class (powers of two) each road is tried a few

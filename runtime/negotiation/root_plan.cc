@@ -32,8 +32,9 @@ void Root::freeze_plan() {
   responses_.emplace_back().freeze.push_back(std::move(plan));
 }
 
-// A group of which one part has run and the other is negotiated would wait for itself. So it is planned
-// in one batch or not at all: the full cache may have left one out, the threshold may have cut it.
+// A group of which one part has run and the other is negotiated would wait for itself. So it is
+// planned in one batch or not at all: the full cache may have left one out, the threshold may have
+// cut it.
 bool Root::groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const {
   for (const auto& batch : cycle) {
     std::map<std::string, std::set<Slot>> members;

@@ -1,19 +1,19 @@
 // Follower: one rank's way through the step plan. Counts each batch's members down, enters complete
 // batches in the plan's order, and finds its way back to negotiation when the plan is revoked.
 //
-//            begin                  revoke: own deviation,             every rank's last word is there:
-//                                   or a peer has revoked              M = their minimum
-//   (none) --------> following -----------------------------> leaving ----------------------> finishing
-//      ^                                                                                         |
-//      |   back: batches < M have run, all others' tickets are given back                        |
-//      +-----------------------------------------------------------------------------------------+
+//           begin               revoke: own deviation,        every rank's last word is there:
+//                               or a peer has revoked         M = their minimum
+//   (none) -------> following ------------------------> leaving -------------------> finishing
+//      ^                                                                                 |
+//      |   back: batches < M have run, all others' tickets are given back                |
+//      +---------------------------------------------------------------------------------+
 //
-// Why the minimum is right: a batch runs only if every rank has entered it, and a rank's last word is
-// never taken back. So batches < M were entered by all, must run and will; batches >= M lack a rank
-// and will lack it for ever, so nobody has touched memory for them.
+// Why the minimum is right: a batch runs only if every rank has entered it, and a rank's last word
+// is never taken back. So batches < M were entered by all, must run and will; batches >= M lack a
+// rank and will lack it for ever, so nobody has touched memory for them.
 //
-// Pure; one thread. Tickets that the lane has taken by enter() end with the lane; all others come back
-// by take_back() or drop().
+// Pure; one thread. Tickets that the lane has taken by enter() end with the lane; all others come
+// back by take_back() or drop().
 #pragma once
 
 #include <chrono>
@@ -55,7 +55,9 @@ class Follower {
   uint64_t batches_in_cycle() const { return plan_.batches.size(); }
 
   // Is the slot a member of the plan in force?
-  bool has(Slot slot) const { return following() && slot < member_of_.size() && member_of_[slot] != kNo; }
+  bool has(Slot slot) const {
+    return following() && slot < member_of_.size() && member_of_[slot] != kNo;
+  }
   // Is some slot of this name?
   bool has_name(const std::string& name) const { return following() && slot_of_.count(name) != 0; }
   std::optional<Slot> slot_of(const std::string& name) const;
@@ -97,18 +99,18 @@ class Follower {
   State state_ = State::kNone;
   StepPlan plan_;
   std::vector<Batch> batches_;
-  std::vector<Ticket> tickets_;        // by member; null: not submitted in this round
-  std::vector<Slot> slots_;            // by member
-  std::vector<uint32_t> batch_of_;     // by member
-  std::vector<uint32_t> next_;         // by member: where the same slot comes next in the cycle
-  std::vector<uint32_t> member_of_;    // by slot: the member that its next submission is
+  std::vector<Ticket> tickets_;      // by member; null: not submitted in this round
+  std::vector<Slot> slots_;          // by member
+  std::vector<uint32_t> batch_of_;   // by member
+  std::vector<uint32_t> next_;       // by member: where the same slot comes next in the cycle
+  std::vector<uint32_t> member_of_;  // by slot: the member that its next submission is
   std::unordered_map<std::string, Slot> slot_of_;
-  uint64_t entered_ = 0;    // batches given to the lane
-  size_t cursor_ = 0;       // entered_ mod number of batches
-  size_t held_ = 0;         // tickets that the lane has not taken
-  uint64_t finished_ = 0;   // seen by the last poll
-  Time moved_{};            // when anything last happened
-  uint64_t first_lost_ = 0; // M
+  uint64_t entered_ = 0;     // batches given to the lane
+  size_t cursor_ = 0;        // entered_ mod number of batches
+  size_t held_ = 0;          // tickets that the lane has not taken
+  uint64_t finished_ = 0;    // seen by the last poll
+  Time moved_{};             // when anything last happened
+  uint64_t first_lost_ = 0;  // M
   std::string why_;
   std::vector<Member> back_;
 };

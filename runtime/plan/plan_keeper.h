@@ -7,8 +7,8 @@
 // rank turns it into a submission to the plan when it does. From a rank that is back it counts.
 //
 // When: the batches have come in `needed` identical cycles. Three at first; each revocation doubles
-// it (a program that deviates all the time shall not pay for plans all the time), a plan that lasted
-// long resets it. Pure; one thread.
+// it (a program that deviates all the time shall not pay for plans all the time), a plan that
+// lasted long resets it. Pure; one thread.
 #pragma once
 
 #include <algorithm>
@@ -94,9 +94,9 @@ class PlanKeeper {
 
  private:
   bool enabled_ = false;
-  uint64_t generation_ = 0;        // of the last plan that was frozen
-  std::vector<uint64_t> stamps_;   // by rank
-  std::vector<bool> planned_;      // by slot: in that plan
+  uint64_t generation_ = 0;       // of the last plan that was frozen
+  std::vector<uint64_t> stamps_;  // by rank
+  std::vector<bool> planned_;     // by slot: in that plan
   uint64_t needed_ = kCycles;
   CycleDetector detector_;
 };

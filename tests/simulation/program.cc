@@ -21,7 +21,8 @@ class Writer {
   // units: requests that go together; the ranks may take them in any order.
   void step(Rank rank, std::vector<std::vector<wire::Request>> units, Mode mode, int number) {
     auto& out = job_->ranks[static_cast<size_t>(rank)];
-    if (mode == Mode::kAsync || mode == Mode::kPolling) std::shuffle(units.begin(), units.end(), *dice_);
+    if (mode == Mode::kAsync || mode == Mode::kPolling)
+      std::shuffle(units.begin(), units.end(), *dice_);
     if (mode == Mode::kReversed) std::reverse(units.begin(), units.end());
     const bool waits_at_once = mode == Mode::kBlocking || mode == Mode::kReversed;
     const auto kind = mode == Mode::kPolling ? Action::Kind::kPoll : Action::Kind::kWait;
@@ -100,7 +101,8 @@ Job random_job(uint64_t seed) {
     if (w.one_in(calm)) {
       switch (w.below(6)) {
         case 0:  // one is missing this time
-          if (these.size() > 1) these.erase(these.begin() + static_cast<std::ptrdiff_t>(w.below(these.size())));
+          if (these.size() > 1)
+            these.erase(these.begin() + static_cast<std::ptrdiff_t>(w.below(these.size())));
           break;
         case 1:  // a new one, from now on
           units.push_back({request("n" + std::to_string(step), 8)});
@@ -127,7 +129,8 @@ Job random_job(uint64_t seed) {
       }
     }
     if (metric_every != 0 && static_cast<uint64_t>(step) % metric_every == 0) {
-      these.push_back({request("metric", 1, w.one_in(2) ? CollectiveKind::kAllgather : CollectiveKind::kAllreduce)});
+      const auto kind = w.one_in(2) ? CollectiveKind::kAllgather : CollectiveKind::kAllreduce;
+      these.push_back({request("metric", 1, kind)});
     }
     for (Rank rank = 0; rank < job.size; ++rank) {
       if (step == leaves_at && rank == leaver) {

@@ -15,19 +15,20 @@ struct Action {
   enum class Kind { kSubmit, kWait, kPoll, kThink, kLeave };
   Kind kind = Kind::kSubmit;
   std::vector<wire::Request> requests;  // kSubmit: at once
-  std::string name;                     // kWait: a thread blocks on it; kPoll: looks again and again
+  std::string name;                     // kWait: a thread blocks on it; kPoll: looks again
   int step = 0;
+  int64_t think_ns = 0;  // kThink; 0: random
 };
 
 struct Job {
   Rank size = 1;
   Config config;
   std::vector<std::vector<Action>> ranks;
-  bool someone_leaves = false;         // early: the others' later tensors fail
-  int64_t crash_at = -1;               // ns; that rank dies
+  bool someone_leaves = false;  // early: the others' later tensors fail
+  int64_t crash_at = -1;        // ns; that rank dies
   Rank crasher = 0;
-  int mismatches = 0;                  // tensors that all ranks see fail
-  int64_t retune_at = -1;              // ns
+  int mismatches = 0;      // tensors that all ranks see fail
+  int64_t retune_at = -1;  // ns
 };
 
 Job random_job(uint64_t seed);

@@ -7,7 +7,7 @@
 //   revoke    at any time                                 word.revoked, for good
 //   observe   a peer's word as it is now, or was          never an older one than before
 //   run       every rank is seen to have entered batch n  n is the next; user memory is written
-//   withdraw  every rank is seen to have revoked          M = the least word; batches >= M will not run
+//   withdraw  every rank is seen to have revoked          M = the least word; batches >= M never run
 //   crash     at any time                                 nothing more from this rank
 //
 // Invariants: a batch that runs anywhere was entered everywhere; no batch runs on one rank that

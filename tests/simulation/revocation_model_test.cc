@@ -45,9 +45,11 @@ Explored explore(int size, int32_t batches, bool revocations, int crashes, Bug b
       bool someone_revoked = false;
       for (int s = 0; s < size; ++s) someone_revoked |= at.seen[r][s].revoked;
       if (at.may_enter(r) && at.words[r].entered < batches) go([&](auto* to) { to->enter(r); });
-      if (at.may_revoke(r) && (revocations || someone_revoked)) go([&](auto* to) { to->revoke(r); });
+      if (at.may_revoke(r) && (revocations || someone_revoked))
+        go([&](auto* to) { to->revoke(r); });
       for (int w = 0; w < size; ++w) {
-        if (at.may_observe(r, w, at.words[w])) go([&](auto* to) { to->observe(r, w, at.words[w]); });
+        if (at.may_observe(r, w, at.words[w]))
+          go([&](auto* to) { to->observe(r, w, at.words[w]); });
       }
       if (at.may_run(r, bug)) go([&](auto* to) { to->run(r); });
       if (at.may_withdraw(r)) go([&](auto* to) { to->withdraw(r, at.last_common(r, bug)); });

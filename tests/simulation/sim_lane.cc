@@ -4,7 +4,8 @@
 
 namespace rueda::testing {
 
-void SimLane::begin(const runtime::StepPlan& plan, const std::vector<const wire::Request*>& requests) {
+void SimLane::begin(const runtime::StepPlan& plan,
+                    const std::vector<const wire::Request*>& requests) {
   size_t slots = 0;
   for (const auto& batch : plan.batches) slots += batch.slots.size();
   if (requests.size() != slots) world_->fail("the plan's requests do not match its slots");
@@ -55,14 +56,17 @@ void SimLane::tell() {
   observe(rank_, word_);
   for (Rank r = 0; r < world_->size; ++r) {
     if (r == rank_) continue;
-    world_->after(world_->delay(), [this, r, word = word_] { doors_.peer(r).observe(rank_, word); });
+    world_->after(world_->delay(),
+                  [this, r, word = word_] { doors_.peer(r).observe(rank_, word); });
   }
 }
 
 void SimLane::observe(Rank writer, Word word) {
   if (dead_) return;
   Word& seen = seen_[static_cast<size_t>(writer)];
-  const auto age = [](const Word& w) { return std::make_tuple(w.generation, w.entered, w.revoked); };
+  const auto age = [](const Word& w) {
+    return std::make_tuple(w.generation, w.entered, w.revoked);
+  };
   if (age(word) <= age(seen)) return;  // overtaken by a newer one
   seen = word;
   RevocationModel& of_word = world_->model(word.generation);
@@ -131,7 +135,8 @@ std::vector<runtime::Ticket> SimLane::withdraw(uint64_t first) {
 std::vector<runtime::Ticket> SimLane::fail_all() {
   dead_ = true;
   std::vector<Ticket> all;
-  for (const auto& batch : std::exchange(taken_, {})) all.insert(all.end(), batch.begin(), batch.end());
+  for (const auto& batch : std::exchange(taken_, {}))
+    all.insert(all.end(), batch.begin(), batch.end());
   return all;
 }
 

@@ -1,5 +1,5 @@
-// SimLane: a PlanLane whose words become visible late. Runs a batch when it has seen that every rank
-// entered it, and holds each of its steps against the model.
+// SimLane: a PlanLane whose words become visible late. Runs a batch when it has seen that every
+// rank entered it, and holds each of its steps against the model.
 #pragma once
 
 #include <deque>
@@ -16,13 +16,16 @@ class SimLane : public runtime::PlanLane {
  public:
   using Ticket = runtime::Ticket;
   struct Doors {
-    std::function<void()> poke;                       // something changed: look again
-    std::function<void(Ticket)> end;                  // the ticket has run
-    std::function<std::string(Ticket)> text;          // what the ticket is, equal on all ranks
+    std::function<void()> poke;               // something changed: look again
+    std::function<void(Ticket)> end;          // the ticket has run
+    std::function<std::string(Ticket)> text;  // what the ticket is, equal on all ranks
     std::function<SimLane&(Rank)> peer;
   };
   SimLane(SimWorld* world, Rank rank, Doors doors)
-      : world_(world), rank_(rank), doors_(std::move(doors)), seen_(static_cast<size_t>(world->size)) {}
+      : world_(world),
+        rank_(rank),
+        doors_(std::move(doors)),
+        seen_(static_cast<size_t>(world->size)) {}
 
   void begin(const runtime::StepPlan& plan,
              const std::vector<const wire::Request*>& requests) override;

@@ -13,7 +13,8 @@ SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
       job_(job),
       all_(all),
       lane_(world, rank,
-            {[this] { poke(); }, [this](Ticket ticket) { finish(ticket, {}); },
+            {[this] { poke(); },
+             [this](Ticket ticket) { finish(ticket, {}); },
              [](Ticket ticket) {
                const Op* op = static_cast<const Op*>(ticket);
                return op->request.name + "@" + std::to_string(op->step);
@@ -51,7 +52,8 @@ void SimRank::launch(const wire::Response& batch, const std::vector<Ticket>& tic
     SimRank* rank = peer.get();
     world_->after(world_->delay(), [rank, number] {
       if (rank->dead_ || rank->broken_) return;
-      for (const Ticket ticket : std::exchange(rank->running_[number], {})) rank->finish(ticket, {});
+      for (const Ticket ticket : std::exchange(rank->running_[number], {}))
+        rank->finish(ticket, {});
       --rank->running_count_;
       rank->poke();
     });
@@ -109,12 +111,13 @@ SimRank::Op* SimRank::newest(const std::string& name) {
 // True: goes on at once.
 bool SimRank::user_step() {
   const auto& program = job_->ranks[static_cast<size_t>(rank_)];
-  if (closed_ || cursor_ >= program.size()) return false;
+  if (closed_ || thinking_ || cursor_ >= program.size()) return false;
   const Action& action = program[cursor_];
   while (current_step_ < action.step) {
     auto& by_step = (*all_)[0]->messages_by_step;
-    if (by_step.size() <= static_cast<size_t>(current_step_)) by_step.resize(static_cast<size_t>(current_step_) + 1);
-    by_step[static_cast<size_t>(current_step_++)] = world_->control_messages;
+    const auto step = static_cast<size_t>(current_step_++);
+    if (by_step.size() <= step) by_step.resize(step + 1);
+    by_step[step] = world_->control_messages;
   }
   switch (action.kind) {
     case Action::Kind::kSubmit: {
@@ -151,7 +154,11 @@ bool SimRank::user_step() {
     }
     case Action::Kind::kThink:
       ++cursor_;
-      world_->after(world_->delay(), [this] { user(); });
+      thinking_ = true;
+      world_->after(action.think_ns > 0 ? action.think_ns : world_->delay(), [this] {
+        thinking_ = false;
+        user();
+      });
       return false;
     case Action::Kind::kLeave:
       closed_ = true;
@@ -304,7 +311,8 @@ std::string SimRank::unfinished() const {
     return text;
   }
   for (const auto& op : ops_) {
-    if (!op->done) return "rank " + std::to_string(rank_) + ": " + op->request.name + " never ended";
+    if (!op->done)
+      return "rank " + std::to_string(rank_) + ": " + op->request.name + " never ended";
   }
   return "";
 }
@@ -331,10 +339,10 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
   for (const auto& [generation, model] : world.models) {
     if (!world.failure.empty()) break;
     world.failure = model.broken();
-    if (world.failure.empty() && !world.crashed && generation > 0) world.failure = model.wrong_end();
+    if (world.failure.empty() && !world.crashed) world.failure = model.wrong_end();
   }
   return {world.failure, world.control_messages, world.planned_runs, world.revocations,
-          ranks[0]->messages_by_step};
+          ranks[0]->messages_by_step, ranks[0]->notes};
 }
 
 }  // namespace rueda::testing

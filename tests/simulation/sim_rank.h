@@ -22,6 +22,7 @@ struct SimResult {
   int64_t planned_runs = 0;
   int64_t revocations = 0;
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
+  std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
 };
 SimResult simulate(const Job& job, uint64_t seed, Bug bug = Bug::kNone);
 
@@ -36,6 +37,7 @@ class SimRank : private negotiation::Effects {
   // At the end of the simulated time: "" or what is left over.
   std::string unfinished() const;
   std::vector<int64_t> messages_by_step;
+  std::vector<std::string> notes;
 
  private:
   struct Op {
@@ -51,7 +53,7 @@ class SimRank : private negotiation::Effects {
   void send_control(Rank to, const std::string& message) override;
   void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
   void finish(Ticket ticket, const Status& status) override;
-  void note(Ticket, const std::string&) override {}
+  void note(Ticket, const std::string& text) override { notes.push_back(text); }
   bool may_hold(Ticket ticket) override;
   void blame(const std::string&) override {}
   void warn(const std::string&) override {}
@@ -87,6 +89,7 @@ class SimRank : private negotiation::Effects {
   int current_step_ = 0;
   bool poked_ = false;
   bool user_scheduled_ = false;
+  bool thinking_ = false;
   bool woken_ = false;
   bool blocked_already_ = false;
   bool closed_ = false;  // the user has asked to leave

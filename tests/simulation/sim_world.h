@@ -51,7 +51,7 @@ class SimWorld {
   void same(const std::string& list, uint64_t n, const std::string& what) {
     const auto [it, is_new] = said_.try_emplace({list, n}, what);
     if (!is_new && it->second != what)
-      fail(list + " " + std::to_string(n) + ": '" + what + "' here, '" + it->second + "' elsewhere");
+      fail(list + " " + std::to_string(n) + ": '" + what + "' and '" + it->second + "'");
   }
   // The abstract protocol of one generation, followed step by step.
   RevocationModel& model(uint64_t generation) {

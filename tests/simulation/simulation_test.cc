@@ -1,8 +1,8 @@
 // Agreement under a simulated network: what must hold whatever the order of events.
 //
 //   each ticket ends exactly once; all ranks run the same batches in the same order, negotiated and
-//   planned; a planned batch runs on one rank if and only if on all; nothing hangs; every step of the
-//   lanes is one that the model allows
+//   planned; a planned batch runs on one rank if and only if on all; nothing hangs; every step of
+//   the lanes is one that the model allows
 #include <catch2/catch.hpp>
 
 #include <cstdlib>
@@ -49,6 +49,18 @@ TEST_CASE("a steady job sends no control message once its plan is frozen", "[sim
   CHECK(result.messages_by_step[12] == result.messages_by_step[38]);
   CHECK(result.planned_runs > 0);
   CHECK(result.revocations == size);  // at the end, when they leave
+}
+
+TEST_CASE("a rank that is late in a plan is named", "[simulation]") {
+  Job job = steady_job(3, 30, 4, false);
+  auto& late = job.ranks[1];
+  late.insert(late.begin() + static_cast<std::ptrdiff_t>(late.size() / 2),
+              {Action::Kind::kThink, {}, "", 15, 10'000'000'000});
+  const SimResult result = simulate(job, 3);
+  CHECK(result.failure == "");
+  CHECK(result.revocations == 6);  // when it was late and when they left
+  REQUIRE_FALSE(result.notes.empty());
+  CHECK(result.notes.front().find("not yet submitted by rank 1") != std::string::npos);
 }
 
 TEST_CASE("the simulation finds planted mistakes", "[simulation]") {
