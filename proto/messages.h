@@ -43,6 +43,7 @@ struct RequestList {
   std::vector<uint32_t> cached;     // cache slots, in the order of submission
   std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
   bool leaving = false;
+  uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
 
   bool operator==(const RequestList&) const = default;
 };
@@ -57,12 +58,30 @@ struct ResponseEntry {
   bool operator==(const ResponseEntry&) const = default;
 };
 
-// One batch, or an error for its tensors.
+// One batch of a step plan.
+struct PlannedBatch {
+  std::vector<uint32_t> slots;  // cache slots of its members, in order
+  uint32_t road = 0;            // as in Response
+
+  bool operator==(const PlannedBatch&) const = default;
+};
+
+// From here on these batches come again and again in this order.
+struct StepPlan {
+  uint64_t generation = 0;  // 1, 2, ...
+  std::vector<PlannedBatch> batches;
+
+  bool operator==(const StepPlan&) const = default;
+};
+
+// One batch, or an error for its tensors, or a plan.
 struct Response {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::vector<ResponseEntry> entries;
   std::string error;  // not empty: complete the entries with this text
   Code error_code = Code::kOk;
+  uint32_t road = 0;             // how the data moves inside a host: 0 windows, 1 pull
+  std::vector<StepPlan> freeze;  // one at most; then there are no entries
 
   bool operator==(const Response&) const = default;
 };

@@ -72,6 +72,7 @@ inline void write(Writer out, const RequestList& m) {
   out.put(4, m.cached);
   for (const std::string& name : m.wanted) out.put_even_empty(5, name);
   out.put(6, m.leaving);
+  out.put(7, m.plan);
 }
 
 inline void read(Reader& in, RequestList* m) {
@@ -86,6 +87,7 @@ inline void read(Reader& in, RequestList* m) {
       case 4: in.append(&m->cached, "cached", kMaxRequests); break;
       case 5: in.append_text(&m->wanted, "wanted", kMaxRequests, kMaxNameBytes); break;
       case 6: in.read(&m->leaving); break;
+      case 7: in.read(&m->plan); break;
       default: in.skip();
     }
   }
@@ -111,6 +113,48 @@ inline void read(Reader& in, ResponseEntry* m) {
   }
 }
 
+inline void write(Writer out, const PlannedBatch& m) {
+  out.put(1, m.slots);
+  out.put(2, m.road);
+}
+
+inline void read(Reader& in, PlannedBatch* m, size_t max_slots) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.append(&m->slots, "slots", max_slots); break;
+      case 2: in.read(&m->road); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const StepPlan& m) {
+  out.put(1, m.generation);
+  std::string inner;
+  for (const PlannedBatch& batch : m.batches) {
+    inner.clear();
+    write(Writer(&inner), batch);
+    out.put_even_empty(2, inner);
+  }
+}
+
+inline void read(Reader& in, StepPlan* m) {
+  size_t slots_left = kMaxPlanSlots;
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->generation); break;
+      case 2:
+        in.append_message(&m->batches, "batches", kMaxPlanBatches,
+                          [&](Reader& inner, PlannedBatch* batch) {
+                            read(inner, batch, slots_left);
+                            slots_left -= batch->slots.size();
+                          });
+        break;
+      default: in.skip();
+    }
+  }
+}
+
 inline void write(Writer out, const Response& m) {
   out.put_enum(1, m.kind);
   std::string inner;
@@ -121,6 +165,12 @@ inline void write(Writer out, const Response& m) {
   }
   out.put_free_text(3, m.error, kMaxErrorBytes);
   out.put_enum(4, m.error_code);
+  out.put(5, m.road);
+  for (const StepPlan& plan : m.freeze) {
+    inner.clear();
+    write(Writer(&inner), plan);
+    out.put_even_empty(6, inner);
+  }
 }
 
 inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
@@ -133,6 +183,11 @@ inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
         break;
       case 3: in.read_text(&m->error, "error", kMaxErrorBytes); break;
       case 4: in.read_enum(&m->error_code, "error_code", is_code); break;
+      case 5: in.read(&m->road); break;
+      case 6:
+        in.append_message(&m->freeze, "freeze", 1,
+                          [](Reader& inner, StepPlan* plan) { read(inner, plan); });
+        break;
       default: in.skip();
     }
   }

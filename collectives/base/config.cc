@@ -9,7 +9,7 @@
 namespace rueda {
 namespace {
 
-enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel };
+enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad };
 
 struct Row {
   const char* variable;
@@ -30,6 +30,9 @@ const Row kTable[] = {
      "windows per rank in the shared-memory pipeline"},
     {"RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", &Config::cache_capacity, Check::kNotNegative,
      true, "tensors the response cache remembers; 0 switches it off"},
+    {"RUEDA_ROAD", "", &Config::road, Check::kRoad, true,
+     "how an allreduce moves data inside a host: windows, pull (where possible), or auto, which "
+     "measures both"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -38,6 +41,8 @@ const Row kTable[] = {
     {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      &Config::stall_shutdown_seconds, Check::kNotNegative, false,
      "fail such a tensor on all ranks after this long; 0 never does"},
+    {"RUEDA_PLAN_PATIENCE", "", &Config::plan_patience_seconds, Check::kPositive, false,
+     "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
      Check::kPositive, false, "seconds that init waits for the other ranks"},
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
@@ -120,6 +125,8 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     std::string value = found.value;
     if (row.check == Check::kTransport && value != "auto" && value != "tcp")
       return refuse(found, "auto or tcp");
+    if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
+      return refuse(found, "auto, windows or pull");
     if (row.check == Check::kLogLevel) {
       for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
       if (value != "trace" && value != "debug" && value != "info" && value != "warning" &&

@@ -21,12 +21,14 @@ struct Config {
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
+  std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
   // Local.
   double fusion_hold_seconds =
       0.005;  // how long a batch waits for its usual members after the last arrived
   double stall_check_seconds =
       60;  // warn about a tensor that some ranks have not submitted; 0: never
   double stall_shutdown_seconds = 0;    // fail such a tensor on all ranks after this long; 0: never
+  double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
   std::string transport =

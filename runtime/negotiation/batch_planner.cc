@@ -178,6 +178,14 @@ bool BatchPlanner::holds(Slot slot) const {
   return it != group_of_.end() && it->second->states[it->second->index(slot)] == State::kReady;
 }
 
+void BatchPlanner::forget_round(Slot slot) {
+  const auto it = group_of_.find(slot);
+  if (it == group_of_.end()) return;
+  const GroupPtr group = it->second;
+  group->states[group->index(slot)] = State::kAbsent;
+  track(group);
+}
+
 std::vector<Batch> BatchPlanner::flush() {
   std::vector<Batch> batches;
   const std::vector<GroupPtr> open = open_;

@@ -59,6 +59,8 @@ class BatchPlanner {
   std::optional<Time> next_deadline() const;
   // Ready but held back.
   bool holds(Slot slot) const;
+  // The tensor's part in the round under way is forgotten (a step plan has taken it).
+  void forget_round(Slot slot);
   // Gives everything out that is held (shutdown, errors).
   std::vector<Batch> flush();
 

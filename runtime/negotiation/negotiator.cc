@@ -8,26 +8,54 @@
 
 namespace rueda::negotiation {
 
-Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects)
+Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtime::PlanLane* lane)
     : seat_(std::move(seat)),
       effects_(effects),
       cache_(static_cast<size_t>(config.cache_capacity)) {
   if (seat_.rank == kRoot) {
     root_ = std::make_unique<Root>(config, seat_.epoch, seat_.names, &cache_);
+    if (lane != nullptr) root_->enable_plans();
+  }
+  if (lane != nullptr) {
+    follower_.emplace(lane, seat_.size,
+                      std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::duration<double>(config.plan_patience_seconds)));
   }
 }
 
 // ---- submissions ----
 
-void Negotiator::submit(const wire::Request& request, Ticket ticket, Time) {
-  if (root_left_) {
-    effects_->finish(ticket, cancelled(seat_.names[kRoot] +
-                                       " has been shut down: no operation can be agreed any more"));
+void Negotiator::submit(const wire::Request& request, Ticket ticket, Time now) {
+  if (const auto slot = cache_.find(request)) return submit_cached(*slot, ticket, now);
+  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  if (follower_ && follower_->has_name(request.name))
+    revoke(title_of(request) + " came with other properties");
+  negotiate(request, std::nullopt, ticket);
+}
+
+void Negotiator::submit_cached(Slot slot, Ticket ticket, Time now) {
+  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  if (follower_ && follower_->has(slot)) {
+    ++planned_submissions_;
+    if (!follower_->submit(slot, ticket, now) && effects_->may_hold(ticket))
+      blocked_.push_back(slot);
     return;
   }
+  const RequestPtr request = cache_.get(slot);
+  if (follower_ && follower_->has_name(request->name))
+    revoke(title_of(*request) + " came with other properties");
+  negotiate(*request, slot, ticket);
+}
+
+Status Negotiator::root_is_gone() const {
+  return cancelled(seat_.names[kRoot] + " has been shut down: no operation can be agreed any more");
+}
+
+// request: stays as long as the ticket.
+void Negotiator::negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket) {
   Pending& pending = pending_[request.name];
   pending = {ticket, &request, false};
-  if (const auto slot = cache_.find(request)) {
+  if (slot) {
     collected_.cached.push_back(*slot);
     ++cached_submissions_;
   } else {
@@ -42,6 +70,10 @@ void Negotiator::submit(const wire::Request& request, Ticket ticket, Time) {
 
 // Only what the root may hold back for its batch's sake concerns it.
 void Negotiator::wanted(const std::string& name) {
+  if (follower_) {
+    const auto slot = follower_->slot_of(name);
+    if (slot && follower_->holds(*slot)) return blocked_.push_back(*slot);
+  }
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.wanted_told) return;
   const auto company = has_company_.find(name);
@@ -50,16 +82,23 @@ void Negotiator::wanted(const std::string& name) {
   collected_.wanted.push_back(name);
 }
 
+void Negotiator::wanted(Slot slot) {
+  if (follower_ && follower_->holds(slot)) return blocked_.push_back(slot);
+  if (const RequestPtr request = cache_.get(slot)) wanted(request->name);
+}
+
 bool Negotiator::flush(Time now) {
-  wire::RequestList list = std::exchange(collected_, {});
-  if (list.requests.empty() && list.cached.empty() && list.wanted.empty()) return false;
-  send(std::move(list), now);
+  const bool revoked = revoke_for_blocked();
+  if (collected_.requests.empty() && collected_.cached.empty() && collected_.wanted.empty())
+    return revoked;
+  send(std::exchange(collected_, {}), now);
   return true;
 }
 
 void Negotiator::send(wire::RequestList list, Time now) {
-  if (broken_) return;
+  if (broken_ || leaving_said_) return;
   list.epoch = seat_.epoch;
+  if (follower_) list.plan = follower_->stamp();
   if (is_root()) {
     const Status status = root_->on_requests(kRoot, list, now);
     if (!status.ok()) effects_->give_up(status);
@@ -90,7 +129,7 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
   } else if (from == kRoot) {
     wire::ResponseList list;
     status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == seat_.epoch) handle_responses(list);
+    if (status.ok() && list.epoch == seat_.epoch) handle_responses(list, now);
   }
   if (!status.ok()) {
     effects_->give_up({status.code(), "damaged message from " +
@@ -99,23 +138,35 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
   }
 }
 
-void Negotiator::on_peer_left(Rank peer, Time) {
+void Negotiator::on_peer_left(Rank peer, Time now) {
   if (is_root()) {
-    root_->on_leave(peer);
+    root_->on_leave(peer, now);
   } else if (peer == kRoot) {
     root_has_left();
   }
 }
 
 bool Negotiator::on_time(Time now) {
-  if (!is_root() || broken_) return false;
-  const bool stalled = check_stalls(now);
-  return publish(now) || stalled;
+  if (broken_) return false;
+  bool moved = follow(now);
+  if (!is_root()) return moved;
+  if (planning() && !follower_->revoked() && now >= next_road_check_) {
+    next_road_check_ = now + std::chrono::seconds(1);
+    if (root_->plan_is_stale(now)) retune();
+  }
+  moved |= check_stalls(now);
+  return publish(now) || moved;
 }
 
 std::optional<Time> Negotiator::next_deadline() const {
-  if (!is_root() || broken_) return std::nullopt;
-  return root_->next_deadline();
+  if (broken_) return std::nullopt;
+  std::optional<Time> deadline;
+  if (is_root()) deadline = root_->next_deadline();
+  if (follower_) {
+    const auto patience = follower_->next_deadline();
+    if (patience && (!deadline || *patience < *deadline)) deadline = patience;
+  }
+  return deadline;
 }
 
 // The root: what was decided goes to all ranks, itself included.
@@ -123,21 +174,25 @@ bool Negotiator::publish(Time now) {
   if (broken_) return false;
   auto list = root_->take_responses(now);
   if (!list) return false;
-  tell_everyone(std::move(*list));
+  tell_everyone(std::move(*list), now);
   return true;
 }
 
-void Negotiator::tell_everyone(wire::ResponseList list) {
+void Negotiator::tell_everyone(wire::ResponseList list, Time now) {
   for (const wire::ResponseList& portion : portions(std::move(list))) {
     const std::string message = wire::encode(portion);
     for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
-    handle_responses(portion);
+    handle_responses(portion, now);
   }
 }
 
-void Negotiator::handle_responses(const wire::ResponseList& list) {
+void Negotiator::handle_responses(const wire::ResponseList& list, Time now) {
   for (const wire::Response& response : list.responses) {
-    handle_response(response);
+    if (response.freeze.empty()) {
+      handle_response(response);
+    } else {
+      start_plan(response.freeze.front(), now);
+    }
     if (broken_) return;
   }
   for (const wire::Stall& stall : list.stalls) handle_stall(stall);
@@ -187,6 +242,7 @@ void Negotiator::handle_response(const wire::Response& response) {
   std::vector<Ticket> tickets;
   for (const Pending& member : members) tickets.push_back(member.ticket);
   effects_->launch(response, tickets);
+  if (is_root()) replace_idle_plan(response);
 }
 
 void Negotiator::handle_stall(const wire::Stall& stall) {
@@ -209,7 +265,7 @@ bool Negotiator::check_stalls(Time now) {
     if (!report.warning.empty()) effects_->warn(report.warning);
     list.stalls.push_back(report.stall);
   }
-  tell_everyone(std::move(list));
+  tell_everyone(std::move(list), now);
   return true;
 }
 
@@ -220,8 +276,13 @@ void Negotiator::leave(Time now) {
   leaving_ = true;
   flush(now);
   if (broken_) return;
+  revoke("this rank leaves");
+  if (!planning()) say_leaving(now);  // else when it is back
+}
+
+void Negotiator::say_leaving(Time now) {
   if (is_root()) {
-    root_->on_leave(kRoot);
+    root_->on_leave(kRoot, now);
     publish(now);
     wire::ResponseList farewell;
     farewell.epoch = seat_.epoch;
@@ -234,22 +295,29 @@ void Negotiator::leave(Time now) {
     list.leaving = true;
     send(std::move(list), now);
   }
+  leaving_said_ = true;
 }
 
 void Negotiator::root_has_left() {
   if (root_left_) return;
   root_left_ = true;
+  revoke("the root has left");
   if (leaving_) return;  // the answer to this rank's own leaving
   const Status status = cancelled(seat_.names[kRoot] +
                                   " has been shut down: the operation cannot be agreed any more");
-  if (!pending_.empty()) effects_->blame(status.message());
-  drop(status);
+  if (!idle()) effects_->blame(status.message());
+  for (const auto& [name, pending] : std::exchange(pending_, {}))
+    effects_->finish(pending.ticket, status);
+  collected_ = {};
 }
 
 void Negotiator::drop(const Status& status) {
   for (const auto& [name, pending] : std::exchange(pending_, {}))
     effects_->finish(pending.ticket, status);
   collected_ = {};
+  if (!follower_) return;
+  for (const plan::Follower::Member& member : follower_->drop())
+    effects_->finish(member.ticket, status);
 }
 
 void Negotiator::break_down(const Status& verdict) {

@@ -1,12 +1,14 @@
-// Negotiator: a rank's side of the agreement, and on the root rank the root's too. Says what runs and
-// in which order; moves no tensor.
+// Negotiator: a rank's side of the agreement, and on the root rank the root's too. Says what runs
+// and in which order; moves no tensor.
 //
 //   submit, wanted ---> +------------+ ---> Effects::send_control   (RequestList, ResponseList)
 //   on_message     ---> | Negotiator | ---> Effects::launch         one agreed batch, in order
-//   on_peer_left   ---> |  (+ Root)  | ---> Effects::finish         a ticket that ends without a batch
-//   on_time, leave ---> +------------+ ---> Effects::give_up        the job cannot go on
+//   on_peer_left   ---> |  (+ Root,  | ---> Effects::finish         a ticket that does not run
+//   on_time, leave ---> |  Follower) | ---> PlanLane::enter         the next batch of the step plan
+//                       +------------+ ---> Effects::give_up        the job cannot go on
 //
-// Every ticket that submit() takes comes back exactly once: in launch() or in finish().
+// Every ticket that submit() takes comes back exactly once: in launch(), in finish(), or through
+// the lane, to which enter() gives it.
 //
 // Pure: no transport, no memory of tensors, no threads; time comes from outside. So the same code
 // runs in the coordinator and in a simulated network.
@@ -25,6 +27,7 @@
 #include "collectives/base/config.h"
 #include "runtime/negotiation/response_cache.h"
 #include "runtime/negotiation/root.h"
+#include "runtime/plan/follower.h"
 #include "runtime/plan/plan_lane.h"
 
 namespace rueda::negotiation {
@@ -68,13 +71,20 @@ class Negotiator {
  public:
   static constexpr Rank kRoot = 0;
 
-  Negotiator(const Config& config, Seat seat, Effects* effects);
+  // lane: null: no step plans. The same on all ranks. Borrowed.
+  Negotiator(const Config& config, Seat seat, Effects* effects, runtime::PlanLane* lane = nullptr);
 
   // request: borrowed until the ticket comes back. A name is submitted once at a time. What is
   // submitted goes out with flush().
   void submit(const wire::Request& request, Ticket ticket, Time now);
+  // The same for a tensor that slot_of() knows: without its name, and for a member of the step plan
+  // without allocation.
+  void submit_cached(Slot slot, Ticket ticket, Time now);
+  // The number of this request, once it has been agreed on; it stays.
+  std::optional<Slot> slot_of(const wire::Request& request) const { return cache_.find(request); }
   // A thread is blocked on the tensor of this name. Idempotent; unknown names are ignored.
   void wanted(const std::string& name);
+  void wanted(Slot slot);
   // Tells the root what was collected. True if there was anything.
   bool flush(Time now);
 
@@ -89,14 +99,32 @@ class Negotiator {
   // This rank submits no more; on the root rank nothing is agreed on any more.
   void leave(Time now);
   // No operation can be agreed on any more: the root has left, or has answered this rank's leaving.
-  bool root_left() const { return root_left_; }
-  // Ends every ticket with this status. After give_up() or a lost peer nothing moves any more.
+  bool root_left() const { return root_left_ && !planning(); }
+  // Ends every ticket that the lane has not taken.
   void drop(const Status& status);
+  // The same, and nothing moves any more: after give_up() or a lost peer.
   void break_down(const Status& verdict);
-  bool idle() const { return pending_.empty(); }
+  // No ticket waits, but in the lane.
+  bool idle() const { return pending_.empty() && !planning(); }
 
-  // Submissions that went as a number.
+  // The root rank: the plan's roads are to be chosen anew.
+  void retune() { revoke("it is tuned anew", true); }
+  // The root rank: roads of batches. All ranks can read each other's memory; then the owner reports
+  // how long the batches took whose Response or PlannedBatch said so.
+  void set_pull_available(bool available) {
+    if (is_root()) root_->roads().set_pull_available(available);
+  }
+  void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now) {
+    if (is_root()) root_->roads().measured(kind, bytes, road, ns, now);
+  }
+  // A step plan is in force, or this rank is on its way back from it.
+  bool planning() const { return follower_ && follower_->following(); }
+
+  // Submissions that went as a number, or to the step plan.
   int64_t cached_submissions() const { return cached_submissions_; }
+  int64_t planned_submissions() const { return planned_submissions_; }
+  int64_t plans() const { return plans_; }
+  int64_t revocations() const { return revocations_; }
 
  private:
   struct Pending {
@@ -109,11 +137,23 @@ class Negotiator {
   void send(wire::RequestList list, Time now);
   bool publish(Time now);
   bool check_stalls(Time now);
-  void tell_everyone(wire::ResponseList list);
-  void handle_responses(const wire::ResponseList& list);
+  void tell_everyone(wire::ResponseList list, Time now);
+  void handle_responses(const wire::ResponseList& list, Time now);
   void handle_response(const wire::Response& response);
   void handle_stall(const wire::Stall& stall);
   void root_has_left();
+  void negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket);
+  void say_leaving(Time now);
+  Status root_is_gone() const;
+
+  // negotiator_plan.cc
+  void start_plan(const wire::StepPlan& plan, Time now);
+  bool move_to_plan(const wire::Request& member, Time now);
+  void revoke(const std::string& why, bool at_will = false);
+  bool revoke_for_blocked();
+  void replace_idle_plan(const wire::Response& response);
+  bool follow(Time now);
+  void come_back(Time now);
 
   Seat seat_;
   Effects* effects_;
@@ -122,9 +162,20 @@ class Negotiator {
 
   bool root_left_ = false;
   bool leaving_ = false;
+  bool leaving_said_ = false;  // no list follows
   bool broken_ = false;
   wire::RequestList collected_;
   int64_t cached_submissions_ = 0;
+  int64_t planned_submissions_ = 0;
+
+  std::optional<plan::Follower> follower_;
+  std::vector<Slot> blocked_;  // members that threads were seen to wait for since the last flush
+  Time next_road_check_{};
+  bool at_will_ = false;       // this rank revoked although nobody deviated
+  uint64_t seen_entered_ = 0;  // by replace_idle_plan
+  int beside_ = 0;
+  int64_t plans_ = 0;
+  int64_t revocations_ = 0;
 
   // Submitted, not yet answered, by wire name.
   std::unordered_map<std::string, Pending> pending_;

@@ -26,6 +26,9 @@ size_t weight(const wire::Response& r) {
   for (const wire::ResponseEntry& e : r.entries) {
     bytes += 32 + e.name.size() + 10 * (e.first_dims.size() + e.splits.size());
   }
+  for (const wire::StepPlan& plan : r.freeze) {
+    for (const wire::PlannedBatch& batch : plan.batches) bytes += 32 + 10 * batch.slots.size();
+  }
   return bytes;
 }
 
@@ -66,6 +69,7 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
   wire::RequestList empty;
   empty.epoch = list.epoch;
   empty.process_set = list.process_set;
+  empty.plan = list.plan;
   Filler<wire::RequestList> filler(empty);
   std::string group;  // of the request before
   for (wire::Request& request : list.requests) {

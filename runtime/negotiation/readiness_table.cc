@@ -70,6 +70,20 @@ std::optional<Decision> ReadinessTable::fail(const std::string& name, const Stat
   return decision;
 }
 
+bool ReadinessTable::withdraw(const RequestPtr& request) {
+  const auto it = entries_.find(request->name);
+  if (it == entries_.end()) return true;
+  Entry& entry = it->second;
+  for (RequestPtr& sent : entry.by_rank) {
+    if (sent == nullptr || !(sent == request || *sent == *request)) continue;
+    sent = nullptr;
+    --entry.count;
+  }
+  if (entry.count > 0) return false;
+  entries_.erase(it);
+  return true;
+}
+
 std::vector<Waiting> ReadinessTable::waiting() const {
   std::vector<Waiting> result;
   for (const auto& [name, entry] : entries_) {

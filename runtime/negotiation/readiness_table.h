@@ -45,6 +45,9 @@ class ReadinessTable {
 
   // Fails one tensor that waits (a stall that lasts too long); empty when it is not there.
   std::optional<Decision> fail(const std::string& name, const Status& status);
+  // Takes back every rank's submission that equals this request (it belongs to a step plan now).
+  // True if nothing of that name waits any more.
+  bool withdraw(const RequestPtr& request);
   std::vector<Waiting> waiting() const;
   bool empty() const { return entries_.empty(); }
   // Tensors that wait and that some rank has submitted in this grouped call, by name.

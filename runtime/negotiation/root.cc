@@ -22,6 +22,8 @@ Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_n
       rank_names_(rank_names),
       table_(std::move(rank_names)),
       planner_(config.fusion_threshold_bytes, seconds(config.fusion_hold_seconds)),
+      plans_(static_cast<Rank>(rank_names_.size())),
+      roads_(config.road),
       cache_(cache) {}
 
 std::string Root::fuse_key(const wire::Request& r) const {
@@ -47,6 +49,8 @@ int64_t Root::bytes_of(const wire::Request& r) {
 }
 
 Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
+  if (!plans_.on_stamp(rank, list.plan))
+    return {Code::kDataLoss, "step plan " + std::to_string(list.plan) + " cannot be"};
   for (const wire::Request& request : list.requests) {
     RUEDA_RETURN_IF_ERROR(add(rank, std::make_shared<const wire::Request>(request), now));
   }
@@ -54,6 +58,10 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     RequestPtr request = cache_->get(slot);
     if (request == nullptr)
       return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
+    const auto place = plans_.place(rank, slot);
+    if (place == plan::PlanKeeper::Place::kPlan) continue;
+    if (place == plan::PlanKeeper::Place::kWrong)
+      return {Code::kDataLoss, title_of(*request) + " is in the step plan"};
     RUEDA_RETURN_IF_ERROR(add(rank, request, now));
   }
   fail_split_groups(now);
@@ -62,9 +70,9 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     // want must not be kept for the tensor's next round.
     if (!table_.submitted(rank, name) && !held_slot(name)) continue;
     wanted_[name].push_back(rank);
-    recheck_wants(name);
+    recheck_wants(name, now);
   }
-  if (list.leaving) on_leave(rank);
+  if (list.leaving) on_leave(rank, now);
   return {};
 }
 
@@ -76,20 +84,21 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
   }
   if (auto decision = table_.add(rank, request, now)) {
     decide(std::move(*decision), now);
-    recheck_wants(name);
+    recheck_wants(name, now);
   } else {
     conflicts_.on_waiting(name, now);
   }
   return {};
 }
 
-void Root::on_leave(Rank rank) {
+void Root::on_leave(Rank rank, Time now) {
   if (table_.has_left(rank)) return;
-  for (Decision& decision : table_.leave(rank)) decide(std::move(decision), Time{});
-  fail_split_groups(Time{});
+  plans_.stop();
+  for (Decision& decision : table_.leave(rank)) decide(std::move(decision), now);
+  fail_split_groups(now);
   // What is held is ready on all ranks, the leaver included: it goes out before the leaver's
   // answer.
-  for (const Batch& batch : planner_.flush()) add_batch(batch);
+  for (const Batch& batch : planner_.flush()) add_batch(batch, now);
 }
 
 void Root::decide(Decision decision, Time now) {
@@ -115,7 +124,7 @@ void Root::decide(Decision decision, Time now) {
   if (slot && name_of_.count(*slot) != 0) {
     slot_of_[request.name] = *slot;
     for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now))
-      add_batch(batch);
+      add_batch(batch, now);
     return;
   }
   fresh_.push_back(std::move(decision));
@@ -197,11 +206,12 @@ void Root::release_fresh() {
     bytes += this_bytes;
     wanted_.erase(request.name);
     responses_.back().entries.push_back(entry_of(decision));
+    responses_.back().road = roads_.settled_road(request.kind, bytes);
   }
   fresh_.clear();
 }
 
-void Root::add_batch(const Batch& batch) {
+void Root::add_batch(const Batch& batch, Time now) {
   wire::Response response;
   for (const Slot slot : batch) {
     const std::string& name = name_of_.at(slot);
@@ -209,6 +219,8 @@ void Root::add_batch(const Batch& batch) {
     response.entries.emplace_back().cache_slot = slot;  // the number says it all
     wanted_.erase(name);
   }
+  if (cache_->get(batch.front())->device < 0)
+    response.road = roads_.choose(response.kind, bytes_of_batch(batch), now);
   responses_.push_back(std::move(response));
 }
 
@@ -230,7 +242,7 @@ std::optional<Slot> Root::held_slot(const std::string& name) const {
 
 // A thread is blocked on a tensor that the planner may hold back for the sake of others that this
 // rank never submits.
-void Root::recheck_wants(const std::string& name) {
+void Root::recheck_wants(const std::string& name, Time now) {
   const auto wants = wanted_.find(name);
   if (wants == wanted_.end()) return;
   const std::optional<Slot> slot = held_slot(name);
@@ -238,13 +250,13 @@ void Root::recheck_wants(const std::string& name) {
   const std::vector<Rank> ranks = wants->second;
   for (const Rank rank : ranks) {
     const auto submitted = [&](Slot other) { return table_.submitted(rank, name_of_.at(other)); };
-    for (const Batch& batch : planner_.on_wanted(*slot, submitted)) add_batch(batch);
+    for (const Batch& batch : planner_.on_wanted(*slot, submitted)) add_batch(batch, now);
     if (!planner_.holds(*slot)) break;
   }
 }
 
 std::optional<wire::ResponseList> Root::take_responses(Time now) {
-  for (const Batch& batch : planner_.on_time(now)) add_batch(batch);
+  for (const Batch& batch : planner_.on_time(now)) add_batch(batch, now);
   for (const auto& conflict : conflicts_.due(table_, static_cast<Rank>(rank_names_.size()), now)) {
     for (const std::string& name : conflict.wire_names) {
       if (auto decision = table_.fail(name, conflict.status)) decide(std::move(*decision), now);
@@ -253,6 +265,7 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
   fail_split_groups(now);
   release_fresh();
   if (responses_.empty()) return std::nullopt;
+  freeze_plan();
   wire::ResponseList list;
   list.epoch = epoch_;
   list.responses.swap(responses_);

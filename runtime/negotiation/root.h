@@ -20,6 +20,8 @@
 #include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
 #include "runtime/negotiation/response_cache.h"
+#include "runtime/negotiation/road_chooser.h"
+#include "runtime/plan/plan_keeper.h"
 
 namespace rueda::negotiation {
 
@@ -32,8 +34,17 @@ class Root {
 
   // Status: the message was damaged (an unknown number); the sender has to be given up.
   Status on_requests(Rank rank, const wire::RequestList& list, Time now);
+  // All ranks can follow step plans. Without this none is frozen.
+  void enable_plans() { plans_.enable(); }
+  // The root rank is back from the plan (see PlanKeeper).
+  void on_plan_end(uint64_t cycles, bool at_will) { plans_.on_end(cycles, at_will); }
+
+  RoadChooser& roads() { return roads_; }
+  // The plan's roads were measured long ago: revoke it, so that they are measured again.
+  bool plan_is_stale(Time now) const;
+
   // The rank is gone (in order). Idempotent.
-  void on_leave(Rank rank);
+  void on_leave(Rank rank, Time now);
 
   // What has been decided since the last call; empty: nothing to send. The same list goes to every
   // rank.
@@ -56,10 +67,15 @@ class Root {
   void fail_split_groups(Time now);
   std::optional<Slot> held_slot(const std::string& name) const;
   void release_fresh();
-  void add_batch(const Batch& batch);
+  void freeze_plan();
+  void give_to_plan(Slot slot);
+  int64_t bytes_of_batch(const std::vector<uint32_t>& slots) const;
+  bool roads_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const;
+  bool groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const;
+  void add_batch(const Batch& batch, Time now);
   void add_error(const wire::Request& request, const Status& status);
   wire::ResponseEntry entry_of(const Decision& decision);
-  void recheck_wants(const std::string& name);
+  void recheck_wants(const std::string& name, Time now);
   std::string fuse_key(const wire::Request& request) const;
   static int64_t bytes_of(const wire::Request& request);
 
@@ -69,6 +85,9 @@ class Root {
   ReadinessTable table_;
   BatchPlanner planner_;
   KindConflicts conflicts_;
+  plan::PlanKeeper plans_;
+  RoadChooser roads_;
+  wire::StepPlan last_plan_;
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;
   std::vector<Decision> fresh_;  // decided, not yet in a batch

@@ -27,6 +27,7 @@ using Ticket = void*;
 struct PlannedBatch {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::vector<uint32_t> slots;  // the members' cache slots, in the order of their batch
+  uint32_t road = 0;            // as in wire::Response
 };
 
 // Frozen by a response, the same on every rank.

@@ -86,6 +86,7 @@ inline void roll(Dice& dice, RequestList* m) {
   m->wanted.resize(dice.below(4));
   for (std::string& name : m->wanted) name = dice.text();
   m->leaving = dice.one_in(2);
+  m->plan = dice.number<uint64_t>();
 }
 
 inline void roll(Dice& dice, ResponseList* m) {
@@ -103,6 +104,16 @@ inline void roll(Dice& dice, ResponseList* m) {
     }
     response.error = dice.text();
     response.error_code = dice.code();
+    response.road = dice.number<uint32_t>();
+    response.freeze.resize(dice.below(2));
+    for (StepPlan& plan : response.freeze) {
+      plan.generation = dice.number<uint64_t>();
+      plan.batches.resize(dice.below(4));
+      for (PlannedBatch& batch : plan.batches) {
+        batch.slots = dice.numbers<uint32_t>();
+        batch.road = dice.number<uint32_t>();
+      }
+    }
   }
   m->stalls.resize(dice.below(3));
   for (Stall& stall : m->stalls) {
@@ -171,6 +182,7 @@ inline void convert(const RequestList& m, v1::RequestList* p) {
   fill(m.cached, p->mutable_cached());
   for (const std::string& name : m.wanted) p->add_wanted(name);
   p->set_leaving(m.leaving);
+  p->set_plan(m.plan);
 }
 
 inline void convert(const ResponseList& m, v1::ResponseList* p) {
@@ -188,6 +200,16 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
     }
     r->set_error(response.error);
     r->set_error_code(static_cast<uint32_t>(response.error_code));
+    r->set_road(response.road);
+    for (const StepPlan& plan : response.freeze) {
+      v1::StepPlan* f = r->add_freeze();
+      f->set_generation(plan.generation);
+      for (const PlannedBatch& batch : plan.batches) {
+        v1::PlannedBatch* b = f->add_batches();
+        fill(batch.slots, b->mutable_slots());
+        b->set_road(batch.road);
+      }
+    }
   }
   for (const Stall& stall : m.stalls) {
     v1::Stall* s = p->add_stalls();

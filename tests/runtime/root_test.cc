@@ -185,7 +185,7 @@ TEST_CASE("what is held goes out before the answer to a leaving rank", "[root]")
   REQUIRE(world.submit(0, {request("later")}, 3).ok());
   world.deliver(3);
   CHECK(contains(world.ranks[0].last.at("allreduce.later").message(), "rank 1 (test)"));
-  world.root.on_leave(1);  // again: nothing
+  world.root.on_leave(1, at(0));  // again: nothing
   CHECK_FALSE(world.root.take_responses(at(4)));
 }
 

@@ -1,0 +1,74 @@
+#include "runtime/negotiation/road_chooser.h"
+
+#include "collectives/base/log.h"
+
+namespace rueda::negotiation {
+namespace {
+
+int64_t median(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+void RoadChooser::settle(Class* of, uint32_t road, Time now) {
+  const bool same = of->asked_before && of->road == road;
+  of->trust = same ? std::min(kMostTrust, 2 * of->trust) : kTrust;
+  of->asked_before = true;
+  of->settled = true;
+  of->road = road;
+  of->until = now + of->trust;
+}
+
+uint32_t RoadChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
+  if (!has_choice(kind, bytes)) return without_choice(kind, bytes);
+  Class& of = classes_[class_of(bytes)];
+  if (of.settled && now >= of.until) {
+    of.settled = false;
+    of.sent = {};
+    of.ns = {};
+  }
+  // Sent again and again, and nobody says how long it took: nothing to choose by.
+  if (!of.settled && of.sent[kWindows] >= 4 * kTries) settle(&of, kWindows, now);
+  if (of.settled) return of.road;
+  const uint32_t road = of.sent[kPull] < of.sent[kWindows] ? kPull : kWindows;
+  ++of.sent[road];
+  return road;
+}
+
+void RoadChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns,
+                           Time now) {
+  if (!has_choice(kind, bytes) || road > kPull) return;
+  Class& of = classes_[class_of(bytes)];
+  if (of.settled) return;
+  of.ns[road].push_back(ns);
+  if (of.ns[kWindows].size() < kTries || of.ns[kPull].size() < kTries) return;
+  const int64_t windows = median(of.ns[kWindows]);
+  const int64_t pull = median(of.ns[kPull]);
+  settle(&of, pull < windows ? kPull : kWindows, now);
+  RUEDA_INFO("coordinator", "allreduce of {} KB and more: {} (windows {:.1f} us, pull {:.1f} us)",
+             (int64_t{1} << class_of(bytes)) >> 10, of.road == kPull ? "pull" : "windows",
+             static_cast<double>(windows) / 1e3, static_cast<double>(pull) / 1e3);
+}
+
+uint32_t RoadChooser::settled_road(CollectiveKind kind, int64_t bytes) const {
+  if (!has_choice(kind, bytes)) return without_choice(kind, bytes);
+  const auto it = classes_.find(class_of(bytes));
+  return it == classes_.end() ? kWindows : it->second.road;
+}
+
+bool RoadChooser::settled(CollectiveKind kind, int64_t bytes) const {
+  if (!has_choice(kind, bytes)) return true;
+  const auto it = classes_.find(class_of(bytes));
+  return it != classes_.end() && it->second.settled;
+}
+
+bool RoadChooser::stale(CollectiveKind kind, int64_t bytes, Time now) const {
+  if (!has_choice(kind, bytes)) return false;
+  const auto it = classes_.find(class_of(bytes));
+  return it != classes_.end() && it->second.settled && now >= it->second.until;
+}
+
+}  // namespace rueda::negotiation

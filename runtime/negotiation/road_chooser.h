@@ -1,0 +1,76 @@
+// RoadChooser: which way the data of an allreduce takes inside a host. Kept by the root, because
+// the choice has to be the same on all ranks. Pure; time and measurements come from outside.
+//
+// Both roads move the same bytes and give the same bits; which is faster depends on the machine and
+// on what else it does. So it is measured: per size class (powers of two) each road is tried a few
+// times in turn, the smaller median wins, and after a while the question is asked again (later and
+// later while the answer stays).
+//
+//   class:   unknown --kTries measurements of each road--> settled --trust passes--> unknown
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "runtime/negotiation/readiness_table.h"
+
+namespace rueda::negotiation {
+
+class RoadChooser {
+ public:
+  static constexpr uint32_t kWindows = 0;
+  static constexpr uint32_t kPull = 1;
+  static constexpr int64_t kSmallest = 64 << 10;  // bytes; below there is no choice
+  static constexpr size_t kTries = 5;             // measurements of each road
+  static constexpr std::chrono::seconds kTrust{10};
+  static constexpr std::chrono::seconds kMostTrust{640};
+
+  // forced: "auto", "windows", "pull".
+  explicit RoadChooser(const std::string& forced) : forced_(forced) {}
+  // All ranks can read each other's memory. Whoever says so also reports what it measures.
+  void set_pull_available(bool available) { pull_available_ = available; }
+
+  // For a batch that goes out now.
+  uint32_t choose(CollectiveKind kind, int64_t bytes, Time now);
+  // One such batch has taken this long, from its first to its last byte on the root rank.
+  void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now);
+  // The road to freeze into a plan; only meaningful when settled.
+  uint32_t settled_road(CollectiveKind kind, int64_t bytes) const;
+  bool settled(CollectiveKind kind, int64_t bytes) const;
+  // The measurements of this class are old.
+  bool stale(CollectiveKind kind, int64_t bytes, Time now) const;
+
+ private:
+  struct Class {
+    std::array<size_t, 2> sent{};
+    std::array<std::vector<int64_t>, 2> ns;
+    bool settled = false;
+    uint32_t road = kWindows;
+    Time until{};
+    std::chrono::seconds trust = kTrust;
+    bool asked_before = false;
+  };
+  bool has_choice(CollectiveKind kind, int64_t bytes) const {
+    return forced_ == "auto" && pull_available_ && kind == CollectiveKind::kAllreduce &&
+           bytes >= kSmallest;
+  }
+  uint32_t without_choice(CollectiveKind kind, int64_t bytes) const {
+    const bool pull = forced_ == "pull" && pull_available_ && kind == CollectiveKind::kAllreduce &&
+                      bytes >= kSmallest;
+    return pull ? kPull : kWindows;
+  }
+  static int class_of(int64_t bytes) { return 63 - __builtin_clzll(static_cast<uint64_t>(bytes)); }
+  static void settle(Class* of, uint32_t road, Time now);
+
+  std::string forced_;
+  bool pull_available_ = false;
+  std::map<int, Class> classes_;
+};
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,91 @@
+// The root and the step plan: what goes out is watched, and what comes again and again is frozen.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "runtime/negotiation/root.h"
+
+namespace rueda::negotiation {
+
+// Behind everything that has been decided, so that a rank which handles the freeze has launched all
+// that went before.
+void Root::freeze_plan() {
+  for (const wire::Response& response : responses_) {
+    std::vector<uint32_t> slots;
+    for (const wire::ResponseEntry& entry : response.entries) {
+      if (entry.cache_slot >= 0) slots.push_back(static_cast<uint32_t>(entry.cache_slot));
+    }
+    const bool whole = response.error.empty() && slots.size() == response.entries.size();
+    plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
+  }
+  const auto cycle = plans_.candidate();
+  if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
+  wire::StepPlan plan = plans_.freeze(*cycle);
+  for (wire::PlannedBatch& batch : plan.batches) {
+    const RequestPtr first = cache_->get(batch.slots.front());
+    if (first->device < 0)
+      batch.road = roads_.settled_road(first->kind, bytes_of_batch(batch.slots));
+    for (const Slot slot : batch.slots) give_to_plan(slot);
+  }
+  last_plan_ = plan;
+  responses_.emplace_back().freeze.push_back(std::move(plan));
+}
+
+// A group of which one part has run and the other is negotiated would wait for itself. So it is
+// planned in one batch or not at all: the full cache may have left one out, the threshold may have
+// cut it.
+bool Root::groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const {
+  for (const auto& batch : cycle) {
+    std::map<std::string, std::set<Slot>> members;
+    for (const Slot slot : batch) {
+      const RequestPtr request = cache_->get(slot);
+      if (request == nullptr) return false;
+      if (!request->group.empty()) members[request->group].insert(slot);
+    }
+    for (const auto& [group, slots] : members) {
+      if (slots.size() != cache_->get(*slots.begin())->group_size) return false;
+    }
+  }
+  return true;
+}
+
+int64_t Root::bytes_of_batch(const std::vector<uint32_t>& slots) const {
+  int64_t bytes = 0;
+  for (const Slot slot : slots) bytes += bytes_of(*cache_->get(slot));
+  return bytes;
+}
+
+// The plan fixes the roads, so they are chosen before.
+bool Root::roads_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const {
+  return std::all_of(cycle.begin(), cycle.end(), [&](const auto& batch) {
+    return roads_.settled(cache_->get(batch.front())->kind, bytes_of_batch(batch));
+  });
+}
+
+bool Root::plan_is_stale(Time now) const {
+  const auto& batches = last_plan_.batches;
+  return plans_.in_force() && std::any_of(batches.begin(), batches.end(), [&](const auto& batch) {
+           return roads_.stale(cache_->get(batch.slots.front())->kind, bytes_of_batch(batch.slots),
+                               now);
+         });
+}
+
+// What ranks had submitted for the next round is theirs to submit to the plan.
+void Root::give_to_plan(Slot slot) {
+  const RequestPtr request = cache_->get(slot);
+  planner_.forget_round(slot);
+  wanted_.erase(request->name);
+  if (table_.withdraw(request)) {
+    told_.erase(request->name);
+    conflicts_.on_decided(request->name);
+  }
+  const auto group = groups_.find(request->group);
+  if (group == groups_.end()) return;
+  auto& ready = group->second;
+  const auto same = [&](const Decision& decision) { return decision.request() == *request; };
+  ready.erase(std::remove_if(ready.begin(), ready.end(), same), ready.end());
+  if (ready.empty()) groups_.erase(group);
+}
+
+}  // namespace rueda::negotiation

@@ -1,0 +1,104 @@
+// PlanKeeper: the root's side of step plans: when to freeze one, and which requests belong to it.
+//
+//   generation g:  freeze goes out --> each rank handles it (stamp 2g - 1) --> ... revoked ...
+//                  --> each rank reports that it is back (stamp 2g); when all have, g is over
+//
+// A request for a planned slot from a rank that has not handled the freeze yet is overlooked: that
+// rank turns it into a submission to the plan when it does. From a rank that is back it counts.
+//
+// When: the batches have come in `needed` identical cycles. Three at first; each revocation doubles
+// it (a program that deviates all the time shall not pay for plans all the time), a plan that
+// lasted long resets it. Pure; one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "proto/limits.h"
+#include "proto/messages.h"
+#include "runtime/plan/cycle_detector.h"
+
+namespace rueda::plan {
+
+class PlanKeeper {
+ public:
+  static constexpr uint64_t kCycles = 3;
+  static constexpr uint64_t kMostCycles = 1024;
+  static constexpr uint64_t kLasting = 8;  // times the cycles needed: the plan was worth it
+
+  explicit PlanKeeper(Rank size) : stamps_(static_cast<size_t>(size), 0) {}
+
+  void enable() { enabled_ = true; }
+  // A rank has left: nothing is frozen any more.
+  void stop() { enabled_ = false; }
+  bool in_force() const {
+    return std::any_of(stamps_.begin(), stamps_.end(),
+                       [&](uint64_t stamp) { return stamp < 2 * generation_; });
+  }
+  // False: no rank can be there.
+  bool on_stamp(Rank rank, uint64_t stamp) {
+    if (stamp > 2 * generation_ || stamp < stamps_[static_cast<size_t>(rank)]) return false;
+    stamps_[static_cast<size_t>(rank)] = stamp;
+    return true;
+  }
+  bool planned(uint32_t slot) const { return slot < planned_.size() && planned_[slot]; }
+  enum class Place { kRoot, kPlan, kWrong };
+  // Where a request for this slot belongs that this rank has sent.
+  Place place(Rank rank, uint32_t slot) const {
+    const uint64_t stamp = stamps_[static_cast<size_t>(rank)];
+    if (!planned(slot) || stamp >= 2 * generation_) return Place::kRoot;
+    return stamp + 1 == 2 * generation_ ? Place::kWrong : Place::kPlan;
+  }
+
+  // A batch of this kind goes out; slots: empty when a member has none.
+  void on_batch(CollectiveKind kind, const std::vector<uint32_t>& slots) {
+    const bool plannable = kind == CollectiveKind::kAllreduce ||
+                           kind == CollectiveKind::kBroadcast ||
+                           kind == CollectiveKind::kReducescatter;
+    if (plannable && !slots.empty() && enabled_ && !in_force()) detector_.add(slots);
+  }
+  // The batches that could be frozen now, after everything that has gone out.
+  std::optional<std::vector<CycleDetector::Batch>> candidate() const {
+    if (!enabled_ || in_force()) return std::nullopt;
+    auto cycle = detector_.cycle(needed_);
+    if (!cycle) return std::nullopt;
+    size_t slots = 0;
+    for (const auto& batch : *cycle) slots += batch.size();
+    if (slots > wire::kMaxPlanSlots) return std::nullopt;
+    return cycle;
+  }
+  // They are a plan from now on.
+  wire::StepPlan freeze(const std::vector<CycleDetector::Batch>& cycle) {
+    wire::StepPlan plan;
+    plan.generation = ++generation_;
+    planned_.clear();
+    for (const auto& batch : cycle) {
+      plan.batches.push_back({batch, 0});
+      for (const uint32_t slot : batch) {
+        if (slot >= planned_.size()) planned_.resize(slot + 1, false);
+        planned_[slot] = true;
+      }
+    }
+    detector_.clear();
+    return plan;
+  }
+  // The root rank is back from the plan after so many cycles. at_will: nobody deviated.
+  void on_end(uint64_t cycles, bool at_will) {
+    if (at_will) return;
+    needed_ = cycles >= kLasting * needed_ ? kCycles : std::min(kMostCycles, 2 * needed_);
+  }
+  uint64_t needed() const { return needed_; }
+
+ private:
+  bool enabled_ = false;
+  uint64_t generation_ = 0;       // of the last plan that was frozen
+  std::vector<uint64_t> stamps_;  // by rank
+  std::vector<bool> planned_;     // by slot: in that plan
+  uint64_t needed_ = kCycles;
+  CycleDetector detector_;
+};
+
+}  // namespace rueda::plan

@@ -1,0 +1,157 @@
+#include "tests/simulation/program.h"
+
+#include <algorithm>
+#include <random>
+
+#include "tests/runtime/requests.h"
+
+namespace rueda::testing {
+namespace {
+
+// How a rank goes through its step.
+enum class Mode { kAsync, kPolling, kBlocking, kReversed };
+
+class Writer {
+ public:
+  Writer(Job* job, std::mt19937_64* dice) : job_(job), dice_(dice) {}
+
+  uint64_t below(uint64_t n) { return (*dice_)() % n; }
+  bool one_in(uint64_t n) { return below(n) == 0; }
+
+  // units: requests that go together; the ranks may take them in any order.
+  void step(Rank rank, std::vector<std::vector<wire::Request>> units, Mode mode, int number) {
+    auto& out = job_->ranks[static_cast<size_t>(rank)];
+    if (mode == Mode::kAsync || mode == Mode::kPolling)
+      std::shuffle(units.begin(), units.end(), *dice_);
+    if (mode == Mode::kReversed) std::reverse(units.begin(), units.end());
+    const bool waits_at_once = mode == Mode::kBlocking || mode == Mode::kReversed;
+    const auto kind = mode == Mode::kPolling ? Action::Kind::kPoll : Action::Kind::kWait;
+    for (const auto& unit : units) {
+      if (one_in(4)) out.push_back({Action::Kind::kThink, {}, "", number});
+      out.push_back({Action::Kind::kSubmit, unit, "", number});
+      if (waits_at_once)
+        for (const auto& r : unit) out.push_back({kind, {}, r.name, number});
+    }
+    if (waits_at_once) return;
+    if (one_in(2)) std::shuffle(units.begin(), units.end(), *dice_);
+    for (const auto& unit : units)
+      for (const auto& r : unit) out.push_back({kind, {}, r.name, number});
+  }
+
+ private:
+  Job* job_;
+  std::mt19937_64* dice_;
+};
+
+}  // namespace
+
+Job steady_job(Rank size, int steps, int tensors, bool blocking) {
+  Job job;
+  job.size = size;
+  job.ranks.resize(static_cast<size_t>(size));
+  std::mt19937_64 dice(static_cast<uint64_t>(size));
+  Writer writer(&job, &dice);
+  for (int step = 0; step < steps; ++step) {
+    for (Rank rank = 0; rank < size; ++rank) {
+      std::vector<std::vector<wire::Request>> units;
+      for (int t = 0; t < tensors; ++t) units.push_back({request("t" + std::to_string(t), 4 + t)});
+      writer.step(rank, units, blocking ? Mode::kBlocking : Mode::kAsync, step);
+    }
+  }
+  for (auto& actions : job.ranks) actions.push_back({Action::Kind::kLeave, {}, "", steps});
+  return job;
+}
+
+Job random_job(uint64_t seed) {
+  Job job;
+  std::mt19937_64 dice(seed * 7919 + 1);
+  Writer w(&job, &dice);
+  job.size = static_cast<Rank>(1 + w.below(w.one_in(3) ? 6 : 4));
+  job.ranks.resize(static_cast<size_t>(job.size));
+  job.config.fusion_threshold_bytes = w.one_in(2) ? 64 << 20 : static_cast<int64_t>(w.below(200));
+  if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
+
+  std::vector<std::vector<wire::Request>> units;
+  const size_t tensors = 1 + w.below(6);
+  for (size_t t = 0; t < tensors; ++t) {
+    const auto kind = w.one_in(5)   ? CollectiveKind::kBroadcast
+                      : w.one_in(6) ? CollectiveKind::kReducescatter
+                                    : CollectiveKind::kAllreduce;
+    units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
+  }
+  if (w.one_in(4)) {
+    const std::string group = "allreduce.g0";
+    units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
+  }
+  const int steps = 6 + static_cast<int>(w.below(30));
+  const uint64_t calm = w.one_in(2) ? 40 : 8;  // one step in so many is out of the ordinary
+  const uint64_t metric_every = w.one_in(2) ? 2 + w.below(10) : 0;
+  const bool twice = w.one_in(8);
+  const Mode usual = w.one_in(3) ? Mode::kBlocking : w.one_in(5) ? Mode::kPolling : Mode::kAsync;
+  const int leaves_at = w.one_in(6) ? static_cast<int>(w.below(static_cast<uint64_t>(steps))) : -1;
+  const auto leaver = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+  job.someone_leaves = leaves_at >= 0;
+
+  for (int step = 0; step < steps; ++step) {
+    auto these = units;
+    Rank odd = -1;  // goes another way than the others
+    Mode odd_mode = Mode::kReversed;
+    Mode mode = usual;
+    Rank wrong = -1;
+    if (w.one_in(calm)) {
+      switch (w.below(6)) {
+        case 0:  // one is missing this time
+          if (these.size() > 1)
+            these.erase(these.begin() + static_cast<std::ptrdiff_t>(w.below(these.size())));
+          break;
+        case 1:  // a new one, from now on
+          units.push_back({request("n" + std::to_string(step), 8)});
+          these = units;
+          break;
+        case 2:  // another shape, from now on
+          if (units[0].size() == 1) units[0][0].shape = {100 + step};
+          these = units;
+          break;
+        case 3:  // one rank's shape is wrong, once
+          if (job.size > 1 && these[0].size() == 1) {
+            wrong = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+            ++job.mismatches;
+          }
+          break;
+        case 4:  // one rank blocks on each in its own order; the others must not
+          odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+          mode = Mode::kAsync;
+          break;
+        default:
+          odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+          odd_mode = Mode::kBlocking;
+          mode = w.one_in(2) ? Mode::kPolling : Mode::kAsync;
+      }
+    }
+    if (metric_every != 0 && static_cast<uint64_t>(step) % metric_every == 0) {
+      const auto kind = w.one_in(2) ? CollectiveKind::kAllgather : CollectiveKind::kAllreduce;
+      these.push_back({request("metric", 1, kind)});
+    }
+    for (Rank rank = 0; rank < job.size; ++rank) {
+      if (step == leaves_at && rank == leaver) {
+        job.ranks[static_cast<size_t>(rank)].push_back({Action::Kind::kLeave, {}, "", step});
+      }
+      auto mine = these;
+      if (rank == wrong) mine[0][0].shape = {7777};
+      w.step(rank, mine, rank == odd ? odd_mode : mode, step);
+      if (twice) {
+        w.step(rank, {{request("loss", 1)}}, Mode::kBlocking, step);
+        w.step(rank, {{request("loss", 1)}}, Mode::kBlocking, step);
+      }
+    }
+  }
+  for (auto& actions : job.ranks) actions.push_back({Action::Kind::kLeave, {}, "", steps});
+  if (w.one_in(6)) {
+    job.crash_at = static_cast<int64_t>(w.below(3'000'000));
+    job.crasher = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+  }
+  if (w.one_in(8)) job.retune_at = static_cast<int64_t>(w.below(2'000'000));
+  return job;
+}
+
+}  // namespace rueda::testing

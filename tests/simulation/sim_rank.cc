@@ -1,0 +1,348 @@
+#include "tests/simulation/sim_rank.h"
+
+#include <algorithm>
+
+#include "tests/runtime/requests.h"
+
+namespace rueda::testing {
+
+SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
+                 std::vector<std::unique_ptr<SimRank>>* all)
+    : world_(world),
+      rank_(rank),
+      job_(job),
+      all_(all),
+      lane_(world, rank,
+            {[this] { poke(); },
+             [this](Ticket ticket) { finish(ticket, {}); },
+             [](Ticket ticket) {
+               const Op* op = static_cast<const Op*>(ticket);
+               return op->request.name + "@" + std::to_string(op->step);
+             },
+             [all](Rank peer) -> SimLane& { return (*all)[static_cast<size_t>(peer)]->lane(); }}),
+      negotiator_(job->config, {rank, job->size, 7, rank_names(job->size)}, this, &lane_),
+      link_free_(static_cast<size_t>(job->size), 0) {}
+
+void SimRank::start() { user(); }
+
+// ---- what the agreement asks for ----
+
+void SimRank::send_control(Rank to, const std::string& message) {
+  if (dead_) return;
+  ++world_->control_messages;
+  SimRank* peer = (*all_)[static_cast<size_t>(to)].get();
+  int64_t& free = link_free_[static_cast<size_t>(to)];
+  free = std::max(free, world_->now() + world_->delay());
+  world_->after(free - world_->now(), [this, peer, message] { peer->receive(rank_, message); });
+}
+
+void SimRank::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
+  std::string text = std::to_string(batch.road) + ": ";
+  for (const Ticket ticket : tickets) {
+    const Op* op = static_cast<const Op*>(ticket);
+    text += op->request.name + "@" + std::to_string(op->step) + " ";
+  }
+  const uint64_t number = launches_++;
+  world_->same("negotiated batch", number, text);
+  running_.push_back(tickets);
+  ++running_count_;
+  // Ends on all ranks some time after the last of them has begun it.
+  if (++world_->launched[number] < world_->size) return;
+  for (const auto& peer : *all_) {
+    SimRank* rank = peer.get();
+    world_->after(world_->delay(), [rank, number] {
+      if (rank->dead_ || rank->broken_) return;
+      for (const Ticket ticket : std::exchange(rank->running_[number], {}))
+        rank->finish(ticket, {});
+      --rank->running_count_;
+      rank->poke();
+    });
+  }
+}
+
+void SimRank::finish(Ticket ticket, const Status& status) {
+  Op* op = static_cast<Op*>(ticket);
+  if (op->done) world_->fail(op->request.name + " ended twice");
+  op->done = true;
+  op->status = status;
+  check_status(*op);
+  user();
+}
+
+// Without crash and early leave every tensor is right, but those that were submitted wrongly.
+void SimRank::check_status(const Op& op) {
+  if (op.status.ok() || job_->someone_leaves || world_->crashed) return;
+  const bool mismatch = op.status.code() == Code::kFailedPrecondition && job_->mismatches > 0 &&
+                        op.request.name.find("t0") != std::string::npos;
+  if (!mismatch) world_->fail(op.request.name + " failed: " + op.status.message());
+}
+
+bool SimRank::may_hold(Ticket ticket) {
+  Op* op = static_cast<Op*>(ticket);
+  op->holdable = true;
+  blocked_already_ |= op->wanted;
+  return op->wanted;
+}
+
+void SimRank::give_up(const Status& verdict) {
+  world_->fail("rank " + std::to_string(rank_) + " gave up: " + verdict.message());
+  lost(verdict);
+}
+
+// ---- the user's thread ----
+
+void SimRank::user() {
+  if (user_scheduled_ || dead_) return;
+  user_scheduled_ = true;
+  world_->after(static_cast<int64_t>(world_->below(500)), [this] {
+    user_scheduled_ = false;
+    while (!dead_ && user_step()) {
+    }
+  });
+}
+
+SimRank::Op* SimRank::newest(const std::string& name) {
+  for (auto it = ops_.rbegin(); it != ops_.rend(); ++it) {
+    if ((*it)->request.name == name) return it->get();
+  }
+  return nullptr;
+}
+
+// True: goes on at once.
+bool SimRank::user_step() {
+  const auto& program = job_->ranks[static_cast<size_t>(rank_)];
+  if (closed_ || thinking_ || cursor_ >= program.size()) return false;
+  const Action& action = program[cursor_];
+  while (current_step_ < action.step) {
+    auto& by_step = (*all_)[0]->messages_by_step;
+    const auto step = static_cast<size_t>(current_step_++);
+    if (by_step.size() <= step) by_step.resize(step + 1);
+    by_step[step] = world_->control_messages;
+  }
+  switch (action.kind) {
+    case Action::Kind::kSubmit: {
+      for (const wire::Request& request : action.requests) {
+        ops_.push_back(std::make_unique<Op>());
+        ops_.back()->request = request;
+        ops_.back()->step = action.step;
+        if (broken_) {
+          finish(ops_.back().get(), verdict_);
+        } else {
+          queue_.push_back(ops_.back().get());
+        }
+      }
+      ++cursor_;
+      poke();
+      return true;
+    }
+    case Action::Kind::kWait:
+    case Action::Kind::kPoll: {
+      Op* op = newest(action.name);
+      if (!op->done) {
+        if (action.kind == Action::Kind::kWait && !op->wanted) {
+          op->wanted = true;
+          if (op->holdable) {
+            woken_ = true;
+            poke();
+          }
+        }
+        return false;
+      }
+      const bool goes_on = op->status.ok() || op->status.code() == Code::kFailedPrecondition;
+      cursor_ = goes_on ? cursor_ + 1 : program.size() - 1;  // an exception: leave
+      return true;
+    }
+    case Action::Kind::kThink:
+      ++cursor_;
+      thinking_ = true;
+      world_->after(action.think_ns > 0 ? action.think_ns : world_->delay(), [this] {
+        thinking_ = false;
+        user();
+      });
+      return false;
+    case Action::Kind::kLeave:
+      closed_ = true;
+      poke();
+      return false;
+  }
+  return false;
+}
+
+// ---- the coordinator, in turns ----
+
+void SimRank::poke() {
+  if (poked_ || dead_ || ended_) return;
+  poked_ = true;
+  world_->after(static_cast<int64_t>(world_->below(1'000)), [this] {
+    poked_ = false;
+    step();
+  });
+}
+
+bool SimRank::take_submissions() {
+  std::vector<Op*> blocked;
+  if (std::exchange(woken_, false)) {
+    for (const auto& op : ops_) {
+      if (op->wanted && op->holdable && !op->done) blocked.push_back(op.get());
+    }
+  }
+  bool moved = false;
+  do {
+    blocked_already_ = false;
+    while (!queue_.empty()) {
+      Op* op = queue_.front();
+      queue_.pop_front();
+      moved = true;
+      take(op);
+    }
+  } while (blocked_already_ && !queue_.empty());
+  for (const Op* op : blocked) {
+    const auto slot = negotiator_.slot_of(op->request);
+    slot && world_->one_in(2) ? negotiator_.wanted(*slot) : negotiator_.wanted(op->request.name);
+  }
+  return negotiator_.flush(world_->time()) || moved;
+}
+
+void SimRank::take(Op* op) {
+  if (broken_) return finish(op, verdict_);
+  const auto slot = negotiator_.slot_of(op->request);
+  if (slot && world_->one_in(2)) {
+    negotiator_.submit_cached(*slot, op, world_->time());
+  } else {
+    negotiator_.submit(op->request, op, world_->time());
+  }
+}
+
+void SimRank::step() {
+  if (dead_ || ended_) return;
+  bool moved = take_submissions();
+  while (!inbox_.empty() && !broken_) {
+    const auto [from, message] = inbox_.front();
+    inbox_.pop_front();
+    moved = true;
+    if (message.empty()) {
+      negotiator_.on_peer_left(from, world_->time());
+    } else {
+      negotiator_.on_message(from, message, world_->time());
+    }
+  }
+  moved |= negotiator_.on_time(world_->time());
+  if (closed_) leave_as_far_as_it_goes();
+  if (moved) poke();
+  if (const auto deadline = negotiator_.next_deadline(); deadline && !ended_) {
+    const int64_t rest = std::max<int64_t>(0, (*deadline - world_->time()).count());
+    world_->after(rest + 1, [this] { poke(); });
+  }
+}
+
+// As the coordinator does it.
+void SimRank::leave_as_far_as_it_goes() {
+  if (broken_) {
+    ended_ = true;
+    return;
+  }
+  if (!leaving_) {
+    leaving_ = true;
+    take_submissions();
+    negotiator_.leave(world_->time());
+    poke();
+  }
+  if (!negotiator_.root_left()) return;
+  if (!negotiator_.idle()) negotiator_.drop(cancelled("shut down on this rank"));
+  if (running_count_ > 0 || !lane_.idle()) return;
+  ended_ = true;
+  for (Rank peer = 0; peer < world_->size; ++peer) {
+    if (peer == rank_) continue;
+    send_control(peer, "");
+    --world_->control_messages;
+  }
+}
+
+void SimRank::receive(Rank from, const std::string& message) {
+  if (dead_ || ended_) return;
+  inbox_.emplace_back(from, message);
+  poke();
+}
+
+void SimRank::crash() {
+  if (ended_ || dead_) return;
+  dead_ = true;
+  world_->crashed = true;
+  lane_.die();
+  const Status verdict = unavailable("rank " + std::to_string(rank_) + " was lost");
+  for (const auto& peer : *all_) {
+    if (peer.get() == this) continue;
+    SimRank* rank = peer.get();
+    world_->after(world_->delay(), [rank, verdict] { rank->lost(verdict); });
+  }
+}
+
+void SimRank::lost(const Status& verdict) {
+  if (broken_ || dead_ || ended_) return;
+  broken_ = true;
+  verdict_ = verdict;
+  for (const Ticket ticket : lane_.fail_all()) finish(ticket, verdict);
+  for (const auto& batch : std::exchange(running_, {})) {
+    for (const Ticket ticket : batch) finish(ticket, verdict);
+  }
+  negotiator_.break_down(verdict);
+  for (Op* op : std::exchange(queue_, {})) finish(op, verdict);
+  user();
+  poke();
+}
+
+void SimRank::retune() {
+  if (dead_ || ended_ || broken_) return;
+  negotiator_.retune();
+  poke();
+}
+
+std::string SimRank::unfinished() const {
+  if (dead_) return "";
+  if (!ended_) {
+    std::string text = "rank " + std::to_string(rank_) + " has not ended: step " +
+                       std::to_string(current_step_) + (closed_ ? ", leaving" : "") +
+                       (negotiator_.planning() ? ", in a plan" : "") +
+                       (negotiator_.root_left() ? ", root left" : "") +
+                       (lane_.idle() ? "" : ", lane busy");
+    for (const auto& op : ops_) {
+      if (!op->done) text += ", waits for " + op->request.name + "@" + std::to_string(op->step);
+    }
+    return text;
+  }
+  for (const auto& op : ops_) {
+    if (!op->done)
+      return "rank " + std::to_string(rank_) + ": " + op->request.name + " never ended";
+  }
+  return "";
+}
+
+// ---- the job ----
+
+SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
+  SimWorld world(seed, job.size);
+  world.bug = bug;
+  std::vector<std::unique_ptr<SimRank>> ranks;
+  for (Rank rank = 0; rank < job.size; ++rank)
+    ranks.push_back(std::make_unique<SimRank>(&world, rank, &job, &ranks));
+  for (const auto& rank : ranks) rank->start();
+  if (job.crash_at >= 0) {
+    SimRank* crasher = ranks[static_cast<size_t>(job.crasher)].get();
+    world.after(job.crash_at, [crasher] { crasher->crash(); });
+  }
+  if (job.retune_at >= 0) world.after(job.retune_at, [&] { ranks[0]->retune(); });
+  world.run(int64_t{300} * 1'000'000'000);
+  for (const auto& rank : ranks) {
+    const std::string left_over = rank->unfinished();
+    if (!left_over.empty()) world.failure += (world.failure.empty() ? "" : "; ") + left_over;
+  }
+  for (const auto& [generation, model] : world.models) {
+    if (!world.failure.empty()) break;
+    world.failure = model.broken();
+    if (world.failure.empty() && !world.crashed) world.failure = model.wrong_end();
+  }
+  return {world.failure, world.control_messages, world.planned_runs, world.revocations,
+          ranks[0]->messages_by_step, ranks[0]->notes};
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,103 @@
+// SimRank: one rank of a simulated job: the real Negotiator (and Root on rank 0), with a user's
+// thread that runs a program and a coordinator that runs in turns.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/negotiation/negotiator.h"
+#include "tests/simulation/program.h"
+#include "tests/simulation/sim_lane.h"
+
+namespace rueda::testing {
+
+class SimRank;
+
+// Runs the job. "" or what went wrong.
+struct SimResult {
+  std::string failure;
+  int64_t control_messages = 0;
+  int64_t planned_runs = 0;
+  int64_t revocations = 0;
+  std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
+  std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
+};
+SimResult simulate(const Job& job, uint64_t seed, Bug bug = Bug::kNone);
+
+class SimRank : private negotiation::Effects {
+ public:
+  SimRank(SimWorld* world, Rank rank, const Job* job, std::vector<std::unique_ptr<SimRank>>* all);
+
+  void start();
+  void crash();
+  void retune();
+  SimLane& lane() { return lane_; }
+  // At the end of the simulated time: "" or what is left over.
+  std::string unfinished() const;
+  std::vector<int64_t> messages_by_step;
+  std::vector<std::string> notes;
+
+ private:
+  struct Op {
+    wire::Request request;
+    int step = 0;
+    bool done = false;
+    bool wanted = false;    // the user's thread is blocked on it
+    bool holdable = false;
+    Status status;
+  };
+  using Ticket = runtime::Ticket;
+
+  void send_control(Rank to, const std::string& message) override;
+  void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
+  void finish(Ticket ticket, const Status& status) override;
+  void note(Ticket, const std::string& text) override { notes.push_back(text); }
+  bool may_hold(Ticket ticket) override;
+  void blame(const std::string&) override {}
+  void warn(const std::string&) override {}
+  void give_up(const Status& verdict) override;
+
+  void user();
+  bool user_step();
+  void poke();
+  void step();
+  bool take_submissions();
+  void take(Op* op);
+  void leave_as_far_as_it_goes();
+  void receive(Rank from, const std::string& message);
+  void lost(const Status& verdict);
+  Op* newest(const std::string& name);
+  void check_status(const Op& op);
+
+  SimWorld* world_;
+  Rank rank_;
+  const Job* job_;
+  std::vector<std::unique_ptr<SimRank>>* all_;
+  SimLane lane_;
+  negotiation::Negotiator negotiator_;
+
+  std::vector<std::unique_ptr<Op>> ops_;
+  std::deque<Op*> queue_;
+  std::deque<std::pair<Rank, std::string>> inbox_;  // "" is goodbye
+  std::vector<int64_t> link_free_;                  // by receiver: messages keep their order
+  std::vector<std::vector<Ticket>> running_;        // negotiated batches
+  uint64_t launches_ = 0;
+  size_t running_count_ = 0;
+  size_t cursor_ = 0;
+  int current_step_ = 0;
+  bool poked_ = false;
+  bool user_scheduled_ = false;
+  bool thinking_ = false;
+  bool woken_ = false;
+  bool blocked_already_ = false;
+  bool closed_ = false;  // the user has asked to leave
+  bool leaving_ = false;
+  bool ended_ = false;
+  bool dead_ = false;
+  bool broken_ = false;
+  Status verdict_;
+};
+
+}  // namespace rueda::testing

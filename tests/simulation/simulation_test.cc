@@ -1,0 +1,76 @@
+// Agreement under a simulated network: what must hold whatever the order of events.
+//
+//   each ticket ends exactly once; all ranks run the same batches in the same order, negotiated and
+//   planned; a planned batch runs on one rank if and only if on all; nothing hangs; every step of
+//   the lanes is one that the model allows
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/simulation/sim_rank.h"
+
+namespace rueda::testing {
+namespace {
+
+uint64_t number_in(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST_CASE("agreement holds for every seed", "[seeds]") {
+  const uint64_t all = std::getenv("RUEDA_TEST_SHORT") != nullptr ? 500 : 5000;
+  uint64_t first = 0;
+  uint64_t seeds = number_in("RUEDA_SIMULATION_SEEDS", all);
+  if (std::getenv("RUEDA_SIMULATION_SEED") != nullptr) {
+    first = number_in("RUEDA_SIMULATION_SEED", 0);
+    seeds = 1;
+  }
+  int64_t planned = 0;
+  int64_t revocations = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const SimResult result = simulate(random_job(seed), seed);
+    INFO("replay: RUEDA_SIMULATION_SEED=" << seed << " simulation_test [seeds]");
+    REQUIRE(result.failure == "");
+    planned += result.planned_runs;
+    revocations += result.revocations;
+  }
+  if (seeds < 100) return;
+  CHECK(planned > static_cast<int64_t>(seeds));  // plans were really followed,
+  CHECK(revocations > static_cast<int64_t>(seeds / 4));  // and left
+}
+
+TEST_CASE("a steady job sends no control message once its plan is frozen", "[simulation]") {
+  const Rank size = GENERATE(1, 2, 3, 6);
+  const bool blocking = GENERATE(false, true);
+  const SimResult result = simulate(steady_job(size, 40, 5, blocking), 11);
+  CHECK(result.failure == "");
+  REQUIRE(result.messages_by_step.size() >= 40);
+  CHECK(result.messages_by_step[12] == result.messages_by_step[38]);
+  CHECK(result.planned_runs > 0);
+  CHECK(result.revocations == size);  // at the end, when they leave
+}
+
+TEST_CASE("a rank that is late in a plan is named", "[simulation]") {
+  Job job = steady_job(3, 30, 4, false);
+  auto& late = job.ranks[1];
+  late.insert(late.begin() + static_cast<std::ptrdiff_t>(late.size() / 2),
+              {Action::Kind::kThink, {}, "", 15, 10'000'000'000});
+  const SimResult result = simulate(job, 3);
+  CHECK(result.failure == "");
+  CHECK(result.revocations == 6);  // when it was late and when they left
+  REQUIRE_FALSE(result.notes.empty());
+  CHECK(result.notes.front().find("not yet submitted by rank 1") != std::string::npos);
+}
+
+TEST_CASE("the simulation finds planted mistakes", "[simulation]") {
+  const Bug bug = GENERATE(Bug::kMostInsteadOfLeast, Bug::kRunBeforeAllHaveEntered);
+  bool found = false;
+  for (uint64_t seed = 0; seed < 200 && !found; ++seed) {
+    found = !simulate(random_job(seed), seed, bug).failure.empty();
+  }
+  CHECK(found);
+}
+
+}  // namespace
+}  // namespace rueda::testing
