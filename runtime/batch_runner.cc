@@ -11,17 +11,16 @@ using communicator::Task;
 
 Task nothing() { co_return Status(); }
 
-// The scaling was checked when the tensor was submitted.
-communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
-  return communicator::plan_scaling(r.dtype, r.reduce_op, r.prescale, r.postscale, size).value();
-}
-
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
 }
 
 }  // namespace
+
+communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
+  return communicator::plan_scaling(r.dtype, r.reduce_op, r.prescale, r.postscale, size).value();
+}
 
 void BatchRunner::start(CollectiveKind kind, std::vector<Pending> members,
                         const std::vector<wire::ResponseEntry>& entries) {

@@ -17,6 +17,9 @@
 
 namespace rueda::runtime {
 
+// Of a request whose scaling was checked when it was submitted.
+communicator::Scaling scaling_of(const wire::Request& request, Rank size);
+
 class BatchRunner {
  public:
   // finish: completes one work (and frees its name). Both pointers are borrowed.

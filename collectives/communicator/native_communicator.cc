@@ -135,6 +135,13 @@ bool NativeCommunicator::progress() {
   return moved;
 }
 
+bool NativeCommunicator::waits_for_lanes() const {
+  for (const auto& lane : lanes_) {
+    if (lane && !lane->idle()) return true;
+  }
+  return false;
+}
+
 void NativeCommunicator::abandon() {
   for (const auto& lane : lanes_) {
     if (lane) lane->abandon();

@@ -45,7 +45,8 @@ class NativeCommunicator final : public Communicator {
   void use_road(Road road) { road_ = road; }
   // A lane for its owner to drive, 0 being the one of the collectives above. Null where the members
   // do not share a host.
-  Lane* lane(size_t number) { return lanes_[number].get(); }
+  Lane* lane(size_t number) const { return lanes_[number].get(); }
+  bool waits_for_lanes() const;
 
  private:
   // A fresh tag space for the next call.

@@ -81,6 +81,13 @@ struct LaneControl {
   alignas(128) std::atomic<uint64_t> packed;    // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;
+  // The owner's last word on the lane's generation (runtime/plan/plan_runner.h).
+  alignas(128) std::atomic<uint64_t> last_word;
+  // The owner has tried to read all its peers' memory (communicator/pull.h).
+  std::atomic<uint32_t> can_pull;
+  static constexpr uint32_t kUntried = 0;
+  static constexpr uint32_t kCanPull = 1;
+  static constexpr uint32_t kCannotPull = 2;
   alignas(128) EntrySlot entries[kSlots];
 };
 

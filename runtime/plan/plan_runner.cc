@@ -1,0 +1,153 @@
+#include "runtime/plan/plan_runner.h"
+
+#include <utility>
+
+#include "runtime/batch_runner.h"
+#include "runtime/prepared.h"
+
+namespace rueda::runtime {
+namespace {
+
+constexpr int kGenerationShift = 40;
+
+Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
+
+}  // namespace
+
+PlanRunner::PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
+                       std::vector<std::shared_ptr<transport::Arena>> arenas,
+                       std::vector<transport::Ringer> ringers,
+                       std::function<void(Ticket)> complete)
+    : rank_(rank),
+      lane_(lane),
+      lane_number_(lane_number),
+      arenas_(std::move(arenas)),
+      ringers_(std::move(ringers)),
+      complete_(std::move(complete)) {}
+
+std::atomic<uint64_t>& PlanRunner::word(Rank rank) const {
+  return arenas_[static_cast<size_t>(rank)]->lane(lane_number_)->last_word;
+}
+
+void PlanRunner::prepare(Batch* batch, const PlannedBatch& planned,
+                         const std::vector<const wire::Request*>& requests, size_t first) {
+  const wire::Request& request = *requests[first];
+  const auto size = static_cast<Rank>(arenas_.size());
+  communicator::Job& job = batch->job;
+  job.kind = planned.kind;
+  job.road = static_cast<communicator::Road>(planned.road);
+  job.root = request.root;
+  const bool moves = planned.kind == CollectiveKind::kBroadcast;
+  if (!moves) {
+    job.dtype = request.dtype;
+    job.op = request.reduce_op;
+    job.scaling = scaling_of(request, size);
+  }
+  for (size_t i = 0; i < planned.slots.size(); ++i) {
+    const wire::Request& member = *requests[first + i];
+    const int64_t unit = moves ? static_cast<int64_t>(size_of(member.dtype)) : 1;
+    job.parts.push_back({nullptr, nullptr, element_count(member.shape) * unit});
+  }
+  if (planned.kind == CollectiveKind::kReducescatter) {
+    const int64_t row = elements_per_row(request.shape);
+    for (Rank rank = 0; rank < size; ++rank)
+      job.counts.push_back(split_rows(request.shape[0], rank, size) * row);
+  }
+  batch->tickets.reserve(planned.slots.size());
+  lane_->prepare(&job);
+}
+
+void PlanRunner::begin(const StepPlan& plan, const std::vector<const wire::Request*>& requests) {
+  generation_ = plan.generation;
+  taken_ = 0;
+  ended_ = 0;
+  lane_->begin_generation(plan.generation);
+  plan_.clear();
+  size_t first = 0;
+  for (const PlannedBatch& planned : plan.batches) {
+    plan_.push_back(std::make_unique<Batch>());
+    prepare(plan_.back().get(), planned, requests, first);
+    first += planned.slots.size();
+  }
+}
+
+void PlanRunner::enter(std::span<const Ticket> tickets) {
+  Batch& batch = at(taken_++);
+  batch.tickets.assign(tickets.begin(), tickets.end());
+  for (size_t i = 0; i < tickets.size(); ++i) {
+    Submission& s = pending_of(tickets[i]).submission;
+    batch.job.parts[i].in = s.in;
+    batch.job.parts[i].out = s.out;
+    if (pending_of(tickets[i]).prepared != nullptr) continue;
+    Shape shape = s.request.shape;
+    if (batch.job.kind == CollectiveKind::kReducescatter)
+      shape[0] = split_rows(shape[0], rank_, static_cast<Rank>(arenas_.size()));
+    batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
+  }
+  lane_->start(&batch.job);
+}
+
+bool PlanRunner::advance() {
+  if (lane_->idle()) return false;
+  bool moved = lane_->progress();
+  while (ended_ < lane_->finished()) {
+    end(&at(ended_++));
+    moved = true;
+  }
+  return moved;
+}
+
+void PlanRunner::end(Batch* batch) {
+  ++batches_;
+  tensors_ += static_cast<int64_t>(batch->tickets.size());
+  if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
+  for (const Ticket ticket : batch->tickets) {
+    Prepared* const prepared = pending_of(ticket).prepared;
+    if (prepared != nullptr) {
+      prepared->complete();
+    } else {
+      complete_(ticket);
+    }
+  }
+  batch->tickets.clear();
+}
+
+void PlanRunner::revoke() {
+  lane_->stop_entering();
+  const uint64_t last = generation_ << kGenerationShift | lane_->entered() << 1 | 1;
+  if (word(rank_).exchange(last, std::memory_order_seq_cst) == last) return;
+  for (size_t peer = 0; peer < ringers_.size(); ++peer) {
+    if (static_cast<Rank>(peer) != rank_) ringers_[peer].ring();
+  }
+}
+
+std::optional<uint64_t> PlanRunner::last_word(Rank rank) const {
+  const uint64_t value = word(rank).load(std::memory_order_acquire);
+  if (value >> kGenerationShift != generation_) return std::nullopt;
+  return (value & ((uint64_t{1} << kGenerationShift) - 1)) >> 1;
+}
+
+std::vector<Ticket> PlanRunner::withdraw(uint64_t first) {
+  lane_->withdraw(first);
+  std::vector<Ticket> tickets;
+  for (uint64_t number = first; number < taken_; ++number) {
+    Batch& batch = at(number);
+    tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
+    batch.tickets.clear();
+  }
+  taken_ = std::min(taken_, first);
+  return tickets;
+}
+
+std::vector<Ticket> PlanRunner::drop() {
+  std::vector<Ticket> tickets;
+  for (uint64_t number = ended_; number < taken_; ++number) {
+    Batch& batch = at(number);
+    tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
+    batch.tickets.clear();
+  }
+  taken_ = ended_;
+  return tickets;
+}
+
+}  // namespace rueda::runtime
