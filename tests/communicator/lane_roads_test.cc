@@ -40,7 +40,8 @@ void for_each_request(Rank size, Function fn) {
   for (const CollectiveKind kind : kKinds) {
     for (const Lies lies : kAllLies) {
       for (const Road road : roads()) {
-        const bool fuses = kind != CollectiveKind::kReducescatter && kind != CollectiveKind::kAlltoall;
+        const bool fuses =
+            kind != CollectiveKind::kReducescatter && kind != CollectiveKind::kAlltoall;
         std::vector<std::vector<int64_t>> lists;
         for (const int64_t n : kSizes) lists.push_back({n});
         if (fuses) {

@@ -182,7 +182,8 @@ class LaneCall {
     part.out = in;
     part.count = count;
     if (!request_.in_place) {
-      part.out = world_->allocate(me, wanted.size(), heap && request_.lies != Lies::kOutputsPrivate);
+      part.out =
+          world_->allocate(me, wanted.size(), heap && request_.lies != Lies::kOutputsPrivate);
       std::fill_n(part.out, wanted.size(), std::byte{0xee});
     }
     side.job.parts.push_back(part);
@@ -221,7 +222,8 @@ class LaneCall {
             testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n)), n);
         return;
       case CollectiveKind::kReducescatter: {
-        const Bytes whole = testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n));
+        const Bytes whole =
+            testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n));
         const auto element = static_cast<int64_t>(size_of(r.dtype));
         for (Rank to = 0; to < size; ++to) job->counts.push_back(split_rows(n, to, size));
         const auto begin = whole.begin() + split_begin(n, rank, size) * element;
