@@ -161,7 +161,9 @@ bool Lane::progress() {
   return moved;
 }
 
-bool Lane::idle() const { return state_->finished == state_->entered && state_->waiting == nullptr; }
+bool Lane::idle() const {
+  return state_->finished == state_->entered && state_->waiting == nullptr;
+}
 const Status& Lane::failure() const { return state_->failure; }
 const Lane::Bytes& Lane::bytes() const { return state_->totals; }
 uint64_t Lane::entered() const { return state_->entered; }

@@ -48,7 +48,8 @@ void count_bytes(const Job& job, size_t size, Job::Progress* p) {
       p->bytes = std::accumulate(job.counts.begin(), job.counts.end(), int64_t{0});
       break;
     case CollectiveKind::kAlltoall:
-      RUEDA_CHECK(job.parts.size() == 1 && job.counts.size() == size * size, "a block for each pair");
+      RUEDA_CHECK(job.parts.size() == 1 && job.counts.size() == size * size,
+                  "a block for each pair");
       for (size_t i = 0; i < job.counts.size(); ++i)
         p->payload[i / size] += static_cast<size_t>(job.counts[i]);
       p->bytes = std::accumulate(job.counts.begin(), job.counts.end(), int64_t{0});

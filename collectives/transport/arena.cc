@@ -29,7 +29,9 @@ constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 size_t ArenaLayout::windows_offset() const {
   return round_up(kLanesOffset + kLanes * sizeof(LaneControl), 4096);
 }
-size_t ArenaLayout::rings_offset() const { return windows_offset() + kLanes * windows * chunk_bytes; }
+size_t ArenaLayout::rings_offset() const {
+  return windows_offset() + kLanes * windows * chunk_bytes;
+}
 size_t ArenaLayout::total_bytes() const {
   return round_up(
       rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);

@@ -40,7 +40,8 @@ void for_each_request(Rank size, Function fn) {
   for (const CollectiveKind kind : kKinds) {
     for (const Lies lies : kAllLies) {
       for (const Road road : roads()) {
-        const bool fuses = kind != CollectiveKind::kReducescatter && kind != CollectiveKind::kAlltoall;
+        const bool fuses =
+            kind != CollectiveKind::kReducescatter && kind != CollectiveKind::kAlltoall;
         std::vector<std::vector<int64_t>> lists;
         for (const int64_t n : kSizes) lists.push_back({n});
         if (fuses) {
@@ -202,6 +203,30 @@ TEST_CASE("no road changes a bit of a sum that is not exact", "[lane]") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("results larger than the caches are right too", "[lane]") {
+  constexpr int64_t kCount = (34 << 20) / 4;  // above the size from where results are streamed
+  LaneWorld world(2, 4096, 2 * sizeof(int32_t) * kCount + 4096);
+  Job jobs[2];
+  for (size_t rank = 0; rank < 2; ++rank) {
+    auto* in = reinterpret_cast<int32_t*>(world.allocate(rank, sizeof(int32_t) * kCount, true));
+    for (int32_t i = 0; i < kCount; ++i) in[i] = i * (rank == 0 ? 1 : 3);
+    jobs[rank].dtype = DType::kInt32;
+    jobs[rank].parts = {{reinterpret_cast<std::byte*>(in),
+                         world.allocate(rank, sizeof(int32_t) * kCount, true), kCount}};
+    world[rank].prepare(&jobs[rank]);
+    world[rank].start(&jobs[rank]);
+  }
+  for (size_t i = 0; i < 10000 && !(jobs[0].done && jobs[1].done); ++i) world[i % 2].progress();
+  REQUIRE((jobs[0].done && jobs[1].done));
+  CHECK(world[0].bytes().in_place == sizeof(int32_t) * kCount);
+  for (const Job& job : jobs) {
+    const auto* out = reinterpret_cast<const int32_t*>(job.parts[0].out);
+    bool right = true;
+    for (int32_t i = 0; i < kCount; ++i) right &= out[i] == 4 * i;
+    CHECK(right);
   }
 }
 

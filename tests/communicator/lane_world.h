@@ -26,7 +26,8 @@ class LaneWorld {
   static constexpr size_t kHeapBytes = 2 << 20;
   static constexpr size_t kWindows = 2;
 
-  explicit LaneWorld(Rank size, size_t chunk_bytes = 4096, size_t number = 1) {
+  explicit LaneWorld(Rank size, size_t chunk_bytes = 4096, size_t heap_bytes = kHeapBytes) {
+    constexpr size_t kLane = 1;
     transport::ArenaLayout layout;
     layout.local_size = size;
     layout.chunk_bytes = chunk_bytes;
@@ -41,15 +42,15 @@ class LaneWorld {
                                               arena.value()->lane_word());
       if (!bell.ok()) FAIL(bell.status().to_string());
       bells.push_back(std::move(bell).value());
-      heaps_.emplace_back(kHeapBytes);
-      group.heaps.push_back({heaps_.back().data(), kHeapBytes});
+      heaps_.emplace_back(heap_bytes);
+      group.heaps.push_back({heaps_.back().data(), heap_bytes});
       group.ringers.push_back(bells.back().lane_ringer());
     }
     group.arenas = arenas;
     used_.resize(heaps_.size());
     for (Rank rank = 0; rank < size; ++rank) {
       group.rank = rank;
-      lanes_.push_back(std::make_unique<Lane>(group, number));
+      lanes_.push_back(std::make_unique<Lane>(group, kLane));
     }
   }
   Rank size() const { return static_cast<Rank>(lanes_.size()); }
@@ -60,7 +61,7 @@ class LaneWorld {
     if (in_heap) {
       std::byte* memory = heaps_[rank].data() + used_[rank];
       used_[rank] += (bytes + 63) / 64 * 64;
-      if (used_[rank] > kHeapBytes) FAIL("the test's heap is too small");
+      if (used_[rank] > heaps_[rank].size()) FAIL("the test's heap is too small");
       return memory;
     }
     private_.push_back(std::make_unique<Bytes>(bytes + 1));  // never null
@@ -181,7 +182,8 @@ class LaneCall {
     part.out = in;
     part.count = count;
     if (!request_.in_place) {
-      part.out = world_->allocate(me, wanted.size(), heap && request_.lies != Lies::kOutputsPrivate);
+      part.out =
+          world_->allocate(me, wanted.size(), heap && request_.lies != Lies::kOutputsPrivate);
       std::fill_n(part.out, wanted.size(), std::byte{0xee});
     }
     side.job.parts.push_back(part);
@@ -220,7 +222,8 @@ class LaneCall {
             testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n)), n);
         return;
       case CollectiveKind::kReducescatter: {
-        const Bytes whole = testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n));
+        const Bytes whole =
+            testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n));
         const auto element = static_cast<int64_t>(size_of(r.dtype));
         for (Rank to = 0; to < size; ++to) job->counts.push_back(split_rows(n, to, size));
         const auto begin = whole.begin() + split_begin(n, rank, size) * element;

@@ -171,4 +171,20 @@ TEST_CASE("one bool input is normalised, a copy of it is not", "[kernels]") {
   CHECK(out == Bytes(std::begin(in), std::end(in)));
 }
 
+TEST_CASE("a streaming copy writes exactly its bytes, whatever the alignment", "[kernels]") {
+  Bytes in(700);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 7 + 1);
+  bool right = true;
+  for (size_t bytes = 0; bytes <= 300; ++bytes) {
+    for (size_t shift = 0; shift < 66; ++shift) {
+      Bytes out(500, std::byte{0});
+      Bytes wanted = out;
+      copy_streaming(in.data() + shift / 3, out.data() + shift, bytes);
+      if (bytes != 0) std::memcpy(wanted.data() + shift, in.data() + shift / 3, bytes);
+      right &= out == wanted;
+    }
+  }
+  CHECK(right);
+}
+
 }  // namespace rueda::kernels
