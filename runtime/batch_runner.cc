@@ -11,23 +11,29 @@ using communicator::Task;
 
 Task nothing() { co_return Status(); }
 
-std::string upper(std::string text) {
+}  // namespace
+
+int64_t bytes_of(const wire::Request& r) {
+  if (r.kind == CollectiveKind::kBarrier) return 0;
+  return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+}
+
+std::string upper_name(CollectiveKind kind) {
+  std::string text = name_of(kind);
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
 }
-
-}  // namespace
 
 communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
   return communicator::plan_scaling(r.dtype, r.reduce_op, r.prescale, r.postscale, size).value();
 }
 
-void BatchRunner::start(CollectiveKind kind, std::vector<Pending> members,
-                        const std::vector<wire::ResponseEntry>& entries) {
-  Running batch{kind, std::move(members), {}, std::chrono::steady_clock::now(), batches_++};
+void BatchRunner::start(const wire::Response& response, std::vector<Pending> members) {
+  Running batch{response.kind,  std::move(members), {}, std::chrono::steady_clock::now(),
+                batches_++, response.road};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
-  batch.task = make_task(kind, &batch.members, entries);
+  batch.task = make_task(response.kind, &batch.members, response.entries);
   running_.push_back(std::move(batch));
 }
 
@@ -145,19 +151,21 @@ bool BatchRunner::advance() {
 
 void BatchRunner::end(Running* batch, const Status& status) {
   const auto now = std::chrono::steady_clock::now();
+  int64_t total = 0;
   for (Pending& member : batch->members) {
+    const wire::Request& r = member.submission.request;
+    const int64_t bytes = bytes_of(r);
+    total += bytes;
     if (timeline_->enabled()) {
-      const wire::Request& r = member.submission.request;
-      const int64_t bytes = batch->kind == CollectiveKind::kBarrier
-                                ? 0
-                                : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
-      const std::string kind = upper(name_of(batch->kind));
+      const std::string kind = upper_name(batch->kind);
       timeline_->phase(r.name, "NEGOTIATE_" + kind, member.since, batch->began, bytes,
                        batch->number);
       timeline_->phase(r.name, kind, batch->began, now, bytes, batch->number);
     }
     finish_(member.submission, status);
   }
+  if (status.ok() && measured_)
+    measured_(batch->kind, total, batch->road, (now - batch->began).count());
 }
 
 void BatchRunner::fail_all(const Status& status) {

@@ -17,6 +17,10 @@
 
 namespace rueda::runtime {
 
+// Bytes of its tensor.
+int64_t bytes_of(const wire::Request& request);
+// "ALLREDUCE", as the timeline writes it.
+std::string upper_name(CollectiveKind kind);
 // Of a request whose scaling was checked when it was submitted.
 communicator::Scaling scaling_of(const wire::Request& request, Rank size);
 
@@ -27,9 +31,12 @@ class BatchRunner {
               std::function<void(Submission&, const Status&)> finish)
       : communicator_(communicator), timeline_(timeline), finish_(std::move(finish)) {}
 
-  // entries[i] belongs to members[i].
-  void start(CollectiveKind kind, std::vector<Pending> members,
-             const std::vector<wire::ResponseEntry>& entries);
+  // response.entries[i] belongs to members[i].
+  void start(const wire::Response& response, std::vector<Pending> members);
+  // Told how long each batch took on this rank, from its launch to its end.
+  using Measured =
+      std::function<void(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns)>;
+  void on_measured(Measured measured) { measured_ = std::move(measured); }
   // True if anything moved. A failed batch leaves its status in failure().
   bool advance();
   bool idle() const { return running_.empty(); }
@@ -47,6 +54,7 @@ class BatchRunner {
     communicator::Task task;
     std::chrono::steady_clock::time_point began;
     int64_t number;
+    uint32_t road;
   };
   communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
                                const std::vector<wire::ResponseEntry>& entries);
@@ -59,6 +67,7 @@ class BatchRunner {
   communicator::Communicator* communicator_;
   Timeline* timeline_;
   std::function<void(Submission&, const Status&)> finish_;
+  Measured measured_;
   std::deque<Running> running_;
   Status failure_;
   int64_t batches_ = 0;

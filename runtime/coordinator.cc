@@ -4,11 +4,23 @@
 #include <utility>
 
 #include "collectives/base/log.h"
+#include "collectives/communicator/pull.h"
 
 namespace rueda::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kPlanLane = 1;
+constexpr uint32_t kGlancesPerRound = 16;
+
+// A few milliseconds behind, and a fraction of the cost.
+Clock::time_point coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Clock::time_point(std::chrono::seconds(now.tv_sec) +
+                           std::chrono::nanoseconds(now.tv_nsec));
+}
 
 }  // namespace
 
@@ -26,7 +38,17 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
               [this](Submission& s, const Status& status) { finish(s, status); }),
       point_to_point_(world->transport.get(),
                       [this](Submission& s, const Status& status) { finish(s, status); }),
-      negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this) {
+      plan_runner_(communicator_.lane(kPlanLane) == nullptr
+                       ? nullptr
+                       : std::make_unique<PlanRunner>(
+                             world->rank, communicator_.lane(kPlanLane), kPlanLane, world->arenas,
+                             world->ringers, [this](Ticket ticket) { complete(ticket); })),
+      negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
+                  plan_runner_.get()) {
+  runner_.on_measured([this](CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns) {
+    negotiator_.measured(kind, bytes, road, ns, Clock::now());
+  });
+  try_pull();
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) {
     negotiator_.on_message(peer, message, Clock::now());
@@ -48,15 +70,23 @@ bool Coordinator::step() {
     moved |= world_->transport->progress();
     moved |= negotiator_.on_time(Clock::now());
     moved |= runner_.advance();
+    if (plan_runner_) moved |= plan_runner_->advance();
     moved |= point_to_point_.advance();
     if (!runner_.failure().ok()) break_down(runner_.failure());
+    if (plan_runner_ && !plan_runner_->failure().ok()) break_down(plan_runner_->failure());
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
   quiet_ = !moved;
   return moved;
 }
 
-bool Coordinator::advance() { return step(); }
+bool Coordinator::advance() {
+  if (plan_runner_ && !plan_runner_->idle() && state_ == State::kRunning) {
+    if (plan_runner_->advance()) return true;
+    if (++glances_ % kGlancesPerRound != 0) return false;
+  }
+  return step();
+}
 
 bool Coordinator::needs_thread(Time wakes_at) const {
   if (ended() || !quiet_ || shutdown_requested_.load(std::memory_order_relaxed) || waits_for_lanes())
@@ -81,6 +111,10 @@ bool Coordinator::take_submissions() {
   if (queue_->take_wake()) {
     for (const auto& [ticket, pending] : tickets_) {
       const Submission& submission = pending->submission;
+      if (submission.work->wanted()) blocked.push_back(submission.request.name);
+    }
+    for (Prepared* const prepared : held_) {
+      const Submission& submission = prepared->pending()->submission;
       if (submission.work->wanted()) blocked.push_back(submission.request.name);
     }
   }
@@ -108,10 +142,22 @@ bool Coordinator::take_prepared() {
   return true;
 }
 
-void Coordinator::take(Prepared* prepared) { take(prepared->as_submission()); }
+void Coordinator::take(Prepared* prepared) {
+  Pending* const pending = prepared->pending();
+  if (state_ != State::kRunning) return take(prepared->as_submission());
+  if (prepared->slot == Prepared::kNoSlot)
+    prepared->slot = negotiator_.slot_of(pending->submission.request).value_or(Prepared::kNoSlot);
+  if (prepared->slot == Prepared::kNoSlot) return take(prepared->as_submission());
+  const Time now = timeline_.enabled() ? Clock::now() : coarse_now();
+  pending->since = now;
+  const int64_t planned = negotiator_.planned_submissions();
+  negotiator_.submit_cached(prepared->slot, pending, now);
+  if (negotiator_.planned_submissions() == planned) quiet_ = false;
+}
 
 void Coordinator::take(Submission submission) {
   const CollectiveKind kind = submission.request.kind;
+  quiet_ = false;
   if (state_ == State::kBroken) {
     finish(submission, verdict_);
   } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
@@ -127,6 +173,14 @@ void Coordinator::take(Submission submission) {
 // ---- what the agreement asks for ----
 
 Pending Coordinator::take_back(Ticket ticket) {
+  auto* const pending = static_cast<Pending*>(ticket);
+  if (Prepared* const prepared = pending->prepared) {
+    unhold(prepared);
+    Pending copy;
+    copy.since = pending->since;
+    copy.submission = prepared->as_submission();
+    return copy;
+  }
   return std::move(*tickets_.extract(ticket).mapped());
 }
 
@@ -137,7 +191,9 @@ void Coordinator::send_control(Rank to, const std::string& message) {
 void Coordinator::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
   std::vector<Pending> members;
   for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
-  runner_.start(batch.kind, std::move(members), batch.entries);
+  look_for_pull();
+  communicator_.use_road(static_cast<communicator::Road>(batch.road));
+  runner_.start(batch, std::move(members));
 }
 
 void Coordinator::finish(Ticket ticket, const Status& status) {
@@ -150,9 +206,61 @@ void Coordinator::note(Ticket ticket, const std::string& text) {
 }
 
 bool Coordinator::may_hold(Ticket ticket) {
-  const bool blocked = static_cast<Pending*>(ticket)->submission.work->mark_holdable();
+  auto* const pending = static_cast<Pending*>(ticket);
+  const bool blocked = pending->submission.work->mark_holdable();
+  if (pending->prepared != nullptr) hold(pending->prepared);
   blocked_already_ |= blocked;
+  if (blocked) quiet_ = false;
   return blocked;
+}
+
+void Coordinator::hold(Prepared* prepared) {
+  if (prepared->held != Prepared::kNotHeld) return;
+  prepared->held = held_.size();
+  held_.push_back(prepared);
+}
+
+void Coordinator::unhold(Prepared* prepared) {
+  if (prepared->held == Prepared::kNotHeld) return;
+  held_.back()->held = prepared->held;
+  held_[prepared->held] = held_.back();
+  held_.pop_back();
+  prepared->held = Prepared::kNotHeld;
+}
+
+// Can this rank read its peers' private memory? All have to be able to.
+void Coordinator::try_pull() {
+  if (!plan_runner_) return;
+  bool able = true;
+  for (const auto& arena : world_->arenas) able = able && communicator::probe_pull(*arena);
+  world_->arenas[static_cast<size_t>(world_->rank)]->lane(0)->can_pull.store(
+      able ? transport::LaneControl::kCanPull : transport::LaneControl::kCannotPull,
+      std::memory_order_release);
+}
+
+void Coordinator::look_for_pull() {
+  if (pull_known_ || !plan_runner_ || world_->rank != negotiation::Negotiator::kRoot) return;
+  bool able = true;
+  for (const auto& arena : world_->arenas) {
+    const uint32_t answer = arena->lane(0)->can_pull.load(std::memory_order_acquire);
+    if (answer == transport::LaneControl::kUntried) return;
+    able = able && answer == transport::LaneControl::kCanPull;
+  }
+  pull_known_ = true;
+  negotiator_.set_pull_available(able);
+}
+
+// A planned batch has run.
+void Coordinator::complete(Ticket ticket) {
+  auto* const pending = static_cast<Pending*>(ticket);
+  if (timeline_.enabled()) {
+    const wire::Request& r = pending->submission.request;
+    timeline_.phase(r.name, upper_name(r.kind), pending->since, Clock::now(), bytes_of(r),
+                    runner_.batches() + plan_runner_->batches());
+  }
+  if (pending->prepared == nullptr) return finish(ticket, {});
+  unhold(pending->prepared);
+  pending->prepared->complete();
 }
 
 void Coordinator::warn(const std::string& text) { RUEDA_WARN("coordinator", "{}", text); }

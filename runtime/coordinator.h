@@ -27,6 +27,7 @@
 
 #include "collectives/base/config.h"
 #include "runtime/batch_runner.h"
+#include "runtime/plan/plan_runner.h"
 #include "runtime/bootstrap/world.h"
 #include "runtime/negotiation/negotiator.h"
 #include "runtime/point_to_point.h"
@@ -102,6 +103,11 @@ class Coordinator : private negotiation::Effects {
   bool take_submissions();
   void take(Submission submission);
   Pending take_back(Ticket ticket);
+  void complete(Ticket ticket);
+  void hold(Prepared* prepared);
+  void unhold(Prepared* prepared);
+  void try_pull();
+  void look_for_pull();
   void handle_peer_end(Rank peer, const Status& status);
   void finish(Submission& submission, const Status& status);
   void break_down(const Status& verdict);
@@ -117,10 +123,15 @@ class Coordinator : private negotiation::Effects {
   communicator::NativeCommunicator communicator_;
   BatchRunner runner_;
   PointToPoint point_to_point_;
+  std::unique_ptr<PlanRunner> plan_runner_;  // where all ranks share memory
   negotiation::Negotiator negotiator_;
   // Submitted and not yet answered: what the negotiator's tickets point to.
   std::unordered_map<Ticket, std::unique_ptr<Pending>> tickets_;
 
+  // Prepared operations that may be held back, for threads that block on them.
+  std::vector<Prepared*> held_;
+  uint32_t glances_ = 0;
+  bool pull_known_ = false;  // the root: every rank has said whether it can
   // A thread waits for what was just taken: what it had submitted before may still be in the queue.
   bool blocked_already_ = false;
 

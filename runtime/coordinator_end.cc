@@ -55,6 +55,9 @@ void Coordinator::break_down(const Status& verdict) {
   communicator_.abandon();
   queue_->close(verdict_);
   runner_.fail_all(verdict_);
+  if (plan_runner_) {
+    for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict_);
+  }
   point_to_point_.fail_all(verdict_);
   negotiator_.break_down(verdict_);
 }
@@ -84,10 +87,11 @@ bool Coordinator::leave() {
         cancelled("rueda has been shut down on this rank before every rank had submitted it"));
     moved = true;
   }
-  if (!runner_.idle() && !late) return moved;
+  const bool idle = runner_.idle() && (!plan_runner_ || plan_runner_->idle());
+  if (!idle && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
-    if (!runner_.idle()) {
+    if (!idle) {
       break_down(deadline_exceeded(
           world_->names[static_cast<size_t>(world_->rank)] +
           " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
@@ -118,10 +122,19 @@ void Coordinator::count() {
   const auto set = [](std::atomic<int64_t>* counter, int64_t value) {
     counter->store(value, std::memory_order_relaxed);
   };
-  set(&counters_->batches, runner_.batches());
-  set(&counters_->tensors, runner_.tensors());
-  set(&counters_->fused_tensors, runner_.fused_tensors());
-  set(&counters_->cached_tensors, negotiator_.cached_submissions());
+  const int64_t planned = plan_runner_ ? plan_runner_->batches() : 0;
+  set(&counters_->batches, runner_.batches() + planned);
+  set(&counters_->planned_batches, planned);
+  set(&counters_->tensors, runner_.tensors() + (plan_runner_ ? plan_runner_->tensors() : 0));
+  set(&counters_->fused_tensors,
+      runner_.fused_tensors() + (plan_runner_ ? plan_runner_->fused_tensors() : 0));
+  set(&counters_->cached_tensors,
+      negotiator_.cached_submissions() + negotiator_.planned_submissions());
+  set(&counters_->plans, negotiator_.plans());
+  set(&counters_->revocations, negotiator_.revocations());
+  const auto lanes = communicator_.lane_totals();
+  set(&counters_->bytes_in_place, static_cast<int64_t>(lanes.in_place));
+  set(&counters_->bytes_pulled, static_cast<int64_t>(lanes.pulled));
   set(&counters_->control_messages,
       static_cast<int64_t>(world_->transport->control_messages_sent()));
   set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.lane_bytes()));

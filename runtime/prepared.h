@@ -39,6 +39,8 @@ class Prepared : public std::enable_shared_from_this<Prepared> {
   Submission as_submission();
   void complete();  // well; allocates nothing
 
+  size_t held = kNotHeld;  // place in the coordinator's list of those that may be held back
+  static constexpr size_t kNotHeld = ~size_t{0};
   static constexpr uint32_t kNoSlot = ~uint32_t{0};
   uint32_t slot = kNoSlot;  // its number in the response cache, once it has one
 

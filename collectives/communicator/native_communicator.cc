@@ -149,12 +149,17 @@ void NativeCommunicator::abandon() {
   jobs_.clear();
 }
 
-uint64_t NativeCommunicator::lane_bytes() const {
-  uint64_t total = 0;
+Lane::Bytes NativeCommunicator::lane_totals() const {
+  Lane::Bytes sum;
   for (const auto& lane : lanes_) {
-    if (lane) total += lane->bytes().total;
+    if (!lane) continue;
+    sum.total += lane->bytes().total;
+    sum.in_place += lane->bytes().in_place;
+    sum.pulled += lane->bytes().pulled;
   }
-  return total;
+  return sum;
 }
+
+uint64_t NativeCommunicator::lane_bytes() const { return lane_totals().total; }
 
 }  // namespace rueda::communicator

@@ -47,6 +47,8 @@ class NativeCommunicator final : public Communicator {
   // do not share a host.
   Lane* lane(size_t number) const { return lanes_[number].get(); }
   bool waits_for_lanes() const;
+  // Of all lanes.
+  Lane::Bytes lane_totals() const;
 
  private:
   // A fresh tag space for the next call.

@@ -289,10 +289,14 @@ communicator::NativeGroup World::everyone() const {
   communicator::NativeGroup group;
   group.transport = transport.get();
   for (Rank member = 0; member < size; ++member) group.members.push_back(member);
-  if (shares_memory()) {
+  if (size > 1 && shares_memory()) {
     group.arenas = arenas;
-    for (size_t member = 0; member < arenas.size(); ++member)
+    for (size_t member = 0; member < arenas.size(); ++member) {
       group.ringers.push_back({ringers[member].fd, arenas[member]->lane_word()});
+      const auto& heap = heaps[member];
+      group.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
+                                 : communicator::HeapView{});
+    }
   }
   return group;
 }
