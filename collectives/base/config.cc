@@ -24,6 +24,9 @@ struct Row {
 const Row kTable[] = {
     {"RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", &Config::fusion_threshold_bytes,
      Check::kNotNegative, true, "bytes of the largest batch of small tensors; 0 fuses nothing"},
+    {"RUEDA_BUCKET_BYTES", "", &Config::bucket_bytes, Check::kPositive, true,
+     "bytes of the largest batch that is learnt from step to step (the first of a step: 1 MB); large "
+     "enough that latency is below a tenth of the transfer, small enough to start early"},
     {"RUEDA_CHUNK_BYTES", "", &Config::chunk_bytes, Check::kPowerOfTwoChunk, true,
      "bytes of one window of the shared-memory pipeline (a power of two, 4096 to 16777216)"},
     {"RUEDA_WINDOWS", "", &Config::windows, Check::kPositive, true,

@@ -18,6 +18,7 @@ namespace rueda {
 struct Config {
   // Agreement: equal on all ranks, compared at init.
   int64_t fusion_threshold_bytes = 64 << 20;  // largest batch of small tensors
+  int64_t bucket_bytes = 8 << 20;             // largest batch that is learnt from step to step
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache

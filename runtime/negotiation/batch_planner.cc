@@ -1,7 +1,7 @@
 #include "runtime/negotiation/batch_planner.h"
 
 #include <algorithm>
-#include <deque>
+#include <set>
 
 namespace rueda::negotiation {
 namespace {
@@ -77,39 +77,52 @@ void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)
   track(rest);
 }
 
-// The tensor with its neighbours in the order in which they last went out: those before it, then
-// those after it, as far as they fit and belong to no batch yet. Both ways, since the second round
-// may begin at any of them.
-BatchPlanner::GroupPtr BatchPlanner::form_group(const PlannedTensor& first) {
-  std::deque<Slot> members = {first.slot};
-  int64_t bytes = first.bytes;
+// The tensors around this one in the order in which they last went out, as far as they fit together
+// and belong to no batch yet. Both ways, since the second round may begin at any of them.
+std::deque<Slot> BatchPlanner::run_around(const PlannedTensor& first) const {
+  std::deque<Slot> run = {first.slot};
+  std::set<Slot> seen = {first.slot};
   const auto extend = [&](const std::map<Slot, Slot>& neighbours, bool forward) {
-    Slot slot = first.slot;
-    while (members.size() < kMaxMembers && !first.fuse_key.empty()) {
+    for (Slot slot = first.slot; !first.fuse_key.empty();) {
       const auto next = neighbours.find(slot);
       if (next == neighbours.end() || group_of_.count(next->second) != 0) return;
       slot = next->second;
-      const PlannedTensor& tensor = tensors_.at(slot);
-      if (tensor.fuse_key != first.fuse_key || bytes + tensor.bytes > threshold_) return;
-      if (std::find(members.begin(), members.end(), slot) != members.end()) return;
-      forward ? members.push_back(slot) : members.push_front(slot);
-      bytes += tensor.bytes;
+      if (tensors_.at(slot).fuse_key != first.fuse_key || !seen.insert(slot).second) return;
+      forward ? run.push_back(slot) : run.push_front(slot);
     }
   };
   extend(predecessor_, false);
   extend(successor_, true);
-  auto group = std::make_shared<Group>();
-  for (const Slot slot : members) {
+  return run;
+}
+
+// Cuts the run into buckets from its beginning. Where the cuts lie depends on the run alone, not on
+// which of its tensors was ready first. The first bucket is small: what is ready first shall be
+// under way while the rest is still being computed.
+void BatchPlanner::form_groups(const PlannedTensor& first) {
+  GroupPtr group;
+  int64_t bytes = 0;
+  int64_t most = std::min(bucket_, kFirstBucket);
+  for (const Slot slot : run_around(first)) {
+    const int64_t more = tensors_.at(slot).bytes;
+    if (group != nullptr && (bytes + more > most || group->members.size() >= kMaxMembers)) {
+      group = nullptr;
+      most = bucket_;
+    }
+    if (group == nullptr) {
+      group = std::make_shared<Group>();
+      bytes = 0;
+    }
     group->members.push_back(slot);
     group->states.push_back(State::kAbsent);
     group_of_[slot] = group;
+    bytes += more;
   }
-  return group;
 }
 
 std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now) {
   tensors_[tensor.slot] = tensor;
-  if (group_of_.count(tensor.slot) == 0) form_group(tensor);
+  if (group_of_.count(tensor.slot) == 0) form_groups(tensor);
   GroupPtr group = group_of_.at(tensor.slot);
   if (group->states[group->index(tensor.slot)] == State::kSent) {
     // It comes again while others of its batch have not come at all: they do not belong together.

@@ -4,7 +4,7 @@
 // Idea: a training step submits the same tensors again and again. The first time each goes out as
 // it gets ready. The second time the planner knows what followed it, and joins it with its
 // successors into a batch (same kind, dtype, scales
-// ..., up to the threshold) whose membership stays: the batch goes out when its last member is
+// ..., up to the bucket's size) whose membership stays: the batch goes out when its last member is
 // ready, whatever the order.
 //
 // Nothing waits for ever on a member that does not come:
@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,8 +45,10 @@ struct PlannedTensor {
 
 class BatchPlanner {
  public:
-  BatchPlanner(int64_t threshold_bytes, std::chrono::nanoseconds hold)
-      : threshold_(threshold_bytes), hold_(hold) {}
+  // bucket_bytes: of the largest batch; the first of a round has 1 MB at most. A tensor that is
+  // larger goes alone.
+  BatchPlanner(int64_t bucket_bytes, std::chrono::nanoseconds hold)
+      : bucket_(bucket_bytes), hold_(hold) {}
 
   // A tensor that goes out for the first time, outside any batch: learns what follows what.
   void note_sent(const PlannedTensor& tensor);
@@ -76,7 +79,9 @@ class BatchPlanner {
   };
   using GroupPtr = std::shared_ptr<Group>;
 
-  GroupPtr form_group(const PlannedTensor& first);
+  static constexpr int64_t kFirstBucket = 1 << 20;
+  std::deque<Slot> run_around(const PlannedTensor& first) const;
+  void form_groups(const PlannedTensor& first);
   Batch send_ready(const GroupPtr& group);
   void finish_round(Group* group);
   void split(const GroupPtr& group, const std::function<bool(size_t)>& stays);
@@ -84,7 +89,7 @@ class BatchPlanner {
   // Keeps open_ equal to the batches that hold something.
   void track(const GroupPtr& group);
 
-  int64_t threshold_;
+  int64_t bucket_;
   std::chrono::nanoseconds hold_;
   std::map<Slot, PlannedTensor> tensors_;
   std::map<Slot, GroupPtr> group_of_;

@@ -21,7 +21,8 @@ Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_n
       epoch_(epoch),
       rank_names_(rank_names),
       table_(std::move(rank_names)),
-      planner_(config.fusion_threshold_bytes, seconds(config.fusion_hold_seconds)),
+      planner_(std::min(config.fusion_threshold_bytes, config.bucket_bytes),
+               seconds(config.fusion_hold_seconds)),
       plans_(static_cast<Rank>(rank_names_.size())),
       roads_(config.road),
       cache_(cache) {}

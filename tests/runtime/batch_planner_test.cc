@@ -52,6 +52,22 @@ TEST_CASE(
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+TEST_CASE("buckets are the same whichever tensor is ready first, and the first is small",
+          "[planner]") {
+  constexpr int64_t kBytes = 512 << 10;
+  for (const Slot first : {0U, 3U, 7U}) {
+    BatchPlanner planner(3 * kBytes, hold());
+    for (Slot slot = 0; slot < 8; ++slot) planner.note_sent(tensor(slot, kBytes));
+    Batches sent;
+    for (Slot i = 0; i < 8; ++i) {
+      for (Batch& batch : planner.on_ready(tensor((first + i) % 8, kBytes), at(0)))
+        sent.push_back(batch);
+    }
+    std::sort(sent.begin(), sent.end());
+    CHECK(sent == Batches{{0, 1}, {2, 3, 4}, {5, 6, 7}});
+  }
+}
+
 TEST_CASE("the round that forms a batch may come in any order", "[planner]") {
   std::vector<Slot> order = {0, 1, 2, 3};
   do {
