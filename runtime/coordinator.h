@@ -76,6 +76,7 @@ class Coordinator : private negotiation::Effects {
   bool waits_for_lanes() const { return communicator_.waits_for_lanes(); }
   // The last round moved nothing. Until then the next one may have something to send.
   bool quiet() const { return quiet_; }
+  void look_again() { quiet_ = false; }
   // Nobody who leaves may forget this: something is to be done before the background thread, which
   // sleeps until wakes_at, would do it.
   bool needs_thread(std::chrono::steady_clock::time_point wakes_at) const;

@@ -49,8 +49,10 @@ void Driver::loop() {
   int yields = 0;
   for (int busy = 1; !coordinator_->ended(); ++busy) {
     if (baton_.contended()) {
-      // A blocked thread goes on from here, and wakes this one if it leaves anything behind.
+      // A blocked thread goes on from here, and wakes this one if it leaves anything behind. What
+      // came before arming is for it to see, even if its own work has ended meanwhile.
       world_->doorbell->arm();
+      coordinator_->look_again();
       sleep();
       continue;
     }

@@ -7,10 +7,12 @@
 namespace rueda::transport {
 
 void Baton::lock_slowly() {
+  waiting_.fetch_add(1, std::memory_order_relaxed);
   while (word_.exchange(kContended, std::memory_order_seq_cst) != kFree) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word_), FUTEX_WAIT | FUTEX_PRIVATE_FLAG,
             kContended, nullptr, nullptr, 0);
   }
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Baton::wake() {

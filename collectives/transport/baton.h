@@ -14,7 +14,7 @@ class Baton {
  public:
   bool try_lock() {
     uint32_t expected = kFree;
-    return word_.load(std::memory_order_relaxed) == kFree &&
+    return word_.load(std::memory_order_seq_cst) == kFree &&
            word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire,
                                          std::memory_order_relaxed);
   }
@@ -27,7 +27,7 @@ class Baton {
     if (word_.exchange(kFree, std::memory_order_seq_cst) == kContended) wake();
   }
   // Does a thread wait in lock()?
-  bool contended() const { return word_.load(std::memory_order_relaxed) == kContended; }
+  bool contended() const { return waiting_.load(std::memory_order_relaxed) != 0; }
 
  private:
   enum : uint32_t { kFree = 0, kHeld = 1, kContended = 2 };
@@ -35,6 +35,9 @@ class Baton {
   void wake();
 
   alignas(64) std::atomic<uint32_t> word_{kFree};
+  // Threads in lock(). The word alone cannot tell: who had to wait leaves it at kContended when it
+  // gets the baton, since others may be waiting too.
+  std::atomic<uint32_t> waiting_{0};
 };
 
 }  // namespace rueda::transport

@@ -86,9 +86,11 @@ TEST_CASE("a holder sees that somebody waits for the baton", "[baton]") {
   CHECK_FALSE(baton.contended());
   CHECK_FALSE(baton.try_lock());
   std::atomic<bool> got{false};
+  std::atomic<bool> alone{false};
   std::thread other([&] {
     baton.lock();
     got = true;
+    alone = !baton.contended();  // who has waited and has the baton now does not wait
     baton.unlock();
   });
   while (!baton.contended()) std::this_thread::yield();
@@ -96,6 +98,7 @@ TEST_CASE("a holder sees that somebody waits for the baton", "[baton]") {
   baton.unlock();
   other.join();
   CHECK(got);
+  CHECK(alone);
 }
 
 TEST_CASE("progress in a lane wakes only a rank that waits for it", "[doorbell]") {
