@@ -42,12 +42,13 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
                        ? nullptr
                        : std::make_unique<PlanRunner>(
                              world->rank, communicator_.lane(kPlanLane), kPlanLane, world->arenas,
-                             world->ringers, [this](Ticket ticket) { complete(ticket); })),
+                             world->ringers, [this](Ticket ticket, Time entered) { complete(ticket, entered); })),
       negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
                   plan_runner_.get()) {
   runner_.on_measured([this](CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns) {
     negotiator_.measured(kind, bytes, road, ns, Clock::now());
   });
+  if (plan_runner_ && timeline_.enabled()) plan_runner_->time_batches();
   try_pull();
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) {
@@ -251,12 +252,14 @@ void Coordinator::look_for_pull() {
 }
 
 // A planned batch has run.
-void Coordinator::complete(Ticket ticket) {
+void Coordinator::complete(Ticket ticket, Time entered) {
   auto* const pending = static_cast<Pending*>(ticket);
   if (timeline_.enabled()) {
     const wire::Request& r = pending->submission.request;
-    timeline_.phase(r.name, upper_name(r.kind), pending->since, Clock::now(), bytes_of(r),
-                    runner_.batches() + plan_runner_->batches());
+    const std::string kind = upper_name(r.kind);
+    const int64_t number = runner_.batches() + plan_runner_->batches();
+    timeline_.phase(r.name, "NEGOTIATE_" + kind, pending->since, entered, bytes_of(r), number);
+    timeline_.phase(r.name, kind, entered, Clock::now(), bytes_of(r), number);
   }
   if (pending->prepared == nullptr) return finish(ticket, {});
   unhold(pending->prepared);

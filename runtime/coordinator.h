@@ -104,7 +104,7 @@ class Coordinator : private negotiation::Effects {
   bool take_submissions();
   void take(Submission submission);
   Pending take_back(Ticket ticket);
-  void complete(Ticket ticket);
+  void complete(Ticket ticket, Time entered);
   void hold(Prepared* prepared);
   void unhold(Prepared* prepared);
   void try_pull();

@@ -17,7 +17,7 @@ Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
 PlanRunner::PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
                        std::vector<std::shared_ptr<transport::Arena>> arenas,
                        std::vector<transport::Ringer> ringers,
-                       std::function<void(Ticket)> complete)
+                       Complete complete)
     : rank_(rank),
       lane_(lane),
       lane_number_(lane_number),
@@ -84,6 +84,7 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
       shape[0] = split_rows(shape[0], rank_, static_cast<Rank>(arenas_.size()));
     batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
   }
+  if (timed_) batch.entered = std::chrono::steady_clock::now();
   lane_->start(&batch.job);
 }
 
@@ -101,14 +102,7 @@ void PlanRunner::end(Batch* batch) {
   ++batches_;
   tensors_ += static_cast<int64_t>(batch->tickets.size());
   if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
-  for (const Ticket ticket : batch->tickets) {
-    Prepared* const prepared = pending_of(ticket).prepared;
-    if (prepared != nullptr) {
-      prepared->complete();
-    } else {
-      complete_(ticket);
-    }
-  }
+  for (const Ticket ticket : batch->tickets) complete_(ticket, batch->entered);
   batch->tickets.clear();
 }
 

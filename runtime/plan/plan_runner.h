@@ -7,6 +7,7 @@
 // Threads: who has the baton. Ownership: borrows the lane, arenas and ringers are shared.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -19,14 +20,19 @@ namespace rueda::runtime {
 
 class PlanRunner final : public PlanLane {
  public:
-  // arenas, ringers: by rank; ringers wake a rank for whatever it does. complete: ends a ticket that
-  // is not a prepared operation's.
+  using Time = std::chrono::steady_clock::time_point;
+  // Ends a ticket whose batch was entered then (only where it is timed).
+  using Complete = std::function<void(Ticket, Time entered)>;
+
+  // arenas, ringers: by rank; ringers wake a rank for whatever it does.
   PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
              std::vector<std::shared_ptr<transport::Arena>> arenas,
-             std::vector<transport::Ringer> ringers, std::function<void(Ticket)> complete);
+             std::vector<transport::Ringer> ringers, Complete complete);
 
   // Moves the lane and ends the works of what has run. True if anything moved.
   bool advance();
+  // For the timeline.
+  void time_batches() { timed_ = true; }
   // The lane was abandoned: the tickets of all batches that were entered, for their error.
   std::vector<Ticket> drop();
   bool idle() const { return lane_->idle(); }
@@ -49,6 +55,7 @@ class PlanRunner final : public PlanLane {
   struct Batch {
     communicator::Job job;
     std::vector<Ticket> tickets;  // while under way
+    Time entered{};
   };
   void prepare(Batch* batch, const PlannedBatch& planned,
                const std::vector<const wire::Request*>& requests, size_t first);
@@ -61,7 +68,8 @@ class PlanRunner final : public PlanLane {
   size_t lane_number_;
   std::vector<std::shared_ptr<transport::Arena>> arenas_;
   std::vector<transport::Ringer> ringers_;
-  std::function<void(Ticket)> complete_;
+  Complete complete_;
+  bool timed_ = false;
   std::vector<std::unique_ptr<Batch>> plan_;
   uint64_t generation_ = 0;
   uint64_t taken_ = 0;  // by enter()
