@@ -54,6 +54,7 @@ void Coordinator::break_down(const Status& verdict) {
   world_->transport->abort(verdict_);
   communicator_.abandon();
   queue_->close(verdict_);
+  for (Submission& waiting : queue_->take_waiting()) finish(waiting, verdict_);
   runner_.fail_all(verdict_);
   if (plan_runner_) {
     for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict_);
@@ -76,6 +77,8 @@ bool Coordinator::leave() {
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
     queue_->close(cancelled("rueda has been shut down on this rank"));
     take_submissions();
+    for (Submission& waiting : queue_->take_waiting())
+      finish(waiting, cancelled("rueda has been shut down on this rank"));
     negotiator_.leave(Clock::now());
     moved = true;
   }

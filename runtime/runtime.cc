@@ -12,6 +12,7 @@ namespace rueda::runtime {
 namespace {
 
 constexpr uint32_t kMaxTag = 0x7fffffff;
+constexpr uint64_t kUnnamed = 16;  // unnamed operations of a kind under way at once
 
 Status check_shape(const std::string& title, const Shape& shape) {
   int64_t count = 1;
@@ -92,18 +93,22 @@ void Runtime::shutdown() {
   queue_->detach();
 }
 
-std::string Runtime::number(CollectiveKind kind) {
+// The n-th unnamed operation of a kind meets the n-th of every other rank. A few numbers go round, so
+// that a loop of unnamed operations is cached and planned like named ones.
+// The members of a group are under way together, so each has a number of its own.
+std::string Runtime::number(CollectiveKind kind, bool group) {
   const uint64_t n = unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
-  return "noname." + std::to_string(n);
+  return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
 }
 
-Result<Submission> Runtime::check(Operation operation, bool with_memory) {
+Result<Submission> Runtime::check(Operation operation, bool with_memory, bool group) {
   const CollectiveKind kind = operation.kind;
   const bool point_to_point = kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+  const bool numbered = operation.name.empty() && !point_to_point && !group;
   if (operation.name.empty()) {
     operation.name = point_to_point
                          ? std::to_string(operation.peer) + "." + std::to_string(operation.tag)
-                         : number(kind);
+                         : number(kind, group);
   }
   Submission submission;
   wire::Request& request = submission.request;
@@ -162,6 +167,7 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory) {
   request.kind = kind;
   request.dtype = operation.dtype;
   request.shape = std::move(operation.shape);
+  submission.numbered = numbered;
   submission.in = operation.input;
   submission.out = operation.output;
   submission.peer = operation.peer;
@@ -175,7 +181,7 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   std::vector<Submission> submissions;
   std::vector<std::shared_ptr<Work>> works;
   for (Operation& operation : operations) {
-    RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true));
+    RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true, group));
     works.push_back(submission.work);
     submissions.push_back(std::move(submission));
   }

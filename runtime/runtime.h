@@ -60,8 +60,8 @@ class Runtime {
  private:
   Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
           std::function<void(const std::string&)> blame);
-  Result<Submission> check(Operation operation, bool with_memory);
-  std::string number(CollectiveKind kind);
+  Result<Submission> check(Operation operation, bool with_memory, bool group = false);
+  std::string number(CollectiveKind kind, bool group);
 
   Config config_;
   std::unique_ptr<bootstrap::World> world_;

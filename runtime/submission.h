@@ -26,6 +26,7 @@ struct Submission {
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
   std::shared_ptr<Work> work;
+  bool numbered = false;                // unnamed: may wait for its number to be free
   NamePtr name;                         // null: matched otherwise (send, recv)
   std::shared_ptr<const Prepared> keep; // stays until this ends
 };

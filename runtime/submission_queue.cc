@@ -21,15 +21,26 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions, bool ring) {
     if (!is_named(submissions[i])) continue;
     NamePtr& name = names_[submissions[i].request.name];
     if (name == nullptr) name = std::make_shared<Name>();
+    // Another waits already, or the name is in flight: in the order of submission.
+    const bool waits = submissions[i].numbered &&
+                       (waiting_.count(submissions[i].request.name) != 0 || name->in_flight);
+    if (waits) continue;
     submissions[i].name = name;
     if (!name->in_flight.exchange(true, std::memory_order_acq_rel)) continue;
     for (size_t j = 0; j < i; ++j) {
-      if (is_named(submissions[j])) submissions[j].name->in_flight = false;
+      if (submissions[j].name != nullptr) submissions[j].name->in_flight = false;
     }
     return already_in_flight(*submissions[i].work);
   }
-  incoming_.insert(incoming_.end(), std::make_move_iterator(submissions.begin()),
-                   std::make_move_iterator(submissions.end()));
+  for (Submission& submission : submissions) {
+    const bool waits = is_named(submission) && submission.name == nullptr;
+    if (waits) {
+      std::deque<Submission>& list = waiting_[submission.request.name];
+      list.push_back(std::move(submission));
+    } else {
+      incoming_.push_back(std::move(submission));
+    }
+  }
   filled_.store(true, std::memory_order_seq_cst);
   if (ring && attached_) ringer_.ring();
   return {};
@@ -79,7 +90,29 @@ void SubmissionQueue::release(Submission* submission) {
   submission->name.reset();
   // Only prepared operations keep a name that is not in flight.
   const auto entry = names_.find(submission->request.name);
+  const auto waiting = waiting_.find(submission->request.name);
+  if (waiting != waiting_.end()) {
+    Submission next = std::move(waiting->second.front());
+    waiting->second.pop_front();
+    if (waiting->second.empty()) waiting_.erase(waiting);
+    next.name = entry->second;
+    next.name->in_flight.store(true, std::memory_order_release);
+    incoming_.push_back(std::move(next));
+    filled_.store(true, std::memory_order_seq_cst);
+    return;
+  }
   if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
+}
+
+std::vector<Submission> SubmissionQueue::take_waiting() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Submission> result;
+  for (auto& [name, list] : waiting_) {
+    result.insert(result.end(), std::make_move_iterator(list.begin()),
+                  std::make_move_iterator(list.end()));
+  }
+  waiting_.clear();
+  return result;
 }
 
 void SubmissionQueue::close(const Status& status) {

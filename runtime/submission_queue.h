@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@ class SubmissionQueue {
   explicit SubmissionQueue(transport::Ringer ringer) : ringer_(ringer) {}
 
   // All or none. kAlreadyExists: a name is in flight on this rank. After close(): its status.
+  // A numbered one whose name is in flight waits here until that is released.
   // ring: wakes the coordinator; else the caller does.
   Status submit(std::vector<Submission> submissions, bool ring = true);
   // What was submitted since the last call. Cheap when there is nothing.
@@ -47,6 +49,8 @@ class SubmissionQueue {
   NamePtr hold(const std::string& name);
   // The name may be used again. Call before the work completes.
   void release(Submission* submission);
+  // Those that still wait for their name, for their error.
+  std::vector<Submission> take_waiting();
   // From now on every submit fails with this; what is queued can still be drained.
   void close(const Status& status);
   // Ok, or what close() said.
@@ -68,6 +72,7 @@ class SubmissionQueue {
   std::atomic<Prepared*> prepared_{nullptr};
   std::vector<Submission> incoming_;
   std::unordered_map<std::string, NamePtr> names_;
+  std::unordered_map<std::string, std::deque<Submission>> waiting_;  // for their name
   std::optional<Status> closed_;
 };
 

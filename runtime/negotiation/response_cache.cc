@@ -6,11 +6,13 @@ bool ResponseCache::cacheable(const wire::Request& request) {
   const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce ||
                            request.kind == CollectiveKind::kBroadcast ||
                            request.kind == CollectiveKind::kReducescatter;
-  // "allreduce.noname.7": numbered by the runtime, never seen again.
+  return fixed_sizes && (!is_numbered(request) || request.name.size() <= request.name.find('.') + std::string_view(".noname.15").size());
+}
+
+// "allreduce.noname.7": numbered by the runtime. Few numbers go round; longer ones are used once.
+bool ResponseCache::is_numbered(const wire::Request& request) {
   const size_t dot = request.name.find('.');
-  const bool numbered =
-      dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
-  return fixed_sizes && !numbered;
+  return dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
 }
 
 std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
@@ -29,7 +31,8 @@ RequestPtr ResponseCache::get(uint32_t slot) const {
 std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
   if (!cacheable(*request)) return std::nullopt;
   if (const auto known = find(*request)) return known;
-  if (by_slot_.size() >= capacity_) return std::nullopt;
+  // Unnamed operations may come in any number of shapes: they leave room for named ones.
+  if (by_slot_.size() >= (is_numbered(*request) ? capacity_ / 4 : capacity_)) return std::nullopt;
   const auto slot = static_cast<uint32_t>(by_slot_.size());
   put(slot, request);
   return slot;

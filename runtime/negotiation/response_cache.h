@@ -22,6 +22,7 @@ class ResponseCache {
 
   // Sizes that depend on data are never cached, nor names that are used once.
   static bool cacheable(const wire::Request& request);
+  static bool is_numbered(const wire::Request& request);
   // The number under which exactly this request is known.
   std::optional<uint32_t> find(const wire::Request& request) const;
   // Null when unknown.

@@ -54,9 +54,17 @@ TEST_CASE("data-dependent sizes and names of one use are never cached", "[cache]
   CHECK_FALSE(cache.assign(share(request("g", 4, CollectiveKind::kAllgather))));
   CHECK_FALSE(cache.assign(share(request("t", 4, CollectiveKind::kAlltoall))));
   CHECK_FALSE(cache.assign(share(request("b", 4, CollectiveKind::kBarrier))));
-  CHECK_FALSE(cache.assign(share(request("noname.3"))));
+  CHECK_FALSE(cache.assign(share(request("noname.grouped.3"))));  // used once
   CHECK(cache.assign(share(request("r", 4, CollectiveKind::kReducescatter))));
   CHECK(cache.assign(share(request("c", 4, CollectiveKind::kBroadcast))));
+}
+
+TEST_CASE("unnamed operations leave room in the cache for named ones", "[cache]") {
+  ResponseCache cache(8);
+  CHECK(cache.assign(share(request("noname.3", 1))));
+  CHECK(cache.assign(share(request("noname.3", 2))));
+  CHECK_FALSE(cache.assign(share(request("noname.3", 3))));
+  CHECK(cache.assign(share(request("a"))));
 }
 
 TEST_CASE("ranks that put what the root assigned find the same numbers", "[cache]") {
