@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "runtime/batch_runner.h"
-#include "runtime/prepared.h"
 
 namespace rueda::runtime {
 namespace {
@@ -101,14 +100,7 @@ void PlanRunner::end(Batch* batch) {
   ++batches_;
   tensors_ += static_cast<int64_t>(batch->tickets.size());
   if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
-  for (const Ticket ticket : batch->tickets) {
-    Prepared* const prepared = pending_of(ticket).prepared;
-    if (prepared != nullptr) {
-      prepared->complete();
-    } else {
-      complete_(ticket);
-    }
-  }
+  for (const Ticket ticket : batch->tickets) complete_(ticket);
   batch->tickets.clear();
 }
 

@@ -19,8 +19,8 @@ namespace rueda::runtime {
 
 class PlanRunner final : public PlanLane {
  public:
-  // arenas, ringers: by rank; ringers wake a rank for whatever it does. complete: ends a ticket that
-  // is not a prepared operation's.
+  // arenas, ringers: by rank; ringers wake a rank for whatever it does. complete: ends a ticket
+  // well; allocates nothing for a prepared operation's.
   PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
              std::vector<std::shared_ptr<transport::Arena>> arenas,
              std::vector<transport::Ringer> ringers, std::function<void(Ticket)> complete);
