@@ -115,8 +115,7 @@ bool Coordinator::take_submissions() {
       if (submission.work->wanted()) blocked.push_back(submission.request.name);
     }
     for (Prepared* const prepared : held_) {
-      const Submission& submission = prepared->pending()->submission;
-      if (submission.work->wanted()) blocked.push_back(submission.request.name);
+      if (prepared->pending()->submission.work->wanted()) blocked_slots_.push_back(prepared->slot);
     }
   }
   bool moved = false;
@@ -129,6 +128,8 @@ bool Coordinator::take_submissions() {
     }
   } while (blocked_already_);
   for (const std::string& name : blocked) negotiator_.wanted(name);
+  for (const uint32_t slot : blocked_slots_) negotiator_.wanted(slot);
+  blocked_slots_.clear();
   return negotiator_.flush(Clock::now()) || moved;
 }
 
@@ -161,6 +162,8 @@ void Coordinator::take(Submission submission) {
   quiet_ = false;
   if (state_ == State::kBroken) {
     finish(submission, verdict_);
+  } else if (state_ == State::kEnded) {
+    finish(submission, queue_->closed());
   } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
     point_to_point_.start(std::move(submission));
   } else {

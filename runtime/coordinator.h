@@ -131,6 +131,7 @@ class Coordinator : private negotiation::Effects {
 
   // Prepared operations that may be held back, for threads that block on them.
   std::vector<Prepared*> held_;
+  std::vector<uint32_t> blocked_slots_;  // of those; kept for its memory
   uint32_t glances_ = 0;
   bool pull_known_ = false;  // the root: every rank has said whether it can
   // A thread waits for what was just taken: what it had submitted before may still be in the queue.

@@ -115,6 +115,11 @@ void Driver::refuse_all() {
     queue_->release(&submission);
     submission.work->complete({closed.code(), submission.work->title() + ": " + closed.message()});
   }
+  // Submitted after the coordinator's last look and before it closed the queue.
+  for (Submission& submission : queue_->drain()) {
+    queue_->release(&submission);
+    submission.work->complete({closed.code(), submission.work->title() + ": " + closed.message()});
+  }
 }
 
 // ---- users' threads ----

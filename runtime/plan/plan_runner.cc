@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "runtime/batch_runner.h"
-#include "runtime/prepared.h"
 
 namespace rueda::runtime {
 namespace {

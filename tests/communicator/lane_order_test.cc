@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "tests/communicator/allocations.h"
+#include "tests/support/allocations.h"
 #include "tests/communicator/lane_world.h"
 
 namespace rueda::communicator {

@@ -42,6 +42,8 @@ static_assert(rueda::dtype_of<const rueda::Float16> == RUEDA_FLOAT16);
 
 // Owners can be moved, not copied.
 static_assert(!std::is_copy_constructible_v<Context> && !std::is_copy_constructible_v<Work>);
+static_assert(!std::is_copy_constructible_v<rueda::Prepared> &&
+              std::is_nothrow_move_constructible_v<rueda::Prepared>);
 static_assert(std::is_nothrow_move_constructible_v<Context> &&
               std::is_nothrow_move_constructible_v<Work>);
 
@@ -106,6 +108,58 @@ TEST_CASE("a buffer is zeroed, can be reduced, and outlives its context", "[cpp]
     CHECK(code_of([&] { rueda::Buffer<float>(hvd, 1); }) == RUEDA_FAILED_PRECONDITION);
   }
   CHECK(kept[999] == 3);
+}
+
+TEST_CASE("a prepared operation is started again and again", "[cpp]") {
+  Context hvd = rueda::init();
+  rueda::Prepared sum =
+      hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "sum", .shape = {2, 3}});
+  rueda::Prepared news = hvd.prepare_broadcast<std::int64_t>(2, 0, {.name = "news"});
+  rueda::Prepared part =
+      hvd.prepare_reducescatter<double>(6, ReduceOp::kAverage, {.name = "p", .shape = {3, 2}});
+  sum.wait();  // there was no start
+  CHECK(sum.poll());
+  CHECK((part.input_size() == 6 && part.output_size() == 6));
+  std::array<std::int64_t, 2> told{7, 8};
+  const std::vector<double> rows{1, 2, 3, 4, 5, 6};
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<float> in(6, static_cast<float>(round));
+    std::vector<float> out(6);
+    sum.run(in, out);
+    CHECK(out == in);
+    sum.start(out);
+    news.start(told);
+    std::vector<double> own(6);
+    part.run(rows, own);
+    sum.wait(std::chrono::seconds(60));
+    news.wait();
+    CHECK((out == in && own == rows && told[1] == 8));
+  }
+}
+
+TEST_CASE("a prepared operation refuses what was not prepared, and outlives its context", "[cpp]") {
+  std::vector<float> six(6);
+  std::vector<double> doubles(6);
+  Context hvd = rueda::init();
+  CHECK(code_of([&] {
+          (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {});
+        }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] {
+          (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "s", .shape = {5}});
+        }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { (void)hvd.prepare_broadcast<float>(6, 1, {.name = "b"}); }) ==
+        RUEDA_INVALID_ARGUMENT);
+  rueda::Prepared first = hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "x"});
+  CHECK(code_of([&] { first.run(std::span(six).first(5)); }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { first.run(doubles); }) == RUEDA_INVALID_ARGUMENT);
+  rueda::Prepared sum = std::move(first);
+  CHECK(code_of([&] { first.run(six); }) == RUEDA_FAILED_PRECONDITION);
+  sum.run(six);
+  hvd.shutdown();
+  sum.wait();
+  CHECK(code_of([&] { sum.run(six); }) == RUEDA_CANCELLED);
+  CHECK(code_of([&] { (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "y"}); }) ==
+        RUEDA_FAILED_PRECONDITION);
 }
 
 TEST_CASE("what is wrong on this rank alone throws at the call", "[cpp]") {

@@ -8,10 +8,13 @@
 //   waiting       the others wait for a tensor that the victim does not submit
 //   streaming     in allreduces of `mib` MiB each, `delay_us` after iteration `at` has begun
 //   shutdown      the others are in rueda_shutdown
+//   planned       prepared operations follow a step plan; the victim dies between two starts of a step,
+//                 or, with delay_us, at any moment of a later one
 // Other scenes:
 //   steps         `steps` allreduces of `mib` MiB (0: without end), all sums checked
 //   fork          rank 1 forks a worker, which looks at what it holds; all go on, then leave
 //   fork_death    rank 1 forks a worker that lives on, and is killed
+//   asleep        two idle seconds after some steps: says how often a thread of rueda woke
 //   hold          small allreduces without end
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
@@ -30,87 +33,12 @@
 #include <thread>
 #include <vector>
 
-#include "rueda/rueda.h"
 #include "tests/failure/holdings.h"
+#include "tests/failure/rank_calls.h"
+
+using namespace rueda::testing;
 
 namespace {
-
-std::map<std::string, std::string> options;
-int my_rank = -1;
-int my_size = -1;
-rueda_context* context = nullptr;
-
-int number(const char* name, int otherwise) {
-  const auto it = options.find(name);
-  return it == options.end() ? otherwise : atoi(it->second.c_str());
-}
-
-double now() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-// One write per line, without stdio's buffers: what was said is out before we die.
-__attribute__((format(printf, 1, 2))) void say(const char* format, ...) {
-  char text[4096];
-  va_list arguments;
-  va_start(arguments, format);
-  const int length = vsnprintf(text, sizeof(text) - 1, format, arguments);
-  va_end(arguments);
-  const size_t size = std::min(static_cast<size_t>(length), sizeof(text) - 2);
-  text[size] = '\n';
-  if (write(STDOUT_FILENO, text, size + 1) < 0) _exit(97);
-}
-
-[[noreturn]] void die() {
-  const std::string how = options["how"];
-  say("rank %d dies at %.6f", my_rank, now());
-  if (how == "abort") abort();
-  if (how == "exit3") exit(3);
-  if (how == "leave") _exit(0);
-  kill(getpid(), SIGKILL);
-  for (;;) pause();
-}
-
-bool is_victim() { return my_rank == number("victim", -1); }
-
-// The end of a survivor: what it was told, for the test to compare.
-[[noreturn]] void give_up(const char* what, const rueda_error& error) {
-  say("rank %d told at %.6f by %s: %s: %s", my_rank, now(), what, rueda_code_name(error.code),
-      error.message);
-  rueda_shutdown(context);
-  exit(1);
-}
-
-void join() {
-  rueda_error error = RUEDA_ERROR_INIT;
-  if (rueda_init(nullptr, &context, &error) != RUEDA_OK) give_up("init", error);
-  my_rank = rueda_rank(context);
-  my_size = rueda_size(context);
-}
-
-void must(const char* what, const rueda_op& op) {
-  rueda_error error = RUEDA_ERROR_INIT;
-  if (rueda_run(context, &op, &error) != RUEDA_OK) give_up(what, error);
-}
-
-void barrier() {
-  rueda_op op = RUEDA_OP_INIT;
-  op.kind = RUEDA_BARRIER;
-  must("barrier", op);
-}
-
-rueda_op sum(const char* name, std::vector<float>* data, const int64_t* count) {
-  rueda_op op = RUEDA_OP_INIT;
-  op.name = name;
-  op.input = op.output = data->data();
-  op.dtype = RUEDA_FLOAT32;
-  op.shape = count;
-  op.ndim = 1;
-  op.reduce_op = RUEDA_SUM;
-  return op;
-}
 
 // Iteration `step` of a stream: ramp in, exact sum out.
 void stream_step(std::vector<float>* data, int step) {
@@ -300,7 +228,9 @@ int main(int argc, char** argv) {
                                                    {"fork", fork_scene},
                                                    {"fork_death", fork_death},
                                                    {"hold", hold},
-                                                   {"late", late}};
+                                                   {"late", late},
+                                                   {"planned", planned},
+                                                   {"asleep", asleep}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   return scene == scenes.end() ? 64 : scene->second();
 }

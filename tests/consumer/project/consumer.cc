@@ -89,6 +89,12 @@ void movements(rueda::Context& hvd) {
     sent.wait();
     expect(in[0] == static_cast<float>((rank + size - 1) % size), "send and recv");
   }
+  rueda::Prepared again = hvd.prepare_allreduce<float>(3, ReduceOp::kSum, {.name = "again"});
+  for (int round = 0; round < 20; ++round) {
+    std::vector<float> data(3, static_cast<float>(round));
+    again.run(data);
+    expect(data[2] == static_cast<float>(round * size), "a prepared allreduce");
+  }
   hvd.barrier({.name = "end"});
 }
 

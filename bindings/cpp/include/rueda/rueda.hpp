@@ -27,6 +27,7 @@
 #include "rueda/buffer.hpp"
 #include "rueda/error.hpp"
 #include "rueda/half.hpp"
+#include "rueda/prepared.hpp"
 #include "rueda/rueda.h"
 #include "rueda/tensor.hpp"
 #include "rueda/work.hpp"
@@ -193,6 +194,32 @@ class Context {
                       .peer(peer, tag));
   }
 
+  // ---- for what is done again and again: `count` elements of T (or .shape); the name is needed
+  // ----------------------------------------
+  template <Element T>
+  Prepared prepare_allreduce(std::size_t count, ReduceOp op, const Options& options) {
+    return prepare(
+        detail::Operation(RUEDA_ALLREDUCE, options).template tensor<T>(count).reduce(op), count,
+        count);
+  }
+  template <Element T>
+  Prepared prepare_broadcast(std::size_t count, int root, const Options& options) {
+    return prepare(
+        detail::Operation(RUEDA_BROADCAST, options).template tensor<T>(count).root(root), count,
+        count);
+  }
+  // The output is this rank's rows (rueda_split_rows): Prepared::output_size() elements.
+  template <Element T>
+  Prepared prepare_reducescatter(std::size_t count, ReduceOp op, const Options& options) {
+    const std::int64_t rows =
+        options.shape.empty() ? static_cast<std::int64_t>(count) : options.shape.front();
+    const std::size_t row = rows > 0 ? count / static_cast<std::size_t>(rows) : 0;
+    const auto own = static_cast<std::size_t>(rueda_split_rows(rows, rank(), size()));
+    return prepare(
+        detail::Operation(RUEDA_REDUCESCATTER, options).template tensor<T>(count).reduce(op), count,
+        own * row);
+  }
+
   // The C handle, for what this header lacks. Throws when there is none.
   rueda_context* handle() const {
     if (handle_ == nullptr) {
@@ -209,6 +236,12 @@ class Context {
     rueda_work* work = nullptr;
     detail::check(rueda_submit(handle(), &operation.get(), 1, 0, &work, &error), error);
     return {work, operation.get().dtype};
+  }
+  Prepared prepare(const detail::Operation& operation, std::size_t inputs, std::size_t outputs) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    rueda_prepared* prepared = nullptr;
+    detail::check(rueda_prepare(handle(), &operation.get(), &prepared, &error), error);
+    return {prepared, operation.get().dtype, inputs, outputs};
   }
   std::vector<Work> submit_group(const std::deque<detail::Operation>& operations) {
     std::vector<rueda_op> ops;

@@ -1,0 +1,90 @@
+// Scenes of rank_program with prepared operations.
+#include <thread>
+
+#include "tests/failure/rank_calls.h"
+
+namespace rueda::testing {
+namespace {
+
+// Eight prepared sums, started together and waited for.
+struct Network {
+  Network() {
+    const int64_t count = 1000;
+    for (size_t i = 0; i < operations.size(); ++i) {
+      rueda_op op = sum(("t" + std::to_string(i)).c_str(), &data[i], &count);
+      rueda_error error = RUEDA_ERROR_INIT;
+      if (rueda_prepare(context, &op, &operations[i], &error) != RUEDA_OK) give_up("prepare", error);
+    }
+  }
+  void start(size_t i) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    std::fill(data[i].begin(), data[i].end(), 1.0f);
+    if (rueda_start(operations[i], data[i].data(), data[i].data(), &error) != RUEDA_OK)
+      give_up("start", error);
+  }
+  void step() {
+    for (size_t i = 0; i + 1 < operations.size(); ++i) start(i);
+    rueda_error error = RUEDA_ERROR_INIT;
+    auto& last = data.back();
+    std::fill(last.begin(), last.end(), 1.0f);
+    if (rueda_run_prepared(operations.back(), last.data(), last.data(), &error) != RUEDA_OK)
+      give_up("run_prepared", error);
+    for (size_t i = 0; i < operations.size(); ++i) {
+      if (rueda_prepared_wait(operations[i], -1, &error) != RUEDA_OK)
+        give_up("prepared_wait", error);
+      if (data[i] == std::vector<float>(1000, static_cast<float>(my_size))) continue;
+      say("rank %d WRONG in tensor %d", my_rank, static_cast<int>(i));
+      _exit(99);
+    }
+  }
+  std::vector<std::vector<float>> data{8, std::vector<float>(1000)};
+  std::vector<rueda_prepared*> operations{8, nullptr};
+};
+
+// Steps until one has gone without a message.
+void until_planned(Network* network) {
+  for (int step = 0; step < 5000; ++step) {
+    const int64_t before = rueda_counter(context, "planned_batches");
+    network->step();
+    if (step >= 20 && rueda_counter(context, "planned_batches") > before) return;
+  }
+  say("rank %d never followed a plan", my_rank);
+  _exit(99);
+}
+
+}  // namespace
+
+int planned() {
+  join();
+  Network network;
+  until_planned(&network);
+  std::thread fate;
+  if (is_victim() && options.count("delay_us") == 0) {
+    for (size_t i = 0; i < 4; ++i) network.start(i);
+    die();
+  }
+  if (is_victim()) {
+    fate = std::thread([] {
+      usleep(static_cast<useconds_t>(number("delay_us", 0)));
+      die();
+    });
+  }
+  for (;;) network.step();
+}
+
+int asleep() {
+  join();
+  Network network;
+  for (int step = 0; step < 300; ++step) network.step();
+  barrier();
+  usleep(200'000);  // the last messages have been looked at
+  const int64_t before = rueda_counter(context, "wakeups");
+  usleep(2'000'000);
+  say("rank %d woke %d times", my_rank,
+      static_cast<int>(rueda_counter(context, "wakeups") - before));
+  barrier();
+  rueda_shutdown(context);
+  return 0;
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,109 @@
+// Training steps along the step plan in shared memory: what a steady one costs, and what happens
+// when a step is not like the others.
+#include <catch2/catch.hpp>
+
+#include <barrier>
+
+#include "tests/runtime/prepared_calls.h"
+#include "tests/support/allocations.h"
+
+namespace rueda::testing {
+namespace {
+
+constexpr size_t kTensors = 161;  // ResNet-50's
+
+// The compiler may not leave an allocation out whose pointer it has to store.
+void* volatile kept = nullptr;
+
+// Nothing but the program itself ends a plan.
+Config patient() {
+  Config config;
+  config.plan_patience_seconds = 100;
+  config.fusion_hold_seconds = 100;
+  config.road = "windows";  // the choice between two roads is measured anew now and then
+  return config;
+}
+
+// Sizes like ResNet-50's, a thousandth of them: a few large among many small.
+size_t elements_of(size_t t) { return t % 3 == 0 ? 16 + t * 12 : 8 + t % 5 * 32; }
+
+std::vector<Sum> network(runtime::Runtime& r, size_t count = kTensors) {
+  std::vector<Sum> sums;
+  sums.reserve(count);
+  for (size_t t = 0; t < count; ++t)
+    sums.emplace_back(r, "layer" + std::to_string(t) + ".weight.gradient", elements_of(t));
+  return sums;
+}
+
+// Start all, then wait for all; true if every sum was right. Allocates nothing itself.
+bool step(std::vector<Sum>* sums, Rank rank, Rank size, int number) {
+  const auto value = [&](size_t t) { return static_cast<float>((t + static_cast<size_t>(number)) % 64); };
+  for (size_t t = 0; t < sums->size(); ++t)
+    (*sums)[t].start(static_cast<float>(rank) + value(t));
+  bool right = true;
+  for (size_t t = 0; t < sums->size(); ++t)
+    right &= (*sums)[t].ends_with(sum_of_ranks(size, value(t)));
+  return right;
+}
+
+struct Cost {
+  int64_t messages = 0;
+  int64_t planned = 0;
+  int64_t allocations = 0;
+  int64_t revocations = 0;
+  bool right = true;
+};
+
+// planted: each step of rank 0 allocates once, to see that it is noticed.
+std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted = false) {
+  RuntimeWorld world(Kind::kShm, size, patient());
+  std::barrier meet(size);
+  std::atomic<int64_t> before{0};
+  std::atomic<int64_t> after{0};
+  return world.run([&](Rank rank, runtime::Runtime& r) {
+    Cost cost;
+    std::vector<Sum> sums = network(r);
+    int number = 0;
+    for (; number < warm_up; ++number) cost.right &= step(&sums, rank, size, number);
+    cost.messages = -r.counter("control_messages");
+    cost.planned = -r.counter("planned_batches");
+    cost.revocations = -r.counter("revocations");
+    meet.arrive_and_wait();
+    if (rank == 0) before = allocations_of_all_threads();
+    meet.arrive_and_wait();
+    for (const int end = number + steps; number < end; ++number) {
+      if (planted && rank == 0) {
+        kept = ::operator new(100);
+        ::operator delete(kept);
+      }
+      cost.right &= step(&sums, rank, size, number);
+    }
+    meet.arrive_and_wait();
+    if (rank == 0) after = allocations_of_all_threads();
+    meet.arrive_and_wait();
+    cost.messages += r.counter("control_messages");
+    cost.planned += r.counter("planned_batches");
+    cost.revocations += r.counter("revocations");
+    cost.allocations = after - before;
+    return cost;
+  });
+}
+
+TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
+  const int steps = is_short() ? 50 : 200;
+  for (const Rank size : {2, 3}) {
+    INFO(size << " ranks");
+    for (const Cost& cost : steady_costs(size, 40, steps)) {
+      CHECK(cost.right);
+      CHECK(cost.messages == 0);
+      CHECK(cost.revocations == 0);
+      CHECK(cost.planned >= steps);
+      CHECK(cost.allocations == 0);
+    }
+  }
+  // One allocation in each step would be seen.
+  CHECK(steady_costs(2, 40, 10, true)[0].allocations >= 10);
+}
+
+}  // namespace
+}  // namespace rueda::testing

@@ -1,0 +1,76 @@
+// Takes malloc's place in front of glibc's own; where a sanitizer has done so already, only new's.
+#include "tests/support/allocations.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local int64_t allocations = 0;
+std::atomic<int64_t> all{0};
+
+void count() {
+  ++allocations;
+  all.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+void* operator new(size_t bytes) {
+  count();
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+// All of new's forms that end in the plain delete below.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  count();
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+#else
+
+extern "C" {
+
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* memory, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+
+void* malloc(size_t bytes) {
+  count();
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t number, size_t bytes) {
+  count();
+  return __libc_calloc(number, bytes);
+}
+void* realloc(void* memory, size_t bytes) {
+  count();
+  return __libc_realloc(memory, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  count();
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, size_t alignment, size_t bytes) {
+  count();
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory == nullptr ? ENOMEM : 0;
+}
+
+}  // extern "C"
+
+#endif
+
+namespace rueda::testing {
+
+int64_t allocations_of_this_thread() { return allocations; }
+int64_t allocations_of_all_threads() { return all.load(std::memory_order_relaxed); }
+
+}  // namespace rueda::testing
