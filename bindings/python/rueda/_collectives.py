@@ -91,6 +91,11 @@ class Collectives:
                 )
             )
         keep = (inputs, outputs)
+        if type(name) is str and not grouped:
+            key = (code, name, tensor.dtype, shape, *fields.values())
+            return runtime.submit_again(
+                key, kind, name, operations[0], keep, lambda works: outputs[0]
+            )
         return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
     def allreduce(
