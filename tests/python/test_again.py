@@ -8,11 +8,10 @@ import numpy as np
 import rueda as hvd
 import torch
 from expect import raises, same
+from rueda import _runtime
 from rueda import torch as hvt
 from rueda._runtime import runtime
 from worlds import ranks, results, run_ranks
-
-from rueda import _runtime
 
 
 def prepared():
@@ -25,6 +24,7 @@ def test_results_of_the_tenth_time_are_those_of_the_first():
     size, rank = hvd.size(), hvd.rank()
     for i in range(10):
         value = np.arange(6, dtype=np.float32).reshape(2, 3) + rank + i
+        rows = slice(0, 2) if size == 1 else slice(rank, rank + 1)
         everyone = [value - rank + r for r in range(size)]
         tensor = torch.from_numpy(value)
         for op, expected in ((hvd.Sum, sum(everyone)), (hvd.Average, sum(everyone) / size)):
@@ -33,6 +33,7 @@ def test_results_of_the_tenth_time_are_those_of_the_first():
         same(hvd.allreduce(value, name="a"), sum(everyone) / size)
         scaled = hvd.allreduce(value, name="a", op=hvd.Sum, prescale_factor=2, postscale_factor=0.5)
         same(scaled, sum(everyone))
+        same(hvd.reducescatter(value, name="a", op=hvd.Sum), sum(everyone)[rows])
         same(hvd.broadcast(value, size - 1, name="b"), everyone[-1])
         same(hvt.broadcast(tensor, 0, name="b").numpy(), everyone[0])
         for module, mine in ((hvd, value.copy()), (hvt, tensor.clone())):
@@ -58,12 +59,12 @@ def test_forms_that_cannot_take_the_short_way_are_right_too():
         same(hvd.allreduce(strided.numpy(), name="form", op=hvd.Sum), expected.numpy())
         with raises(ValueError, "contiguous"):
             hvt.allreduce_(strided, name="form", op=hvd.Sum)
+        with raises(ValueError, "is not supported."):
+            hvt.allreduce(value.to_sparse(), name="form", op=hvd.Sum)
         leaf = value.clone().requires_grad_()
         hvt.allreduce(leaf, name="form", op=hvd.Sum).sum().backward()
         assert torch.equal(leaf.grad, torch.full((3, 4), 2.0))
-        packed = hvt.allreduce(
-            value, name="form", op=hvd.Sum, compression=hvt.Compression.bf16
-        )
+        packed = hvt.allreduce(value, name="form", op=hvd.Sum, compression=hvt.Compression.bf16)
         assert torch.equal(packed, expected)
         frozen = value.numpy().copy()
         frozen.flags.writeable = False

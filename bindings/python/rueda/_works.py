@@ -1,5 +1,7 @@
-"""What the library hands out for one operation: a `Work` for one that is submitted, a `Prepared` for
-one that comes again and again. Both end, are polled and waited for in the same way."""
+"""What the library hands out for operations: a `Work` for one, a `Prepared` for one that recurs.
+
+Both are polled and waited for in the same way.
+"""
 
 import ctypes
 import os
@@ -12,7 +14,7 @@ _lib = _ffi.library
 
 
 def _wait(function, pointer, seconds):
-    """Waits until the operation has ended; raises how it failed or DeadlineExceeded. None: for ever.
+    """Waits until it has ended; raises how it failed, or DeadlineExceeded. None: for ever.
 
     A signal ends the library's wait, Python runs its handlers, and the wait goes on: so Ctrl-C
     raises KeyboardInterrupt here.

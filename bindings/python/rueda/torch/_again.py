@@ -1,6 +1,6 @@
 """The short way for a blocking operation that came before in the same form (`Runtime.take`)."""
 
-from torch import Tensor, empty_like
+from torch import Tensor, empty_like, strided
 
 from rueda._runtime import runtime
 
@@ -17,7 +17,8 @@ def run_again(kind, name, tensor, in_place, *rest):
     prepared = _take((kind, name, tensor.dtype, tensor.shape, *rest))
     if prepared is None:
         return None
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+    dense = tensor.is_cpu and tensor.layout is strided
+    if not dense or not tensor.is_contiguous() or tensor.is_neg():
         prepared.put_back()
         return None
     output = tensor if in_place else empty_like(tensor)
