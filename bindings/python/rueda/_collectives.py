@@ -91,6 +91,11 @@ class Collectives:
                 )
             )
         keep = (inputs, outputs)
+        if type(name) is str and not grouped:
+            key = (code, name, tensor.dtype, shape, *fields.values())
+            return runtime.submit_again(
+                key, kind, name, operations[0], keep, lambda works: outputs[0]
+            )
         return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
     def allreduce(
@@ -157,9 +162,13 @@ class Collectives:
                     postscale=postscale,
                 )
             )
-        return self._submit(
-            kind, name, operations, (inputs, outputs), lambda works: outputs, grouped
-        )
+        keep = (inputs, outputs)
+        if type(name) is str and not grouped:
+            key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, prescale, postscale)
+            return runtime.submit_again(
+                key, kind, name, operations[0], keep, lambda works: outputs[0]
+            )
+        return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
     def _adopt(self, work, like):
         address, shape = work.output()

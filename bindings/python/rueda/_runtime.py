@@ -9,6 +9,11 @@ context. What it promises:
 * A forked child is "not initialised": it inherits neither the context nor the handles, and never
   touches the parent's library objects.
 * At exit the runtime is shut down once, before arrays die.
+
+A named operation that comes for the second time is prepared: from then on the library is told only
+where the memory lies. A `Prepared` is in use once: who takes it from the cache has it alone, and
+puts it back when the operation has ended well. Otherwise it is given up, and the next operation of
+that name is submitted like one that never came before. Ranks need not agree on any of this.
 """
 
 import atexit
@@ -19,9 +24,15 @@ import threading
 import time
 
 from rueda import _ffi
+from rueda._works import Prepared, Work
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
 
 _lib = _ffi.library
+_start, _prepared_wait = _lib.rueda_start, _lib.rueda_prepared_wait
+_OK, _ABORTED = _ffi.OK, _ffi.ABORTED
+
+# Operations that are remembered by name and form; those used longest ago are forgotten first.
+_MOST_PREPARED = 4096
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -37,62 +48,15 @@ Place = collections.namedtuple(
 )
 
 
-class Work:
-    """Owns one rueda_work. Its output memory lives exactly as long as this object."""
-
-    __slots__ = ("__weakref__", "_pointer", "_process")
-
-    def __init__(self, pointer):
-        self._pointer = pointer
-        self._process = os.getpid()
-
-    def poll(self):
-        return _lib.rueda_work_poll(self._pointer) != 0
-
-    def wait(self, seconds):
-        """Waits until the work has ended; raises how it failed or DeadlineExceeded. None: for ever.
-
-        A signal ends the library's wait, Python runs its handlers, and the wait goes on: so Ctrl-C
-        raises KeyboardInterrupt here.
-        """
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = -1.0 if end is None else max(0.0, end - time.monotonic())
-            error = _ffi.Error()
-            code = _lib.rueda_work_wait(self._pointer, left, ctypes.byref(error))
-            if code == _ffi.OK:
-                return
-            if code != _ffi.ABORTED:
-                raise _ffi.exception(code, error)
-
-    def output(self):
-        """(address, shape) of the result that the work owns."""
-        data = ctypes.c_void_p()
-        shape = (ctypes.c_int64 * _ffi.MAX_NDIM)()
-        ndim = _lib.rueda_work_output(self._pointer, ctypes.byref(data), shape, _ffi.MAX_NDIM)
-        if ndim < 0:
-            raise HorovodInternalError("the operation has no output")
-        return data.value or 0, tuple(shape[:ndim])
-
-    def received_splits(self, size):
-        splits = (ctypes.c_int64 * size)()
-        count = _lib.rueda_work_received_splits(self._pointer, splits, size)
-        return list(splits[:count])
-
-    def __del__(self):
-        # A forked child has a copy of the pointer but must not enter the parent's library state.
-        if _lib is not None and self._pointer and self._process == os.getpid():
-            _lib.rueda_work_release(self._pointer)
-            self._pointer = None
-
-
 class _Entry:
     """A handle: its works, what they use, and how they become the caller's result."""
 
-    __slots__ = ("finish", "keep", "works")
+    __slots__ = ("finish", "keep", "prepared", "waiting", "works")
 
     def __init__(self, keep, finish):
         self.works = ()
+        self.prepared = None  # the one work, if it is to be put back
+        self.waiting = 0  # threads that wait for the works
         self.keep = keep
         self.finish = finish
 
@@ -119,6 +83,7 @@ class Runtime:
         self._abandoned = []
         self._next_handle = 0
         self._unnamed = collections.Counter()
+        self._prepared = collections.OrderedDict()  # key: Prepared; False for what came once
 
     # Life cycle.
 
@@ -147,6 +112,8 @@ class Runtime:
             if context is None:
                 return
             self._was_shut_down = True
+            self._prepared.clear()
+            self._prepared = collections.OrderedDict()  # what is in use goes back to the other
             _lib.rueda_shutdown(context)
             # Everything has ended: nobody else writes to the tensors any more. Handles stay
             # until the next init, so that a waiting thread learns how its operation ended.
@@ -220,7 +187,7 @@ class Runtime:
         error = _ffi.Error()
         with self._lock:
             context = self._require_context()
-            self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
+            self._let_go()
             full = name if name is not None else f"noname.{self._unnamed[kind]}"
             names = [f"{full}_{i + 1}of{count}" for i in range(count)] if group else [full]
             structs = (_ffi.Op * count)(*map(_struct, operations, names))
@@ -239,6 +206,76 @@ class Runtime:
                 self._unnamed[kind] += 1
         return handle
 
+    def submit_again(self, key, kind, name, operation, keep, finish):
+        """`submit` of one named operation that may come again.
+
+        ``key`` says all of it but where the memory lies, and is the same each time.
+        """
+        with self._lock:
+            prepared = self._take_or_prepare(key, name, operation)
+            if prepared is not None:
+                self._let_go()
+                handle, entry = self._next_handle, _Entry(keep, finish)
+                self._next_handle += 1
+                entry.works, entry.prepared = (prepared,), prepared
+                self._entries[handle] = entry
+                if _start(prepared.pointer, operation.input, operation.output, None) == _OK:
+                    return handle
+                del self._entries[handle]
+                prepared.put_back()
+            return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
+
+    def _take_or_prepare(self, key, name, operation):
+        """A Prepared; None for what comes for the first time, is in use or cannot be prepared."""
+        context, cache = self._require_context(), self._prepared
+        if key not in cache:
+            cache[key] = False
+            while len(cache) > _MOST_PREPARED:
+                cache.popitem(last=False)
+            return None
+        prepared = cache.pop(key)
+        if prepared is not False:
+            return prepared
+        pointer, struct = ctypes.c_void_p(), _struct(operation, name)
+        if _lib.rueda_prepare(context, struct, ctypes.byref(pointer), None) != _OK:
+            return None
+        return Prepared(pointer.value, cache, key)
+
+    def take(self, key):
+        """The Prepared of an operation that came before, for `run`; else None."""
+        cache = self._prepared
+        prepared = cache.pop(key, None)
+        if prepared is False:
+            cache[key] = False
+            return None
+        return prepared
+
+    def run(self, prepared, source, target, keep):
+        """Starts what `take` gave and waits for it. False: not started; submit it to learn why.
+
+        ``keep`` owns the memory at ``source`` and ``target``.
+        """
+        pointer = prepared.pointer
+        try:
+            if _start(pointer, source, target, None) != _OK:
+                return False
+            code = _prepared_wait(pointer, -1.0, None)
+            while code == _ABORTED:  # a signal came; Python has run its handlers
+                code = _prepared_wait(pointer, -1.0, None)
+        except BaseException:
+            entry = _Entry(keep, None)
+            entry.works = (prepared,)
+            with self._lock:
+                self._abandoned.append(entry)
+            raise
+        if code != _OK:
+            prepared.wait(None)  # says how it ended
+        prepared.put_back()
+        return True
+
+    def _let_go(self):
+        self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
+
     def poll(self, handle):
         """Whether the operation has ended. ValueError for a handle that is not in use."""
         entry = self._entries.get(handle)
@@ -252,9 +289,11 @@ class Runtime:
         None for a handle that is not in use. After DeadlineExceeded (``timeout`` seconds passed)
         and after an interrupt the handle stays valid.
         """
-        entry = self._entries.get(handle)
-        if entry is None:
-            return None
+        with self._lock:
+            entry = self._entries.get(handle)
+            if entry is None:
+                return None
+            entry.waiting += 1
         end = None if timeout is None else time.monotonic() + timeout
         try:
             for work in entry.works:
@@ -264,7 +303,14 @@ class Runtime:
         except Exception:
             self.abandon(handle)
             raise
-        self._entries.pop(handle, None)
+        finally:
+            with self._lock:
+                entry.waiting -= 1
+        with self._lock:
+            self._entries.pop(handle, None)
+            if entry.prepared is not None and entry.waiting == 0:
+                entry.prepared.put_back()
+                entry.prepared = None
         return entry.finish(entry.works)
 
     def abandon(self, handle):

@@ -6,10 +6,12 @@ None of these is differentiable; the synchronous ones out of place (`mpi_ops`) a
 import torch
 
 from rueda import _collectives
+from rueda._ffi import ALLREDUCE, AVERAGE, BROADCAST
 from rueda._collectives import reduce_op
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
+from rueda.torch._again import run_again
 from rueda.torch._tensors import Tensors
 
 __all__ = [
@@ -115,6 +117,11 @@ def allreduce_(
     process_set=global_process_set,
 ):
     """`allreduce` in place; returns the same tensor."""
+    if average is None and process_set is global_process_set:
+        reduce = AVERAGE if op is None else op
+        scales = prescale_factor, postscale_factor
+        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales) is not None:
+            return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -226,6 +233,9 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_se
 
 def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """`broadcast` in place; returns the same tensor."""
+    if process_set is global_process_set:
+        if run_again(BROADCAST, name, tensor, True, root_rank) is not None:
+            return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 

@@ -9,12 +9,14 @@ a rank is lost, `DeadlineExceeded` when a given timeout passes.
 """
 
 from rueda._collectives import join, reduce_op
+from rueda._ffi import ALLREDUCE, AVERAGE, BROADCAST
 from rueda.common import basics as _basics
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Average
 from rueda.common.exceptions import HorovodInternalError
 from rueda.common.process_sets import global_process_set
 from rueda.torch import _async, _autograd
+from rueda.torch._again import run_again
 from rueda.torch._async import *  # noqa: F401,F403
 from rueda.torch.compression import Compression
 
@@ -34,6 +36,8 @@ __all__ = (
         "reducescatter",
     ]
 )
+
+_NONE = Compression.none
 
 
 def allreduce(
@@ -61,6 +65,12 @@ def allreduce(
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """
+    if average is None and compression is _NONE and process_set is global_process_set:
+        reduce = AVERAGE if op is None else op
+        scales = prescale_factor, postscale_factor
+        result = run_again(ALLREDUCE, name, tensor, False, reduce, *scales)
+        if result is not None:
+            return result
     op = reduce_op(op, average)
     wire, ctx = compression.compress(tensor)
     output = _autograd.Allreduce.apply(
@@ -100,6 +110,10 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
 
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Returns on every rank what ``root_rank`` passed in; shapes and dtypes must be equal."""
+    if process_set is global_process_set:
+        result = run_again(BROADCAST, name, tensor, False, root_rank)
+        if result is not None:
+            return result
     return _autograd.Broadcast.apply(root_rank, name, process_set, tensor)
 
 
