@@ -49,6 +49,8 @@ class Driver final : public Helper {
   void run(Prepared* prepared, Work* work);
   void help(Work* work) override;
   void wake() override { queue_->wake(); }
+  // A prepared operation gives its name up.
+  void forget(Submission* submission) { queue_->forget(submission); }
 
   // Runs fn(coordinator) with the baton; the coordinator is null after its end.
   template <typename Function>

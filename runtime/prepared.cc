@@ -18,6 +18,8 @@ Prepared::Prepared(Submission submission, std::shared_ptr<Driver> driver)
   pending_.submission.work->complete();
 }
 
+Prepared::~Prepared() { driver_->forget(&pending_.submission); }
+
 Status Prepared::claim(const std::byte* in, std::byte* out) {
   Submission& s = pending_.submission;
   if (!s.work->done() || s.name->in_flight.exchange(true, std::memory_order_acq_rel))

@@ -22,6 +22,8 @@ class Prepared : public std::enable_shared_from_this<Prepared> {
   // submission: as for a single operation, with its name, without memory.
   Prepared(Submission submission, std::shared_ptr<Driver> driver);
 
+  ~Prepared();
+
   // kAlreadyExists: the last start, or another operation of this name, has not ended.
   Status start(const std::byte* in, std::byte* out);
   // How the last start ended; ok if there was none. As Work::wait.

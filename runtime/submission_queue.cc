@@ -104,6 +104,13 @@ void SubmissionQueue::release(Submission* submission) {
   if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
 }
 
+void SubmissionQueue::forget(Submission* submission) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  submission->name.reset();
+  const auto entry = names_.find(submission->request.name);
+  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
+}
+
 std::vector<Submission> SubmissionQueue::take_waiting() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Submission> result;

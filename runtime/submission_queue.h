@@ -49,6 +49,8 @@ class SubmissionQueue {
   NamePtr hold(const std::string& name);
   // The name may be used again. Call before the work completes.
   void release(Submission* submission);
+  // Who holds a name that is not in flight gives it up.
+  void forget(Submission* submission);
   // Those that still wait for their name, for their error.
   std::vector<Submission> take_waiting();
   // From now on every submit fails with this; what is queued can still be drained.

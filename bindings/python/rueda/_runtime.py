@@ -172,8 +172,8 @@ class Runtime:
             What is counted when there is no name. The library puts the collective's name in front:
             the ranks agree on ``<collective>.<name>``.
         name : str or None
-            None: ``noname.<n>``, counted per kind, so that the n-th unnamed operation of a kind
-            meets the n-th of every other rank.
+            None: counted per kind, so that the n-th unnamed operation of a kind meets the n-th of
+            every other rank.
         operations : list of Operation
         keep : object
             Whatever owns the memory that the operations point to.
@@ -188,8 +188,11 @@ class Runtime:
         with self._lock:
             context = self._require_context()
             self._let_go()
-            full = name if name is not None else f"noname.{self._unnamed[kind]}"
-            names = [f"{full}_{i + 1}of{count}" for i in range(count)] if group else [full]
+            if group:
+                full = name if name is not None else f"noname.{self._unnamed[kind]}"
+                names = [f"{full}_{i + 1}of{count}" for i in range(count)]
+            else:
+                names = [name]  # None: the library counts
             structs = (_ffi.Op * count)(*map(_struct, operations, names))
             handle, entry = self._next_handle, _Entry(keep, finish)
             self._next_handle += 1
@@ -202,7 +205,7 @@ class Runtime:
                 del self._entries[handle]
                 raise _ffi.exception(code, error)
             entry.works = [Work(pointer) for pointer in works]
-            if name is None:
+            if name is None and group:
                 self._unnamed[kind] += 1
         return handle
 
@@ -332,7 +335,7 @@ def _struct(operation, name):
         operation.root,
         operation.peer,
         operation.tag,
-        name.encode(),
+        None if name is None else name.encode(),
         operation.input,
         operation.output,
         shape,
