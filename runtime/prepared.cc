@@ -22,8 +22,13 @@ Prepared::~Prepared() { driver_->forget(&pending_.submission); }
 
 Status Prepared::claim(const std::byte* in, std::byte* out) {
   Submission& s = pending_.submission;
-  if (!s.work->done() || s.name->in_flight.exchange(true, std::memory_order_acq_rel))
+  if (s.name->in_flight.exchange(true, std::memory_order_acq_rel))
     return already_in_flight(*s.work);
+  // The name is free a moment before the work has ended.
+  if (!s.work->done()) {
+    s.name->in_flight.store(false, std::memory_order_release);
+    return already_in_flight(*s.work);
+  }
   self_ = shared_from_this();
   s.in = in;
   s.out = out;

@@ -109,7 +109,12 @@ TEST_CASE("same batches in the same order on all ranks", "[runtime]") {
       world.run([&](Rank, runtime::Runtime& r) { return train(r, 20, 6).size(); });
     }
     const auto first = events_in(stem + "0");
-    CHECK(first.size() == 20 * 6 * 2);
+    // What a step plan runs is not negotiated.
+    const auto negotiated = std::count_if(first.begin(), first.end(), [](const auto& event) {
+      return std::get<2>(event) == "NEGOTIATE_ALLREDUCE";
+    });
+    CHECK(static_cast<int64_t>(first.size()) - negotiated == 20 * 6);
+    CHECK((negotiated >= 20 * 3 && negotiated <= 20 * 6));
     for (int rank = 1; rank < 3; ++rank) CHECK((events_in(stem + std::to_string(rank)) == first));
   }
   for (int rank = 0; rank < 3; ++rank) unlink((stem + std::to_string(rank)).c_str());
