@@ -53,7 +53,8 @@ void Driver::loop() {
       // came before arming is for it to see, even if its own work has ended meanwhile.
       world_->doorbell->arm();
       coordinator_->look_again();
-      sleep();
+      // Whatever has been queued is for it too; taking the baton back at once would starve it.
+      sleep(false);
       continue;
     }
     if (coordinator_->step()) {
@@ -75,19 +76,19 @@ void Driver::loop() {
       world_->doorbell->disarm();
       continue;
     }
-    sleep();
+    sleep(true);
     yields = 0;
   }
   end();
 }
 
 // With the baton and an armed doorbell; has the baton again when it returns.
-void Driver::sleep() {
+void Driver::sleep(bool look_at_queue) {
   const std::chrono::nanoseconds nap = coordinator_->nap();
   wakes_at_ = nap.count() < 0 ? Time::max() : std::chrono::steady_clock::now() + nap;
   baton_.unlock();
   // Who queued something while this thread had the baton relies on it to look again.
-  if (queue_->empty()) world_->transport->sleep(nap);
+  if (!look_at_queue || queue_->empty()) world_->transport->sleep(nap);
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   baton_.lock();
   wakes_at_ = Time::min();  // awake

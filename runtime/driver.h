@@ -67,7 +67,7 @@ class Driver final : public Helper {
   bool take_baton();
   void drive(Work* work);
   void leave();
-  void sleep();
+  void sleep(bool look_at_queue);
   void end();
   void refuse_all();
 

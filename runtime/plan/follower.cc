@@ -141,7 +141,10 @@ bool Follower::poll(Time now) {
 }
 
 std::optional<Time> Follower::next_deadline() const {
-  if (state_ != State::kFollowing || (held_ == 0 && finished_ == entered_)) return std::nullopt;
+  // What the lane says now, not what the last poll saw: who leaves a wait asks this, and would wake
+  // the background thread for nothing.
+  if (state_ != State::kFollowing || (held_ == 0 && lane_->finished() == entered_))
+    return std::nullopt;
   return moved_ + patience_;
 }
 
