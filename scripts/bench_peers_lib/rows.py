@@ -36,6 +36,7 @@ _IN_PLACE = _cases("allreduce", "arena", MIDDLE + ("64M",))
 _OTHERS = ("allgather", "reducescatter", "broadcast", "alltoall")
 _OTHER_SIZES = ("1M", "4M", "16M", "64M")
 _OTHER_CASES = tuple(c for op in _OTHERS for memory in ("private", "arena") for c in _cases(op, memory, _OTHER_SIZES))
+_PRIVATE, _ARENA = (tuple(f":{memory}:{size}" for size in _OTHER_SIZES) for memory in ("private", "arena"))
 _HALF = tuple(f"allreduce_:{dtype}:private:16M" for dtype in ("f16", "bf16"))
 _IDLE = ("idle:compute", "idle:switches")
 _MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradients:network",)
@@ -43,30 +44,31 @@ _MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradien
 ROWS: Dict[str, Row] = {
     "A": Row("allreduce of 4 B to 1 KB, prepared, C++", (2,), "rueda", MPIS + ("gloo",),
              _cases("allreduce", "private", SMALL),
-             (Target(1.9, 1.0, MPIS), Target(100, 100, ("gloo",), (":4",))), needs_prepared=True),
+             (Target(1.3, 0.8, MPIS), Target(20, 20, ("gloo",))), needs_prepared=True),
     "B": Row("blocking hvd.allreduce of a 4 B torch tensor", (2,), "rueda-torch", ("torch-gloo",) + HOROVODS,
-             ("allreduce:f32:private:4",), (Target(100, 100, ("horovod-gloo",)),)),
+             ("allreduce:f32:private:4",), (Target(10, 10, ("torch-gloo",)), Target(100, 100, ("horovod-gloo",)))),
     "C": Row("allreduce of 4 B, 4 ranks on 2 cores, C++", (4,), "rueda", ("openmpi",),
              ("allreduce:f32:private:4",), (Target(2, 2, ("openmpi",)),), needs_prepared=True),
     "D": Row("allreduce of private f32 buffers", (2,), "rueda", MPIS + ("gloo", "torch-gloo"),
-             _cases("allreduce", "private", MIDDLE), (Target(2, 1, MPIS),)),
+             _cases("allreduce", "private", MIDDLE), (Target(1.5, 1.0, MPIS + ("gloo", "torch-gloo")),)),
     "E": Row("allreduce of large private f32 buffers", (2, 4), "rueda", MPIS + ("gloo", "torch-gloo"),
              _cases("allreduce", "private", ("64M", "256M")),
-             (Target(4, 2, MPIS, (":64M",)), Target(7, 3.5, ("gloo", "torch-gloo"), (":64M",)))),
+             (Target(4, 2, MPIS), Target(1.5, 1.5, ("gloo", "torch-gloo")))),
     "F": Row("allreduce in place (rueda_alloc), peers with private buffers", (2,), "rueda",
              MPIS + ("gloo", "torch-gloo"), _IN_PLACE,
-             (Target(5, 5, MPIS), Target(10, 10, ("gloo", "torch-gloo"), (":64M",))),
+             (Target(5, 5, MPIS), Target(3, 3, ("gloo", "torch-gloo"))),
              peer_cases={c: c.replace(":arena:", ":private:") for c in _IN_PLACE}),
     "G": Row("allreduce of 64 MB in place: share of the memory's own speed", (2,), "rueda", ("limit",),
              ("allreduce:f32:arena:64M",), (Target(0.75, 0.75, ("limit",)),),
              peer_cases={"allreduce:f32:arena:64M": "limit:f32:private:64M"}),
     "H": Row("allreduce of 16 MB of 16-bit floats, torch tensors", (2,), "rueda-torch", ("torch-gloo",), _HALF,
              (Target(10, 10, ("torch-gloo",)),), fallback={_HALF[1]: "allreduce_:f32:private:32M"}),
-    "I": Row("other collectives", (2,), "rueda", MPIS + ("gloo",), _OTHER_CASES, (Target(1, 1, MPIS + ("gloo",)),),
+    "I": Row("other collectives", (2,), "rueda", MPIS + ("gloo",), _OTHER_CASES, (Target(1.3, 1.3, MPIS + ("gloo",), _PRIVATE), Target(3, 3, MPIS + ("gloo",), _ARENA)),
              peer_cases={c: c.replace(":arena:", ":private:") for c in _OTHER_CASES}),
     "J": Row("ResNet-50's 161 gradients through DistributedOptimizer: exposed time", (2,), "rueda-gradients",
              ("ddp-gloo", "horovod-gloo-gradients", "horovod-mpi-gradients"), _MODELS,
-             (Target(4, 4, ("ddp-gloo",), (":0ms",)),)),
+             (Target(6, 6, ("ddp-gloo",)), Target(10, 10, ("horovod-gloo-gradients",)),
+              Target(6, 6, ("horovod-mpi-gradients",)))),
     "K": Row("a process that computes while rueda is idle", (2,), "rueda-idle", ("horovod-idle",), _IDLE,
              (Target(1.01, 1.01, (), (":compute",), at_most=True), Target(0, 0, (), (":switches",), at_most=True))),
 }

@@ -99,7 +99,7 @@ def effort_of(size_in_bytes):
     """(warm-ups, iterations), as in C++."""
     if size_in_bytes <= 64 * KIB:
         return 30, 1000
-    return (12, 40) if size_in_bytes <= 4 * MIB else (4, 7)
+    return (24, 40) if size_in_bytes <= 4 * MIB else (24, 7)
 
 
 def print_row(meeting, **row):

@@ -11,7 +11,7 @@ import torch
 import frameworks
 from meeting import Meeting, figures, print_row, samples_of, state_of
 
-WARM_UPS, STEPS = 4, 9
+WARM_UPS, STEPS = 8, 9
 
 
 def resnet_shapes(blocks_of_stages=(3, 4, 6, 3)):
