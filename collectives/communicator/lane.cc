@@ -56,6 +56,16 @@ void Lane::State::fail(Status status) {
   dead = true;
 }
 
+// A peer's memory cannot be read. If the peer is gone, the transport will say which rank it was;
+// until then nothing moves here.
+void Lane::State::lose(Status status) {
+  if (status.code() == Code::kUnavailable) {
+    gone = true;
+  } else {
+    fail(std::move(status));
+  }
+}
+
 // Is a slot free for the next job: have all ranks finished the one that was in it?
 bool Lane::State::room() {
   if (entered - freed < kSlots) return true;

@@ -25,7 +25,7 @@ bool Lane::State::run_direct() {
     const Job::Progress& p = *job->progress;
     if (p.size != Size::kLarge) continue;
     if (direct_step == 0) {
-      if (!combine_some(job, &budget)) return !dead;
+      if (!combine_some(job, &budget)) return !dead && !gone;
       if (p.pulls_results) post(&LaneControl::steps, 2 * direct + 1);
       direct_step = 1;
       moved = true;
@@ -35,7 +35,7 @@ bool Lane::State::run_direct() {
       direct_step = 2;
     }
     if (direct_step == 2) {
-      if (!fetch_some(job, &budget)) return !dead;
+      if (!fetch_some(job, &budget)) return !dead && !gone;
       post(&LaneControl::steps, 2 * direct + 2);
       direct_step = 3;
       moved = true;
@@ -78,7 +78,7 @@ const std::byte* Lane::State::input_of(Job* job, const Combine& work, size_t ran
         pull(peers[rank].pid, place.remote + static_cast<uint64_t>(begin * p.element), block,
              static_cast<size_t>(count * p.element));
     if (!pulled.ok()) {
-      fail(pulled);
+      lose(pulled);
       return nullptr;
     }
     in = block;
@@ -136,7 +136,7 @@ bool Lane::State::fetch_some(Job* job, int64_t* budget) {
         const Status pulled =
             pull(peers[work.from].pid, from.remote, to, static_cast<size_t>(bytes));
         if (!pulled.ok()) {
-          fail(pulled);
+          lose(pulled);
           return false;
         }
       }

@@ -129,6 +129,7 @@ struct Lane::State {
   bool all_reached(Counter counter, uint64_t value) const;
   void ring();
   void fail(Status status);
+  void lose(Status status);
   Job* running(uint64_t number) { return jobs[number % kSlots]; }
   transport::EntrySlot* slot(size_t rank, uint64_t number) const {
     return &peers[rank].control->entries[number % kSlots];
@@ -200,6 +201,7 @@ struct Lane::State {
   Job* last_waiting = nullptr;
   bool stopped = false;  // nothing more is entered
   bool dead = false;     // abandoned or failed
+  bool gone = false;  // a peer whose memory was to be read
   bool news = false;     // something was posted and nobody rung for it
 
   uint64_t chunks = 0;  // of all decided jobs

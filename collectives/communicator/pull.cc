@@ -16,6 +16,7 @@ Status pull(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
     if (got <= 0) {
       const int error = got < 0 ? errno : EFAULT;
       if (error == EINTR) continue;
+      if (error == ESRCH) return unavailable("local process " + std::to_string(pid) + " is gone");
       return errno_status("cannot read the memory of local process " + std::to_string(pid) +
                               " (process_vm_readv)",
                           error);

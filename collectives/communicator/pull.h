@@ -12,6 +12,7 @@
 namespace rueda::communicator {
 
 // Copies `bytes` from `address` in process `pid`. The peer must keep the memory as it is meanwhile.
+// kUnavailable: there is no such process any more.
 Status pull(pid_t pid, uint64_t address, std::byte* to, size_t bytes);
 
 // Can this process read the memory of the arena's owner? Tries it on the arena's cookie, so a pid
