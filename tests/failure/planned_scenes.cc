@@ -77,7 +77,9 @@ int asleep() {
   Network network;
   for (int step = 0; step < 300; ++step) network.step();
   barrier();
-  usleep(200'000);  // the last messages have been looked at
+  // Deadlines that were set while there was work (a plan's patience, the look for stalls: a second
+  // each) pass once after it.
+  usleep(3'000'000);
   const int64_t before = rueda_counter(context, "wakeups");
   usleep(2'000'000);
   say("rank %d woke %d times", my_rank,
