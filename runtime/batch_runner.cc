@@ -18,10 +18,27 @@ int64_t bytes_of(const wire::Request& r) {
   return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
-std::string upper_name(CollectiveKind kind) {
-  std::string text = name_of(kind);
-  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return text;
+std::vector<int64_t> share_counts(const Shape& shape, Rank size) {
+  std::vector<int64_t> counts;
+  for (Rank rank = 0; rank < size; ++rank)
+    counts.push_back(split_rows(shape[0], rank, size) * elements_per_row(shape));
+  return counts;
+}
+
+Shape share_shape(Shape shape, Rank rank, Rank size) {
+  shape[0] = split_rows(shape[0], rank, size);
+  return shape;
+}
+
+void show_phases(Timeline* timeline, const Pending& pending,
+                 std::chrono::steady_clock::time_point began,
+                 std::chrono::steady_clock::time_point ended, int64_t batch) {
+  if (!timeline->enabled()) return;
+  const wire::Request& r = pending.submission.request;
+  std::string kind = name_of(r.kind);
+  for (char& c : kind) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  timeline->phase(r.name, "NEGOTIATE_" + kind, pending.since, began, bytes_of(r), batch);
+  timeline->phase(r.name, kind, began, ended, bytes_of(r), batch);
 }
 
 communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
@@ -97,13 +114,9 @@ Task BatchRunner::make_allgather(std::vector<Pending>* members,
 
 Task BatchRunner::make_reducescatter(Submission* s) {
   const Rank size = communicator_->size();
-  const int64_t row = elements_per_row(s->request.shape);
-  std::vector<int64_t> counts;
-  for (Rank rank = 0; rank < size; ++rank)
-    counts.push_back(split_rows(s->request.shape[0], rank, size) * row);
-  Shape shape = s->request.shape;
-  shape[0] = split_rows(shape[0], communicator_->rank(), size);
-  std::byte* out = s->work->set_output(s->out, shape, s->request.dtype, {});
+  std::vector<int64_t> counts = share_counts(s->request.shape, size);
+  Shape shape = share_shape(s->request.shape, communicator_->rank(), size);
+  std::byte* out = s->work->set_output(s->out, std::move(shape), s->request.dtype, {});
   return communicator_->reducescatter(s->in, out, std::move(counts), s->request.dtype,
                                       s->request.reduce_op, scaling_of(s->request, size));
 }
@@ -153,15 +166,8 @@ void BatchRunner::end(Running* batch, const Status& status) {
   const auto now = std::chrono::steady_clock::now();
   int64_t total = 0;
   for (Pending& member : batch->members) {
-    const wire::Request& r = member.submission.request;
-    const int64_t bytes = bytes_of(r);
-    total += bytes;
-    if (timeline_->enabled()) {
-      const std::string kind = upper_name(batch->kind);
-      timeline_->phase(r.name, "NEGOTIATE_" + kind, member.since, batch->began, bytes,
-                       batch->number);
-      timeline_->phase(r.name, kind, batch->began, now, bytes, batch->number);
-    }
+    total += bytes_of(member.submission.request);
+    show_phases(timeline_, member, batch->began, now, batch->number);
     finish_(member.submission, status);
   }
   if (status.ok() && measured_)

@@ -19,8 +19,13 @@ namespace rueda::runtime {
 
 // Bytes of its tensor.
 int64_t bytes_of(const wire::Request& request);
-// "ALLREDUCE", as the timeline writes it.
-std::string upper_name(CollectiveKind kind);
+// Reducescatter: elements of each rank's share of a tensor, and the shape of one rank's.
+std::vector<int64_t> share_counts(const Shape& shape, Rank size);
+Shape share_shape(Shape shape, Rank rank, Rank size);
+// What the timeline shows of a tensor whose batch ran from began to ended. Nothing if it is off.
+void show_phases(Timeline* timeline, const Pending& pending,
+                 std::chrono::steady_clock::time_point began,
+                 std::chrono::steady_clock::time_point ended, int64_t batch);
 // Of a request whose scaling was checked when it was submitted.
 communicator::Scaling scaling_of(const wire::Request& request, Rank size);
 

@@ -42,7 +42,8 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
                        ? nullptr
                        : std::make_unique<PlanRunner>(
                              world->rank, communicator_.lane(kPlanLane), kPlanLane, world->arenas,
-                             world->ringers, [this](Ticket ticket, Time entered) { complete(ticket, entered); })),
+                             world->ringers,
+                             [this](Ticket t, Time entered) { complete(t, entered); })),
       negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
                   plan_runner_.get()) {
   runner_.on_measured([this](CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns) {
@@ -66,10 +67,11 @@ void Coordinator::request_shutdown() {
 
 bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
-  bool moved = take_submissions();
+  const Time now = Clock::now();
+  bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
-    moved |= negotiator_.on_time(Clock::now());
+    moved |= negotiator_.on_time(now);
     moved |= runner_.advance();
     if (plan_runner_) moved |= plan_runner_->advance();
     moved |= point_to_point_.advance();
@@ -90,8 +92,8 @@ bool Coordinator::advance() {
 }
 
 bool Coordinator::needs_thread(Time wakes_at) const {
-  if (ended() || !quiet_ || shutdown_requested_.load(std::memory_order_relaxed) || waits_for_lanes())
-    return true;
+  if (ended() || !quiet_ || waits_for_lanes()) return true;
+  if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
   const std::optional<Time> deadline = negotiator_.next_deadline();
   return deadline && *deadline < wakes_at;
 }
@@ -106,7 +108,7 @@ std::chrono::nanoseconds Coordinator::nap() const {
 
 // ---- submissions ----
 
-bool Coordinator::take_submissions() {
+bool Coordinator::take_submissions(Time now) {
   // Seen before the queue is drained: what a blocked thread submitted before is then in it.
   std::vector<std::string> blocked;
   if (queue_->take_wake()) {
@@ -130,7 +132,7 @@ bool Coordinator::take_submissions() {
   for (const std::string& name : blocked) negotiator_.wanted(name);
   for (const uint32_t slot : blocked_slots_) negotiator_.wanted(slot);
   blocked_slots_.clear();
-  return negotiator_.flush(Clock::now()) || moved;
+  return negotiator_.flush(now) || moved;
 }
 
 bool Coordinator::take_prepared() {
@@ -258,11 +260,8 @@ void Coordinator::look_for_pull() {
 void Coordinator::complete(Ticket ticket, Time entered) {
   auto* const pending = static_cast<Pending*>(ticket);
   if (timeline_.enabled()) {
-    const wire::Request& r = pending->submission.request;
-    const std::string kind = upper_name(r.kind);
-    const int64_t number = runner_.batches() + plan_runner_->batches();
-    timeline_.phase(r.name, "NEGOTIATE_" + kind, pending->since, entered, bytes_of(r), number);
-    timeline_.phase(r.name, kind, entered, Clock::now(), bytes_of(r), number);
+    show_phases(&timeline_, *pending, entered, Clock::now(),
+                runner_.batches() + plan_runner_->batches());
   }
   if (pending->prepared == nullptr) return finish(ticket, {});
   unhold(pending->prepared);

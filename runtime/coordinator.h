@@ -101,7 +101,7 @@ class Coordinator : private negotiation::Effects {
   void warn(const std::string& text) override;
   void give_up(const Status& verdict) override;
 
-  bool take_submissions();
+  bool take_submissions(Time now);
   void take(Submission submission);
   Pending take_back(Ticket ticket);
   void complete(Ticket ticket, Time entered);

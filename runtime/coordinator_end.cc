@@ -76,7 +76,7 @@ bool Coordinator::leave() {
         Clock::now() + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
     queue_->close(cancelled("rueda has been shut down on this rank"));
-    take_submissions();
+    take_submissions(Clock::now());
     for (Submission& waiting : queue_->take_waiting())
       finish(waiting, cancelled("rueda has been shut down on this rank"));
     negotiator_.leave(Clock::now());
@@ -140,9 +140,9 @@ void Coordinator::count() {
   set(&counters_->bytes_pulled, static_cast<int64_t>(lanes.pulled));
   set(&counters_->control_messages,
       static_cast<int64_t>(world_->transport->control_messages_sent()));
-  set(&counters_->bytes_reduced, static_cast<int64_t>(communicator_.lane_bytes()));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(lanes.total));
   set(&counters_->shm_bytes,
-      static_cast<int64_t>(world_->transport->bytes_sent("shm") + communicator_.lane_bytes()));
+      static_cast<int64_t>(world_->transport->bytes_sent("shm") + lanes.total));
   set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
 }
 

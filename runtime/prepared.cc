@@ -46,12 +46,7 @@ Status Prepared::run(const std::byte* in, std::byte* out) {
   RUEDA_RETURN_IF_ERROR(claim(in, out));
   Work* const work = pending_.submission.work.get();
   driver_->run(this, work);
-  while (!work->done()) {
-    // A signal does not end an operation whose memory is the caller's.
-    const Status status = work->sleep();
-    if (status.code() != Code::kAborted) break;
-  }
-  return work->status();
+  return work->sleep();
 }
 
 Submission Prepared::as_submission() {

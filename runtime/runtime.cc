@@ -26,6 +26,12 @@ Status check_shape(const std::string& title, const Shape& shape) {
   return {};
 }
 
+// Waiters look, spin and yield only where they can drive: where all ranks share memory.
+transport::WaitPolicy wait_policy_of(const bootstrap::World& world) {
+  return world.shares_memory() ? transport::WaitPolicy::measure(world.local_size)
+                               : transport::WaitPolicy{};
+}
+
 // Equal parts where none are given; lengths and sum are checked.
 Status check_splits(const std::string& title, const Shape& shape, Rank size,
                     std::vector<int64_t>* splits) {
@@ -76,7 +82,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, 
     : config_(config),
       world_(std::move(world)),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
-      driver_(std::make_shared<Driver>(queue_, transport::WaitPolicy::measure(world_->local_size),
+      driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
                                        world_->shares_memory())),
       coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_,
                    std::move(blame)) {
@@ -224,11 +230,7 @@ Status Runtime::run(Operation operation) {
   RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions), !world_->shares_memory()));
   driver_->help(work.get());
   if (!work->done()) queue_->ring();
-  while (true) {
-    const Status status = work->sleep();
-    // A signal does not end an operation whose memory is the caller's.
-    if (status.code() != Code::kAborted || work->done()) return status;
-  }
+  return work->sleep();
 }
 
 int64_t Runtime::counter(std::string_view name) {

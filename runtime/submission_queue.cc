@@ -19,8 +19,7 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions, bool ring) {
   if (closed_) return *closed_;
   for (size_t i = 0; i < submissions.size(); ++i) {
     if (!is_named(submissions[i])) continue;
-    NamePtr& name = names_[submissions[i].request.name];
-    if (name == nullptr) name = std::make_shared<Name>();
+    const NamePtr& name = entry_of(submissions[i].request.name);
     // Another waits already, or the name is in flight: in the order of submission.
     const bool waits = submissions[i].numbered &&
                        (waiting_.count(submissions[i].request.name) != 0 || name->in_flight);
@@ -78,9 +77,18 @@ Prepared* SubmissionQueue::take() {
 
 NamePtr SubmissionQueue::hold(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  return entry_of(name);
+}
+
+NamePtr& SubmissionQueue::entry_of(const std::string& name) {
   NamePtr& entry = names_[name];
   if (entry == nullptr) entry = std::make_shared<Name>();
   return entry;
+}
+
+void SubmissionQueue::drop_unused(const std::string& name) {
+  const auto entry = names_.find(name);
+  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
 }
 
 void SubmissionQueue::release(Submission* submission) {
@@ -88,27 +96,24 @@ void SubmissionQueue::release(Submission* submission) {
   const std::lock_guard<std::mutex> lock(mutex_);
   submission->name->in_flight.store(false, std::memory_order_release);
   submission->name.reset();
-  // Only prepared operations keep a name that is not in flight.
-  const auto entry = names_.find(submission->request.name);
   const auto waiting = waiting_.find(submission->request.name);
   if (waiting != waiting_.end()) {
     Submission next = std::move(waiting->second.front());
     waiting->second.pop_front();
     if (waiting->second.empty()) waiting_.erase(waiting);
-    next.name = entry->second;
+    next.name = entry_of(next.request.name);
     next.name->in_flight.store(true, std::memory_order_release);
     incoming_.push_back(std::move(next));
     filled_.store(true, std::memory_order_seq_cst);
     return;
   }
-  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
+  drop_unused(submission->request.name);  // only prepared operations keep one not in flight
 }
 
 void SubmissionQueue::forget(Submission* submission) {
   const std::lock_guard<std::mutex> lock(mutex_);
   submission->name.reset();
-  const auto entry = names_.find(submission->request.name);
-  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
+  drop_unused(submission->request.name);
 }
 
 std::vector<Submission> SubmissionQueue::take_waiting() {
@@ -125,7 +130,6 @@ std::vector<Submission> SubmissionQueue::take_waiting() {
 void SubmissionQueue::close(const Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_) closed_ = status;
-  is_closed_.store(true, std::memory_order_release);
 }
 
 Status SubmissionQueue::closed() const {

@@ -57,7 +57,6 @@ class SubmissionQueue {
   void close(const Status& status);
   // Ok, or what close() said.
   Status closed() const;
-  bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   // Wakes the coordinator; take_wake() tells it why.
   void wake();
   void ring();
@@ -65,12 +64,15 @@ class SubmissionQueue {
   void detach();
 
  private:
+  // With the lock. The entry of a name, made if need be; and its end if nobody holds it.
+  NamePtr& entry_of(const std::string& name);
+  void drop_unused(const std::string& name);
+
   mutable std::mutex mutex_;
   transport::Ringer ringer_;
   bool attached_ = true;
   std::atomic<bool> woken_{false};
   std::atomic<bool> filled_{false};
-  std::atomic<bool> is_closed_{false};
   std::atomic<Prepared*> prepared_{nullptr};
   std::vector<Submission> incoming_;
   std::unordered_map<std::string, NamePtr> names_;

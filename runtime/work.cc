@@ -33,7 +33,12 @@ Status Work::wait(std::chrono::nanoseconds timeout) {
   return sleep_until(deadline, timeout);
 }
 
-Status Work::sleep() { return sleep_until({}, std::chrono::nanoseconds(-1)); }
+const Status& Work::sleep() {
+  while (!done()) {
+    const Status interrupted = sleep_until({}, std::chrono::nanoseconds(-1));
+  }
+  return status_;
+}
 
 Status Work::sleep_until(std::optional<std::chrono::steady_clock::time_point> deadline,
                          std::chrono::nanoseconds timeout) {

@@ -43,8 +43,8 @@ class Work {
   // Negative timeout: without limit. kDeadlineExceeded: the wait ended, the work goes on. kAborted:
   // a signal interrupted the wait. Otherwise how the work ended.
   Status wait(std::chrono::nanoseconds timeout);
-  // As wait without limit, for who has helped already.
-  Status sleep();
+  // How it ended; for who has helped already. Signals do not end this wait.
+  const Status& sleep();
   // Valid once done().
   const Status& status() const { return status_; }
 

@@ -36,10 +36,6 @@ class Communicator {
   // Moves what does not need a task's attention. True if anything moved.
   virtual bool progress() = 0;
   virtual void abandon() = 0;
-  // Something is under way whose news peers tell by the lane's bell.
-  virtual bool waits_for_lanes() const { return false; }
-  // Bytes of tensors reduced or moved through shared memory.
-  virtual uint64_t lane_bytes() const = 0;
 };
 
 }  // namespace rueda::communicator

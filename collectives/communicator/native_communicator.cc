@@ -160,6 +160,4 @@ Lane::Bytes NativeCommunicator::lane_totals() const {
   return sum;
 }
 
-uint64_t NativeCommunicator::lane_bytes() const { return lane_totals().total; }
-
 }  // namespace rueda::communicator

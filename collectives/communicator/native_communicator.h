@@ -39,13 +39,13 @@ class NativeCommunicator final : public Communicator {
   // Of the lane that the collectives above use.
   bool progress() override;
   void abandon() override;
-  uint64_t lane_bytes() const override;
 
   // For large private tensors of calls from here on; the same on all ranks. At first kWindows.
   void use_road(Road road) { road_ = road; }
   // A lane for its owner to drive, 0 being the one of the collectives above. Null where the members
   // do not share a host.
   Lane* lane(size_t number) const { return lanes_[number].get(); }
+  // Something is under way whose news peers tell by the lane's bell.
   bool waits_for_lanes() const;
   // Of all lanes.
   Lane::Bytes lane_totals() const;

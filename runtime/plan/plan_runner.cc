@@ -48,9 +48,7 @@ void PlanRunner::prepare(Batch* batch, const PlannedBatch& planned,
     job.parts.push_back({nullptr, nullptr, element_count(member.shape) * unit});
   }
   if (planned.kind == CollectiveKind::kReducescatter) {
-    const int64_t row = elements_per_row(request.shape);
-    for (Rank rank = 0; rank < size; ++rank)
-      job.counts.push_back(split_rows(request.shape[0], rank, size) * row);
+    job.counts = share_counts(request.shape, size);
   }
   batch->tickets.reserve(planned.slots.size());
   lane_->prepare(&job);
@@ -78,9 +76,9 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
     batch.job.parts[i].in = s.in;
     batch.job.parts[i].out = s.out;
     if (pending_of(tickets[i]).prepared != nullptr) continue;
-    Shape shape = s.request.shape;
-    if (batch.job.kind == CollectiveKind::kReducescatter)
-      shape[0] = split_rows(shape[0], rank_, static_cast<Rank>(arenas_.size()));
+    Shape shape = batch.job.kind == CollectiveKind::kReducescatter
+                      ? share_shape(s.request.shape, rank_, static_cast<Rank>(arenas_.size()))
+                      : s.request.shape;
     batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
   }
   if (timed_) batch.entered = std::chrono::steady_clock::now();
@@ -122,6 +120,13 @@ std::optional<uint64_t> PlanRunner::last_word(Rank rank) const {
 
 std::vector<Ticket> PlanRunner::withdraw(uint64_t first) {
   lane_->withdraw(first);
+  return take_from(first);
+}
+
+std::vector<Ticket> PlanRunner::drop() { return take_from(ended_); }
+
+// The tickets of batches that enter() took, from this number on.
+std::vector<Ticket> PlanRunner::take_from(uint64_t first) {
   std::vector<Ticket> tickets;
   for (uint64_t number = first; number < taken_; ++number) {
     Batch& batch = at(number);
@@ -129,17 +134,6 @@ std::vector<Ticket> PlanRunner::withdraw(uint64_t first) {
     batch.tickets.clear();
   }
   taken_ = std::min(taken_, first);
-  return tickets;
-}
-
-std::vector<Ticket> PlanRunner::drop() {
-  std::vector<Ticket> tickets;
-  for (uint64_t number = ended_; number < taken_; ++number) {
-    Batch& batch = at(number);
-    tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
-    batch.tickets.clear();
-  }
-  taken_ = ended_;
   return tickets;
 }
 

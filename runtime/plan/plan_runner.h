@@ -60,6 +60,7 @@ class PlanRunner final : public PlanLane {
   void prepare(Batch* batch, const PlannedBatch& planned,
                const std::vector<const wire::Request*>& requests, size_t first);
   void end(Batch* batch);
+  std::vector<Ticket> take_from(uint64_t first);
   Batch& at(uint64_t number) { return *plan_[number % plan_.size()]; }
   std::atomic<uint64_t>& word(Rank rank) const;
 
