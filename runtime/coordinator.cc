@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPlanLane = 1;
-constexpr uint32_t kGlancesPerRound = 16;
+constexpr uint32_t kGlancesPerRound = 128;
 
 // A few milliseconds behind, and a fraction of the cost.
 Clock::time_point coarse_now() {
@@ -68,6 +68,7 @@ void Coordinator::request_shutdown() {
 bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
   const Time now = Clock::now();
+  root_deadline_known_ = false;
   bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
@@ -91,10 +92,12 @@ bool Coordinator::advance() {
   return step();
 }
 
-bool Coordinator::needs_thread(Time wakes_at) const {
+bool Coordinator::needs_thread(Time wakes_at) {
   if (ended() || !quiet_ || waits_for_lanes()) return true;
   if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
-  const std::optional<Time> deadline = negotiator_.next_deadline();
+  if (!std::exchange(root_deadline_known_, true)) root_deadline_ = negotiator_.root_deadline();
+  if (root_deadline_ && *root_deadline_ < wakes_at) return true;
+  const std::optional<Time> deadline = negotiator_.plan_deadline();
   return deadline && *deadline < wakes_at;
 }
 

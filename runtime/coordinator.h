@@ -79,7 +79,7 @@ class Coordinator : private negotiation::Effects {
   void look_again() { quiet_ = false; }
   // Nobody who leaves may forget this: something is to be done before the background thread, which
   // sleeps until wakes_at, would do it.
-  bool needs_thread(std::chrono::steady_clock::time_point wakes_at) const;
+  bool needs_thread(std::chrono::steady_clock::time_point wakes_at);
   // How long there is nothing to do unless somebody rings; negative: for ever.
   std::chrono::nanoseconds nap() const;
   void count();
@@ -139,6 +139,9 @@ class Coordinator : private negotiation::Effects {
 
   State state_ = State::kRunning;
   bool quiet_ = true;
+  // As of the last round: it changes in rounds only.
+  bool root_deadline_known_ = false;
+  std::optional<Time> root_deadline_;
   Status verdict_;
   bool goodbye_said_ = false;
   Time leave_deadline_{};

@@ -29,7 +29,6 @@ Status Prepared::claim(const std::byte* in, std::byte* out) {
     s.name->in_flight.store(false, std::memory_order_release);
     return already_in_flight(*s.work);
   }
-  self_ = shared_from_this();
   s.in = in;
   s.out = out;
   s.work->restart();
@@ -38,12 +37,13 @@ Status Prepared::claim(const std::byte* in, std::byte* out) {
 
 Status Prepared::start(const std::byte* in, std::byte* out) {
   RUEDA_RETURN_IF_ERROR(claim(in, out));
+  self_ = shared_from_this();
   driver_->start(this);
   return {};
 }
 
 Status Prepared::run(const std::byte* in, std::byte* out) {
-  RUEDA_RETURN_IF_ERROR(claim(in, out));
+  RUEDA_RETURN_IF_ERROR(claim(in, out));  // the caller holds it until this returns
   Work* const work = pending_.submission.work.get();
   driver_->run(this, work);
   return work->sleep();

@@ -39,6 +39,42 @@ HWY_INLINE Pair<Lane> finish(Pair<Lane> x, Lane factor) {
   return x;
 }
 
+// The first `bytes` bytes of a Pair, in stores as wide as the loads that follow. Narrower stores
+// cannot be forwarded to a wider load: it would wait until every earlier store has reached the
+// cache, also one to a line that another core holds. What lies behind them is anything.
+template <class Format>
+HWY_INLINE void fill_tail(const std::byte* in, size_t bytes, std::byte* buffer) {
+  [[maybe_unused]] constexpr size_t kVector = kVectorBytes<uint32_t>;
+  if constexpr (kVector >= 16) {
+    if (bytes == 4 || bytes == 8) {
+      uint64_t word = 0;
+      if (bytes == 4) {
+        uint32_t half = 0;
+        memcpy(&half, in, 4);
+        word = half;
+      } else {
+        memcpy(&word, in, 8);
+      }
+      const Tag<uint64_t> d;
+      store(d, hn::Set(d, word), buffer);
+      if constexpr (Format::kBytes > kVector) store(d, hn::Set(d, word), buffer + kVector);
+      return;
+    }
+  }
+#if HWY_TARGET <= HWY_AVX2  // where what is masked out is not touched
+  if (bytes % 4 == 0) {
+    const Tag<uint32_t> d;
+    for (size_t at = 0; at < Format::kBytes; at += kVector) {
+      const size_t lanes = at < bytes ? (bytes - at) / 4 : 0;
+      const auto mask = hn::FirstN(d, lanes);
+      store(d, hn::MaskedLoad(mask, d, reinterpret_cast<const uint32_t*>(in) + at / 4), buffer + at);
+    }
+    return;
+  }
+#endif
+  memcpy(buffer, in, bytes);
+}
+
 // The last elements, fewer than fill two pairs, go through a buffer: the same instructions and
 // so the same bits, without touching memory beyond the end.
 template <class Format, class Op>
@@ -47,10 +83,10 @@ HWY_NOINLINE void reduce_tail(const std::byte* const* inputs, size_t n, std::byt
   while (at < end) {
     const size_t bytes = end - at < Format::kBytes ? end - at : Format::kBytes;
     alignas(64) std::byte buffer[Format::kBytes] = {};
-    memcpy(buffer, inputs[0] + at, bytes);
+    fill_tail<Format>(inputs[0] + at, bytes, buffer);
     auto sum = prepare<Op>(Format::load_pair(buffer));
     for (size_t k = 1; k < n; ++k) {
-      memcpy(buffer, inputs[k] + at, bytes);
+      fill_tail<Format>(inputs[k] + at, bytes, buffer);
       sum = combine<Op>(sum, Format::load_pair(buffer));
     }
     Format::save_pair(finish<Op>(sum, factor), buffer);

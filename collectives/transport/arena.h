@@ -70,6 +70,8 @@ struct EntrySlot {
   static constexpr size_t kBlockBytes = 8 << 10;
   EntryLine lines[kLines];
   alignas(64) std::byte block[kBlockBytes];
+  // So that the first lines of all slots do not share a set of the first-level cache.
+  alignas(64) std::byte shift[128];
 };
 
 // A lane's counters, written by the owner only. They only grow (communicator/lane.h says what each

@@ -159,14 +159,17 @@ bool Negotiator::on_time(Time now) {
 }
 
 std::optional<Time> Negotiator::next_deadline() const {
-  if (broken_) return std::nullopt;
-  std::optional<Time> deadline;
-  if (is_root()) deadline = root_->next_deadline();
-  if (follower_) {
-    const auto patience = follower_->next_deadline();
-    if (patience && (!deadline || *patience < *deadline)) deadline = patience;
-  }
-  return deadline;
+  const std::optional<Time> root = root_deadline();
+  const std::optional<Time> plan = plan_deadline();
+  return root && (!plan || *root < *plan) ? root : plan;
+}
+
+std::optional<Time> Negotiator::root_deadline() const {
+  return broken_ || !is_root() ? std::nullopt : root_->next_deadline();
+}
+
+std::optional<Time> Negotiator::plan_deadline() const {
+  return broken_ || !follower_ ? std::nullopt : follower_->next_deadline();
 }
 
 // The root: what was decided goes to all ranks, itself included.

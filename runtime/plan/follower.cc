@@ -55,9 +55,9 @@ bool Follower::submit(Slot slot, Ticket ticket, Time now) {
   ++held_;
   moved_ = now;
   const uint32_t batch = batch_of_[member];
-  if (--batches_[batch].missing > 0 || batch != cursor_) return false;
+  if (--batches_[batch].missing > 0 || batch != cursor_ || revoked()) return false;
   enter_complete();
-  return tickets_[member] == nullptr;
+  return true;
 }
 
 bool Follower::holds(Slot slot) const {
@@ -74,7 +74,7 @@ void Follower::enter_complete() {
   while (state_ == State::kFollowing && batches_[cursor_].missing == 0) {
     Batch& batch = batches_[cursor_];
     lane_->enter(std::span<const Ticket>(tickets_).subspan(batch.first, batch.size));
-    std::fill_n(tickets_.begin() + static_cast<std::ptrdiff_t>(batch.first), batch.size, nullptr);
+    for (size_t i = 0; i < batch.size; ++i) tickets_[batch.first + i] = nullptr;
     batch.missing = batch.size;
     held_ -= batch.size;
     ++entered_;
