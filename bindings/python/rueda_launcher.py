@@ -10,16 +10,23 @@ import sys
 USAGE_ERROR = 2  # exit code of ruedarun for a wrong command line
 
 
-def path_of(program):
-    """The package's own program; RUEDA_RUEDARUN chooses another launcher."""
+def _own(program):
     package = importlib.util.find_spec("rueda")
-    own = os.path.join(package.submodule_search_locations[0], "bin", program)
-    return (program == "ruedarun" and os.environ.get("RUEDA_RUEDARUN")) or own
+    return os.path.join(package.submodule_search_locations[0], "bin", program)
 
 
-def become(program, arguments, environment):
-    """Replaces this process; exits with a message when that cannot be."""
-    path = path_of(program)
+def launcher():
+    """The ruedarun that starts jobs for the rest of the package: RUEDA_RUEDARUN, else its own."""
+    return os.environ.get("RUEDA_RUEDARUN") or _own("ruedarun")
+
+
+def _become(program):
+    become(_own(program), sys.argv[1:], os.environ)
+
+
+def become(path, arguments, environment):
+    """Replaces this process by a program; exits with a message when that cannot be."""
+    program = os.path.basename(path)
     try:
         os.execve(path, [path, *arguments], environment)
     except OSError as error:
@@ -28,9 +35,9 @@ def become(program, arguments, environment):
 
 def ruedarun():
     """The launcher: ``ruedarun -np 2 python train.py``."""
-    become("ruedarun", sys.argv[1:], os.environ)
+    _become("ruedarun")
 
 
 def rueda():
     """The tool."""
-    become("rueda", sys.argv[1:], os.environ)
+    _become("rueda")

@@ -5,6 +5,8 @@ becomes ruedarun: signals, output and the exit code are ruedarun's from there on
 """
 
 import argparse
+import importlib
+import importlib.util
 import os
 import sys
 
@@ -138,10 +140,19 @@ def parse_args(argv=None):
     return parsed
 
 
+def _import_horovod_as_rueda(environment):
+    """Makes ``import horovod`` mean rueda in the ranks."""
+    if importlib.util.find_spec("rueda.compat.horovod") is None:
+        return
+    folder = importlib.import_module("rueda.compat.horovod").path()
+    path = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = folder + (os.pathsep + path if path else "")
+
+
 def _become(options, environment):
     sys.stdout.flush()
     sys.stderr.flush()
-    rueda_launcher.become("ruedarun", options, environment)
+    rueda_launcher.become(rueda_launcher.launcher(), options, environment)
 
 
 def _fail(text):
@@ -171,7 +182,9 @@ def run_commandline(argv=None):
         _fail(str(refused))
     for note in parsed.notes + plan.notes:
         print(f"horovodrun: note: {note}", file=sys.stderr)
-    _become([*plan.options, "--", *parsed.command], ranks_environment(plan))
+    environment = ranks_environment(plan)
+    _import_horovod_as_rueda(environment)
+    _become([*plan.options, "--", *parsed.command], environment)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _run_job(arguments, environment):
     """Runs ruedarun to its end: (exit code, what it said itself)."""
     guard = [sys.executable, "-I", "-S", os.path.abspath(until_parent_ends.__file__)]
     process = subprocess.Popen(
-        [*guard, str(os.getpid()), rueda_launcher.path_of("ruedarun"), *arguments],
+        [*guard, str(os.getpid()), rueda_launcher.launcher(), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
