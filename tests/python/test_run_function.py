@@ -249,6 +249,7 @@ def test_the_ranks_end_with_the_caller(how, tmp_path):
         stderr=subprocess.STDOUT,
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
+    ranks = []
     try:
         files = [tmp_path / f"{rank}.pid" for rank in range(2)]
         wait_until(
@@ -263,6 +264,9 @@ def test_the_ranks_end_with_the_caller(how, tmp_path):
         wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks))
     finally:
         caller.kill()
+        for pid in ranks:  # only where the test has failed is one left
+            if pathlib.Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_the_pages_example_gives_what_it_says(tmp_path):
