@@ -330,8 +330,8 @@ FLAGS = (
         *_pair(
             "timeline-mark-cycles",
             "timeline_mark_cycles",
-            NOTED,
-            "rueda has no cycle that could be marked",
+            SET,
+            "mark on the timeline the rounds in which something begins",
             "HOROVOD_TIMELINE_MARK_CYCLES",
             "mark cycles",
         ),
