@@ -48,11 +48,11 @@ _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
 def _pair(name, dest, fate, why, variable, excludes):
-    """``--name`` and ``--no-name``; the second asks for what is so anyway."""
-    no = "nothing of the kind is ever done"
+    """``--name`` and ``--no-name``; the second asks for what is so anyway, unless the first works."""
+    off = (SET, "do not (default)") if fate == SET else (MET, "nothing of the kind is ever done")
     return (
         Flag((f"--{name}",), dest, ON, fate, why, variable, excludes=excludes),
-        Flag((f"--no-{name}",), dest, OFF, MET, no, variable, excludes=excludes),
+        Flag((f"--no-{name}",), dest, OFF, *off, variable, excludes=excludes),
     )
 
 
@@ -78,7 +78,7 @@ FLAGS = (
             "output_filename",
             str,
             SET,
-            "folder for a copy of each rank's output: rank.<rank>/stdout and rank.<rank>/stderr",
+            "folder for a copy of each rank's output: rank.N/stdout and rank.N/stderr",
         ),
         Flag(
             ("-prefix-timestamp", "--prefix-output-with-timestamp"),
