@@ -48,7 +48,8 @@ class Agent {
   Agent(const AgentPlan& plan, UniqueFd driver_link)
       : plan_(plan),
         driver_link_(std::move(driver_link)),
-        console_(plan.options.prefix, find_variable(plan.base_environment, "NO_COLOR") == nullptr,
+        console_(plan.options.prefix, plan.options.prefix_timestamp,
+                 find_variable(plan.base_environment, "NO_COLOR") == nullptr,
                  static_cast<int>(plan.places.size())),
         supervisor_(std::chrono::duration_cast<Duration>(
             std::chrono::duration<double>(plan.options.grace_seconds))) {}
@@ -72,7 +73,7 @@ class Agent {
   void narrate(const std::string& text) {
     if (plan_.options.verbose) console_.say(text);
   }
-  int finish();
+  int finish(const Status& started);
   void drain_console();
 
   const AgentPlan& plan_;
@@ -134,6 +135,12 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   fcntl(out_read.get(), F_SETFL, O_NONBLOCK);
   fcntl(err_read.get(), F_SETFL, O_NONBLOCK);
 
+  if (!plan_.options.output_folder.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(OutputCopy copy,
+                           OutputCopy::create(plan_.options.output_folder, rank->place().rank,
+                                              rank->place().size));
+    rank->copy_to(std::move(copy));
+  }
   SpawnRequest request;
   request.program = plan_.program;
   request.arguments = plan_.options.command;
@@ -312,8 +319,7 @@ int Agent::run() {
     if (console_.stdout_closed()) supervisor_.output_closed(now());
     wait_for_events();
   }
-  const int code = finish();
-  return status.ok() ? code : kLauncherFailure;
+  return finish(status);
 }
 
 // Our reader may be slow or stopped; a signal ends the wait for it.
@@ -329,7 +335,7 @@ void Agent::drain_console() {
   }
 }
 
-int Agent::finish() {
+int Agent::finish(const Status& started) {
   JobEnd job;
   for (const auto& rank : ranks_) {
     rank->drain();
@@ -340,6 +346,10 @@ int Agent::finish() {
     for (const rendezvous::Report& report : store_->reports()) {
       if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
     }
+  }
+  if (!started.ok()) {  // has been said, and is nobody else's fault
+    drain_console();
+    return kLauncherFailure;
   }
   job.ends = ends_;
   job.cause = supervisor_.cause();

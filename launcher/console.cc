@@ -1,7 +1,10 @@
 #include "launcher/console.h"
 
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <cstdio>
 
 namespace rueda::launcher {
 namespace {
@@ -14,9 +17,22 @@ bool same_file(int a, int b) {
          one.st_ino == other.st_ino;
 }
 
+// "2026-01-31 12:00:00.250 ", local time.
+std::string time_text() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts = {};
+  localtime_r(&now.tv_sec, &parts);
+  char seconds[32], text[48];
+  strftime(seconds, sizeof(seconds), "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(text, sizeof(text), "%s.%03ld ", seconds, now.tv_nsec / 1'000'000);
+  return text;
+}
+
 }  // namespace
 
-Console::Console(bool prefix, bool colour_allowed, int num_ranks) {
+Console::Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks)
+    : timestamp_(timestamp) {
   const int fds[2] = {STDOUT_FILENO, STDERR_FILENO};
   for (int i = 0; i < 2; ++i) {
     Place& place = places_[i];
@@ -36,7 +52,7 @@ Console::Console(bool prefix, bool colour_allowed, int num_ranks) {
 
 void Console::print(Rank rank, Stream stream, const Piece& piece) {
   Place& place = places_[static_cast<int>(stream)];
-  scratch_.clear();
+  scratch_ = timestamp_ ? time_text() : "";
   append_piece(place.style, rank, stream, piece, place.redraw_open.get(), &scratch_);
   place.sink->queue(scratch_);
 }

@@ -17,8 +17,9 @@ namespace rueda::launcher {
 
 class Console {
  public:
-  // Looks at descriptors 1 and 2. `colour_allowed`: NO_COLOR is not set.
-  Console(bool prefix, bool colour_allowed, int num_ranks);
+  // Looks at descriptors 1 and 2. `timestamp`: the time stands before every piece.
+  // `colour_allowed`: NO_COLOR is not set.
+  Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks);
 
   void print(Rank rank, Stream stream, const Piece& piece);
   // "ruedarun: text", on stderr.
@@ -41,6 +42,7 @@ class Console {
   const Place& place(Stream stream) const { return places_[static_cast<int>(stream)]; }
 
   Place places_[2];
+  const bool timestamp_;
   std::string scratch_;
 };
 

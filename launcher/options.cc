@@ -16,9 +16,9 @@ struct Raw {
   bool no_stall_check = false, stall_check = false, unused = false;
   int num_proc = 0;
   double grace = 5;
-  std::string hosts, stdin_text = "auto", unused_text;
+  std::string hosts, output_folder, stdin_text = "auto", unused_text;
   std::vector<std::string> environment;
-  bool prefix = true;
+  bool prefix = true, prefix_timestamp = false;
   std::string timeline, log_level;
   std::optional<int64_t> fusion_mb, cache_capacity;
   std::optional<double> stall_warning, stall_shutdown, start_timeout;
@@ -42,6 +42,10 @@ void describe(CLI::App* app, Raw* raw) {
                   "seconds between asking ranks to stop and killing them (5)");
   app->add_flag("--output-prefix,!--no-prefix", raw->prefix,
                 "put the rank before every line of output (default)");
+  app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
+                "put the time before every line of output");
+  app->add_option("--output-filename", raw->output_folder,
+                  "FOLDER: copy each rank's output to FOLDER/rank.N/stdout and stderr");
   app->add_option("--stdin", raw->stdin_text,
                   "auto, none, or the rank that reads our standard input\n"
                   "(auto: rank 0 when it is a terminal)");
@@ -215,6 +219,8 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.grace_seconds = raw.grace;
   options.verbose = raw.verbose;
   options.prefix = raw.prefix;
+  options.prefix_timestamp = raw.prefix_timestamp;
+  options.output_folder = raw.output_folder;
   if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
   RUEDA_RETURN_IF_ERROR(collect_command(std::move(rest), &options));
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));

@@ -35,6 +35,8 @@ struct Options {
   double grace_seconds = 5;
   bool verbose = false;
   bool prefix = true;
+  bool prefix_timestamp = false;
+  std::string output_folder;  // copies of the ranks' output; empty: none
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;
   std::vector<Setting> settings;

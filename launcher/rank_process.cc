@@ -51,6 +51,8 @@ bool RankProcess::pump(Stream stream) {
   char bytes[kReadAtOnce];
   const ssize_t got = read(from.fd.get(), bytes, sizeof(bytes));
   if (got > 0) {
+    const Status copied = copy_.write(stream, {bytes, static_cast<size_t>(got)});
+    if (!copied.ok()) console_->say(copied.message());
     from.splitter.feed({bytes, static_cast<size_t>(got)}, printer(stream));
     return true;
   }

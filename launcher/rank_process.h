@@ -8,11 +8,13 @@
 
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
 #include "launcher/console.h"
 #include "launcher/host_plan.h"
+#include "launcher/output_copy.h"
 
 namespace rueda::launcher {
 
@@ -21,6 +23,8 @@ class RankProcess {
   // Borrows the console, which outlives it.
   RankProcess(const RankPlace& place, Console* console);
 
+  // What the rank writes goes there, too.
+  void copy_to(OutputCopy copy) { copy_ = std::move(copy); }
   // Takes over a process and the reading ends of its pipes (non-blocking).
   void started(pid_t pid, UniqueFd out, UniqueFd err);
   void ended() { running_ = false; }
@@ -53,6 +57,7 @@ class RankProcess {
   pid_t pid_ = -1;
   bool running_ = false;
   Pipe pipes_[2];
+  OutputCopy copy_;
   std::deque<std::string> words_;  // last lines of stderr
 };
 

@@ -56,8 +56,10 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
-  rueda::log::init_log(config.log_level, "rank " + std::to_string(options.place.rank) + "/" +
-                                             std::to_string(options.place.size));
+  rueda::log::init_log(
+      config.log_level,
+      "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
+      config.log_hide_time != 0);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
   RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place));
   options.epoch = launcher.epoch;

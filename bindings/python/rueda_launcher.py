@@ -7,12 +7,28 @@ import importlib.util
 import os
 import sys
 
+USAGE_ERROR = 2  # exit code of ruedarun for a wrong command line
+
+
+def _own(program):
+    package = importlib.util.find_spec("rueda")
+    return os.path.join(package.submodule_search_locations[0], "bin", program)
+
+
+def launcher():
+    """The ruedarun that starts jobs for the rest of the package: RUEDA_RUEDARUN, else its own."""
+    return os.environ.get("RUEDA_RUEDARUN") or _own("ruedarun")
+
 
 def _become(program):
-    package = importlib.util.find_spec("rueda")
-    path = os.path.join(package.submodule_search_locations[0], "bin", program)
+    become(_own(program), sys.argv[1:], os.environ)
+
+
+def become(path, arguments, environment):
+    """Replaces this process by a program; exits with a message when that cannot be."""
+    program = os.path.basename(path)
     try:
-        os.execv(path, [path] + sys.argv[1:])
+        os.execve(path, [path, *arguments], environment)
     except OSError as error:
         sys.exit(f"{program}: cannot start {path}: {error.strerror}; reinstall the rueda package")
 

@@ -9,7 +9,7 @@
 namespace rueda {
 namespace {
 
-enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad };
+enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad, kSwitch };
 
 struct Row {
   const char* variable;
@@ -64,6 +64,8 @@ const Row kTable[] = {
      "0"},
     {"RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Config::log_level, Check::kLogLevel, false,
      "trace, debug, info, warning, error or fatal"},
+    {"RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", &Config::log_hide_time, Check::kSwitch, false,
+     "1: log messages do not begin with the time"},
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
 };
@@ -104,6 +106,7 @@ Status check_number(const Row& row, const Found& found, T value) {
         (value < 4096 || value > (16 << 20) || (value & (value - 1)) != 0)) {
       return refuse(found, "a power of two from 4096 to 16777216");
     }
+    if (row.check == Check::kSwitch && value != 0 && value != 1) return refuse(found, "0 or 1");
     if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {

@@ -39,6 +39,7 @@ struct Config {
   int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory
   std::string timeline;     // file of the timeline; {rank} is replaced, without it rank 0 writes
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
+  int64_t log_hide_time = 0;          // 1: log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has
 };
 

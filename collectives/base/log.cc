@@ -47,13 +47,13 @@ State& state() {
 
 }  // namespace
 
-void init_log(const std::string& level, const std::string& who) {
+void init_log(const std::string& level, const std::string& who, bool hide_time) {
   State& s = state();
   const std::lock_guard<std::mutex> lock(s.mutex);
   s.who = who;
   s.level.store(parse_level(level), std::memory_order_relaxed);
   s.logger->set_level(spdlog::level::trace);
-  s.logger->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%L] %v");
+  s.logger->set_pattern(hide_time ? "[%L] %v" : "[%Y-%m-%d %H:%M:%S.%e] [%L] %v");
   s.logger->flush_on(spdlog::level::trace);
 }
 

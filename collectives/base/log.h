@@ -1,4 +1,5 @@
-// Log facade over spdlog: one line on stderr per record, with time, level, rank and component.
+// Log facade over spdlog: one line on stderr per record, with time (unless hidden), level, rank and
+// component.
 //
 //   [2026-11-20 12:00:00.123] [W] [rank 1/4 coordinator] allreduce 'fc1.weight': still waiting for
 //   rank 3
@@ -17,7 +18,7 @@ namespace rueda::log {
 enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 // `level` as in RUEDA_LOG_LEVEL; anything else is taken as warning. who: "rank 1/4" or "ruedarun".
-void init_log(const std::string& level, const std::string& who);
+void init_log(const std::string& level, const std::string& who, bool hide_time = false);
 bool enabled(Level level);
 void write(Level level, const char* component, const std::string& text);
 

@@ -97,6 +97,10 @@ TEST_CASE("switches have their defaults and their opposites", "[options]") {
   CHECK(plain.stdin_mode == Options::Stdin::kAuto);
   CHECK_FALSE(parsed({"-np", "1", "--no-prefix", "true"}).prefix);
   CHECK(parsed({"-np", "1", "--output-prefix", "true"}).prefix);
+  CHECK_FALSE(plain.prefix_timestamp);
+  CHECK(parsed({"-np", "1", "--prefix-timestamp", "true"}).prefix_timestamp);
+  CHECK(plain.output_folder.empty());
+  CHECK(parsed({"--output-filename", "out", "-np", "1", "true"}).output_folder == "out");
   CHECK(parsed({"-np", "1", "--grace-period", "0.5", "true"}).grace_seconds == 0.5);
   CHECK(parsed({"-np", "1", "--stdin", "none", "true"}).stdin_mode == Options::Stdin::kNobody);
   const Options second = parsed({"-np", "2", "--stdin", "1", "true"});

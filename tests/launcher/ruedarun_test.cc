@@ -7,7 +7,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <regex>
+#include <sstream>
 
 #include "tests/launcher/job.h"
 
@@ -49,6 +53,25 @@ int check_talk(const Lines& lines) {
   return static_cast<int>(lines.size());
 }
 
+// A folder of its own, gone at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder() { REQUIRE(mkdtemp(path_.data()) != nullptr); }
+  ~ScratchFolder() { std::filesystem::remove_all(path_); }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/ruedarun_test.XXXXXX";
+};
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
 }  // namespace
 
 TEST_CASE("lines of four ranks are whole and carry their rank", "[ruedarun]") {
@@ -73,6 +96,56 @@ TEST_CASE("an unfinished last line is printed, with its rank and an end", "[rued
   Job plain({"-np", "1", "--no-prefix", "printf", "bare"});
   CHECK(plain.wait() == 0);
   CHECK(plain.out() == "bare\n");
+}
+
+TEST_CASE("the time stands before every line when it is asked for", "[ruedarun]") {
+  Job job({"-np", "2", "--prefix-timestamp", "sh", "-c", "echo one; echo two >&2"});
+  CHECK(job.wait() == 0);
+  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )";
+  CHECK(job.out_lines().size() == 2);
+  for (const std::string& line : job.out_lines())
+    CHECK(std::regex_match(line, std::regex(time + R"(\[[01]\]<stdout>: one)")));
+  CHECK(job.err_lines().size() == 2);
+  for (const std::string& line : job.err_lines())
+    CHECK(std::regex_match(line, std::regex(time + R"(\[[01]\]<stderr>: two)")));
+}
+
+TEST_CASE("a copy of each rank's output is what the rank wrote, byte for byte", "[ruedarun]") {
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path() + "/not/yet/there";
+  const Lines words = {"-np", "11", "--output-filename", folder, "sh", "-c"};
+  Lines first = words, second = words;
+  first.push_back("printf '10%%\\r20%%\\r%s' $RANK; yes error | head -n 30000 >&2");
+  second.push_back("echo again");
+  Job job(first);
+  REQUIRE(job.wait() == 0);
+  CHECK(job.out_lines().size() == 11);  // on the console too
+  for (int rank = 0; rank < 11; ++rank) {
+    const std::string number = (rank < 10 ? "0" : "") + std::to_string(rank);
+    CHECK(content(folder + "/rank." + number + "/stdout") == "10%\r20%\r" + std::to_string(rank));
+    CHECK(content(folder + "/rank." + number + "/stderr").size() == 30000 * 6);
+  }
+  CHECK(Job(second).wait() == 0);  // overwrites
+  CHECK(content(folder + "/rank.07/stdout") == "again\n");
+  CHECK(content(folder + "/rank.07/stderr").empty());
+}
+
+TEST_CASE("a copy that cannot be written is said, and does not end the job", "[ruedarun]") {
+  const ScratchFolder scratch;
+  Job refused({"-np", "1", "--output-filename", "/dev/null/x", "echo", "started"});
+  CHECK(refused.wait() == 70);
+  CHECK(refused.err() ==
+        "ruedarun: cannot make the folder /dev/null/x/rank.0: Not a directory\n");
+  CHECK(refused.out().empty());
+
+  std::filesystem::create_directory(scratch.path() + "/rank.0");
+  std::filesystem::create_symlink("/dev/full", scratch.path() + "/rank.0/stdout");
+  Job full({"-np", "1", "--output-filename", scratch.path(), "sh", "-c", "echo a; echo b"});
+  CHECK(full.wait() == 0);
+  CHECK(full.out() == "[0]<stdout>: a\n[0]<stdout>: b\n");
+  CHECK_THAT(full.err(), Catch::StartsWith("ruedarun: the copy of the output ends here: "
+                                           "cannot write " + scratch.path() + "/rank.0/stdout"));
+  CHECK(full.err_lines().size() == 1);
 }
 
 TEST_CASE("a rank is told its place, and arguments and -x arrive untouched", "[ruedarun]") {

@@ -16,10 +16,10 @@ _FAILED = -1
 
 def _pickle(obj):
     try:
-        import cloudpickle  # also takes functions and classes of __main__, where it is installed
+        import cloudpickle as pickler  # also takes functions and classes of __main__
     except ImportError:
-        return pickle.dumps(obj, protocol=4)
-    return cloudpickle.dumps(obj, protocol=4)
+        pickler = pickle
+    return pickler.dumps(obj, protocol=4)
 
 
 def broadcast_bytes(make, root_rank, name, process_set):

@@ -1,0 +1,1 @@
+"""What programs written for other libraries find in rueda."""

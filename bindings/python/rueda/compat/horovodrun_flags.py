@@ -1,0 +1,494 @@
+"""Every flag of horovodrun, and what becomes of it here: the one table.
+
+The parser, the configuration file, `rueda.run` and the page docs/horovodrun.md are made from it.
+A flag is never accepted in silence and then forgotten; its ``fate`` is one of these:
+
+=========  =======================================================================================
+set        it sets something: a variable of the ranks, an option of ruedarun, or the launch itself
+met        what it asks for is always so
+noted      it tunes machinery that rueda does not have: the job runs, one line on stderr says why
+refused    it asks for something that rueda cannot do: the job does not start
+=========  =======================================================================================
+"""
+
+from typing import NamedTuple, Tuple
+
+SET, MET, NOTED, REFUSED = "set", "met", "noted", "refused"
+
+# How a flag takes its value, besides int, float and str.
+ON, OFF = "on", "off"  # no value: its dest becomes True, False
+PAIR = "pair"  # two whole numbers
+NAMES = "names"  # names with commas between; may be given again
+ACTION = "action"  # prints something and exits
+
+
+class Flag(NamedTuple):
+    spellings: Tuple[str, ...]
+    dest: str  # Horovod's name for what the flag sets
+    takes: object
+    fate: str
+    meaning: str  # SET: what it does; else why it does nothing
+    variable: str = ""  # what Horovod sets for the ranks; so do we, whatever the fate
+    own: str = ""  # rueda's variable of the same meaning
+    group: str = ""
+    checks: Tuple[str, ...] = ()  # "not negative", "positive", "0 to 1"
+    choices: Tuple[str, ...] = ()
+    excludes: str = ""  # flags of the same word exclude each other
+
+
+_ONE_HOST = "the ranks of this version run on one host"
+_NO_ELASTIC = (
+    "the number of ranks cannot change while a job runs (no elastic membership yet); "
+    "start a fixed number of ranks"
+)
+_NO_AUTOTUNE = "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning"
+_ONLY_WITH_AUTOTUNE = "it matters only with --autotune, which rueda does not have"
+_NO_MPI = "rueda does not run over MPI yet"
+_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+def _pair(name, dest, fate, why, variable, excludes):
+    """``--name`` and ``--no-name``; the second asks for what is so anyway, unless the first works."""
+    off = (SET, "do not (default)") if fate == SET else (MET, "nothing of the kind is ever done")
+    return (
+        Flag((f"--{name}",), dest, ON, fate, why, variable, excludes=excludes),
+        Flag((f"--no-{name}",), dest, OFF, *off, variable, excludes=excludes),
+    )
+
+
+def _log_time(meaning, takes, *spellings):
+    variables = "HOROVOD_LOG_HIDE_TIME", "RUEDA_LOG_HIDE_TIME"
+    return tuple(
+        Flag((name,), "log_with_timestamp", takes, SET, meaning, *variables, excludes="log time")
+        for name in spellings
+    )
+
+
+def _group(name, *flags):
+    return tuple(flag._replace(group=name) for flag in flags)
+
+
+FLAGS = (
+    *_group(
+        "the job",
+        Flag(("-np", "--num-proc"), "num_proc", int, SET, "number of ranks", checks=("positive",)),
+        Flag(("--verbose",), "verbose", ON, SET, "say what is started and stopped"),
+        Flag(
+            ("--output-filename",),
+            "output_filename",
+            str,
+            SET,
+            "folder for a copy of each rank's output: rank.N/stdout and rank.N/stderr",
+        ),
+        Flag(
+            ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+            "prefix_output_with_timestamp",
+            ON,
+            SET,
+            "put the time before each line of output",
+        ),
+        Flag(
+            ("--start-timeout",),
+            "start_timeout",
+            int,
+            SET,
+            "seconds that ranks wait for each other at the start",
+            "HOROVOD_START_TIMEOUT",
+            "RUEDA_START_TIMEOUT",
+            checks=("positive",),
+        ),
+        Flag(
+            ("--config-file",),
+            "config_file",
+            str,
+            SET,
+            "YAML file with settings; a flag wins over the file",
+        ),
+    ),
+    *_group(
+        "questions (no ranks are started)",
+        Flag(("-v", "--version"), "version", ACTION, SET, "print the version of rueda"),
+        Flag(
+            ("-cb", "--check-build"),
+            "check_build",
+            ACTION,
+            SET,
+            "print what rueda finds on this machine",
+        ),
+    ),
+    *_group(
+        "hosts",
+        Flag(
+            ("-H", "--hosts"),
+            "hosts",
+            str,
+            SET,
+            "name:slots,...; in this version only names of this machine",
+            excludes="hosts",
+        ),
+        Flag(
+            ("-hostfile", "--hostfile"),
+            "hostfile",
+            str,
+            SET,
+            "file with a line 'name slots=N' per host; in this version only this machine",
+            excludes="hosts",
+        ),
+        Flag(
+            ("--host-discovery-script",),
+            "host_discovery_script",
+            str,
+            REFUSED,
+            _NO_ELASTIC,
+            excludes="hosts",
+        ),
+        Flag(
+            ("--network-interfaces",),
+            "nics",
+            NAMES,
+            NOTED,
+            f"{_ONE_HOST} and use no network interface",
+            "NCCL_SOCKET_IFNAME",
+        ),
+        Flag(
+            ("--network-interface",),
+            "nics",
+            NAMES,
+            NOTED,
+            f"{_ONE_HOST} and use no network interface",
+            "NCCL_SOCKET_IFNAME",
+        ),
+        Flag(
+            ("-p", "--ssh-port"),
+            "ssh_port",
+            int,
+            NOTED,
+            f"{_ONE_HOST}; ssh is not used",
+            checks=("positive",),
+        ),
+        Flag(
+            ("-i", "--ssh-identity-file"),
+            "ssh_identity_file",
+            str,
+            NOTED,
+            f"{_ONE_HOST}; ssh is not used",
+        ),
+        Flag(
+            ("--disable-cache",),
+            "disable_cache",
+            ON,
+            MET,
+            "nothing is remembered between runs",
+        ),
+    ),
+    *_group(
+        "controller",
+        Flag(
+            ("--gloo",),
+            "use_gloo",
+            ON,
+            MET,
+            "rueda's own transport takes Gloo's place",
+            excludes="controller",
+        ),
+        Flag(
+            ("--mpi",),
+            "use_mpi",
+            ON,
+            REFUSED,
+            f"{_NO_MPI}; leave it out",
+            excludes="controller",
+        ),
+        Flag(
+            ("--jsrun",),
+            "use_jsrun",
+            ON,
+            REFUSED,
+            "rueda does not start ranks through jsrun (LSF)",
+            excludes="controller",
+        ),
+    ),
+    *_group(
+        "tuning",
+        Flag(
+            ("--fusion-threshold-mb",),
+            "fusion_threshold_mb",
+            int,
+            SET,
+            "MiB of the largest batch of small tensors; 0 fuses nothing",
+            "HOROVOD_FUSION_THRESHOLD",
+            "RUEDA_FUSION_THRESHOLD",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--cycle-time-ms",),
+            "cycle_time_ms",
+            float,
+            NOTED,
+            "rueda has no cycle: ranks are woken by tensors and by each other",
+            "HOROVOD_CYCLE_TIME",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--cache-capacity",),
+            "cache_capacity",
+            int,
+            SET,
+            "tensors that the response cache remembers; 0 switches it off",
+            "HOROVOD_CACHE_CAPACITY",
+            "RUEDA_CACHE_CAPACITY",
+            checks=("not negative",),
+        ),
+        *_pair(
+            "hierarchical-allreduce",
+            "hierarchical_allreduce",
+            NOTED,
+            f"{_ONE_HOST}: there is no hierarchy",
+            "HOROVOD_HIERARCHICAL_ALLREDUCE",
+            "hierarchical allreduce",
+        ),
+        *_pair(
+            "hierarchical-allgather",
+            "hierarchical_allgather",
+            NOTED,
+            f"{_ONE_HOST}: there is no hierarchy",
+            "HOROVOD_HIERARCHICAL_ALLGATHER",
+            "hierarchical allgather",
+        ),
+        *_pair(
+            "torus-allreduce",
+            "torus_allreduce",
+            NOTED,
+            f"{_ONE_HOST}: there is no torus",
+            "HOROVOD_TORUS_ALLREDUCE",
+            "torus allreduce",
+        ),
+    ),
+    *_group(
+        "autotune",
+        *_pair("autotune", "autotune", REFUSED, _NO_AUTOTUNE, "", "autotune"),
+        Flag(
+            ("--autotune-log-file",),
+            "autotune_log_file",
+            str,
+            NOTED,
+            _ONLY_WITH_AUTOTUNE,
+        ),
+        Flag(
+            ("--autotune-warmup-samples",),
+            "autotune_warmup_samples",
+            int,
+            NOTED,
+            _ONLY_WITH_AUTOTUNE,
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--autotune-steps-per-sample",),
+            "autotune_steps_per_sample",
+            int,
+            NOTED,
+            _ONLY_WITH_AUTOTUNE,
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--autotune-bayes-opt-max-samples",),
+            "autotune_bayes_opt_max_samples",
+            int,
+            NOTED,
+            _ONLY_WITH_AUTOTUNE,
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--autotune-gaussian-process-noise",),
+            "autotune_gaussian_process_noise",
+            float,
+            NOTED,
+            _ONLY_WITH_AUTOTUNE,
+            checks=("0 to 1",),
+        ),
+    ),
+    *_group(
+        "elastic",
+        Flag(("--min-np", "--min-num-proc"), "min_num_proc", int, REFUSED, _NO_ELASTIC),
+        Flag(("--max-np", "--max-num-proc"), "max_num_proc", int, REFUSED, _NO_ELASTIC),
+        Flag(("--slots-per-host",), "slots", int, REFUSED, _NO_ELASTIC),
+        Flag(("--elastic-timeout",), "elastic_timeout", int, REFUSED, _NO_ELASTIC),
+        Flag(("--reset-limit",), "reset_limit", int, REFUSED, _NO_ELASTIC),
+        Flag(("--blacklist-cooldown-range",), "cooldown_range", PAIR, REFUSED, _NO_ELASTIC),
+    ),
+    *_group(
+        "timeline",
+        Flag(
+            ("--timeline-filename",),
+            "timeline_filename",
+            str,
+            SET,
+            "file of the timeline (Chrome JSON)",
+            "HOROVOD_TIMELINE",
+            "RUEDA_TIMELINE",
+        ),
+        *_pair(
+            "timeline-mark-cycles",
+            "timeline_mark_cycles",
+            SET,
+            "mark on the timeline the rounds in which something begins",
+            "HOROVOD_TIMELINE_MARK_CYCLES",
+            "mark cycles",
+        ),
+    ),
+    *_group(
+        "stall check",
+        Flag(
+            ("--stall-check-warning-time-seconds",),
+            "stall_check_warning_time_seconds",
+            int,
+            SET,
+            "warn about a tensor that some ranks have not submitted for so long",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS",
+            "RUEDA_STALL_CHECK_TIME_SECONDS",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--stall-check-shutdown-time-seconds",),
+            "stall_check_shutdown_time_seconds",
+            int,
+            SET,
+            "fail such a tensor on all ranks after so long; 0 never does",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+            "RUEDA_STALL_SHUTDOWN_TIME_SECONDS",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--no-stall-check",),
+            "no_stall_check",
+            ON,
+            SET,
+            "neither warn about stalls nor fail them",
+            "HOROVOD_STALL_CHECK_DISABLE",
+            excludes="stall check",
+        ),
+        Flag(
+            ("--stall-check",),
+            "no_stall_check",
+            OFF,
+            MET,
+            "stalls are warned about unless switched off",
+            "HOROVOD_STALL_CHECK_DISABLE",
+            excludes="stall check",
+        ),
+    ),
+    *_group(
+        "libraries",
+        Flag(
+            ("--tcp",),
+            "tcp_flag",
+            ON,
+            SET,
+            "ranks talk over TCP only, not through shared memory",
+            "NCCL_IB_DISABLE",
+            "RUEDA_TRANSPORT",
+        ),
+        *_pair(
+            "mpi-threads-disable",
+            "mpi_threads_disable",
+            NOTED,
+            "MPI is not used",
+            "HOROVOD_MPI_THREADS_DISABLE",
+            "mpi threads",
+        ),
+        Flag(("--mpi-args",), "mpi_args", str, REFUSED, f"{_NO_MPI}: there is no mpirun"),
+        Flag(("--binding-args",), "binding_args", str, REFUSED, f"{_NO_MPI}: there is no mpirun"),
+        Flag(
+            ("--num-nccl-streams",),
+            "num_nccl_streams",
+            int,
+            NOTED,
+            "rueda does not use NCCL yet",
+            "HOROVOD_NUM_NCCL_STREAMS",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--thread-affinity",),
+            "thread_affinity",
+            int,
+            REFUSED,
+            "rueda does not bind its thread to a core; use taskset or numactl in your command",
+            checks=("not negative",),
+        ),
+        Flag(
+            ("--gloo-timeout-seconds",),
+            "gloo_timeout_seconds",
+            int,
+            NOTED,
+            "Gloo is not used; see --start-timeout and --stall-check-shutdown-time-seconds",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS",
+            checks=("not negative",),
+        ),
+    ),
+    *_group(
+        "logging",
+        Flag(
+            ("--log-level",),
+            "log_level",
+            str,
+            SET,
+            "least important messages that are printed",
+            "HOROVOD_LOG_LEVEL",
+            "RUEDA_LOG_LEVEL",
+            choices=_LEVELS,
+        ),
+        *_log_time(
+            "messages have the time (default)", ON, "--log-with-timestamp", "--no-log-hide-timestamp"
+        ),
+        *_log_time("messages have no time", OFF, "--log-without-timestamp", "--log-hide-timestamp"),
+    ),
+)
+
+# The configuration file: section, key, dest. "enabled" of stall_check is its dest's opposite.
+FILE_KEYS = (
+    ("params", "fusion_threshold_mb", "fusion_threshold_mb"),
+    ("params", "cycle_time_ms", "cycle_time_ms"),
+    ("params", "cache_capacity", "cache_capacity"),
+    ("params", "hierarchical_allreduce", "hierarchical_allreduce"),
+    ("params", "hierarchical_allgather", "hierarchical_allgather"),
+    ("params", "torus_allreduce", "torus_allreduce"),
+    ("autotune", "enabled", "autotune"),
+    ("autotune", "log_file", "autotune_log_file"),
+    ("autotune", "warmup_samples", "autotune_warmup_samples"),
+    ("autotune", "steps_per_sample", "autotune_steps_per_sample"),
+    ("autotune", "bayes_opt_max_samples", "autotune_bayes_opt_max_samples"),
+    ("autotune", "gaussian_process_noise", "autotune_gaussian_process_noise"),
+    ("timeline", "filename", "timeline_filename"),
+    ("timeline", "mark_cycles", "timeline_mark_cycles"),
+    ("stall_check", "enabled", "no_stall_check"),
+    ("stall_check", "warning_time_seconds", "stall_check_warning_time_seconds"),
+    ("stall_check", "shutdown_time_seconds", "stall_check_shutdown_time_seconds"),
+    ("library_options", "mpi_threads_disable", "mpi_threads_disable"),
+    ("library_options", "num_nccl_streams", "num_nccl_streams"),
+    ("library_options", "thread_affinity", "thread_affinity"),
+    ("library_options", "gloo_timeout_seconds", "gloo_timeout_seconds"),
+    ("logging", "level", "log_level"),
+    ("logging", "with_timestamp", "log_with_timestamp"),
+)
+
+
+def flag_of(dest, value) -> Flag:
+    """The row that gives ``dest`` this value."""
+    switch = {"True": ON, "False": OFF}.get(repr(value))
+    rows = [flag for flag in FLAGS if flag.dest == dest]
+    return next((flag for flag in rows if flag.takes == switch), rows[0])
+
+
+def table():
+    """The table as Markdown: what docs/horovodrun.md shows."""
+    lines = ["| flag | here | what it does, or why it does nothing | variable of the ranks |"]
+    lines.append("|---|---|---|---|")
+    for flag in FLAGS:
+        spellings = ", ".join(f"`{spelling}`" for spelling in flag.spellings)
+        variable = f"`{flag.variable}`" if flag.variable else ""
+        lines.append(f"| {spellings} | {flag.fate} | {flag.meaning} | {variable} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,149 @@
+"""From settings, wherever they were made, to what ruedarun is started with. Decides; starts nothing.
+
+A setting is (dest, value, origin): the dest of `horovodrun_flags`, and the words that the user wrote
+it with: a flag, a key of the configuration file, or an argument of `rueda.run`.
+"""
+
+import os
+import re
+import socket
+from typing import Dict, List, NamedTuple
+
+from rueda.compat import horovodrun_flags as flags
+
+MEBIBYTE = 1 << 20
+
+
+class Refused(ValueError):
+    """Wrong or unfulfillable settings; the message names each with its reason."""
+
+
+class Setting(NamedTuple):
+    value: object
+    origin: str
+
+
+class Plan(NamedTuple):
+    options: List[str]  # of ruedarun, before the command
+    environment: Dict[str, str]  # what is set for the ranks, on top of the user's environment
+    notes: List[str]  # what the user should know
+
+
+def make_plan(settings):
+    """The `Plan` of a dict from dest to `Setting`; `Refused` lists everything that is wrong."""
+    problems, notes, environment = [], [], {}
+    for dest, setting in settings.items():
+        flag = flags.flag_of(dest, setting.value)
+        problem = _problem(flag, setting.value)
+        if problem:
+            problems.append(f"{setting.origin}: {problem}")
+        elif flag.fate == flags.REFUSED:
+            problems.append(f"{setting.origin}: {flag.meaning}")
+        elif flag.fate == flags.NOTED:
+            notes.append(f"{setting.origin} has no effect: {flag.meaning}")
+        environment.update(_variables(flag, setting.value))
+    try:
+        hosts = _hosts(settings)
+    except Refused as refused:
+        problems.append(f"{settings['hostfile'].origin}: {refused}")
+    if "num_proc" not in settings:
+        problems.append("the number of ranks is missing: -np N")
+    if problems:
+        raise Refused("\n".join(problems))
+
+    if environment.get("HOROVOD_STALL_CHECK_DISABLE") == "1":
+        environment["RUEDA_STALL_CHECK_TIME_SECONDS"] = "0"
+        environment["RUEDA_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
+    environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
+    environment["HOROVOD_CONTROLLER"] = environment["HOROVOD_CPU_OPERATIONS"] = "gloo"
+    return Plan(_options(settings, hosts), environment, notes)
+
+
+def ranks_environment(plan):
+    """The environment that ruedarun is started with: ours and the plan's."""
+    return {**os.environ, **plan.environment}
+
+
+def _options(settings, hosts):
+    value = {dest: setting.value for dest, setting in settings.items()}
+    options = ["-np", str(value["num_proc"])]
+    if hosts:
+        options += ["-H", hosts]
+    if value.get("verbose"):
+        options.append("--verbose")
+    if value.get("output_filename"):
+        options += ["--output-filename", value["output_filename"]]
+    if value.get("prefix_output_with_timestamp"):
+        options.append("--prefix-timestamp")
+    return options
+
+
+def _problem(flag, value):
+    """What is wrong with a value, or None."""
+    takes = flag.takes
+    if takes in (flags.ON, flags.OFF) and not isinstance(value, bool):
+        return f"expected true or false, found {value!r}"
+    if takes is int and (isinstance(value, bool) or not isinstance(value, int)):
+        return f"expected a whole number, found {value!r}"
+    if takes is float and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        return f"expected a number, found {value!r}"
+    if takes is str and (not isinstance(value, str) or not value):
+        return f"expected text, found {value!r}"
+    if "positive" in flag.checks and not value > 0:
+        return f"expected 1 or more, found {value}"
+    if "not negative" in flag.checks and not value >= 0:
+        return f"expected 0 or more, found {value}"
+    if "0 to 1" in flag.checks and not 0 <= value <= 1:
+        return f"expected 0 to 1, found {value}"
+    if flag.choices and value.upper() not in flag.choices:
+        return f"expected one of {', '.join(flag.choices)}, found {value!r}"
+    if flag.dest == "nics":
+        there = [name for _, name in socket.if_nameindex()]
+        absent = sorted(set(value) - set(there))
+        if absent:
+            return f"this machine has no interface {', '.join(absent)}; it has {', '.join(there)}"
+    return None
+
+
+def _variables(flag, value):
+    """The variables that a setting becomes: Horovod's, for programs that read it, and rueda's."""
+    text = {True: "1", False: "0"}.get(value) if isinstance(value, bool) else str(value)
+    if flag.dest == "nics":
+        text = ",".join(sorted(value))
+    if flag.dest == "fusion_threshold_mb" and isinstance(value, int):
+        text = str(value * MEBIBYTE)
+    if flag.dest == "log_with_timestamp":  # its variables say the opposite
+        text = {"0": "1", "1": "0"}.get(text, text)
+    found = {}
+    if flag.variable:
+        found[flag.variable] = text
+    if flag.own:
+        found[flag.own] = "tcp" if flag.dest == "tcp_flag" else text
+    return found
+
+
+def _hosts(settings):
+    """What -H of ruedarun gets: ``name:slots,...``; "" for this machine."""
+    if "hostfile" in settings:
+        return read_hostfile(settings["hostfile"].value)
+    return settings["hosts"].value if "hosts" in settings else ""
+
+
+def read_hostfile(path):
+    """Lines ``name slots=N`` (without slots: one) as ``name:N,...``; # begins a comment."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"cannot read the host file {os.fspath(path)}: {error}") from None
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        text = line.split("#")[0].strip()
+        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+))?", text)
+        if match:
+            hosts.append(f"{match.group(1)}:{match.group(2) or 1}")
+        elif text:
+            raise Refused(f"{path}:{number}: expected 'name slots=N', found '{text}'")
+    if not hosts:
+        raise Refused(f"the host file {path} names no host")
+    return ",".join(hosts)
