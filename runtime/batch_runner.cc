@@ -47,7 +47,7 @@ communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
 
 void BatchRunner::start(const wire::Response& response, std::vector<Pending> members) {
   Running batch{response.kind,  std::move(members), {}, std::chrono::steady_clock::now(),
-                batches_++, response.road};
+                batches_++};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
   batch.task = make_task(response.kind, &batch.members, response.entries);
@@ -164,14 +164,10 @@ bool BatchRunner::advance() {
 
 void BatchRunner::end(Running* batch, const Status& status) {
   const auto now = std::chrono::steady_clock::now();
-  int64_t total = 0;
   for (Pending& member : batch->members) {
-    total += bytes_of(member.submission.request);
     show_phases(timeline_, member, batch->began, now, batch->number);
     finish_(member.submission, status);
   }
-  if (status.ok() && measured_)
-    measured_(batch->kind, total, batch->road, (now - batch->began).count());
 }
 
 void BatchRunner::fail_all(const Status& status) {

@@ -38,10 +38,6 @@ class BatchRunner {
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
-  // Told how long each batch took on this rank, from its launch to its end.
-  using Measured =
-      std::function<void(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns)>;
-  void on_measured(Measured measured) { measured_ = std::move(measured); }
   // True if anything moved. A failed batch leaves its status in failure().
   bool advance();
   bool idle() const { return running_.empty(); }
@@ -59,7 +55,6 @@ class BatchRunner {
     communicator::Task task;
     std::chrono::steady_clock::time_point began;
     int64_t number;
-    uint32_t road;
   };
   communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
                                const std::vector<wire::ResponseEntry>& entries);
@@ -72,7 +67,6 @@ class BatchRunner {
   communicator::Communicator* communicator_;
   Timeline* timeline_;
   std::function<void(Submission&, const Status&)> finish_;
-  Measured measured_;
   std::deque<Running> running_;
   Status failure_;
   int64_t batches_ = 0;

@@ -46,8 +46,8 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
                              [this](Ticket t, Time entered) { complete(t, entered); })),
       negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
                   plan_runner_.get()) {
-  runner_.on_measured([this](CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns) {
-    negotiator_.measured(kind, bytes, road, ns, Clock::now());
+  communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
+    negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
   });
   if (plan_runner_ && timeline_.enabled()) plan_runner_->time_batches();
   try_pull();

@@ -120,6 +120,7 @@ bool Lane::State::decide_next() {
   Job::Progress& p = *job->progress;
   if (p.size == Size::kLarge) {
     if (!read_large(job)) return false;
+    if (measured) p.decided = std::chrono::steady_clock::now();
     choose_roads(job);
   } else {
     if (!read_small(job)) return false;
@@ -140,6 +141,11 @@ bool Lane::State::retire() {
       if (direct <= finished || unpacked < p.last) break;
       totals.in_place += p.direct_bytes[0];
       totals.pulled += p.direct_bytes[1];
+      if (measured) {
+        const auto began = std::max(p.decided, last_end);
+        last_end = std::chrono::steady_clock::now();
+        measured(*job, p.bytes, (last_end - began).count());
+      }
     }
     totals.total += static_cast<uint64_t>(p.bytes);
     jobs[finished % kSlots] = nullptr;
@@ -189,6 +195,7 @@ bool Lane::progress() {
 bool Lane::idle() const {
   return state_->finished == state_->entered && state_->waiting == nullptr;
 }
+void Lane::on_measured(Measured measured) { state_->measured = std::move(measured); }
 const Status& Lane::failure() const { return state_->failure; }
 const Lane::Bytes& Lane::bytes() const { return state_->totals; }
 uint64_t Lane::entered() const { return state_->entered; }

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -109,6 +110,11 @@ class Lane {
 
   // Drops all jobs: their memory is not touched any more by this rank. The lane's end.
   void abandon();
+
+  // Told of each large job that is done here: its bytes, and how long it took from when all ranks had
+  // entered it (or the job before it ended).
+  using Measured = std::function<void(const Job& job, int64_t bytes, int64_t ns)>;
+  void on_measured(Measured measured);
 
   // Of the tensors of jobs that are done here; of gathered ones the whole result counts.
   struct Bytes {

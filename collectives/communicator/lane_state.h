@@ -25,6 +25,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -104,6 +105,7 @@ struct Job::Progress {
   std::vector<Combine> combines;
   std::vector<Fetch> fetches;
   bool pulls_results = false;  // fetches are of what peers combine
+  std::chrono::steady_clock::time_point decided{};  // when all ranks' entries had been read
   bool exposed = false;        // peers touch a tensor of mine directly
   size_t next_piece = 0;       // of combines, then of fetches
   int64_t piece_done = 0;
@@ -220,6 +222,8 @@ struct Lane::State {
   std::vector<std::byte> scratch;        // blocks of inputs, by rank, and one of the result
   std::vector<uint64_t> words;           // of an entry's list
   Bytes totals;
+  Measured measured;
+  std::chrono::steady_clock::time_point last_end{};  // of a large job
   Status failure;
 };
 

@@ -45,6 +45,10 @@ class NativeCommunicator final : public Communicator {
   // A lane for its owner to drive, 0 being the one of the collectives above. Null where the members
   // do not share a host.
   Lane* lane(size_t number) const { return lanes_[number].get(); }
+  // Of the lane that its own calls use (lane.h).
+  void on_measured(Lane::Measured measured) {
+    if (lanes_[0]) lanes_[0]->on_measured(std::move(measured));
+  }
   // Something is under way whose news peers tell by the lane's bell.
   bool waits_for_lanes() const;
   // Of all lanes.

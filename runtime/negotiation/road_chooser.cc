@@ -5,10 +5,8 @@
 namespace rueda::negotiation {
 namespace {
 
-int64_t median(std::vector<int64_t> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+int64_t best(const std::vector<int64_t>& ns) {
+  return *std::min_element(ns.begin() + RoadChooser::kWarmUps, ns.end());
 }
 
 }  // namespace
@@ -31,9 +29,9 @@ uint32_t RoadChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
     of.ns = {};
   }
   // Sent again and again, and nobody says how long it took: nothing to choose by.
-  if (!of.settled && of.sent[kWindows] >= 4 * kTries) settle(&of, kWindows, now);
+  if (!of.settled && of.sent[kPull] >= 4 * kTries) settle(&of, kWindows, now);
   if (of.settled) return of.road;
-  const uint32_t road = of.sent[kPull] < of.sent[kWindows] ? kPull : kWindows;
+  const uint32_t road = of.sent[kWindows] < kTries ? kWindows : kPull;
   ++of.sent[road];
   return road;
 }
@@ -45,8 +43,8 @@ void RoadChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t road, in
   if (of.settled) return;
   of.ns[road].push_back(ns);
   if (of.ns[kWindows].size() < kTries || of.ns[kPull].size() < kTries) return;
-  const int64_t windows = median(of.ns[kWindows]);
-  const int64_t pull = median(of.ns[kPull]);
+  const int64_t windows = best(of.ns[kWindows]);
+  const int64_t pull = best(of.ns[kPull]);
   settle(&of, pull < windows ? kPull : kWindows, now);
   RUEDA_INFO("coordinator", "allreduce of {} KB and more: {} (windows {:.1f} us, pull {:.1f} us)",
              (int64_t{1} << class_of(bytes)) >> 10, of.road == kPull ? "pull" : "windows",

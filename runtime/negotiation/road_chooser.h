@@ -2,9 +2,10 @@
 // the choice has to be the same on all ranks. Pure; time and measurements come from outside.
 //
 // Both roads move the same bytes and give the same bits; which is faster depends on the machine and
-// on what else it does. So it is measured: per size class (powers of two) each road is tried a few
-// times in turn, the smaller median wins, and after a while the question is asked again (later and
-// later while the answer stays).
+// on what else it does. So it is measured: per size class (powers of two) each road is tried
+// several times in a row, the first of them to warm the caches that the others left cold, and the
+// shorter best time wins: what disturbs a measurement only adds to it. After a while the question is
+// asked again (later and later while the answer stays).
 //
 //   class:   unknown --kTries measurements of each road--> settled --trust passes--> unknown
 #pragma once
@@ -27,7 +28,8 @@ class RoadChooser {
   static constexpr uint32_t kWindows = 0;
   static constexpr uint32_t kPull = 1;
   static constexpr int64_t kSmallest = 64 << 10;  // bytes; below there is no choice
-  static constexpr size_t kTries = 5;             // measurements of each road
+  static constexpr size_t kTries = 12;            // measurements of each road
+  static constexpr size_t kWarmUps = 6;           // of them, not counted
   static constexpr std::chrono::seconds kTrust{10};
   static constexpr std::chrono::seconds kMostTrust{640};
 
