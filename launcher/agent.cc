@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -23,7 +24,9 @@
 #include "launcher/process_tree.h"
 #include "launcher/rank_process.h"
 #include "launcher/spawn.h"
+#include "launcher/summary_report.h"
 #include "launcher/supervisor.h"
+#include "proto/store_codec.h"
 
 namespace rueda::launcher {
 namespace {
@@ -112,6 +115,7 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  remove_stale_parts(plan_.timeline);
   return {};
 }
 
@@ -337,6 +341,7 @@ void Agent::drain_console() {
 
 int Agent::finish(const Status& started) {
   JobEnd job;
+  std::map<Rank, wire::RankSummary> summaries;
   for (const auto& rank : ranks_) {
     rank->drain();
     job.last_words[rank->place().rank] = rank->last_words();
@@ -345,6 +350,9 @@ int Agent::finish(const Status& started) {
     store_->stop();
     for (const rendezvous::Report& report : store_->reports()) {
       if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+      wire::RankSummary summary;
+      if (report.key == "summary" && wire::decode(report.value, &summary).ok())
+        summaries[report.rank] = std::move(summary);
     }
   }
   if (!started.ok()) {  // has been said, and is nobody else's fault
@@ -354,6 +362,11 @@ int Agent::finish(const Status& started) {
   job.ends = ends_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
+  for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
+  if (plan_.summary) {
+    for (const std::string& line : summary_report(summaries, static_cast<int>(ranks_.size())))
+      console_.say(line);
+  }
   const Verdict verdict = judge(job);
   for (const std::string& line : verdict.lines) console_.say(line);
   drain_console();

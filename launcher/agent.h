@@ -14,6 +14,7 @@
 #include "launcher/host_plan.h"
 #include "launcher/options.h"
 #include "launcher/rank_environment.h"
+#include "launcher/timeline_files.h"
 
 namespace rueda::launcher {
 
@@ -25,6 +26,8 @@ struct AgentPlan {
   int usable_cores = 1;
   pid_t driver = 0;
   bool hangup_ignored = false;
+  TimelineFiles timeline;
+  bool summary = false;
   bool terminal_stdin = false;  // our standard input is a terminal, and it is ours to read
 };
 

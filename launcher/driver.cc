@@ -11,8 +11,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include "collectives/base/config.h"
+#include "collectives/base/timeline_file.h"
 #include "launcher/agent.h"
 #include "launcher/exit_report.h"
 #include "launcher/process_tree.h"
@@ -166,6 +168,13 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto get = [&](const char* name) { return find_variable(plan.base_environment, name); };
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
+  plan.summary = config.value().summary;
+  plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
+  if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
+    // A rank may change its folder before it opens the file.
+    plan.timeline.path = std::filesystem::current_path().string() + "/" + plan.timeline.path;
+    set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
+  }
 
   const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
   if (command.exit_code != 0) return fail(command.exit_code, command.reason);

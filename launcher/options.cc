@@ -20,6 +20,8 @@ struct Raw {
   std::vector<std::string> environment;
   bool prefix = true, prefix_timestamp = false;
   std::string timeline, log_level;
+  bool timeline_all_ranks = false, summary = false;
+  std::optional<bool> timeline_cycles;
   std::optional<int64_t> fusion_mb, cache_capacity;
   std::optional<double> stall_warning, stall_shutdown, start_timeout;
 };
@@ -59,7 +61,16 @@ void describe(CLI::App* app, Raw* raw) {
       ->group(asks);
 
   const std::string tuning = "Settings for the ranks (each is also a RUEDA_* variable)";
-  app->add_option("--timeline-filename", raw->timeline, "RUEDA_TIMELINE")->group(tuning);
+  app->add_option("--timeline,--timeline-filename", raw->timeline, "RUEDA_TIMELINE")
+      ->group(tuning);
+  app->add_flag("--timeline-all-ranks", raw->timeline_all_ranks,
+                "RUEDA_TIMELINE_ALL_RANKS=1: one file of all ranks, on one clock")
+      ->group(tuning);
+  app->add_flag("--timeline-mark-cycles,!--no-timeline-mark-cycles", raw->timeline_cycles,
+                "RUEDA_TIMELINE_MARK_CYCLES")
+      ->group(tuning);
+  app->add_flag("--summary", raw->summary, "print one screen at the end: where the time went")
+      ->group(tuning);
   app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
   app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
       ->group(tuning);
@@ -116,6 +127,12 @@ Status collect_settings(const Raw& raw, Options* options) {
     options->settings.push_back({variable, std::move(value), flag});
   };
   if (!raw.timeline.empty()) set("RUEDA_TIMELINE", raw.timeline, "--timeline-filename");
+  if (raw.timeline_all_ranks) set("RUEDA_TIMELINE_ALL_RANKS", "1", "--timeline-all-ranks");
+  if (raw.timeline_cycles) {
+    set("RUEDA_TIMELINE_MARK_CYCLES", *raw.timeline_cycles ? "1" : "0",
+        *raw.timeline_cycles ? "--timeline-mark-cycles" : "--no-timeline-mark-cycles");
+  }
+  if (raw.summary) set("RUEDA_SUMMARY", "1", "--summary");
   if (!raw.log_level.empty()) set("RUEDA_LOG_LEVEL", raw.log_level, "--log-level");
   if (raw.fusion_mb) {
     if (*raw.fusion_mb < 0 || *raw.fusion_mb > (int64_t{1} << 40))

@@ -52,6 +52,10 @@ const char* find_variable(const Environment& environment, const std::string& nam
   return it == environment.end() ? nullptr : it->c_str() + name.size() + 1;
 }
 
+void set_variable(Environment* environment, const std::string& name, const std::string& value) {
+  set(environment, name, value);
+}
+
 Environment base_environment(const Environment& ours, const Options& options) {
   Environment base = ours;
   const bool nested = find_variable(base, "RUEDA_JOB_ID") != nullptr;

@@ -29,6 +29,10 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
                                           const JobEnvironment& job, const RankPlace& place,
                                           int agent_fd);
 
+// Puts a variable in, instead of one of this name.
+void set_variable(std::vector<std::string>* environment, const std::string& name,
+                  const std::string& value);
+
 // The value of a variable, nullptr when it is not set.
 const char* find_variable(const std::vector<std::string>& environment, const std::string& name);
 

@@ -27,6 +27,9 @@ inline constexpr size_t kMaxResponses = size_t{1} << 16;
 inline constexpr size_t kMaxStalls = size_t{1} << 12;
 inline constexpr size_t kMaxRanks = size_t{1} << 16;  // ranks named in one stall
 
+inline constexpr size_t kMaxStages = 64;    // of a rank's summary
+inline constexpr size_t kMaxWaited = 1024;  // ranks that it waited for: those it waited for longest
+
 inline constexpr size_t kMaxStoreKeyBytes = 512;
 inline constexpr size_t kMaxStoreValueBytes = size_t{1} << 20;
 

@@ -146,4 +146,36 @@ struct PlaceInfo {
   bool operator==(const PlaceInfo&) const = default;
 };
 
+// Time in one stage, of all batches, tensors or marks together.
+struct StageSum {
+  std::string name;
+  double seconds = 0;
+  uint64_t count = 0;
+
+  bool operator==(const StageSum&) const = default;
+};
+
+// How long this rank was blocked because that one arrived last.
+struct Waited {
+  int32_t rank = 0;
+  double seconds = 0;
+  uint64_t count = 0;
+
+  bool operator==(const Waited&) const = default;
+};
+
+// What a rank did from init to shutdown, for the launcher's summary.
+struct RankSummary {
+  double seconds = 0;
+  std::vector<StageSum> stages;
+  double busy_seconds = 0;        // some batch was under way
+  double overlapped_seconds = 0;  // of these, while backward ran
+  uint64_t batches = 0;
+  uint64_t planned_batches = 0;  // of these, without a message
+  uint64_t bytes = 0;            // of the tensors of all batches
+  std::vector<Waited> waited;
+
+  bool operator==(const RankSummary&) const = default;
+};
+
 }  // namespace rueda::wire

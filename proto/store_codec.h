@@ -83,11 +83,88 @@ inline void read(Reader& in, PlaceInfo* m) {
   }
 }
 
+inline void write(Writer out, const StageSum& m) {
+  out.put_free_text(1, m.name, kMaxAddressBytes);
+  out.put(2, m.seconds);
+  out.put(3, m.count);
+}
+
+inline void read(Reader& in, StageSum* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_text(&m->name, "name", kMaxAddressBytes); break;
+      case 2: in.read(&m->seconds); break;
+      case 3: in.read(&m->count); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const Waited& m) {
+  out.put_zigzag(1, m.rank);
+  out.put(2, m.seconds);
+  out.put(3, m.count);
+}
+
+inline void read(Reader& in, Waited* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_zigzag(&m->rank); break;
+      case 2: in.read(&m->seconds); break;
+      case 3: in.read(&m->count); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const RankSummary& m) {
+  out.put(1, m.seconds);
+  std::string inner;
+  for (const StageSum& stage : m.stages) {
+    inner.clear();
+    write(Writer(&inner), stage);
+    out.put_even_empty(2, inner);
+  }
+  out.put(3, m.busy_seconds);
+  out.put(4, m.overlapped_seconds);
+  out.put(5, m.batches);
+  out.put(6, m.planned_batches);
+  out.put(7, m.bytes);
+  for (const Waited& waited : m.waited) {
+    inner.clear();
+    write(Writer(&inner), waited);
+    out.put_even_empty(8, inner);
+  }
+}
+
+inline void read(Reader& in, RankSummary* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->seconds); break;
+      case 2:
+        in.append_message(&m->stages, "stages", kMaxStages,
+                          [](Reader& inner, StageSum* stage) { read(inner, stage); });
+        break;
+      case 3: in.read(&m->busy_seconds); break;
+      case 4: in.read(&m->overlapped_seconds); break;
+      case 5: in.read(&m->batches); break;
+      case 6: in.read(&m->planned_batches); break;
+      case 7: in.read(&m->bytes); break;
+      case 8:
+        in.append_message(&m->waited, "waited", kMaxWaited,
+                          [](Reader& inner, Waited* waited) { read(inner, waited); });
+        break;
+      default: in.skip();
+    }
+  }
+}
+
 }  // namespace detail
 
 inline std::string encode(const StoreRequest& m) { return detail::encode_any(m); }
 inline std::string encode(const StoreReply& m) { return detail::encode_any(m); }
 inline std::string encode(const PlaceInfo& m) { return detail::encode_any(m); }
+inline std::string encode(const RankSummary& m) { return detail::encode_any(m); }
 
 inline Status decode(std::string_view bytes, StoreRequest* out) {
   return detail::decode_any("StoreRequest", bytes, out);
@@ -97,6 +174,9 @@ inline Status decode(std::string_view bytes, StoreReply* out) {
 }
 inline Status decode(std::string_view bytes, PlaceInfo* out) {
   return detail::decode_any("PlaceInfo", bytes, out);
+}
+inline Status decode(std::string_view bytes, RankSummary* out) {
+  return detail::decode_any("RankSummary", bytes, out);
 }
 
 }  // namespace rueda::wire

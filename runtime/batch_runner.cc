@@ -1,7 +1,6 @@
 #include "runtime/batch_runner.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 
 namespace rueda::runtime {
@@ -30,27 +29,22 @@ Shape share_shape(Shape shape, Rank rank, Rank size) {
   return shape;
 }
 
-void show_phases(Timeline* timeline, const Pending& pending,
-                 std::chrono::steady_clock::time_point began,
-                 std::chrono::steady_clock::time_point ended, int64_t batch) {
-  if (!timeline->enabled()) return;
-  const wire::Request& r = pending.submission.request;
-  std::string kind = name_of(r.kind);
-  for (char& c : kind) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  timeline->phase(r.name, "NEGOTIATE_" + kind, pending.since, began, bytes_of(r), batch);
-  timeline->phase(r.name, kind, began, ended, bytes_of(r), batch);
-}
-
 communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
   return communicator::plan_scaling(r.dtype, r.reduce_op, r.prescale, r.postscale, size).value();
 }
 
 void BatchRunner::start(const wire::Response& response, std::vector<Pending> members) {
   Running batch{response.kind,  std::move(members), {}, std::chrono::steady_clock::now(),
-                batches_++};
+                batches_++, nullptr};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
+  if (recorder_->on()) {
+    recorder_->batch_begun(timeline::nanos(batch.began));
+    batch.times = std::make_unique<communicator::StageTimes>();
+    communicator_->time_next(batch.times.get());
+  }
   batch.task = make_task(response.kind, &batch.members, response.entries);
+  communicator_->time_next(nullptr);
   running_.push_back(std::move(batch));
 }
 
@@ -162,12 +156,26 @@ bool BatchRunner::advance() {
   return moved;
 }
 
+void BatchRunner::record(Running* batch, std::chrono::steady_clock::time_point ended,
+                         int64_t bytes) {
+  timeline::BatchRun run{{0, static_cast<uint64_t>(batch->number)},
+                         batch->kind,
+                         bytes,
+                         timeline::nanos(batch->began),
+                         *batch->times,
+                         timeline::nanos(ended)};
+  // Straight from and to the tensors: over sockets.
+  if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
+  recorder_->batch_ended(run, batch->members.size());
+  for (Pending& member : batch->members) recorder_->member(&member, run);
+}
+
 void BatchRunner::end(Running* batch, const Status& status) {
   const auto now = std::chrono::steady_clock::now();
-  for (Pending& member : batch->members) {
-    show_phases(timeline_, member, batch->began, now, batch->number);
-    finish_(member.submission, status);
-  }
+  int64_t total = 0;
+  for (const Pending& member : batch->members) total += bytes_of(member.submission.request);
+  if (batch->times != nullptr) record(batch, now, total);
+  for (Pending& member : batch->members) finish_(member.submission, status);
 }
 
 void BatchRunner::fail_all(const Status& status) {

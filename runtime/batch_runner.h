@@ -13,7 +13,7 @@
 #include "collectives/communicator/communicator.h"
 #include "proto/messages.h"
 #include "runtime/submission.h"
-#include "runtime/timeline.h"
+#include "runtime/timeline/recorder.h"
 
 namespace rueda::runtime {
 
@@ -22,19 +22,15 @@ int64_t bytes_of(const wire::Request& request);
 // Reducescatter: elements of each rank's share of a tensor, and the shape of one rank's.
 std::vector<int64_t> share_counts(const Shape& shape, Rank size);
 Shape share_shape(Shape shape, Rank rank, Rank size);
-// What the timeline shows of a tensor whose batch ran from began to ended. Nothing if it is off.
-void show_phases(Timeline* timeline, const Pending& pending,
-                 std::chrono::steady_clock::time_point began,
-                 std::chrono::steady_clock::time_point ended, int64_t batch);
 // Of a request whose scaling was checked when it was submitted.
 communicator::Scaling scaling_of(const wire::Request& request, Rank size);
 
 class BatchRunner {
  public:
   // finish: completes one work (and frees its name). Both pointers are borrowed.
-  BatchRunner(communicator::Communicator* communicator, Timeline* timeline,
+  BatchRunner(communicator::Communicator* communicator, timeline::Recorder* recorder,
               std::function<void(Submission&, const Status&)> finish)
-      : communicator_(communicator), timeline_(timeline), finish_(std::move(finish)) {}
+      : communicator_(communicator), recorder_(recorder), finish_(std::move(finish)) {}
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
@@ -55,6 +51,7 @@ class BatchRunner {
     communicator::Task task;
     std::chrono::steady_clock::time_point began;
     int64_t number;
+    std::unique_ptr<communicator::StageTimes> times;  // while somebody records
   };
   communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
                                const std::vector<wire::ResponseEntry>& entries);
@@ -62,10 +59,11 @@ class BatchRunner {
                                     const std::vector<wire::ResponseEntry>& entries);
   communicator::Task make_reducescatter(Submission* submission);
   communicator::Task make_alltoall(Submission* submission, const wire::ResponseEntry& entry);
+  void record(Running* batch, std::chrono::steady_clock::time_point ended, int64_t bytes);
   void end(Running* batch, const Status& status);
 
   communicator::Communicator* communicator_;
-  Timeline* timeline_;
+  timeline::Recorder* recorder_;
   std::function<void(Submission&, const Status&)> finish_;
   std::deque<Running> running_;
   Status failure_;

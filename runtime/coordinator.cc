@@ -25,16 +25,19 @@ Clock::time_point coarse_now() {
 }  // namespace
 
 Coordinator::Coordinator(const Config& config, bootstrap::World* world,
-                         std::shared_ptr<SubmissionQueue> queue, Timeline timeline,
-                         Counters* counters, std::function<void(const std::string&)> blame)
+                         std::shared_ptr<SubmissionQueue> queue, timeline::Recorder* recorder,
+                         const BlockedClock* blocked, Counters* counters,
+                         std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),
       queue_(std::move(queue)),
-      timeline_(std::move(timeline)),
+      recorder_(recorder),
+      late_(world->rank, world->size, blocked,
+            [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
       counters_(counters),
       blame_(std::move(blame)),
       communicator_(world->everyone()),
-      runner_(&communicator_, &timeline_,
+      runner_(&communicator_, recorder_,
               [this](Submission& s, const Status& status) { finish(s, status); }),
       point_to_point_(world->transport.get(),
                       [this](Submission& s, const Status& status) { finish(s, status); }),
@@ -42,14 +45,14 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
                        ? nullptr
                        : std::make_unique<PlanRunner>(
                              world->rank, communicator_.lane(kPlanLane), kPlanLane, world->arenas,
-                             world->ringers,
-                             [this](Ticket t, Time entered) { complete(t, entered); })),
+                             world->ringers, recorder_, [this](Ticket t) { complete(t); })),
       negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
                   plan_runner_.get()) {
   communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
     negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
   });
-  if (plan_runner_ && timeline_.enabled()) plan_runner_->time_batches();
+  negotiator_.listen(this);
+  if (plan_runner_) communicator_.lane(kPlanLane)->watch(late_.lane(kPlanLane));
   try_pull();
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) {
@@ -69,6 +72,7 @@ bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
   const Time now = Clock::now();
   root_deadline_known_ = false;
+  ++round_;
   bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
@@ -155,7 +159,7 @@ void Coordinator::take(Prepared* prepared) {
   if (prepared->slot == Prepared::kNoSlot)
     prepared->slot = negotiator_.slot_of(pending->submission.request).value_or(Prepared::kNoSlot);
   if (prepared->slot == Prepared::kNoSlot) return take(prepared->as_submission());
-  const Time now = timeline_.enabled() ? Clock::now() : coarse_now();
+  const Time now = recorder_->on() ? Clock::now() : coarse_now();
   pending->since = now;
   const int64_t planned = negotiator_.planned_submissions();
   negotiator_.submit_cached(prepared->slot, pending, now);
@@ -201,6 +205,8 @@ void Coordinator::launch(const wire::Response& batch, const std::vector<Ticket>&
   std::vector<Pending> members;
   for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
   look_for_pull();
+  if (recorder_->on() && std::exchange(marked_round_, round_) != round_)
+    recorder_->cycle(communicator::stage_clock());
   communicator_.use_road(static_cast<communicator::Road>(batch.road));
   runner_.start(batch, std::move(members));
 }
@@ -260,15 +266,28 @@ void Coordinator::look_for_pull() {
 }
 
 // A planned batch has run.
-void Coordinator::complete(Ticket ticket, Time entered) {
+void Coordinator::complete(Ticket ticket) {
   auto* const pending = static_cast<Pending*>(ticket);
-  if (timeline_.enabled()) {
-    show_phases(&timeline_, *pending, entered, Clock::now(),
-                runner_.batches() + plan_runner_->batches());
-  }
   if (pending->prepared == nullptr) return finish(ticket, {});
   unhold(pending->prepared);
   pending->prepared->complete();
+}
+
+void Coordinator::arrived(const wire::Request& request, Rank rank, Time now) {
+  if (recorder_->on()) recorder_->arrival(request, rank, timeline::nanos(now));
+}
+
+void Coordinator::complete(Rank rank, Time before, Time now) {
+  late_.decided(rank, timeline::nanos(before), timeline::nanos(now));
+}
+
+void Coordinator::name_straggler(const Stragglers::Finding& finding) {
+  RUEDA_WARN("coordinator",
+             "{} is slow: it came last {} times in {:.2f} s, and the other ranks waited {:.1f} ms "
+             "for it each time, {:.0f} % of their time",
+             world_->names[static_cast<size_t>(finding.rank)], finding.incidents,
+             static_cast<double>(finding.length) * 1e-9, static_cast<double>(finding.mean) * 1e-6,
+             100 * finding.share);
 }
 
 void Coordinator::warn(const std::string& text) { RUEDA_WARN("coordinator", "{}", text); }

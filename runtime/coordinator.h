@@ -27,13 +27,14 @@
 
 #include "collectives/base/config.h"
 #include "runtime/batch_runner.h"
+#include "runtime/late_ranks.h"
 #include "runtime/plan/plan_runner.h"
 #include "runtime/bootstrap/world.h"
 #include "runtime/negotiation/negotiator.h"
 #include "runtime/point_to_point.h"
 #include "runtime/prepared.h"
 #include "runtime/submission_queue.h"
-#include "runtime/timeline.h"
+#include "runtime/timeline/recorder.h"
 
 namespace rueda::runtime {
 
@@ -55,13 +56,14 @@ struct Counters {
   std::atomic<int64_t> wakeups{0};          // of the background thread
 };
 
-class Coordinator : private negotiation::Effects {
+class Coordinator : private negotiation::Effects, private negotiation::Arrivals {
  public:
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
   // culprit.
+  // recorder, blocked: borrowed.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-              Timeline timeline, Counters* counters,
+              timeline::Recorder* recorder, const BlockedClock* blocked, Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -84,6 +86,8 @@ class Coordinator : private negotiation::Effects {
   std::chrono::nanoseconds nap() const;
   void count();
   bool ended() const { return state_ == State::kEnded; }
+  // How long this rank's threads slept until another came, by rank.
+  std::vector<wire::Waited> waited() const { return late_.totals(); }
   // From any thread: leave the job in order.
   void request_shutdown();
 
@@ -101,10 +105,15 @@ class Coordinator : private negotiation::Effects {
   void warn(const std::string& text) override;
   void give_up(const Status& verdict) override;
 
+  // ---- Arrivals: what the root hears
+  void arrived(const wire::Request& request, Rank rank, Time now) override;
+  void complete(Rank rank, Time before, Time now) override;
+
+  void name_straggler(const Stragglers::Finding& finding);
   bool take_submissions(Time now);
   void take(Submission submission);
   Pending take_back(Ticket ticket);
-  void complete(Ticket ticket, Time entered);
+  void complete(Ticket ticket);
   void hold(Prepared* prepared);
   void unhold(Prepared* prepared);
   void try_pull();
@@ -118,7 +127,8 @@ class Coordinator : private negotiation::Effects {
   Config config_;
   bootstrap::World* world_;
   std::shared_ptr<SubmissionQueue> queue_;
-  Timeline timeline_;
+  timeline::Recorder* recorder_;
+  LateRanks late_;
   Counters* counters_;
   std::function<void(const std::string&)> blame_;
   communicator::NativeCommunicator communicator_;
@@ -133,6 +143,8 @@ class Coordinator : private negotiation::Effects {
   std::vector<Prepared*> held_;
   std::vector<uint32_t> blocked_slots_;  // of those; kept for its memory
   uint32_t glances_ = 0;
+  uint64_t round_ = 0;
+  uint64_t marked_round_ = 0;  // by the timeline's cycle mark
   bool pull_known_ = false;  // the root: every rank has said whether it can
   // A thread waits for what was just taken: what it had submitted before may still be in the queue.
   bool blocked_already_ = false;

@@ -60,6 +60,10 @@ class Driver final : public Helper {
     leave();
   }
 
+  // Somebody records when operations are submitted. Any thread.
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  void set_recording(bool on) { recording_.store(on, std::memory_order_relaxed); }
+
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
@@ -82,6 +86,7 @@ class Driver final : public Helper {
   bool disarmed_ = false;        // by a waiter, while the background thread sleeps
 
   std::atomic<bool> waiter_{false};  // a user's thread waits for the baton
+  std::atomic<bool> recording_{false};
   std::atomic<int64_t> wakeups_{0};
 };
 

@@ -29,6 +29,8 @@ Status Prepared::claim(const std::byte* in, std::byte* out) {
     s.name->in_flight.store(false, std::memory_order_release);
     return already_in_flight(*s.work);
   }
+  s.submitted = driver_->recording() ? std::chrono::steady_clock::now()
+                                     : std::chrono::steady_clock::time_point{};
   s.in = in;
   s.out = out;
   s.work->restart();

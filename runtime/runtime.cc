@@ -32,6 +32,15 @@ transport::WaitPolicy wait_policy_of(const bootstrap::World& world) {
                                : transport::WaitPolicy{};
 }
 
+timeline::Origin origin_of(const bootstrap::World& world) {
+  timeline::Origin origin;
+  origin.rank = world.rank;
+  origin.name = world.names[static_cast<size_t>(world.rank)];
+  origin.clock_offset = world.clock.offset;
+  origin.clock_error = world.clock.error;
+  return origin;
+}
+
 // Equal parts where none are given; lengths and sum are checked.
 Status check_splits(const std::string& title, const Shape& shape, Rank size,
                     std::vector<int64_t>* splits) {
@@ -72,20 +81,23 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size,
 Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
                                                  std::unique_ptr<bootstrap::World> world,
                                                  std::function<void(const std::string&)> blame) {
-  RUEDA_ASSIGN_OR_RETURN(Timeline timeline, Timeline::open(config.timeline, world->rank));
-  return std::unique_ptr<Runtime>(
-      new Runtime(config, std::move(world), std::move(timeline), std::move(blame)));
+  std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(world), std::move(blame)));
+  const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
+  if (!opened.ok()) return Status(opened.code(), opened.message() + " (RUEDA_TIMELINE)");
+  return runtime;
 }
 
-Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
+Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
                  std::function<void(const std::string&)> blame)
     : config_(config),
       world_(std::move(world)),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
       driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
                                        world_->shares_memory())),
-      coordinator_(config_, world_.get(), queue_, std::move(timeline), &counters_,
+      recorder_(origin_of(*world_), config_.summary),
+      coordinator_(config_, world_.get(), queue_, &recorder_, &driver_->blocked, &counters_,
                    std::move(blame)) {
+  driver_->set_recording(recorder_.on());
   driver_->attach(&coordinator_, world_.get());
   thread_ = std::thread([driver = driver_] { driver->loop(); });
 }
@@ -97,6 +109,31 @@ void Runtime::shutdown() {
   coordinator_.request_shutdown();
   thread_.join();
   queue_->detach();
+  stop_timeline();
+}
+
+Status Runtime::record(const std::string& path, bool mark_cycles) {
+  const Status started = recorder_.start(path, config_.timeline_all_ranks, mark_cycles);
+  driver_->set_recording(recorder_.on());
+  return started;
+}
+
+Status Runtime::start_timeline(const std::string& path, bool mark_cycles) {
+  if (path.empty()) return invalid_argument("the timeline's file has no name");
+  RUEDA_RETURN_IF_ERROR(queue_->closed());
+  return record(path, mark_cycles);
+}
+
+void Runtime::stop_timeline() {
+  recorder_.stop();
+  driver_->set_recording(recorder_.on());
+}
+
+std::optional<wire::RankSummary> Runtime::summary() {
+  auto summary = recorder_.totals();
+  if (!summary) return std::nullopt;
+  driver_->with_baton([&](Coordinator*) { summary->waited = coordinator_.waited(); });
+  return summary;
 }
 
 // The n-th unnamed operation of a kind meets the n-th of every other rank. A few numbers go round, so
@@ -188,6 +225,7 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   std::vector<std::shared_ptr<Work>> works;
   for (Operation& operation : operations) {
     RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true, group));
+    if (recorder_.on()) submission.submitted = std::chrono::steady_clock::now();
     works.push_back(submission.work);
     submissions.push_back(std::move(submission));
   }
@@ -223,6 +261,7 @@ Result<std::shared_ptr<Prepared>> Runtime::prepare(Operation operation) {
 
 Status Runtime::run(Operation operation) {
   RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true));
+  if (recorder_.on()) submission.submitted = std::chrono::steady_clock::now();
   const std::shared_ptr<Work> work = submission.work;
   std::vector<Submission> submissions;
   submissions.push_back(std::move(submission));
@@ -253,6 +292,7 @@ int64_t Runtime::counter(std::string_view name) {
       {"plans", &counters_.plans},
       {"revocations", &counters_.revocations},
       {"wakeups", &counters_.wakeups}};
+  if (name == "recording") return recorder_.on() ? 1 : 0;
   for (const auto& [known, counter] : table) {
     if (known == name) return counter->load(std::memory_order_relaxed);
   }

@@ -54,12 +54,21 @@ class Runtime {
   Status run(Operation operation);
   // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
   void shutdown();
+  // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
+  Status start_timeline(const std::string& path, bool mark_cycles);
+  // The file is complete when it returns; nothing happens without one.
+  void stop_timeline();
+  // Puts a mark of the caller's into the timeline and the summary.
+  void mark(const std::string& name, timeline::Mark mark) { recorder_.mark(name, mark); }
+  // What this rank did until now; empty without RUEDA_SUMMARY.
+  std::optional<wire::RankSummary> summary();
   // -1 for an unknown name.
   int64_t counter(std::string_view name);
 
  private:
-  Runtime(const Config& config, std::unique_ptr<bootstrap::World> world, Timeline timeline,
+  Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
           std::function<void(const std::string&)> blame);
+  Status record(const std::string& path, bool mark_cycles);
   Result<Submission> check(Operation operation, bool with_memory, bool group = false);
   std::string number(CollectiveKind kind, bool group);
 
@@ -68,6 +77,7 @@ class Runtime {
   Counters counters_;
   std::shared_ptr<SubmissionQueue> queue_;
   std::shared_ptr<Driver> driver_;
+  timeline::Recorder recorder_;
   Coordinator coordinator_;
   std::atomic<uint64_t> unnamed_[8] = {};  // by kind
   std::thread thread_;

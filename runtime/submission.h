@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "collectives/base/types.h"
 #include "proto/messages.h"
@@ -29,6 +30,7 @@ struct Submission {
   bool numbered = false;                // unnamed: may wait for its number to be free
   NamePtr name;                         // null: matched otherwise (send, recv)
   std::shared_ptr<const Prepared> keep; // stays until this ends
+  std::chrono::steady_clock::time_point submitted{};  // while somebody records
 };
 
 // A submission that waits for its response.
@@ -36,6 +38,7 @@ struct Pending {
   Submission submission;
   std::chrono::steady_clock::time_point since{};
   Prepared* prepared = nullptr;  // whose own this is; null: used once
+  std::optional<uint32_t> label;  // in the timeline
 };
 
 }  // namespace rueda::runtime

@@ -42,7 +42,9 @@ const Status& Work::sleep() {
 
 Status Work::sleep_until(std::optional<std::chrono::steady_clock::time_point> deadline,
                          std::chrono::nanoseconds timeout) {
-  if (!done()) want();
+  if (done()) return status_;
+  want();
+  const BlockedClock::Sleep sleeping(helper_ ? &helper_->blocked : nullptr);
   while (!done()) {
     uint32_t expected = kPending;
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);

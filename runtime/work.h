@@ -16,6 +16,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "runtime/blocked_clock.h"
 
 namespace rueda::runtime {
 
@@ -30,6 +31,8 @@ class Helper {
   // The calling thread is blocked on the work: it may do the coordinator's work itself for a while.
   // Returns when the work has ended or sleeping is better.
   virtual void help(Work* work) = 0;
+  // Threads that sleep until a work ends say so here.
+  BlockedClock blocked;
 };
 
 class Work {

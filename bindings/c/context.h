@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,8 @@
 
 struct rueda_context {
   std::unique_ptr<rueda::runtime::Runtime> runtime;
+  // Told what this rank did, when it has left; may be empty.
+  std::function<void(const rueda::wire::RankSummary&)> tell_summary;
   int64_t heap_bytes = 0;  // as configured
   uint64_t process;  // rueda::fork_generation() of its creator: a forked child may not use it
 };

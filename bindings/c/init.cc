@@ -11,6 +11,7 @@
 #include "collectives/base/log.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/rendezvous/store_client.h"
+#include "proto/store_codec.h"
 #include "runtime/bootstrap/place.h"
 
 using rueda::Status;
@@ -26,9 +27,10 @@ struct Launcher {
   uint64_t epoch = 1;
 };
 
-rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place) {
+rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place, bool summary) {
   Launcher launcher;
-  if (place.size == 1) return launcher;
+  // A rank alone has nobody to meet, but may have something to tell at the end.
+  if (place.size == 1 && (!summary || place.agent_fd < 0)) return launcher;
   // What this rank starts or forks itself shall not inherit them.
   for (const int fd : {place.key_fd, place.agent_fd}) {
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -61,7 +63,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
       config.log_hide_time != 0);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
-  RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place));
+  RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place, config.summary));
   options.epoch = launcher.epoch;
   options.config = config;
   auto joined = rueda::bootstrap::join_world(options, launcher.store.get(),
@@ -76,6 +78,10 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   context->heap_bytes = config.heap_bytes;
   std::function<void(const std::string&)> blame;
   if (launcher.store != nullptr) {
+    context->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {
+      if (const Status told = store->report("summary", rueda::wire::encode(summary)); !told.ok())
+        RUEDA_DEBUG("bindings", "{}", told.message());
+    };
     blame = [store = launcher.store](const std::string& text) {
       // Best effort: without it the launcher only knows less.
       if (const Status told = store->report("failure", text); !told.ok())
@@ -106,6 +112,8 @@ void rueda_shutdown(rueda_context* context) {
   // A forked child has neither the thread nor the sockets: the parent's context is left as it is.
   if (!rueda::c_abi::check(context).ok()) return;
   context->runtime->shutdown();
+  const auto summary = context->runtime->summary();
+  if (summary && context->tell_summary) context->tell_summary(*summary);
   delete context;
 }
 

@@ -14,7 +14,7 @@ enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, 
 struct Row {
   const char* variable;
   const char* horovod_variable;
-  std::variant<int64_t Config::*, double Config::*, std::string Config::*> field;
+  std::variant<int64_t Config::*, double Config::*, bool Config::*, std::string Config::*> field;
   Check check;
   bool agreed;  // must be equal on all ranks
   const char* meaning;
@@ -61,7 +61,13 @@ const Row kTable[] = {
      "memory or the process's cgroup limit"},
     {"RUEDA_TIMELINE", "HOROVOD_TIMELINE", &Config::timeline, Check::kAny, false,
      "file of the timeline (Chrome JSON); with {rank} in its name every rank writes one, else rank "
-     "0"},
+     "0. DYNAMIC: none until start_timeline"},
+    {"RUEDA_TIMELINE_MARK_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", &Config::timeline_mark_cycles,
+     Check::kAny, false, "1: the timeline marks the rounds in which something begins"},
+    {"RUEDA_TIMELINE_ALL_RANKS", "", &Config::timeline_all_ranks, Check::kAny, false,
+     "1: every rank writes a timeline, on one clock, \"rank<N>\" in its name"},
+    {"RUEDA_SUMMARY", "", &Config::summary, Check::kAny, false,
+     "1: ranks count what the launcher's --summary prints"},
     {"RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Config::log_level, Check::kLogLevel, false,
      "trace, debug, info, warning, error or fatal"},
     {"RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", &Config::log_hide_time, Check::kSwitch, false,
@@ -127,6 +133,10 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     if (!parse_number(found.value, &value)) return refuse(found, "a number");
     RUEDA_RETURN_IF_ERROR(check_number(row, found, value));
     config->*(*real) = value;
+  } else if (const auto* flag = std::get_if<bool Config::*>(&row.field)) {
+    int64_t value = 0;
+    if (!parse_number(found.value, &value)) return refuse(found, "0 or 1");
+    config->*(*flag) = value != 0;
   } else {
     std::string value = found.value;
     if (row.check == Check::kTransport && value != "auto" && value != "tcp")

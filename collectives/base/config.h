@@ -37,7 +37,10 @@ struct Config {
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
   int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory
-  std::string timeline;     // file of the timeline; {rank} is replaced, without it rank 0 writes
+  std::string timeline;     // file of the timeline, see timeline_file.h; empty or DYNAMIC: none yet
+  bool timeline_mark_cycles = false;
+  bool timeline_all_ranks = false;
+  bool summary = false;     // count for the launcher's summary
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   int64_t log_hide_time = 0;          // 1: log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has

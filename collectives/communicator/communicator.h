@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "collectives/communicator/direct.h"
+#include "collectives/communicator/stage_times.h"
 #include "collectives/communicator/task.h"
 
 namespace rueda::communicator {
@@ -32,6 +33,9 @@ class Communicator {
   virtual Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) = 0;
   // bytes: ranks x ranks, from row to column; blocks lie end to end in rank order.
   virtual Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) = 0;
+
+  // For the next call alone: filled in while it runs, as far as this communicator can tell.
+  virtual void time_next(StageTimes* /*times*/) {}
 
   // Moves what does not need a task's attention. True if anything moved.
   virtual bool progress() = 0;

@@ -98,6 +98,7 @@ void Lane::State::enter(Job* job) {
   if (p.size == Size::kLarge) {
     enter_large(job);
   } else {
+    const StageStamp stamp(job->times, &StageTimes::packed);
     enter_small(job);
   }
   ++entered;
@@ -115,15 +116,31 @@ bool Lane::State::enter_waiting() {
   return moved;
 }
 
+// False, for decide_next() to return.
+bool Lane::State::wait_for_entry(size_t rank) {
+  if (rank == missing || watch == nullptr) return false;
+  missing = rank;
+  watch->missing(static_cast<Rank>(rank), decided < entered_then);
+  return false;
+}
+
 bool Lane::State::decide_next() {
   Job* job = running(decided);
   Job::Progress& p = *job->progress;
-  if (p.size == Size::kLarge) {
-    if (!read_large(job)) return false;
+  const bool large = p.size == Size::kLarge;
+  if (!(large ? read_large(job) : read_small(job))) return wait_for_entry(p.ready);
+  if (missing != kNobody) {
+    missing = kNobody;
+    entered_then = entered;
+    watch->complete();
+  }
+  if (job->times != nullptr) job->times->met = stage_clock();
+  if (large) {
     if (measured) p.decided = std::chrono::steady_clock::now();
     choose_roads(job);
   } else {
-    if (!read_small(job)) return false;
+    if (job->times != nullptr) job->times->wire = {job->times->packed.end, job->times->met};
+    const StageStamp stamp(job->times, &StageTimes::unpacked);
     consume(job);
     p.first = p.last = chunks;
     if (direct == decided) ++direct;
@@ -196,6 +213,7 @@ bool Lane::idle() const {
   return state_->finished == state_->entered && state_->waiting == nullptr;
 }
 void Lane::on_measured(Measured measured) { state_->measured = std::move(measured); }
+void Lane::watch(ArrivalWatch* watch) { state_->watch = watch; }
 const Status& Lane::failure() const { return state_->failure; }
 const Lane::Bytes& Lane::bytes() const { return state_->totals; }
 uint64_t Lane::entered() const { return state_->entered; }
@@ -207,7 +225,7 @@ void Lane::begin_generation(uint64_t generation) {
   RUEDA_CHECK(idle(), "a generation ends before the next one begins");
   RUEDA_CHECK(generation << 40 >= s.base, "generations only grow");
   s.base = generation << 40;
-  s.entered = s.decided = s.direct = s.finished = s.freed = 0;
+  s.entered = s.decided = s.direct = s.finished = s.freed = s.entered_then = 0;
   s.chunks = s.packed = s.reduced = s.unpacked = 0;
   s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
   s.stopped = false;
@@ -227,6 +245,7 @@ void Lane::withdraw(uint64_t first) {
   s.entered = first;
   s.waiting = nullptr;
   s.stopped = true;
+  s.missing = State::kNobody;
 }
 
 void Lane::abandon() {

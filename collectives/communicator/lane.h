@@ -29,8 +29,10 @@
 #include <vector>
 
 #include "collectives/base/status.h"
+#include "collectives/communicator/arrival_watch.h"
 #include "collectives/communicator/parts.h"
 #include "collectives/communicator/scaling.h"
+#include "collectives/communicator/stage_times.h"
 #include "collectives/transport/arena.h"
 #include "collectives/transport/doorbell.h"
 
@@ -70,6 +72,7 @@ struct Job {
   std::vector<int64_t> counts;
 
   bool done = false;  // set by the lane
+  StageTimes* times = nullptr;  // filled in by the lane, if somebody asks; cleared by them before start
 
   struct Progress;  // the lane's own
   std::unique_ptr<Progress> progress;
@@ -95,6 +98,9 @@ class Lane {
   bool idle() const;
   // Why the lane does nothing any more: a peer's entry makes no sense, or its memory cannot be read.
   const Status& failure() const;
+
+  // Who it waits for. Borrowed; null: nobody listens.
+  void watch(ArrivalWatch* watch);
 
   // ---- for the step plan
   // Sequence numbers start afresh; all ranks have finished everything before.

@@ -48,6 +48,8 @@ bool Lane::State::run_direct() {
 // True when all is combined; false when the round's budget is used up, or after a failure.
 bool Lane::State::combine_some(Job* job, int64_t* budget) {
   Job::Progress& p = *job->progress;
+  if (p.combines.empty()) return true;
+  const StageStamp stamp(job->times, &StageTimes::wire);
   for (; p.next_piece < p.combines.size(); ++p.next_piece, p.piece_done = 0) {
     const Combine& work = p.combines[p.next_piece];
     const int64_t block =
@@ -122,6 +124,8 @@ bool Lane::State::combine_block(Job* job, const Combine& work, int64_t offset, i
 // True when all blocks are here.
 bool Lane::State::fetch_some(Job* job, int64_t* budget) {
   Job::Progress& p = *job->progress;
+  if (p.fetches.empty()) return true;
+  const StageStamp stamp(job->times, &StageTimes::wire);
   // combine_some has left next_piece at the end of combines.
   while (p.next_piece < p.combines.size() + p.fetches.size()) {
     const Fetch& work = p.fetches[p.next_piece - p.combines.size()];

@@ -114,6 +114,7 @@ struct Job::Progress {
 
 struct Lane::State {
   static constexpr size_t kSlots = transport::LaneControl::kSlots;
+  static constexpr size_t kNobody = SIZE_MAX;
   using Counter = std::atomic<uint64_t> transport::LaneControl::*;
 
   State(LaneGroup g, size_t number);
@@ -123,6 +124,7 @@ struct Lane::State {
   void enter(Job* job);
   bool enter_waiting();
   bool decide_next();
+  bool wait_for_entry(size_t rank);
   bool retire();
   void post(Counter counter, uint64_t value) {
     (peers[me].control->*counter).store(base + value, std::memory_order_release);
@@ -205,6 +207,9 @@ struct Lane::State {
   bool dead = false;     // abandoned or failed
   bool gone = false;  // a peer whose memory was to be read
   bool news = false;     // something was posted and nobody rung for it
+  ArrivalWatch* watch = nullptr;
+  size_t missing = kNobody;  // the rank that the watch was told of
+  uint64_t entered_then = 0;  // jobs, when the last one that was waited for could begin
 
   uint64_t chunks = 0;  // of all decided jobs
   uint64_t packed = 0;

@@ -56,6 +56,7 @@ bool Lane::State::pack_next() {
     return false;
   const Job& job = *job_of(packed, &pack_cursor);
   const Job::Progress& p = *job.progress;
+  const StageStamp stamp(job.times, &StageTimes::packed);
   std::byte* to = window(me, packed);
   switch (job.kind) {
     case CollectiveKind::kAllreduce: {
@@ -107,6 +108,7 @@ bool Lane::State::pack_next() {
       });
     }
   }
+  if (job.times != nullptr && job.times->wire.begin == 0) job.times->wire.begin = stage_clock();
   post(&transport::LaneControl::packed, ++packed);
   return true;
 }
@@ -122,6 +124,7 @@ bool Lane::State::reduce_next() {
   }
   if (!all_reached(&transport::LaneControl::packed, reduced + 1)) return false;
   const bool scaled = job.scaling.prescale != 1.0;
+  const StageStamp stamp(job.times, &StageTimes::wire);
   // Combines elements that begin at `offset` in everybody's window; mine are at `own`.
   const auto reduce = [&](int64_t offset, const std::byte* own, std::byte* out, int64_t count) {
     for (size_t rank = 0; rank < size; ++rank)
@@ -172,6 +175,7 @@ bool Lane::State::unpack_next() {
   switch (job.kind) {
     case CollectiveKind::kAllreduce: {
       if (!all_reached(&transport::LaneControl::reduced, unpacked + 1)) return false;
+      const StageStamp stamp(job.times, &StageTimes::unpacked);
       const PartList& list = p.windowed[0];
       const Range range = range_of(p, unpacked, list.total());
       const int64_t unit = share_unit(job.dtype);
@@ -194,6 +198,8 @@ bool Lane::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_window(rank).count > 0 && !has_packed(rank)) return false;
       }
+      if (job.times != nullptr) job.times->wire.end = stage_clock();
+      const StageStamp stamp(job.times, &StageTimes::unpacked);
       std::byte* out = job.parts[0].out;
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_window(rank);
@@ -212,6 +218,8 @@ bool Lane::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_window(rank).count > 0 && !has_packed(rank)) return false;
       }
+      if (job.times != nullptr) job.times->wire.end = stage_clock();
+      const StageStamp stamp(job.times, &StageTimes::unpacked);
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_window(rank);
         if (range.count > 0)

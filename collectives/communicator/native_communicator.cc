@@ -1,6 +1,7 @@
 #include "collectives/communicator/native_communicator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "collectives/base/check.h"
 
@@ -49,6 +50,7 @@ direct::Group NativeCommunicator::next_call() {
 Task NativeCommunicator::run_in_lane(std::shared_ptr<Job> job) {
   Lane& lane = *lanes_[0];
   job->road = road_;
+  job->times = std::exchange(times_, nullptr);
   lane.prepare(job.get());
   jobs_.push_back(job);
   lane.start(job.get());

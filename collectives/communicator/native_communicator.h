@@ -36,6 +36,8 @@ class NativeCommunicator final : public Communicator {
   Task allgather(std::vector<direct::GatherPart> parts) override;
   Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
   Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
+  // Where the members share a host.
+  void time_next(StageTimes* times) override { times_ = times; }
   // Of the lane that the collectives above use.
   bool progress() override;
   void abandon() override;
@@ -63,6 +65,7 @@ class NativeCommunicator final : public Communicator {
   Rank rank_ = 0;
   uint64_t calls_ = 0;
   Road road_ = Road::kWindows;
+  StageTimes* times_ = nullptr;
   std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
   std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };

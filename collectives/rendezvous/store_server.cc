@@ -168,6 +168,12 @@ Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest
 
 Status StoreServer::handle_report(const StoreConnection& client,
                                   const wire::StoreRequest& request) {
+  // A failure is told once and stays; of anything else the last word counts.
+  if (request.key != "failure") {
+    std::erase_if(reports_, [&](const Report& report) {
+      return report.rank == client.rank() && report.key == request.key;
+    });
+  }
   const auto earlier = std::count_if(reports_.begin(), reports_.end(), [&](const Report& report) {
     return report.rank == client.rank();
   });

@@ -322,6 +322,10 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   for (const auto& place : joining.places) world->names.push_back(name_of(place));
   count_hosts(joining.places, world.get());
   RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
+  ClockTask clocks{world->rank, {}, &world->names, &sockets, store, joining.key_of("clock", 0),
+                   joining.deadline};
+  for (const auto& place : joining.places) clocks.hosts.push_back(place.host_id);
+  RUEDA_ASSIGN_OR_RETURN(world->clock, compare_clocks(clocks));
   RUEDA_RETURN_IF_ERROR(build_links(&joining, std::move(sockets), world.get()));
   RUEDA_DEBUG("bootstrap", "joined epoch {} as {} of {} ({} on this host), place from {}",
               world->epoch, world->names[static_cast<size_t>(world->rank)], world->size,

@@ -15,6 +15,7 @@
 #include "collectives/transport/event_loop.h"
 #include "collectives/transport/heap.h"
 #include "collectives/transport/messenger.h"
+#include "runtime/bootstrap/clock_offset.h"
 #include "runtime/bootstrap/place.h"
 
 namespace rueda::bootstrap {
@@ -30,6 +31,7 @@ struct World {
   Rank cross_size = 1;
   bool homogeneous = true;
   uint64_t epoch = 0;
+  ClockOffset clock;                // to rank 0's
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared

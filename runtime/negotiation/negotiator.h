@@ -110,6 +110,10 @@ class Negotiator {
   // No ticket waits, but in the lane.
   bool idle() const { return pending_.empty() && !planning(); }
 
+  // The root rank: hears when ranks submit. Borrowed.
+  void listen(Arrivals* arrivals) {
+    if (is_root()) root_->listen(arrivals);
+  }
   // The root rank: the plan's roads are to be chosen anew.
   void retune() { revoke("it is tuned anew", true); }
   // The root rank: roads of batches. All ranks can read each other's memory; then the owner reports

@@ -23,7 +23,7 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   Entry& entry = it->second;
   if (is_new) {
     entry.by_rank.resize(rank_names_.size());
-    entry.since = now;
+    entry.since = entry.latest = now;
   }
   RequestPtr& slot = entry.by_rank[static_cast<size_t>(rank)];
   // A rank submits a name once at a time (its own queue sees to that); a second one is a broken
@@ -31,11 +31,12 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   if (slot == nullptr) ++entry.count;
   slot = std::move(request);
   if (entry.count == entry.by_rank.size()) {
-    Decision decision{std::move(entry.by_rank), {}};
+    Decision decision{std::move(entry.by_rank), {}, entry.latest};
     entries_.erase(it);
     decision.status = check_agreement(decision.by_rank);
     return decision;
   }
+  entry.latest = now;
   for (size_t other = 0; other < left_.size(); ++other) {
     if (left_[other] && entry.by_rank[other] == nullptr) {
       Decision decision{std::move(entry.by_rank), {}};

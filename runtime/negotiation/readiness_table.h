@@ -22,6 +22,7 @@ using Time = std::chrono::steady_clock::time_point;
 struct Decision {
   std::vector<RequestPtr> by_rank;  // null: that rank had not submitted it
   Status status;                    // not ok: every rank that waits gets this
+  std::chrono::steady_clock::time_point before{};  // when the last rank but one had submitted it
   const wire::Request& request() const;
 };
 
@@ -60,6 +61,7 @@ class ReadinessTable {
     std::vector<RequestPtr> by_rank;
     size_t count = 0;
     Time since;
+    Time latest;
   };
   Status missing_rank(const std::string& name, Rank rank) const;
 

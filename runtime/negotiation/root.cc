@@ -83,7 +83,10 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
     return {Code::kDataLoss,
             title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
   }
+  if (arrivals_ != nullptr) arrivals_->arrived(*request, rank, now);
   if (auto decision = table_.add(rank, request, now)) {
+    if (arrivals_ != nullptr && decision->status.ok())
+      arrivals_->complete(rank, decision->before, now);
     decide(std::move(*decision), now);
     recheck_wants(name, now);
   } else {

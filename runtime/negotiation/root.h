@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "runtime/negotiation/arrivals.h"
 #include "runtime/negotiation/batch_planner.h"
 #include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
@@ -38,6 +39,9 @@ class Root {
   void enable_plans() { plans_.enable(); }
   // The root rank is back from the plan (see PlanKeeper).
   void on_plan_end(uint64_t cycles, bool at_will) { plans_.on_end(cycles, at_will); }
+
+  // Borrowed; null: nobody listens.
+  void listen(Arrivals* arrivals) { arrivals_ = arrivals; }
 
   RoadChooser& roads() { return roads_; }
   // The plan's roads were measured long ago: revoke it, so that they are measured again.
@@ -87,6 +91,7 @@ class Root {
   KindConflicts conflicts_;
   plan::PlanKeeper plans_;
   RoadChooser roads_;
+  Arrivals* arrivals_ = nullptr;
   wire::StepPlan last_plan_;
   ResponseCache* cache_;
   std::vector<wire::Response> responses_;

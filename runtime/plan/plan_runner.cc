@@ -15,13 +15,14 @@ Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
 
 PlanRunner::PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
                        std::vector<std::shared_ptr<transport::Arena>> arenas,
-                       std::vector<transport::Ringer> ringers,
+                       std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
                        Complete complete)
     : rank_(rank),
       lane_(lane),
       lane_number_(lane_number),
       arenas_(std::move(arenas)),
       ringers_(std::move(ringers)),
+      recorder_(recorder),
       complete_(std::move(complete)) {}
 
 std::atomic<uint64_t>& PlanRunner::word(Rank rank) const {
@@ -69,6 +70,7 @@ void PlanRunner::begin(const StepPlan& plan, const std::vector<const wire::Reque
 }
 
 void PlanRunner::enter(std::span<const Ticket> tickets) {
+  const bool cycle_begins = taken_ % plan_.size() == 0;
   Batch& batch = at(taken_++);
   batch.tickets.assign(tickets.begin(), tickets.end());
   for (size_t i = 0; i < tickets.size(); ++i) {
@@ -81,7 +83,15 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
                       : s.request.shape;
     batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
   }
-  if (timed_) batch.entered = std::chrono::steady_clock::now();
+  batch.job.times = nullptr;
+  batch.begun = 0;
+  if (recorder_->on()) {
+    batch.times = {};
+    batch.job.times = &batch.times;
+    batch.begun = communicator::stage_clock();
+    recorder_->batch_begun(batch.begun);
+    if (cycle_begins) recorder_->cycle(batch.begun);
+  }
   lane_->start(&batch.job);
 }
 
@@ -89,17 +99,29 @@ bool PlanRunner::advance() {
   if (lane_->idle()) return false;
   bool moved = lane_->progress();
   while (ended_ < lane_->finished()) {
-    end(&at(ended_++));
+    end(&at(ended_), ended_);
+    ++ended_;
     moved = true;
   }
   return moved;
 }
 
-void PlanRunner::end(Batch* batch) {
+void PlanRunner::record(Batch* batch, uint64_t number) {
+  int64_t bytes = 0;
+  for (const Ticket ticket : batch->tickets)
+    bytes += bytes_of(pending_of(ticket).submission.request);
+  const timeline::BatchRun run{{generation_, number}, batch->job.kind, bytes, batch->begun,
+                               batch->times, communicator::stage_clock()};
+  recorder_->batch_ended(run, batch->tickets.size());
+  for (const Ticket ticket : batch->tickets) recorder_->member(&pending_of(ticket), run);
+}
+
+void PlanRunner::end(Batch* batch, uint64_t number) {
+  if (batch->begun != 0) record(batch, number);
   ++batches_;
   tensors_ += static_cast<int64_t>(batch->tickets.size());
   if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
-  for (const Ticket ticket : batch->tickets) complete_(ticket, batch->entered);
+  for (const Ticket ticket : batch->tickets) complete_(ticket);
   batch->tickets.clear();
 }
 
@@ -132,6 +154,8 @@ std::vector<Ticket> PlanRunner::take_from(uint64_t first) {
     Batch& batch = at(number);
     tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
     batch.tickets.clear();
+    if (batch.begun != 0) recorder_->batch_dropped(communicator::stage_clock());
+    batch.begun = 0;
   }
   taken_ = std::min(taken_, first);
   return tickets;

@@ -7,7 +7,6 @@
 // Threads: who has the baton. Ownership: borrows the lane, arenas and ringers are shared.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -15,24 +14,23 @@
 #include "collectives/communicator/lane.h"
 #include "runtime/plan/plan_lane.h"
 #include "runtime/submission.h"
+#include "runtime/timeline/recorder.h"
 
 namespace rueda::runtime {
 
 class PlanRunner final : public PlanLane {
  public:
-  using Time = std::chrono::steady_clock::time_point;
-  // Ends a ticket whose batch was entered then (only where it is timed).
-  using Complete = std::function<void(Ticket, Time entered)>;
+  // Ends a ticket whose batch has run.
+  using Complete = std::function<void(Ticket)>;
 
   // arenas, ringers: by rank; ringers wake a rank for whatever it does.
   PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
              std::vector<std::shared_ptr<transport::Arena>> arenas,
-             std::vector<transport::Ringer> ringers, Complete complete);
+             std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
+             Complete complete);
 
   // Moves the lane and ends the works of what has run. True if anything moved.
   bool advance();
-  // For the timeline.
-  void time_batches() { timed_ = true; }
   // The lane was abandoned: the tickets of all batches that were entered, for their error.
   std::vector<Ticket> drop();
   bool idle() const { return lane_->idle(); }
@@ -55,11 +53,13 @@ class PlanRunner final : public PlanLane {
   struct Batch {
     communicator::Job job;
     std::vector<Ticket> tickets;  // while under way
-    Time entered{};
+    timeline::Nanos begun = 0;    // 0: nobody recorded then
+    communicator::StageTimes times;
   };
   void prepare(Batch* batch, const PlannedBatch& planned,
                const std::vector<const wire::Request*>& requests, size_t first);
-  void end(Batch* batch);
+  void end(Batch* batch, uint64_t number);
+  void record(Batch* batch, uint64_t number);
   std::vector<Ticket> take_from(uint64_t first);
   Batch& at(uint64_t number) { return *plan_[number % plan_.size()]; }
   std::atomic<uint64_t>& word(Rank rank) const;
@@ -69,8 +69,8 @@ class PlanRunner final : public PlanLane {
   size_t lane_number_;
   std::vector<std::shared_ptr<transport::Arena>> arenas_;
   std::vector<transport::Ringer> ringers_;
+  timeline::Recorder* recorder_;
   Complete complete_;
-  bool timed_ = false;
   std::vector<std::unique_ptr<Batch>> plan_;
   uint64_t generation_ = 0;
   uint64_t taken_ = 0;  // by enter()

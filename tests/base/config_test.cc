@@ -58,6 +58,8 @@ TEST_CASE("agreed settings hold what all ranks must share and nothing local", "[
   const std::string before = agreed_settings(config);
   config.log_level = "debug";
   config.timeline = "t.json";
+  config.timeline_all_ranks = true;
+  config.summary = true;
   CHECK(agreed_settings(config) == before);
   config.chunk_bytes *= 2;
   CHECK(agreed_settings(config) != before);

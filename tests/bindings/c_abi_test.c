@@ -68,6 +68,9 @@ static void check_without_context(void) {
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_run(NULL, &op, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_submit(NULL, &op, 1, 0, &work, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_init(NULL, NULL, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_start_timeline(NULL, "t.json", 0, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_stop_timeline(NULL, &error));
+  CHECK(rueda_mark(NULL, "x", 0) == RUEDA_FAILED_PRECONDITION);
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_work_wait(NULL, 1, &error));
   CHECK(rueda_work_poll(NULL) == 0 && rueda_work_output(NULL, NULL, NULL, 0) == -1);
   CHECK(rueda_work_received_splits(NULL, NULL, 0) == -1);
@@ -85,6 +88,12 @@ static void check_place(void) {
   CHECK(rueda_is_homogeneous(context) == 1);
   CHECK(rueda_counter(context, "batches") >= 0 && rueda_counter(context, "no such") == -1);
   CHECK(rueda_counter(context, NULL) == -1);
+  CHECK(rueda_counter(context, "recording") == 0);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, NULL, 0, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, "", 0, &error));
+  CHECK(rueda_mark(context, "x", 2) == RUEDA_OK && rueda_mark(context, "x", 3) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_mark(context, NULL, 0) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_stop_timeline(context, NULL) == RUEDA_OK);
 }
 
 static void check_allreduce(void) {

@@ -79,6 +79,14 @@ TEST_CASE("flags become settings of the ranks", "[options]") {
   CHECK(setting(options, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS") ==
         "9 from --stall-check-shutdown-time-seconds");
   CHECK(setting(options, "RUEDA_TIMELINE") == "/t.json from --timeline-filename");
+  const Options shown = parsed({"-np", "1", "--timeline", "t.json", "--timeline-all-ranks",
+                                "--timeline-mark-cycles", "--summary", "true"});
+  CHECK(setting(shown, "RUEDA_TIMELINE") == "t.json from --timeline-filename");
+  CHECK(setting(shown, "RUEDA_TIMELINE_ALL_RANKS") == "1 from --timeline-all-ranks");
+  CHECK(setting(shown, "RUEDA_TIMELINE_MARK_CYCLES") == "1 from --timeline-mark-cycles");
+  CHECK(setting(shown, "RUEDA_SUMMARY") == "1 from --summary");
+  CHECK(setting(parsed({"-np", "1", "--no-timeline-mark-cycles", "true"}),
+                "RUEDA_TIMELINE_MARK_CYCLES") == "0 from --no-timeline-mark-cycles");
   CHECK(setting(parsed({"-np", "1", "--no-stall-check", "true"}),
                 "RUEDA_STALL_CHECK_TIME_SECONDS") == "0 from --no-stall-check");
 }

@@ -139,6 +139,21 @@ inline void roll(Dice& dice, StoreReply* m) {
   m->number = dice.number<uint64_t>();
 }
 
+inline void roll(Dice& dice, RankSummary* m) {
+  m->seconds = dice.real();
+  m->stages.resize(dice.below(4));
+  for (StageSum& stage : m->stages)
+    stage = {dice.text(), dice.real(), dice.number<uint64_t>()};
+  m->busy_seconds = dice.real();
+  m->overlapped_seconds = dice.real();
+  m->batches = dice.number<uint64_t>();
+  m->planned_batches = dice.number<uint64_t>();
+  m->bytes = dice.number<uint64_t>();
+  m->waited.resize(dice.below(4));
+  for (Waited& waited : m->waited)
+    waited = {dice.number<int32_t>(), dice.real(), dice.number<uint64_t>()};
+}
+
 inline void roll(Dice& dice, PlaceInfo* m) {
   m->version = dice.number<uint32_t>();
   m->rank = dice.number<int32_t>();
@@ -248,6 +263,27 @@ inline void convert(const PlaceInfo& m, v1::PlaceInfo* p) {
   p->set_layout_hash(m.layout_hash);
 }
 
+inline void convert(const RankSummary& m, v1::RankSummary* p) {
+  p->set_seconds(m.seconds);
+  for (const StageSum& stage : m.stages) {
+    v1::StageSum* s = p->add_stages();
+    s->set_name(stage.name);
+    s->set_seconds(stage.seconds);
+    s->set_count(stage.count);
+  }
+  p->set_busy_seconds(m.busy_seconds);
+  p->set_overlapped_seconds(m.overlapped_seconds);
+  p->set_batches(m.batches);
+  p->set_planned_batches(m.planned_batches);
+  p->set_bytes(m.bytes);
+  for (const Waited& waited : m.waited) {
+    v1::Waited* w = p->add_waited();
+    w->set_rank(waited.rank);
+    w->set_seconds(waited.seconds);
+    w->set_count(waited.count);
+  }
+}
+
 // Ours and libprotobuf's class of the same message.
 template <typename Ours>
 struct Twin;
@@ -263,5 +299,7 @@ template <>
 struct Twin<StoreReply> : std::type_identity<v1::StoreReply> {};
 template <>
 struct Twin<PlaceInfo> : std::type_identity<v1::PlaceInfo> {};
+template <>
+struct Twin<RankSummary> : std::type_identity<v1::RankSummary> {};
 
 }  // namespace rueda::wire::testing

@@ -131,6 +131,9 @@ _FUNCTIONS = {
     "rueda_alloc": (_I32, [_P, _SIZE, ctypes.POINTER(_P), _ERROR]),
     "rueda_free": (None, [_P]),
     "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
+    "rueda_start_timeline": (_I32, [_P, ctypes.c_char_p, _I32, _ERROR]),
+    "rueda_stop_timeline": (_I32, [_P, _ERROR]),
+    "rueda_mark": (_I32, [_P, ctypes.c_char_p, _I32]),
 }
 
 

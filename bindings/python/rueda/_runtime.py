@@ -23,7 +23,7 @@ import os
 import threading
 import time
 
-from rueda import _ffi
+from rueda import _ffi, _marks
 from rueda._works import Prepared, Work
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
 
@@ -104,6 +104,7 @@ class Runtime:
                 is_homogeneous=_lib.rueda_is_homogeneous(context) != 0,
             )
             self._context = context
+            _marks.follow(context)
 
     def shutdown(self):
         """Leaves the job; operations in flight end with an error. Does nothing when not joined."""
@@ -112,6 +113,7 @@ class Runtime:
             if context is None:
                 return
             self._was_shut_down = True
+            _marks.follow(None)
             self._prepared.clear()
             self._prepared = collections.OrderedDict()  # what is in use goes back to the other
             _lib.rueda_shutdown(context)
@@ -121,6 +123,7 @@ class Runtime:
 
     def after_fork_in_child(self):
         self._forget()
+        _marks.follow(None)
 
     def is_initialized(self):
         return self._context is not None
@@ -136,6 +139,25 @@ class Runtime:
     def counter(self, name):
         with self._lock:
             return _lib.rueda_counter(self._require_context(), name.encode())
+
+    def start_timeline(self, path, mark_cycles):
+        """ValueError when not initialised, or when the file cannot be written."""
+        name, error = os.fsencode(path), _ffi.Error()
+        with self._lock:
+            self.place  # the error of a runtime that is not initialised
+            code = _lib.rueda_start_timeline(
+                self._context, name, 1 if mark_cycles else 0, ctypes.byref(error)
+            )
+            _marks.follow(self._context)
+        if code != _ffi.OK:
+            raise ValueError(error.message.decode("utf-8", "replace"))
+
+    def stop_timeline(self):
+        """ValueError when not initialised."""
+        with self._lock:
+            self.place  # the error of a runtime that is not initialised
+            _lib.rueda_stop_timeline(self._context, None)
+            _marks.follow(self._context)
 
     def allocate(self, nbytes):
         """Address of zeroed memory that this host's ranks share; `rueda._heap` gives it back.

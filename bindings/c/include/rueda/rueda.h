@@ -199,8 +199,20 @@ RUEDA_API void rueda_free(void* memory);
 
 /* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
  * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled", "shm_bytes", "tcp_bytes",
- * "planned_batches" (ran without a message), "plans" (frozen), "revocations" (plans given up), "wakeups". */
+ * "planned_batches" (ran without a message), "plans" (frozen), "revocations" (plans given up), "wakeups", "recording" (1
+ * while a timeline or a summary is made). */
 RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
+
+/* ---- Timeline (docs/timeline.md) ----
+ * Writes what happens from here on to a file, as RUEDA_TIMELINE does from the start: rank 0 alone, or with {rank} in `path`
+ * every rank that calls it. Another file that is open is ended first; the same one goes on. mark_cycles != 0: marks for the
+ * rounds in which something begins. RUEDA_INVALID_ARGUMENT and others name a file that cannot be written. */
+RUEDA_API int32_t rueda_start_timeline(rueda_context* context, const char* path, int32_t mark_cycles, rueda_error* error);
+/* The file is complete when it returns. Nothing happens if none is written. */
+RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error);
+/* A mark of the caller's in the timeline: name begins (what = 0), ends (1), or happens now (2). "backward" and
+ * "optimizer step" have lanes of their own and are summed up for ruedarun --summary. Cheap when nothing is recorded. */
+RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
 
 #ifdef __cplusplus
 }

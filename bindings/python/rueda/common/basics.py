@@ -2,6 +2,7 @@
 
 from rueda import _ffi
 from rueda._runtime import runtime
+from rueda.timeline import start_timeline, stop_timeline
 
 __all__ = [
     "Adasum",
@@ -108,24 +109,6 @@ def is_homogeneous():
 def counter(name):
     """A counter of the runtime since init ("batches", "bytes_reduced", ...); -1 if unknown."""
     return runtime.counter(name)
-
-
-_NO_TIMELINE_CONTROL = (
-    "the timeline cannot be {} while the job runs in this version of rueda; set RUEDA_TIMELINE "
-    "to a file name before init() instead"
-)
-
-
-def start_timeline(file_path, mark_cycles=False):
-    """Not available while the job runs: ValueError. Set ``RUEDA_TIMELINE`` before ``init``."""
-    rank()  # the error of a runtime that is not initialised comes first
-    raise ValueError(_NO_TIMELINE_CONTROL.format("started"))
-
-
-def stop_timeline():
-    """Not available while the job runs: ValueError. The file is closed by ``shutdown``."""
-    rank()  # the error of a runtime that is not initialised comes first
-    raise ValueError(_NO_TIMELINE_CONTROL.format("stopped"))
 
 
 # rueda needs none of these: it brings its own transports, so the answers are constant.

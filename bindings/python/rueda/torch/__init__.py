@@ -15,6 +15,7 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.common.util import extension_available
+from rueda.torch import timeline
 from rueda.torch.compression import Compression
 from rueda.torch.functions import (
     allgather_object,

@@ -16,6 +16,7 @@ import warnings
 
 import torch
 
+from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
@@ -60,6 +61,8 @@ class _Distributed:
                 self._hooks.append(_on_gradient_complete(p, self._gradient_complete))
 
     def _gradient_complete(self, p):
+        if _marks.on:
+            _marks.gradient(torch.autograd.Variable._execution_engine)
         if self._passes_left[p] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to "
@@ -182,7 +185,8 @@ class _Distributed:
                 )
             self.synchronize()
         self._synchronized = False
-        return super().step(closure) if closure is not None else super().step()
+        with _marks.optimizer_step():
+            return super().step(closure) if closure is not None else super().step()
 
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 

@@ -1,0 +1,70 @@
+"""Marks in the timeline and the summary. One look at a flag when nothing is recorded.
+
+The flag is looked up when the runtime starts and whenever a timeline starts or stops.
+"""
+
+import contextlib
+
+from rueda import _ffi
+
+_mark = _ffi.library.rueda_mark
+_context = None  # of a runtime that records
+
+on = False
+
+
+def follow(context):
+    """From now on marks go to this context, if it records; None: to nobody."""
+    global on, _context
+    recording = context is not None and _ffi.library.rueda_counter(context, b"recording") == 1
+    _context = context if recording else None
+    on = recording
+
+
+def begin(name):
+    if on:
+        _mark(_context, name.encode(), 0)
+
+
+def end(name):
+    if on:
+        _mark(_context, name.encode(), 1)
+
+
+def instant(name):
+    if on:
+        _mark(_context, name.encode(), 2)
+
+
+_in_backward = False
+
+
+def gradient(engine):
+    """Marks "backward", from the first call in a backward pass to the end of the pass.
+
+    For a hook on every gradient, while `on`. ``engine``: PyTorch's autograd engine, which says when
+    the pass has ended.
+    """
+    global _in_backward
+    if not _in_backward:
+        _in_backward = True
+        begin("backward")
+        engine.queue_callback(_end_backward)
+
+
+def _end_backward():
+    global _in_backward
+    if _in_backward:
+        _in_backward = False
+        end("backward")
+
+
+@contextlib.contextmanager
+def optimizer_step():
+    """Marks what runs inside as "optimizer step"."""
+    _end_backward()  # one that was broken off by an exception has no other end
+    begin("optimizer step")
+    try:
+        yield
+    finally:
+        end("optimizer step")

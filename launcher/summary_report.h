@@ -1,0 +1,17 @@
+// What ruedarun --summary prints: one screen, however many ranks there were. Pure.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "proto/messages.h"
+
+namespace rueda::launcher {
+
+// Lines without the "ruedarun: " in front. summaries: of those ranks that sent one.
+std::vector<std::string> summary_report(const std::map<Rank, wire::RankSummary>& summaries,
+                                        int ranks);
+
+}  // namespace rueda::launcher

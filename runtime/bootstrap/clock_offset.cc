@@ -1,0 +1,98 @@
+#include "runtime/bootstrap/clock_offset.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <sstream>
+
+namespace rueda::bootstrap {
+namespace {
+
+constexpr int kQuestions = 8;
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// One number; hosts are of one byte order (it is compared at init).
+template <bool send>
+Status move_number(int socket, int64_t* number, Deadline deadline) {
+  auto* at = reinterpret_cast<char*>(number);
+  for (size_t left = sizeof(*number); left > 0;) {
+    const ssize_t n = send ? ::send(socket, at, left, MSG_NOSIGNAL | MSG_DONTWAIT)
+                           : ::recv(socket, at, left, MSG_DONTWAIT);
+    if (n > 0) {
+      at += n;
+      left -= static_cast<size_t>(n);
+    } else if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      return unavailable("the connection was lost while clocks were compared");
+    } else if (!wait_ready(socket, send, deadline)) {
+      return deadline_exceeded("no answer while clocks were compared (RUEDA_START_TIMEOUT)");
+    }
+  }
+  return {};
+}
+
+Result<ClockOffset> ask_for_time(int socket, Deadline deadline) {
+  ClockOffset best;
+  for (int question = 0; question < kQuestions; ++question) {
+    int64_t asked = now_ns();
+    int64_t there = 0;
+    RUEDA_RETURN_IF_ERROR(move_number<true>(socket, &asked, deadline));
+    RUEDA_RETURN_IF_ERROR(move_number<false>(socket, &there, deadline));
+    const int64_t answered = now_ns();
+    const int64_t error = (answered - asked) / 2;
+    if (question == 0 || error < best.error) best = {there - (asked + error), error};
+  }
+  return best;
+}
+
+Status tell_time(int socket, Deadline deadline) {
+  for (int question = 0; question < kQuestions; ++question) {
+    int64_t number = 0;
+    RUEDA_RETURN_IF_ERROR(move_number<false>(socket, &number, deadline));
+    number = now_ns();
+    RUEDA_RETURN_IF_ERROR(move_number<true>(socket, &number, deadline));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ClockOffset> compare_clocks(const ClockTask& task) {
+  const auto first_of_host = [&](size_t rank) {
+    const auto found = std::find(task.hosts.begin(), task.hosts.end(), task.hosts[rank]);
+    return static_cast<size_t>(found - task.hosts.begin());
+  };
+  const auto named = [&](size_t rank, const Status& status) {
+    return Status(status.code(), (*task.names)[rank] + ": " + status.message());
+  };
+  const auto me = static_cast<size_t>(task.rank);
+  const size_t first = first_of_host(me);
+  if (me == 0) {
+    for (size_t rank = 1; rank < task.hosts.size(); ++rank) {
+      if (first_of_host(rank) != rank) continue;
+      const Status told = tell_time((*task.sockets)[rank].get(), task.deadline);
+      if (!told.ok()) return named(rank, told);
+    }
+  }
+  if (first == 0) return ClockOffset{};
+  const std::string key =
+      task.key.substr(0, task.key.rfind('/') + 1) + std::to_string(first);
+  if (first != me) {
+    ClockOffset clock;
+    RUEDA_ASSIGN_OR_RETURN(
+        const std::string text,
+        task.store->get(key, task.deadline - std::chrono::steady_clock::now()));
+    std::istringstream(text) >> clock.offset >> clock.error;
+    return clock;
+  }
+  const auto asked = ask_for_time((*task.sockets)[0].get(), task.deadline);
+  if (!asked.ok()) return named(0, asked.status());
+  RUEDA_RETURN_IF_ERROR(
+      task.store->set(key, std::to_string(asked.value().offset) + " " +
+                               std::to_string(asked.value().error)));
+  return asked;
+}
+
+}  // namespace rueda::bootstrap

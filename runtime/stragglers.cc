@@ -1,0 +1,53 @@
+#include "runtime/stragglers.h"
+
+#include <algorithm>
+
+#include "proto/limits.h"
+
+namespace rueda::runtime {
+
+std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos now,
+                                                     bool again) {
+  Count& count = ranks_[static_cast<size_t>(rank)];
+  count.total += cost;
+  ++count.times;
+  if (cost < kWorthIt) return std::nullopt;
+  if (again && !window_.empty() && window_.back().rank == rank) {
+    window_.back().cost += cost;
+    window_.back().end = now;
+  } else {
+    window_.push_back({rank, cost, now});
+  }
+  if (window_.size() > kWindow) window_.pop_front();
+  if (now < count.quiet_until) return std::nullopt;
+
+  Finding finding{rank, 0, 0, 0, now - (window_.front().end - window_.front().cost)};
+  Nanos sum = 0;
+  for (const Incident& incident : window_) {
+    if (incident.rank != rank) continue;
+    ++finding.incidents;
+    sum += incident.cost;
+  }
+  finding.mean = sum / static_cast<Nanos>(finding.incidents);
+  finding.share = static_cast<double>(sum) / static_cast<double>(std::max<Nanos>(finding.length, 1));
+  if (finding.incidents < kIncidents || finding.share < kShare) return std::nullopt;
+  count.quiet_until = now + count.pause;
+  count.pause *= 2;
+  return finding;
+}
+
+std::vector<wire::Waited> Stragglers::totals() const {
+  std::vector<wire::Waited> result;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Count& count = ranks_[rank];
+    if (count.times == 0) continue;
+    result.push_back({static_cast<int32_t>(rank), static_cast<double>(count.total) * 1e-9,
+                      count.times});
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  if (result.size() > wire::kMaxWaited) result.resize(wire::kMaxWaited);
+  return result;
+}
+
+}  // namespace rueda::runtime

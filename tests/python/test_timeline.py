@@ -1,0 +1,321 @@
+"""The timeline as users start it, the summary, and who is named as slow: docs/timeline.md."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+import rueda as hvd
+import timelines
+from expect import eventually, raises
+from worlds import launch, ranks, results, run_ranks
+
+STEPS = 40
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "timeline.md"
+
+
+def train(steps=STEPS):
+    """Steps of DistributedOptimizer; returns how many batches ran without a message."""
+    import torch
+    import rueda.torch as hvd
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 9))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+    )
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(20, 64)).square().mean().backward()
+        optimizer.step()
+    return hvd.counter("planned_batches")
+
+
+def trains_while_somebody_reads():
+    hvd.allreduce(np.ones(3, np.float32), name="test_allreduce")
+    path = os.environ["HOROVOD_TIMELINE"]
+
+    def complete():
+        with open(path) as file:
+            text = file.read()
+        json.loads(text)  # at any moment
+        return all(
+            name in text
+            for name in (
+                '"allreduce.test_allreduce"',
+                '"NEGOTIATE_ALLREDUCE"',
+                '"ALLREDUCE"',
+                '"CYCLE_START"',
+            )
+        )
+
+    if hvd.rank() == 0:
+        eventually(complete)
+    planned = train()
+    for _ in range(3):
+        hvd.allgather(np.ones((hvd.rank() + 1, 2)), name="rows")
+        hvd.broadcast(np.ones(5), 1, name="from one")
+        hvd.alltoall(np.ones(4), name="across")
+        hvd.reducescatter(np.ones(200_000, np.float32), name="shares")
+    hvd.barrier()
+    return planned
+
+
+def test_tools_that_know_horovods_format_read_ours(tmp_path):
+    path = tmp_path / "horovod.json"
+    env = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    planned = results(run_ranks(2, trains_while_somebody_reads, env))
+    assert min(planned) > 0
+    rounds, marks, cycles = timelines.horovod(path)
+    (single,) = rounds["allreduce.test_allreduce"]
+    assert sorted(single.ready) == [0, 1]
+    assert (single.op, single.dtype, single.shape) == ("ALLREDUCE", "float32", "[3]")
+    for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        of_tensor = rounds["allreduce." + name]
+        assert len(of_tensor) == STEPS, "steps of the plan are there too"
+        assert any(not one.ready for one in of_tensor) and any(one.ready for one in of_tensor)
+        assert all(one.negotiated[1] <= one.ran[0] for one in of_tensor)
+    large = rounds["reducescatter.shares"][0]
+    assert {name for name, *_ in large.activities} >= {"GLOO_REDUCESCATTER"}, large
+    assert {one.op for of_tensor in rounds.values() for one in of_tensor} == timelines.OPS
+    assert len(marks["optimizer step"]) == STEPS and len(marks["backward"]) == STEPS
+    assert cycles == sorted(cycles) and len(cycles) > STEPS / 2
+    assert list(tmp_path.iterdir()) == [path], "rank 0 alone writes"
+
+
+def test_all_ranks_on_one_clock_and_the_summary(tmp_path):
+    path = tmp_path / "all.json"
+    options = ["--timeline", path, "--timeline-all-ranks", "--summary"]
+    outcome = run_ranks(2, train, options=list(map(str, options)))
+    assert min(results(outcome)) > 0
+    assert list(tmp_path.iterdir()) == [path], "the ranks' parts have become one file"
+    found = timelines.lanes(path)
+    assert set(found) == {0, 1}
+    for rank, stages in found.items():
+        assert stages["about"]["name"].startswith(f"rank {rank} ")
+        assert stages["about"]["clock_offset_ns"] == 0, "ranks of one host share the clock"
+        assert len(stages["backward"]) == len(stages["optimizer step"]) == STEPS
+        assert len(stages["submitted"]) == len(stages["negotiated"])
+        weights = [e for e in stages["negotiated"] if e["name"] == "allreduce.0.weight"]
+        assert len(weights) == STEPS
+        assert {e["args"]["bytes"] for e in weights} == {64 * 300 * 4}
+        assert len(stages["on the wire"]) >= STEPS and stages["packed"] and stages["unpacked"]
+    # The same batch has the same number, name and size everywhere.
+    batches = [
+        {(e["args"]["batch"], e["name"], e["args"]["bytes"]) for e in stages["on the wire"]}
+        for stages in found.values()
+    ]
+    assert batches[0] == batches[1]
+    assert {number[0] for number, *_ in batches[0]} == {"n", "p"}
+    # On one clock a batch is on the wire everywhere before it is over anywhere.
+    times = [
+        {e["args"]["batch"]: (e["ts"], e["ts"] + e["dur"]) for e in stages["on the wire"]}
+        for stages in found.values()
+    ]
+    for batch, (begin, end) in times[0].items():
+        other = times[1][batch]
+        assert max(begin, other[0]) <= min(end, other[1]) + 1, batch
+
+    svg = tmp_path / "picture.svg"
+    subprocess.run([sys.executable, ROOT / "scripts/draw_timeline.py", path, svg], check=True)
+    drawn = "".join(xml.etree.ElementTree.parse(svg).getroot().itertext())
+    assert all(text in drawn for text in ("rank 0", "rank 1", "on the wire", "allreduce.")), drawn
+
+    lines = outcome.output
+    assert re.search(r"ruedarun: summary of 2 ranks, \d+\.\d\d s", lines), lines
+    for stage in ("backward", "on the wire", "optimizer step"):
+        assert re.search(rf"ruedarun: +{stage} +\d+\.\d+ +\d+ %", lines), lines
+    assert re.search(r"communication +\d+\.\d+ s under way, \d+ % of it while backward", lines)
+    assert re.search(r"in \d+ batches \(\d+ of the step plan\), [\d.]+ \w+/s", lines), lines
+    assert "slowest rank" in lines
+    assert len([line for line in lines.splitlines() if "ruedarun:" in line]) <= 24, "one screen"
+
+
+def starts_and_stops():
+    folder = pathlib.Path(os.environ["FOLDER"])
+    rank, ones = hvd.rank(), np.ones(4)
+    one, two, own = folder / "one.json", folder / "two.json", folder / "own.{rank}.json"
+    for _ in range(2):
+        hvd.start_timeline(one, mark_cycles=True)  # a second start of the same is harmless
+        hvd.allreduce(ones, name="first")
+    hvd.start_timeline(two)
+    hvd.allreduce(ones, name="second")
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    hvd.allreduce(ones, name="third")
+    if rank == 0:
+        rounds, _, cycles = timelines.horovod(one)
+        assert list(map(len, rounds.values())) == [2] and "allreduce.first" in rounds
+        assert cycles
+        assert list(timelines.horovod(two)[0]) == ["allreduce.second"]
+    from rueda.torch import timeline
+
+    timeline.start_timeline(str(own))
+    with timeline.span("evaluation"), timeline.span("batch"):
+        hvd.allreduce(ones, name="fourth")
+    timeline.instant("saved")
+    timeline.stop_timeline()
+    with timeline.span("evaluation"):
+        pass
+    hvd.barrier()
+    mine = timelines.lanes(folder / f"own.{rank}.json")[rank]
+    assert sorted(event["name"] for event in mine["marks"]) == ["batch", "evaluation", "saved"]
+    assert [event["name"] for event in mine["submitted"]] == ["allreduce.fourth"]
+    if rank == 0:
+        timeline.merge([folder / "own.0.json", folder / "own.1.json"], folder / "both.json")
+        assert set(timelines.lanes(folder / "both.json")) == {0, 1}
+    with raises(ValueError, "no/such/folder"):
+        hvd.start_timeline("no/such/folder/{rank}.json")
+    with raises(ValueError):
+        timeline.merge([__file__], folder / "never.json")
+
+
+def test_the_timeline_starts_and_stops_while_the_job_runs(tmp_path):
+    env = {"FOLDER": str(tmp_path), "HOROVOD_TIMELINE": "DYNAMIC"}
+    results(run_ranks(2, starts_and_stops, env))
+    assert not pathlib.Path("DYNAMIC").exists()
+
+
+def two_hosts():
+    os.environ["RUEDA_HOST_ID"] = "far" if os.environ["RUEDA_RANK"] != "0" else "near"
+    hvd.init()
+    for _ in range(20):
+        hvd.allreduce(np.ones(1000), name="x")
+    return {"rank": hvd.rank()}
+
+
+def test_clocks_of_several_hosts_are_compared(tmp_path):
+    """The hosts are one machine here, so the truth is known: no offset."""
+    pattern = str(tmp_path / "t.{rank}.json")
+    results(run_ranks(3, two_hosts, {"RUEDA_TIMELINE": pattern}, manual=True))
+    about = [timelines.lanes(tmp_path / f"t.{r}.json")[r]["about"] for r in range(3)]
+    assert about[0]["clock_offset_ns"] == about[0]["clock_error_ns"] == 0
+    for one in about[1:]:
+        assert one["clock_error_ns"] > 0
+        assert abs(one["clock_offset_ns"]) <= one["clock_error_ns"], one
+    assert about[1]["clock_offset_ns"] == about[2]["clock_offset_ns"], "one host, one clock"
+
+
+def test_the_example_in_the_document_works(tmp_path):
+    (code,) = re.findall("```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(f"import os\nos.chdir({str(tmp_path)!r})\n{code}")
+    ended, output = launch(2, [sys.executable, script])
+    assert ended == 0, output
+    found = timelines.lanes(tmp_path / "trace.json")
+    assert [[e["name"] for e in found[r]["marks"]] for r in (0, 1)] == [["evaluation"]] * 2
+
+
+# ---- crashes ----
+
+FOR_EVER = """
+import sys, numpy as np, rueda as hvd
+from rueda import timeline
+hvd.init()
+while True:
+    with timeline.span("span"):
+        hvd.allreduce(np.ones(10), name="a tensor with a long name " + "x" * 100)
+"""
+
+
+def test_the_file_of_a_killed_process_is_whole(tmp_path):
+    for attempt in range(4):
+        path = tmp_path / f"{attempt}.json"
+        env = {**os.environ, "RUEDA_TIMELINE": str(path)}
+        victim = subprocess.Popen([sys.executable, "-c", FOR_EVER], env=env)
+        try:
+            wanted = 20_000 << attempt
+            eventually(lambda: path.exists() and path.stat().st_size > wanted)
+        finally:
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+        events = timelines.load(path)
+        assert sum(event["ph"] == "E" for event in events) > 50
+
+
+def dies_on_rank_one():
+    for step in range(200):
+        hvd.allreduce(np.ones(1000), name="x")
+        if step == 150 and hvd.rank() == 1:
+            part = pathlib.Path(os.environ["RUEDA_TIMELINE"].replace(".json", ".rank1.json"))
+            if part.exists():
+                eventually(lambda: part.read_text().count('"cat":"submitted"') > 100)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("all_ranks", [False, True])
+def test_timelines_outlive_a_killed_rank(tmp_path, all_ranks):
+    path = tmp_path / "t.json"
+    options = ["--timeline", str(path)] + ["--timeline-all-ranks"] * all_ranks
+    outcome = run_ranks(2, dies_on_rank_one, options=options)
+    assert outcome.code == 128 + signal.SIGKILL, outcome.output
+    if all_ranks:
+        found = timelines.lanes(path)
+        assert all(len(found[rank]["submitted"]) > 100 for rank in (0, 1))
+    else:
+        assert len(timelines.load(path)) > 500
+
+
+# ---- who is slow ----
+
+
+def lags():
+    """The rank STRAGGLER is 20 ms late in each of 20 steps, then rank 0 and 1 say so."""
+    straggler = int(os.environ["STRAGGLER"])
+    for step in range(40):
+        if step == 20:
+            print(f"marker of rank {hvd.rank()}", file=sys.stderr, flush=True)
+        end = time.monotonic() + (0.02 if hvd.rank() == straggler else 0)
+        while time.monotonic() < end:
+            time.sleep(0.001)
+        for name in ("a", "b", "c"):
+            hvd.allreduce(np.ones(100), name=name)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("straggler", [0, 2])
+def test_a_rank_that_is_20_ms_late_is_named_within_20_steps(straggler, transport):
+    env = {"STRAGGLER": str(straggler), "RUEDA_TRANSPORT": transport, "RUEDA_SUMMARY": "1"}
+    outcome = run_ranks(3, lags, env)
+    results(outcome)
+    lines = outcome.output.splitlines()
+    pattern = re.compile(
+        rf"rank (\d)/3 coordinator\] rank {straggler} \(pid \d+ on \S+\) is slow: it came last "
+        r"(\d+) times in [\d.]+ s, and the other ranks waited ([\d.]+) ms .* (\d+) % of their time"
+    )
+    named = [(n, found) for n, line in enumerate(lines) if (found := pattern.search(line))]
+    assert named, outcome.output
+    speakers = [found.group(1) for _, found in named]
+    assert len(speakers) == len(set(speakers)), "no more often than sensible:\n" + outcome.output
+    assert sum("is slow" in line for line in lines) == len(named), "nobody else is blamed"
+    where, found = named[0]
+    marker = lines.index(next(x for x in lines if f"marker of rank {found.group(1)}" in x))
+    assert where < marker, "within 20 steps:\n" + outcome.output
+    assert 10 < float(found.group(3)) and 0 < int(found.group(4)) <= 100
+    assert re.search(rf"slowest rank +rank {straggler}: others slept", outcome.output)
+
+
+@ranks(2)
+def test_marks_need_no_timeline():
+    from rueda import timeline
+
+    with timeline.span("nothing"):
+        timeline.instant("nothing")
+    hvd.stop_timeline()
+
+
+def test_a_summary_of_one_rank_and_of_none():
+    code, output = launch(
+        1, [sys.executable, "-c", "import rueda; rueda.init()"], options=["--summary"]
+    )
+    assert code == 0 and "summary of 1 rank," in output, output
+    code, output = launch(1, ["true"], options=["--summary"])
+    assert code == 0 and "no rank has sent one" in output, output
