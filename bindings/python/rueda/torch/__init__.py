@@ -25,3 +25,4 @@ from rueda.torch.functions import (
 from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.replicas import ReplicasDiffer, check_replicas

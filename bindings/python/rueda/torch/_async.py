@@ -201,13 +201,15 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     indices = allgather_async(tensor._indices().t(), f"{name}.indices", process_set)
     values = allgather_async(tensor._values(), f"{name}.values", process_set)
 
-    def result():
-        all_indices, all_values = synchronize(indices), synchronize(values)
+    def combine(all_indices, all_values):
         if op == basics.Average:
             all_values = all_values / basics.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape)
 
-    result.handles = [indices, values]
+    def result():
+        return combine(synchronize(indices), synchronize(values))
+
+    result.handles, result.combine = [indices, values], combine
     return result
 
 

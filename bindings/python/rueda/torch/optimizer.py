@@ -11,18 +11,21 @@ there are no hooks and nothing is reduced.
 """
 
 import contextlib
-import time
+import functools
+import sys
 import warnings
+import weakref
 
 import torch
 
-from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import global_process_set, require_global
 from rueda.common.util import split_list
-from rueda.torch import _async
+from rueda.torch import _async, _owners
 from rueda.torch._gradient_homes import GradientHomes
+from rueda.torch._layouts import Layouts, empty_sparse_gradient
+from rueda.torch._reduction import Reduction, give_up
+from rueda.torch.replicas import check_replicas
 from rueda.torch.compression import Compression
 from rueda.torch.functions import broadcast_object
 
@@ -36,19 +39,28 @@ class _Distributed:
 
     def _setup(self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes):
         self._parameter_names = names
+        self._prefix = _owners.prefix(names.values())
         self._compression = compression
         self._op = op
         self._prescale, self._postscale = 1.0 / predivide, predivide
         self._sparse_as_dense = sparse_as_dense
+        self._layouts = None if sparse_as_dense else Layouts()
         self._homes = homes
         self._passes_per_step = passes
         self._passes_left = {}
-        self._handles = {}  # parameter -> function that waits and writes its gradient
+        self._accumulated = {}  # parameter -> weak reference to its gradient of several passes
+        self._pending = {}  # parameter -> its Reduction
         self._group_of = {p: members for members in groups for p in members}
         self._group_ready = {}  # first member -> members whose gradients are complete
-        self._hooks = []
+        self._hooks = {}  # parameter -> function that removes its hook
+        self._lost = []  # names of parameters that a later optimizer owns
+        self._reduces = True  # False within no_sync()
+        # How the gradients came to be reduced: by synchronize(), or because something needed them
+        # reduced before step(), which then does not warn.
         self._synchronized = False
+        self._settled = False
         self._should_synchronize = True
+        self._check_every, self._steps = None, 0
         if basics.size() > 1:
             for group in self.param_groups:
                 self._watch(group["params"])
@@ -56,35 +68,74 @@ class _Distributed:
     def _watch(self, parameters):
         for p in parameters:
             if p.requires_grad:
+                before = _owners.own(p, self)
+                if before is not None and before is not self:
+                    before._lose(p)
                 self._passes_left[p] = self._passes_per_step
-                self._hooks.append(_on_gradient_complete(p, self._gradient_complete))
+                self._hooks[p] = _on_gradient_complete(p, self._gradient_complete)
+
+    def _lose(self, p):
+        """A later optimizer has been made for the parameter."""
+        self._hooks.pop(p)()
+        self._lost.append(self._parameter_names[p])
+
+    @property
+    def param_groups(self):
+        # GradScaler reads gradients through this attribute, and says so in no other way.
+        if not (self._synchronized or self._settled) and self._should_synchronize:
+            if sys._getframe(1).f_code.co_name == "_unscale_grads_":
+                self._settle()
+        return self.__dict__["param_groups"]
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.__dict__["param_groups"] = groups
 
     def _gradient_complete(self, p):
+        reduction = self._pending.get(p)
+        if reduction is not None:
+            # With create_graph the sum of old and new is a new tensor, so it tells nothing.
+            if reduction.is_wanted() or torch.is_grad_enabled():
+                raise AssertionError(_TOO_OFTEN)
+            self._discard(reduction)
+        self._synchronized = self._settled = False
+        if not self._reduces:
+            return
+        before = self._accumulated.pop(p, None)
+        if before is not None and before() is not p.grad:
+            self._passes_left[p] = self._passes_per_step  # the script has begun anew
         if self._passes_left[p] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to "
-                "step(). Increase backward_passes_per_step to accumulate gradients locally."
-            )
+            raise AssertionError(_TOO_OFTEN)
         self._passes_left[p] -= 1
         if self._passes_left[p] == 0:
             self._start(p)
+        else:
+            self._accumulated[p] = weakref.ref(p.grad)
+
+    def _discard(self, reduction):
+        """Forgets a reduction whose gradients the script has thrown away; peers do the same."""
+        reduction.wait()
+        for member in reduction.parameters:
+            del self._pending[member]
+            self._passes_left[member] = self._passes_per_step
 
     def _start(self, p):
         """Starts the reduction of one gradient, or notes it until its group is complete."""
         members = self._group_of.get(p)
         if members is None:
-            self._handles[p] = self._reduce([p], self._parameter_names[p])
+            self._pending[p] = self._reduce([p], self._parameter_names[p])
             return
         ready = self._group_ready.setdefault(members[0], set())
         ready.add(p)
         if len(ready) == len(members):
             del self._group_ready[members[0]]
-            finish = self._reduce(members, "group." + self._parameter_names[members[0]])
+            reduction = self._reduce(members, "group." + self._parameter_names[members[0]])
             for member in members:
-                self._handles[member] = finish
+                self._pending[member] = reduction
 
     def _reduce(self, parameters, name):
-        """Starts the reduction of gradients; returns how to wait for it and write the result."""
+        """Starts the reduction of gradients."""
+        name = self._prefix + name
         if len(parameters) == 1 and parameters[0].grad.is_sparse and not self._sparse_as_dense:
             return self._reduce_sparse(parameters[0], name)
         wires, contexts = [], []
@@ -101,8 +152,7 @@ class _Distributed:
         else:
             handle = _async.grouped_allreduce_async_(wires, *arguments)
 
-        def finish():
-            _async.synchronize(handle)
+        def write(_):
             for p, wire, context in zip(parameters, wires, contexts):
                 result = self._compression.decompress(wire, context)
                 if p.grad.is_sparse:
@@ -111,17 +161,15 @@ class _Distributed:
                     with torch.no_grad():
                         p.grad.copy_(result)
 
-        finish.handles = [handle]
-        return finish
+        return Reduction(parameters, [handle], write)
 
     def _reduce_sparse(self, p, name):
         result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op)
 
-        def finish():
-            p.grad = result()
+        def write(indices, values):
+            p.grad = result.combine(indices, values)
 
-        finish.handles = result.handles
-        return finish
+        return Reduction([p], result.handles, write)
 
     def set_backward_passes_per_step(self, passes):
         """Number of backward passes whose gradients are summed before they are reduced."""
@@ -131,34 +179,102 @@ class _Distributed:
         for p in self._passes_left:
             self._passes_left[p] = passes
 
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward passes inside stay on this rank.
+
+        They add up in ``p.grad`` and are reduced with those of the next backward pass outside. For
+        accumulation over a varying number of passes, and for a loss that passes through this
+        optimizer's parameters without being theirs (the discriminator in the generator's step).
+        All ranks must run the same passes inside.
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
     def synchronize(self):
         """Waits until every gradient has been reduced; they are in ``p.grad`` then.
 
         A parameter whose gradient did not come (an unused layer, fewer backward passes) takes part
         with what it has, or zero, because other ranks may have a gradient for it.
+
+        RuntimeError names gradients that the script has changed while they were being reduced.
         """
-        for p in self._passes_left:
-            if p not in self._handles and p not in self._group_ready.get(self._first(p), ()):
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                self._start(p)
-        pending = list(dict.fromkeys(self._handles.values()))
+        if not self._settled:
+            self._reduce_all()
+        self._settled, self._synchronized = False, True
+
+    def _settle(self):
+        """`synchronize` for something that needs reduced gradients before ``step()``."""
+        if not (self._synchronized or self._settled):
+            self._reduce_all()
+            self._settled = True
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
+        """``torch.nn.utils.clip_grad_norm_`` of the reduced gradients of all parameters.
+
+        Waits for them first; ``step()`` then uses them as they are. Returns their norm before
+        clipping, a tensor that is the same on all ranks.
+        """
+        self._settle()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    def _reduce_all(self):
+        if self._lost:
+            raise RuntimeError(
+                "A later DistributedOptimizer was made for parameters of this one "
+                f"({_some(self._lost)}). Use that one."
+            )
         try:
-            for finish in pending:
-                finish()
+            self._start_missing()
+            touched = []
+            for reduction in dict.fromkeys(self._pending.values()):
+                reduction.wait()
+                touched += [self._parameter_names[p] for p in reduction.touched()]
+                if not touched:
+                    reduction.write()
         except BaseException as error:
-            _give_up(pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
+            pending = dict.fromkeys(self._pending.values())
+            give_up(pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
             raise
         finally:
             self._forget()
-        self._synchronized = True
+        if touched:
+            raise RuntimeError(
+                f"Gradients were changed while they were being reduced ({_some(touched)}), so the "
+                "result is unusable. Call optimizer.synchronize() before changing gradients, or "
+                "use optimizer.clip_grad_norm_(), which does."
+            )
+
+    def _start_missing(self):
+        """Starts what no hook has started: every rank reduces every parameter."""
+        for reduction in list(dict.fromkeys(self._pending.values())):
+            if not reduction.is_wanted():
+                self._discard(reduction)
+        missing = [
+            p
+            for p in self._passes_left
+            if p not in self._pending and p not in self._group_ready.get(self._first(p), ())
+        ]
+        if self._layouts is not None:
+            alone = [p for p in self._passes_left if p not in self._group_of]
+            self._layouts.agree(alone, self._parameter_names, self._prefix)
+        for p in missing:
+            if p.grad is None:
+                is_sparse = self._layouts is not None and self._layouts.is_sparse(p)
+                p.grad = empty_sparse_gradient(p) if is_sparse else torch.zeros_like(p)
+            self._start(p)
 
     def _first(self, p):
         return self._group_of[p][0] if p in self._group_of else None
 
     def _forget(self):
-        self._handles.clear()
+        self._pending.clear()
         self._group_ready.clear()
+        self._accumulated.clear()
         for p in self._passes_left:
             self._passes_left[p] = self._passes_per_step
 
@@ -172,7 +288,11 @@ class _Distributed:
             self._should_synchronize = True
 
     def step(self, closure=None):
-        """Waits for the averaged gradients, then steps. ``closure`` as in the wrapped optimizer."""
+        """Waits for the averaged gradients, then steps. ``closure`` as in the wrapped optimizer.
+
+        Gradients that a closure computes are reduced before it returns, and its loss is the
+        reduced one then, so that an optimizer that looks at losses decides alike on all ranks.
+        """
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -180,27 +300,53 @@ class _Distributed:
                     "optimizer.synchronize(). This reduces the gradients twice; call step() "
                     "within optimizer.skip_synchronize()."
                 )
-            self.synchronize()
-        self._synchronized = False
-        return super().step(closure) if closure is not None else super().step()
+            if not self._settled:
+                self._reduce_all()
+            if closure is not None and basics.size() > 1:
+                closure = functools.partial(self._evaluate, closure)
+        result = super().step(closure) if closure is not None else super().step()
+        self._synchronized = self._settled = False
+        self._steps += 1
+        if self._check_every is not None and self._steps % self._check_every == 0:
+            check_replicas(self)
+        return result
 
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
+    def _evaluate(self, closure):
+        """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""
+        loss = closure()
+        computed = bool(self._pending or self._group_ready or self._accumulated)
+        value = float("nan") if loss is None else float(loss)
+        report = torch.tensor([float(computed), value], dtype=torch.float64)
+        op = basics.Sum if self._op == basics.Sum else basics.Average
+        handle = _async.allreduce_async_(report, name=self._prefix + "optimizer.closure", op=op)
+        computed, value = _async.synchronize(handle).tolist()
+        if not computed:
+            return loss
+        self._reduce_all()
+        if loss is None:
+            return None
+        return torch.full_like(loss.detach(), value) if isinstance(loss, torch.Tensor) else value
+
     def zero_grad(self, *args, **kwargs):
         """As in the wrapped optimizer; refused while gradients are being reduced."""
-        if self._handles:
+        if self._pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
-                "a race condition."
+                "a race condition. If that loss was another optimizer's, run its backward within "
+                "this optimizer's no_sync()."
             )
+        self._forget()
+        self._synchronized = self._settled = False
         return super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
         """As in the wrapped optimizer; reductions under way are given up."""
-        _give_up(dict.fromkeys(self._handles.values()), 0)
+        give_up(dict.fromkeys(self._pending.values()), 0)
         self._forget()
-        self._synchronized = False
+        self._synchronized = self._settled = False
         return super().load_state_dict(*args, **kwargs)
 
     def add_param_group(self, group):
@@ -213,25 +359,40 @@ class _Distributed:
         if basics.size() > 1:
             self._watch(added)
 
+    def check_replicas(self, every):
+        """From now on compares parameters and state of the ranks after each ``every`` steps.
 
-def _give_up(pending, seconds):
-    """Abandons reductions, after a chance to end: a next attempt needs their names."""
-    end = time.monotonic() + seconds
-    for handle in [handle for finish in pending for handle in finish.handles]:
-        try:
-            _async.synchronize(handle, max(0.0, end - time.monotonic()))
-        except (HorovodInternalError, DeadlineExceeded):
-            runtime.abandon(handle)
+        Raises `ReplicasDiffer` on all ranks, naming the first tensor and the rank that drifted.
+        None ends it. All ranks must call it with the same number.
+        """
+        if every is not None and (not isinstance(every, int) or every <= 0):
+            raise ValueError(f"check_replicas: every={every!r} must be a number of steps > 0")
+        self._check_every = every
+
+
+_TOO_OFTEN = (
+    "Gradients were computed more than backward_passes_per_step times before call to "
+    "step(). Increase backward_passes_per_step to accumulate gradients locally."
+)
+
+
+def _some(names, most=6):
+    """Names for a message."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def _on_gradient_complete(p, call):
-    """Calls ``call(p)`` each time backward has finished ``p.grad``; returns what keeps that up."""
+    """Calls ``call(p)`` each time backward has finished ``p.grad``; returns what ends that."""
     if hasattr(p, "register_post_accumulate_grad_hook"):  # PyTorch 2.1
-        return p.register_post_accumulate_grad_hook(call)
+        return p.register_post_accumulate_grad_hook(call).remove
     # The node that accumulates into p.grad lives as long as somebody holds it.
     accumulate = p.expand_as(p).grad_fn.next_functions[0][0]
-    accumulate.register_hook(lambda *ignored: call(p))
-    return accumulate
+    hook = accumulate.register_hook(lambda *ignored: call(p))
+
+    def remove(_held=accumulate):
+        hook.remove()
+
+    return remove
 
 
 def _name_parameters(optimizer, named_parameters):
@@ -345,6 +506,8 @@ def DistributedOptimizer(
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     require_global(process_set)
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
     names = _name_parameters(optimizer, named_parameters)
     chosen = _make_groups(groups, num_groups, names, optimizer)
     wrapped = type(optimizer)
