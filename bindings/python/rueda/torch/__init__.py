@@ -16,6 +16,7 @@ from rueda.common.process_sets import (
 )
 from rueda.common.util import extension_available
 from rueda.torch.compression import Compression
+from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -23,6 +24,9 @@ from rueda.torch.functions import (
     broadcast_parameters,
 )
 from rueda.torch.memory import empty, empty_like, zeros
+from rueda.torch.metrics import average_metrics
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
+from rueda.torch.schedule import LearningRateWarmup
+from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
