@@ -8,6 +8,8 @@ Errors: ValueError when the call is wrong on this rank, HorovodInternalError whe
 a rank is lost, `DeadlineExceeded` when a given timeout passes.
 """
 
+from torch import Tensor
+
 from rueda._collectives import join, reduce_op
 from rueda._ffi import ALLREDUCE, AVERAGE, BROADCAST
 from rueda.common import basics as _basics
@@ -18,6 +20,7 @@ from rueda.common.process_sets import global_process_set
 from rueda.torch import _async, _autograd
 from rueda.torch._again import run_again
 from rueda.torch._async import *  # noqa: F401,F403
+from rueda.torch._selections import SELECTIONS, Selection
 from rueda.torch.compression import Compression
 
 __all__ = (
@@ -73,9 +76,11 @@ def allreduce(
             return result
     op = reduce_op(op, average)
     wire, ctx = compression.compress(tensor)
-    output = _autograd.Allreduce.apply(
-        name, op, prescale_factor, postscale_factor, process_set, wire
-    )
+    arguments = (name, op, prescale_factor, postscale_factor, process_set)
+    if op in SELECTIONS and isinstance(wire, Tensor) and wire.requires_grad:
+        output = Selection.apply(*arguments, False, wire)
+    else:
+        output = _autograd.Allreduce.apply(*arguments, wire)
     return compression.decompress(output, ctx)
 
 
@@ -92,9 +97,11 @@ def grouped_allreduce(
     """`allreduce` of several tensors as one operation; returns a tuple."""
     op = reduce_op(op, average)
     wires, contexts = _compress_all(compression, tensors)
-    outputs = _autograd.GroupedAllreduce.apply(
-        name, op, prescale_factor, postscale_factor, process_set, *wires
-    )
+    arguments = (name, op, prescale_factor, postscale_factor, process_set)
+    if op in SELECTIONS and any(isinstance(t, Tensor) and t.requires_grad for t in wires):
+        outputs = Selection.apply(*arguments, True, *wires)
+    else:
+        outputs = _autograd.GroupedAllreduce.apply(*arguments, *wires)
     return tuple(map(compression.decompress, outputs, contexts))
 
 
