@@ -10,7 +10,7 @@ How a page is marked: an HTML comment, which readers do not see, in the line abo
 ``<!-- continued -->``
     above ```` ```python ````: the block belongs to the end of the page's last program.
 ``<!-- prints -->``
-    above ```` ```text ````: every line of the block occurs in the output of the page's last program.
+    above ```` ```text ````: every line of the block occurs in the output of the last program.
 
 A run costs some seconds when it imports a framework, so pages have few programs and continue them.
 Blocks without a mark are not run. Pages may import what the tests need (torch, numpy); for anything

@@ -303,6 +303,45 @@ def test_parameters_and_optimizer_state_arrive_from_the_root():
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
     with raises(ValueError):
         hvd.broadcast_parameters(model.parameters(), 0)
+    with raises(ValueError, "'b' is not a tensor but int", "broadcast_object"):
+        hvd.broadcast_parameters({"b": 3}, 0)
     transposed = torch.full((2, 3), float(hvd.rank())).t()
     hvd.broadcast_parameters([("t", transposed)], hvd.size() - 1)
     assert (transposed == hvd.size() - 1).all()
+
+
+def every_optimizer():
+    """The optimizers of this PyTorch whose state can be broadcast."""
+    for kind in torch.optim.Optimizer.__subclasses__():
+        wanted = kind.__module__.startswith("torch.optim")
+        if wanted and kind not in (torch.optim.LBFGS, torch.optim.SparseAdam):
+            yield kind
+
+
+@ranks(2)
+def test_the_state_of_every_optimizer_arrives_exactly():
+    kinds = list(every_optimizer())
+    assert len(kinds) >= 10, kinds
+    for kind in kinds:
+        torch.manual_seed(hvd.rank())
+        model = torch.nn.Linear(3, 2, bias=False)  # some optimizers take matrices only
+        optimizer = kind(model.parameters(), lr=0.01 * (hvd.rank() + 1))
+        distributed = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        for _ in range(2):
+            distributed.zero_grad()
+            model(torch.ones(1, 3)).square().sum().backward()
+            distributed.step()
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        hvd.broadcast_optimizer_state(distributed, 0)
+        states = hvd.allgather_object(distributed.state_dict())
+        for state in states:
+            assert state["param_groups"] == states[0]["param_groups"], kind
+            for key, value in states[0]["state"].get(0, {}).items():
+                other = state["state"][0][key]
+                assert type(other) is type(value), (kind, key)
+                equal = torch.equal(other, value) if torch.is_tensor(value) else other == value
+                assert equal, (kind, key)
+        distributed.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        distributed.step()
+        hvd.check_replicas(distributed)

@@ -55,7 +55,7 @@ def compare(shape, dtype, rows=None, **options):
         torch.testing.assert_close(mine(parts[rank].to(kept)).double(), plain(parts[rank]), **where)
 
 
-@ranks(1, 2, 3)
+@ranks(1, 3)
 def test_it_is_plain_batch_normalization_of_the_whole_batch():
     for shape in ((3,), (3, 5), (2, 3, 4), (2, 2, 3, 2)):
         compare(shape, torch.float64)
@@ -66,13 +66,13 @@ def test_it_is_plain_batch_normalization_of_the_whole_batch():
     compare((3, 2, 2), torch.bfloat16)
 
 
-@ranks(2, 3)
+@ranks(3)
 def test_batches_of_different_sizes_and_an_empty_one():
     for rows in ([5, 1, 2], [1, 4, 0], [0, 7, 1]):
         compare((3,), torch.float64, rows[: hvd.size()])
 
 
-@ranks(2, 3)
+@ranks(3)
 def test_a_model_converted_trains_like_one_process_with_the_whole_batch():
     def model():
         torch.manual_seed(3)
@@ -84,13 +84,10 @@ def test_a_model_converted_trains_like_one_process_with_the_whole_batch():
             torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1), shared),
             torch.nn.Flatten(),
             torch.nn.BatchNorm1d(36),
-            torch.nn.InstanceNorm1d(1),
             torch.nn.Linear(36, 2),
         ).double()
 
-    del_instance = torch.nn.Identity()
     alone, mine = model(), model()
-    alone[6] = mine[6] = del_instance
     optimizer = torch.optim.SGD(mine.parameters(), lr=0.1, momentum=0.9)  # made before
     weight = mine[5].weight
     assert hvd.convert_sync_batchnorm(mine) is mine
@@ -112,7 +109,7 @@ def test_a_model_converted_trains_like_one_process_with_the_whole_batch():
     hvd.check_replicas(mine.state_dict())
 
 
-@ranks(2)
+@ranks(3)
 def test_what_it_refuses():
     layer = hvd.SyncBatchNorm(3)
     with raises(ValueError, "at least 2D"):
@@ -120,7 +117,7 @@ def test_what_it_refuses():
     with raises(ValueError, "expected 3 channels in dimension 1, got 4"):
         layer(torch.ones(2, 4))
     with raises(ValueError, "more than 1 value per channel over all ranks"):
-        layer(torch.ones(1 - hvd.rank(), 3))
+        layer(torch.ones(int(hvd.rank() == 0), 3))
     with raises(ValueError, "does not know its channels yet"):
         hvd.convert_sync_batchnorm(torch.nn.LazyBatchNorm1d())
     layer.eval()

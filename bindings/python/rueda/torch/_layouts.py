@@ -1,9 +1,9 @@
 """Which gradients are sparse: what a rank needs to know to take part without having a gradient.
 
-A dense gradient travels in one allreduce, a sparse one in two allgathers. A rank whose backward pass
-did not reach an embedding cannot see which it would have had, so the ranks tell each other once, for
-the parameters for which any rank has a gradient. Parameters that nobody had used by then are asked
-for again in every step until somebody does.
+A dense gradient travels in one allreduce, a sparse one in two allgathers. A rank whose backward
+pass did not reach an embedding cannot see which it would have had, so the ranks tell each other
+once, for the parameters for which any rank has a gradient. Parameters that nobody had used by then
+are asked for again in every step until somebody does.
 """
 
 import torch
@@ -18,6 +18,10 @@ class Layouts:
     def __init__(self):
         self._is_sparse = {}  # parameter: True or False; absent while unknown
 
+    def __len__(self):
+        """Of how many parameters it is known."""
+        return len(self._is_sparse)
+
     def is_sparse(self, p):
         return self._is_sparse.get(p, False)
 
@@ -27,8 +31,6 @@ class Layouts:
         ValueError names a parameter whose gradient is sparse on one rank and dense on another.
         """
         unknown = [p for p in parameters if p not in self._is_sparse]
-        if not unknown:
-            return
         has = [
             [p.grad is not None and p.grad.is_sparse == sparse for p in unknown]
             for sparse in (True, False)

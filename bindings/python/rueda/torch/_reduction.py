@@ -54,7 +54,7 @@ class Reduction:
 
 
 def _version(grad):
-    """Counts changes in place. Parts of one buffer share the buffer's count, which tells nothing."""
+    """Counts changes in place. Parts of one buffer share its count, which tells nothing."""
     return 0 if grad._is_view() else grad._version
 
 

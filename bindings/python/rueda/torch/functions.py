@@ -21,6 +21,11 @@ def broadcast_parameters(params, root_rank):
     """
     pending = []
     for name, tensor in _objects.named(params):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
+                "leave it out, or use broadcast_object"
+            )
         # In place needs packed memory; anything else goes through a packed copy.
         packed = tensor.detach()
         if not packed.is_contiguous():

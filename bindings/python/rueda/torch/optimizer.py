@@ -20,14 +20,13 @@ import torch
 
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, require_global
-from rueda.common.util import split_list
 from rueda.torch import _async, _owners
 from rueda.torch._gradient_homes import GradientHomes
 from rueda.torch._layouts import Layouts, empty_sparse_gradient
+from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._reduction import Reduction, give_up
-from rueda.torch.replicas import check_replicas
 from rueda.torch.compression import Compression
-from rueda.torch.functions import broadcast_object
+from rueda.torch.replicas import check_replicas
 
 # After one reduction failed, how long the others of the step may take to end: they fail or end
 # within moments, unless a peer never submitted them.
@@ -154,12 +153,7 @@ class _Distributed:
 
         def write(_):
             for p, wire, context in zip(parameters, wires, contexts):
-                result = self._compression.decompress(wire, context)
-                if p.grad.is_sparse:
-                    p.grad = result.to_sparse(p.grad.sparse_dim())
-                elif result.data_ptr() != p.grad.data_ptr():
-                    with torch.no_grad():
-                        p.grad.copy_(result)
+                _write_gradient(p, self._compression.decompress(wire, context))
 
         return Reduction(parameters, [handle], write)
 
@@ -254,19 +248,19 @@ class _Distributed:
         for reduction in list(dict.fromkeys(self._pending.values())):
             if not reduction.is_wanted():
                 self._discard(reduction)
-        missing = [
-            p
-            for p in self._passes_left
-            if p not in self._pending and p not in self._group_ready.get(self._first(p), ())
-        ]
         if self._layouts is not None:
-            alone = [p for p in self._passes_left if p not in self._group_of]
-            self._layouts.agree(alone, self._parameter_names, self._prefix)
-        for p in missing:
-            if p.grad is None:
-                is_sparse = self._layouts is not None and self._layouts.is_sparse(p)
-                p.grad = empty_sparse_gradient(p) if is_sparse else torch.zeros_like(p)
-            self._start(p)
+            if len(self._layouts) < len(self._passes_left) - len(self._group_of):
+                alone = [p for p in self._passes_left if p not in self._group_of]
+                self._layouts.agree(alone, self._parameter_names, self._prefix)
+        for p in self._passes_left:
+            if p not in self._pending and p not in self._group_ready.get(self._first(p), ()):
+                self._supply_gradient(p)
+                self._start(p)
+
+    def _supply_gradient(self, p):
+        if p.grad is None:
+            is_sparse = self._layouts is not None and self._layouts.is_sparse(p)
+            p.grad = empty_sparse_gradient(p) if is_sparse else torch.zeros_like(p)
 
     def _first(self, p):
         return self._group_of[p][0] if p in self._group_of else None
@@ -280,7 +274,7 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self):
-        """``step()`` inside does not synchronise: for scripts that have called ``synchronize()``."""
+        """``step()`` inside does not synchronise: the script has called ``synchronize()``."""
         self._should_synchronize = False
         try:
             yield
@@ -376,6 +370,14 @@ _TOO_OFTEN = (
 )
 
 
+def _write_gradient(p, result):
+    if p.grad.is_sparse:
+        p.grad = result.to_sparse(p.grad.sparse_dim())
+    elif result.data_ptr() != p.grad.data_ptr():
+        with torch.no_grad():
+            p.grad.copy_(result)
+
+
 def _some(names, most=6):
     """Names for a message."""
     return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
@@ -393,66 +395,6 @@ def _on_gradient_complete(p, call):
         hook.remove()
 
     return remove
-
-
-def _name_parameters(optimizer, named_parameters):
-    """parameter -> name, complete and unique, or ValueError."""
-    groups = [group["params"] for group in optimizer.param_groups]
-    if named_parameters is None:
-        return {
-            p: f"allreduce.noname.{i}.{j}"
-            for i, group in enumerate(groups)
-            for j, p in enumerate(group)
-        }
-    pairs = list(named_parameters)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
-            "by model.named_parameters()."
-        )
-    names = [name for name, _ in pairs]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ValueError(
-            "Parameter names in named_parameters must be unique. Found duplicates: "
-            + ", ".join(map(str, duplicates))
-        )
-    by_parameter = {p: name for name, p in pairs}
-    unnamed = sum(1 for group in groups for p in group if p not in by_parameter)
-    if unnamed:
-        raise ValueError(
-            "named_parameters was specified, but one or more model parameters were not named "
-            f"({unnamed} of the optimizer's parameters)."
-        )
-    return by_parameter
-
-
-def _make_groups(groups, num_groups, names, optimizer):
-    """Lists of parameters that are reduced as one; parameters in none are reduced alone."""
-    if num_groups:
-        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return []
-    if isinstance(groups, list):
-        flat = [p for members in groups for p in members]
-        if not all(isinstance(p, torch.Tensor) for p in flat):
-            raise ValueError("groups must be a list of lists of parameters")
-        if len(flat) != len(set(flat)):
-            raise ValueError("groups must name each parameter at most once")
-        if not all(p in names for p in flat):
-            raise ValueError("groups must consist of the optimizer's parameters")
-        chosen = groups
-    elif isinstance(groups, int) and groups > 0:
-        # Rank 0's order counts, so that all ranks cut the same groups.
-        own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        order = broadcast_object([names[p] for p in own], 0, "optimizer_groups")
-        by_name = {names[p]: p for p in own}
-        chosen = split_list([by_name[name] for name in order], groups)
-    else:
-        raise ValueError("groups should be a list of lists of parameters, or a number > 0")
-    trained = [[p for p in members if p.requires_grad] for members in chosen]
-    return [members for members in trained if members]
 
 
 def DistributedOptimizer(
@@ -508,8 +450,8 @@ def DistributedOptimizer(
     require_global(process_set)
     if isinstance(optimizer, _Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
-    names = _name_parameters(optimizer, named_parameters)
-    chosen = _make_groups(groups, num_groups, names, optimizer)
+    names = name_parameters(optimizer, named_parameters)
+    chosen = make_groups(groups, num_groups, names, optimizer)
     wrapped = type(optimizer)
     distributed = type(wrapped.__name__, (_Distributed, wrapped), {})
     result = distributed.__new__(distributed)

@@ -1,8 +1,8 @@
 """Learning rates for many ranks: scaled by their number, and reached slowly.
 
-A step of n ranks averages over n batches, so it can be n times as long (Goyal et al. 2017, "Accurate,
-Large Minibatch SGD"); at the start of training it must not. The rate of one rank therefore grows to
-n times that over the first steps.
+A step of n ranks averages over n batches, so it can be n times as long (Goyal et al. 2017,
+"Accurate, Large Minibatch SGD"); at the start of training it must not. The rate of one rank
+therefore grows to n times that over the first steps.
 
 Momentum holds old gradients times the old rate's relation to the new. While the rate changes,
 momentum is multiplied by new rate / old rate for that step, which keeps the size of the velocity
