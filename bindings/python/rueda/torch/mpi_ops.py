@@ -61,7 +61,8 @@ def allreduce(
     compression
         One of `Compression`: what the tensor travels as.
     op : int, optional
-        Average (default), Sum, Min, Max or Product. Average of integers truncates toward zero.
+        Average (default), Sum, Adasum, Min, Max or Product. Average of integers truncates toward
+        zero.
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """

@@ -139,8 +139,7 @@ class _Distributed:
         """
         for p in self._passes_left:
             if p not in self._handles and p not in self._group_ready.get(self._first(p), ()):
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
+                self._supply_gradient(p)
                 self._start(p)
         pending = list(dict.fromkeys(self._handles.values()))
         try:
@@ -152,6 +151,10 @@ class _Distributed:
         finally:
             self._forget()
         self._synchronized = True
+
+    def _supply_gradient(self, p):
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
 
     def _first(self, p):
         return self._group_of[p][0] if p in self._group_of else None
@@ -294,6 +297,17 @@ def _make_groups(groups, num_groups, names, optimizer):
     return [members for members in trained if members]
 
 
+def _kind_for(op, gradients_in_arena):
+    """The class that reduces gradients or, for Adasum on several ranks, steps."""
+    if op != basics.Adasum or basics.size() == 1:
+        return _Distributed
+    if gradients_in_arena:
+        raise ValueError("gradients_in_arena is not for op=Adasum: gradients are not reduced there")
+    from rueda.torch._adasum_optimizer import _DistributedDelta
+
+    return _DistributedDelta
+
+
 def DistributedOptimizer(
     optimizer,
     named_parameters=None,
@@ -320,7 +334,9 @@ def DistributedOptimizer(
     backward_passes_per_step : int
         Gradients of that many backward passes are summed locally before they are reduced.
     op : int
-        Average or Sum (also Min, Max, Product).
+        Average or Sum (also Min, Max, Product). Adasum combines the ranks' steps, not their
+        gradients (`rueda.torch._adasum_optimizer`): the wrapped optimizer steps each parameter with
+        this rank's gradient, and ``step()`` adds the Adasum of what that changed.
     gradient_predivide_factor : float
         f: gradients are divided by f before the sum and multiplied by f / size after it.
     num_groups : int
@@ -332,14 +348,12 @@ def DistributedOptimizer(
     gradients_in_arena : bool
         Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
         is another tensor after the reduction starts than before it. Without effect under
-        compression.
+        compression; not with Adasum.
 
     Returns
     -------
     An instance of a new class with the name of, and derived from, the optimizer's class.
     """
-    if basics.Adasum == op:
-        raise NotImplementedError("op=Adasum is not available in this version of rueda")
     if gradient_predivide_factor != 1.0 and op != basics.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
@@ -348,7 +362,7 @@ def DistributedOptimizer(
     names = _name_parameters(optimizer, named_parameters)
     chosen = _make_groups(groups, num_groups, names, optimizer)
     wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (_Distributed, wrapped), {})
+    distributed = type(wrapped.__name__, (_kind_for(op, gradients_in_arena), wrapped), {})
     result = distributed.__new__(distributed)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
