@@ -18,6 +18,7 @@ from rueda.common.process_sets import global_process_set
 from rueda.torch import _async, _autograd
 from rueda.torch._again import run_again
 from rueda.torch._async import *  # noqa: F401,F403
+from rueda.torch._compress_reducer import reducer_for_call
 from rueda.torch.compression import Compression
 
 __all__ = (
@@ -59,7 +60,7 @@ def allreduce(
     average : bool, optional
         Deprecated: True is ``op=Average``, False is ``op=Sum``.
     compression
-        One of `Compression`: what the tensor travels as.
+        One of `Compression`: what the tensor travels as. Those with a memory need a name.
     op : int, optional
         Average (default), Sum, Adasum, Min, Max or Product. Average of integers truncates toward
         zero.
@@ -73,6 +74,11 @@ def allreduce(
         if result is not None:
             return result
     op = reduce_op(op, average)
+    reducer = reducer_for_call(compression)
+    if reducer is not None:
+        scales = prescale_factor, postscale_factor
+        every = (reducer, name, op, *scales, process_set, tensor)
+        return _autograd.CompressedAllreduce.apply(*every)[0]
     wire, ctx = compression.compress(tensor)
     output = _autograd.Allreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, wire
@@ -92,6 +98,10 @@ def grouped_allreduce(
 ):
     """`allreduce` of several tensors as one operation; returns a tuple."""
     op = reduce_op(op, average)
+    reducer = reducer_for_call(compression)
+    if reducer is not None:
+        scales = prescale_factor, postscale_factor
+        return _autograd.CompressedAllreduce.apply(reducer, name, op, *scales, process_set, *tensors)
     wires, contexts = _compress_all(compression, tensors)
     outputs = _autograd.GroupedAllreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, *wires

@@ -22,6 +22,7 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import global_process_set, require_global
 from rueda.common.util import split_list
 from rueda.torch import _async
+from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
 from rueda.torch._gradient_homes import GradientHomes
 from rueda.torch.compression import Compression
 from rueda.torch.functions import broadcast_object
@@ -87,6 +88,8 @@ class _Distributed:
         """Starts the reduction of gradients; returns how to wait for it and write the result."""
         if len(parameters) == 1 and parameters[0].grad.is_sparse and not self._sparse_as_dense:
             return self._reduce_sparse(parameters[0], name)
+        if isinstance(self._compression, Reducer):
+            return self._reduce_compressed(parameters[0], name)
         wires, contexts = [], []
         for p in parameters:
             if self._homes is not None:
@@ -104,15 +107,21 @@ class _Distributed:
         def finish():
             _async.synchronize(handle)
             for p, wire, context in zip(parameters, wires, contexts):
-                result = self._compression.decompress(wire, context)
-                if p.grad.is_sparse:
-                    p.grad = result.to_sparse(p.grad.sparse_dim())
-                elif result.data_ptr() != p.grad.data_ptr():
-                    with torch.no_grad():
-                        p.grad.copy_(result)
+                _write_gradient(p, self._compression.decompress(wire, context))
 
         finish.handles = [handle]
         return finish
+
+    def _reduce_compressed(self, p, name):
+        grad = p.grad.detach()
+        return self._compression.start(
+            grad.to_dense() if grad.is_sparse else grad,
+            name,
+            self._op,
+            self._prescale,
+            self._postscale,
+            then=lambda result: _write_gradient(p, result),
+        )
 
     def _reduce_sparse(self, p, name):
         result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op)
@@ -215,6 +224,14 @@ class _Distributed:
             self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
         if basics.size() > 1:
             self._watch(added)
+
+
+def _write_gradient(p, result):
+    if p.grad.is_sparse:
+        p.grad = result.to_sparse(p.grad.sparse_dim())
+    elif result.data_ptr() != p.grad.data_ptr():
+        with torch.no_grad():
+            p.grad.copy_(result)
 
 
 def _give_up(pending, seconds):
@@ -330,7 +347,8 @@ def DistributedOptimizer(
     named_parameters : iterable of (str, torch.nn.Parameter), optional
         ``model.named_parameters()``; all of the optimizer's, each name once.
     compression
-        One of `Compression`: what gradients travel as.
+        One of `Compression`: what gradients travel as. An instance with a memory (``topk(0.01)``)
+        belongs to one optimizer; it has ``state_dict`` and ``load_state_dict`` of its own.
     backward_passes_per_step : int
         Gradients of that many backward passes are summed locally before they are reduced.
     op : int
@@ -361,6 +379,7 @@ def DistributedOptimizer(
     require_global(process_set)
     names = _name_parameters(optimizer, named_parameters)
     chosen = _make_groups(groups, num_groups, names, optimizer)
+    compression = reducer_for_optimizer(compression, op, chosen)
     wrapped = type(optimizer)
     distributed = type(wrapped.__name__, (_kind_for(op, gradients_in_arena), wrapped), {})
     result = distributed.__new__(distributed)
