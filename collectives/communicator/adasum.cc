@@ -160,7 +160,8 @@ Task run(direct::Group group, std::vector<Part> parts, DType dtype, double facto
       const size_t part = cell % parts.size();
       for (int64_t at = 0; at < shares.count(part); at += kBlock) {
         const auto count = static_cast<size_t>(std::min(kBlock, shares.count(part) - at));
-        mine[cell] += kernels::products(vector(pair.a, part) + at, vector(pair.b, part) + at, count);
+        mine[cell] +=
+            kernels::products(vector(pair.a, part) + at, vector(pair.b, part) + at, count);
         if (count == kBlock) co_await Pause();
       }
     }
@@ -208,7 +209,8 @@ Task run(direct::Group group, std::vector<Part> parts, DType dtype, double facto
 
 Task adasum(direct::Group group, std::vector<Part> parts, DType dtype, double factor) {
   RUEDA_CHECK(is_floating(dtype), "Adasum is of floats");
-  if (dtype == DType::kFloat64) return run<double>(std::move(group), std::move(parts), dtype, factor);
+  if (dtype == DType::kFloat64)
+    return run<double>(std::move(group), std::move(parts), dtype, factor);
   return run<float>(std::move(group), std::move(parts), dtype, factor);
 }
 

@@ -1,7 +1,7 @@
 """DistributedOptimizer(op=Adasum): the ranks' steps are combined, not their gradients.
 
 When a gradient is complete, the wrapped optimizer steps that parameter alone, with this rank's
-gradient; the difference that makes goes into an Adasum; ``step()`` adds the result to the old value:
+gradient; the difference that makes goes into an Adasum; ``step()`` adds the result:
 
     backward:  grad of p ready -> delta = wrapped step of p -> p back to its old value -> Adasum
     step():    p += adasum(deltas of all ranks)
@@ -90,7 +90,7 @@ class _DistributedDelta(_Distributed):
 
     def skip_synchronize(self):
         """Refused: under Adasum ``step()`` is where the ranks' steps are combined."""
-        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        raise AssertionError("Skipping synchronization is not supported when using Adasum.")
 
     def add_param_group(self, group):
         super().add_param_group(group)

@@ -14,7 +14,7 @@ from rueda.torch import _async
 
 
 class Chain:
-    """Drives one such generator. ``company``: name -> the chains that go on while one of them waits.
+    """Drives one such generator. ``company``: name -> chains that go on while one of them waits.
 
     A weak dictionary: a chain that nobody wants any more is not driven any further.
     """

@@ -30,12 +30,10 @@ class Int8Compressor(Reducer):
     def average(self, tensor, name, memory, process_set):
         size, rank = process_set.size(), process_set.rank()
         count = tensor.numel()
-        flat = tensor.reshape(-1)
-        if "error" in memory:
-            flat = flat + memory["error"]
-        blocks = torch.nn.functional.pad(flat, (0, -count % BLOCK)).view(-1, BLOCK)
+        padded = torch.nn.functional.pad(tensor.reshape(-1), (0, -count % BLOCK))
+        blocks = padded.view(-1, BLOCK)
         wire = to_int8(blocks)
-        memory["error"] = without_error(flat, from_int8(wire).view(-1)[:count])
+        memory["error"] = without_error(tensor, from_int8(wire).view(-1)[:count].view(tensor.shape))
         shares = [len(part) for part in torch.arange(len(blocks)).tensor_split(size)]
         received, _ = yield _async.alltoall_async(wire, shares, name + ".blocks", process_set)
 

@@ -36,6 +36,7 @@ class PowerSGDCompressor(Reducer):
     """
 
     kind = "powersgd"
+    shared = ("q",)
 
     def __init__(self, rank=1):
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
@@ -54,8 +55,6 @@ class PowerSGDCompressor(Reducer):
 
     def average(self, tensor, name, memory, process_set):
         matrix = tensor.reshape(tensor.shape[0], -1)
-        if "error" in memory:
-            matrix = matrix + memory["error"]
         fresh = _random(name, matrix.shape[1], self.rank)
         q = memory.get("q", fresh)
         # A direction that was lost, to zeros or to an overflow, is drawn again.
@@ -69,7 +68,7 @@ class PowerSGDCompressor(Reducer):
         p = _orthonormal(p)
         q = yield mean(matrix.t() @ p, "q")
         result = _product(p, q)
-        memory["error"], memory["q"] = without_error(matrix, result), q
+        memory["error"], memory["q"] = without_error(matrix, result).view(tensor.shape), q
         return result.view(tensor.shape)
 
 

@@ -29,6 +29,7 @@ class Reducer:
     """Base of compressions with their own reduction. All arithmetic is in float32."""
 
     kind = None  # what it is called in messages and states
+    shared = ()  # what must be the same in all ranks' memories
 
     def __init__(self):
         self._memory = {}  # name -> {what: tensor}
@@ -42,13 +43,14 @@ class Reducer:
         return {}
 
     def compresses(self, shape):
-        """Whether a floating-point tensor of this shape (SMALLEST elements at least) is worth it."""
+        """Whether it pays for a floating-point tensor of this shape, of SMALLEST elements or more."""
         raise NotImplementedError
 
     def average(self, tensor, name, memory, process_set):
         """Generator (see `Chain`): returns the mean of all ranks' float32 tensors.
 
-        ``memory`` is a dict that is kept for the next tensor of this name; empty at first.
+        ``memory`` is a dict that is kept for the next tensor of this name; empty at first. What is
+        put under "error", of the tensor's shape, has been added to the next tensor already.
         """
         raise NotImplementedError
 
@@ -95,31 +97,40 @@ class Reducer:
             return then((yield _async.allreduce_async(tensor, *arguments)))
         memory = self._memory.setdefault(name, {})
         error = memory.get("error")
-        if error is not None and error.numel() != tensor.numel():
+        if error is not None and error.shape != tensor.shape:
             raise ValueError(
-                f"compression {self.kind}: '{name}' has {tensor.numel()} elements, its memory "
-                f"{error.numel()}; a name belongs to one tensor, an instance to one optimizer"
+                f"compression {self.kind}: '{name}' has shape {list(tensor.shape)}, its memory "
+                f"{list(error.shape)}; a name belongs to one tensor, an instance to one optimizer"
             )
         # Under the tensor's own name, which a rank that does not compress would use too.
-        facts, arguments = self._facts(tensor), (None, name, basics.Max, 1.0, 1.0, process_set)
-        self._check_agreement((yield _async.allreduce_async(facts, *arguments)), tensor, name)
-        mean = yield from self.average(tensor.float(), name, memory, process_set)
+        facts = self._facts(tensor, memory)
+        arguments = None, name, basics.Max, 1.0, 1.0, process_set
+        most = yield _async.allreduce_async(facts, *arguments)
+        self._check_agreement(most.tolist(), tensor, name, memory)
+        values = tensor.float() if error is None else tensor.float() + error
+        mean = yield from self.average(values, name, memory, process_set)
         factor = prescale * postscale * (size if op == basics.Sum else 1)
         return then((mean if factor == 1.0 else mean * factor).to(tensor.dtype))
 
-    def _facts(self, tensor):
-        what = (self.kind, self.settings(), str(tensor.dtype), tuple(tensor.shape))
-        number = zlib.crc32(repr(what).encode())
-        return torch.tensor([number, -number, tensor.numel(), -tensor.numel()])
+    def _facts(self, tensor, memory):
+        """Numbers whose maximum over ranks tells whether all have the same."""
+        form = (self.kind, self.settings(), str(tensor.dtype), tuple(tensor.shape))
+        shared = [memory[what].numpy().tobytes() for what in self.shared if what in memory]
+        facts = [zlib.crc32(repr(form).encode()), zlib.crc32(b"".join(shared)), tensor.numel()]
+        return torch.tensor(facts + [-fact for fact in facts])
 
-    def _check_agreement(self, most, tensor, name):
-        number, lowest_number, count, lowest_count = most.tolist()
-        if number != -lowest_number or count != -lowest_count:
+    def _check_agreement(self, most, tensor, name, memory):
+        same_form, same_memory, same_count = (most[i] == -most[i + 3] for i in range(3))
+        if not same_form or not same_count:
             raise HorovodInternalError(
-                f"Mismatched ALLREDUCE tensor shapes or compressions: allreduce '{name}': this rank "
-                f"sent {tensor.dtype}{list(tensor.shape)} with {self.kind} {self.settings() or ''}, "
-                f"all ranks {-lowest_count} to {count} elements; make all ranks submit the same"
+                f"Mismatched ALLREDUCE tensor shapes or compressions: allreduce '{name}': this "
+                f"rank sent {tensor.dtype}{list(tensor.shape)} under {self.kind} "
+                f"{self.settings() or ''}, all ranks {-most[5]} to {most[2]} elements; make all "
+                "ranks submit the same"
             )
+        if not same_memory:  # some have joined or have loaded a state: all begin anew
+            for what in self.shared:
+                memory.pop(what, None)
 
     def state_dict(self):
         """This rank's memory, for `load_state_dict`; every rank has its own."""
@@ -142,8 +153,8 @@ class Reducer:
     def compress(self, tensor):
         """Refused: there is no form of one tensor that could be added to those of other ranks."""
         raise ValueError(
-            f"compression {self.kind} reduces by itself: it is for allreduce, grouped_allreduce and "
-            "DistributedOptimizer"
+            f"compression {self.kind} reduces by itself: it is for allreduce, grouped_allreduce "
+            "and DistributedOptimizer"
         )
 
 

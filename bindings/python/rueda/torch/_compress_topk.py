@@ -45,13 +45,11 @@ class TopKCompressor(Reducer):
     def average(self, tensor, name, memory, process_set):
         size = process_set.size()
         flat = tensor.reshape(-1)
-        if "error" in memory:
-            flat = flat + memory["error"]
         chosen = torch.topk(flat.abs(), self._chosen(len(flat)), sorted=False).indices
         values = flat[chosen]
         sent = torch.zeros_like(flat)
         sent[chosen] = values
-        memory["error"] = without_error(flat, sent)
+        memory["error"] = without_error(flat, sent).view(tensor.shape)
         wire = torch.cat([chosen.int(), values.view(torch.int32)])
         gathered = yield _async.allgather_async(wire, name + ".pairs", process_set)
 

@@ -76,9 +76,8 @@ def allreduce(
     op = reduce_op(op, average)
     reducer = reducer_for_call(compression)
     if reducer is not None:
-        scales = prescale_factor, postscale_factor
-        every = (reducer, name, op, *scales, process_set, tensor)
-        return _autograd.CompressedAllreduce.apply(*every)[0]
+        arguments = op, prescale_factor, postscale_factor, process_set
+        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, tensor)[0]
     wire, ctx = compression.compress(tensor)
     output = _autograd.Allreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, wire
@@ -100,8 +99,8 @@ def grouped_allreduce(
     op = reduce_op(op, average)
     reducer = reducer_for_call(compression)
     if reducer is not None:
-        scales = prescale_factor, postscale_factor
-        return _autograd.CompressedAllreduce.apply(reducer, name, op, *scales, process_set, *tensors)
+        arguments = op, prescale_factor, postscale_factor, process_set
+        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, *tensors)
     wires, contexts = _compress_all(compression, tensors)
     outputs = _autograd.GroupedAllreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, *wires
