@@ -50,14 +50,16 @@ bool is_integer(DType dtype) {
 }
 
 bool is_valid(ReduceOp op) {
-  return std::find(std::begin(kAllReduceOps), std::end(kAllReduceOps), op) !=
-         std::end(kAllReduceOps);
+  return op == ReduceOp::kAdasum ||
+         std::find(std::begin(kElementwiseOps), std::end(kElementwiseOps), op) !=
+             std::end(kElementwiseOps);
 }
 
 const char* name_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage: return "average";
     case ReduceOp::kSum: return "sum";
+    case ReduceOp::kAdasum: return "adasum";
     case ReduceOp::kMin: return "min";
     case ReduceOp::kMax: return "max";
     case ReduceOp::kProduct: return "product";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "collectives/base/check.h"
+#include "collectives/communicator/adasum.h"
 
 namespace rueda::communicator {
 namespace {
@@ -58,6 +59,9 @@ Task NativeCommunicator::run_in_lane(std::shared_ptr<Job> job) {
 Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
                                    const Scaling& scaling) {
   const direct::Group group = next_call();
+  if (op == ReduceOp::kAdasum) {
+    return adasum(group, std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
+  }
   if (!lanes_[0]) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kAllreduce;

@@ -94,7 +94,7 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
           kind, size,
           [&](Rank rank, bootstrap::World& world, NativeCommunicator& communicator) -> std::string {
             for (const DType dtype : kAllDTypes) {
-              for (const ReduceOp op : kAllReduceOps) {
+              for (const ReduceOp op : kElementwiseOps) {
                 const auto scaling = communicator::plan_scaling(dtype, op, 1.0, 1.0, size);
                 if (!scaling.ok()) {
                   if (rank == 0) {

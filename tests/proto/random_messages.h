@@ -65,7 +65,7 @@ inline void roll(Dice& dice, Request* m) {
   m->name = dice.text();
   m->kind = dice.kind();
   m->dtype = dice.pick(kAllDTypes);
-  m->reduce_op = dice.pick(kAllReduceOps);
+  m->reduce_op = dice.pick(kElementwiseOps);
   m->shape = dice.numbers<int64_t>();
   m->root = dice.number<int32_t>();
   m->prescale = dice.real();

@@ -209,8 +209,6 @@ def test_wrong_arguments_are_refused():
     for groups in (0, -1, "two", [[1]], [[named[0][1]], [named[0][1]]], [[torch.ones(1)]]):
         with raises(ValueError, "groups"):
             wrap(model, groups=groups)
-    with raises(NotImplementedError, "Adasum"):
-        wrap(model, op=hvd.Adasum)
     with raises(ValueError):
         wrap(model, process_set=hvd.ProcessSet([0]))
 

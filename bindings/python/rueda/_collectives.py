@@ -23,7 +23,7 @@ from rueda._runtime import Operation, runtime
 from rueda.common.exceptions import WrongCallError
 from rueda.common.process_sets import require_global
 
-_REDUCE_OPS = (_ffi.AVERAGE, _ffi.SUM, _ffi.MIN, _ffi.MAX, _ffi.PRODUCT)
+_REDUCE_OPS = (_ffi.AVERAGE, _ffi.SUM, _ffi.ADASUM, _ffi.MIN, _ffi.MAX, _ffi.PRODUCT)
 
 
 def reduce_op(op, average):
@@ -34,10 +34,8 @@ def reduce_op(op, average):
         warnings.warn("average is deprecated, use op=Average or op=Sum", DeprecationWarning, 4)
         return _ffi.AVERAGE if average else _ffi.SUM
     op = _ffi.AVERAGE if op is None else op
-    if op == _ffi.ADASUM:
-        raise NotImplementedError("op=Adasum is not available in this version of rueda")
     if op not in _REDUCE_OPS:
-        raise ValueError(f"op={op!r}: expected Average, Sum, Min, Max or Product")
+        raise ValueError(f"op={op!r}: expected Average, Sum, Adasum, Min, Max or Product")
     return op
 
 

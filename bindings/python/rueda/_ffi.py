@@ -30,7 +30,7 @@ UNAVAILABLE = 14
 UINT8, INT8, INT16, INT32, INT64 = 0, 1, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
 
-# rueda_reduce_op; 2 is Horovod's Adasum, which the library does not have yet
+# rueda_reduce_op
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
 
 # rueda_kind

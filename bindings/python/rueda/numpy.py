@@ -316,7 +316,8 @@ def allreduce(
     average : bool, optional
         Deprecated: True is ``op=Average``, False is ``op=Sum``.
     op : int, optional
-        Average (default), Sum, Min, Max or Product. Average of integers truncates toward zero.
+        Average (default), Sum, Adasum, Min, Max or Product. Average of integers truncates toward
+        zero.
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """

@@ -73,6 +73,7 @@ typedef enum rueda_dtype {
 typedef enum rueda_reduce_op {
   RUEDA_AVERAGE = 0,
   RUEDA_SUM = 1,
+  RUEDA_ADASUM = 2, /* allreduce of floats: adds what is orthogonal, averages what is parallel; docs/numerics.md */
   RUEDA_MIN = 3,
   RUEDA_MAX = 4,
   RUEDA_PRODUCT = 5

@@ -23,6 +23,7 @@ inline namespace api1 {
 enum class ReduceOp : std::int32_t {
   kAverage = RUEDA_AVERAGE,
   kSum = RUEDA_SUM,
+  kAdasum = RUEDA_ADASUM,  // allreduce of floats only: docs/numerics.md
   kMin = RUEDA_MIN,
   kMax = RUEDA_MAX,
   kProduct = RUEDA_PRODUCT,

@@ -45,6 +45,26 @@ class GroupedAllreduce(torch.autograd.Function):
         return (None, None, None, None, None) + reduced
 
 
+class CompressedAllreduce(GroupedAllreduce):
+    """Of several tensors by a `Reducer`; the gradients are reduced without compression."""
+
+    @staticmethod
+    def forward(ctx, reducer, name, op, prescale, postscale, process_set, *tensors):
+        arguments = op, prescale, postscale, process_set
+        ctx.arguments = (None, _backward(name), *arguments)
+        count = len(tensors)
+        names = [name] if count == 1 else [f"{name}_{i + 1}of{count}" for i in range(count)]
+        chains = [
+            reducer.start(tensor, each if name else None, *arguments)
+            for tensor, each in zip(tensors, names)
+        ]
+        return tuple(chain.wait() for chain in chains)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return (None,) + GroupedAllreduce.backward(ctx, *grads)
+
+
 def _own_rows(rows, process_set):
     """(first, last + 1) of this rank's rows in an allgather to which it gave ``rows``."""
     counts = _async.synchronize(

@@ -19,27 +19,30 @@ class Reduction:
         What has been submitted.
     write : callable
         Called with what the handles gave; puts the results into the parameters' ``grad``.
+    watched : bool
+        Whether the gradients must stay as they are until the end.
     """
 
-    def __init__(self, parameters, handles, write):
+    def __init__(self, parameters, handles, write, watched=True):
         self.parameters = parameters
         self.handles = handles
         self._write = write
         self._results = None
-        self._seen = [(weakref.ref(p.grad), _version(p.grad)) for p in parameters]
+        self._seen = [
+            (p, weakref.ref(p.grad), _version(p.grad)) for p in (parameters if watched else ())
+        ]
 
     def is_wanted(self):
         """Whether any gradient is still its parameter's; else the script has thrown it away."""
-        return any(
-            p.grad is not None and seen() is p.grad
-            for p, (seen, _) in zip(self.parameters, self._seen)
+        return not self._seen or any(
+            p.grad is not None and seen() is p.grad for p, seen, _ in self._seen
         )
 
     def touched(self):
         """Parameters whose gradient the script has changed or replaced since it was submitted."""
         return [
             p
-            for p, (seen, version) in zip(self.parameters, self._seen)
+            for p, seen, version in self._seen
             if p.grad is None or seen() is not p.grad or _version(p.grad) != version
         ]
 
@@ -51,6 +54,26 @@ class Reduction:
     def write(self):
         """Puts the results into the parameters' ``grad``. After `wait`."""
         self._write(*self._results)
+
+
+class ChainReduction(Reduction):
+    """One that takes several collectives (`_compress_chain.Chain`)."""
+
+    def __init__(self, parameters, chain, write):
+        self._chain = chain
+        super().__init__(parameters, None, write)
+
+    @property
+    def handles(self):
+        return self._chain.handles
+
+    @handles.setter
+    def handles(self, value):
+        pass
+
+    def wait(self):
+        if self._results is None:
+            self._results = [self._chain.wait()]
 
 
 def _version(grad):

@@ -20,6 +20,7 @@ from rueda.common.process_sets import global_process_set
 from rueda.torch import _async, _autograd
 from rueda.torch._again import run_again
 from rueda.torch._async import *  # noqa: F401,F403
+from rueda.torch._compress_reducer import reducer_for_call
 from rueda.torch._selections import SELECTIONS, Selection
 from rueda.torch.compression import Compression
 
@@ -62,9 +63,10 @@ def allreduce(
     average : bool, optional
         Deprecated: True is ``op=Average``, False is ``op=Sum``.
     compression
-        One of `Compression`: what the tensor travels as.
+        One of `Compression`: what the tensor travels as. Those with a memory need a name.
     op : int, optional
-        Average (default), Sum, Min, Max or Product. Average of integers truncates toward zero.
+        Average (default), Sum, Adasum, Min, Max or Product. Average of integers truncates toward
+        zero.
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """
@@ -75,6 +77,10 @@ def allreduce(
         if result is not None:
             return result
     op = reduce_op(op, average)
+    reducer = reducer_for_call(compression)
+    if reducer is not None:
+        arguments = op, prescale_factor, postscale_factor, process_set
+        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, tensor)[0]
     wire, ctx = compression.compress(tensor)
     arguments = (name, op, prescale_factor, postscale_factor, process_set)
     if op in SELECTIONS and isinstance(wire, Tensor) and wire.requires_grad:
@@ -96,6 +102,10 @@ def grouped_allreduce(
 ):
     """`allreduce` of several tensors as one operation; returns a tuple."""
     op = reduce_op(op, average)
+    reducer = reducer_for_call(compression)
+    if reducer is not None:
+        arguments = op, prescale_factor, postscale_factor, process_set
+        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, *tensors)
     wires, contexts = _compress_all(compression, tensors)
     arguments = (name, op, prescale_factor, postscale_factor, process_set)
     if op in SELECTIONS and any(isinstance(t, Tensor) and t.requires_grad for t in wires):

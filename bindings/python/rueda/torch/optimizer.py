@@ -21,10 +21,11 @@ import torch
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, require_global
 from rueda.torch import _async, _owners
+from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
 from rueda.torch._gradient_homes import GradientHomes
 from rueda.torch._layouts import Layouts, empty_sparse_gradient
 from rueda.torch._parameters import make_groups, name_parameters
-from rueda.torch._reduction import Reduction, give_up
+from rueda.torch._reduction import ChainReduction, Reduction, give_up
 from rueda.torch.compression import Compression
 from rueda.torch.replicas import check_replicas
 
@@ -137,6 +138,8 @@ class _Distributed:
         name = self._prefix + name
         if len(parameters) == 1 and parameters[0].grad.is_sparse and not self._sparse_as_dense:
             return self._reduce_sparse(parameters[0], name)
+        if isinstance(self._compression, Reducer):
+            return self._reduce_compressed(parameters[0], name)
         wires, contexts = [], []
         for p in parameters:
             if self._homes is not None:
@@ -156,6 +159,17 @@ class _Distributed:
                 _write_gradient(p, self._compression.decompress(wire, context))
 
         return Reduction(parameters, [handle], write)
+
+    def _reduce_compressed(self, p, name):
+        grad = p.grad.detach()
+        chain = self._compression.start(
+            grad.to_dense() if grad.is_sparse else grad,
+            name,
+            self._op,
+            self._prescale,
+            self._postscale,
+        )
+        return ChainReduction([p], chain, lambda result: _write_gradient(p, result))
 
     def _reduce_sparse(self, p, name):
         result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op)
@@ -397,6 +411,17 @@ def _on_gradient_complete(p, call):
     return remove
 
 
+def _kind_for(op, gradients_in_arena):
+    """The class that reduces gradients or, for Adasum on several ranks, steps."""
+    if op != basics.Adasum or basics.size() == 1:
+        return _Distributed
+    if gradients_in_arena:
+        raise ValueError("gradients_in_arena is not for op=Adasum: gradients are not reduced there")
+    from rueda.torch._adasum_optimizer import _DistributedDelta
+
+    return _DistributedDelta
+
+
 def DistributedOptimizer(
     optimizer,
     named_parameters=None,
@@ -419,11 +444,14 @@ def DistributedOptimizer(
     named_parameters : iterable of (str, torch.nn.Parameter), optional
         ``model.named_parameters()``; all of the optimizer's, each name once.
     compression
-        One of `Compression`: what gradients travel as.
+        One of `Compression`: what gradients travel as. An instance with a memory (``topk(0.01)``)
+        belongs to one optimizer; it has ``state_dict`` and ``load_state_dict`` of its own.
     backward_passes_per_step : int
         Gradients of that many backward passes are summed locally before they are reduced.
     op : int
-        Average or Sum (also Min, Max, Product).
+        Average or Sum (also Min, Max, Product). Adasum combines the ranks' steps, not their
+        gradients (`rueda.torch._adasum_optimizer`): the wrapped optimizer steps each parameter with
+        this rank's gradient, and ``step()`` adds the Adasum of what that changed.
     gradient_predivide_factor : float
         f: gradients are divided by f before the sum and multiplied by f / size after it.
     num_groups : int
@@ -435,14 +463,12 @@ def DistributedOptimizer(
     gradients_in_arena : bool
         Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
         is another tensor after the reduction starts than before it. Without effect under
-        compression.
+        compression; not with Adasum.
 
     Returns
     -------
     An instance of a new class with the name of, and derived from, the optimizer's class.
     """
-    if basics.Adasum == op:
-        raise NotImplementedError("op=Adasum is not available in this version of rueda")
     if gradient_predivide_factor != 1.0 and op != basics.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
@@ -452,8 +478,9 @@ def DistributedOptimizer(
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
     names = name_parameters(optimizer, named_parameters)
     chosen = make_groups(groups, num_groups, names, optimizer)
+    compression = reducer_for_optimizer(compression, op, chosen)
     wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (_Distributed, wrapped), {})
+    distributed = type(wrapped.__name__, (_kind_for(op, gradients_in_arena), wrapped), {})
     result = distributed.__new__(distributed)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")

@@ -1,0 +1,96 @@
+"""DistributedOptimizer(op=Adasum): the ranks' steps are combined, not their gradients.
+
+When a gradient is complete, the wrapped optimizer steps that parameter alone, with this rank's
+gradient; the difference that makes goes into an Adasum; ``step()`` adds the result:
+
+    backward:  grad of p ready -> delta = wrapped step of p -> p back to its old value -> Adasum
+    step():    p += adasum(deltas of all ranks)
+
+So momentum and the like are each rank's own, from its own gradients. The learning rate needs no
+scaling by the number of ranks.
+"""
+
+import contextlib
+
+import torch
+
+from rueda.torch import _async
+from rueda.torch._reduction import Reduction
+from rueda.torch.optimizer import _Distributed
+
+
+class _DistributedDelta(_Distributed):
+    def _setup(self, *arguments):
+        self._number_groups()
+        super()._setup(*arguments)
+
+    def _number_groups(self):
+        self._group_number = {
+            p: number for number, group in enumerate(self.param_groups) for p in group["params"]
+        }
+
+    def _reduce(self, parameters, name):
+        deltas, contexts = [], []
+        for p in parameters:
+            delta, context = self._compression.compress(self._delta(p))
+            deltas.append(delta.contiguous())
+            contexts.append(context)
+        if len(parameters) == 1:
+            handle = _async.allreduce_async_(deltas[0], None, name, self._op)
+        else:
+            handle = _async.grouped_allreduce_async_(deltas, None, name, self._op)
+
+        def write(_):
+            with torch.no_grad():
+                for p, delta, context in zip(parameters, deltas, contexts):
+                    p.add_(self._compression.decompress(delta, context))
+
+        return Reduction(parameters, [handle], write, watched=False)
+
+    def _delta(self, p):
+        """What the wrapped optimizer does to ``p`` with its gradient; ``p`` stays as it is."""
+        before = p.detach().clone()
+        with self._only(p), torch.no_grad():
+            super(_Distributed, self).step()
+            delta = p - before
+            p.copy_(before)
+        return delta
+
+    @contextlib.contextmanager
+    def _only(self, p):
+        """The wrapped optimizer has this parameter alone."""
+        everything = [group["params"] for group in self.param_groups]
+        try:
+            for group in self.param_groups:
+                group["params"] = []
+            self.param_groups[self._group_number[p]]["params"] = [p]
+            yield
+        finally:
+            for group, parameters in zip(self.param_groups, everything):
+                group["params"] = parameters
+
+    def _supply_gradient(self, p):
+        """A parameter without gradient does not move, and the wrapped optimizer leaves it alone."""
+
+    def step(self, closure=None):
+        """Waits for the combined steps of all ranks and takes them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        super().synchronize()
+        self._synchronized = False
+        return loss
+
+    step.hooked = True  # the wrapped step runs PyTorch's step hooks, for every parameter
+
+    def synchronize(self):
+        """Does nothing: under Adasum there are no reduced gradients to wait for."""
+
+    def skip_synchronize(self):
+        """Refused: under Adasum ``step()`` is where the ranks' steps are combined."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum.")
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        self._number_groups()
