@@ -23,6 +23,7 @@ from rueda.common.process_sets import global_process_set, require_global
 from rueda.common.util import split_list
 from rueda.torch import _async
 from rueda.torch._gradient_homes import GradientHomes
+from rueda.torch._outside import outside_graphs
 from rueda.torch.compression import Compression
 from rueda.torch.functions import broadcast_object
 
@@ -59,6 +60,7 @@ class _Distributed:
                 self._passes_left[p] = self._passes_per_step
                 self._hooks.append(_on_gradient_complete(p, self._gradient_complete))
 
+    @outside_graphs
     def _gradient_complete(self, p):
         if self._passes_left[p] <= 0:
             raise AssertionError(
@@ -131,6 +133,7 @@ class _Distributed:
         for p in self._passes_left:
             self._passes_left[p] = passes
 
+    @outside_graphs
     def synchronize(self):
         """Waits until every gradient has been reduced; they are in ``p.grad`` then.
 
@@ -184,6 +187,7 @@ class _Distributed:
         self._synchronized = False
         return super().step(closure) if closure is not None else super().step()
 
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
     def zero_grad(self, *args, **kwargs):
