@@ -1,22 +1,19 @@
 """Whether code is being compiled by torch.compile, for PyTorch versions that can take collectives.
 
-``graph`` is `rueda.torch._graph`, or None under an older PyTorch: there `is_compiling` is never true
-and compiled code is interrupted at a collective, which then runs as without a compiler.
+``graph`` is `rueda.torch._graph`, or None under an older PyTorch: there `is_compiling` is never
+true, and a graph ends before a collective, which then runs as without a compiler.
 """
 
 import torch
 
 
 def _supported():
-    """PyTorch 2.4 has all of these."""
-    try:
-        from torch._higher_order_ops import effects
-    except ImportError:
-        return False
+    """Without the last of these nothing would keep collectives in their order."""
     return (
-        hasattr(effects, "_register_effectful_op")
-        and hasattr(torch.library, "register_autograd")
+        hasattr(torch, "compiler")
         and hasattr(torch.compiler, "is_dynamo_compiling")
+        and hasattr(torch.library, "register_autograd")
+        and hasattr(torch.library, "_register_effectful_op")
     )
 
 

@@ -9,6 +9,8 @@ signatures of `_autograd`'s. Each is one operation ``torch.ops.rueda.*``: PyTorc
   is not used: another rank may wait for it.
 * **Values.** All operations are functional. Those in place copy the result back, because PyTorch
   threads no token through operations that change their arguments.
+* **Lists.** An operation with several results returns a list: with a tuple, inductor (2.13) looks
+  for an unknown size in the wrong result when there is a token.
 * **Sizes that depend on other ranks** are unknown until the operation has run (unbacked sizes).
 """
 
