@@ -24,6 +24,7 @@ from rueda.torch import _async, _owners
 from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
 from rueda.torch._gradient_homes import GradientHomes
 from rueda.torch._layouts import Layouts, empty_sparse_gradient
+from rueda.torch._outside import outside_graphs
 from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._reduction import ChainReduction, Reduction, give_up
 from rueda.torch.compression import Compression
@@ -91,6 +92,7 @@ class _Distributed:
     def param_groups(self, groups):
         self.__dict__["param_groups"] = groups
 
+    @outside_graphs
     def _gradient_complete(self, p):
         reduction = self._pending.get(p)
         if reduction is not None:
@@ -202,6 +204,7 @@ class _Distributed:
         finally:
             self._reduces = before
 
+    @outside_graphs
     def synchronize(self):
         """Waits until every gradient has been reduced; they are in ``p.grad`` then.
 
@@ -230,6 +233,7 @@ class _Distributed:
         parameters = [p for group in self.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
 
+    @outside_graphs
     def _reduce_all(self):
         if self._lost:
             raise RuntimeError(
@@ -319,6 +323,7 @@ class _Distributed:
             check_replicas(self)
         return result
 
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
     def _evaluate(self, closure):
