@@ -14,7 +14,8 @@ from rueda.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from rueda.common.util import extension_available
+from rueda.common.util import extension_available, gpu_available
+from rueda.torch import elastic
 from rueda.torch.compression import Compression
 from rueda.torch.functions import (
     allgather_object,
@@ -25,3 +26,8 @@ from rueda.torch.functions import (
 from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
+
+
+def _check_has_gpu():
+    """Horovod's question to this module; see `gpu_available`."""
+    return gpu_available("torch")
