@@ -15,7 +15,7 @@ from rueda import _ffi
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = ROOT / "bindings" / "c" / "include"
 SOURCES = sorted((ROOT / "bindings" / "python").rglob("*.py")) + sorted(
-    (ROOT / "examples").glob("*.py")
+    (ROOT / "examples").rglob("*.py")
 )
 
 

@@ -1,7 +1,11 @@
 """Life cycle and topology, with Horovod's names; NumPy and PyTorch surfaces share them."""
 
+import os
+import warnings
+
 from rueda import _ffi
 from rueda._runtime import runtime
+from rueda.compat import variables
 
 __all__ = [
     "Adasum",
@@ -49,7 +53,8 @@ def init(comm=None, process_sets=None):
     """Joins the job that this process was started in; alone, a job of one rank.
 
     Blocks until all ranks have called it. Does nothing when already initialised. ``comm`` must be
-    None (there is no MPI here) and ``process_sets`` None or empty.
+    None (there is no MPI here) and ``process_sets`` None or empty. Warns on rank 0 about variables
+    of Horovod that have no effect here, and raises for one that cannot be done (docs/migrating.md).
     """
     if comm:
         raise ValueError("init(comm=...) needs MPI, which rueda does not use; leave it out")
@@ -57,7 +62,17 @@ def init(comm=None, process_sets=None):
         raise NotImplementedError(
             "process sets other than the global one are not available in this version of rueda"
         )
+    _join()
+
+
+def _join():
+    if runtime.is_initialized():
+        return
+    variables.refuse(os.environ)
     runtime.init()
+    if runtime.place.rank == 0:
+        for text in variables.warnings_of(os.environ):
+            warnings.warn(text, stacklevel=3)  # in the line that called init
 
 
 def shutdown():

@@ -5,13 +5,11 @@ becomes ruedarun: signals, output and the exit code are ruedarun's from there on
 """
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
 
 import rueda_launcher
-from rueda.compat import horovodrun_config
+from rueda.compat import horovod, horovodrun_config
 from rueda.compat import horovodrun_flags as flags
 from rueda.compat.launch_plan import Refused, Setting, make_plan, ranks_environment
 
@@ -142,11 +140,8 @@ def parse_args(argv=None):
 
 def _import_horovod_as_rueda(environment):
     """Makes ``import horovod`` mean rueda in the ranks."""
-    if importlib.util.find_spec("rueda.compat.horovod") is None:
-        return
-    folder = importlib.import_module("rueda.compat.horovod").path()
     path = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = folder + (os.pathsep + path if path else "")
+    environment["PYTHONPATH"] = horovod.path() + (os.pathsep + path if path else "")
 
 
 def _become(options, environment):

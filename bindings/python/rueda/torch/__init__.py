@@ -14,7 +14,8 @@ from rueda.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from rueda.common.util import extension_available
+from rueda.common.util import extension_available, gpu_available
+from rueda.torch import elastic
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.functions import (
@@ -30,3 +31,8 @@ from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
+
+
+def _check_has_gpu():
+    """Horovod's question to this module; see `gpu_available`."""
+    return gpu_available("torch")
