@@ -169,6 +169,13 @@ def test_the_optimizer_in_unusual_calls():
     with raises(AssertionError, "zero_grad() was called after loss.backward()"):
         optimizer.zero_grad()
     optimizer.synchronize()  # does nothing
+    with raises(NotImplementedError, "cannot be clipped or unscaled"):
+        optimizer.clip_grad_norm_(1.0)
+    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):  # PyTorch 2.3
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones(1))
+        with raises(NotImplementedError, "cannot be clipped or unscaled"):
+            scaler.step(optimizer)
     with raises(AssertionError, "not supported when using Adasum"):
         with optimizer.skip_synchronize():
             pass
@@ -182,6 +189,7 @@ def test_the_optimizer_in_unusual_calls():
         loss.backward()
         return loss
 
+    optimizer.check_replicas(every=1)  # of parameters; momentum differs
     assert optimizer.step(closure) is not None
     # Parameters without gradient stay where they are; what moves on rank 1 alone moves everywhere.
     optimizer.zero_grad()
@@ -193,6 +201,10 @@ def test_the_optimizer_in_unusual_calls():
     assert moved == [False, False, True, True]
     for p in model.parameters():
         on_all_ranks_the_same(p.detach())
+    with torch.no_grad():
+        model[0].bias += hvd.rank()
+    with raises(hvd.ReplicasDiffer, "'0.bias' on rank 1"):
+        optimizer.step()
     with raises(ValueError, "gradients_in_arena"):
         hvd.DistributedOptimizer(
             make_optimizer(model), op=hvd.Adasum, gradients_in_arena=True

@@ -53,6 +53,9 @@ def every_collective(x, w):
     out = {}
     out["allreduce"] = hvd.allreduce(y, name="compiled", op=hvd.Sum, prescale_factor=0.3)
     out["average"] = hvd.allreduce(y.sin(), compression=hvd.Compression.bf16) / hvd.size()
+    out["most"] = hvd.allreduce(y, op=hvd.Max, prescale_factor=0.3, postscale_factor=0.7)
+    out["products 0"], out["products 1"] = hvd.grouped_allreduce([y, w], op=hvd.Product)
+    out["combined"] = hvd.allreduce(y.cos(), op=hvd.Adasum)
     out["integers"] = hvd.allreduce((x * 4).to(torch.int64), op=hvd.Max)
     out["group 0"], out["group 1"] = hvd.grouped_allreduce([y, y[0]], name="compiled.group")
     out["allgather"] = hvd.allgather(y[: hvd.rank() + 1]) * 2
@@ -228,6 +231,22 @@ def test_asynchronous_operations_interrupt_the_graph_and_are_not_compiled():
         assert torch.equal(fast(x), x * 5 + 1)
     breaks, graphs = graph_breaks()
     assert len(breaks) == 2 and graphs <= 4, f"{graphs} graphs, {breaks}"
+
+
+@ranks(2)
+def test_what_int8_compresses_is_left_out_of_graphs():
+    def function(x):
+        reduced = hvd.allreduce(x.sin(), name="smaller", compression=hvd.Compression.int8)
+        return {"reduced": reduced * 2}
+
+    x = torch.linspace(-1, 1, 3000) * (1 + hvd.rank())
+    expected = function(x)
+    fast = compiled(function, fullgraph=False)
+    graph_breaks()
+    for _ in range(3):
+        assert_same(fast(x), expected)
+    breaks, graphs = graph_breaks()
+    assert len(breaks) == 1 and graphs == 2, f"{graphs} graphs, {breaks}"
 
 
 @ranks(2)

@@ -47,13 +47,11 @@ def differences(module, wanted):
 
 
 # What still differs: name -> what is found instead.
-NOT_YET = {"SyncBatchNorm": "missing", "ProcessSet": "ranks"}
+NOT_YET = {"ProcessSet": "ranks"}
 
 
 @pytest.mark.parametrize("module", facts.SIGNATURES)
 def test_names_parameters_and_defaults_are_horovods(module):
-    if module.endswith("sync_batch_norm") and not hasattr(load("horovod.torch"), "SyncBatchNorm"):
-        pytest.xfail("SyncBatchNorm is not available yet")
     found = differences(load(module), facts.SIGNATURES[module])
     if found and found.items() <= NOT_YET.items():
         pytest.xfail(f"not available yet: {found}")

@@ -79,10 +79,20 @@ class _DistributedDelta(_Distributed):
             with torch.enable_grad():
                 loss = closure()
         super().synchronize()
-        self._synchronized = False
+        self._end_step()
         return loss
 
     step.hooked = True  # the wrapped step runs PyTorch's step hooks, for every parameter
+
+    def _replicated(self):
+        """The parameters alone: momentum and the like are each rank's own."""
+        return [(name, p) for p, name in self._parameter_names.items()]
+
+    def _settle(self):
+        raise NotImplementedError(
+            "op=Adasum takes steps while backward runs, with the gradients as they are then: they "
+            "cannot be clipped or unscaled (GradScaler) before step()"
+        )
 
     def synchronize(self):
         """Does nothing: under Adasum there are no reduced gradients to wait for."""

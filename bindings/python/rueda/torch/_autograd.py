@@ -12,7 +12,8 @@ import torch
 
 from rueda.common import basics
 from rueda.torch import _async
-from rueda.torch._selections import SELECTIONS, Selection
+from rueda.torch._outside import outside_graphs
+from rueda.torch._selections import SELECTIONS, Selection, scaled
 
 
 def backward_name(name):
@@ -177,19 +178,28 @@ class Reducescatter(torch.autograd.Function):
         return (None, None, None, None, None, None) + gathered
 
 
-# What the public functions call; a graph has its own (`_graph`).
+# What the public functions call; a graph has its own (`_graph`), except for compression.
 
 
 def allreduce(tensor, name, op, prescale, postscale, process_set):
     if op in SELECTIONS and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-        return Selection.apply(name, op, prescale, postscale, process_set, False, tensor)
+        result = Selection.apply(name, op, process_set, False, scaled(tensor, prescale))
+        return scaled(result, postscale)
     return Allreduce.apply(name, op, prescale, postscale, process_set, tensor)
 
 
 def grouped_allreduce(tensors, name, op, prescale, postscale, process_set):
     if op in SELECTIONS and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
-        return Selection.apply(name, op, prescale, postscale, process_set, True, *tensors)
+        tensors = [scaled(tensor, prescale) for tensor in tensors]
+        results = Selection.apply(name, op, process_set, True, *tensors)
+        return tuple(scaled(result, postscale) for result in results)
     return GroupedAllreduce.apply(name, op, prescale, postscale, process_set, *tensors)
+
+
+@outside_graphs
+def compressed_allreduce(reducer, tensors, name, op, prescale, postscale, process_set):
+    arguments = name, op, prescale, postscale, process_set
+    return CompressedAllreduce.apply(reducer, *arguments, *tensors)
 
 
 def allgather(tensor, name, process_set):

@@ -21,9 +21,10 @@ from rueda import _collectives
 from rueda._ffi import ALLREDUCE, BROADCAST
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, require_global
-from rueda.torch import _async, _autograd
+from rueda.torch import _async, _autograd, _selections
 from rueda.torch._again import run_again
 from rueda.torch._async import synchronize
+from rueda.torch._selections import SELECTIONS, scaled
 
 _library = torch.library.Library("rueda", "DEF")
 
@@ -75,24 +76,55 @@ def _all_with_rows(tensors, rows, *_):
 # Gradients: ``setup`` keeps arguments, ``gradient`` returns one entry for each of them.
 
 
-def _reduction_setup(ctx, inputs, output):
-    _, name, *ctx.rest = inputs
-    ctx.name = _autograd.backward_name(name)
+def _keep_arguments(ctx, inputs):
+    _, ctx.name, *ctx.rest = inputs
+    return ctx.rest[0] in SELECTIONS
+
+
+def _allreduce_setup(ctx, inputs, output):
+    if _keep_arguments(ctx, inputs):
+        ctx.save_for_backward(inputs[0], output)
+
+
+def _grouped_allreduce_setup(ctx, inputs, output):
+    if _keep_arguments(ctx, inputs):
+        ctx.save_for_backward(*inputs[0], *output)
+
+
+def _of_selection(ctx, grads):
+    count, saved = len(grads), ctx.saved_tensors
+    return _selection_backward(grads, saved[:count], saved[count:], ctx.rest[0], ctx.name)
 
 
 def _allreduce_gradient(ctx, grad):
-    return _allreduce(grad, ctx.name, *ctx.rest), None, None, None, None
+    if ctx.saved_tensors:
+        own = _of_selection(ctx, [grad])[0]
+    else:
+        own = _allreduce(grad, _autograd.backward_name(ctx.name), *ctx.rest)
+    return own, None, None, None, None
 
 
 def _grouped_allreduce_gradient(ctx, grads):
-    return _grouped_allreduce(grads, ctx.name, *ctx.rest), None, None, None, None
+    if ctx.saved_tensors:
+        own = _of_selection(ctx, grads)
+    else:
+        own = _grouped_allreduce(grads, _autograd.backward_name(ctx.name), *ctx.rest)
+    return own, None, None, None, None
+
+
+@_operation(
+    "(Tensor[] grads, Tensor[] inputs, Tensor[] results, int op, str? name) -> Tensor[]",
+    _all_like,
+)
+def _selection_backward(grads, inputs, results, op, name):
+    return _selections.gradients(grads, inputs, results, op, name, global_process_set)
 
 
 @_operation(
     "(Tensor tensor, str? name, int op, float prescale, float postscale) -> Tensor",
     _like,
     _allreduce_gradient,
-    _reduction_setup,
+    _allreduce_setup,
 )
 def _allreduce(tensor, name, op, prescale, postscale):
     tensor = tensor.detach()
@@ -106,7 +138,7 @@ def _allreduce(tensor, name, op, prescale, postscale):
     "(Tensor[] tensors, str? name, int op, float prescale, float postscale) -> Tensor[]",
     _all_like,
     _grouped_allreduce_gradient,
-    _reduction_setup,
+    _grouped_allreduce_setup,
 )
 def _grouped_allreduce(tensors, name, op, prescale, postscale):
     handle = _async.grouped_allreduce_async(tensors, None, name, op, prescale, postscale)
@@ -299,12 +331,20 @@ def _require_compiled_for(actual, expected):
 
 def allreduce(tensor, name, op, prescale, postscale, process_set):
     require_global(process_set)
+    if op in SELECTIONS and tensor.requires_grad:
+        result = _allreduce(scaled(tensor, prescale), name, op, 1.0, 1.0)
+        return scaled(result, postscale)
     return _allreduce(tensor, name, op, prescale, postscale)
 
 
 def grouped_allreduce(tensors, name, op, prescale, postscale, process_set):
     require_global(process_set)
-    return tuple(_grouped_allreduce(list(tensors), name, op, prescale, postscale))
+    tensors = list(tensors)
+    if op in SELECTIONS and any(tensor.requires_grad for tensor in tensors):
+        tensors = [scaled(tensor, prescale) for tensor in tensors]
+        results = _grouped_allreduce(tensors, name, op, 1.0, 1.0)
+        return tuple(scaled(result, postscale) for result in results)
+    return tuple(_grouped_allreduce(tensors, name, op, prescale, postscale))
 
 
 def allgather(tensor, name, process_set):

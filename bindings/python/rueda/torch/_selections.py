@@ -17,42 +17,41 @@ class Selection(torch.autograd.Function):
     """Of one or more tensors; with ``grouped`` as one operation."""
 
     @staticmethod
-    def forward(ctx, name, op, prescale, postscale, process_set, grouped, *tensors):
-        inputs = [t.detach() if prescale == 1.0 else t.detach() * prescale for t in tensors]
-        if grouped:
-            handle = _async.grouped_allreduce_async(
-                inputs, name=name, op=op, process_set=process_set
-            )
-            results = _async.synchronize(handle)
-        else:
-            handle = _async.allreduce_async(inputs[0], name=name, op=op, process_set=process_set)
-            results = (_async.synchronize(handle),)
-        ctx.save_for_backward(*inputs, *(() if op == basics.Product else results))
-        ctx.op, ctx.name, ctx.process_set = op, name, process_set
-        ctx.factor, ctx.count = prescale * postscale, len(tensors)
-        outputs = tuple(r.clone() if postscale == 1.0 else r * postscale for r in results)
-        return outputs if grouped else outputs[0]
+    def forward(ctx, name, op, process_set, grouped, *tensors):
+        start = _async.grouped_allreduce_async if grouped else _async.allreduce_async
+        what = tensors if grouped else tensors[0]
+        results = _async.synchronize(start(what, name=name, op=op, process_set=process_set))
+        ctx.save_for_backward(*tensors, *(results if grouped else (results,)))
+        ctx.arguments = op, name, process_set
+        return results
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
-        inputs, results = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        name = None if ctx.name is None else f"{ctx.name}.backward"
-        if ctx.op == basics.Product:
-            sums = _add(grads, name, ctx.process_set)
-            others = _products_of_others(inputs, name, ctx.process_set)
-            own = [total * other.to(total.dtype) for total, other in zip(sums, others)]
-        else:
-            chosen = [x == result for x, result in zip(inputs, results)]
-            marks = [mask.to(grad.dtype) for mask, grad in zip(chosen, grads)]
-            sums = _add([*grads, *marks], name, ctx.process_set)
-            own = [
-                torch.where(mask, total / ties, torch.zeros_like(total))
-                for mask, total, ties in zip(chosen, sums, sums[ctx.count :])
-            ]
-        if ctx.factor != 1.0:
-            own = [grad * ctx.factor for grad in own]
-        return (None, None, None, None, None, None, *own)
+        count = len(grads)
+        inputs, results = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        return (None, None, None, None, *gradients(grads, inputs, results, *ctx.arguments))
+
+
+def gradients(grads, inputs, results, op, name, process_set):
+    """Of this rank's inputs, from those of the results."""
+    name = None if name is None else f"{name}.backward"
+    if op == basics.Product:
+        sums = _add(grads, name, process_set)
+        others = _products_of_others(inputs, name, process_set)
+        return [total * other.to(total.dtype) for total, other in zip(sums, others)]
+    chosen = [x == result for x, result in zip(inputs, results)]
+    marks = [mask.to(grad.dtype) for mask, grad in zip(chosen, grads)]
+    sums = _add([*grads, *marks], name, process_set)
+    return [
+        torch.where(mask, total / ties, torch.zeros_like(total))
+        for mask, total, ties in zip(chosen, sums, sums[len(grads) :])
+    ]
+
+
+def scaled(tensor, factor):
+    """Outside the operation, so that a gradient passes through the factors as well."""
+    return tensor if factor == 1.0 else tensor * factor
 
 
 def _add(tensors, name, process_set):

@@ -96,8 +96,8 @@ def allreduce(
     op = reduce_op(op, average)
     reducer = reducer_for_call(compression)
     if reducer is not None:
-        arguments = op, prescale_factor, postscale_factor, process_set
-        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, tensor)[0]
+        arguments = name, op, prescale_factor, postscale_factor, process_set
+        return _autograd.compressed_allreduce(reducer, [tensor], *arguments)[0]
     wire, ctx = compression.compress(tensor)
     output = _differentiable().allreduce(
         wire, name, op, prescale_factor, postscale_factor, process_set
@@ -143,8 +143,8 @@ def grouped_allreduce(
     op = reduce_op(op, average)
     reducer = reducer_for_call(compression)
     if reducer is not None:
-        arguments = op, prescale_factor, postscale_factor, process_set
-        return _autograd.CompressedAllreduce.apply(reducer, name, *arguments, *tensors)
+        arguments = name, op, prescale_factor, postscale_factor, process_set
+        return _autograd.compressed_allreduce(reducer, tensors, *arguments)
     wires, contexts = _compress_all(compression, tensors)
     outputs = _differentiable().grouped_allreduce(
         wires, name, op, prescale_factor, postscale_factor, process_set

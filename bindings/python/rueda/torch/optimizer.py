@@ -317,14 +317,21 @@ class _Distributed:
             if closure is not None and basics.size() > 1:
                 closure = functools.partial(self._evaluate, closure)
         result = super().step(closure) if closure is not None else super().step()
-        self._synchronized = self._settled = False
-        self._steps += 1
-        if self._check_every is not None and self._steps % self._check_every == 0:
-            check_replicas(self)
+        self._end_step()
         return result
 
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    def _end_step(self):
+        self._synchronized = self._settled = False
+        self._steps += 1
+        if self._check_every is not None and self._steps % self._check_every == 0:
+            check_replicas(self._replicated())
+
+    def _replicated(self):
+        """What `check_replicas` compares."""
+        return self
 
     def _evaluate(self, closure):
         """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""
