@@ -1,5 +1,6 @@
 #include "launcher/horovod_path.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "launcher/rank_environment.h"
@@ -36,10 +37,10 @@ Status add_horovod_path(const std::vector<std::string>& environment, Options* op
     }
     looked += (looked.empty() ? "" : ", ") + folder;
   }
-  return failed_precondition("--horovod: the Python package of rueda is not beside this program (looked for " +
-                   looked +
-                   "); give the folder that `python -m rueda.compat.horovod --path` prints with "
-                   "-x PYTHONPATH=FOLDER");
+  return failed_precondition(
+      "--horovod: the Python package of rueda is not beside this program (looked for " + looked +
+      "); give the folder that `python -m rueda.compat.horovod --path` prints with "
+      "-x PYTHONPATH=FOLDER");
 }
 
 }  // namespace rueda::launcher

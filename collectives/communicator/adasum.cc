@@ -36,8 +36,8 @@ class Shares {
   int64_t count(size_t part, Rank owner) const {
     return begin(part, owner + 1) - begin(part, owner);
   }
-  int64_t total() const { return offsets_.back(); }                     // elements of this rank
-  int64_t offset(size_t part) const { return offsets_[part]; }          // within them
+  int64_t total() const { return offsets_.back(); }             // elements of this rank
+  int64_t offset(size_t part) const { return offsets_[part]; }  // within them
   int64_t count(size_t part) const { return count(part, rank_); }
   int64_t begin(size_t part) const { return begin(part, rank_); }
 
@@ -170,8 +170,8 @@ Task run(direct::Group group, std::vector<Part> parts, DType dtype, double facto
     for (Rank step = 1; step < size; ++step) {
       const Rank peer = (group.rank + step) % size;
       auto* base = reinterpret_cast<std::byte*>(table.data());
-      exchange.add(transport.send(member(peer), products_tag + level,
-                                  view(base, group.rank, 1, bytes)));
+      exchange.add(
+          transport.send(member(peer), products_tag + level, view(base, group.rank, 1, bytes)));
       exchange.add(transport.recv(member(peer), products_tag + level, span(base, peer, 1, bytes)));
     }
     const Status exchanged = co_await exchange.finished();

@@ -49,9 +49,7 @@ Products& Products::operator+=(const Products& other) {
   return *this;
 }
 
-Products products(const float* a, const float* b, size_t count) {
-  return products_of(a, b, count);
-}
+Products products(const float* a, const float* b, size_t count) { return products_of(a, b, count); }
 Products products(const double* a, const double* b, size_t count) {
   return products_of(a, b, count);
 }

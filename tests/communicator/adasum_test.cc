@@ -197,8 +197,8 @@ TEST_CASE("a rank of zeros changes nothing, a NaN reaches everybody", "[adasum]"
   };
   CHECK(run(Kind::kShm, size, DType::kFloat32, one_rank(3))[0][0] ==
         to_bytes(DType::kFloat32, Values(100, 3)));
-  const auto poisoned = run(Kind::kShm, size, DType::kFloat32,
-                            one_rank(std::numeric_limits<double>::quiet_NaN()));
+  const auto poisoned =
+      run(Kind::kShm, size, DType::kFloat32, one_rank(std::numeric_limits<double>::quiet_NaN()));
   for (const auto& mine : poisoned) {
     for (const double value : from_bytes(DType::kFloat32, mine[0])) CHECK(std::isnan(value));
   }

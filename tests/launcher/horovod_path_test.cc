@@ -40,8 +40,7 @@ TEST_CASE("only --horovod changes the ranks' PYTHONPATH, and keeps what is on it
   REQUIRE(add_horovod_path({"PYTHONPATH=" + entry + ":/b"}, &options).ok());
   REQUIRE(options.environment.size() == 1);
   CHECK(options.environment[0].first == "PYTHONPATH");
-  CHECK(options.environment[0].second ==
-        entry + "/rueda/compat/horovod_path:" + entry + ":/b");
+  CHECK(options.environment[0].second == entry + "/rueda/compat/horovod_path:" + entry + ":/b");
 
   Options extended;  // -x wins over our environment, as for every variable
   extended.horovod = true;

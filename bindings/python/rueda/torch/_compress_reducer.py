@@ -28,8 +28,8 @@ SMALLEST = 1024
 class Reducer:
     """Base of compressions with their own reduction. All arithmetic is in float32."""
 
-    kind = None  # what it is called in messages and states
-    shared = ()  # what must be the same in all ranks' memories
+    kind = ""  # what it is called in messages and states
+    shared: tuple = ()  # what must be the same in all ranks' memories
 
     def __init__(self):
         self._memory = {}  # name -> {what: tensor}

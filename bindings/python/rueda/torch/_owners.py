@@ -13,8 +13,8 @@ import weakref
 
 from rueda._runtime import runtime
 
-_owners = {}  # id of a parameter: (weak reference to it, to its optimizer)
-_uses = {}  # name: how many optimizers have it
+_owners: dict = {}  # id of a parameter: (weak reference to it, to its optimizer)
+_uses: dict = {}  # name: how many optimizers have it
 _counted_at = None  # the `Place` of the init since which that was counted
 
 
