@@ -21,8 +21,8 @@ from rueda.torch.optimizer import _Distributed
 
 class _DistributedDelta(_Distributed):
     def _setup(self, *arguments):
-        self._number_groups()
         super()._setup(*arguments)
+        self._number_groups()
 
     def _number_groups(self):
         self._group_number = {
