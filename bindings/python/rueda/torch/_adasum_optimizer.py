@@ -15,6 +15,7 @@ import contextlib
 import torch
 
 from rueda.torch import _async
+from rueda.torch._outside import outside_graphs
 from rueda.torch._reduction import Reduction
 from rueda.torch.optimizer import _Distributed
 
@@ -82,6 +83,7 @@ class _DistributedDelta(_Distributed):
         self._end_step()
         return loss
 
+    outside_graphs(step, calls_too=False)
     step.hooked = True  # the wrapped step runs PyTorch's step hooks, for every parameter
 
     def _replicated(self):

@@ -323,6 +323,7 @@ class _Distributed:
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
+    @outside_graphs
     def _end_step(self):
         self._synchronized = self._settled = False
         self._steps += 1
