@@ -62,7 +62,8 @@ def to_int8(blocks):
     levels = torch.round(blocks / torch.where(finite & (scale > 0), scale, torch.ones(())))
     wire = torch.empty(len(blocks), BLOCK + _SCALE, dtype=torch.int8)
     wire[:, :BLOCK] = torch.where(finite, levels, torch.zeros(())).clamp_(-127, 127)
-    wire[:, BLOCK:] = torch.where(finite, scale, torch.full((), float("nan"))).view(torch.int8)
+    scales = wire.view(torch.float32)[:, BLOCK // _SCALE :]
+    scales.copy_(torch.where(finite, scale, torch.full((), float("nan"))))
     return wire
 
 
