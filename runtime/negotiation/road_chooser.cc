@@ -28,12 +28,12 @@ uint32_t RoadChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
     of.sent = {};
     of.ns = {};
   }
-  // Sent again and again, and nobody says how long it took: nothing to choose by.
-  if (!of.settled && of.sent[kPull] >= 4 * kTries) settle(&of, kWindows, now);
   if (of.settled) return of.road;
-  const uint32_t road = of.sent[kWindows] < kTries ? kWindows : kPull;
-  ++of.sent[road];
-  return road;
+  const uint32_t road = of.ns[kWindows].size() < kTries ? kWindows : kPull;
+  // Sent again and again, and nobody says how long it took: such batches overlap each other, which
+  // windows do better.
+  if (of.sent[road]++ == 2 * kTries) settle(&of, kWindows, now);
+  return of.settled ? of.road : road;
 }
 
 void RoadChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns,

@@ -8,6 +8,7 @@
 // asked again (later and later while the answer stays).
 //
 //   class:   unknown --kTries measurements of each road--> settled --trust passes--> unknown
+//                    --2 kTries batches, too few of them alone--> settled (windows)
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class RoadChooser {
 
   // For a batch that goes out now.
   uint32_t choose(CollectiveKind kind, int64_t bytes, Time now);
-  // One such batch has taken this long, from its first to its last byte on the root rank.
+  // One such batch has taken this long on the root rank, with no other under way beside it.
   void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now);
   // The road to freeze into a plan; only meaningful when settled.
   uint32_t settled_road(CollectiveKind kind, int64_t bytes) const;

@@ -207,6 +207,21 @@ TEST_CASE("a plan that stands still is given up, one that nobody uses is not", "
   CHECK(follower.revoked());
 }
 
+TEST_CASE("batches that always overlap go through windows, and a plan need not wait for more",
+          "[roads]") {
+  const auto kind = CollectiveKind::kAllreduce;
+  constexpr int64_t kBytes = 1 << 20;
+  RoadChooser roads("auto");
+  roads.set_pull_available(true);
+  for (size_t sent = 0; sent <= 2 * RoadChooser::kTries; ++sent) {
+    CHECK_FALSE(roads.settled(kind, kBytes));
+    CHECK(roads.choose(kind, kBytes, at(0)) == RoadChooser::kWindows);
+  }
+  REQUIRE(roads.settled(kind, kBytes));
+  CHECK(roads.settled_road(kind, kBytes) == RoadChooser::kWindows);
+  CHECK(roads.stale(kind, kBytes, at(10.1)));
+}
+
 TEST_CASE("the road with the shorter best time is taken, and asked about again later and later",
           "[roads]") {
   const auto kind = CollectiveKind::kAllreduce;
