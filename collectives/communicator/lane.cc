@@ -142,7 +142,8 @@ bool Lane::State::retire() {
       if (direct <= finished || unpacked < p.last) break;
       totals.in_place += p.direct_bytes[0];
       totals.pulled += p.direct_bytes[1];
-      if (p.alone && decided == finished + 1)
+      const bool had_choice = p.direct_bytes[0] < static_cast<uint64_t>(p.bytes);
+      if (p.alone && had_choice && decided == finished + 1)
         measured(*job, p.bytes, (std::chrono::steady_clock::now() - p.decided).count());
     }
     totals.total += static_cast<uint64_t>(p.bytes);
