@@ -79,7 +79,8 @@ struct EntrySlot {
 struct LaneControl {
   static constexpr size_t kSlots = 16;
   alignas(128) std::atomic<uint64_t> finished;  // jobs
-  alignas(128) std::atomic<uint64_t> steps;     // of jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> combined;  // jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> fetched;
   alignas(128) std::atomic<uint64_t> packed;    // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;

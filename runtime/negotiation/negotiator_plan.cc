@@ -7,8 +7,9 @@
 namespace rueda::negotiation {
 namespace {
 
-// Batches beside a plan that stands still: the program has gone on to something else.
-constexpr int kIdle = 256;
+// Batches that could be planned beside a plan that stands still: the program has gone on to
+// something else.
+constexpr int kIdle = 32;
 
 }  // namespace
 
@@ -92,7 +93,8 @@ void Negotiator::replace_idle_plan(const wire::Response& response) {
   if (!planning() || follower_->revoked()) return;
   if (follower_->batches_entered() != seen_entered_) beside_ = 0;
   seen_entered_ = follower_->batches_entered();
-  if (response.entries.front().cache_slot >= 0 && ++beside_ >= kIdle)
+  if (response.entries.front().cache_slot < 0 || !plan::PlanKeeper::plannable(response.kind)) return;
+  if (++beside_ >= kIdle)
     revoke("it is not followed any more", true);
 }
 

@@ -63,7 +63,7 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=
 
 def run_world(size, module_file, names, env=None, manual=False, options=()):
     """Runs functions of a module, one after another, on every rank of one world."""
-    with tempfile.TemporaryDirectory(prefix="rueda-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="test-of-rueda-") as folder:
         command = [sys.executable, HERE / "rank_main.py", module_file, folder, *names]
         env = {"RUEDA_TEST_MANUAL": "1" if manual else "", **(env or {})}
         code, output = launch(size, command, env, options=options)
