@@ -117,10 +117,11 @@ def allreduce_(
     process_set=global_process_set,
 ):
     """`allreduce` in place; returns the same tensor."""
-    if average is None and process_set is global_process_set:
+    if average is None:
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales) is not None:
+        key = getattr(process_set, "key", None)
+        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales, key) is not None:
             return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -204,7 +205,7 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     def result():
         all_indices, all_values = synchronize(indices), synchronize(values)
         if op == basics.Average:
-            all_values = all_values / basics.size()
+            all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape)
 
     result.handles = [indices, values]
@@ -233,9 +234,9 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_se
 
 def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """`broadcast` in place; returns the same tensor."""
-    if process_set is global_process_set:
-        if run_again(BROADCAST, name, tensor, True, root_rank) is not None:
-            return tensor
+    key = getattr(process_set, "key", None)
+    if run_again(BROADCAST, name, tensor, True, root_rank, key) is not None:
+        return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -299,7 +300,7 @@ def recv(tensor, src, tag=0):
 
 
 def barrier(process_set=global_process_set):
-    """Returns once every rank has called it."""
+    """Returns once every rank of the set has called it."""
     _collectives.barrier(process_set)
 
 

@@ -50,7 +50,7 @@ def _own_rows(rows, process_set):
     counts = _async.synchronize(
         _async.allgather_async(torch.tensor([rows]), None, process_set)
     ).tolist()
-    first = sum(counts[: basics.rank()])
+    first = sum(counts[: process_set.rank()])
     return first, first + rows
 
 
@@ -117,7 +117,7 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, process_set, prescale, postscale, grouped, *tensors):
         factor = prescale * postscale
-        ctx.factor = factor * basics.size() if op == basics.Sum else factor
+        ctx.factor = factor * process_set.size() if op == basics.Sum else factor
         ctx.arguments = (_backward(name), process_set)
         arguments = (name, op, process_set, prescale, postscale)
         if grouped:

@@ -65,10 +65,11 @@ def allreduce(
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """
-    if average is None and compression is _NONE and process_set is global_process_set:
+    if average is None and compression is _NONE:
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        result = run_again(ALLREDUCE, name, tensor, False, reduce, *scales)
+        key = getattr(process_set, "key", None)
+        result = run_again(ALLREDUCE, name, tensor, False, reduce, *scales, key)
         if result is not None:
             return result
     op = reduce_op(op, average)
@@ -110,10 +111,10 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
 
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Returns on every rank what ``root_rank`` passed in; shapes and dtypes must be equal."""
-    if process_set is global_process_set:
-        result = run_again(BROADCAST, name, tensor, False, root_rank)
-        if result is not None:
-            return result
+    key = getattr(process_set, "key", None)
+    result = run_again(BROADCAST, name, tensor, False, root_rank, key)
+    if result is not None:
+        return result
     return _autograd.Broadcast.apply(root_rank, name, process_set, tensor)
 
 
