@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kGlancesPerRound = 128;
+constexpr uint32_t kGlancesPerRound = 16;
 
 // A few milliseconds behind, and a fraction of the cost.
 Clock::time_point coarse_now() {

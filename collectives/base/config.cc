@@ -9,7 +9,16 @@
 namespace rueda {
 namespace {
 
-enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad, kSwitch };
+enum class Check {
+  kAny,
+  kPositive,
+  kNotNegative,
+  kSwitch,
+  kPowerOfTwoChunk,
+  kTransport,
+  kLogLevel,
+  kRoad
+};
 
 struct Row {
   const char* variable;

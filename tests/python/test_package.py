@@ -36,6 +36,14 @@ def test_importing_rueda_imports_numpy_and_nothing_else_from_outside():
     assert done.stdout.strip() == "[]"
 
 
+def test_ranks_do_not_load_what_starts_jobs():
+    program = "import sys; import rueda; sys.exit('rueda.compat.run' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+    assert rueda.run.__module__ == "rueda.compat.run"
+    with pytest.raises(AttributeError, match="no attribute 'running'"):
+        rueda.running
+
+
 # Horovod's signatures; what rueda has besides stands at the end of each.
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
 REDUCE = f"average=None, name=None, op=None, {SCALES}, process_set=SET"

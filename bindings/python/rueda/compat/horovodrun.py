@@ -32,7 +32,7 @@ class _Store(argparse.Action):
         super().__init__(**keywords)
 
     def __call__(self, parser, namespace, values, option_string=None):
-        if self._takes in (flags.ON, flags.OFF, flags.ACTION):
+        if self._takes in flags.WITHOUT_VALUE:
             values = self._takes != flags.OFF
         elif self._takes == flags.NAMES:
             values = (getattr(namespace, self.dest) or set()) | set(values.split(","))
@@ -63,9 +63,10 @@ def make_parser():
 def _how(flag):
     """Keywords of add_argument for one row of the table."""
     fate = {flags.NOTED: "no effect: ", flags.REFUSED: "refused: ", flags.MET: "always so: "}
-    how = {"dest": flag.dest, "takes": flag.takes, "default": None}
+    plain = flag.takes == flags.ON and sum(f.dest == flag.dest for f in flags.FLAGS) == 1
+    how = {"dest": flag.dest, "takes": flag.takes, "default": False if plain else None}
     how["help"] = (fate.get(flag.fate, "") + flag.meaning).replace("%", "%%")
-    if flag.takes in (flags.ON, flags.OFF, flags.ACTION):
+    if flag.takes in flags.WITHOUT_VALUE:
         how["nargs"] = 0
     elif flag.takes == flags.PAIR:
         how.update(nargs=2, type=int, metavar=("MIN", "MAX"))
@@ -105,7 +106,7 @@ def split_command(arguments):
             break
         at += 1
         flag = _find(word)
-        if flag is not None and flag.takes not in (flags.ON, flags.OFF, flags.ACTION):
+        if flag is not None and flag.takes not in flags.WITHOUT_VALUE:
             at += 2 if flag.takes == flags.PAIR else 1
     return arguments[:at], arguments[at:]
 
@@ -133,10 +134,6 @@ def parse_args(argv=None):
         for dest, setting in from_file.items():
             if dest not in given:
                 setattr(parsed, dest, setting.value)
-    for flag in flags.FLAGS:  # plain switches are False when they are not given
-        switches = [f for f in flags.FLAGS if f.dest == flag.dest]
-        if flag.takes == flags.ON and len(switches) == 1 and getattr(parsed, flag.dest) is None:
-            setattr(parsed, flag.dest, False)
     return parsed
 
 
