@@ -46,8 +46,9 @@ void fill_half(ReduceOp op, bool largest, uint16_t one, uint16_t infinity, size_
 }  // namespace
 
 void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::byte* to) {
+  const bool adds = op != ReduceOp::kMin && op != ReduceOp::kMax && op != ReduceOp::kProduct;
   // Times zero everything is zero; infinity would be no number.
-  if (op == ReduceOp::kSum || op == ReduceOp::kAverage || prescale == 0) {
+  if (adds || prescale == 0) {
     std::memset(to, 0, count * size_of(dtype));
     return;
   }

@@ -37,7 +37,7 @@ def ruedarun():
     return str(found)
 
 
-def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
+def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=None):
     """Runs a command on ``size`` ranks; returns (exit code, output). A hang has the code None."""
     process = subprocess.Popen(
         [ruedarun(), "-np", str(size), *options, *map(str, command)],
@@ -45,6 +45,7 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **(env or {})},
+        cwd=folder,
         start_new_session=True,
     )
     try:

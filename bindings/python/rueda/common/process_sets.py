@@ -213,9 +213,11 @@ def remove_process_set(process_set):
     runtime.change_process_sets(
         _ffi.library.rueda_remove_process_set, process_set.process_set_id
     )
-    runtime.forget_prepared(process_set.key)
-    process_set._forget()
-    _registered.remove(process_set)
+    removed = process_set.process_set_id
+    for known in [known for known in _registered if known.process_set_id == removed]:
+        runtime.forget_prepared(known.key)
+        known._forget()
+        _registered.remove(known)
     return True
 
 
