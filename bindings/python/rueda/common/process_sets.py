@@ -25,8 +25,8 @@ class ProcessSet:
 
     Parameters
     ----------
-    ranks : iterable of int
-        The members, in any order. Register the set with ``init(process_sets=[...])`` or
+    ranks_or_comm : iterable of int
+        The members, in any order; Horovod's communicators are refused, there is no MPI here. Register the set with ``init(process_sets=[...])`` or
         `add_process_set`; until then ``process_set_id`` is None and operations refuse it.
 
     Attributes
@@ -38,11 +38,13 @@ class ProcessSet:
         Horovod's; there is no MPI here.
     """
 
-    def __init__(self, ranks):
+    def __init__(self, ranks_or_comm):
         try:
-            ranks = list(ranks)
+            ranks = list(ranks_or_comm)
         except TypeError:
-            raise ValueError(f"ProcessSet needs the ranks of its members, got {ranks!r}") from None
+            raise ValueError(
+                f"ProcessSet needs the ranks of its members, got {ranks_or_comm!r}"
+            ) from None
         if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
             raise ValueError(f"ProcessSet needs ranks as ints, got {ranks!r}")
         self.ranks = sorted(ranks)
