@@ -26,8 +26,9 @@ class ProcessSet:
     Parameters
     ----------
     ranks_or_comm : iterable of int
-        The members, in any order; Horovod's communicators are refused, there is no MPI here. Register the set with ``init(process_sets=[...])`` or
-        `add_process_set`; until then ``process_set_id`` is None and operations refuse it.
+        The members, in any order. Register the set with ``init(process_sets=[...])`` or
+        `add_process_set`; until then ``process_set_id`` is None and operations refuse it. A
+        communicator is a ValueError, since there is no MPI here.
 
     Attributes
     ----------
