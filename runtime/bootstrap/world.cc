@@ -298,10 +298,10 @@ communicator::NativeGroup World::group(std::vector<Rank> members) const {
   group.members = std::move(members);
   if (group.members.size() == 1 || !shares_memory(group.members)) return group;
   for (const Rank member : group.members) {
-    const auto rank = static_cast<size_t>(member);
-    group.arenas.push_back(arenas[rank]);
-    group.ringers.push_back({ringers[rank].fd, arenas[rank]->lane_word()});
-    const auto& heap = heaps[rank];
+    const auto at = static_cast<size_t>(member);
+    group.arenas.push_back(arenas[at]);
+    group.ringers.push_back({ringers[at].fd, arenas[at]->lane_word()});
+    const auto& heap = heaps[at];
     group.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
                                : communicator::HeapView{});
   }
