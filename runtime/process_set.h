@@ -36,7 +36,7 @@ struct ProcessSet {
   std::vector<Rank> ranks;       // the members' numbers in the job, ascending
   std::optional<Rank> place;     // this rank's among them; empty: it is not one
   std::optional<size_t> lanes;   // which of the arenas' groups of lanes; empty: no lanes are left
-  std::array<std::atomic<uint64_t>, 16> unnamed{};  // operations, by kind
+  std::array<std::atomic<uint64_t>, 16> unnamed{};  // operations since the last join, by kind
   NameTable names;           // guarded by the submission queue's lock
   Domain* domain = nullptr;  // guarded by the baton; null: nothing runs in it here (any more)
 

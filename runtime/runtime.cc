@@ -100,7 +100,7 @@ void Runtime::shutdown() {
   queue_->detach();
 }
 
-// The n-th unnamed operation of a kind meets the n-th of every other rank. A few numbers go round, so
+// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A few numbers go round, so
 // that a loop of unnamed operations is cached and planned like named ones.
 // The members of a group are under way together, so each has a number of its own.
 std::string Runtime::number(ProcessSet* set, CollectiveKind kind, bool group) {
@@ -216,7 +216,15 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
       submission.request.group_size = static_cast<uint32_t>(submissions.size());
     }
   }
+  std::vector<ProcessSetPtr> joined;
+  for (const Submission& submission : submissions) {
+    if (submission.request.kind == CollectiveKind::kJoin) joined.push_back(submission.set);
+  }
   RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  // The ranks have counted different numbers of steps.
+  for (const ProcessSetPtr& set : joined) {
+    for (std::atomic<uint64_t>& count : set->unnamed) count.store(0, std::memory_order_relaxed);
+  }
   return works;
 }
 

@@ -82,7 +82,8 @@ class Runtime:
         self._entries = {}
         self._abandoned = []
         self._next_handle = 0
-        self._unnamed = collections.Counter()
+        # Of groups since the last join: process set -> kind -> number.
+        self._unnamed = collections.defaultdict(collections.Counter)
         self._prepared = collections.OrderedDict()  # key: Prepared; False for what came once
 
     # Life cycle.
@@ -178,11 +179,12 @@ class Runtime:
                     found[set_id] = ranks[:members]
         return found
 
-    def forget_prepared(self, process_set_key):
-        """What was prepared for a process set that is no more."""
+    def forget_process_set(self, set_id, key):
+        """What was prepared and counted for a process set that is no more."""
         with self._lock:
-            for key in [key for key in self._prepared if key[-1] is process_set_key]:
-                del self._prepared[key]
+            self._unnamed.pop(set_id, None)
+            for prepared in [k for k in list(self._prepared) if k[-1] is key]:
+                self._prepared.pop(prepared, None)
 
     def _require_context(self):
         if self._context is None:
@@ -206,8 +208,8 @@ class Runtime:
             What is counted when there is no name. The library puts the collective's name in front:
             the ranks agree on ``<collective>.<name>``.
         name : str or None
-            None: counted per kind, so that the n-th unnamed operation of a kind meets the n-th of
-            every other rank.
+            None: counted per kind, so that the n-th unnamed operation of a kind since the last
+            join meets the n-th of every other rank.
         operations : list of Operation
         keep : object
             Whatever owns the memory that the operations point to.
@@ -223,8 +225,8 @@ class Runtime:
             context = self._require_context()
             self._let_go()
             if group:
-                counted = kind, operations[0].process_set
-                full = name if name is not None else f"noname.{self._unnamed[counted]}"
+                counted = self._unnamed[operations[0].process_set]
+                full = name if name is not None else f"noname.{counted[kind]}"
                 names = [f"{full}_{i + 1}of{count}" for i in range(count)]
             else:
                 names = [name]  # None: the library counts
@@ -241,7 +243,9 @@ class Runtime:
                 raise _ffi.exception(code, error)
             entry.works = [Work(pointer) for pointer in works]
             if name is None and group:
-                self._unnamed[counted] += 1
+                counted[kind] += 1
+            elif operations[0].kind == _ffi.JOIN:
+                self._unnamed.pop(operations[0].process_set, None)
         return handle
 
     def submit_again(self, key, kind, name, operation, keep, finish):

@@ -218,7 +218,7 @@ def remove_process_set(process_set):
     )
     removed = process_set.process_set_id
     for known in [known for known in _registered if known.process_set_id == removed]:
-        runtime.forget_prepared(known.key)
+        runtime.forget_process_set(removed, known.key)
         known._forget()
         _registered.remove(known)
     return True
