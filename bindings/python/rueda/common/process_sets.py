@@ -120,13 +120,8 @@ def _no_member(process_set):
     )
 
 
-def id_for_operation(process_set):
-    """The id of a registered set that has this rank; ValueError for any other.
-
-    Call with a running runtime.
-    """
-    if process_set is global_process_set:
-        return 0
+def require_registered(process_set):
+    """ValueError for what is no process set of the job."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if process_set.process_set_id is None:
@@ -134,6 +129,16 @@ def id_for_operation(process_set):
             f"{process_set} does not exist: add it on all ranks with "
             "init(process_sets=[...]) or add_process_set(...)"
         )
+
+
+def id_for_operation(process_set):
+    """The id of a registered set that has this rank; ValueError for any other.
+
+    Call with a running runtime.
+    """
+    if process_set is global_process_set:
+        return 0
+    require_registered(process_set)
     if runtime.place.rank not in process_set.ranks:
         raise ValueError(_no_member(process_set))
     return process_set.process_set_id
@@ -141,6 +146,7 @@ def id_for_operation(process_set):
 
 def require_global(process_set):
     """Refuses every process set but the global one, where nothing else is possible."""
+    require_registered(process_set)
     if process_set is not global_process_set:
         raise NotImplementedError(
             f"{process_set}: this is only possible with the global process set; "
