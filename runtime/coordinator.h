@@ -130,7 +130,7 @@ class Coordinator : private Domain::Owner {
   Counters* counters_;
   std::function<void(const std::string&)> blame_;
   PointToPoint point_to_point_;
-  // Of the process sets that this rank is a member of; all ranks' first. Changes only between rounds.
+  // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<Domain>> domains_;
   Domain::Totals past_;  // of domains that are no more
 

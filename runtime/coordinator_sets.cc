@@ -1,12 +1,12 @@
-// Process sets come and go. A change is agreed on by all ranks like a collective of the global set, so
-// that all make it at one point of the response stream:
+// Process sets come and go. A change is agreed on by all ranks like a collective of the global set,
+// so that all make it at one point of the response stream:
 //
 //   add      asked --all agree--> the table and the domain are made, the work ends
-//   remove   asked --all agree--> the members leave the set's domain, as at a shutdown: what has begun
-//            ends, the rest gets an error --> asked again --all have left--> lanes and id are free
+//   remove   asked --all agree--> the members leave the set's domain, as at a shutdown: what has
+//            begun ends, the rest gets an error --> asked again --all have left--> lanes and id are free
 //
-// Why a new set's lanes may be used at once: a batch runs only after every member has sent a request
-// in the set, and a member does so after it has zeroed its lanes here.
+// Why a new set's lanes may be used at once: a batch runs only after every member has sent a
+// request in the set, and a member does so after it has zeroed its lanes here.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,8 +1,8 @@
 // ProcessSet: a group of ranks that runs collectives among itself, as this rank knows it; and the
 // table of all of them.
 //
-// The table changes on every rank at the same point of the global set's response stream, so that ids
-// and lanes follow from it alike on all ranks. Set 0 has all ranks and is always there.
+// The table changes on every rank at the same point of the global set's response stream, so that
+// ids and lanes follow from it alike on all ranks. Set 0 has all ranks and is always there.
 #pragma once
 
 #include <array>

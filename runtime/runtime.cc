@@ -100,8 +100,8 @@ void Runtime::shutdown() {
   queue_->detach();
 }
 
-// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A few numbers go round, so
-// that a loop of unnamed operations is cached and planned like named ones.
+// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A few
+// numbers go round, so that a loop of unnamed operations is cached and planned like named ones.
 // The members of a group are under way together, so each has a number of its own.
 std::string Runtime::number(ProcessSet* set, CollectiveKind kind, bool group) {
   const uint64_t n =
@@ -122,7 +122,8 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   }
   Submission submission;
   wire::Request& request = submission.request;
-  request.name = is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
+  request.name =
+      is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
   std::string title = negotiation::title_of(request.name);
   if (set->id != 0) title += " (process set " + std::to_string(set->id) + ")";
   if (request.name.size() > wire::kMaxNameBytes) {
@@ -242,8 +243,8 @@ Result<std::shared_ptr<Work>> Runtime::remove_process_set(uint32_t id) {
   return change_sets(std::move(request), "remove_process_set");
 }
 
-// Checked when all ranks have agreed on it, so that a wrong one is an error on all of them. One at a
-// time: the others wait for its name.
+// Checked when all ranks have agreed on it, so that a wrong one is an error on all of them. One at
+// a time: the others wait for its name.
 Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::string title) {
   Submission submission;
   request.kind = CollectiveKind::kProcessSet;

@@ -32,8 +32,8 @@ namespace rueda::transport {
 // Lanes of one group of ranks, in which its collectives run independently of each other
 // (communicator/lane.h).
 inline constexpr size_t kLanes = 2;
-// Groups that may have lanes at once. The first is all ranks'; the others have no memory until it is
-// reserved for a process set. Lanes are numbered through: lane n belongs to group n / kLanes.
+// Groups that may have lanes at once. The first is all ranks'; the others have no memory until it
+// is reserved for a process set. Lanes are numbered through: lane n belongs to group n / kLanes.
 inline constexpr size_t kLaneGroups = 9;
 
 // Sizes, equal for all ranks of a host.
@@ -116,8 +116,8 @@ class Arena {
   LaneControl* lane(size_t number) const;
   // A lane's windows lie end to end.
   std::byte* window(size_t lane, size_t index) const;
-  // The owner: memory for the lanes of a further group, zeroed; and back. Nobody may use these lanes
-  // meanwhile.
+  // The owner: memory for the lanes of a further group, zeroed; and back. Nobody may use these
+  // lanes meanwhile.
   Status reserve_lanes(size_t group);
   void release_lanes(size_t group);
   // As the owner wrote it when it made the arena.

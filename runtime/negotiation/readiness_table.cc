@@ -10,7 +10,9 @@ const RequestPtr& Decision::first() const {
 }
 
 ReadinessTable::ReadinessTable(Members members)
-    : members_(std::move(members)), left_(members_.size(), false), joined_(members_.size(), false) {}
+    : members_(std::move(members)),
+      left_(members_.size(), false),
+      joined_(members_.size(), false) {}
 
 Status ReadinessTable::missing_rank(const std::string& name, Rank rank) const {
   return cancelled(title_of(name) + " cannot complete: " + members_.name(rank) + " " +

@@ -2,8 +2,8 @@
 // from outside.
 //
 // A tensor is decided when every rank has submitted it (ready, or an error if they disagree), or
-// when a rank that has not submitted it leaves (an error). Decided tensors are forgotten. A rank that
-// has joined is not waited for, until all have.
+// when a rank that has not submitted it leaves (an error). Decided tensors are forgotten. A rank
+// that has joined is not waited for, until all have.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Real processes in process sets: the death of a rank ends the works of all sets, also of those that
-// it is no member of.
+// Real processes in process sets: the death of a rank ends the works of all sets, also of those
+// that it is no member of.
 #include <catch2/catch.hpp>
 
 #include "tests/failure/failed_job.h"

@@ -86,8 +86,9 @@ std::string trouble(runtime::Runtime& r, const Expected& e, const std::string& t
     return "reducescatter";
   Floats one(4, mine);
   Floats two(70000, mine);
-  for (const WorkPtr& work : must(r.submit({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true)))
-    must(end_of(work));
+  const auto group =
+      must(r.submit({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true));
+  for (const WorkPtr& work : group) must(end_of(work));
   if (one != Floats(4, e.sum()) || two != Floats(70000, e.sum())) return "group";
   must(call(r, operation(K::kBarrier, "", {}, nullptr)));
   return "";

@@ -215,7 +215,8 @@ TEST_CASE("a wrong process set is the same error on every rank, and nothing chan
            return end_of(must(r.remove_process_set(id)));
          })) {
       CHECK(status.code() == Code::kInvalidArgument);
-      CHECK_THAT(status.message(), Catch::Contains(id == 0 ? "cannot be removed" : "does not exist"));
+      CHECK_THAT(status.message(),
+                 Catch::Contains(id == 0 ? "cannot be removed" : "does not exist"));
     }
   }
   const auto after = world.run([](Rank rank, runtime::Runtime& r) {
@@ -285,7 +286,8 @@ TEST_CASE("a removed set ends what is pending in it, and its id and lanes come b
         remove(r, first);
         if (pending) {
           const Status status = end_of(pending);
-          if (status.ok() || !has(status.message(), "remove")) return "pending: " + status.to_string();
+          if (status.ok() || !has(status.message(), "remove"))
+            return "pending: " + status.to_string();
         }
         if (r.submit({in_set(first, sum_of("x", &never))}, false).ok()) return "still there";
         const Ranks next = round % 2 == 0 ? Ranks{0, 2} : Ranks{0, 1};

@@ -185,7 +185,8 @@ Job joining_job(uint64_t seed) {
   for (int phase = 0; phase < phases; ++phase) {
     const int most = static_cast<int>(w.below(25));
     for (Rank rank = 0; rank < job.size; ++rank) {
-      const int steps = w.one_in(3) ? most : static_cast<int>(w.below(static_cast<uint64_t>(most + 1)));
+      const auto range = static_cast<uint64_t>(most + 1);
+      const int steps = w.one_in(3) ? most : static_cast<int>(w.below(range));
       for (int step = 0; step < steps; ++step) w.step(rank, units, usual, number + step);
       auto& out = job.ranks[static_cast<size_t>(rank)];
       // The last step's waits come behind the join: it may still be under way.
