@@ -3,7 +3,7 @@
 //
 //   add      asked --all agree--> the table and the domain are made, the work ends
 //   remove   asked --all agree--> the members leave the set's domain, as at a shutdown: what has
-//            begun ends, the rest gets an error --> asked again --all have left--> lanes and id are free
+//            begun ends, the rest gets an error --> asked again --all have left--> all is free
 //
 // Why a new set's lanes may be used at once: a batch runs only after every member has sent a
 // request in the set, and a member does so after it has zeroed its lanes here.

@@ -100,8 +100,8 @@ void Runtime::shutdown() {
   queue_->detach();
 }
 
-// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A few
-// numbers go round, so that a loop of unnamed operations is cached and planned like named ones.
+// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A
+// few numbers go round, so that a loop of unnamed operations is cached and planned like named ones.
 // The members of a group are under way together, so each has a number of its own.
 std::string Runtime::number(ProcessSet* set, CollectiveKind kind, bool group) {
   const uint64_t n =

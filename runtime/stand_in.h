@@ -1,6 +1,6 @@
 // Stand-ins: what a rank that has joined contributes to the collectives of the others: zeros to
-// sums and averages (whose divisor stays the number of ranks), what changes nothing to other reductions,
-// no rows to what is gathered. What it receives is thrown away.
+// sums and averages (whose divisor stays the number of ranks), what changes nothing to other
+// reductions, no rows to what is gathered. What it receives is thrown away.
 #pragma once
 
 #include "runtime/submission.h"
