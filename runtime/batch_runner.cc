@@ -14,7 +14,7 @@ Task nothing() { co_return Status(); }
 }  // namespace
 
 int64_t bytes_of(const wire::Request& r) {
-  if (r.kind == CollectiveKind::kBarrier) return 0;
+  if (!has_tensor(r.kind)) return 0;
   return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
@@ -84,6 +84,8 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
     case CollectiveKind::kReducescatter: return make_reducescatter(&first);
     case CollectiveKind::kAlltoall: return make_alltoall(&first, entries.front());
     case CollectiveKind::kBarrier:  // the agreement was the barrier
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv: return nothing();
   }

@@ -67,8 +67,11 @@ enum class CollectiveKind : uint8_t {
   kBarrier = 5,
   kSend = 6,
   kRecv = 7,
+  kJoin = 8,        // takes part in everything with neutral elements until all ranks have joined
+  kProcessSet = 9,  // adds or removes a process set
 };
 bool is_valid(CollectiveKind kind);
+bool has_tensor(CollectiveKind kind);
 const char* name_of(CollectiveKind kind);  // "allreduce"
 
 // Extents of a dense row-major tensor; {} is zero-dimensional (one element).

@@ -33,7 +33,7 @@ NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(gro
   if (size() > 1 && group_.arenas.size() == group_.members.size()) {
     const LaneGroup lanes{rank_, group_.arenas, group_.heaps, group_.ringers};
     for (size_t number = 0; number < lanes_.size(); ++number)
-      lanes_[number] = std::make_unique<Lane>(lanes, number);
+      lanes_[number] = std::make_unique<Lane>(lanes, group_.first_lane + number);
   }
 }
 

@@ -46,6 +46,7 @@ void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
   for (size_t i = 0; i < members.size(); ++i) deviates |= !move_to_plan(*members[i], now);
   if (deviates) revoke("a tensor came with other properties");
   if (leaving_) revoke("this rank leaves");
+  if (joined_) revoke("this rank has joined");
 }
 
 // False: something else waits under this name.
@@ -124,6 +125,7 @@ void Negotiator::come_back(Time now) {
       negotiate(*cache_.get(member.slot), member.slot, member.ticket);
     }
   }
+  if (joined_) collected_.joining = true;
   // Even if there is nothing to ask for: the root must know that this rank is back.
   send(std::exchange(collected_, {}), now);
   if (leaving_ && !leaving_said_) say_leaving(now);

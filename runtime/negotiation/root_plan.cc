@@ -21,6 +21,7 @@ void Root::freeze_plan() {
     const bool whole = response.error.empty() && slots.size() == response.entries.size();
     plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
   }
+  if (table_.anyone_has_joined()) return;  // who has joined follows no plan
   const auto cycle = plans_.candidate();
   if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
   wire::StepPlan plan = plans_.freeze(*cycle);

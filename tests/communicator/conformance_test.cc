@@ -70,7 +70,9 @@ void with_ranks(Kind kind, Rank size, Function fn) {
   auto worlds = make_worlds(kind, size, small_windows());
   const auto errors = on_ranks(size, [&](Rank rank) {
     bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
-    NativeCommunicator communicator(world.everyone());
+    std::vector<Rank> everyone;
+    for (Rank member = 0; member < size; ++member) everyone.push_back(member);
+    NativeCommunicator communicator(world.group(std::move(everyone)));
     return fn(rank, world, communicator);
   });
   for (const std::string& error : errors) REQUIRE(error == "");

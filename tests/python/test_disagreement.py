@@ -161,10 +161,6 @@ def wrong_calls():
             function(np.ones(()))
     with raises(ValueError, "does not exist"):
         hvd.allreduce(ONE, process_set=hvd.ProcessSet([0]))
-    with raises(NotImplementedError):
-        hvd.add_process_set([0])
-    with raises(NotImplementedError):
-        hvd.join()
     for peer in (-1, size, hvd.rank()):
         with raises(ValueError):
             hvd.send(ONE, peer)

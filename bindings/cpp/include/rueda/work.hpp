@@ -75,6 +75,9 @@ class [[nodiscard]] Work {
     return rows;
   }
 
+  // The number that the operation gives, once wait() has returned (rueda_work_result).
+  std::int64_t result() const { return rueda_work_result(handle()); }
+
   // Gives the handle up: the operation goes on, and its memory must stay valid until it has ended,
   // at the latest until the context has been shut down.
   void detach() && { rueda_work_release(std::exchange(handle_, nullptr)); }

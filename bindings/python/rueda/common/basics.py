@@ -5,6 +5,7 @@ import warnings
 
 from rueda import _ffi
 from rueda._runtime import runtime
+from rueda.common import process_sets as _process_sets
 from rueda.compat import variables
 
 __all__ = [
@@ -52,17 +53,26 @@ Average, Sum, Adasum, Min, Max, Product = (
 def init(comm=None, process_sets=None):
     """Joins the job that this process was started in; alone, a job of one rank.
 
-    Blocks until all ranks have called it. Does nothing when already initialised. ``comm`` must be
-    None (there is no MPI here) and ``process_sets`` None or empty. Warns on rank 0 about variables
-    of Horovod that have no effect here, and raises for one that cannot be done (docs/migrating.md).
+    Blocks until all ranks have called it. Does not join again when already initialised. Warns on
+    rank 0 about variables of Horovod that have no effect here, and raises for one that cannot be
+    done (docs/migrating.md).
+
+    Parameters
+    ----------
+    comm : None
+        Horovod's; ValueError for anything else, since there is no MPI here.
+    process_sets : list of ProcessSet, optional
+        Registered at once, the same on every rank, with the ids 1, 2, ... ValueError if one is
+        given twice or has all ranks; the job has been joined nevertheless. ``"dynamic"``, with
+        which Horovod allows `add_process_set`, is the same as None: it is always allowed.
     """
     if comm:
         raise ValueError("init(comm=...) needs MPI, which rueda does not use; leave it out")
-    if process_sets:
-        raise NotImplementedError(
-            "process sets other than the global one are not available in this version of rueda"
-        )
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f"init(process_sets={process_sets!r}): expected a list or 'dynamic'")
     _join()
+    if process_sets and process_sets != "dynamic":
+        _process_sets.add_initial(process_sets)
 
 
 def _join():
@@ -78,6 +88,7 @@ def _join():
 def shutdown():
     """Leaves the job. Operations in flight end with an error on the ranks that need this one."""
     runtime.shutdown()
+    _process_sets.forget_all()
 
 
 def is_initialized():

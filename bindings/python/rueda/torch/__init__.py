@@ -11,7 +11,9 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import (
     ProcessSet,
     add_process_set,
+    get_process_set_ids_and_ranks,
     global_process_set,
+    process_set_included,
     remove_process_set,
 )
 from rueda.common.util import extension_available, gpu_available

@@ -161,7 +161,7 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
 
     def combine(all_indices, all_values):
         if op == basics.Average:
-            all_values = all_values / basics.size()
+            all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape)
 
     def result():

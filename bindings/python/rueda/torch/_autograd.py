@@ -75,7 +75,7 @@ def _own_rows(rows, process_set):
     counts = _async.synchronize(
         _async.allgather_async(torch.tensor([rows]), None, process_set)
     ).tolist()
-    first = sum(counts[: basics.rank()])
+    first = sum(counts[: process_set.rank()])
     return first, first + rows
 
 
@@ -154,7 +154,7 @@ def reducescatter_gradients(grads, op, prescale, postscale, name, process_set):
     """Of the inputs, from the gradients of this rank's rows of the result."""
     factor = prescale * postscale
     if op == basics.Sum:
-        factor *= basics.size()
+        factor *= process_set.size()
     gathered = _async.synchronize(
         _async.grouped_allgather_async(grads, backward_name(name), process_set)
     )

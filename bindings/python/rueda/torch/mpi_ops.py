@@ -86,11 +86,11 @@ def allreduce(
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """
-    usual = average is None and compression is _NONE and process_set is global_process_set
-    if usual and not is_compiling():
+    if average is None and compression is _NONE and not is_compiling():
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        result = run_again(ALLREDUCE, name, tensor, False, reduce, *scales)
+        key = getattr(process_set, "key", None)
+        result = run_again(ALLREDUCE, name, tensor, False, reduce, *scales, key)
         if result is not None:
             return result
     op = reduce_op(op, average)
@@ -119,10 +119,11 @@ def allreduce_(
         op = reduce_op(op, average)
         scales = prescale_factor, postscale_factor
         return graph.write_back(tensor, graph.allreduce(tensor, name, op, *scales, process_set))
-    if average is None and process_set is global_process_set:
+    if average is None:
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales) is not None:
+        key = getattr(process_set, "key", None)
+        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales, key) is not None:
             return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -186,8 +187,9 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
 
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Returns on every rank what ``root_rank`` passed in; shapes and dtypes must be equal."""
-    if process_set is global_process_set and not is_compiling():
-        result = run_again(BROADCAST, name, tensor, False, root_rank)
+    if not is_compiling():
+        key = getattr(process_set, "key", None)
+        result = run_again(BROADCAST, name, tensor, False, root_rank, key)
         if result is not None:
             return result
     return _differentiable().broadcast(tensor, root_rank, name, process_set)
@@ -197,9 +199,9 @@ def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """`broadcast` in place; returns the same tensor, which must be contiguous."""
     if is_compiling():
         return graph.write_back(tensor, graph.broadcast(tensor, root_rank, name, process_set))
-    if process_set is global_process_set:
-        if run_again(BROADCAST, name, tensor, True, root_rank) is not None:
-            return tensor
+    key = getattr(process_set, "key", None)
+    if run_again(BROADCAST, name, tensor, True, root_rank, key) is not None:
+        return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
