@@ -391,3 +391,40 @@ def test_a_flipped_bit_is_found_within_the_chosen_number_of_steps_and_named():
         hvd.check_replicas([same, ("b", different), ("c", different), ("d", different.double())])
     with raises(ValueError, "every"):
         optimizer.check_replicas(every=0)
+
+
+@ranks(3)
+def test_an_optimizer_of_a_process_set_reduces_over_its_members_only():
+    edges = hvd.add_process_set([0, 2])
+    for op, more in ((hvd.Average, {}), (hvd.Sum, {"groups": 2}), (hvd.Adasum, {})):
+        model, alone = make_model(), make_model()
+        options = {"op": op, "process_set": edges, **more}
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options
+        )
+        plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(batch(hvd.rank(), step)).square().mean().backward()
+            optimizer.step()
+            if not edges.included() or op == hvd.Average:
+                seen = [hvd.rank()] if not edges.included() else edges.ranks
+                plain.zero_grad()
+                for rank in seen:
+                    (alone(batch(rank, step)).square().mean() / len(seen)).backward()
+                plain.step()
+        if not edges.included() or op == hvd.Average:
+            torch.testing.assert_close(weights(model), weights(alone), rtol=1e-6, atol=1e-7)
+        same = everyone(weights(model))
+        assert same == ([False, True, False] if hvd.rank() == 1 else [True, False, True])
+    optimizer.check_replicas(every=1)  # of the members
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).square().mean().backward()
+    optimizer.step()
+    unknown = hvd.ProcessSet([0])
+    with raises(ValueError, "does not exist"):
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            process_set=unknown,
+        )

@@ -36,10 +36,11 @@ class _DistributedDelta(_Distributed):
             delta, context = self._compression.compress(self._delta(p))
             deltas.append(delta.contiguous())
             contexts.append(context)
+        arguments = (None, name, self._op, 1.0, 1.0, self._process_set)
         if len(parameters) == 1:
-            handle = _async.allreduce_async_(deltas[0], None, name, self._op)
+            handle = _async.allreduce_async_(deltas[0], *arguments)
         else:
-            handle = _async.grouped_allreduce_async_(deltas, None, name, self._op)
+            handle = _async.grouped_allreduce_async_(deltas, *arguments)
 
         def write(_):
             with torch.no_grad():

@@ -25,7 +25,7 @@ class Layouts:
     def is_sparse(self, p):
         return self._is_sparse.get(p, False)
 
-    def agree(self, parameters, names, prefix):
+    def agree(self, parameters, names, prefix, process_set):
         """All ranks call it with the same parameters, in the same order.
 
         ValueError names a parameter whose gradient is sparse on one rank and dense on another.
@@ -36,7 +36,10 @@ class Layouts:
             for sparse in (True, False)
         ]
         handle = _async.allreduce_async_(
-            torch.tensor(has, dtype=torch.uint8), name=prefix + "optimizer.layouts", op=MAX
+            torch.tensor(has, dtype=torch.uint8),
+            name=prefix + "optimizer.layouts",
+            op=MAX,
+            process_set=process_set,
         )
         is_sparse, is_dense = _async.synchronize(handle).tolist()
         for p, sparse, dense in zip(unknown, is_sparse, is_dense):

@@ -19,7 +19,7 @@ import weakref
 import torch
 
 from rueda.common import basics
-from rueda.common.process_sets import global_process_set, require_global
+from rueda.common.process_sets import global_process_set, require_registered
 from rueda.torch import _async, _owners
 from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
 from rueda.torch._gradient_homes import GradientHomes
@@ -38,8 +38,13 @@ _SETTLE_SECONDS = 5
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes):
+    def _setup(
+        self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes, process_set
+    ):
         self._parameter_names = names
+        self._process_set = process_set
+        # Who is no member, or the only one, uses its own gradients.
+        self._has_peers = process_set.included() and process_set.size() > 1
         self._prefix = _owners.prefix(names.values())
         self._compression = compression
         self._op = op
@@ -62,7 +67,7 @@ class _Distributed:
         self._settled = False
         self._should_synchronize = True
         self._check_every, self._steps = None, 0
-        if basics.size() > 1:
+        if self._has_peers:
             for group in self.param_groups:
                 self._watch(group["params"])
 
@@ -150,7 +155,8 @@ class _Distributed:
             wire, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
             wires.append(wire.contiguous())
             contexts.append(context)
-        arguments = (None, name, self._op, self._prescale, self._postscale)
+        scales = self._prescale, self._postscale
+        arguments = (None, name, self._op, *scales, self._process_set)
         if len(parameters) == 1:
             handle = _async.allreduce_async_(wires[0], *arguments)
         else:
@@ -170,11 +176,12 @@ class _Distributed:
             self._op,
             self._prescale,
             self._postscale,
+            self._process_set,
         )
         return ChainReduction([p], chain, lambda result: _write_gradient(p, result))
 
     def _reduce_sparse(self, p, name):
-        result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op)
+        result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op, self._process_set)
 
         def write(indices, values):
             p.grad = result.combine(indices, values)
@@ -269,7 +276,9 @@ class _Distributed:
         if self._layouts is not None:
             if len(self._layouts) < len(self._passes_left) - len(self._group_of):
                 alone = [p for p in self._passes_left if p not in self._group_of]
-                self._layouts.agree(alone, self._parameter_names, self._prefix)
+                self._layouts.agree(
+                    alone, self._parameter_names, self._prefix, self._process_set
+                )
         for p in self._passes_left:
             if p not in self._pending and p not in self._group_ready.get(self._first(p), ()):
                 self._supply_gradient(p)
@@ -314,7 +323,7 @@ class _Distributed:
                 )
             if not self._settled:
                 self._reduce_all()
-            if closure is not None and basics.size() > 1:
+            if closure is not None and self._has_peers:
                 closure = functools.partial(self._evaluate, closure)
         result = super().step(closure) if closure is not None else super().step()
         self._end_step()
@@ -327,8 +336,9 @@ class _Distributed:
     def _end_step(self):
         self._synchronized = self._settled = False
         self._steps += 1
-        if self._check_every is not None and self._steps % self._check_every == 0:
-            check_replicas(self._replicated())
+        due = self._check_every is not None and self._steps % self._check_every == 0
+        if due and self._has_peers:
+            check_replicas(self._replicated(), self._process_set)
 
     def _replicated(self):
         """What `check_replicas` compares."""
@@ -341,7 +351,8 @@ class _Distributed:
         value = float("nan") if loss is None else float(loss)
         report = torch.tensor([float(computed), value], dtype=torch.float64)
         op = basics.Sum if self._op == basics.Sum else basics.Average
-        handle = _async.allreduce_async_(report, name=self._prefix + "optimizer.closure", op=op)
+        name = self._prefix + "optimizer.closure"
+        handle = _async.allreduce_async_(report, name=name, op=op, process_set=self._process_set)
         computed, value = _async.synchronize(handle).tolist()
         if not computed:
             return loss
@@ -377,7 +388,7 @@ class _Distributed:
         added = self.param_groups[number]["params"]
         for index, p in enumerate(added):
             self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
-        if basics.size() > 1:
+        if self._has_peers:
             self._watch(added)
 
     def check_replicas(self, every):
@@ -424,9 +435,9 @@ def _on_gradient_complete(p, call):
     return remove
 
 
-def _kind_for(op, gradients_in_arena):
+def _kind_for(op, gradients_in_arena, process_set):
     """The class that reduces gradients or, for Adasum on several ranks, steps."""
-    if op != basics.Adasum or basics.size() == 1:
+    if op != basics.Adasum or not process_set.included() or process_set.size() == 1:
         return _Distributed
     if gradients_in_arena:
         raise ValueError("gradients_in_arena is not for op=Adasum: gradients are not reduced there")
@@ -473,6 +484,8 @@ def DistributedOptimizer(
         Which gradients are reduced as one: a number of equal groups, or explicit groups.
     sparse_as_dense : bool
         Reduce sparse gradients as dense ones instead of gathering indices and values.
+    process_set : ProcessSet
+        The ranks whose gradients are reduced; the others step with their own.
     gradients_in_arena : bool
         Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
         is another tensor after the reduction starts than before it. Without effect under
@@ -486,14 +499,15 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    require_global(process_set)
+    require_registered(process_set)
     if isinstance(optimizer, _Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
     names = name_parameters(optimizer, named_parameters)
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (_kind_for(op, gradients_in_arena), wrapped), {})
+    kind = _kind_for(op, gradients_in_arena, process_set)
+    distributed = type(wrapped.__name__, (kind, wrapped), {})
     result = distributed.__new__(distributed)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
@@ -506,5 +520,6 @@ def DistributedOptimizer(
         chosen,
         sparse_as_dense,
         GradientHomes() if gradients_in_arena and compression is Compression.none else None,
+        process_set,
     )
     return result
