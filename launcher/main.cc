@@ -7,6 +7,7 @@
 
 #include "collectives/base/config.h"
 #include "launcher/driver.h"
+#include "launcher/horovod_path.h"
 #include "launcher/options.h"
 #include "launcher/probe.h"
 #include "launcher/rank_environment.h"
@@ -44,7 +45,11 @@ int main(int argc, char** argv) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
 
-  const auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
+  auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
+  if (options.ok()) {
+    const auto found = rueda::launcher::add_horovod_path(environment, &options.value());
+    if (!found.ok()) options = found;
+  }
   if (!options.ok()) {
     std::fprintf(stderr, "ruedarun: %s\nruedarun: ruedarun --help lists all options\n",
                  options.status().message().c_str());

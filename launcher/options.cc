@@ -18,7 +18,7 @@ struct Raw {
   double grace = 5;
   std::string hosts, output_folder, stdin_text = "auto", unused_text;
   std::vector<std::string> environment;
-  bool prefix = true, prefix_timestamp = false;
+  bool prefix = true, prefix_timestamp = false, horovod = false;
   std::string timeline, log_level;
   bool timeline_all_ranks = false, summary = false;
   std::optional<bool> timeline_cycles;
@@ -51,6 +51,7 @@ void describe(CLI::App* app, Raw* raw) {
   app->add_option("--stdin", raw->stdin_text,
                   "auto, none, or the rank that reads our standard input\n"
                   "(auto: rank 0 when it is a terminal)");
+  app->add_flag("--horovod", raw->horovod, "`import horovod` means rueda in the ranks");
   app->add_flag("--verbose", raw->verbose, "say what is started and stopped");
 
   const std::string asks = "Questions (no ranks are started)";
@@ -238,6 +239,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.prefix = raw.prefix;
   options.prefix_timestamp = raw.prefix_timestamp;
   options.output_folder = raw.output_folder;
+  options.horovod = raw.horovod;
   if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
   RUEDA_RETURN_IF_ERROR(collect_command(std::move(rest), &options));
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));

@@ -37,6 +37,7 @@ struct Options {
   bool prefix = true;
   bool prefix_timestamp = false;
   std::string output_folder;  // copies of the ranks' output; empty: none
+  bool horovod = false;       // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;
   std::vector<Setting> settings;

@@ -44,6 +44,7 @@ struct RequestList {
   std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
   bool leaving = false;
   uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
+  bool joining = false;  // after all of the above: stand-ins play this rank's part from here on
 
   bool operator==(const RequestList&) const = default;
 };
@@ -54,6 +55,8 @@ struct ResponseEntry {
   int64_t cache_slot = -1;
   std::vector<int64_t> first_dims;  // allgather: rows per rank
   std::vector<int64_t> splits;      // alltoall: size x size matrix, row = sender
+  std::vector<int32_t> absent;      // ranks that have joined: stand-ins play their part
+  std::vector<Request> stand_in;    // one at most: for what, where the cache does not say it
 
   bool operator==(const ResponseEntry&) const = default;
 };
@@ -82,6 +85,7 @@ struct Response {
   Code error_code = Code::kOk;
   uint32_t road = 0;             // how the data moves inside a host: 0 windows, 1 pull
   std::vector<StepPlan> freeze;  // one at most; then there are no entries
+  int32_t last_joined = 0;       // join: the rank that joined last
 
   bool operator==(const Response&) const = default;
 };

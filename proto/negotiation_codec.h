@@ -73,6 +73,7 @@ inline void write(Writer out, const RequestList& m) {
   for (const std::string& name : m.wanted) out.put_even_empty(5, name);
   out.put(6, m.leaving);
   out.put(7, m.plan);
+  out.put(8, m.joining);
 }
 
 inline void read(Reader& in, RequestList* m) {
@@ -88,6 +89,7 @@ inline void read(Reader& in, RequestList* m) {
       case 5: in.append_text(&m->wanted, "wanted", kMaxRequests, kMaxNameBytes); break;
       case 6: in.read(&m->leaving); break;
       case 7: in.read(&m->plan); break;
+      case 8: in.read(&m->joining); break;
       default: in.skip();
     }
   }
@@ -98,6 +100,13 @@ inline void write(Writer out, const ResponseEntry& m) {
   out.put_zigzag(2, m.cache_slot);
   out.put(3, m.first_dims);
   out.put(4, m.splits);
+  out.put_zigzag(5, m.absent);
+  std::string inner;
+  for (const Request& request : m.stand_in) {
+    inner.clear();
+    write(Writer(&inner), request);
+    out.put_even_empty(6, inner);
+  }
 }
 
 inline void read(Reader& in, ResponseEntry* m) {
@@ -108,6 +117,11 @@ inline void read(Reader& in, ResponseEntry* m) {
       case 2: in.read_zigzag(&m->cache_slot); break;
       case 3: in.append(&m->first_dims, "first_dims", kMaxSplits); break;
       case 4: in.append(&m->splits, "splits", kMaxSplits); break;
+      case 5: in.append_zigzag(&m->absent, "absent", kMaxRanks); break;
+      case 6:
+        in.append_message(&m->stand_in, "stand_in", 1,
+                          [](Reader& inner, Request* request) { read(inner, request); });
+        break;
       default: in.skip();
     }
   }
@@ -171,6 +185,7 @@ inline void write(Writer out, const Response& m) {
     write(Writer(&inner), plan);
     out.put_even_empty(6, inner);
   }
+  out.put_zigzag(7, m.last_joined);
 }
 
 inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
@@ -188,6 +203,7 @@ inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
         in.append_message(&m->freeze, "freeze", 1,
                           [](Reader& inner, StepPlan* plan) { read(inner, plan); });
         break;
+      case 7: in.read_zigzag(&m->last_joined); break;
       default: in.skip();
     }
   }
@@ -256,6 +272,19 @@ inline void read(Reader& in, ResponseList* m) {
 inline std::string encode(const Request& m) { return detail::encode_any(m); }
 inline std::string encode(const RequestList& m) { return detail::encode_any(m); }
 inline std::string encode(const ResponseList& m) { return detail::encode_any(m); }
+
+// Whose a RequestList or ResponseList is, without reading the rest.
+inline uint32_t process_set_of(std::string_view bytes) {
+  try {
+    detail::Reader in(bytes);
+    uint32_t set = 0;
+    while (in.next() && in.field() < 2) in.skip();
+    if (in.field() == 2) in.read(&set);
+    return set;
+  } catch (...) {
+    return 0;  // damaged: whoever decodes it says so
+  }
+}
 
 inline Status decode(std::string_view bytes, Request* out) {
   return detail::decode_any("Request", bytes, out);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/process_set.h"
+
 namespace rueda::runtime {
 namespace {
 
@@ -13,7 +15,7 @@ Task nothing() { co_return Status(); }
 }  // namespace
 
 int64_t bytes_of(const wire::Request& r) {
-  if (r.kind == CollectiveKind::kBarrier) return 0;
+  if (!has_tensor(r.kind)) return 0;
   return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
@@ -78,6 +80,8 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
     case CollectiveKind::kReducescatter: return make_reducescatter(&first);
     case CollectiveKind::kAlltoall: return make_alltoall(&first, entries.front());
     case CollectiveKind::kBarrier:  // the agreement was the barrier
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv: return nothing();
   }
@@ -158,7 +162,8 @@ bool BatchRunner::advance() {
 
 void BatchRunner::record(Running* batch, std::chrono::steady_clock::time_point ended,
                          int64_t bytes) {
-  timeline::BatchRun run{{0, static_cast<uint64_t>(batch->number)},
+  const uint32_t set = batch->members.front().submission.set->id;
+  timeline::BatchRun run{{0, static_cast<uint64_t>(batch->number), set},
                          batch->kind,
                          bytes,
                          timeline::nanos(batch->began),

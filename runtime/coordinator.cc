@@ -5,14 +5,14 @@
 
 #include "collectives/base/log.h"
 #include "collectives/communicator/pull.h"
+#include "proto/negotiation_codec.h"
 
 namespace rueda::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kPlanLane = 1;
-constexpr uint32_t kGlancesPerRound = 128;
+constexpr uint32_t kGlancesPerRound = 16;
 
 // A few milliseconds behind, and a fraction of the cost.
 Clock::time_point coarse_now() {
@@ -25,39 +25,25 @@ Clock::time_point coarse_now() {
 }  // namespace
 
 Coordinator::Coordinator(const Config& config, bootstrap::World* world,
-                         std::shared_ptr<SubmissionQueue> queue, timeline::Recorder* recorder,
-                         const BlockedClock* blocked, Counters* counters,
+                         std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
+                         timeline::Recorder* recorder, const BlockedClock* blocked,
+                         Counters* counters,
                          std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),
       queue_(std::move(queue)),
+      sets_(sets),
       recorder_(recorder),
-      late_(world->rank, world->size, blocked,
+      late_(world->size, blocked,
             [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
       counters_(counters),
       blame_(std::move(blame)),
-      communicator_(world->everyone()),
-      runner_(&communicator_, recorder_,
-              [this](Submission& s, const Status& status) { finish(s, status); }),
       point_to_point_(world->transport.get(),
-                      [this](Submission& s, const Status& status) { finish(s, status); }),
-      plan_runner_(communicator_.lane(kPlanLane) == nullptr
-                       ? nullptr
-                       : std::make_unique<PlanRunner>(
-                             world->rank, communicator_.lane(kPlanLane), kPlanLane, world->arenas,
-                             world->ringers, recorder_, [this](Ticket t) { complete(t); })),
-      negotiator_(config, {world->rank, world->size, world->epoch, world->names}, this,
-                  plan_runner_.get()) {
-  communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
-    negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
-  });
-  negotiator_.listen(this);
-  if (plan_runner_) communicator_.lane(kPlanLane)->watch(late_.lane(kPlanLane));
+                      [this](Submission& s, const Status& status) { finish(s, status); }) {
+  open_domain(sets->global(), Clock::now());
   try_pull();
   transport::TransportEvents events;
-  events.on_control = [this](Rank peer, std::string_view message) {
-    negotiator_.on_message(peer, message, Clock::now());
-  };
+  events.on_control = [this](Rank peer, std::string_view message) { on_control(peer, message); };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
   events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
   world_->transport->set_events(std::move(events));
@@ -76,12 +62,9 @@ bool Coordinator::step() {
   bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
-    moved |= negotiator_.on_time(now);
-    moved |= runner_.advance();
-    if (plan_runner_) moved |= plan_runner_->advance();
+    for (const auto& domain : domains_) moved |= domain->step(now);
     moved |= point_to_point_.advance();
-    if (!runner_.failure().ok()) break_down(runner_.failure());
-    if (plan_runner_ && !plan_runner_->failure().ok()) break_down(plan_runner_->failure());
+    if (change_) moved |= advance_change(now);
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
   quiet_ = !moved;
@@ -89,24 +72,48 @@ bool Coordinator::step() {
 }
 
 bool Coordinator::advance() {
-  if (plan_runner_ && !plan_runner_->idle() && state_ == State::kRunning) {
-    if (plan_runner_->advance()) return true;
-    if (++glances_ % kGlancesPerRound != 0) return false;
+  if (state_ == State::kRunning) {
+    bool busy = false;
+    for (const auto& domain : domains_) {
+      if (!domain->plan_is_busy()) continue;
+      if (domain->advance_plan()) return true;
+      busy = true;
+    }
+    if (busy && ++glances_ % kGlancesPerRound != 0) return false;
   }
   return step();
+}
+
+bool Coordinator::waits_for_lanes() const {
+  return std::any_of(domains_.begin(), domains_.end(),
+                     [](const auto& domain) { return domain->waits_for_lanes(); });
+}
+
+// The earliest of what the domains answer.
+template <typename Deadline>
+std::optional<Coordinator::Time> Coordinator::earliest(Deadline of) const {
+  std::optional<Time> deadline;
+  for (const auto& domain : domains_) {
+    const auto next = of(*domain);
+    if (next && (!deadline || *next < *deadline)) deadline = next;
+  }
+  return deadline;
 }
 
 bool Coordinator::needs_thread(Time wakes_at) {
   if (ended() || !quiet_ || waits_for_lanes()) return true;
   if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
-  if (!std::exchange(root_deadline_known_, true)) root_deadline_ = negotiator_.root_deadline();
+  if (!std::exchange(root_deadline_known_, true))
+    root_deadline_ = earliest([](const Domain& domain) { return domain.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;
-  const std::optional<Time> deadline = negotiator_.plan_deadline();
+  const std::optional<Time> deadline =
+      earliest([](const Domain& domain) { return domain.plan_deadline(); });
   return deadline && *deadline < wakes_at;
 }
 
 std::chrono::nanoseconds Coordinator::nap() const {
-  std::optional<Time> deadline = negotiator_.next_deadline();
+  std::optional<Time> deadline =
+      earliest([](const Domain& domain) { return domain.next_deadline(); });
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
   if (!deadline) return std::chrono::nanoseconds(-1);
@@ -117,15 +124,8 @@ std::chrono::nanoseconds Coordinator::nap() const {
 
 bool Coordinator::take_submissions(Time now) {
   // Seen before the queue is drained: what a blocked thread submitted before is then in it.
-  std::vector<std::string> blocked;
   if (queue_->take_wake()) {
-    for (const auto& [ticket, pending] : tickets_) {
-      const Submission& submission = pending->submission;
-      if (submission.work->wanted()) blocked.push_back(submission.request.name);
-    }
-    for (Prepared* const prepared : held_) {
-      if (prepared->pending()->submission.work->wanted()) blocked_slots_.push_back(prepared->slot);
-    }
+    for (const auto& domain : domains_) domain->look_for_blocked();
   }
   bool moved = false;
   do {
@@ -136,10 +136,13 @@ bool Coordinator::take_submissions(Time now) {
       take(std::move(submission));
     }
   } while (blocked_already_);
-  for (const std::string& name : blocked) negotiator_.wanted(name);
-  for (const uint32_t slot : blocked_slots_) negotiator_.wanted(slot);
-  blocked_slots_.clear();
-  return negotiator_.flush(now) || moved;
+  for (const auto& domain : domains_) moved |= domain->tell(now);
+  return moved;
+}
+
+void Coordinator::blocked_already() {
+  blocked_already_ = true;
+  quiet_ = false;
 }
 
 bool Coordinator::take_prepared() {
@@ -154,16 +157,9 @@ bool Coordinator::take_prepared() {
 }
 
 void Coordinator::take(Prepared* prepared) {
-  Pending* const pending = prepared->pending();
-  if (state_ != State::kRunning) return take(prepared->as_submission());
-  if (prepared->slot == Prepared::kNoSlot)
-    prepared->slot = negotiator_.slot_of(pending->submission.request).value_or(Prepared::kNoSlot);
-  if (prepared->slot == Prepared::kNoSlot) return take(prepared->as_submission());
-  const Time now = recorder_->on() ? Clock::now() : coarse_now();
-  pending->since = now;
-  const int64_t planned = negotiator_.planned_submissions();
-  negotiator_.submit_cached(prepared->slot, pending, now);
-  if (negotiator_.planned_submissions() == planned) quiet_ = false;
+  Domain* const domain = prepared->pending()->submission.set->domain;
+  if (state_ != State::kRunning || domain == nullptr) return take(prepared->as_submission());
+  domain->take(prepared, recorder_->on() ? Clock::now() : coarse_now());
 }
 
 void Coordinator::take(Submission submission) {
@@ -175,110 +171,47 @@ void Coordinator::take(Submission submission) {
     finish(submission, queue_->closed());
   } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
     point_to_point_.start(std::move(submission));
+  } else if (kind == CollectiveKind::kProcessSet) {
+    begin_change(std::move(submission));
+  } else if (submission.set->domain == nullptr) {
+    finish(submission, invalid_argument(submission.set->describe() + " has been removed"));
   } else {
-    auto pending = std::make_unique<Pending>(Pending{std::move(submission), Clock::now()});
-    Pending* ticket = pending.get();
-    tickets_.emplace(ticket, std::move(pending));
-    negotiator_.submit(ticket->submission.request, ticket, ticket->since);
+    submission.set->domain->take(std::move(submission));
   }
 }
 
-// ---- what the agreement asks for ----
-
-Pending Coordinator::take_back(Ticket ticket) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  if (Prepared* const prepared = pending->prepared) {
-    unhold(prepared);
-    Pending copy;
-    copy.since = pending->since;
-    copy.submission = prepared->as_submission();
-    return copy;
+void Coordinator::on_control(Rank peer, std::string_view message) {
+  constexpr size_t kMostEarlyBytes = size_t{64} << 20;
+  const uint32_t serial = wire::process_set_of(message);
+  for (const auto& domain : domains_) {
+    if (domain->set()->serial == serial) return domain->on_message(peer, message, Clock::now());
   }
-  return std::move(*tickets_.extract(ticket).mapped());
+  // A member that has seen the set being added before this rank; or one that removes it.
+  if (serial <= newest_serial_) return;
+  early_bytes_ += message.size();
+  if (early_bytes_ > kMostEarlyBytes) {
+    return break_down({Code::kDataLoss, "damaged message from " +
+                                            world_->names[static_cast<size_t>(peer)] +
+                                            ": too much for unknown process sets"});
+  }
+  early_.push_back({serial, peer, std::string(message)});
 }
 
-void Coordinator::send_control(Rank to, const std::string& message) {
-  world_->transport->send_control(to, message);
-}
-
-void Coordinator::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
-  std::vector<Pending> members;
-  for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
-  look_for_pull();
-  if (recorder_->on() && std::exchange(marked_round_, round_) != round_)
-    recorder_->cycle(communicator::stage_clock());
-  communicator_.use_road(static_cast<communicator::Road>(batch.road));
-  runner_.start(batch, std::move(members));
-}
-
-void Coordinator::finish(Ticket ticket, const Status& status) {
-  Pending pending = take_back(ticket);
-  finish(pending.submission, status);
-}
-
-void Coordinator::note(Ticket ticket, const std::string& text) {
-  static_cast<Pending*>(ticket)->submission.work->set_note(text);
-}
-
-bool Coordinator::may_hold(Ticket ticket) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  const bool blocked = pending->submission.work->mark_holdable();
-  if (pending->prepared != nullptr) hold(pending->prepared);
-  blocked_already_ |= blocked;
-  if (blocked) quiet_ = false;
-  return blocked;
-}
-
-void Coordinator::hold(Prepared* prepared) {
-  if (prepared->held != Prepared::kNotHeld) return;
-  prepared->held = held_.size();
-  held_.push_back(prepared);
-}
-
-void Coordinator::unhold(Prepared* prepared) {
-  if (prepared->held == Prepared::kNotHeld) return;
-  held_.back()->held = prepared->held;
-  held_[prepared->held] = held_.back();
-  held_.pop_back();
-  prepared->held = Prepared::kNotHeld;
-}
-
-// Can this rank read its peers' private memory? All have to be able to.
+// Can this rank read the private memory of all ranks of its host?
 void Coordinator::try_pull() {
-  if (!plan_runner_) return;
+  const auto& own = world_->arenas[static_cast<size_t>(world_->rank)];
+  if (own == nullptr) return;
   bool able = true;
-  for (const auto& arena : world_->arenas) able = able && communicator::probe_pull(*arena);
-  world_->arenas[static_cast<size_t>(world_->rank)]->lane(0)->can_pull.store(
+  for (const auto& arena : world_->arenas)
+    able = able && (arena == nullptr || communicator::probe_pull(*arena));
+  own->lane(0)->can_pull.store(
       able ? transport::LaneControl::kCanPull : transport::LaneControl::kCannotPull,
       std::memory_order_release);
 }
 
-void Coordinator::look_for_pull() {
-  if (pull_known_ || !plan_runner_ || world_->rank != negotiation::Negotiator::kRoot) return;
-  bool able = true;
-  for (const auto& arena : world_->arenas) {
-    const uint32_t answer = arena->lane(0)->can_pull.load(std::memory_order_acquire);
-    if (answer == transport::LaneControl::kUntried) return;
-    able = able && answer == transport::LaneControl::kCanPull;
-  }
-  pull_known_ = true;
-  negotiator_.set_pull_available(able);
-}
-
-// A planned batch has run.
-void Coordinator::complete(Ticket ticket) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  if (pending->prepared == nullptr) return finish(ticket, {});
-  unhold(pending->prepared);
-  pending->prepared->complete();
-}
-
-void Coordinator::arrived(const wire::Request& request, Rank rank, Time now) {
-  if (recorder_->on()) recorder_->arrival(request, rank, timeline::nanos(now));
-}
-
-void Coordinator::complete(Rank rank, Time before, Time now) {
-  late_.decided(rank, timeline::nanos(before), timeline::nanos(now));
+void Coordinator::batch_begins() {
+  if (recorder_->on() && std::exchange(marked_round_, round_) != round_)
+    recorder_->cycle(communicator::stage_clock());
 }
 
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {
@@ -289,9 +222,5 @@ void Coordinator::name_straggler(const Stragglers::Finding& finding) {
              static_cast<double>(finding.length) * 1e-9, static_cast<double>(finding.mean) * 1e-6,
              100 * finding.share);
 }
-
-void Coordinator::warn(const std::string& text) { RUEDA_WARN("coordinator", "{}", text); }
-
-void Coordinator::give_up(const Status& verdict) { break_down(verdict); }
 
 }  // namespace rueda::runtime

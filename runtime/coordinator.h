@@ -1,9 +1,9 @@
 // Coordinator: the one thread of a rank that agrees with the others and runs what was agreed.
 //
-//   users --submissions--> step() --> Negotiator --agreed batches--> BatchRunner --> Works end
-//                                      |      ^
-//                                      v      |  control messages
-//                                     transport
+//   users --submissions--> step() --> Domain of their process set --> Works end
+//                            |              ^
+//                            v              |  control messages, by process set
+//                        transport ---------+
 //
 // step() never blocks; the Driver calls it from one thread at a time, until there is nothing to do.
 // No cycle, no polling.
@@ -22,17 +22,16 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
 #include "collectives/base/config.h"
-#include "runtime/batch_runner.h"
-#include "runtime/late_ranks.h"
-#include "runtime/plan/plan_runner.h"
 #include "runtime/bootstrap/world.h"
-#include "runtime/negotiation/negotiator.h"
+#include "runtime/domain.h"
+#include "runtime/late_ranks.h"
 #include "runtime/point_to_point.h"
 #include "runtime/prepared.h"
+#include "runtime/process_set.h"
 #include "runtime/submission_queue.h"
 #include "runtime/timeline/recorder.h"
 
@@ -56,14 +55,15 @@ struct Counters {
   std::atomic<int64_t> wakeups{0};          // of the background thread
 };
 
-class Coordinator : private negotiation::Effects, private negotiation::Arrivals {
+class Coordinator : private Domain::Owner {
  public:
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
   // culprit.
-  // recorder, blocked: borrowed.
+  // sets: borrowed; changed here. recorder, blocked: borrowed.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-              timeline::Recorder* recorder, const BlockedClock* blocked, Counters* counters,
+              ProcessSetTable* sets, timeline::Recorder* recorder, const BlockedClock* blocked,
+              Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -75,7 +75,7 @@ class Coordinator : private negotiation::Effects, private negotiation::Arrivals 
   void take(Prepared* prepared);
   bool take_prepared();
   // Something is under way whose news peers tell by the lane's bell.
-  bool waits_for_lanes() const { return communicator_.waits_for_lanes(); }
+  bool waits_for_lanes() const;
   // The last round moved nothing. Until then the next one may have something to send.
   bool quiet() const { return quiet_; }
   void look_again() { quiet_ = false; }
@@ -95,57 +95,75 @@ class Coordinator : private negotiation::Effects, private negotiation::Arrivals 
   enum class State { kRunning, kLeaving, kBroken, kEnded };
   using Time = std::chrono::steady_clock::time_point;
 
-  // ---- Effects: what the agreement asks for. A ticket is a Pending in tickets_.
-  void send_control(Rank to, const std::string& message) override;
-  void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
-  void finish(Ticket ticket, const Status& status) override;
-  void note(Ticket ticket, const std::string& text) override;
-  bool may_hold(Ticket ticket) override;
+  // ---- Domain::Owner
+  void finish(Submission& submission, const Status& status) override;
+  void change_sets(Pending change) override;
   void blame(const std::string& text) override;
-  void warn(const std::string& text) override;
-  void give_up(const Status& verdict) override;
-
-  // ---- Arrivals: what the root hears
-  void arrived(const wire::Request& request, Rank rank, Time now) override;
-  void complete(Rank rank, Time before, Time now) override;
+  void give_up(const Status& verdict) override { break_down(verdict); }
+  void stir() override { quiet_ = false; }
+  void blocked_already() override;
+  bool names_are_waited_for(const ProcessSet& set) override { return queue_->has_waiting(set); }
+  void batch_begins() override;
 
   void name_straggler(const Stragglers::Finding& finding);
   bool take_submissions(Time now);
   void take(Submission submission);
-  Pending take_back(Ticket ticket);
-  void complete(Ticket ticket);
-  void hold(Prepared* prepared);
-  void unhold(Prepared* prepared);
+  void on_control(Rank peer, std::string_view message);
   void try_pull();
-  void look_for_pull();
   void handle_peer_end(Rank peer, const Status& status);
-  void finish(Submission& submission, const Status& status);
   void break_down(const Status& verdict);
   bool leave();
   void end();
+  template <typename Deadline>
+  std::optional<Time> earliest(Deadline of) const;
+  Domain& global() const { return *domains_.front(); }
+
+  // coordinator_sets.cc
+  void begin_change(Submission submission);
+  bool advance_change(Time now);
+  void add_set(Time now);
+  void remove_set(Time now);
+  void ask_for_end();
+  void end_change(const Status& status);
+  void open_domain(const ProcessSetPtr& set, Time now);
+  void close_domain(const ProcessSetPtr& set);
 
   Config config_;
   bootstrap::World* world_;
   std::shared_ptr<SubmissionQueue> queue_;
+  ProcessSetTable* sets_;
   timeline::Recorder* recorder_;
   LateRanks late_;
   Counters* counters_;
   std::function<void(const std::string&)> blame_;
-  communicator::NativeCommunicator communicator_;
-  BatchRunner runner_;
   PointToPoint point_to_point_;
-  std::unique_ptr<PlanRunner> plan_runner_;  // where all ranks share memory
-  negotiation::Negotiator negotiator_;
-  // Submitted and not yet answered: what the negotiator's tickets point to.
-  std::unordered_map<Ticket, std::unique_ptr<Pending>> tickets_;
+  // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
+  std::vector<std::unique_ptr<Domain>> domains_;
+  Domain::Totals past_;  // of domains that are no more
 
-  // Prepared operations that may be held back, for threads that block on them.
-  std::vector<Prepared*> held_;
-  std::vector<uint32_t> blocked_slots_;  // of those; kept for its memory
+  // The change of the process sets under way: one at a time, which the others wait for by its name.
+  struct Change {
+    enum class Stage { kAsked, kAgreed, kLeaving, kEnding, kEnded };
+    Stage stage = Stage::kAsked;
+    Submission submission;  // from kAgreed on
+    ProcessSetPtr set;      // that is removed
+    std::optional<size_t> reserved;  // lanes, for one that is added
+  };
+  std::optional<Change> change_;
+  // Messages of process sets that are not known here yet.
+  struct Early {
+    uint32_t serial = 0;
+    Rank peer = 0;
+    std::string message;
+  };
+  std::vector<Early> early_;
+  size_t early_bytes_ = 0;
+  uint32_t newest_serial_ = 0;
+  std::vector<Rank> left_;  // peers that have said goodbye
+
   uint32_t glances_ = 0;
   uint64_t round_ = 0;
   uint64_t marked_round_ = 0;  // by the timeline's cycle mark
-  bool pull_known_ = false;  // the root: every rank has said whether it can
   // A thread waits for what was just taken: what it had submitted before may still be in the queue.
   bool blocked_already_ = false;
 

@@ -25,6 +25,7 @@ std::string with_title(const Work& work, const Status& status) {
 }  // namespace
 
 void Coordinator::finish(Submission& submission, const Status& status) {
+  if (submission.request.kind == CollectiveKind::kProcessSet) end_change(status);
   queue_->release(&submission);
   if (status.ok()) {
     submission.work->complete({});
@@ -40,7 +41,8 @@ void Coordinator::blame(const std::string& text) {
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   if (goodbye_said_) return;
   if (!status.ok()) return break_down(status);
-  negotiator_.on_peer_left(peer, Clock::now());
+  left_.push_back(peer);
+  for (const auto& domain : domains_) domain->on_peer_left(peer, Clock::now());
 }
 
 // The first verdict wins; everything that waits gets it, every peer is told, no memory is touched
@@ -52,15 +54,13 @@ void Coordinator::break_down(const Status& verdict) {
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
   if (verdict.code() == Code::kUnavailable) blame(verdict.message());
   world_->transport->abort(verdict_);
-  communicator_.abandon();
   queue_->close(verdict_);
-  for (Submission& waiting : queue_->take_waiting()) finish(waiting, verdict_);
-  runner_.fail_all(verdict_);
-  if (plan_runner_) {
-    for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict_);
+  for (const auto& domain : domains_) {
+    for (Submission& waiting : queue_->take_waiting(domain->set().get())) finish(waiting, verdict_);
+    domain->break_down(verdict_);
   }
   point_to_point_.fail_all(verdict_);
-  negotiator_.break_down(verdict_);
+  end_change(verdict_);
 }
 
 // Leaving in order, as far as it has come. True if it moved on.
@@ -77,20 +77,24 @@ bool Coordinator::leave() {
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
     queue_->close(cancelled("rueda has been shut down on this rank"));
     take_submissions(Clock::now());
-    for (Submission& waiting : queue_->take_waiting())
-      finish(waiting, cancelled("rueda has been shut down on this rank"));
-    negotiator_.leave(Clock::now());
+    for (const auto& domain : domains_) {
+      for (Submission& waiting : queue_->take_waiting(domain->set().get()))
+        finish(waiting, cancelled("rueda has been shut down on this rank"));
+      domain->leave(Clock::now());
+    }
     moved = true;
   }
   const bool late = Clock::now() >= leave_deadline_;
-  if (!negotiator_.root_left() && !late) return moved;
-  // Everything that all ranks had agreed on before has begun; the rest ends here.
-  if (!negotiator_.idle()) {
-    negotiator_.drop(
-        cancelled("rueda has been shut down on this rank before every rank had submitted it"));
-    moved = true;
+  const Status unfinished =
+      cancelled("rueda has been shut down on this rank before every rank had submitted it");
+  for (const auto& domain : domains_) {
+    if (!domain->root_left() && !late) return moved;
   }
-  const bool idle = runner_.idle() && (!plan_runner_ || plan_runner_->idle());
+  // Everything that all ranks had agreed on before has begun; the rest ends here.
+  for (const auto& domain : domains_) moved |= domain->drop(unfinished);
+  end_change(unfinished);
+  const bool idle = std::all_of(domains_.begin(), domains_.end(),
+                                [](const auto& domain) { return domain->is_idle(); });
   if (!idle && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
@@ -125,24 +129,22 @@ void Coordinator::count() {
   const auto set = [](std::atomic<int64_t>* counter, int64_t value) {
     counter->store(value, std::memory_order_relaxed);
   };
-  const int64_t planned = plan_runner_ ? plan_runner_->batches() : 0;
-  set(&counters_->batches, runner_.batches() + planned);
-  set(&counters_->planned_batches, planned);
-  set(&counters_->tensors, runner_.tensors() + (plan_runner_ ? plan_runner_->tensors() : 0));
-  set(&counters_->fused_tensors,
-      runner_.fused_tensors() + (plan_runner_ ? plan_runner_->fused_tensors() : 0));
-  set(&counters_->cached_tensors,
-      negotiator_.cached_submissions() + negotiator_.planned_submissions());
-  set(&counters_->plans, negotiator_.plans());
-  set(&counters_->revocations, negotiator_.revocations());
-  const auto lanes = communicator_.lane_totals();
-  set(&counters_->bytes_in_place, static_cast<int64_t>(lanes.in_place));
-  set(&counters_->bytes_pulled, static_cast<int64_t>(lanes.pulled));
+  Domain::Totals totals = past_;
+  for (const auto& domain : domains_) domain->add_to(&totals);
+  set(&counters_->batches, totals.batches);
+  set(&counters_->planned_batches, totals.planned_batches);
+  set(&counters_->tensors, totals.tensors);
+  set(&counters_->fused_tensors, totals.fused_tensors);
+  set(&counters_->cached_tensors, totals.cached_tensors);
+  set(&counters_->plans, totals.plans);
+  set(&counters_->revocations, totals.revocations);
+  set(&counters_->bytes_in_place, static_cast<int64_t>(totals.bytes.in_place));
+  set(&counters_->bytes_pulled, static_cast<int64_t>(totals.bytes.pulled));
   set(&counters_->control_messages,
       static_cast<int64_t>(world_->transport->control_messages_sent()));
-  set(&counters_->bytes_reduced, static_cast<int64_t>(lanes.total));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(totals.bytes.total));
   set(&counters_->shm_bytes,
-      static_cast<int64_t>(world_->transport->bytes_sent("shm") + lanes.total));
+      static_cast<int64_t>(world_->transport->bytes_sent("shm") + totals.bytes.total));
   set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
 }
 

@@ -91,11 +91,13 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
                  std::function<void(const std::string&)> blame)
     : config_(config),
       world_(std::move(world)),
+      sets_(world_->rank, world_->size),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
       driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
                                        world_->shares_memory())),
       recorder_(origin_of(*world_), config_.summary),
-      coordinator_(config_, world_.get(), queue_, &recorder_, &driver_->blocked, &counters_,
+      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, &driver_->blocked,
+                   &counters_,
                    std::move(blame)) {
   driver_->set_recording(recorder_.on());
   driver_->attach(&coordinator_, world_.get());
@@ -136,27 +138,32 @@ std::optional<wire::RankSummary> Runtime::summary() {
   return summary;
 }
 
-// The n-th unnamed operation of a kind meets the n-th of every other rank. A few numbers go round, so
-// that a loop of unnamed operations is cached and planned like named ones.
+// The n-th unnamed operation of a kind since the last join meets the n-th of every other rank. A
+// few numbers go round, so that a loop of unnamed operations is cached and planned like named ones.
 // The members of a group are under way together, so each has a number of its own.
-std::string Runtime::number(CollectiveKind kind, bool group) {
-  const uint64_t n = unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
+std::string Runtime::number(ProcessSet* set, CollectiveKind kind, bool group) {
+  const uint64_t n =
+      set->unnamed[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
   return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
 }
 
 Result<Submission> Runtime::check(Operation operation, bool with_memory, bool group) {
+  RUEDA_ASSIGN_OR_RETURN(ProcessSetPtr set, sets_.find_own(operation.process_set));
   const CollectiveKind kind = operation.kind;
   const bool point_to_point = kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
-  const bool numbered = operation.name.empty() && !point_to_point && !group;
-  if (operation.name.empty()) {
+  const bool is_join = kind == CollectiveKind::kJoin;
+  const bool numbered = operation.name.empty() && !point_to_point && !group && !is_join;
+  if (operation.name.empty() && !is_join) {
     operation.name = point_to_point
                          ? std::to_string(operation.peer) + "." + std::to_string(operation.tag)
-                         : number(kind, group);
+                         : number(set.get(), kind, group);
   }
   Submission submission;
   wire::Request& request = submission.request;
-  request.name = std::string(name_of(kind)) + "." + operation.name;
-  const std::string title = negotiation::title_of(request.name);
+  request.name =
+      is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
+  std::string title = negotiation::title_of(request.name);
+  if (set->id != 0) title += " (process set " + std::to_string(set->id) + ")";
   if (request.name.size() > wire::kMaxNameBytes) {
     return invalid_argument("the name of a tensor may have at most " +
                             std::to_string(wire::kMaxNameBytes) + " bytes");
@@ -170,8 +177,9 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
                             " dimensions");
   }
   RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
-  if (kind == CollectiveKind::kBarrier) operation.shape = {};
-  const bool has_elements = with_memory && kind != CollectiveKind::kBarrier && element_count(operation.shape) > 0;
+  if (!has_tensor(kind)) operation.shape = {};
+  const bool has_elements =
+      with_memory && has_tensor(kind) && element_count(operation.shape) > 0;
   if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
     return invalid_argument(title + ": no input");
   }
@@ -185,21 +193,24 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
     const auto scaling =
         communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
-                                   operation.postscale, world_->size);
+                                   operation.postscale, set->size());
     if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
     request.reduce_op = operation.reduce_op;
     request.prescale = operation.prescale;
     request.postscale = operation.postscale;
   }
   if (kind == CollectiveKind::kBroadcast) {
-    if (operation.root < 0 || operation.root >= world_->size) {
-      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) +
-                              ", there are " + std::to_string(world_->size) + " ranks");
+    const std::optional<Rank> root = set->place_of(operation.root);
+    if (!root) {
+      return invalid_argument(
+          title + ": invalid root rank " + std::to_string(operation.root) + ", " +
+          (set->id == 0 ? "there are " + std::to_string(set->size()) + " ranks"
+                        : set->describe() + " does not have it"));
     }
-    request.root = operation.root;
+    request.root = *root;
   }
   if (kind == CollectiveKind::kAlltoall) {
-    RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, world_->size, &operation.splits));
+    RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, set->size(), &operation.splits));
     request.splits = std::move(operation.splits);
   }
   if (point_to_point &&
@@ -215,7 +226,8 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   submission.out = operation.output;
   submission.peer = operation.peer;
   submission.tag = operation.tag;
-  submission.work = std::make_shared<Work>(title, driver_);
+  submission.work = std::make_shared<Work>(std::move(title), driver_);
+  submission.set = std::move(set);
   return submission;
 }
 
@@ -234,14 +246,59 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
                             " tensors, this one has " + std::to_string(submissions.size()));
   }
   if (group && submissions.size() > 1) {
+    for (const Submission& submission : submissions) {
+      if (submission.set != submissions.front().set)
+        return invalid_argument("the tensors of a group must be of one process set");
+    }
     const std::string name = submissions.front().request.name;
     for (Submission& submission : submissions) {
       submission.request.group = name;
       submission.request.group_size = static_cast<uint32_t>(submissions.size());
     }
   }
+  std::vector<ProcessSetPtr> joined;
+  for (const Submission& submission : submissions) {
+    if (submission.request.kind == CollectiveKind::kJoin) joined.push_back(submission.set);
+  }
   RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  // The ranks have counted different numbers of steps.
+  for (const ProcessSetPtr& set : joined) {
+    for (std::atomic<uint64_t>& count : set->unnamed) count.store(0, std::memory_order_relaxed);
+  }
   return works;
+}
+
+Result<std::shared_ptr<Work>> Runtime::add_process_set(std::vector<int64_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  wire::Request request;
+  request.root = -1;
+  request.splits = std::move(ranks);
+  return change_sets(std::move(request), "add_process_set");
+}
+
+Result<std::shared_ptr<Work>> Runtime::remove_process_set(uint32_t id) {
+  wire::Request request;
+  request.root = static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX));
+  return change_sets(std::move(request), "remove_process_set");
+}
+
+// Checked when all ranks have agreed on it, so that a wrong one is an error on all of them. One at
+// a time: the others wait for its name.
+Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::string title) {
+  Submission submission;
+  request.kind = CollectiveKind::kProcessSet;
+  request.name = negotiation::kChangeName;
+  if (request.splits.size() > wire::kMaxRanks)
+    return invalid_argument(title + ": too many ranks");
+  submission.request = std::move(request);
+  submission.numbered = true;
+  submission.set = sets_.global();
+  submission.work = std::make_shared<Work>(std::move(title), driver_);
+  std::shared_ptr<Work> work = submission.work;
+  std::vector<Submission> submissions;
+  submissions.push_back(std::move(submission));
+  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  return work;
 }
 
 Result<std::shared_ptr<Prepared>> Runtime::prepare(Operation operation) {
@@ -255,7 +312,7 @@ Result<std::shared_ptr<Prepared>> Runtime::prepare(Operation operation) {
   if (operation.name.empty()) return invalid_argument("a prepared operation needs a name");
   RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), false));
   RUEDA_RETURN_IF_ERROR(queue_->closed());
-  submission.name = queue_->hold(submission.request.name);
+  submission.name = queue_->hold(submission);
   return std::make_shared<Prepared>(std::move(submission), driver_);
 }
 

@@ -34,6 +34,7 @@ struct Operation {
   Rank peer = 0;
   uint32_t tag = 0;
   std::vector<int64_t> splits;  // alltoall; empty: equal parts
+  uint32_t process_set = 0;     // root: a rank of the job all the same
 };
 
 class Runtime {
@@ -52,6 +53,12 @@ class Runtime {
   Result<std::shared_ptr<Prepared>> prepare(Operation operation);
   // Submits one operation and waits without limit; its output must be the caller's.
   Status run(Operation operation);
+  // Collective over all ranks of the job, members or not: all have to call them in one order. The
+  // work's result is the id of the new set; its ranks in any order.
+  // A removed set's pending operations end with an error on all members.
+  Result<std::shared_ptr<Work>> add_process_set(std::vector<int64_t> ranks);
+  Result<std::shared_ptr<Work>> remove_process_set(uint32_t id);
+  const ProcessSetTable& process_sets() const { return sets_; }
   // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
   void shutdown();
   // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
@@ -70,16 +77,17 @@ class Runtime {
           std::function<void(const std::string&)> blame);
   Status record(const std::string& path, bool mark_cycles);
   Result<Submission> check(Operation operation, bool with_memory, bool group = false);
-  std::string number(CollectiveKind kind, bool group);
+  Result<std::shared_ptr<Work>> change_sets(wire::Request request, std::string title);
+  static std::string number(ProcessSet* set, CollectiveKind kind, bool group);
 
   Config config_;
   std::unique_ptr<bootstrap::World> world_;
   Counters counters_;
+  ProcessSetTable sets_;
   std::shared_ptr<SubmissionQueue> queue_;
   std::shared_ptr<Driver> driver_;
   timeline::Recorder recorder_;
   Coordinator coordinator_;
-  std::atomic<uint64_t> unnamed_[8] = {};  // by kind
   std::thread thread_;
 };
 

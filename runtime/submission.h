@@ -13,6 +13,7 @@
 namespace rueda::runtime {
 
 class Prepared;
+struct ProcessSet;
 
 // A name on this rank. Shared by the table of names and whoever uses it.
 struct Name {
@@ -21,6 +22,7 @@ struct Name {
 using NamePtr = std::shared_ptr<Name>;
 
 struct Submission {
+  std::shared_ptr<ProcessSet> set;
   wire::Request request;  // what the ranks must agree on; name is "<kind>.<name>"
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  // null: the work owns the result
@@ -30,6 +32,7 @@ struct Submission {
   bool numbered = false;                // unnamed: may wait for its number to be free
   NamePtr name;                         // null: matched otherwise (send, recv)
   std::shared_ptr<const Prepared> keep; // stays until this ends
+  std::shared_ptr<std::byte[]> own;     // a stand-in's memory
   std::chrono::steady_clock::time_point submitted{};  // while somebody records
 };
 

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "runtime/prepared.h"
+#include "runtime/process_set.h"
 
 namespace rueda::runtime {
 namespace {
@@ -19,10 +20,11 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions, bool ring) {
   if (closed_) return *closed_;
   for (size_t i = 0; i < submissions.size(); ++i) {
     if (!is_named(submissions[i])) continue;
-    const NamePtr& name = entry_of(submissions[i].request.name);
+    const NamePtr& name = entry_of(submissions[i]);
     // Another waits already, or the name is in flight: in the order of submission.
     const bool waits = submissions[i].numbered &&
-                       (waiting_.count(submissions[i].request.name) != 0 || name->in_flight);
+                       (submissions[i].set->names.waiting.count(submissions[i].request.name) != 0 ||
+                        name->in_flight);
     if (waits) continue;
     submissions[i].name = name;
     if (!name->in_flight.exchange(true, std::memory_order_acq_rel)) continue;
@@ -34,7 +36,7 @@ Status SubmissionQueue::submit(std::vector<Submission> submissions, bool ring) {
   for (Submission& submission : submissions) {
     const bool waits = is_named(submission) && submission.name == nullptr;
     if (waits) {
-      std::deque<Submission>& list = waiting_[submission.request.name];
+      std::deque<Submission>& list = submission.set->names.waiting[submission.request.name];
       list.push_back(std::move(submission));
     } else {
       incoming_.push_back(std::move(submission));
@@ -75,20 +77,21 @@ Prepared* SubmissionQueue::take() {
   return first;
 }
 
-NamePtr SubmissionQueue::hold(const std::string& name) {
+NamePtr SubmissionQueue::hold(const Submission& submission) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return entry_of(name);
+  return entry_of(submission);
 }
 
-NamePtr& SubmissionQueue::entry_of(const std::string& name) {
-  NamePtr& entry = names_[name];
+NamePtr& SubmissionQueue::entry_of(const Submission& submission) {
+  NamePtr& entry = submission.set->names.names[submission.request.name];
   if (entry == nullptr) entry = std::make_shared<Name>();
   return entry;
 }
 
-void SubmissionQueue::drop_unused(const std::string& name) {
-  const auto entry = names_.find(name);
-  if (entry != names_.end() && entry->second.use_count() == 1) names_.erase(entry);
+void SubmissionQueue::drop_unused(const Submission& submission) {
+  auto& names = submission.set->names.names;
+  const auto entry = names.find(submission.request.name);
+  if (entry != names.end() && entry->second.use_count() == 1) names.erase(entry);
 }
 
 void SubmissionQueue::release(Submission* submission) {
@@ -96,35 +99,41 @@ void SubmissionQueue::release(Submission* submission) {
   const std::lock_guard<std::mutex> lock(mutex_);
   submission->name->in_flight.store(false, std::memory_order_release);
   submission->name.reset();
-  const auto waiting = waiting_.find(submission->request.name);
-  if (waiting != waiting_.end()) {
+  auto& all_waiting = submission->set->names.waiting;
+  const auto waiting = all_waiting.find(submission->request.name);
+  if (waiting != all_waiting.end()) {
     Submission next = std::move(waiting->second.front());
     waiting->second.pop_front();
-    if (waiting->second.empty()) waiting_.erase(waiting);
-    next.name = entry_of(next.request.name);
+    if (waiting->second.empty()) all_waiting.erase(waiting);
+    next.name = entry_of(next);
     next.name->in_flight.store(true, std::memory_order_release);
     incoming_.push_back(std::move(next));
     filled_.store(true, std::memory_order_seq_cst);
     return;
   }
-  drop_unused(submission->request.name);  // only prepared operations keep one not in flight
+  drop_unused(*submission);  // only prepared operations keep one not in flight
 }
 
 void SubmissionQueue::forget(Submission* submission) {
   const std::lock_guard<std::mutex> lock(mutex_);
   submission->name.reset();
-  drop_unused(submission->request.name);
+  drop_unused(*submission);
 }
 
-std::vector<Submission> SubmissionQueue::take_waiting() {
+std::vector<Submission> SubmissionQueue::take_waiting(ProcessSet* set) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Submission> result;
-  for (auto& [name, list] : waiting_) {
+  for (auto& [name, list] : set->names.waiting) {
     result.insert(result.end(), std::make_move_iterator(list.begin()),
                   std::make_move_iterator(list.end()));
   }
-  waiting_.clear();
+  set->names.waiting.clear();
   return result;
+}
+
+bool SubmissionQueue::has_waiting(const ProcessSet& set) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !set.names.waiting.empty();
 }
 
 void SubmissionQueue::close(const Status& status) {

@@ -1,17 +1,15 @@
 // SubmissionQueue: the door between the user's threads and the coordinator.
 //
 // Single operations come through a lock that is held for moves of vectors only; prepared ones through
-// a list without lock (a stack that its taker turns around).
+// a list without lock (a stack that its taker turns around). Names belong to a process set each.
 // Threads: submit, push, close from any; drain, take and release from who has the baton.
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "collectives/base/status.h"
@@ -45,14 +43,16 @@ class SubmissionQueue {
            !filled_.load(std::memory_order_seq_cst);
   }
 
-  // The name's entry, kept as long as somebody holds it.
-  NamePtr hold(const std::string& name);
+  // The name's entry in its set, kept as long as somebody holds it.
+  NamePtr hold(const Submission& submission);
   // The name may be used again. Call before the work completes.
   void release(Submission* submission);
   // Who holds a name that is not in flight gives it up.
   void forget(Submission* submission);
-  // Those that still wait for their name, for their error.
-  std::vector<Submission> take_waiting();
+  // Those of a set that still wait for their name, for their error.
+  std::vector<Submission> take_waiting(ProcessSet* set);
+  // Does anything of a set wait for its name?
+  bool has_waiting(const ProcessSet& set) const;
   // From now on every submit fails with this; what is queued can still be drained.
   void close(const Status& status);
   // Ok, or what close() said.
@@ -65,8 +65,8 @@ class SubmissionQueue {
 
  private:
   // With the lock. The entry of a name, made if need be; and its end if nobody holds it.
-  NamePtr& entry_of(const std::string& name);
-  void drop_unused(const std::string& name);
+  static NamePtr& entry_of(const Submission& submission);
+  static void drop_unused(const Submission& submission);
 
   mutable std::mutex mutex_;
   transport::Ringer ringer_;
@@ -75,8 +75,6 @@ class SubmissionQueue {
   std::atomic<bool> filled_{false};
   std::atomic<Prepared*> prepared_{nullptr};
   std::vector<Submission> incoming_;
-  std::unordered_map<std::string, NamePtr> names_;
-  std::unordered_map<std::string, std::deque<Submission>> waiting_;  // for their name
   std::optional<Status> closed_;
 };
 

@@ -55,6 +55,8 @@ class Work {
   std::byte* output() const { return output_; }
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<int64_t>& received_rows() const { return received_rows_; }
+  // A number that the operation gives: the id of an added process set. -1: none.
+  int64_t result() const { return result_; }
 
   // ---- the coordinator's side
   // Begins anew a work that has ended or has never begun. Nobody else may use it meanwhile.
@@ -62,6 +64,7 @@ class Work {
   // Uses the caller's memory as result, or allocates (64-byte aligned) when `memory` is null.
   std::byte* set_output(std::byte* memory, Shape shape, DType dtype,
                         std::vector<int64_t> received_rows);
+  void set_result(int64_t result) { result_ = result; }
   void complete(Status status);
   // Ends well; allocates nothing.
   void complete();
@@ -92,6 +95,7 @@ class Work {
   std::byte* output_ = nullptr;
   Shape output_shape_;
   std::vector<int64_t> received_rows_;
+  int64_t result_ = -1;
   std::mutex note_mutex_;
   std::string note_;
 };

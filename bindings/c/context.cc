@@ -21,12 +21,14 @@ int32_t report(const Status& status, rueda_error* error) {
 Status check(const rueda_context* context) {
   if (context == nullptr)
     return failed_precondition("rueda has not been initialized on this rank: call init first");
-  if (context->process != fork_generation()) {
-    return failed_precondition(
-        "this process was forked from a rank of rueda and is none itself: call rueda only in the "
-        "process that called init, or start the child with spawn");
-  }
-  return {};
+  return check_process(context->process);
+}
+
+Status check_process(uint64_t process) {
+  if (process == fork_generation()) return {};
+  return failed_precondition(
+      "this process was forked from a rank of rueda and is none itself: call rueda only in the "
+      "process that called init, or start the child with spawn");
 }
 
 }  // namespace rueda::c_abi

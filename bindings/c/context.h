@@ -30,6 +30,8 @@ int32_t report(const Status& status, rueda_error* error);
 
 // Ok if the context can be used from here.
 Status check(const rueda_context* context);
+// Is this the process in which that generation was made, and no fork of it?
+Status check_process(uint64_t process);
 
 // Runs a function that may allocate; nothing is thrown across the ABI.
 template <typename Function>

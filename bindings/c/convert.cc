@@ -15,10 +15,9 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   std::memcpy(&c, op, op->struct_size);  // what an older caller does not know keeps its default
   runtime::Operation result;
   result.kind = static_cast<CollectiveKind>(c.kind);
-  if (c.kind < 0 || c.kind > 255 || !is_valid(result.kind)) {
+  if (c.kind < 0 || c.kind > RUEDA_JOIN) {
     return invalid_argument("kind " + std::to_string(c.kind) + " is not one of rueda_kind");
   }
-  const bool has_tensor = result.kind != CollectiveKind::kBarrier;
   result.dtype = static_cast<DType>(c.dtype);
   if (c.dtype < 0 || c.dtype > 255 || !is_valid(result.dtype)) {
     return invalid_argument("dtype " + std::to_string(c.dtype) + " is not supported.");
@@ -32,7 +31,7 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.name != nullptr && result.name.empty())
     return invalid_argument("the name of an operation may not be empty");
   if (c.ndim < 0 || (c.ndim > 0 && c.shape == nullptr)) return invalid_argument("shape is missing");
-  if (has_tensor && c.ndim > 0) result.shape.assign(c.shape, c.shape + c.ndim);
+  if (has_tensor(result.kind) && c.ndim > 0) result.shape.assign(c.shape, c.shape + c.ndim);
   if (c.splits_count < 0 || (c.splits_count > 0 && c.splits == nullptr))
     return invalid_argument("splits are missing");
   if (c.splits_count > 0) result.splits.assign(c.splits, c.splits + c.splits_count);
@@ -43,6 +42,9 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   result.root = c.root;
   result.peer = c.peer;
   result.tag = c.tag;
+  if (c.process_set < 0)
+    return invalid_argument("process set " + std::to_string(c.process_set) + " does not exist");
+  result.process_set = static_cast<uint32_t>(c.process_set);
   const bool needs_output =
       with_memory &&
       (result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast);

@@ -14,11 +14,7 @@ namespace {
 
 Status check(const rueda_prepared* prepared) {
   if (prepared == nullptr) return rueda::invalid_argument("no prepared operation (NULL)");
-  if (prepared->process != rueda::fork_generation()) {
-    return rueda::failed_precondition(
-        "this process was forked from a rank of rueda and is none itself");
-  }
-  return {};
+  return rueda::c_abi::check_process(prepared->process);
 }
 
 Status check_memory(const rueda_prepared* prepared, const void* input, const void* output) {

@@ -46,6 +46,10 @@ int32_t rueda_work_received_splits(rueda_work* work, int64_t* splits, int32_t ma
   return static_cast<int32_t>(rows.size());
 }
 
+int64_t rueda_work_result(const rueda_work* work) {
+  return ended_well(work) ? work->work->result() : -1;
+}
+
 void rueda_work_release(rueda_work* work) { delete work; }
 
 }  // extern "C"

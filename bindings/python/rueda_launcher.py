@@ -39,5 +39,9 @@ def ruedarun():
 
 
 def rueda():
-    """The tool."""
+    """The tool; ``rueda migrate`` reads Python and is written in it."""
+    if sys.argv[1:2] == ["migrate"]:
+        from rueda.migrate import main
+
+        sys.exit(main(sys.argv[2:]))
     _become("rueda")

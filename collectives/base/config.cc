@@ -4,12 +4,22 @@
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 #include <variant>
 
 namespace rueda {
 namespace {
 
-enum class Check { kAny, kPositive, kNotNegative, kPowerOfTwoChunk, kTransport, kLogLevel, kRoad, kSwitch };
+enum class Check {
+  kAny,
+  kPositive,
+  kNotNegative,
+  kSwitch,
+  kPowerOfTwoChunk,
+  kTransport,
+  kLogLevel,
+  kRoad
+};
 
 struct Row {
   const char* variable;
@@ -76,6 +86,17 @@ const Row kTable[] = {
      "instruction set of the kernels by name; empty takes the best this CPU has"},
 };
 
+// Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_
+// variables.
+constexpr const char* kNoStallCheck = "HOROVOD_STALL_CHECK_DISABLE";
+
+bool switched_off(const Row& row, const GetEnv& get_env) {
+  const char* value = get_env(kNoStallCheck);
+  return value != nullptr && std::string_view(value) == "1" &&
+         (row.field == decltype(Row::field)(&Config::stall_check_seconds) ||
+          row.field == decltype(Row::field)(&Config::stall_shutdown_seconds));
+}
+
 struct Found {
   const char* value = nullptr;
   const char* origin = "default";
@@ -83,6 +104,7 @@ struct Found {
 
 Found look_up(const Row& row, const GetEnv& get_env) {
   if (const char* value = get_env(row.variable)) return {value, row.variable};
+  if (switched_off(row, get_env)) return {"0", kNoStallCheck};
   if (row.horovod_variable[0] != '\0') {
     if (const char* value = get_env(row.horovod_variable)) return {value, row.horovod_variable};
   }
@@ -165,6 +187,11 @@ std::string print_field(const Row& row, const Config& config) {
 
 Result<Config> load_config(const GetEnv& get_env) {
   Config config;
+  const char* no_stall_check = get_env(kNoStallCheck);
+  if (no_stall_check != nullptr && std::string_view(no_stall_check) != "0" &&
+      std::string_view(no_stall_check) != "1") {
+    return refuse({no_stall_check, kNoStallCheck}, "0 or 1");
+  }
   for (const Row& row : kTable)
     RUEDA_RETURN_IF_ERROR(set_field(row, look_up(row, get_env), &config));
   return config;

@@ -50,14 +50,16 @@ bool is_integer(DType dtype) {
 }
 
 bool is_valid(ReduceOp op) {
-  return std::find(std::begin(kAllReduceOps), std::end(kAllReduceOps), op) !=
-         std::end(kAllReduceOps);
+  return op == ReduceOp::kAdasum ||
+         std::find(std::begin(kElementwiseOps), std::end(kElementwiseOps), op) !=
+             std::end(kElementwiseOps);
 }
 
 const char* name_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage: return "average";
     case ReduceOp::kSum: return "sum";
+    case ReduceOp::kAdasum: return "adasum";
     case ReduceOp::kMin: return "min";
     case ReduceOp::kMax: return "max";
     case ReduceOp::kProduct: return "product";
@@ -66,7 +68,12 @@ const char* name_of(ReduceOp op) {
 }
 
 bool is_valid(CollectiveKind kind) {
-  return static_cast<uint8_t>(kind) <= static_cast<uint8_t>(CollectiveKind::kRecv);
+  return static_cast<uint8_t>(kind) <= static_cast<uint8_t>(CollectiveKind::kProcessSet);
+}
+
+bool has_tensor(CollectiveKind kind) {
+  return kind != CollectiveKind::kBarrier && kind != CollectiveKind::kJoin &&
+         kind != CollectiveKind::kProcessSet;
 }
 
 const char* name_of(CollectiveKind kind) {
@@ -77,6 +84,8 @@ const char* name_of(CollectiveKind kind) {
     case CollectiveKind::kReducescatter: return "reducescatter";
     case CollectiveKind::kAlltoall: return "alltoall";
     case CollectiveKind::kBarrier: return "barrier";
+    case CollectiveKind::kJoin: return "join";
+    case CollectiveKind::kProcessSet: return "process_set";
     case CollectiveKind::kSend: return "send";
     case CollectiveKind::kRecv: return "recv";
   }

@@ -42,9 +42,18 @@ bool is_integer(DType dtype);      // u8, i8, i16, i32, i64 (not bool)
 
 // Reductions. On bool: sum and max are or, product and min are and; average is refused.
 // min and max of floats: a NaN in any input gives NaN.
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kMin = 3, kMax = 4, kProduct = 5 };
-inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
-                                             ReduceOp::kMax, ReduceOp::kProduct};
+// kAdasum is of whole vectors (collectives/communicator/adasum.h), of floats, of allreduce alone.
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
+// Those that combine element by element.
+inline constexpr ReduceOp kElementwiseOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                                               ReduceOp::kMax, ReduceOp::kProduct};
 bool is_valid(ReduceOp op);
 const char* name_of(ReduceOp op);  // "sum"
 
@@ -58,8 +67,11 @@ enum class CollectiveKind : uint8_t {
   kBarrier = 5,
   kSend = 6,
   kRecv = 7,
+  kJoin = 8,        // takes part in everything with neutral elements until all ranks have joined
+  kProcessSet = 9,  // adds or removes a process set
 };
 bool is_valid(CollectiveKind kind);
+bool has_tensor(CollectiveKind kind);
 const char* name_of(CollectiveKind kind);  // "allreduce"
 
 // Extents of a dense row-major tensor; {} is zero-dimensional (one element).

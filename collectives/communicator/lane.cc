@@ -136,7 +136,8 @@ bool Lane::State::decide_next() {
   }
   if (job->times != nullptr) job->times->met = stage_clock();
   if (large) {
-    if (measured) p.decided = std::chrono::steady_clock::now();
+    p.alone = measured && finished == decided;
+    if (p.alone) p.decided = std::chrono::steady_clock::now();
     choose_roads(job);
   } else {
     if (job->times != nullptr) job->times->wire = {job->times->packed.end, job->times->met};
@@ -158,11 +159,9 @@ bool Lane::State::retire() {
       if (direct <= finished || unpacked < p.last) break;
       totals.in_place += p.direct_bytes[0];
       totals.pulled += p.direct_bytes[1];
-      if (measured) {
-        const auto began = std::max(p.decided, last_end);
-        last_end = std::chrono::steady_clock::now();
-        measured(*job, p.bytes, (last_end - began).count());
-      }
+      const bool had_choice = p.direct_bytes[0] < static_cast<uint64_t>(p.bytes);
+      if (p.alone && had_choice && decided == finished + 1)
+        measured(*job, p.bytes, (std::chrono::steady_clock::now() - p.decided).count());
     }
     totals.total += static_cast<uint64_t>(p.bytes);
     jobs[finished % kSlots] = nullptr;
@@ -225,14 +224,15 @@ void Lane::begin_generation(uint64_t generation) {
   RUEDA_CHECK(idle(), "a generation ends before the next one begins");
   RUEDA_CHECK(generation << 40 >= s.base, "generations only grow");
   s.base = generation << 40;
-  s.entered = s.decided = s.direct = s.finished = s.freed = s.entered_then = 0;
+  s.entered = s.decided = s.combined = s.fetched = s.direct = s.finished = s.freed = 0;
+  s.entered_then = 0;
   s.chunks = s.packed = s.reduced = s.unpacked = 0;
   s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
   s.stopped = false;
   LaneControl& control = *s.peers[s.me].control;
   for (const State::Counter counter :
-       {&LaneControl::finished, &LaneControl::steps, &LaneControl::packed, &LaneControl::reduced,
-        &LaneControl::unpacked}) {
+       {&LaneControl::finished, &LaneControl::combined, &LaneControl::fetched,
+        &LaneControl::packed, &LaneControl::reduced, &LaneControl::unpacked}) {
     (control.*counter).store(s.base, std::memory_order_release);
   }
 }
@@ -253,7 +253,7 @@ void Lane::abandon() {
   s.dead = true;
   s.jobs.fill(nullptr);
   s.waiting = nullptr;
-  s.decided = s.direct = s.finished = s.entered;
+  s.decided = s.combined = s.fetched = s.direct = s.finished = s.entered;
   s.chunks = s.unpacked;
 }
 

@@ -117,8 +117,8 @@ class Lane {
   // Drops all jobs: their memory is not touched any more by this rank. The lane's end.
   void abandon();
 
-  // Told of each large job that is done here: its bytes, and how long it took from when all ranks had
-  // entered it (or the job before it ended).
+  // Told of each large job that is done here, had the lane for itself and more than one road to go
+  // (not all in place): its bytes, and how long it took from when all ranks had entered it.
   using Measured = std::function<void(const Job& job, int64_t bytes, int64_t ns)>;
   void on_measured(Measured measured);
 

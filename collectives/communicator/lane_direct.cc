@@ -1,12 +1,15 @@
 // Tensors that peers can reach where they are: mapped, or read by the kernel.
 //
-//   reductions   step 0: combine my share from everybody's input, block by block while it is in
-//                        cache, into everybody's result if all are mapped, else into mine
-//                step 1: (results not mapped) when all have combined, copy the others' shares
-//   other kinds  copy what is for me from its owner
+//   combine   reductions: my share from everybody's input, block by block while it is in cache,
+//             into everybody's result if all are mapped, else into mine    then combined = n + 1
+//   fetch     reductions whose results are not mapped, when all have combined: the others' shares;
+//             other kinds: what is for me, from its owner                   then fetched = n + 1
+//   end       when all have fetched: no peer touches my tensors any more
 //
-// No rank ends the job while a peer may still touch its tensors. A batch may have tensors on this
-// road and others in windows; both are worked on at the same time.
+// Each stage takes the jobs in order, and goes on with the next job while another stage waits for
+// peers: on busy cores a peer's answer comes only after a scheduler's slice, and a job that waited
+// for it alone would hold up all that come after it. A batch may have tensors on this road and
+// others in windows; both are worked on at the same time.
 #include <algorithm>
 
 #include "collectives/communicator/lane_state.h"
@@ -18,29 +21,42 @@ using transport::LaneControl;
 
 bool Lane::State::run_direct() {
   direct = std::max(direct, finished);
+  fetched = std::max(fetched, direct);
+  combined = std::max(combined, fetched);
   int64_t budget = kRoundBytes;
+  // Fetch first: a peer's tensor is free after it. Again after combining, for what needs no wait.
+  bool moved = fetch_jobs(&budget);
+  moved |= combine_jobs(&budget);
+  moved |= fetch_jobs(&budget);
+  for (; direct != fetched; ++direct, moved = true) {
+    const Job::Progress& p = *running(direct)->progress;
+    if (p.size == Size::kLarge && p.exposed && !all_reached(&LaneControl::fetched, direct + 1))
+      break;
+  }
+  return moved;
+}
+
+bool Lane::State::combine_jobs(int64_t* budget) {
   bool moved = false;
-  for (; direct != decided; ++direct, direct_step = 0, moved = true) {
-    Job* job = running(direct);
+  for (; combined != decided; ++combined, moved = true) {
+    Job* job = running(combined);
     const Job::Progress& p = *job->progress;
     if (p.size != Size::kLarge) continue;
-    if (direct_step == 0) {
-      if (!combine_some(job, &budget)) return !dead && !gone;
-      if (p.pulls_results) post(&LaneControl::steps, 2 * direct + 1);
-      direct_step = 1;
-      moved = true;
-    }
-    if (direct_step == 1) {
-      if (p.pulls_results && !all_reached(&LaneControl::steps, 2 * direct + 1)) return moved;
-      direct_step = 2;
-    }
-    if (direct_step == 2) {
-      if (!fetch_some(job, &budget)) return !dead && !gone;
-      post(&LaneControl::steps, 2 * direct + 2);
-      direct_step = 3;
-      moved = true;
-    }
-    if (p.exposed && !all_reached(&LaneControl::steps, 2 * direct + 2)) return moved;
+    if (!combine_some(job, budget)) return !dead && !gone;
+    if (p.pulls_results) post(&LaneControl::combined, combined + 1);
+  }
+  return moved;
+}
+
+bool Lane::State::fetch_jobs(int64_t* budget) {
+  bool moved = false;
+  for (; fetched != combined; ++fetched, moved = true) {
+    Job* job = running(fetched);
+    const Job::Progress& p = *job->progress;
+    if (p.size != Size::kLarge) continue;
+    if (p.pulls_results && !all_reached(&LaneControl::combined, fetched + 1)) break;
+    if (!fetch_some(job, budget)) return !dead && !gone;
+    post(&LaneControl::fetched, fetched + 1);
   }
   return moved;
 }

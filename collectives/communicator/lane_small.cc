@@ -76,16 +76,14 @@ bool Lane::State::read_small(Job* job) {
   for (; p.ready < size; ++p.ready) {
     const transport::EntrySlot* there = slot(p.ready, p.number);
     const size_t bytes = p.payload[p.ready];
-    const bool in_order = bytes <= entry::kLinePayload || !in_lines;
-    if (p.ready == me && as_it_came && in_order) {
+    const bool scattered = in_lines && bytes > entry::kLinePayload;
+    if (p.ready == me && as_it_came && !scattered) {
       views[me] = job->parts[0].in;
       continue;
     }
     if (!entry::is_there(there, sequence(p.number), in_lines ? bytes : 0)) return false;
-    if (!in_lines) {
-      views[p.ready] = there->block;
-    } else if (bytes <= entry::kLinePayload) {
-      views[p.ready] = there->lines[0].payload;
+    if (!scattered) {
+      views[p.ready] = in_lines ? there->lines[0].payload : there->block;
     } else {
       std::byte* to = gathered.data() + p.ready * static_cast<size_t>(kGathered);
       entry::read(there, to, bytes);

@@ -16,7 +16,8 @@
 // what is left of an older one compares as "not there yet":
 //
 //   finished = n       jobs before n are done here: their entry slots may be written again
-//   steps = 2n + 1     of job n: my share is combined; 2n + 2: I touch no peer's tensor any more
+//   combined = n       direct jobs before n: my share is combined
+//   fetched = n        direct jobs before n: I touch no peer's tensor any more
 //   packed = s         chunks before s are in my windows
 //   reduced = s        chunks before s: my share is in my window
 //   unpacked = s       chunks before s: I read nobody's window any more
@@ -105,6 +106,7 @@ struct Job::Progress {
   std::vector<Combine> combines;
   std::vector<Fetch> fetches;
   bool pulls_results = false;  // fetches are of what peers combine
+  bool alone = false;  // no other job under way when it was decided: its time means something
   std::chrono::steady_clock::time_point decided{};  // when all ranks' entries had been read
   bool exposed = false;        // peers touch a tensor of mine directly
   size_t next_piece = 0;       // of combines, then of fetches
@@ -173,6 +175,8 @@ struct Lane::State {
 
   // ---- direct
   bool run_direct();
+  bool combine_jobs(int64_t* budget);
+  bool fetch_jobs(int64_t* budget);
   bool combine_some(Job* job, int64_t* budget);
   bool combine_block(Job* job, const Combine& work, int64_t offset, int64_t count);
   const std::byte* input_of(Job* job, const Combine& work, size_t rank, int64_t begin,
@@ -197,7 +201,9 @@ struct Lane::State {
   uint64_t base = 0;      // the generation, in the upper bits of all counters
   uint64_t entered = 0;   // jobs of this generation
   uint64_t decided = 0;
-  uint64_t direct = 0;    // whose direct work is over
+  uint64_t combined = 0;  // whose direct stages are over
+  uint64_t fetched = 0;
+  uint64_t direct = 0;  // whose direct work is over everywhere
   uint64_t finished = 0;
   uint64_t freed = 0;     // jobs that all ranks have finished, as last looked up
   std::array<Job*, kSlots> jobs{};  // entered and not finished, by number
@@ -218,7 +224,6 @@ struct Lane::State {
   uint64_t pack_cursor = 0;  // jobs whose chunks the stages have come to
   uint64_t reduce_cursor = 0;
   uint64_t unpack_cursor = 0;
-  int direct_step = 0;  // of job number `direct`
 
   std::vector<const std::byte*> inputs;  // by rank, for one call of a kernel
   std::vector<const std::byte*> views;   // by rank, of small payloads
@@ -228,7 +233,6 @@ struct Lane::State {
   std::vector<uint64_t> words;           // of an entry's list
   Bytes totals;
   Measured measured;
-  std::chrono::steady_clock::time_point last_end{};  // of a large job
   Status failure;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/base/check.h"
+#include "collectives/communicator/adasum.h"
 
 namespace rueda::communicator {
 namespace {
@@ -33,7 +34,7 @@ NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(gro
   if (size() > 1 && group_.arenas.size() == group_.members.size()) {
     const LaneGroup lanes{rank_, group_.arenas, group_.heaps, group_.ringers};
     for (size_t number = 0; number < lanes_.size(); ++number)
-      lanes_[number] = std::make_unique<Lane>(lanes, number);
+      lanes_[number] = std::make_unique<Lane>(lanes, group_.first_lane + number);
   }
 }
 
@@ -60,6 +61,9 @@ Task NativeCommunicator::run_in_lane(std::shared_ptr<Job> job) {
 Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
                                    const Scaling& scaling) {
   const direct::Group group = next_call();
+  if (op == ReduceOp::kAdasum) {
+    return adasum(group, std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
+  }
   if (!lanes_[0]) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kAllreduce;

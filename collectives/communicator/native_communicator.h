@@ -16,7 +16,8 @@ namespace rueda::communicator {
 struct NativeGroup {
   transport::Transport* transport = nullptr;  // borrowed, outlives the communicator
   std::vector<Rank> members;                  // the transport's ranks
-  uint32_t process_set = 0;
+  uint32_t process_set = 0;  // tells its messages from those of other groups; below 2^15
+  size_t first_lane = 0;     // its lanes in the arenas: this one and the next
   // By group rank; empty unless every member can map every other's.
   std::vector<std::shared_ptr<transport::Arena>> arenas;
   std::vector<transport::Ringer> ringers;  // of lanes

@@ -14,6 +14,10 @@ Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double p
     return invalid_argument(
         "average of bool tensors is not defined: use sum (or), min or product (and)");
   }
+  if (op == ReduceOp::kAdasum && !is_floating(dtype)) {
+    return invalid_argument(std::string("Adasum of ") + name_of(dtype) +
+                            " tensors is not defined: use float16, bfloat16, float32 or float64");
+  }
   if (dtype == DType::kBool && scaled) return invalid_argument("bool tensors cannot be scaled");
   Scaling scaling;
   scaling.prescale = prescale;

@@ -26,6 +26,7 @@ Combine combine_of(ReduceOp op) {
     case ReduceOp::kProduct: return kCombineProduct;
     case ReduceOp::kMin: return kCombineMin;
     case ReduceOp::kMax: return kCombineMax;
+    case ReduceOp::kAdasum: break;  // not element by element
   }
   RUEDA_CHECK(false, "unknown reduction");
 }

@@ -17,12 +17,13 @@
 namespace rueda::transport {
 namespace {
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 5;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
+constexpr size_t kControlBytes = round_up(kLanes * sizeof(LaneControl), 4096);
 
 }  // namespace
 
@@ -32,9 +33,15 @@ size_t ArenaLayout::windows_offset() const {
 size_t ArenaLayout::rings_offset() const {
   return windows_offset() + kLanes * windows * chunk_bytes;
 }
-size_t ArenaLayout::total_bytes() const {
+size_t ArenaLayout::groups_offset() const {
   return round_up(
       rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);
+}
+size_t ArenaLayout::group_bytes() const {
+  return round_up(kControlBytes + kLanes * windows * chunk_bytes, 4096);
+}
+size_t ArenaLayout::total_bytes() const {
+  return groups_offset() + (kLaneGroups - 1) * group_bytes();
 }
 
 uint64_t ArenaLayout::hash() const {
@@ -42,7 +49,8 @@ uint64_t ArenaLayout::hash() const {
   for (const uint64_t number :
        {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
         uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{sizeof(ArenaHeader)},
-        uint64_t{sizeof(LaneControl)}, uint64_t{kLanes}, uint64_t{sizeof(RingHeader)}}) {
+        uint64_t{sizeof(LaneControl)}, uint64_t{kLanes}, uint64_t{kLaneGroups},
+        uint64_t{sizeof(RingHeader)}}) {
     for (int byte = 0; byte < 8; ++byte)
       hash = (hash ^ ((number >> (8 * byte)) & 0xff)) * 1099511628211ull;
   }
@@ -58,12 +66,13 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   const size_t bytes = layout.total_bytes();
   UniqueFd fd(memfd_create("rueda-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return errno_status("cannot create shared memory (memfd_create)", errno);
-  // Reserves the pages now: later a shortage would be a SIGBUS.
+  // Reserves the pages now (but those of further groups): later a shortage would be a SIGBUS.
   int error = ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ? errno : 0;
-  if (error == 0) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  const size_t used = layout.groups_offset();
+  if (error == 0) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(used));
   if (error != 0) {
     return errno_status(
-        "cannot reserve " + std::to_string(bytes) +
+        "cannot reserve " + std::to_string(used) +
             " bytes of shared memory (lower RUEDA_CHUNK_BYTES or RUEDA_WINDOWS, or free memory)",
         error);
   }
@@ -72,7 +81,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   RUEDA_ASSIGN_OR_RETURN(auto mapping, SharedMapping::of(fd.get(), bytes, {.dumped = true}));
   // The pages exist already (fallocate); this fills the page table, so that the first collective
   // takes no faults.
-  madvise(mapping->base(), bytes, MADV_POPULATE_WRITE);
+  madvise(mapping->base(), used, MADV_POPULATE_WRITE);
   auto* header = new (mapping->base()) ArenaHeader{};
   header->magic = ArenaHeader::kMagic;
   header->version = kVersion;
@@ -110,12 +119,38 @@ SleepWord* Arena::sleep_word() const {
   return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset);
 }
 SleepWord* Arena::lane_word() const { return sleep_word() + 1; }
+std::byte* Arena::group(size_t number) const {
+  return base() + layout_.groups_offset() + (number - 1) * layout_.group_bytes();
+}
 LaneControl* Arena::lane(size_t number) const {
-  return reinterpret_cast<LaneControl*>(base() + kLanesOffset) + number;
+  std::byte* const first = number < kLanes ? base() + kLanesOffset : group(number / kLanes);
+  return reinterpret_cast<LaneControl*>(first) + number % kLanes;
 }
 std::byte* Arena::window(size_t lane, size_t index) const {
-  return base() + layout_.windows_offset() +
-         (lane * layout_.windows + index) * layout_.chunk_bytes;
+  std::byte* const first =
+      lane < kLanes ? base() + layout_.windows_offset() : group(lane / kLanes) + kControlBytes;
+  return first + (lane % kLanes * layout_.windows + index) * layout_.chunk_bytes;
+}
+
+Status Arena::reserve_lanes(size_t number) {
+  release_lanes(number);
+  const auto begin = static_cast<off_t>(group(number) - base());
+  const int error =
+      posix_fallocate(fd_.get(), begin, static_cast<off_t>(layout_.group_bytes()));
+  if (error != 0) {
+    return errno_status("cannot reserve " + std::to_string(layout_.group_bytes()) +
+                            " bytes of shared memory for a process set",
+                        error);
+  }
+  madvise(group(number), layout_.group_bytes(), MADV_POPULATE_WRITE);
+  return {};
+}
+
+void Arena::release_lanes(size_t number) {
+  // What is punched out reads as zero when it comes back.
+  fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            static_cast<off_t>(group(number) - base()),
+            static_cast<off_t>(layout_.group_bytes()));
 }
 ByteRing Arena::ring_to(Rank local_rank) const {
   const size_t offset = static_cast<size_t>(local_rank) * ByteRing::bytes_for(layout_.ring_bytes);

@@ -4,6 +4,7 @@
 //   | for each lane: LaneControl, entry slots
 //   | for each lane: window 0 .. windows-1
 //   | ring to local rank 0 .. local_size-1
+//   | for each further group of ranks: its lanes' controls and entry slots, its lanes' windows
 //
 // One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The
 // owner prefaults it (or gets a clear error that memory is short), passes the fd to its local
@@ -28,8 +29,12 @@
 
 namespace rueda::transport {
 
-// Lanes in which collectives run independently of each other (communicator/lane.h).
+// Lanes of one group of ranks, in which its collectives run independently of each other
+// (communicator/lane.h).
 inline constexpr size_t kLanes = 2;
+// Groups that may have lanes at once. The first is all ranks'; the others have no memory until it
+// is reserved for a process set. Lanes are numbered through: lane n belongs to group n / kLanes.
+inline constexpr size_t kLaneGroups = 9;
 
 // Sizes, equal for all ranks of a host.
 struct ArenaLayout {
@@ -40,6 +45,8 @@ struct ArenaLayout {
 
   size_t windows_offset() const;
   size_t rings_offset() const;
+  size_t groups_offset() const;  // of the further groups
+  size_t group_bytes() const;
   size_t total_bytes() const;  // whole pages
   uint64_t hash() const;       // of everything both sides must agree on
 };
@@ -79,7 +86,8 @@ struct EntrySlot {
 struct LaneControl {
   static constexpr size_t kSlots = 16;
   alignas(128) std::atomic<uint64_t> finished;  // jobs
-  alignas(128) std::atomic<uint64_t> steps;     // of jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> combined;  // jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> fetched;
   alignas(128) std::atomic<uint64_t> packed;    // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;
@@ -109,6 +117,10 @@ class Arena {
   LaneControl* lane(size_t number) const;
   // A lane's windows lie end to end.
   std::byte* window(size_t lane, size_t index) const;
+  // The owner: memory for the lanes of a further group, zeroed; and back. Nobody may use these
+  // lanes meanwhile.
+  Status reserve_lanes(size_t group);
+  void release_lanes(size_t group);
   // As the owner wrote it when it made the arena.
   const ArenaHeader& header() const { return header_; }
   // The ring whose producer is this arena's owner.
@@ -118,6 +130,7 @@ class Arena {
   Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<SharedMapping> mapping,
         const ArenaHeader& header);
   std::byte* base() const;
+  std::byte* group(size_t number) const;
 
   GuardedFd fd_;
   ArenaLayout layout_;

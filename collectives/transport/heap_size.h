@@ -3,21 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <string>
 
 #include "collectives/base/types.h"
+#include "collectives/transport/cgroup.h"
 
 namespace rueda::transport {
-
-// Whole text of a file, or nothing.
-using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
-std::optional<std::string> read_small_file(const std::string& path);
-
-// The smallest memory limit of this process's cgroup and those above it, versions 1 and 2; nothing
-// where there is none.
-std::optional<uint64_t> cgroup_memory_limit(const ReadFile& read);
 
 // Bytes that the kernel says can be had without swapping; nothing where it does not say.
 std::optional<uint64_t> available_memory(const ReadFile& read);

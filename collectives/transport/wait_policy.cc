@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <thread>
 #include <vector>
+
+#include "collectives/transport/cgroup.h"
 
 namespace rueda::transport {
 namespace {
@@ -36,32 +36,6 @@ int cores_by_affinity() {
     if (count > 0) return count;
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-// Cores' worth of time that the cgroup allows; a large number where there is no limit.
-double cores_by_cgroup() {
-  double result = 1e9;
-  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re")) {  // version 2
-    char quota[32] = {};
-    double period = 0;
-    if (std::fscanf(file, "%31s %lf", quota, &period) == 2 && std::strcmp(quota, "max") != 0 &&
-        period > 0) {
-      result = std::atof(quota) / period;
-    }
-    std::fclose(file);
-    return result;
-  }
-  double quota = -1;
-  double period = 0;
-  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re")) {
-    if (std::fscanf(file, "%lf", &quota) != 1) quota = -1;
-    std::fclose(file);
-  }
-  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re")) {
-    if (std::fscanf(file, "%lf", &period) != 1) period = 0;
-    std::fclose(file);
-  }
-  return quota > 0 && period > 0 ? quota / period : result;
 }
 
 void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
@@ -100,7 +74,7 @@ nanoseconds measure_wake_up() {
 }  // namespace
 
 int usable_cores() {
-  const double limit = std::ceil(std::min(cores_by_cgroup(), 1e6));
+  const double limit = std::ceil(std::min(cgroup_core_limit(read_small_file).value_or(1e6), 1e6));
   return std::max(1, std::min(cores_by_affinity(), static_cast<int>(limit)));
 }
 

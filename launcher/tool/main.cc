@@ -11,6 +11,11 @@
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
     return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "migrate") {
+    std::fputs("rueda: migrate is part of the Python package: python -m rueda.migrate SCRIPT...\n",
+               stderr);
+    return rueda::launcher::kUsageError;
+  }
   const std::string word = argc == 2 ? argv[1] : "";
   if (word == "doctor") {
     std::fputs(rueda::launcher::doctor_text().c_str(), stdout);
@@ -24,6 +29,7 @@ int main(int argc, char** argv) {
   std::fputs(
       "Usage: rueda doctor       what was found on this machine, and its limits\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
+      "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate --help)\n"
       "       rueda --version\n"
       "Jobs are started with ruedarun.\n",
       asked ? stdout : stderr);

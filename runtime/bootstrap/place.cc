@@ -26,7 +26,8 @@ struct Foreign {
   const char* size;
   const char* also;  // must be set too for the variable to mean a job
 };
-const Foreign kForeign[] = {{"torchrun", "WORLD_SIZE", "MASTER_ADDR"},
+const Foreign kForeign[] = {{"Horovod's own launcher", "HOROVOD_SIZE", "HOROVOD_RANK"},
+                            {"torchrun", "WORLD_SIZE", "MASTER_ADDR"},
                             {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
                             {"MPICH or Intel MPI", "PMI_SIZE", "PMI_RANK"},
                             {"Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};

@@ -285,18 +285,25 @@ bool World::shares_memory() const {
                                   [](const auto& arena) { return arena != nullptr; });
 }
 
-communicator::NativeGroup World::everyone() const {
+// This rank maps the memory of all ranks of its host and of no other.
+bool World::shares_memory(const std::vector<Rank>& members) const {
+  return std::all_of(members.begin(), members.end(), [&](Rank member) {
+    return arenas[static_cast<size_t>(member)] != nullptr;
+  });
+}
+
+communicator::NativeGroup World::group(std::vector<Rank> members) const {
   communicator::NativeGroup group;
   group.transport = transport.get();
-  for (Rank member = 0; member < size; ++member) group.members.push_back(member);
-  if (size > 1 && shares_memory()) {
-    group.arenas = arenas;
-    for (size_t member = 0; member < arenas.size(); ++member) {
-      group.ringers.push_back({ringers[member].fd, arenas[member]->lane_word()});
-      const auto& heap = heaps[member];
-      group.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
-                                 : communicator::HeapView{});
-    }
+  group.members = std::move(members);
+  if (group.members.size() == 1 || !shares_memory(group.members)) return group;
+  for (const Rank member : group.members) {
+    const auto at = static_cast<size_t>(member);
+    group.arenas.push_back(arenas[at]);
+    group.ringers.push_back({ringers[at].fd, arenas[at]->lane_word()});
+    const auto& heap = heaps[at];
+    group.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
+                               : communicator::HeapView{});
   }
   return group;
 }

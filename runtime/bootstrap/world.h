@@ -47,8 +47,10 @@ struct World {
 
   // Every rank can map every other's memory.
   bool shares_memory() const;
-  // The group of all ranks.
-  communicator::NativeGroup everyone() const;
+  // Every of these can map every other's. This rank is one of them.
+  bool shares_memory(const std::vector<Rank>& members) const;
+  // The group of these ranks, this one among them.
+  communicator::NativeGroup group(std::vector<Rank> members) const;
 };
 
 struct JoinOptions {

@@ -12,7 +12,7 @@ namespace {
 using wire::Request;
 
 // Groups the ranks by what they sent. Empty when all sent the same.
-std::string differing(const std::vector<RequestPtr>& by_rank,
+std::string differing(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& numbers,
                       const std::function<std::string(const Request&)>& value) {
   std::vector<std::pair<std::string, std::vector<Rank>>> groups;  // in order of their first rank
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
@@ -20,7 +20,7 @@ std::string differing(const std::vector<RequestPtr>& by_rank,
     auto it = std::find_if(groups.begin(), groups.end(),
                            [&](const auto& group) { return group.first == text; });
     if (it == groups.end()) it = groups.insert(groups.end(), {text, {}});
-    it->second.push_back(static_cast<Rank>(rank));
+    it->second.push_back(numbers.empty() ? static_cast<Rank>(rank) : numbers[rank]);
   }
   if (groups.size() < 2) return "";
   std::string text;
@@ -57,6 +57,9 @@ bool shapes_differ(const std::vector<RequestPtr>& by_rank) {
 
 std::string title_of(const std::string& wire_name) {
   const size_t dot = wire_name.find('.');
+  if (wire_name == kJoinName) return wire_name;
+  if (wire_name.compare(0, dot, name_of(CollectiveKind::kProcessSet)) == 0)
+    return "the change of the process sets";
   if (dot == std::string::npos) return "'" + wire_name + "'";
   return wire_name.substr(0, dot) + " '" + wire_name.substr(dot + 1) + "'";
 }
@@ -69,7 +72,14 @@ std::string name_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-Status check_agreement(const std::vector<RequestPtr>& by_rank) {
+std::string describe_change(const Request& r) {
+  if (r.root >= 0) return "to remove process set " + std::to_string(r.root);
+  std::string text;
+  for (const int64_t rank : r.splits) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "to add [" + text + "]" + (r.layout.empty() ? "" : ", but " + r.layout);
+}
+
+Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks) {
   const RequestPtr& first = by_rank.front();
   const bool same =
       std::all_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return r == first; });
@@ -84,34 +94,42 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank) {
   const auto whole = [](const Request& r) {
     return describe(r.dtype, r.shape) + (r.layout.empty() ? "" : " in layout " + r.layout);
   };
-  std::string text =
-      differing(by_rank, [](const Request& r) { return std::string(name_of(r.dtype)); });
-  if (!text.empty()) return fail("Mismatched data types", differing(by_rank, whole));
-  text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.kind)); });
+  const auto differ = [&](const std::function<std::string(const Request&)>& value) {
+    return differing(by_rank, ranks, value);
+  };
+  if (first->kind == CollectiveKind::kProcessSet) {
+    const std::string asked = differ(describe_change);
+    return asked.empty() ? Status()
+                         : failed_precondition("Mismatched process sets: " + asked +
+                                               "; make all ranks ask for the same, in one order");
+  }
+  std::string text = differ([](const Request& r) { return std::string(name_of(r.dtype)); });
+  if (!text.empty()) return fail("Mismatched data types", differ(whole));
+  text = differ([](const Request& r) { return std::string(name_of(r.kind)); });
   if (!text.empty()) return fail("Mismatched operations", text);
   if (shapes_differ(by_rank)) {
     return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes",
-                differing(by_rank, whole));
+                differ(whole));
   }
-  text = differing(by_rank, [](const Request& r) {
+  text = differ([](const Request& r) {
     return fmt::format("prescale_factor={} postscale_factor={}", r.prescale, r.postscale);
   });
   if (!text.empty()) return fail("Mismatched prescale and/or postscale factors", text);
-  text = differing(by_rank, [](const Request& r) { return std::string(name_of(r.reduce_op)); });
+  text = differ([](const Request& r) { return std::string(name_of(r.reduce_op)); });
   if (!text.empty()) return fail("Mismatched reduction operation", text);
   if (needs_rows && first->shape.empty()) {
     return failed_precondition(
         "Mismatched shapes" + title + std::string(name_of(first->kind)) +
         " of a rank-zero tensor is not possible; give it one dimension at least");
   }
-  text = differing(by_rank, [](const Request& r) { return "root rank " + std::to_string(r.root); });
+  text = differ([](const Request& r) { return "root rank " + std::to_string(r.root); });
   if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
-  text = differing(by_rank, [](const Request& r) {
+  text = differ([](const Request& r) {
     return r.device < 0 ? std::string("a CPU tensor")
                         : "a tensor on GPU " + std::to_string(r.device);
   });
   if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);
-  text = differing(by_rank, [](const Request& r) {
+  text = differ([](const Request& r) {
     return r.group.empty() ? std::string("it outside a group")
                            : fmt::format("it in group '{}' of {}", r.group, r.group_size);
   });

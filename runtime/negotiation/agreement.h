@@ -14,15 +14,26 @@ namespace rueda::negotiation {
 // Shared: a request seen before is one object for all ranks and steps.
 using RequestPtr = std::shared_ptr<const wire::Request>;
 
+// What join is called on the wire; one at a time is under way in a process set.
+inline constexpr char kJoinName[] = "join";
+// A change of the process sets, and its second half: one at a time.
+inline constexpr char kChangeName[] = "process_set.change";
+inline constexpr char kChangeEndName[] = "process_set.end";
+
 // "allreduce 'fc1.weight'" for the wire name "allreduce.fc1.weight".
 std::string title_of(const wire::Request& request);
 std::string title_of(const std::string& wire_name);
 
-// by_rank: every rank's request, none null. The first disagreement in Horovod's order of checks
+// by_rank: every member's request, none null; ranks: the members' numbers, empty where they are
+// 0, 1, ... The first disagreement in Horovod's order of checks
 // (dtype, kind, shape, scales, reduce op, dimensions, root, device, group), with each value and the
 // ranks that sent it:
 //   "Mismatched data types: allreduce 'x': rank 0 sent float32[17]; ranks 1, 2 sent float64[17]"
-Status check_agreement(const std::vector<RequestPtr>& by_rank);
+Status check_agreement(const std::vector<RequestPtr>& by_rank,
+                       const std::vector<Rank>& ranks = {});
+
+// What a request to add or remove a process set asks for: "to add [0, 1]".
+std::string describe_change(const wire::Request& request);
 
 // "rank 3", "ranks 0, 2"
 std::string name_ranks(const std::vector<Rank>& ranks);

@@ -32,8 +32,9 @@ void KindConflicts::on_decided(const std::string& wire_name) {
   if (known.empty()) names_.erase(it);
 }
 
-std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& table, Rank size,
-                                                        Time now) {
+std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& table,
+                                                        const Members& members, Time now) {
+  const auto size = static_cast<Rank>(members.size());
   std::vector<Conflict> conflicts;
   for (auto& [bare, name] : names_) {
     if (name.wire_names.size() < 2 || name.checked || name.changed + kPatience > now) continue;
@@ -47,11 +48,14 @@ std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& ta
         ranks.push_back(rank);
         ++kinds_of_rank[static_cast<size_t>(rank)];
       }
-      sent += (sent.empty() ? "" : "; ") + name_ranks(ranks) + " sent " + kind_in(wire_name);
+      sent += (sent.empty() ? "" : "; ") + members.list(ranks) + " sent " + kind_in(wire_name);
     }
-    if (std::any_of(kinds_of_rank.begin(), kinds_of_rank.end(),
-                    [](int kinds) { return kinds != 1; }))
-      continue;
+    bool one_each = true;
+    for (Rank rank = 0; rank < size; ++rank) {
+      const int kinds = kinds_of_rank[static_cast<size_t>(rank)];
+      one_each &= kinds == 1 || (kinds == 0 && table.has_joined(rank));
+    }
+    if (!one_each) continue;
     conflicts.push_back(
         {name.wire_names, failed_precondition("Mismatched operations: '" + bare + "': " + sent +
                                               "; make all ranks submit the same")});

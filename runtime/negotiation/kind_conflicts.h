@@ -30,7 +30,7 @@ class KindConflicts {
     Status status;
   };
   // Conflicts that have lasted. They stay known until on_decided.
-  std::vector<Conflict> due(const ReadinessTable& table, Rank size, Time now);
+  std::vector<Conflict> due(const ReadinessTable& table, const Members& members, Time now);
   std::optional<Time> next_deadline() const;
 
  private:

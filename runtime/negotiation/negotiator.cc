@@ -13,7 +13,7 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
       effects_(effects),
       cache_(static_cast<size_t>(config.cache_capacity)) {
   if (seat_.rank == kRoot) {
-    root_ = std::make_unique<Root>(config, seat_.epoch, seat_.names, &cache_);
+    root_ = std::make_unique<Root>(config, seat_.epoch, seat_.members, &cache_);
     if (lane != nullptr) root_->enable_plans();
   }
   if (lane != nullptr) {
@@ -26,6 +26,7 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
 // ---- submissions ----
 
 void Negotiator::submit(const wire::Request& request, Ticket ticket, Time now) {
+  if (request.kind == CollectiveKind::kJoin) return join(request, ticket);
   if (const auto slot = cache_.find(request)) return submit_cached(*slot, ticket, now);
   if (root_left_) return effects_->finish(ticket, root_is_gone());
   if (follower_ && follower_->has_name(request.name))
@@ -47,8 +48,18 @@ void Negotiator::submit_cached(Slot slot, Ticket ticket, Time now) {
   negotiate(*request, slot, ticket);
 }
 
+// Said behind everything that was submitted before: after a step plan, when this rank is back.
+void Negotiator::join(const wire::Request& request, Ticket ticket) {
+  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  pending_[request.name] = {ticket, &request, false};
+  joined_ = true;
+  revoke("this rank has joined");
+  if (!planning()) collected_.joining = true;
+}
+
 Status Negotiator::root_is_gone() const {
-  return cancelled(seat_.names[kRoot] + " has been shut down: no operation can be agreed any more");
+  return cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
+                   ": no operation can be agreed any more");
 }
 
 // request: stays as long as the ticket.
@@ -89,7 +100,8 @@ void Negotiator::wanted(Slot slot) {
 
 bool Negotiator::flush(Time now) {
   const bool revoked = revoke_for_blocked();
-  if (collected_.requests.empty() && collected_.cached.empty() && collected_.wanted.empty())
+  if (collected_.requests.empty() && collected_.cached.empty() && collected_.wanted.empty() &&
+      !collected_.joining)
     return revoked;
   send(std::exchange(collected_, {}), now);
   return true;
@@ -98,6 +110,7 @@ bool Negotiator::flush(Time now) {
 void Negotiator::send(wire::RequestList list, Time now) {
   if (broken_ || leaving_said_) return;
   list.epoch = seat_.epoch;
+  list.process_set = seat_.process_set;
   if (follower_) list.plan = follower_->stamp();
   if (is_root()) {
     const Status status = root_->on_requests(kRoot, list, now);
@@ -123,6 +136,7 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
       publish(now);
       wire::ResponseList answer;
       answer.epoch = seat_.epoch;
+      answer.process_set = seat_.process_set;
       answer.left = true;
       effects_->send_control(from, wire::encode(answer));
     }
@@ -133,7 +147,7 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
   }
   if (!status.ok()) {
     effects_->give_up({status.code(), "damaged message from " +
-                                          seat_.names[static_cast<size_t>(from)] + ": " +
+                                          seat_.members.name(from) + ": " +
                                           status.message()});
   }
 }
@@ -182,6 +196,7 @@ bool Negotiator::publish(Time now) {
 }
 
 void Negotiator::tell_everyone(wire::ResponseList list, Time now) {
+  list.process_set = seat_.process_set;
   for (const wire::ResponseList& portion : portions(std::move(list))) {
     const std::string message = wire::encode(portion);
     for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
@@ -204,46 +219,59 @@ void Negotiator::handle_responses(const wire::ResponseList& list, Time now) {
 
 void Negotiator::handle_response(const wire::Response& response) {
   std::vector<Pending> members;
+  std::vector<Ticket> tickets;
   // The members taken so far wait again, so that they end with the verdict too.
   const auto give_up = [&](const std::string& why) {
-    for (const Pending& member : members) pending_[member.request->name] = member;
-    effects_->give_up(internal_error(why));
+    const Status verdict = internal_error(why);
+    for (const Pending& member : members) {
+      if (member.request != nullptr) {
+        pending_[member.request->name] = member;
+      } else {
+        effects_->finish(member.ticket, verdict);  // a stand-in
+      }
+    }
+    effects_->give_up(verdict);
   };
   for (const wire::ResponseEntry& entry : response.entries) {
-    std::string name = entry.name;
-    if (name.empty()) {
-      const RequestPtr known =
-          cache_.get(static_cast<uint32_t>(std::max<int64_t>(entry.cache_slot, 0)));
-      if (known == nullptr) return give_up("the root named a tensor that this rank does not know");
-      name = known->name;
-    }
-    const auto it = pending_.find(name);
-    if (it == pending_.end()) {
+    RequestPtr known;
+    if (entry.cache_slot >= 0) known = cache_.get(static_cast<Slot>(entry.cache_slot));
+    if (known == nullptr && entry.name.empty())
+      return give_up("the root named a tensor that this rank does not know");
+    const std::string& name = entry.name.empty() ? known->name : entry.name;
+    const bool absent = std::find(entry.absent.begin(), entry.absent.end(), seat_.rank) !=
+                        entry.absent.end();
+    const auto it = absent ? pending_.end() : pending_.find(name);
+    if (it == pending_.end() && !absent) {
       if (!response.error.empty()) continue;  // this rank did not wait for it
       return give_up("the root answered " + title_of(name) +
                      ", which this rank has not submitted");
     }
-    if (entry.cache_slot >= 0 && response.error.empty()) {
-      const auto slot = static_cast<uint32_t>(entry.cache_slot);
-      if (cache_.get(slot) == nullptr) {
-        cache_.put(slot, std::make_shared<const wire::Request>(*it->second.request));
-      }
+    const bool is_new = known == nullptr && entry.cache_slot >= 0 && response.error.empty();
+    if (absent) {
+      if (known == nullptr && !entry.stand_in.empty())
+        known = std::make_shared<const wire::Request>(entry.stand_in.front());
+      if (known == nullptr)
+        return give_up("the root does not say what " + title_of(name) + " is");
+      members.push_back({effects_->stand_in(*known), nullptr, false});
+    } else {
+      if (is_new) known = std::make_shared<const wire::Request>(*it->second.request);
+      members.push_back(it->second);
+      pending_.erase(it);
     }
+    if (is_new) cache_.put(static_cast<Slot>(entry.cache_slot), known);
     // With its name: the root has just met it and may put it into a batch next time.
-    if (entry.cache_slot >= 0)
-      has_company_[name] = !entry.name.empty() || response.entries.size() > 1;
-    members.push_back(it->second);
-    pending_.erase(it);
+    if (entry.cache_slot >= 0 && known != nullptr)
+      has_company_[known->name] = !entry.name.empty() || response.entries.size() > 1;
+    tickets.push_back(members.back().ticket);
   }
+  if (response.kind == CollectiveKind::kJoin) joined_ = false;
   if (members.empty()) return;
   if (!response.error.empty()) {
     if (response.error_code == Code::kCancelled) effects_->blame(response.error);
-    for (const Pending& member : members)
-      effects_->finish(member.ticket, {response.error_code, response.error});
+    for (const Ticket ticket : tickets)
+      effects_->finish(ticket, {response.error_code, response.error});
     return;
   }
-  std::vector<Ticket> tickets;
-  for (const Pending& member : members) tickets.push_back(member.ticket);
   effects_->launch(response, tickets);
   if (is_root()) replace_idle_plan(response);
 }
@@ -254,7 +282,7 @@ void Negotiator::handle_stall(const wire::Stall& stall) {
   std::string missing;
   for (const Rank rank : stall.missing) {
     if (rank < 0 || rank >= seat_.size) continue;
-    missing += (missing.empty() ? "" : ", ") + seat_.names[static_cast<size_t>(rank)];
+    missing += (missing.empty() ? "" : ", ") + seat_.members.name(rank);
   }
   effects_->note(it->second.ticket, "not yet submitted by " + missing);
 }
@@ -289,6 +317,7 @@ void Negotiator::say_leaving(Time now) {
     publish(now);
     wire::ResponseList farewell;
     farewell.epoch = seat_.epoch;
+    farewell.process_set = seat_.process_set;
     farewell.left = true;
     const std::string message = wire::encode(farewell);
     for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
@@ -306,8 +335,8 @@ void Negotiator::root_has_left() {
   root_left_ = true;
   revoke("the root has left");
   if (leaving_) return;  // the answer to this rank's own leaving
-  const Status status = cancelled(seat_.names[kRoot] +
-                                  " has been shut down: the operation cannot be agreed any more");
+  const Status status = cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
+                                  ": the operation cannot be agreed any more");
   if (!idle()) effects_->blame(status.message());
   for (const auto& [name, pending] : std::exchange(pending_, {}))
     effects_->finish(pending.ticket, status);

@@ -41,8 +41,12 @@ class Effects {
   virtual ~Effects() = default;
   // Messages to one rank arrive in order.
   virtual void send_control(Rank to, const std::string& message) = 0;
-  // Run this batch after those launched before; tickets[i] belongs to batch.entries[i].
+  // Run this batch after those launched before; tickets[i] belongs to batch.entries[i]. A join has
+  // ended when it is launched.
   virtual void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) = 0;
+  // This rank has joined: a ticket of its own for a tensor that the others reduce, to be launched
+  // next. It contributes what changes nothing.
+  virtual Ticket stand_in(const wire::Request& request) = 0;
   // The ticket ends without having run.
   virtual void finish(Ticket ticket, const Status& status) = 0;
   // What this ticket waits for, as a text for people.
@@ -59,12 +63,13 @@ class Effects {
   virtual void give_up(const Status& verdict) = 0;
 };
 
-// Who takes part.
+// Who takes part. Ranks are places among the members, here and in all of the agreement.
 struct Seat {
   Rank rank = 0;
   Rank size = 1;
   uint64_t epoch = 0;
-  std::vector<std::string> names;  // "rank 3 (host)", by rank
+  Members members;
+  uint32_t process_set = 0;  // as messages know it
 };
 
 class Negotiator {
@@ -151,6 +156,7 @@ class Negotiator {
   void root_has_left();
   void negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket);
   void say_leaving(Time now);
+  void join(const wire::Request& request, Ticket ticket);
   Status root_is_gone() const;
 
   // negotiator_plan.cc
@@ -170,6 +176,7 @@ class Negotiator {
   bool root_left_ = false;
   bool leaving_ = false;
   bool leaving_said_ = false;  // no list follows
+  bool joined_ = false;        // until all have
   bool broken_ = false;
   wire::RequestList collected_;
   int64_t cached_submissions_ = 0;

@@ -7,8 +7,9 @@
 namespace rueda::negotiation {
 namespace {
 
-// Batches beside a plan that stands still: the program has gone on to something else.
-constexpr int kIdle = 256;
+// Batches that could be planned beside a plan that stands still: the program has gone on to
+// something else.
+constexpr int kIdle = 32;
 
 }  // namespace
 
@@ -45,6 +46,7 @@ void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
   for (size_t i = 0; i < members.size(); ++i) deviates |= !move_to_plan(*members[i], now);
   if (deviates) revoke("a tensor came with other properties");
   if (leaving_) revoke("this rank leaves");
+  if (joined_) revoke("this rank has joined");
 }
 
 // False: something else waits under this name.
@@ -92,7 +94,8 @@ void Negotiator::replace_idle_plan(const wire::Response& response) {
   if (!planning() || follower_->revoked()) return;
   if (follower_->batches_entered() != seen_entered_) beside_ = 0;
   seen_entered_ = follower_->batches_entered();
-  if (response.entries.front().cache_slot >= 0 && ++beside_ >= kIdle)
+  if (response.entries.front().cache_slot < 0 || !plan::PlanKeeper::plannable(response.kind)) return;
+  if (++beside_ >= kIdle)
     revoke("it is not followed any more", true);
 }
 
@@ -122,6 +125,7 @@ void Negotiator::come_back(Time now) {
       negotiate(*cache_.get(member.slot), member.slot, member.ticket);
     }
   }
+  if (joined_) collected_.joining = true;
   // Even if there is nothing to ask for: the root must know that this rank is back.
   send(std::exchange(collected_, {}), now);
   if (leaving_ && !leaving_said_) say_leaving(now);

@@ -24,7 +24,8 @@ size_t weight(const wire::Stall& s) { return 32 + s.name.size() + 10 * s.missing
 size_t weight(const wire::Response& r) {
   size_t bytes = 32 + std::min(r.error.size(), wire::kMaxErrorBytes);
   for (const wire::ResponseEntry& e : r.entries) {
-    bytes += 32 + e.name.size() + 10 * (e.first_dims.size() + e.splits.size());
+    bytes += 32 + e.name.size() + 10 * (e.first_dims.size() + e.splits.size() + e.absent.size());
+    for (const wire::Request& request : e.stand_in) bytes += weight(request);
   }
   for (const wire::StepPlan& plan : r.freeze) {
     for (const wire::PlannedBatch& batch : plan.batches) bytes += 32 + 10 * batch.slots.size();
@@ -82,6 +83,7 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
   for (std::string& name : list.wanted)
     filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
   filler.last().leaving = list.leaving;
+  filler.last().joining = list.joining;
   return filler.take();
 }
 

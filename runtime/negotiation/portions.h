@@ -11,7 +11,7 @@
 namespace rueda::negotiation {
 
 // The members of one grouped call stay in one message (kMaxGroup bounds them); wants follow their
-// requests, leaving is last.
+// requests, leaving and joining are last.
 std::vector<wire::RequestList> portions(wire::RequestList list);
 // One response is never cut: the root bounds what it fuses (max_fused). "left" is last.
 std::vector<wire::ResponseList> portions(wire::ResponseList list);

@@ -4,17 +4,19 @@
 
 namespace rueda::negotiation {
 
-const wire::Request& Decision::request() const {
-  return **std::find_if(by_rank.begin(), by_rank.end(),
-                        [](const RequestPtr& r) { return r != nullptr; });
+const RequestPtr& Decision::first() const {
+  return *std::find_if(by_rank.begin(), by_rank.end(),
+                       [](const RequestPtr& r) { return r != nullptr; });
 }
 
-ReadinessTable::ReadinessTable(std::vector<std::string> rank_names)
-    : rank_names_(std::move(rank_names)), left_(rank_names_.size(), false) {}
+ReadinessTable::ReadinessTable(Members members)
+    : members_(std::move(members)),
+      left_(members_.size(), false),
+      joined_(members_.size(), false) {}
 
 Status ReadinessTable::missing_rank(const std::string& name, Rank rank) const {
-  return cancelled(title_of(name) + " cannot complete: " + rank_names_[static_cast<size_t>(rank)] +
-                   " has been shut down without submitting it");
+  return cancelled(title_of(name) + " cannot complete: " + members_.name(rank) + " " +
+                   members_.has_left + " without submitting it");
 }
 
 std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time now) {
@@ -22,7 +24,7 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   auto [it, is_new] = entries_.try_emplace(name);
   Entry& entry = it->second;
   if (is_new) {
-    entry.by_rank.resize(rank_names_.size());
+    entry.by_rank.resize(members_.size());
     entry.since = entry.latest = now;
   }
   RequestPtr& slot = entry.by_rank[static_cast<size_t>(rank)];
@@ -30,16 +32,15 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   // peer, and is dropped.
   if (slot == nullptr) ++entry.count;
   slot = std::move(request);
-  if (entry.count == entry.by_rank.size()) {
-    Decision decision{std::move(entry.by_rank), {}, entry.latest};
+  if (is_complete(name, entry)) {
+    Decision decision = decide(std::move(entry));
     entries_.erase(it);
-    decision.status = check_agreement(decision.by_rank);
     return decision;
   }
   entry.latest = now;
   for (size_t other = 0; other < left_.size(); ++other) {
     if (left_[other] && entry.by_rank[other] == nullptr) {
-      Decision decision{std::move(entry.by_rank), {}};
+      Decision decision{std::move(entry.by_rank), {}, {}, {}};
       decision.status = missing_rank(it->first, static_cast<Rank>(other));
       entries_.erase(it);
       return decision;
@@ -48,16 +49,101 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   return std::nullopt;
 }
 
+// Every rank has submitted it, or has joined.
+bool ReadinessTable::is_complete(const std::string& name, const Entry& entry) const {
+  if (entry.count == entry.by_rank.size()) return true;
+  // These come from every rank all the same.
+  if (name == kJoinName || name == kChangeEndName) return false;
+  if (entry.count + joined_count_ < entry.by_rank.size()) return false;
+  for (size_t rank = 0; rank < entry.by_rank.size(); ++rank) {
+    if (entry.by_rank[rank] == nullptr && !joined_[rank]) return false;
+  }
+  return true;
+}
+
+Decision ReadinessTable::decide(Entry entry) const {
+  Decision decision{std::move(entry.by_rank), {}, {}, entry.latest};
+  if (entry.count == decision.by_rank.size()) {
+    decision.status = check_agreement(decision.by_rank, members_.ranks);
+    return decision;
+  }
+  std::vector<RequestPtr> present;
+  std::vector<Rank> ranks;
+  for (size_t place = 0; place < decision.by_rank.size(); ++place) {
+    if (decision.by_rank[place] == nullptr) {
+      decision.absent.push_back(static_cast<Rank>(place));
+    } else {
+      present.push_back(decision.by_rank[place]);
+      ranks.push_back(members_.ranks[place]);
+    }
+  }
+  decision.status = check_agreement(present, ranks);
+  if (decision.status.ok()) decision.status = check_absent(*present.front(), decision.absent);
+  return decision;
+}
+
+// What nobody can stand in for.
+Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Rank>& absent) const {
+  const std::string title = title_of(r) + ": ";
+  if (r.kind == CollectiveKind::kProcessSet) {
+    return failed_precondition(title + members_.name(absent.front()) +
+                               " has joined; add and remove process sets before join");
+  }
+  if (r.kind == CollectiveKind::kBroadcast &&
+      std::find(absent.begin(), absent.end(), r.root) != absent.end()) {
+    return failed_precondition(title + "its root, " + members_.name(r.root) +
+                               ", has joined and sends nothing; broadcast from a rank that has "
+                               "not, or before join");
+  }
+  const bool scaled = r.kind == CollectiveKind::kAllreduce && r.prescale != 1.0;
+  const bool min_or_max = r.reduce_op == ReduceOp::kMin || r.reduce_op == ReduceOp::kMax;
+  if (scaled && (r.reduce_op == ReduceOp::kProduct || (min_or_max && !is_floating(r.dtype)))) {
+    return failed_precondition(title + name_of(r.reduce_op) + " of prescaled " +
+                               name_of(r.dtype) + " has no neutral element for " +
+                               members_.name(absent.front()) +
+                               ", which has joined; scale before the call");
+  }
+  return {};
+}
+
+std::vector<Decision> ReadinessTable::join(Rank rank) {
+  std::vector<Decision> decisions;
+  if (has_joined(rank)) return decisions;
+  joined_[static_cast<size_t>(rank)] = true;
+  ++joined_count_;
+  std::vector<std::string> complete;
+  for (const auto& [name, entry] : entries_) {
+    if (is_complete(name, entry)) complete.push_back(name);
+  }
+  std::sort(complete.begin(), complete.end());
+  for (const std::string& name : complete)
+    decisions.push_back(decide(std::move(entries_.extract(name).mapped())));
+  return decisions;
+}
+
+void ReadinessTable::end_join() {
+  std::fill(joined_.begin(), joined_.end(), false);
+  joined_count_ = 0;
+}
+
+void ReadinessTable::refresh(const std::string& name, Time now) {
+  if (const auto it = entries_.find(name); it != entries_.end()) it->second.since = now;
+}
+
 std::vector<Decision> ReadinessTable::leave(Rank rank) {
   std::vector<Decision> decisions;
   left_[static_cast<size_t>(rank)] = true;
+  if (has_joined(rank)) {
+    joined_[static_cast<size_t>(rank)] = false;
+    --joined_count_;
+  }
   for (auto it = entries_.begin(); it != entries_.end();) {
     Entry& entry = it->second;
     // What the leaver itself had submitted ends on its side; the others wait for it all the same.
     if (entry.by_rank[static_cast<size_t>(rank)] != nullptr) --entry.count;
     entry.by_rank[static_cast<size_t>(rank)] = nullptr;
     if (entry.count > 0)
-      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank)});
+      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank), {}, {}});
     it = entries_.erase(it);
   }
   return decisions;
@@ -66,7 +152,7 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
 std::optional<Decision> ReadinessTable::fail(const std::string& name, const Status& status) {
   const auto it = entries_.find(name);
   if (it == entries_.end()) return std::nullopt;
-  Decision decision{std::move(it->second.by_rank), status};
+  Decision decision{std::move(it->second.by_rank), status, {}, {}};
   entries_.erase(it);
   return decision;
 }
@@ -90,8 +176,11 @@ std::vector<Waiting> ReadinessTable::waiting() const {
   for (const auto& [name, entry] : entries_) {
     Waiting waiting{name, entry.since, {}, {}};
     for (size_t rank = 0; rank < entry.by_rank.size(); ++rank) {
-      (entry.by_rank[rank] != nullptr ? waiting.ready : waiting.missing)
-          .push_back(static_cast<Rank>(rank));
+      if (entry.by_rank[rank] != nullptr) {
+        waiting.ready.push_back(static_cast<Rank>(rank));
+      } else if (!joined_[rank]) {
+        waiting.missing.push_back(static_cast<Rank>(rank));
+      }
     }
     result.push_back(std::move(waiting));
   }

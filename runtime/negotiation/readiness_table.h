@@ -2,7 +2,8 @@
 // from outside.
 //
 // A tensor is decided when every rank has submitted it (ready, or an error if they disagree), or
-// when a rank that has not submitted it leaves (an error). Decided tensors are forgotten.
+// when a rank that has not submitted it leaves (an error). Decided tensors are forgotten. A rank
+// that has joined is not waited for, until all have.
 #pragma once
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/members.h"
 
 namespace rueda::negotiation {
 
@@ -22,8 +24,10 @@ using Time = std::chrono::steady_clock::time_point;
 struct Decision {
   std::vector<RequestPtr> by_rank;  // null: that rank had not submitted it
   Status status;                    // not ok: every rank that waits gets this
-  std::chrono::steady_clock::time_point before{};  // when the last rank but one had submitted it
-  const wire::Request& request() const;
+  std::vector<Rank> absent;         // ok: those that had joined instead
+  Time before{};                    // when the last rank but one had submitted it
+  const RequestPtr& first() const;  // of the first rank that had
+  const wire::Request& request() const { return *first(); }
 };
 
 // A tensor that is still waiting, for the stall report.
@@ -36,12 +40,19 @@ struct Waiting {
 
 class ReadinessTable {
  public:
-  explicit ReadinessTable(std::vector<std::string> rank_names);
+  explicit ReadinessTable(Members members);
 
   // Empty: not decided yet.
   std::optional<Decision> add(Rank rank, RequestPtr request, Time now);
   // The rank submits no more. Everything that waits for it is decided with an error that names it.
   std::vector<Decision> leave(Rank rank);
+  // The rank has joined. What waited for it alone is decided.
+  std::vector<Decision> join(Rank rank);
+  void end_join();  // of all
+  bool has_joined(Rank rank) const { return joined_[static_cast<size_t>(rank)]; }
+  bool anyone_has_joined() const { return joined_count_ > 0; }
+  // Something waits since now.
+  void refresh(const std::string& name, Time now);
   bool has_left(Rank rank) const { return left_[static_cast<size_t>(rank)]; }
 
   // Fails one tensor that waits (a stall that lasts too long); empty when it is not there.
@@ -64,9 +75,14 @@ class ReadinessTable {
     Time latest;
   };
   Status missing_rank(const std::string& name, Rank rank) const;
+  bool is_complete(const std::string& name, const Entry& entry) const;
+  Decision decide(Entry entry) const;
+  Status check_absent(const wire::Request& request, const std::vector<Rank>& absent) const;
 
-  std::vector<std::string> rank_names_;
+  Members members_;
   std::vector<bool> left_;
+  std::vector<bool> joined_;
+  size_t joined_count_ = 0;
   std::unordered_map<std::string, Entry> entries_;
 };
 

@@ -11,9 +11,8 @@ int64_t best(const std::vector<int64_t>& ns) {
 
 }  // namespace
 
-void RoadChooser::settle(Class* of, uint32_t road, Time now) {
-  const bool same = of->asked_before && of->road == road;
-  of->trust = same ? std::min(kMostTrust, 2 * of->trust) : kTrust;
+void RoadChooser::settle(Class* of, uint32_t road, std::chrono::seconds trust, Time now) {
+  of->trust = trust;
   of->asked_before = true;
   of->settled = true;
   of->road = road;
@@ -28,12 +27,12 @@ uint32_t RoadChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
     of.sent = {};
     of.ns = {};
   }
-  // Sent again and again, and nobody says how long it took: nothing to choose by.
-  if (!of.settled && of.sent[kPull] >= 4 * kTries) settle(&of, kWindows, now);
   if (of.settled) return of.road;
-  const uint32_t road = of.sent[kWindows] < kTries ? kWindows : kPull;
-  ++of.sent[road];
-  return road;
+  const uint32_t road = of.ns[kWindows].size() < kTries ? kWindows : kPull;
+  // Sent again and again, and nobody says how long it took: such batches lie in place, where there
+  // is no choice, or overlap each other, which windows do better.
+  if (of.sent[road]++ == 2 * kTries) settle(&of, kWindows, kMostTrust, now);
+  return of.settled ? of.road : road;
 }
 
 void RoadChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns,
@@ -45,9 +44,11 @@ void RoadChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t road, in
   if (of.ns[kWindows].size() < kTries || of.ns[kPull].size() < kTries) return;
   const int64_t windows = best(of.ns[kWindows]);
   const int64_t pull = best(of.ns[kPull]);
-  settle(&of, pull < windows ? kPull : kWindows, now);
+  const uint32_t better = pull < windows ? kPull : kWindows;
+  const bool same = of.asked_before && of.road == better;
+  settle(&of, better, same ? std::min(kMostTrust, 2 * of.trust) : kTrust, now);
   RUEDA_INFO("coordinator", "allreduce of {} KB and more: {} (windows {:.1f} us, pull {:.1f} us)",
-             (int64_t{1} << class_of(bytes)) >> 10, of.road == kPull ? "pull" : "windows",
+             (int64_t{1} << class_of(bytes)) >> 10, better == kPull ? "pull" : "windows",
              static_cast<double>(windows) / 1e3, static_cast<double>(pull) / 1e3);
 }
 

@@ -8,6 +8,7 @@
 // asked again (later and later while the answer stays).
 //
 //   class:   unknown --kTries measurements of each road--> settled --trust passes--> unknown
+//                    --2 kTries batches, too few measured--> settled (windows) for long
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,7 @@ class RoadChooser {
   static constexpr int64_t kSmallest = 64 << 10;  // bytes; below there is no choice
   static constexpr size_t kTries = 12;            // measurements of each road
   static constexpr size_t kWarmUps = 6;           // of them, not counted
-  static constexpr std::chrono::seconds kTrust{10};
+  static constexpr std::chrono::seconds kTrust{60};
   static constexpr std::chrono::seconds kMostTrust{640};
 
   // forced: "auto", "windows", "pull".
@@ -40,7 +41,8 @@ class RoadChooser {
 
   // For a batch that goes out now.
   uint32_t choose(CollectiveKind kind, int64_t bytes, Time now);
-  // One such batch has taken this long, from its first to its last byte on the root rank.
+  // One such batch, not all in place, has taken this long on the root rank, with no other under way
+  // beside it.
   void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now);
   // The road to freeze into a plan; only meaningful when settled.
   uint32_t settled_road(CollectiveKind kind, int64_t bytes) const;
@@ -68,7 +70,7 @@ class RoadChooser {
     return pull ? kPull : kWindows;
   }
   static int class_of(int64_t bytes) { return 63 - __builtin_clzll(static_cast<uint64_t>(bytes)); }
-  static void settle(Class* of, uint32_t road, Time now);
+  static void settle(Class* of, uint32_t road, std::chrono::seconds trust, Time now);
 
   std::string forced_;
   bool pull_available_ = false;

@@ -15,17 +15,21 @@ std::chrono::nanoseconds seconds(double value) {
 
 }  // namespace
 
-Root::Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names,
-           ResponseCache* cache)
+Root::Root(const Config& config, uint64_t epoch, Members members, ResponseCache* cache)
     : config_(config),
       epoch_(epoch),
-      rank_names_(rank_names),
-      table_(std::move(rank_names)),
+      members_(std::move(members)),
+      table_(members_),
       planner_(std::min(config.fusion_threshold_bytes, config.bucket_bytes),
                seconds(config.fusion_hold_seconds)),
-      plans_(static_cast<Rank>(rank_names_.size())),
+      plans_(static_cast<Rank>(members_.size())),
       roads_(config.road),
-      cache_(cache) {}
+      cache_(cache) {
+  wire::Request join;
+  join.kind = CollectiveKind::kJoin;
+  join.name = kJoinName;
+  join_request_ = std::make_shared<const wire::Request>(std::move(join));
+}
 
 std::string Root::fuse_key(const wire::Request& r) const {
   switch (r.kind) {
@@ -37,6 +41,8 @@ std::string Root::fuse_key(const wire::Request& r) const {
     case CollectiveKind::kReducescatter:
     case CollectiveKind::kAlltoall:
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv: return "";
   }
@@ -44,9 +50,7 @@ std::string Root::fuse_key(const wire::Request& r) const {
 }
 
 int64_t Root::bytes_of(const wire::Request& r) {
-  return r.kind == CollectiveKind::kBarrier
-             ? 0
-             : element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+  return has_tensor(r.kind) ? element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype)) : 0;
 }
 
 Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
@@ -73,13 +77,38 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     wanted_[name].push_back(rank);
     recheck_wants(name, now);
   }
+  if (list.joining && plans_.is_back(rank)) on_join(rank, now);
   if (list.leaving) on_leave(rank, now);
   return {};
 }
 
+// The rank's part is played by stand-ins from here on. Its own requests have all come before; while
+// it has not come back from a step plan some of them may not, so then it says this again.
+void Root::on_join(Rank rank, Time now) {
+  if (table_.has_joined(rank) || table_.has_left(rank)) return;
+  last_joined_ = rank;
+  for (Decision& decision : table_.join(rank)) decide(std::move(decision), now);
+  fail_split_groups(now);
+  if (auto decision = table_.add(rank, join_request_, now)) decide(std::move(*decision), now);
+}
+
+// All have joined, or some rank never will.
+void Root::decide_join(const Decision& decision, Time now) {
+  // What is held is ready on all ranks: it goes out while the stand-ins are there.
+  for (const Batch& batch : planner_.flush()) add_batch(batch, now);
+  release_fresh();
+  table_.end_join();
+  if (!decision.status.ok()) return add_error(decision.request(), decision.status);
+  wire::Response response;
+  response.kind = CollectiveKind::kJoin;
+  response.last_joined = last_joined_;
+  response.entries.emplace_back().name = kJoinName;
+  responses_.push_back(std::move(response));
+}
+
 Status Root::add(Rank rank, const RequestPtr& request, Time now) {
   const std::string name = request->name;
-  if (request->kind == CollectiveKind::kAlltoall && request->splits.size() != rank_names_.size()) {
+  if (request->kind == CollectiveKind::kAlltoall && request->splits.size() != members_.size()) {
     return {Code::kDataLoss,
             title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
   }
@@ -108,6 +137,8 @@ void Root::on_leave(Rank rank, Time now) {
 void Root::decide(Decision decision, Time now) {
   const wire::Request& request = decision.request();
   told_.erase(request.name);
+  if (request.kind == CollectiveKind::kJoin) return decide_join(decision, now);
+  if (!decision.absent.empty()) table_.refresh(kJoinName, now);  // it stalls nothing
   conflicts_.on_decided(request.name);
   if (!decision.status.ok()) {
     for (const RequestPtr& sent : decision.by_rank) {
@@ -123,10 +154,11 @@ void Root::decide(Decision decision, Time now) {
     add_error(request, decision.status);
     return;
   }
-  const RequestPtr& mine = decision.by_rank.front();
+  const RequestPtr& mine = decision.first();
   const auto slot = cache_->find(*mine);
   if (slot && name_of_.count(*slot) != 0) {
     slot_of_[request.name] = *slot;
+    if (!decision.absent.empty()) absent_of_[*slot] = decision.absent;
     for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now))
       add_batch(batch, now);
     return;
@@ -165,9 +197,16 @@ void Root::fail_split_groups(Time now) {
 }
 
 wire::ResponseEntry Root::entry_of(const Decision& decision) {
-  const RequestPtr& mine = decision.by_rank.front();
+  const RequestPtr& mine = decision.first();
   wire::ResponseEntry entry;
   entry.name = mine->name;
+  entry.absent = decision.absent;
+  if (!entry.absent.empty()) {
+    wire::Request& none = entry.stand_in.emplace_back(*mine);
+    none.splits.clear();
+    if (mine->kind == CollectiveKind::kAllgather || mine->kind == CollectiveKind::kAlltoall)
+      none.shape[0] = 0;
+  }
   if (const auto slot = cache_->assign(mine)) {
     entry.cache_slot = *slot;
     name_of_[*slot] = mine->name;
@@ -175,11 +214,15 @@ wire::ResponseEntry Root::entry_of(const Decision& decision) {
   }
   if (mine->kind == CollectiveKind::kAllgather) {
     for (const RequestPtr& request : decision.by_rank)
-      entry.first_dims.push_back(request->shape[0]);
+      entry.first_dims.push_back(request == nullptr ? 0 : request->shape[0]);
   }
   if (mine->kind == CollectiveKind::kAlltoall) {
     for (const RequestPtr& request : decision.by_rank) {
-      entry.splits.insert(entry.splits.end(), request->splits.begin(), request->splits.end());
+      if (request == nullptr) {
+        entry.splits.insert(entry.splits.end(), members_.size(), 0);
+      } else {
+        entry.splits.insert(entry.splits.end(), request->splits.begin(), request->splits.end());
+      }
     }
   }
   return entry;
@@ -195,11 +238,12 @@ void Root::release_fresh() {
     int64_t this_bytes = bytes_of(request);
     if (request.kind == CollectiveKind::kAllgather) {
       this_bytes = 0;  // what every rank receives
-      for (const RequestPtr& sent : decision.by_rank) this_bytes += bytes_of(*sent);
+      for (const RequestPtr& sent : decision.by_rank)
+        this_bytes += sent == nullptr ? 0 : bytes_of(*sent);
     }
     const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() &&
                        key == this_key && bytes + this_bytes <= config_.fusion_threshold_bytes &&
-                       responses_.back().entries.size() < max_fused(rank_names_.size());
+                       responses_.back().entries.size() < max_fused(members_.size());
     if (!joins) {
       wire::Response response;
       response.kind = request.kind;
@@ -220,7 +264,12 @@ void Root::add_batch(const Batch& batch, Time now) {
   for (const Slot slot : batch) {
     const std::string& name = name_of_.at(slot);
     response.kind = cache_->get(slot)->kind;
-    response.entries.emplace_back().cache_slot = slot;  // the number says it all
+    wire::ResponseEntry& entry = response.entries.emplace_back();
+    entry.cache_slot = slot;  // the number says it all
+    if (const auto absent = absent_of_.find(slot); absent != absent_of_.end()) {
+      entry.absent = std::move(absent->second);
+      absent_of_.erase(absent);
+    }
     wanted_.erase(name);
   }
   if (cache_->get(batch.front())->device < 0)
@@ -261,7 +310,7 @@ void Root::recheck_wants(const std::string& name, Time now) {
 
 std::optional<wire::ResponseList> Root::take_responses(Time now) {
   for (const Batch& batch : planner_.on_time(now)) add_batch(batch, now);
-  for (const auto& conflict : conflicts_.due(table_, static_cast<Rank>(rank_names_.size()), now)) {
+  for (const auto& conflict : conflicts_.due(table_, members_, now)) {
     for (const std::string& name : conflict.wire_names) {
       if (auto decision = table_.fail(name, conflict.status)) decide(std::move(*decision), now);
     }
@@ -300,12 +349,12 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
     const double age = std::chrono::duration<double>(now - waiting.since).count();
     std::string missing;
     for (const Rank rank : waiting.missing) {
-      missing += (missing.empty() ? "" : ", ") + rank_names_[static_cast<size_t>(rank)];
+      missing += (missing.empty() ? "" : ", ") + members_.name(rank);
     }
     if (config_.stall_shutdown_seconds > 0 && age >= config_.stall_shutdown_seconds) {
       const Status status = deadline_exceeded(fmt::format(
           "{} was submitted by {} but not by {} for {:.0f} s (RUEDA_STALL_SHUTDOWN_TIME_SECONDS)",
-          title_of(waiting.name), name_ranks(waiting.ready), missing, age));
+          title_of(waiting.name), members_.list(waiting.ready), missing, age));
       if (auto decision = table_.fail(waiting.name, status)) decide(std::move(*decision), now);
       continue;
     }
@@ -316,7 +365,7 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
       told.next_warning = 2 * age;
       report.warning =
           fmt::format("stalled: {} was submitted by {} {:.0f} s ago, still missing: {}",
-                      title_of(waiting.name), name_ranks(waiting.ready), age, missing);
+                      title_of(waiting.name), members_.list(waiting.ready), age, missing);
     } else if (told.ranks || age < tell) {
       continue;
     }

@@ -30,8 +30,7 @@ class Root {
  public:
   // cache: the root rank's own, filled by its coordinator from the responses like everybody's.
   // Borrowed.
-  Root(const Config& config, uint64_t epoch, std::vector<std::string> rank_names,
-       ResponseCache* cache);
+  Root(const Config& config, uint64_t epoch, Members members, ResponseCache* cache);
 
   // Status: the message was damaged (an unknown number); the sender has to be given up.
   Status on_requests(Rank rank, const wire::RequestList& list, Time now);
@@ -68,6 +67,8 @@ class Root {
   Status add(Rank rank, const RequestPtr& request, Time now);
   void decide(Decision decision, Time now);
   void decide_group(Decision decision);
+  void decide_join(const Decision& decision, Time now);
+  void on_join(Rank rank, Time now);
   void fail_split_groups(Time now);
   std::optional<Slot> held_slot(const std::string& name) const;
   void release_fresh();
@@ -85,7 +86,7 @@ class Root {
 
   Config config_;
   uint64_t epoch_;
-  std::vector<std::string> rank_names_;
+  Members members_;
   ReadinessTable table_;
   BatchPlanner planner_;
   KindConflicts conflicts_;
@@ -100,6 +101,10 @@ class Root {
       groups_;                                   // members that are ready and wait for the others
   std::map<std::string, Status> failed_groups_;  // first errors, until the message has been taken
   std::map<Slot, std::string> name_of_;
+  // Ready tensors in the planner whose part on some ranks is played by stand-ins.
+  std::map<Slot, std::vector<Rank>> absent_of_;
+  RequestPtr join_request_;
+  Rank last_joined_ = 0;
   std::unordered_map<std::string, Slot> slot_of_;  // the number under which a name was last ready
   // Names that threads are blocked on, by rank, until they go out.
   std::unordered_map<std::string, std::vector<Rank>> wanted_;

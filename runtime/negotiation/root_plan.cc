@@ -14,11 +14,14 @@ void Root::freeze_plan() {
   for (const wire::Response& response : responses_) {
     std::vector<uint32_t> slots;
     for (const wire::ResponseEntry& entry : response.entries) {
-      if (entry.cache_slot >= 0) slots.push_back(static_cast<uint32_t>(entry.cache_slot));
+      const auto slot = static_cast<Slot>(entry.cache_slot);
+      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum)
+        slots.push_back(slot);
     }
     const bool whole = response.error.empty() && slots.size() == response.entries.size();
     plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
   }
+  if (table_.anyone_has_joined()) return;  // who has joined follows no plan
   const auto cycle = plans_.candidate();
   if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
   wire::StepPlan plan = plans_.freeze(*cycle);

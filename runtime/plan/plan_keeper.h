@@ -29,6 +29,11 @@ class PlanKeeper {
   static constexpr uint64_t kMostCycles = 1024;
   static constexpr uint64_t kLasting = 8;  // times the cycles needed: the plan was worth it
 
+  static bool plannable(CollectiveKind kind) {
+    return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
+           kind == CollectiveKind::kReducescatter;
+  }
+
   explicit PlanKeeper(Rank size) : stamps_(static_cast<size_t>(size), 0) {}
 
   void enable() { enabled_ = true; }
@@ -53,12 +58,14 @@ class PlanKeeper {
     return stamp + 1 == 2 * generation_ ? Place::kWrong : Place::kPlan;
   }
 
+  // The rank knows of no plan that it is not back from.
+  bool is_back(Rank rank) const {
+    return stamps_[static_cast<size_t>(rank)] == 2 * generation_;
+  }
+
   // A batch of this kind goes out; slots: empty when a member has none.
   void on_batch(CollectiveKind kind, const std::vector<uint32_t>& slots) {
-    const bool plannable = kind == CollectiveKind::kAllreduce ||
-                           kind == CollectiveKind::kBroadcast ||
-                           kind == CollectiveKind::kReducescatter;
-    if (plannable && !slots.empty() && enabled_ && !in_force()) detector_.add(slots);
+    if (plannable(kind) && !slots.empty() && enabled_ && !in_force()) detector_.add(slots);
   }
   // The batches that could be frozen now, after everything that has gone out.
   std::optional<std::vector<CycleDetector::Batch>> candidate() const {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/batch_runner.h"
+#include "runtime/process_set.h"
 
 namespace rueda::runtime {
 namespace {
@@ -70,8 +71,8 @@ void PlanRunner::begin(const StepPlan& plan, const std::vector<const wire::Reque
 }
 
 void PlanRunner::enter(std::span<const Ticket> tickets) {
-  const bool cycle_begins = taken_ % plan_.size() == 0;
-  Batch& batch = at(taken_++);
+  const uint64_t number = taken_++;
+  Batch& batch = at(number);
   batch.tickets.assign(tickets.begin(), tickets.end());
   for (size_t i = 0; i < tickets.size(); ++i) {
     Submission& s = pending_of(tickets[i]).submission;
@@ -90,7 +91,7 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
     batch.job.times = &batch.times;
     batch.begun = communicator::stage_clock();
     recorder_->batch_begun(batch.begun);
-    if (cycle_begins) recorder_->cycle(batch.begun);
+    if (number % plan_.size() == 0) recorder_->cycle(batch.begun);
   }
   lane_->start(&batch.job);
 }
@@ -110,7 +111,8 @@ void PlanRunner::record(Batch* batch, uint64_t number) {
   int64_t bytes = 0;
   for (const Ticket ticket : batch->tickets)
     bytes += bytes_of(pending_of(ticket).submission.request);
-  const timeline::BatchRun run{{generation_, number}, batch->job.kind, bytes, batch->begun,
+  const uint32_t set = pending_of(batch->tickets.front()).submission.set->id;
+  const timeline::BatchRun run{{generation_, number, set}, batch->job.kind, bytes, batch->begun,
                                batch->times, communicator::stage_clock()};
   recorder_->batch_ended(run, batch->tickets.size());
   for (const Ticket ticket : batch->tickets) recorder_->member(&pending_of(ticket), run);

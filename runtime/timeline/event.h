@@ -15,10 +15,11 @@ using Nanos = int64_t;
 using LabelId = uint32_t;
 
 // The same batch has the same number on every rank: negotiated ones (generation 0) count since init
-// in the root's order, those of a step plan since the plan began.
+// in the root's order, those of a step plan since the plan began; each process set by itself.
 struct BatchNumber {
   uint64_t generation = 0;
   uint64_t number = 0;
+  uint32_t set = 0;
 };
 
 // One collective from its start to its end on this rank.

@@ -4,22 +4,26 @@
 
 namespace rueda::timeline {
 
-LabelId Labels::add(Known known) {
+LabelId Labels::add(const std::string& name, Known known) {
   const auto id = static_cast<LabelId>(known_.size());
-  by_name_.emplace(known.label.name, id);
+  by_name_.emplace(name, id);
   known_.push_back(std::move(known));
   return id;
 }
 
-LabelId Labels::of_tensor(const std::string& name, DType dtype, const Shape& shape) {
+LabelId Labels::of_tensor(const std::string& name, DType dtype, const Shape& shape,
+                          uint32_t set) {
   const std::lock_guard lock(mutex_);
   const auto [begin, end] = by_name_.equal_range(name);
   for (auto it = begin; it != end; ++it) {
     const Known& known = known_[it->second];
-    if (known.type == dtype && known.extents == shape && !known.label.dtype.empty())
+    if (known.type == dtype && known.set == set && known.extents == shape &&
+        !known.label.dtype.empty())
       return it->second;
   }
-  return add({{name, name_of(dtype), to_string(shape)}, shape, dtype});
+  const std::string title =
+      set == 0 ? name : name + " (process set " + std::to_string(set) + ")";
+  return add(name, {{title, name_of(dtype), to_string(shape)}, shape, dtype, set});
 }
 
 LabelId Labels::of_mark(const std::string& name) {
@@ -28,7 +32,7 @@ LabelId Labels::of_mark(const std::string& name) {
   for (auto it = begin; it != end; ++it) {
     if (known_[it->second].label.dtype.empty()) return it->second;
   }
-  return add({{name, "", ""}, {}, DType::kUInt8});
+  return add(name, {{name, "", ""}, {}, DType::kUInt8});
 }
 
 Label Labels::get(LabelId id) const {

@@ -14,7 +14,7 @@
 namespace rueda::timeline {
 
 struct Label {
-  std::string name;   // "allreduce.fc1.weight"
+  std::string name;   // "allreduce.fc1.weight", "allreduce.x (process set 1)"
   std::string dtype;  // "" of marks
   std::string shape;  // "[128,64]"
 };
@@ -22,7 +22,8 @@ struct Label {
 class Labels {
  public:
   // Allocates only for what was not seen before.
-  LabelId of_tensor(const std::string& name, DType dtype, const Shape& shape);
+  // set: its id.
+  LabelId of_tensor(const std::string& name, DType dtype, const Shape& shape, uint32_t set = 0);
   LabelId of_mark(const std::string& name);
   Label get(LabelId id) const;
 
@@ -31,8 +32,9 @@ class Labels {
     Label label;
     Shape extents;
     DType type = DType::kUInt8;
+    uint32_t set = 0;
   };
-  LabelId add(Known known);
+  LabelId add(const std::string& name, Known known);
 
   mutable std::mutex mutex_;
   std::deque<Known> known_;

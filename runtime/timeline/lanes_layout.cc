@@ -123,8 +123,9 @@ class LanesLayout final : public Layout {
   }
 
   static std::string number(const BatchNumber& batch) {
-    if (batch.generation == 0) return fmt::format("n{}", batch.number);
-    return fmt::format("p{}.{}", batch.generation, batch.number);
+    const std::string set = batch.set == 0 ? "" : fmt::format("s{}.", batch.set);
+    if (batch.generation == 0) return fmt::format("{}n{}", set, batch.number);
+    return fmt::format("{}p{}.{}", set, batch.generation, batch.number);
   }
 
   void add_batch(std::string* out) {

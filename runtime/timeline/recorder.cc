@@ -9,14 +9,13 @@ namespace {
 
 constexpr uint64_t kRing = 1 << 16;  // events: 10 MB, several thousand tensors in a period
 
-LabelId label_of(Labels* labels, const wire::Request& request) {
-  return labels->of_tensor(request.name, request.dtype, request.shape);
+LabelId label_of(Labels* labels, const wire::Request& request, uint32_t set) {
+  return labels->of_tensor(request.name, request.dtype, request.shape, set);
 }
 
 int64_t bytes_of(const wire::Request& request) {
-  return request.kind == CollectiveKind::kBarrier
-             ? 0
-             : element_count(request.shape) * static_cast<int64_t>(size_of(request.dtype));
+  if (!has_tensor(request.kind)) return 0;
+  return element_count(request.shape) * static_cast<int64_t>(size_of(request.dtype));
 }
 
 }  // namespace
@@ -92,7 +91,8 @@ void Recorder::member(runtime::Pending* pending, const BatchRun& run) {
   const Nanos taken = nanos(pending->since);
   if (totals_) totals_->member(submitted, taken, run.begun);
   if (!writing()) return;
-  if (!pending->label) pending->label = label_of(&labels_, pending->submission.request);
+  if (!pending->label)
+    pending->label = label_of(&labels_, pending->submission.request, run.number.set);
   Event event;
   event.what = Event::What::kMember;
   event.label = *pending->label;
@@ -100,11 +100,11 @@ void Recorder::member(runtime::Pending* pending, const BatchRun& run) {
   push(event);
 }
 
-void Recorder::arrival(const wire::Request& request, Rank rank, Nanos now) {
+void Recorder::arrival(const wire::Request& request, uint32_t set, Rank rank, Nanos now) {
   if (!writing() || !arrivals_.load(std::memory_order_relaxed)) return;
   Event event;
   event.what = Event::What::kArrival;
-  event.label = label_of(&labels_, request);
+  event.label = label_of(&labels_, request, set);
   event.rank = rank;
   event.time = now;
   push(event);

@@ -51,8 +51,8 @@ class Recorder {
   // It has run: then its members, one by one.
   void batch_ended(const BatchRun& run, size_t members);
   void member(runtime::Pending* pending, const BatchRun& run);
-  // The root: a rank has this tensor ready.
-  void arrival(const wire::Request& request, Rank rank, Nanos now);
+  // A process set's root: this rank (of the job) has this tensor ready. set: its id.
+  void arrival(const wire::Request& request, uint32_t set, Rank rank, Nanos now);
   // The root's cycle mark: a round in which something begins.
   void cycle(Nanos now);
 

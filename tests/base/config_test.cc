@@ -33,6 +33,25 @@ TEST_CASE("RUEDA_ variables win over HOROVOD_ ones, and the origin is told", "[c
   CHECK(entries.front().default_value == "67108864");
 }
 
+TEST_CASE("Horovod's switch for the stall check sets both times to 0", "[config]") {
+  std::map<std::string, std::string> variables = {{"HOROVOD_STALL_CHECK_DISABLE", "1"},
+                                                  {"HOROVOD_STALL_CHECK_TIME_SECONDS", "7"},
+                                                  {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "9"}};
+  const auto config = load_config(from(variables)).value();
+  CHECK(config.stall_check_seconds == 0);
+  CHECK(config.stall_shutdown_seconds == 0);
+  for (const auto& entry : describe_config(from(variables)).value()) {
+    if (entry.variable == "RUEDA_STALL_CHECK_TIME_SECONDS")
+      CHECK(entry.origin == "HOROVOD_STALL_CHECK_DISABLE");
+  }
+
+  variables["HOROVOD_STALL_CHECK_DISABLE"] = "0";
+  CHECK(load_config(from(variables)).value().stall_check_seconds == 7);
+  variables["HOROVOD_STALL_CHECK_DISABLE"] = "1";
+  variables["RUEDA_STALL_CHECK_TIME_SECONDS"] = "8";
+  CHECK(load_config(from(variables)).value().stall_check_seconds == 8);
+}
+
 TEST_CASE("a bad value names the variable, the value and what is accepted", "[config]") {
   const std::pair<const char*, const char*> bad[] = {
       {"RUEDA_CHUNK_BYTES", "5000"},    {"RUEDA_CHUNK_BYTES", "64k"},
@@ -41,7 +60,8 @@ TEST_CASE("a bad value names the variable, the value and what is accepted", "[co
       {"RUEDA_START_TIMEOUT", "-1"},    {"RUEDA_START_TIMEOUT", "inf"},
       {"RUEDA_START_TIMEOUT", "nan"},   {"RUEDA_CACHE_CAPACITY", ""},
       {"RUEDA_FUSION_THRESHOLD", "-5"}, {"RUEDA_FUSION_THRESHOLD", "1e30"},
-      {"RUEDA_HEAP_BYTES", "-1"},       {"RUEDA_LOG_HIDE_TIME", "2"}};
+      {"RUEDA_HEAP_BYTES", "-1"},       {"RUEDA_LOG_HIDE_TIME", "2"},
+      {"HOROVOD_STALL_CHECK_DISABLE", "yes"}};
   for (const auto& [variable, value] : bad) {
     const std::map<std::string, std::string> variables = {{variable, value}};
     const auto config = load_config(from(variables));

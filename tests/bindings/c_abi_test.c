@@ -266,6 +266,54 @@ static void check_wrong_arguments(void) {
 #undef REFUSED
 }
 
+/* The result of a change of the process sets; text: of its error. */
+static int32_t change_of(int32_t submitted, rueda_work* work, const char* text) {
+  const int32_t wanted = text == NULL ? RUEDA_OK : RUEDA_INVALID_ARGUMENT;
+  int32_t result;
+  CHECK(submitted == RUEDA_OK);
+  if (submitted != RUEDA_OK) exit(1);
+  CHECK_ERROR(wanted, text == NULL ? "" : text, rueda_work_wait(work, -1, &error));
+  result = (int32_t)rueda_work_result(work);
+  rueda_work_release(work);
+  return result;
+}
+
+static void check_sets_and_join(void) {
+  const int64_t shape[1] = {1};
+  int32_t ranks[2] = {0, 0}, ids[2] = {-1, -1}, id;
+  float x[1] = {1};
+  rueda_op op = op_of(RUEDA_ALLREDUCE, "in a set", x, shape, 1);
+  rueda_op join = op_of(RUEDA_JOIN, NULL, NULL, NULL, 0);
+  rueda_work* work = NULL;
+  CHECK(rueda_process_sets(context, ids, 2) == 1 && ids[0] == 0 && ids[1] == -1);
+  CHECK(rueda_process_set_ranks(context, 0, NULL, 0) == size);
+  CHECK(rueda_process_set_ranks(context, 1, NULL, 0) == -1 && rueda_process_set_ranks(context, -1, NULL, 0) == -1);
+  id = rueda_add_process_set(context, ranks, 2, &work, NULL);
+  CHECK(change_of(id, work, "rank 0 twice") == -1);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, NULL, 1, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, ranks, 1, NULL, &error));
+  if (size > 1) {
+    id = rueda_add_process_set(context, ranks, 1, &work, NULL);
+    CHECK(change_of(id, work, NULL) == 1);
+    CHECK(rueda_process_set_ranks(context, 1, ids, 2) == 1 && ids[0] == 0);
+    op.process_set = 1;
+    if (rank == 0) {
+      run(&op);
+      CHECK(x[0] == 1);
+    } else {
+      CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "is not a member", rueda_run(context, &op, &error));
+    }
+    id = rueda_remove_process_set(context, 1, &work, NULL);
+    CHECK(change_of(id, work, NULL) == -1);
+  }
+  op.process_set = 1;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "does not exist", rueda_run(context, &op, &error));
+  work = start(&join);
+  CHECK(rueda_work_result(work) >= 0 && rueda_work_result(work) < size);
+  rueda_work_release(work);
+  CHECK(rueda_work_result(NULL) == -1);
+}
+
 /* All or none: the second is wrong, so the first's name is free afterwards. */
 static void check_all_or_none(void) {
   const int64_t shape[1] = {4};
@@ -387,6 +435,7 @@ int main(void) {
     check_others();
     check_wrong_arguments();
     check_all_or_none();
+    check_sets_and_join();
     check_struct_sizes();
     check_waiting();
     rueda_free(kept); /* of the round before */

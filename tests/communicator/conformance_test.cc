@@ -70,7 +70,9 @@ void with_ranks(Kind kind, Rank size, Function fn) {
   auto worlds = make_worlds(kind, size, small_windows());
   const auto errors = on_ranks(size, [&](Rank rank) {
     bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
-    NativeCommunicator communicator(world.everyone());
+    std::vector<Rank> everyone;
+    for (Rank member = 0; member < size; ++member) everyone.push_back(member);
+    NativeCommunicator communicator(world.group(std::move(everyone)));
     return fn(rank, world, communicator);
   });
   for (const std::string& error : errors) REQUIRE(error == "");
@@ -94,7 +96,7 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
           kind, size,
           [&](Rank rank, bootstrap::World& world, NativeCommunicator& communicator) -> std::string {
             for (const DType dtype : kAllDTypes) {
-              for (const ReduceOp op : kAllReduceOps) {
+              for (const ReduceOp op : kElementwiseOps) {
                 const auto scaling = communicator::plan_scaling(dtype, op, 1.0, 1.0, size);
                 if (!scaling.ok()) {
                   if (rank == 0) {

@@ -98,5 +98,8 @@ inline rueda_op sum(const char* name, std::vector<float>* data, const int64_t* c
 // planned_scenes.cc
 int planned();
 int asleep();
+// set_scenes.cc
+int sets();
+int joined();
 
 }  // namespace rueda::testing

@@ -10,6 +10,8 @@
 //   shutdown      the others are in rueda_shutdown
 //   planned       prepared operations follow a step plan; the victim dies between two starts of a step,
 //                 or, with delay_us, at any moment of a later one
+//   sets          the victim is in one process set, other ranks are busy in another
+//   joined        the victim has joined, the others go on
 // Other scenes:
 //   steps         `steps` allreduces of `mib` MiB (0: without end), all sums checked
 //   fork          rank 1 forks a worker, which looks at what it holds; all go on, then leave
@@ -230,6 +232,8 @@ int main(int argc, char** argv) {
                                                    {"hold", hold},
                                                    {"late", late},
                                                    {"planned", planned},
+                                                   {"sets", sets},
+                                                   {"joined", joined},
                                                    {"asleep", asleep}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   return scene == scenes.end() ? 64 : scene->second();

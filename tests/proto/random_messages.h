@@ -65,7 +65,7 @@ inline void roll(Dice& dice, Request* m) {
   m->name = dice.text();
   m->kind = dice.kind();
   m->dtype = dice.pick(kAllDTypes);
-  m->reduce_op = dice.pick(kAllReduceOps);
+  m->reduce_op = dice.pick(kElementwiseOps);
   m->shape = dice.numbers<int64_t>();
   m->root = dice.number<int32_t>();
   m->prescale = dice.real();
@@ -87,6 +87,7 @@ inline void roll(Dice& dice, RequestList* m) {
   for (std::string& name : m->wanted) name = dice.text();
   m->leaving = dice.one_in(2);
   m->plan = dice.number<uint64_t>();
+  m->joining = dice.one_in(2);
 }
 
 inline void roll(Dice& dice, ResponseList* m) {
@@ -101,10 +102,14 @@ inline void roll(Dice& dice, ResponseList* m) {
       entry.cache_slot = dice.number<int64_t>();
       entry.first_dims = dice.numbers<int64_t>();
       entry.splits = dice.numbers<int64_t>();
+      entry.absent = dice.numbers<int32_t>();
+      entry.stand_in.resize(dice.below(2));
+      for (Request& request : entry.stand_in) roll(dice, &request);
     }
     response.error = dice.text();
     response.error_code = dice.code();
     response.road = dice.number<uint32_t>();
+    response.last_joined = dice.number<int32_t>();
     response.freeze.resize(dice.below(2));
     for (StepPlan& plan : response.freeze) {
       plan.generation = dice.number<uint64_t>();
@@ -198,6 +203,7 @@ inline void convert(const RequestList& m, v1::RequestList* p) {
   for (const std::string& name : m.wanted) p->add_wanted(name);
   p->set_leaving(m.leaving);
   p->set_plan(m.plan);
+  p->set_joining(m.joining);
 }
 
 inline void convert(const ResponseList& m, v1::ResponseList* p) {
@@ -206,12 +212,15 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
   for (const Response& response : m.responses) {
     v1::Response* r = p->add_responses();
     r->set_kind(static_cast<uint32_t>(response.kind));
+    r->set_last_joined(response.last_joined);
     for (const ResponseEntry& entry : response.entries) {
       v1::ResponseEntry* e = r->add_entries();
       e->set_name(entry.name);
       e->set_cache_slot(entry.cache_slot);
       fill(entry.first_dims, e->mutable_first_dims());
       fill(entry.splits, e->mutable_splits());
+      fill(entry.absent, e->mutable_absent());
+      for (const Request& request : entry.stand_in) convert(request, e->add_stand_in());
     }
     r->set_error(response.error);
     r->set_error_code(static_cast<uint32_t>(response.error_code));

@@ -10,6 +10,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import worlds  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: only with scripts/test --all")
+
+
 @pytest.fixture(scope="session")
 def shared_worlds(request):
     return worlds.SharedWorlds(request.session.items)

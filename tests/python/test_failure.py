@@ -67,6 +67,24 @@ def dies_while_others_compute():
     return result
 
 
+def dies_in_a_process_set():
+    """Its partner waits in the same set, the others are busy in a set without it."""
+    pairs = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
+    mine = pairs[hvd.rank() // 2]
+    same(hvd.allreduce(np.ones(3), op=hvd.Sum, process_set=mine), np.full(3, 2.0))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work():
+        while True:
+            hvd.allreduce(np.ones(1000), name="busy", process_set=mine)
+
+    result = expect_loss(1, work)
+    with raises(hvd.HorovodInternalError, "rank 1"):
+        hvd.remove_process_set(mine)
+    return result
+
+
 def leaves_early():
     """A clean shutdown while peers still need the rank is an error that names it too."""
     if hvd.rank() == 1:
@@ -85,6 +103,10 @@ def test_a_rank_killed_among_collectives_in_flight():
 
 def test_a_rank_killed_while_others_compute():
     survivors_raise(run_ranks(3, dies_while_others_compute, options=PATIENT), dead=2)
+
+
+def test_a_rank_killed_in_a_process_set_is_named_in_all():
+    survivors_raise(run_ranks(4, dies_in_a_process_set, options=PATIENT), dead=1)
 
 
 def test_a_rank_that_leaves_early():

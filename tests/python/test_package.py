@@ -15,7 +15,7 @@ from rueda import _ffi
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = ROOT / "bindings" / "c" / "include"
 SOURCES = sorted((ROOT / "bindings" / "python").rglob("*.py")) + sorted(
-    (ROOT / "examples").glob("*.py")
+    (ROOT / "examples").rglob("*.py")
 )
 
 
@@ -34,6 +34,14 @@ def test_importing_rueda_imports_numpy_and_nothing_else_from_outside():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_ranks_do_not_load_what_starts_jobs():
+    program = "import sys; import rueda; sys.exit('rueda.compat.run' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+    assert rueda.run.__module__ == "rueda.compat.run"
+    with pytest.raises(AttributeError, match="no attribute 'running'"):
+        rueda.running
 
 
 # Horovod's signatures; what rueda has besides stands at the end of each.
@@ -86,21 +94,23 @@ SIGNATURES = {
     "reducescatter_async": f"tensor, {SCATTER}",
     "grouped_reducescatter": f"tensors, {SCATTER_SYNC}",
     "grouped_reducescatter_async": f"tensors, {SCATTER}",
-    "join": "device=-1",
+    "join": "device=-1, process_set=SET",
     "barrier": "process_set=SET",
     "poll": "handle",
     "synchronize": "handle, timeout=None",
-    "broadcast_parameters": "params, root_rank",
+    "broadcast_parameters": "params, root_rank, process_set=SET",
     "broadcast_object": "obj, root_rank=0, name=None, process_set=SET",
-    "allgather_object": "obj, name=None",
+    "allgather_object": "obj, name=None, process_set=SET",
     "add_process_set": "process_set",
     "remove_process_set": "process_set",
+    "get_process_set_ids_and_ranks": "",
+    "process_set_included": "process_set_id=0",
     "send": "tensor, dst, tag=0",
     "recv": "tensor, src, tag=0",
 }
 TORCH_SIGNATURES = {
     "sparse_allreduce_async": "tensor, name, op, process_set=SET",
-    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None, process_set=SET",
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=NONE, "
     "backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, num_groups=0, groups=None, "
     "sparse_as_dense=False, process_set=SET, gradients_in_arena=False",
@@ -165,7 +175,7 @@ def test_structs_and_numbers_are_the_headers(tmp_path):
         *(f"RUEDA_{n}" for n in "UINT8 INT8 INT16 INT32 INT64 FLOAT16 FLOAT32".split()),
         *(f"RUEDA_{n}" for n in "FLOAT64 BOOL BFLOAT16 AVERAGE SUM MIN MAX PRODUCT".split()),
         *(f"RUEDA_{n}" for n in "ALLREDUCE ALLGATHER BROADCAST REDUCESCATTER".split()),
-        *(f"RUEDA_{n}" for n in "ALLTOALL BARRIER SEND RECV".split()),
+        *(f"RUEDA_{n}" for n in "ALLTOALL BARRIER SEND RECV JOIN".split()),
     ]
     lines, expected = [], []
     for name, struct in structs.items():

@@ -215,6 +215,33 @@ def test_gradients_are_horovods():
     torch.testing.assert_close(x.grad, torch.ones(3))
 
 
+@ranks(1, 2, 3)
+def test_gradients_of_min_max_and_product():
+    """Those of the sum of all ranks' losses, checked against torch on all values at once."""
+    rank, size = hvd.rank(), hvd.size()
+    table = torch.tensor(
+        [[1.0, 5.0, 2.0, 0.0, 0.0], [3.0, 5.0, -1.0, 2.0, 0.0], [2.0, 4.0, 0.5, 3, 1]]
+    )
+    slopes = torch.tensor([[1.0, 2, 3, 4, 5], [5.0, 4, 3, 2, 1], [0.5, 1, 2, 3, 4]])[:size]
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for op, function in (("Min", torch.amin), ("Max", torch.amax), ("Product", torch.prod)):
+            for pre, post in ((1.0, 1.0), (2.0, -0.5)):
+                everyone = table[:size].to(dtype).requires_grad_()
+                result = function(everyone * pre, 0) * post
+                (result * slopes.to(dtype).sum(0)).sum().backward()
+                options = dict(op=getattr(hvd, op), prescale_factor=pre, postscale_factor=post)
+                for name in (None, f"{op}.{dtype}.{pre}"):
+                    x = table[rank].to(dtype).requires_grad_()
+                    output = hvd.allreduce(x, name=name, **options)
+                    same(output.detach(), result.detach())
+                    (output * slopes[rank].to(dtype)).sum().backward()
+                    same(x.grad, everyone.grad[rank])
+                    y = table[rank].to(dtype).requires_grad_()
+                    pair = hvd.grouped_allreduce([y.detach(), y], name=name, **options)
+                    (pair[1] * slopes[rank].to(dtype)).sum().backward()
+                    same(y.grad, everyone.grad[rank])
+
+
 @ranks(2, 3)
 def test_sparse_allreduce_adds_by_index():
     rank, size = hvd.rank(), hvd.size()

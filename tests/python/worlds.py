@@ -37,7 +37,7 @@ def ruedarun():
     return str(found)
 
 
-def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
+def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=None):
     """Runs a command on ``size`` ranks; returns (exit code, output). A hang has the code None."""
     process = subprocess.Popen(
         [ruedarun(), "-np", str(size), *options, *map(str, command)],
@@ -45,6 +45,7 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **(env or {})},
+        cwd=folder,
         start_new_session=True,
     )
     try:
@@ -62,7 +63,7 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=()):
 
 def run_world(size, module_file, names, env=None, manual=False, options=()):
     """Runs functions of a module, one after another, on every rank of one world."""
-    with tempfile.TemporaryDirectory(prefix="rueda-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="test-of-rueda-") as folder:
         command = [sys.executable, HERE / "rank_main.py", module_file, folder, *names]
         env = {"RUEDA_TEST_MANUAL": "1" if manual else "", **(env or {})}
         code, output = launch(size, command, env, options=options)

@@ -80,6 +80,8 @@ TEST_CASE("another launcher's job of several ranks is refused with a hint", "[pl
   check_refused({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, {"PMI_SIZE", "ruedarun -np 2"});
   check_refused({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", "7"}},
                 {"SLURM_STEP_NUM_TASKS", "Slurm", "ruedarun -np 8"});
+  check_refused({{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "1"}},
+                {"HOROVOD_SIZE", "Horovod", "ruedarun -np 2"});
 }
 
 TEST_CASE("another launcher's job of one rank, or half of its variables, is a job of one rank",

@@ -102,14 +102,15 @@ TEST_CASE("the totals name who was waited for longest first", "[stragglers]") {
 
 TEST_CASE("what comes late while nobody sleeps costs nothing", "[stragglers]") {
   BlockedClock blocked;
-  LateRanks late(0, 2, &blocked, {});
-  late.lane(1)->missing(1, false);
-  late.lane(1)->complete();
-  late.decided(1, 10 * kMs, 90 * kMs);
+  LateRanks late(2, &blocked, {});
+  LateRanks::Group all(&late, {0, 1}, 0);
+  all.missing(1, false);
+  all.complete();
+  all.decided(1, 10 * kMs, 90 * kMs);
   CHECK(late.totals().empty());
   const BlockedClock::Sleep asleep(&blocked);
-  late.lane(1)->missing(1, false);
-  late.lane(1)->complete();
+  all.missing(1, false);
+  all.complete();
   REQUIRE(late.totals().size() == 1);
   CHECK(late.totals()[0].rank == 1);
 }
@@ -117,9 +118,10 @@ TEST_CASE("what comes late while nobody sleeps costs nothing", "[stragglers]") {
 TEST_CASE("a root that is last itself is late for as long as the others have been there",
           "[stragglers]") {
   BlockedClock blocked;
-  LateRanks late(0, 2, &blocked, {});
-  late.decided(0, 10 * kMs, 30 * kMs);
-  late.decided(0, 12 * kMs, 31 * kMs);  // beside it: only the last millisecond is new
+  LateRanks late(2, &blocked, {});
+  LateRanks::Group all(&late, {0, 1}, 0);
+  all.decided(0, 10 * kMs, 30 * kMs);
+  all.decided(0, 12 * kMs, 31 * kMs);  // beside it: only the last millisecond is new
   REQUIRE(late.totals().size() == 1);
   CHECK(late.totals()[0].seconds == Approx(0.021));
 }
@@ -130,19 +132,33 @@ TEST_CASE("in a step plan the root speaks of the others, and rank 1 of the root"
       if (speaker == straggler) continue;
       int spoken = 0;
       BlockedClock blocked;
-      LateRanks late(speaker, 3, &blocked, [&](const Stragglers::Finding&) { ++spoken; });
+      LateRanks late(3, &blocked, [&](const Stragglers::Finding&) { ++spoken; });
+      LateRanks::Group all(&late, {0, 1, 2}, speaker);
       const BlockedClock::Sleep asleep(&blocked);
       for (int step = 0; step < 12; ++step) {
-        late.lane(1)->missing(straggler, false);
+        all.missing(straggler, false);
         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
         while (std::chrono::steady_clock::now() < end) {
         }
-        late.lane(1)->complete();
+        all.complete();
       }
       INFO("speaker " << speaker << ", straggler " << straggler);
       CHECK(spoken == ((straggler != 0 && speaker == 0) || (straggler == 0 && speaker == 1)));
     }
   }
+}
+
+TEST_CASE("members of a process set are known by their ranks in the job", "[stragglers]") {
+  BlockedClock blocked;
+  LateRanks late(6, &blocked, {});
+  LateRanks::Group odd(&late, {1, 3, 5}, 0);
+  odd.decided(0, 10 * kMs, 30 * kMs);
+  const BlockedClock::Sleep asleep(&blocked);
+  odd.missing(2, false);
+  odd.complete();
+  const auto totals = late.totals();
+  REQUIRE(totals.size() == 2);
+  CHECK((totals[0].rank == 1 && totals[1].rank == 5));
 }
 
 TEST_CASE("nobody sleeps unless a thread does", "[stragglers]") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "runtime/negotiation/agreement.h"
 #include "tests/runtime/requests.h"
 
 namespace rueda::testing {
@@ -147,6 +148,60 @@ Job random_job(uint64_t seed) {
   }
   for (auto& actions : job.ranks) actions.push_back({Action::Kind::kLeave, {}, "", steps});
   if (w.one_in(6)) {
+    job.crash_at = static_cast<int64_t>(w.below(3'000'000));
+    job.crasher = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+  }
+  if (w.one_in(8)) job.retune_at = static_cast<int64_t>(w.below(2'000'000));
+  return job;
+}
+
+Job joining_job(uint64_t seed) {
+  Job job;
+  std::mt19937_64 dice(seed * 104729 + 3);
+  Writer w(&job, &dice);
+  job.joins = true;
+  job.size = static_cast<Rank>(1 + w.below(4));
+  job.ranks.resize(static_cast<size_t>(job.size));
+  if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
+  std::vector<std::vector<wire::Request>> units;
+  const size_t tensors = 1 + w.below(4);
+  for (size_t t = 0; t < tensors; ++t) {
+    const auto kind = w.one_in(6)   ? CollectiveKind::kBroadcast
+                      : w.one_in(6) ? CollectiveKind::kReducescatter
+                                    : CollectiveKind::kAllreduce;
+    units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
+  }
+  if (w.one_in(4)) {
+    const std::string group = "allreduce.g0";
+    units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
+  }
+  if (w.one_in(3)) units.push_back({request("rows", 3, CollectiveKind::kAllgather)});
+  const Mode usual = w.one_in(3) ? Mode::kBlocking : w.one_in(5) ? Mode::kPolling : Mode::kAsync;
+  wire::Request join;
+  join.kind = CollectiveKind::kJoin;
+  join.name = negotiation::kJoinName;
+  int number = 0;
+  const int phases = 1 + static_cast<int>(w.below(4));
+  for (int phase = 0; phase < phases; ++phase) {
+    const int most = static_cast<int>(w.below(25));
+    for (Rank rank = 0; rank < job.size; ++rank) {
+      const auto range = static_cast<uint64_t>(most + 1);
+      const int steps = w.one_in(3) ? most : static_cast<int>(w.below(range));
+      for (int step = 0; step < steps; ++step) w.step(rank, units, usual, number + step);
+      auto& out = job.ranks[static_cast<size_t>(rank)];
+      // The last step's waits come behind the join: it may still be under way.
+      size_t at = out.size();
+      if (steps > 0 && usual == Mode::kAsync && w.one_in(2)) {
+        while (at > 0 && out[at - 1].kind == Action::Kind::kWait) --at;
+      }
+      out.insert(out.begin() + static_cast<std::ptrdiff_t>(at),
+                 Action{Action::Kind::kSubmit, {join}, "", number + most});
+      out.push_back({Action::Kind::kWait, {}, join.name, number + most});
+    }
+    number += most + 1;
+  }
+  for (auto& actions : job.ranks) actions.push_back({Action::Kind::kLeave, {}, "", number});
+  if (w.one_in(8)) {
     job.crash_at = static_cast<int64_t>(w.below(3'000'000));
     job.crasher = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
   }

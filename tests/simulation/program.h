@@ -29,9 +29,12 @@ struct Job {
   Rank crasher = 0;
   int mismatches = 0;      // tensors that all ranks see fail
   int64_t retune_at = -1;  // ns
+  bool joins = false;      // ranks make different numbers of steps, and join
 };
 
 Job random_job(uint64_t seed);
+// The same with joins, several times.
+Job joining_job(uint64_t seed);
 // The same tensors again and again; nobody deviates.
 Job steady_job(Rank size, int steps, int tensors, bool blocking);
 

@@ -21,6 +21,7 @@ struct SimResult {
   int64_t control_messages = 0;
   int64_t planned_runs = 0;
   int64_t revocations = 0;
+  int64_t stand_ins = 0;  // collectives in which a joined rank took part
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
   std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
 };
@@ -36,6 +37,7 @@ class SimRank : private negotiation::Effects {
   SimLane& lane() { return lane_; }
   // At the end of the simulated time: "" or what is left over.
   std::string unfinished() const;
+  int64_t stand_ins() const { return static_cast<int64_t>(stand_ins_.size()); }
   std::vector<int64_t> messages_by_step;
   std::vector<std::string> notes;
 
@@ -52,6 +54,7 @@ class SimRank : private negotiation::Effects {
 
   void send_control(Rank to, const std::string& message) override;
   void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
+  Ticket stand_in(const wire::Request& request) override;
   void finish(Ticket ticket, const Status& status) override;
   void note(Ticket, const std::string& text) override { notes.push_back(text); }
   bool may_hold(Ticket ticket) override;
@@ -79,11 +82,13 @@ class SimRank : private negotiation::Effects {
   negotiation::Negotiator negotiator_;
 
   std::vector<std::unique_ptr<Op>> ops_;
+  std::vector<std::unique_ptr<Op>> stand_ins_;  // while this rank has joined
   std::deque<Op*> queue_;
   std::deque<std::pair<Rank, std::string>> inbox_;  // "" is goodbye
   std::vector<int64_t> link_free_;                  // by receiver: messages keep their order
   std::vector<std::vector<Ticket>> running_;        // negotiated batches
   uint64_t launches_ = 0;
+  uint64_t joins_ = 0;
   size_t running_count_ = 0;
   size_t cursor_ = 0;
   int current_step_ = 0;

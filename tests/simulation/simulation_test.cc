@@ -40,6 +40,29 @@ TEST_CASE("agreement holds for every seed", "[seeds]") {
   CHECK(revocations > static_cast<int64_t>(seeds / 4));  // and left
 }
 
+TEST_CASE("ranks that make fewer steps join, in and out of step plans, for every seed", "[joins]") {
+  const uint64_t all = std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 3000;
+  const uint64_t first = number_in("RUEDA_SIMULATION_SEED", 0);
+  const uint64_t seeds = std::getenv("RUEDA_SIMULATION_SEED") != nullptr
+                             ? 1
+                             : number_in("RUEDA_SIMULATION_SEEDS", all);
+  int64_t planned = 0;
+  int64_t revocations = 0;
+  int64_t stand_ins = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const SimResult result = simulate(joining_job(seed), seed);
+    INFO("replay: RUEDA_SIMULATION_SEED=" << seed << " simulation_test [joins]");
+    REQUIRE(result.failure == "");
+    planned += result.planned_runs;
+    revocations += result.revocations;
+    stand_ins += result.stand_ins;
+  }
+  if (seeds < 100) return;
+  CHECK(planned > static_cast<int64_t>(seeds));
+  CHECK(revocations > static_cast<int64_t>(seeds / 4));
+  CHECK(stand_ins > static_cast<int64_t>(seeds));
+}
+
 TEST_CASE("a steady job sends no control message once its plan is frozen", "[simulation]") {
   const Rank size = GENERATE(1, 2, 3, 6);
   const bool blocking = GENERATE(false, true);

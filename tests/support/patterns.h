@@ -71,6 +71,7 @@ inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int
         case ReduceOp::kMin: value = std::min(value, next); break;
         case ReduceOp::kMax: value = std::max(value, next); break;
         case ReduceOp::kProduct: value *= next; break;
+        case ReduceOp::kAdasum: break;  // not element by element
       }
     }
     if (dtype == DType::kBool) value = value != 0;

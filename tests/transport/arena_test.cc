@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,7 +56,7 @@ TEST_CASE("an arena is sealed, zeroed and as large as its layout says", "[arena]
         (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
   CHECK(ftruncate(arena->fd(), 0) != 0);
   CHECK(lseek(arena->fd(), 0, SEEK_END) == static_cast<off_t>(small_layout().total_bytes()));
-  for (size_t lane = 0; lane < kLanes; ++lane) CHECK(arena->lane(lane)->packed == 0);
+  for (size_t lane = 0; lane < kLaneGroups * kLanes; ++lane) CHECK(arena->lane(lane)->packed == 0);
   for (Rank peer = 0; peer < 3; ++peer) CHECK_FALSE(arena->ring_to(peer).readable());
 }
 
@@ -68,13 +69,46 @@ TEST_CASE("the parts of an arena do not overlap and are aligned", "[arena]") {
   CHECK(address(arena->sleep_word()) + sizeof(SleepWord) <= address(arena->lane_word()));
   CHECK(address(arena->lane_word()) + sizeof(SleepWord) <= address(arena->lane(0)));
   CHECK(arena->lane(0) + 1 == arena->lane(1));
-  CHECK(address(arena->lane(kLanes)) <= address(arena->window(0, 0)));
+  CHECK(address(arena->lane(kLanes - 1) + 1) <= address(arena->window(0, 0)));
   const auto chunk = static_cast<ptrdiff_t>(layout.chunk_bytes);
   CHECK(arena->window(0, 1) - arena->window(0, 0) == chunk);
   CHECK(arena->window(1, 0) - arena->window(0, 1) == chunk);
   CHECK(layout.rings_offset() >=
         layout.windows_offset() + kLanes * layout.windows * layout.chunk_bytes);
-  CHECK(layout.total_bytes() >= layout.rings_offset() + 3 * ByteRing::bytes_for(layout.ring_bytes));
+  CHECK(layout.groups_offset() >=
+        layout.rings_offset() + 3 * ByteRing::bytes_for(layout.ring_bytes));
+  for (size_t group = 1; group < kLaneGroups; ++group) {
+    const size_t first = group * kLanes;
+    CHECK(address(arena->lane(first)) % 128 == 0);
+    CHECK(arena->lane(first) + 1 == arena->lane(first + 1));
+    CHECK(address(arena->lane(first + 1) + 1) <= address(arena->window(first, 0)));
+    CHECK(arena->window(first + 1, 0) - arena->window(first, 1) == chunk);
+    const auto end = address(arena->window(first + 1, 1)) + layout.chunk_bytes;
+    CHECK(end <= (group + 1 < kLaneGroups ? address(arena->lane(first + kLanes))
+                                          : address(arena->lane(0)) + layout.total_bytes()));
+  }
+}
+
+TEST_CASE("lanes of a process set have memory while they are reserved, zeroed each time",
+          "[arena]") {
+  const auto arena = create();
+  const auto blocks = [&] {
+    struct stat info {};
+    REQUIRE(fstat(arena->fd(), &info) == 0);
+    return info.st_blocks * 512;
+  };
+  const auto before = blocks();
+  CHECK(before < static_cast<off_t>(small_layout().total_bytes()));
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(arena->reserve_lanes(3).ok());
+    CHECK(blocks() >= before + static_cast<off_t>(small_layout().group_bytes()));
+    CHECK(arena->lane(3 * kLanes)->packed == 0);
+    CHECK(arena->window(3 * kLanes + 1, 1)[5] == std::byte{0});
+    arena->lane(3 * kLanes)->packed = 7;
+    arena->window(3 * kLanes + 1, 1)[5] = std::byte{7};
+    arena->release_lanes(3);
+    CHECK(blocks() == before);
+  }
 }
 
 TEST_CASE("two attachments in one process share one mapping, which goes with the last", "[arena]") {

@@ -35,6 +35,24 @@ TEST_CASE("the cgroup's limit is the smallest on the way up, in both versions", 
   CHECK(cgroup_memory_limit(from(odd)) == std::nullopt);
 }
 
+TEST_CASE("so is the limit on cores", "[waiting]") {
+  const std::map<std::string, std::string> none = {{"/proc/self/cgroup", "0::/\n"},
+                                                   {"/sys/fs/cgroup/cpu.max", "max 100000\n"}};
+  CHECK(cgroup_core_limit(from(none)) == std::nullopt);
+  const std::map<std::string, std::string> second = {
+      {"/proc/self/cgroup", "0::/jobs/mine\n"},
+      {"/sys/fs/cgroup/jobs/mine/cpu.max", "400000 100000\n"},
+      {"/sys/fs/cgroup/jobs/cpu.max", "150000 100000\n"}};
+  CHECK(cgroup_core_limit(from(second)) == 1.5);
+  const std::map<std::string, std::string> first = {
+      {"/proc/self/cgroup", "5:cpu,cpuacct:/x\n"},
+      {"/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"},
+      {"/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"},
+      {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n"},
+      {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}};
+  CHECK(cgroup_core_limit(from(first)) == 2.0);
+}
+
 TEST_CASE("available memory is read in bytes", "[heap]") {
   const std::map<std::string, std::string> files = {
       {"/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2048 kB\nBuffers: 7 kB\n"}};

@@ -5,7 +5,16 @@ PyTorch is imported by the latter only. `rueda.run` starts ranks for one functio
 """
 
 from rueda import _ffi
-from rueda.compat.run import run
 from rueda.numpy import *  # noqa: F401,F403
 
 __version__ = _ffi.library.rueda_version().decode()
+
+
+def __getattr__(name):
+    if name != "run":
+        raise AttributeError(f"module 'rueda' has no attribute {name!r}")
+    # Ranks import this package too, and have no use for what starts jobs.
+    from rueda.compat.run import run
+
+    globals()["run"] = run
+    return run

@@ -21,9 +21,9 @@ import warnings
 from rueda import _ffi
 from rueda._runtime import Operation, runtime
 from rueda.common.exceptions import WrongCallError
-from rueda.common.process_sets import require_global
+from rueda.common.process_sets import global_process_set, id_for_operation
 
-_REDUCE_OPS = (_ffi.AVERAGE, _ffi.SUM, _ffi.MIN, _ffi.MAX, _ffi.PRODUCT)
+_REDUCE_OPS = (_ffi.AVERAGE, _ffi.SUM, _ffi.ADASUM, _ffi.MIN, _ffi.MAX, _ffi.PRODUCT)
 
 
 def reduce_op(op, average):
@@ -34,10 +34,8 @@ def reduce_op(op, average):
         warnings.warn("average is deprecated, use op=Average or op=Sum", DeprecationWarning, 4)
         return _ffi.AVERAGE if average else _ffi.SUM
     op = _ffi.AVERAGE if op is None else op
-    if op == _ffi.ADASUM:
-        raise NotImplementedError("op=Adasum is not available in this version of rueda")
     if op not in _REDUCE_OPS:
-        raise ValueError(f"op={op!r}: expected Average, Sum, Min, Max or Product")
+        raise ValueError(f"op={op!r}: expected Average, Sum, Adasum, Min, Max or Product")
     return op
 
 
@@ -70,7 +68,7 @@ class Collectives:
 
     def _same_shape(self, code, kind, tensors, in_place, name, grouped, process_set, **fields):
         """Operations whose output has the input's shape."""
-        require_global(process_set)
+        fields["process_set"] = id_for_operation(process_set)
         adapter = self._adapter
         inputs, outputs, operations = [], [], []
         for tensor in tensors:
@@ -92,6 +90,7 @@ class Collectives:
             )
         keep = (inputs, outputs)
         if type(name) is str and not grouped:
+            fields["process_set"] = process_set.key
             key = (code, name, tensor.dtype, shape, *fields.values())
             return runtime.submit_again(
                 key, kind, name, operations[0], keep, lambda works: outputs[0]
@@ -123,6 +122,11 @@ class Collectives:
             raise ValueError(
                 f"broadcast: invalid root rank {root_rank}, this job has ranks 0 to {size - 1}"
             )
+        if id_for_operation(process_set) != 0 and root_rank not in process_set.ranks:
+            raise ValueError(
+                f"broadcast: invalid root rank {root_rank}, {process_set} does not have it; give "
+                "its rank in the job"
+            )
         return self._same_shape(
             _ffi.BROADCAST,
             "broadcast",
@@ -135,8 +139,9 @@ class Collectives:
         )
 
     def reducescatter(self, tensors, name, op, prescale, postscale, process_set, grouped):
-        place = runtime.require_running()
-        require_global(process_set)
+        runtime.require_running()
+        set_id = id_for_operation(process_set)
+        rank, size = process_set.rank(), process_set.size()
         kind = "grouped_reducescatter" if grouped else "reducescatter"
         if op not in (_ffi.AVERAGE, _ffi.SUM):
             raise WrongCallError(f"{kind} only supports AVERAGE and SUM, got op={op!r}")
@@ -146,7 +151,7 @@ class Collectives:
             dtype, shape = adapter.describe(tensor), adapter.shape(tensor)
             if not shape:
                 raise ValueError(f"{kind} does not support scalar inputs: it splits dimension 0")
-            rows = _ffi.library.rueda_split_rows(shape[0], place.rank, place.size)
+            rows = _ffi.library.rueda_split_rows(shape[0], rank, size)
             packed, output = adapter.pack(tensor), adapter.empty((rows,) + shape[1:], tensor)
             inputs.append(packed)
             outputs.append(output)
@@ -160,11 +165,13 @@ class Collectives:
                     reduce_op=op,
                     prescale=prescale,
                     postscale=postscale,
+                    process_set=set_id,
                 )
             )
         keep = (inputs, outputs)
         if type(name) is str and not grouped:
-            key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, prescale, postscale)
+            scales = prescale, postscale
+            key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, *scales, process_set.key)
             return runtime.submit_again(
                 key, kind, name, operations[0], keep, lambda works: outputs[0]
             )
@@ -176,7 +183,7 @@ class Collectives:
 
     def allgather(self, tensors, name, process_set, grouped):
         runtime.require_running()
-        require_global(process_set)
+        set_id = id_for_operation(process_set)
         adapter = self._adapter
         kind = "grouped_allgather" if grouped else "allgather"
         inputs, operations = [], []
@@ -187,7 +194,12 @@ class Collectives:
             inputs.append(packed)
             operations.append(
                 Operation(
-                    _ffi.ALLGATHER, dtype, adapter.address(packed), None, adapter.shape(packed)
+                    _ffi.ALLGATHER,
+                    dtype,
+                    adapter.address(packed),
+                    None,
+                    adapter.shape(packed),
+                    process_set=set_id,
                 )
             )
 
@@ -198,8 +210,9 @@ class Collectives:
 
     def alltoall(self, tensor, splits, name, process_set):
         """``splits``: list of rows for each rank, or None for equal parts."""
-        size = runtime.require_running().size
-        require_global(process_set)
+        runtime.require_running()
+        set_id = id_for_operation(process_set)
+        size = process_set.size()
         adapter = self._adapter
         dtype = adapter.describe(tensor)
         self._require_dimensions("alltoall", tensor)
@@ -226,6 +239,7 @@ class Collectives:
             None,
             (sum(splits),) + shape[1:],
             splits=tuple(splits),
+            process_set=set_id,
         )
 
         def results(works):
@@ -278,15 +292,35 @@ def _check_peer(action, peer, tag):
 
 
 def barrier(process_set):
-    """Returns once every rank has called it."""
-    require_global(process_set)
-    handle = runtime.submit("barrier", None, [Operation(_ffi.BARRIER)], None, lambda works: None)
+    """Returns once every rank of the set has called it."""
+    runtime.require_running()
+    operation = Operation(_ffi.BARRIER, process_set=id_for_operation(process_set))
+    handle = runtime.submit("barrier", None, [operation], None, lambda works: None)
     runtime.synchronize(handle)
 
 
-def join(device=-1):
-    """Not available yet: raises NotImplementedError."""
-    raise NotImplementedError(
-        "join() is not available in this version of rueda: give every rank the same number of "
-        "steps, or agree on the smallest number with allreduce(op=Min)"
-    )
+def join(device=-1, process_set=global_process_set):
+    """Says that this rank has no more data; returns when every rank of the set has said so.
+
+    Until then it takes part in the others' operations with what changes nothing: zeros in sums and
+    averages (which are still divided by the number of ranks), the neutral element of Min, Max and
+    Product, no rows where rows are gathered. Ranks that make fewer steps thus end cleanly. A
+    broadcast from a rank that has joined is an error on the others, and so is a prescaled Product,
+    or Min or Max of integers.
+
+    Parameters
+    ----------
+    device : int
+        Horovod's; where its zeros would lie. Tensors are in host memory here.
+    process_set : ProcessSet
+        The ranks that join; Horovod has the global set only.
+
+    Returns
+    -------
+    int
+        The rank that joined last, the same everywhere.
+    """
+    runtime.require_running()
+    operation = Operation(_ffi.JOIN, process_set=id_for_operation(process_set))
+    handle = runtime.submit("join", None, [operation], None, lambda works: works[0].result())
+    return runtime.synchronize(handle)

@@ -30,11 +30,11 @@ UNAVAILABLE = 14
 UINT8, INT8, INT16, INT32, INT64 = 0, 1, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
 
-# rueda_reduce_op; 2 is Horovod's Adasum, which the library does not have yet
+# rueda_reduce_op
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
 
 # rueda_kind
-ALLREDUCE, ALLGATHER, BROADCAST, REDUCESCATTER, ALLTOALL, BARRIER, SEND, RECV = range(8)
+ALLREDUCE, ALLGATHER, BROADCAST, REDUCESCATTER, ALLTOALL, BARRIER, SEND, RECV, JOIN = range(9)
 
 MAX_NDIM = 64  # more than NumPy or PyTorch can make
 
@@ -78,6 +78,8 @@ class Op(ctypes.Structure):
         ("splits", ctypes.POINTER(ctypes.c_int64)),
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
+        ("process_set", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -100,6 +102,7 @@ def exception(code, error):
 _P, _I32, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t
 _I64_ARRAY = ctypes.POINTER(_I64)
 _WORKS = ctypes.POINTER(_P)
+_I32_ARRAY = ctypes.POINTER(_I32)
 _ERROR = ctypes.POINTER(Error)
 
 # name: (result, arguments)
@@ -118,6 +121,11 @@ _FUNCTIONS = {
     "rueda_is_homogeneous": (_I32, [_P]),
     "rueda_split_rows": (_I64, [_I64, _I32, _I32]),
     "rueda_submit": (_I32, [_P, ctypes.POINTER(Op), _SIZE, _I32, _WORKS, _ERROR]),
+    "rueda_add_process_set": (_I32, [_P, _I32_ARRAY, _I32, _WORKS, _ERROR]),
+    "rueda_remove_process_set": (_I32, [_P, _I32, _WORKS, _ERROR]),
+    "rueda_process_sets": (_I32, [_P, _I32_ARRAY, _I32]),
+    "rueda_process_set_ranks": (_I32, [_P, _I32, _I32_ARRAY, _I32]),
+    "rueda_work_result": (_I64, [_P]),
     "rueda_work_poll": (_I32, [_P]),
     "rueda_work_wait": (_I32, [_P, ctypes.c_double, _ERROR]),
     "rueda_work_output": (_I32, [_P, ctypes.POINTER(_P), _I64_ARRAY, _I32]),

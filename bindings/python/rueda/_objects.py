@@ -51,7 +51,7 @@ def broadcast_object(obj, root_rank, name, process_set):
     return obj if basics.rank() == root_rank else pickle.loads(data)
 
 
-def allgather_object(obj, name):
+def allgather_object(obj, name, process_set):
     from rueda import numpy as hvd
 
     data, failure = b"", None
@@ -60,17 +60,16 @@ def allgather_object(obj, name):
     except Exception as error:
         failure = error
     mine = np.array([_FAILED if failure else len(data)], np.int64)
-    sizes = hvd.allgather(mine, name and name + ".sz")
+    sizes = hvd.allgather(mine, name and name + ".sz", process_set)
     if failure:
         raise failure
-    failed = [rank for rank, size in enumerate(sizes) if size == _FAILED]
+    failed = [rank for rank, size in zip(process_set.ranks, sizes) if size == _FAILED]
     if failed:
         raise HorovodInternalError(
             f"allgather_object: ranks {failed} could not pickle their object; their errors say why"
         )
-    stream = io.BytesIO(
-        hvd.allgather(np.frombuffer(data, np.uint8), name and name + ".t").tobytes()
-    )
+    content = np.frombuffer(data, np.uint8)
+    stream = io.BytesIO(hvd.allgather(content, name and name + ".t", process_set).tobytes())
     return [pickle.loads(stream.read(int(size))) for size in sizes]
 
 

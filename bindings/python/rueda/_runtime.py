@@ -38,8 +38,8 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 Operation = collections.namedtuple(
     "Operation",
-    "kind dtype input output shape reduce_op root peer tag splits prescale postscale",
-    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0),
+    "kind dtype input output shape reduce_op root peer tag splits prescale postscale process_set",
+    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0, 0),
 )
 Operation.__doc__ = "One rueda_op without its name; input and output are addresses."
 
@@ -82,7 +82,8 @@ class Runtime:
         self._entries = {}
         self._abandoned = []
         self._next_handle = 0
-        self._unnamed = collections.Counter()
+        # Of groups since the last join: process set -> kind -> number.
+        self._unnamed = collections.defaultdict(collections.Counter)
         self._prepared = collections.OrderedDict()  # key: Prepared; False for what came once
 
     # Life cycle.
@@ -172,6 +173,41 @@ class Runtime:
             raise _ffi.exception(code, error)
         return address.value
 
+    def change_process_sets(self, function, *arguments):
+        """Adds or removes a process set with all other ranks; gives the new one's id."""
+        pointer, error = ctypes.c_void_p(), _ffi.Error()
+        with self._lock:
+            context = self._require_context()
+            code = function(context, *arguments, ctypes.byref(pointer), ctypes.byref(error))
+        if code != _ffi.OK:
+            raise _ffi.exception(code, error)
+        work = Work(pointer.value)
+        work.wait(None)
+        return work.result()
+
+    def process_sets(self):
+        """{id: ranks} of all process sets; ValueError when not initialised."""
+        _ = self.place
+        with self._lock:
+            context = self._require_context()
+            count = _lib.rueda_process_sets(context, None, 0)
+            ids = (ctypes.c_int32 * count)()
+            count = min(count, _lib.rueda_process_sets(context, ids, count))
+            found = {}
+            for set_id in ids[:count]:
+                ranks = (ctypes.c_int32 * self._place.size)()
+                members = _lib.rueda_process_set_ranks(context, set_id, ranks, len(ranks))
+                if members >= 0:
+                    found[set_id] = ranks[:members]
+        return found
+
+    def forget_process_set(self, set_id, key):
+        """What was prepared and counted for a process set that is no more."""
+        with self._lock:
+            self._unnamed.pop(set_id, None)
+            for prepared in [k for k in list(self._prepared) if k[-1] is key]:
+                self._prepared.pop(prepared, None)
+
     def _require_context(self):
         if self._context is None:
             was = "Horovod has been shut down and " if self._was_shut_down else "Horovod "
@@ -194,8 +230,8 @@ class Runtime:
             What is counted when there is no name. The library puts the collective's name in front:
             the ranks agree on ``<collective>.<name>``.
         name : str or None
-            None: counted per kind, so that the n-th unnamed operation of a kind meets the n-th of
-            every other rank.
+            None: counted per kind, so that the n-th unnamed operation of a kind since the last
+            join meets the n-th of every other rank.
         operations : list of Operation
         keep : object
             Whatever owns the memory that the operations point to.
@@ -211,7 +247,8 @@ class Runtime:
             context = self._require_context()
             self._let_go()
             if group:
-                full = name if name is not None else f"noname.{self._unnamed[kind]}"
+                counted = self._unnamed[operations[0].process_set]
+                full = name if name is not None else f"noname.{counted[kind]}"
                 names = [f"{full}_{i + 1}of{count}" for i in range(count)]
             else:
                 names = [name]  # None: the library counts
@@ -228,7 +265,9 @@ class Runtime:
                 raise _ffi.exception(code, error)
             entry.works = [Work(pointer) for pointer in works]
             if name is None and group:
-                self._unnamed[kind] += 1
+                counted[kind] += 1
+            elif operations[0].kind == _ffi.JOIN:
+                self._unnamed.pop(operations[0].process_set, None)
         return handle
 
     def submit_again(self, key, kind, name, operation, keep, finish):
@@ -366,6 +405,8 @@ def _struct(operation, name):
         splits if operation.splits else None,
         operation.prescale,
         operation.postscale,
+        operation.process_set,
+        0,
     )
 
 

@@ -55,6 +55,10 @@ class Work:
             raise HorovodInternalError("the operation has no output")
         return data.value or 0, tuple(shape[:ndim])
 
+    def result(self):
+        """The number that the operation gives; -1 if it gives none."""
+        return _lib.rueda_work_result(self._pointer)
+
     def received_splits(self, size):
         splits = (ctypes.c_int64 * size)()
         count = _lib.rueda_work_received_splits(self._pointer, splits, size)

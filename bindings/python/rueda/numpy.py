@@ -30,7 +30,9 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import (
     ProcessSet,
     add_process_set,
+    get_process_set_ids_and_ranks,
     global_process_set,
+    process_set_included,
     remove_process_set,
 )
 
@@ -58,6 +60,7 @@ __all__ = basics.__all__ + [
     "broadcast_parameters",
     "empty",
     "empty_like",
+    "get_process_set_ids_and_ranks",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
@@ -69,6 +72,7 @@ __all__ = basics.__all__ + [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "process_set_included",
     "recv",
     "recv_async",
     "reducescatter",
@@ -316,14 +320,16 @@ def allreduce(
     average : bool, optional
         Deprecated: True is ``op=Average``, False is ``op=Sum``.
     op : int, optional
-        Average (default), Sum, Min, Max or Product. Average of integers truncates toward zero.
+        Average (default), Sum, Adasum, Min, Max or Product. Average of integers truncates toward
+        zero.
     prescale_factor, postscale_factor : float
         Multiply the input before, the result after the reduction.
     """
-    if average is None and compression is _NoneCompressor and process_set is global_process_set:
+    if average is None and compression is _NoneCompressor:
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        result = _run_again(ALLREDUCE, name, tensor, False, reduce, *scales)
+        key = getattr(process_set, "key", None)
+        result = _run_again(ALLREDUCE, name, tensor, False, reduce, *scales, key)
         if result is not None:
             return result
     wire, ctx = compression.compress(np.asarray(tensor))
@@ -366,10 +372,11 @@ def allreduce_(
     process_set=global_process_set,
 ):
     """`allreduce` in place; returns the same array."""
-    if average is None and process_set is global_process_set:
+    if average is None:
         reduce = AVERAGE if op is None else op
         scales = prescale_factor, postscale_factor
-        if _run_again(ALLREDUCE, name, tensor, True, reduce, *scales) is not None:
+        key = getattr(process_set, "key", None)
+        if _run_again(ALLREDUCE, name, tensor, True, reduce, *scales, key) is not None:
             return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -492,10 +499,10 @@ def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set
 
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Returns on every rank what ``root_rank`` passed in; shapes and dtypes must be equal."""
-    if process_set is global_process_set:
-        result = _run_again(BROADCAST, name, tensor, False, root_rank)
-        if result is not None:
-            return result
+    key = getattr(process_set, "key", None)
+    result = _run_again(BROADCAST, name, tensor, False, root_rank, key)
+    if result is not None:
+        return result
     return synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
 
@@ -506,9 +513,9 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_se
 
 def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """`broadcast` in place; returns the same array."""
-    if process_set is global_process_set:
-        if _run_again(BROADCAST, name, tensor, True, root_rank) is not None:
-            return tensor
+    key = getattr(process_set, "key", None)
+    if _run_again(BROADCAST, name, tensor, True, root_rank, key) is not None:
+        return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -618,14 +625,15 @@ def recv(tensor, src, tag=0):
 
 
 def barrier(process_set=global_process_set):
-    """Returns once every rank has called it."""
+    """Returns once every rank of the set has called it."""
     _collectives.barrier(process_set)
 
 
-def broadcast_parameters(params, root_rank):
+def broadcast_parameters(params, root_rank, process_set=global_process_set):
     """Broadcasts arrays in place: a dict of arrays, or a list of arrays or (name, array) pairs."""
     for handle in [
-        broadcast_async_(array, root_rank, name) for name, array in _objects.named(params)
+        broadcast_async_(array, root_rank, name, process_set)
+        for name, array in _objects.named(params)
     ]:
         synchronize(handle)
 
@@ -635,6 +643,6 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
     return _objects.broadcast_object(obj, root_rank, name, process_set)
 
 
-def allgather_object(obj, name=None):
+def allgather_object(obj, name=None, process_set=global_process_set):
     """Returns the list of all ranks' objects in rank order (they travel pickled)."""
-    return _objects.allgather_object(obj, name)
+    return _objects.allgather_object(obj, name, process_set)

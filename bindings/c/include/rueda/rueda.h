@@ -73,6 +73,7 @@ typedef enum rueda_dtype {
 typedef enum rueda_reduce_op {
   RUEDA_AVERAGE = 0,
   RUEDA_SUM = 1,
+  RUEDA_ADASUM = 2, /* allreduce of floats: adds what is orthogonal, averages what is parallel; docs/numerics.md */
   RUEDA_MIN = 3,
   RUEDA_MAX = 4,
   RUEDA_PRODUCT = 5
@@ -86,7 +87,11 @@ typedef enum rueda_kind {
   RUEDA_ALLTOALL = 4,      /* output: owned by the work; splits: rows for each rank */
   RUEDA_BARRIER = 5,       /* no tensor */
   RUEDA_SEND = 6,          /* input to rank `peer`; matched by (peer, tag) in order, not by name */
-  RUEDA_RECV = 7           /* output from rank `peer`; size and dtype must equal the send's */
+  RUEDA_RECV = 7,          /* output from rank `peer`; size and dtype must equal the send's */
+  RUEDA_JOIN = 8           /* no tensor, no name. Until every rank of the set has joined, this one takes part in their
+                              operations with what changes nothing: zeros in sums and averages (still divided by the number
+                              of ranks), no rows where rows are gathered. Then it ends with the rank that joined last as
+                              its result. A broadcast from a rank that has joined is an error on all others */
 } rueda_kind;
 
 typedef struct rueda_error {
@@ -119,8 +124,11 @@ typedef struct rueda_op {
   const int64_t* splits;
   double prescale;       /* applied to the input before, to the result after the reduction; rounding as documented in */
   double postscale;      /* docs/numerics.md */
+  int32_t process_set;   /* the ranks that take part: 0 all, else an id from rueda_add_process_set. `root` is a rank of
+                            the job all the same; splits and rows are in the order of the set's ranks */
+  int32_t reserved;      /* 0 */
 } rueda_op;
-#define RUEDA_OP_INIT {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0}
+#define RUEDA_OP_INIT {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0}
 
 RUEDA_API uint32_t rueda_abi_version(void);
 RUEDA_API const char* rueda_version(void);
@@ -165,6 +173,10 @@ RUEDA_API int32_t rueda_work_output(rueda_work* work, void** data, int64_t* shap
 /* alltoall: rows received from each rank into splits[0..size). allgather: rows of each rank. Returns their number. */
 RUEDA_API int32_t rueda_work_received_splits(rueda_work* work, int64_t* splits, int32_t max_count);
 
+/* The number that a work which ended well gives: rueda_add_process_set the id, RUEDA_JOIN the rank
+ * that joined last. -1: it gives none, or has not ended well. */
+RUEDA_API int64_t rueda_work_result(const rueda_work* work);
+
 /* Gives the handle up. A work that has not ended goes on; its memory must stay valid until then. NULL is allowed. */
 RUEDA_API void rueda_work_release(rueda_work* work);
 
@@ -188,6 +200,22 @@ RUEDA_API int32_t rueda_prepared_poll(rueda_prepared* prepared);
 RUEDA_API int32_t rueda_run_prepared(rueda_prepared* prepared, const void* input, void* output, rueda_error* error);
 /* One that is under way ends first, in the background; its memory must stay valid until then. NULL is allowed. */
 RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);
+
+/* ---- Process sets: groups of ranks that run collectives among themselves ----
+ * Both are collective over all ranks of the job, members or not: all call them in the same order and with the same ranks
+ * (whose order does not matter); else every rank gets RUEDA_FAILED_PRECONDITION. A list that is no set of ranks, or that
+ * exists already, is RUEDA_INVALID_ARGUMENT on every rank. The work ends when all ranks have called it; the id of an added
+ * set is its result. Sets are independent: operations in one wait for nothing in another, and names are each set's own.
+ * Removing one ends what is pending in it with an error. Ids of removed sets are given again. Shutdown removes all. */
+RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count, rueda_work** work,
+                                        rueda_error* error);
+RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, rueda_work** work,
+                                           rueda_error* error);
+/* Number of sets, the global one included; up to max_count of their ids, ascending. */
+RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids, int32_t max_count);
+/* Number of a set's ranks, -1 if there is no such set; up to max_count of them, ascending. */
+RUEDA_API int32_t rueda_process_set_ranks(const rueda_context* context, int32_t process_set, int32_t* ranks,
+                                          int32_t max_count);
 
 /* ---- Memory in which collectives work in place ----
  * `bytes` bytes that the ranks of this host share: tensors here are reduced without a copy. Zeroed, 64-byte aligned. Stays

@@ -27,6 +27,7 @@
 #include "rueda/error.hpp"
 #include "rueda/rueda.h"
 #include "rueda/tensor.hpp"
+#include "rueda/wait.hpp"
 
 namespace rueda {
 inline namespace api1 {
@@ -111,17 +112,9 @@ class [[nodiscard]] Prepared {
                                             " elements, prepared were " + std::to_string(prepared));
   }
   void wait_until_ended(double seconds) const {
-    using Clock = std::chrono::steady_clock;
-    const auto start = Clock::now();
-    while (true) {
-      const double left =
-          seconds < 0 ? -1.0
-                      : seconds - std::chrono::duration<double>(Clock::now() - start).count();
-      rueda_error error = RUEDA_ERROR_INIT;
-      const std::int32_t code =
-          rueda_prepared_wait(handle(), seconds < 0 || left > 0 ? left : 0.0, &error);
-      if (code != RUEDA_ABORTED) return detail::check(code, error);
-    }
+    detail::wait_through_signals(seconds, [this](double left, rueda_error* error) {
+      return rueda_prepared_wait(handle(), left, error);
+    });
   }
 
   rueda_prepared* handle_;

@@ -17,6 +17,7 @@
 #ifndef RUEDA_RUEDA_HPP_
 #define RUEDA_RUEDA_HPP_
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <span>
@@ -170,6 +171,46 @@ class Context {
     submit(detail::Operation(RUEDA_BARRIER, options)).wait();
   }
 
+  // Takes part in the others' operations with what changes nothing, until every rank of the set has
+  // joined (RUEDA_JOIN). Gives the rank that joined last.
+  int join(const Options& options = {}) {
+    const Work work = submit(detail::Operation(RUEDA_JOIN, options));
+    work.wait();
+    return static_cast<int>(work.result());
+  }
+
+  // ---- groups of ranks; every rank of the job calls these in the same order with the same ranks
+  // (see rueda.h). Operations take part in one by Options::process_set.
+  // Gives the new set's id.
+  int add_process_set(std::span<const std::int32_t> ranks) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    rueda_work* handle_of_work = nullptr;
+    detail::check(rueda_add_process_set(handle(), ranks.data(),
+                                        static_cast<std::int32_t>(ranks.size()), &handle_of_work,
+                                        &error),
+                  error);
+    const Work work(handle_of_work, RUEDA_UINT8);
+    work.wait();
+    return static_cast<int>(work.result());
+  }
+  void remove_process_set(int process_set) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    rueda_work* work = nullptr;
+    detail::check(rueda_remove_process_set(handle(), process_set, &work, &error), error);
+    Work(work, RUEDA_UINT8).wait();
+  }
+  // Its ranks, ascending. Throws if there is no such set.
+  std::vector<std::int32_t> process_set_ranks(int process_set) const {
+    const std::int32_t count = rueda_process_set_ranks(handle(), process_set, nullptr, 0);
+    if (count < 0) {
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  "process set " + std::to_string(process_set) + " does not exist");
+    }
+    std::vector<std::int32_t> ranks(static_cast<std::size_t>(count));
+    rueda_process_set_ranks(handle(), process_set, ranks.data(), count);
+    return ranks;
+  }
+
   // ---- two ranks; matched by (peer, tag) in order, size and type must be equal
   // ---------------------
   template <Input R>
@@ -214,7 +255,10 @@ class Context {
     const std::int64_t rows =
         options.shape.empty() ? static_cast<std::int64_t>(count) : options.shape.front();
     const std::size_t row = rows > 0 ? count / static_cast<std::size_t>(rows) : 0;
-    const auto own = static_cast<std::size_t>(rueda_split_rows(rows, rank(), size()));
+    const std::vector<std::int32_t> ranks = process_set_ranks(options.process_set);
+    const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    const auto own = static_cast<std::size_t>(rueda_split_rows(
+        rows, static_cast<std::int32_t>(place), static_cast<std::int32_t>(ranks.size())));
     return prepare(
         detail::Operation(RUEDA_REDUCESCATTER, options).template tensor<T>(count).reduce(op), count,
         own * row);

@@ -23,6 +23,7 @@ inline namespace api1 {
 enum class ReduceOp : std::int32_t {
   kAverage = RUEDA_AVERAGE,
   kSum = RUEDA_SUM,
+  kAdasum = RUEDA_ADASUM,  // allreduce of floats only: docs/numerics.md
   kMin = RUEDA_MIN,
   kMax = RUEDA_MAX,
   kProduct = RUEDA_PRODUCT,
@@ -83,6 +84,7 @@ struct Options {
   Shape shape = {};        // of the input, row major; {}: one dimension
   double prescale = 1.0;   // allreduce, reducescatter: times the input, before
   double postscale = 1.0;  // and times the result, after the reduction
+  int process_set = 0;     // who takes part: all, or Context::add_process_set
 };
 
 namespace detail {
@@ -101,6 +103,7 @@ class Operation {
     op_.name = options_.name.empty() ? nullptr : options_.name.c_str();
     op_.prescale = options_.prescale;
     op_.postscale = options_.postscale;
+    op_.process_set = options_.process_set;
   }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;

@@ -17,6 +17,7 @@
 #include "rueda/error.hpp"
 #include "rueda/rueda.h"
 #include "rueda/tensor.hpp"
+#include "rueda/wait.hpp"
 
 namespace rueda {
 inline namespace api1 {
@@ -74,6 +75,9 @@ class [[nodiscard]] Work {
     return rows;
   }
 
+  // The number that the operation gives, once wait() has returned (rueda_work_result).
+  std::int64_t result() const { return rueda_work_result(handle()); }
+
   // Gives the handle up: the operation goes on, and its memory must stay valid until it has ended,
   // at the latest until the context has been shut down.
   void detach() && { rueda_work_release(std::exchange(handle_, nullptr)); }
@@ -84,17 +88,9 @@ class [[nodiscard]] Work {
     return handle_;
   }
   void wait_until_ended(double seconds) const {
-    using Clock = std::chrono::steady_clock;
-    const auto start = Clock::now();
-    while (true) {
-      const double left =
-          seconds < 0 ? -1.0
-                      : seconds - std::chrono::duration<double>(Clock::now() - start).count();
-      rueda_error error = RUEDA_ERROR_INIT;
-      const std::int32_t code =
-          rueda_work_wait(handle(), seconds < 0 || left > 0 ? left : 0.0, &error);
-      if (code != RUEDA_ABORTED) return detail::check(code, error);
-    }
+    detail::wait_through_signals(seconds, [this](double left, rueda_error* error) {
+      return rueda_work_wait(handle(), left, error);
+    });
   }
   Shape shape_and_data(void** data) const {
     const std::int32_t ndim = rueda_work_output(handle(), data, nullptr, 0);

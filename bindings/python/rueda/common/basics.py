@@ -1,7 +1,12 @@
 """Life cycle and topology, with Horovod's names; NumPy and PyTorch surfaces share them."""
 
+import os
+import warnings
+
 from rueda import _ffi
 from rueda._runtime import runtime
+from rueda.common import process_sets as _process_sets
+from rueda.compat import variables
 from rueda.timeline import start_timeline, stop_timeline
 
 __all__ = [
@@ -49,21 +54,42 @@ Average, Sum, Adasum, Min, Max, Product = (
 def init(comm=None, process_sets=None):
     """Joins the job that this process was started in; alone, a job of one rank.
 
-    Blocks until all ranks have called it. Does nothing when already initialised. ``comm`` must be
-    None (there is no MPI here) and ``process_sets`` None or empty.
+    Blocks until all ranks have called it. Does not join again when already initialised. Warns on
+    rank 0 about variables of Horovod that have no effect here, and raises for one that cannot be
+    done (docs/migrating.md).
+
+    Parameters
+    ----------
+    comm : None
+        Horovod's; ValueError for anything else, since there is no MPI here.
+    process_sets : list of ProcessSet, optional
+        Registered at once, the same on every rank, with the ids 1, 2, ... ValueError if one is
+        given twice or has all ranks; the job has been joined nevertheless. ``"dynamic"``, with
+        which Horovod allows `add_process_set`, is the same as None: it is always allowed.
     """
     if comm:
         raise ValueError("init(comm=...) needs MPI, which rueda does not use; leave it out")
-    if process_sets:
-        raise NotImplementedError(
-            "process sets other than the global one are not available in this version of rueda"
-        )
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f"init(process_sets={process_sets!r}): expected a list or 'dynamic'")
+    _join()
+    if process_sets and process_sets != "dynamic":
+        _process_sets.add_initial(process_sets)
+
+
+def _join():
+    if runtime.is_initialized():
+        return
+    variables.refuse(os.environ)
     runtime.init()
+    if runtime.place.rank == 0:
+        for text in variables.warnings_of(os.environ):
+            warnings.warn(text, stacklevel=3)  # in the line that called init
 
 
 def shutdown():
     """Leaves the job. Operations in flight end with an error on the ranks that need this one."""
     runtime.shutdown()
+    _process_sets.forget_all()
 
 
 def is_initialized():

@@ -14,3 +14,24 @@ class DeadlineExceeded(TimeoutError):
 
 class WrongCallError(HorovodInternalError, ValueError):
     """A wrong call for which Horovod raises one of the two and common sense expects the other."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The job's hosts changed. Nothing raises it yet: there is no elastic membership.
+
+    ``skip_sync``: whether the state needs no synchronisation afterwards.
+    """
+
+    def __init__(self, skip_sync=False):
+        super().__init__("the hosts of this job changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework is not the one compiled against. Nothing raises it: rueda is compiled against none."""
+
+    def __init__(self, name, version, installed_version):
+        super().__init__(f"{name} {version} was expected, {installed_version} is installed")
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version

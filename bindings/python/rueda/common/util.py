@@ -1,7 +1,12 @@
 """Small helpers with Horovod's names."""
 
 import contextlib
+import functools
+import importlib.util
 import os
+import re
+
+from rueda.common import basics
 
 
 @contextlib.contextmanager
@@ -36,8 +41,64 @@ def num_rank_is_power_2(num_rank):
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
+def is_version_greater_equal_than(ver, target):
+    """Whether version ``ver`` is ``target`` ("major.minor.patch") or newer; both are strings."""
+    if not isinstance(ver, str) or not isinstance(target, str):
+        raise ValueError(f"expected two versions as strings, got {ver!r} and {target!r}")
+    if len(target.split(".")) != 3:
+        raise ValueError(f"expected a target of the form major.minor.patch, got {target!r}")
+    return _version_key(ver) >= _version_key(target)
+
+
+def _version_key(text):
+    match = re.match(r"(\d+(?:\.\d+)*)(.*)", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a version")
+    release = [int(part) for part in match.group(1).split(".")]
+    while release and release[-1] == 0:
+        release.pop()
+    is_final = re.match(r"[._-]?(a|b|c|rc|alpha|beta|pre|dev)", match.group(2)) is None
+    return release, is_final
+
+
 def extension_available(ext_base_name, verbose=False):
     """Whether rueda serves a framework: 'torch' where PyTorch can be imported."""
-    import importlib.util
-
     return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+
+
+def check_installed_version(name, version, exception=None):
+    """Nothing to check: rueda is compiled against no framework, so every version is the right one."""
+
+
+def _cache(function):
+    """A function that remembers its results, by its arguments."""
+    return functools.lru_cache(maxsize=None)(function)
+
+
+# What Horovod's scripts ask before they choose a way to run. Horovod loads its extensions for the
+# answer, one process each; rueda has none, so the answers are those of `rueda.common.basics`.
+
+
+def gpu_available(ext_base_name, verbose=False):
+    """Whether GPU tensors can be used with a framework: not in this version of rueda."""
+    return False
+
+
+def mpi_built(verbose=False):
+    return basics.mpi_built()
+
+
+def gloo_built(verbose=False):
+    return basics.gloo_built()
+
+
+def nccl_built(verbose=False):
+    return basics.nccl_built()
+
+
+def ddl_built(verbose=False):
+    return basics.ddl_built()
+
+
+def ccl_built(verbose=False):
+    return basics.ccl_built()

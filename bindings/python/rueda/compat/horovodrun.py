@@ -5,13 +5,11 @@ becomes ruedarun: signals, output and the exit code are ruedarun's from there on
 """
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
 
 import rueda_launcher
-from rueda.compat import horovodrun_config
+from rueda.compat import horovod, horovodrun_config
 from rueda.compat import horovodrun_flags as flags
 from rueda.compat.launch_plan import Refused, Setting, make_plan, ranks_environment
 
@@ -32,7 +30,7 @@ class _Store(argparse.Action):
         super().__init__(**keywords)
 
     def __call__(self, parser, namespace, values, option_string=None):
-        if self._takes in (flags.ON, flags.OFF, flags.ACTION):
+        if self._takes in flags.WITHOUT_VALUE:
             values = self._takes != flags.OFF
         elif self._takes == flags.NAMES:
             values = (getattr(namespace, self.dest) or set()) | set(values.split(","))
@@ -63,9 +61,10 @@ def make_parser():
 def _how(flag):
     """Keywords of add_argument for one row of the table."""
     fate = {flags.NOTED: "no effect: ", flags.REFUSED: "refused: ", flags.MET: "always so: "}
-    how = {"dest": flag.dest, "takes": flag.takes, "default": None}
+    plain = flag.takes == flags.ON and sum(f.dest == flag.dest for f in flags.FLAGS) == 1
+    how = {"dest": flag.dest, "takes": flag.takes, "default": False if plain else None}
     how["help"] = (fate.get(flag.fate, "") + flag.meaning).replace("%", "%%")
-    if flag.takes in (flags.ON, flags.OFF, flags.ACTION):
+    if flag.takes in flags.WITHOUT_VALUE:
         how["nargs"] = 0
     elif flag.takes == flags.PAIR:
         how.update(nargs=2, type=int, metavar=("MIN", "MAX"))
@@ -105,7 +104,7 @@ def split_command(arguments):
             break
         at += 1
         flag = _find(word)
-        if flag is not None and flag.takes not in (flags.ON, flags.OFF, flags.ACTION):
+        if flag is not None and flag.takes not in flags.WITHOUT_VALUE:
             at += 2 if flag.takes == flags.PAIR else 1
     return arguments[:at], arguments[at:]
 
@@ -133,20 +132,13 @@ def parse_args(argv=None):
         for dest, setting in from_file.items():
             if dest not in given:
                 setattr(parsed, dest, setting.value)
-    for flag in flags.FLAGS:  # plain switches are False when they are not given
-        switches = [f for f in flags.FLAGS if f.dest == flag.dest]
-        if flag.takes == flags.ON and len(switches) == 1 and getattr(parsed, flag.dest) is None:
-            setattr(parsed, flag.dest, False)
     return parsed
 
 
 def _import_horovod_as_rueda(environment):
     """Makes ``import horovod`` mean rueda in the ranks."""
-    if importlib.util.find_spec("rueda.compat.horovod") is None:
-        return
-    folder = importlib.import_module("rueda.compat.horovod").path()
     path = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = folder + (os.pathsep + path if path else "")
+    environment["PYTHONPATH"] = horovod.path() + (os.pathsep + path if path else "")
 
 
 def _become(options, environment):

@@ -20,6 +20,7 @@ ON, OFF = "on", "off"  # no value: its dest becomes True, False
 PAIR = "pair"  # two whole numbers
 NAMES = "names"  # names with commas between; may be given again
 ACTION = "action"  # prints something and exits
+WITHOUT_VALUE = (ON, OFF, ACTION)
 
 
 class Flag(NamedTuple):
@@ -143,15 +144,7 @@ FLAGS = (
             excludes="hosts",
         ),
         Flag(
-            ("--network-interfaces",),
-            "nics",
-            NAMES,
-            NOTED,
-            f"{_ONE_HOST} and use no network interface",
-            "NCCL_SOCKET_IFNAME",
-        ),
-        Flag(
-            ("--network-interface",),
+            ("--network-interfaces", "--network-interface"),
             "nics",
             NAMES,
             NOTED,

@@ -11,12 +11,15 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.common.process_sets import (
     ProcessSet,
     add_process_set,
+    get_process_set_ids_and_ranks,
     global_process_set,
+    process_set_included,
     remove_process_set,
 )
-from rueda.common.util import extension_available
-from rueda.torch import timeline
+from rueda.common.util import extension_available, gpu_available
+from rueda.torch import elastic, timeline
 from rueda.torch.compression import Compression
+from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -24,5 +27,14 @@ from rueda.torch.functions import (
     broadcast_parameters,
 )
 from rueda.torch.memory import empty, empty_like, zeros
+from rueda.torch.metrics import average_metrics
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.replicas import ReplicasDiffer, check_replicas
+from rueda.torch.schedule import LearningRateWarmup
+from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
+
+
+def _check_has_gpu():
+    """Horovod's question to this module; see `gpu_available`."""
+    return gpu_available("torch")

@@ -1,4 +1,4 @@
-"""The asynchronous collectives on tensors, their handles, and the operations in place.
+"""The asynchronous collectives on tensors, their handles, and what passes between two ranks.
 
 None of these is differentiable; the synchronous ones out of place (`mpi_ops`) are.
 """
@@ -6,26 +6,21 @@ None of these is differentiable; the synchronous ones out of place (`mpi_ops`) a
 import torch
 
 from rueda import _collectives
-from rueda._ffi import ALLREDUCE, AVERAGE, BROADCAST
 from rueda._collectives import reduce_op
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
-from rueda.torch._again import run_again
+from rueda.torch._outside import outside_graphs
 from rueda.torch._tensors import Tensors
 
 __all__ = [
     "allgather_async",
-    "allreduce_",
     "allreduce_async",
     "allreduce_async_",
     "alltoall_async",
-    "barrier",
-    "broadcast_",
     "broadcast_async",
     "broadcast_async_",
     "grouped_allgather_async",
-    "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
     "grouped_reducescatter_async",
@@ -107,26 +102,6 @@ def allreduce_async_(
     )
 
 
-def allreduce_(
-    tensor,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-):
-    """`allreduce` in place; returns the same tensor."""
-    if average is None and process_set is global_process_set:
-        reduce = AVERAGE if op is None else op
-        scales = prescale_factor, postscale_factor
-        if run_again(ALLREDUCE, name, tensor, True, reduce, *scales) is not None:
-            return tensor
-    return synchronize(
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
-
-
 def grouped_allreduce_async(
     tensors,
     average=None,
@@ -173,23 +148,6 @@ def grouped_allreduce_async_(
     )
 
 
-def grouped_allreduce_(
-    tensors,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-):
-    """`grouped_allreduce` in place; returns a tuple of the same tensors."""
-    return synchronize(
-        grouped_allreduce_async_(
-            tensors, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-    )
-
-
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Reduces a sparse COO tensor (Sum or Average) by gathering indices and values.
 
@@ -201,13 +159,15 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     indices = allgather_async(tensor._indices().t(), f"{name}.indices", process_set)
     values = allgather_async(tensor._values(), f"{name}.values", process_set)
 
-    def result():
-        all_indices, all_values = synchronize(indices), synchronize(values)
+    def combine(all_indices, all_values):
         if op == basics.Average:
-            all_values = all_values / basics.size()
+            all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape)
 
-    result.handles = [indices, values]
+    def result():
+        return combine(synchronize(indices), synchronize(values))
+
+    result.handles, result.combine = [indices, values], combine
     return result
 
 
@@ -229,14 +189,6 @@ def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
     """Starts a broadcast in place; returns a handle. The tensor must be contiguous."""
     return _all.broadcast(tensor, True, root_rank, name, process_set)
-
-
-def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
-    """`broadcast` in place; returns the same tensor."""
-    if process_set is global_process_set:
-        if run_again(BROADCAST, name, tensor, True, root_rank) is not None:
-            return tensor
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
@@ -298,11 +250,10 @@ def recv(tensor, src, tag=0):
     return synchronize(recv_async(tensor, src, tag))
 
 
-def barrier(process_set=global_process_set):
-    """Returns once every rank has called it."""
-    _collectives.barrier(process_set)
-
-
 def handle_average_backwards_compatibility(op, average):
     """The reduction that a pair of ``op`` and deprecated ``average`` arguments means."""
     return reduce_op(op, average)
+
+
+for _name in __all__:
+    outside_graphs(globals()[_name])

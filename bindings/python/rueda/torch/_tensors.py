@@ -32,8 +32,16 @@ class Tensors:
                 "on CPU tensors: pass tensor.cpu()"
             )
         code = _DTYPES.get(tensor.dtype)
-        if code is None or tensor.layout != torch.strided:
-            raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+        if tensor.layout != torch.strided:
+            raise ValueError(
+                f"Tensor type {tensor.type()} is not supported. Use sparse_allreduce_async, or "
+                "pass tensor.to_dense()"
+            )
+        if code is None:
+            known = ", ".join(str(dtype).replace("torch.", "") for dtype in _DTYPES)
+            raise ValueError(
+                f"Tensor type {tensor.type()} is not supported. Supported are {known}"
+            )
         return code
 
     @staticmethod

@@ -1,6 +1,14 @@
-"""What gradients travel as: their own type, or a 16-bit float type."""
+"""What gradients travel as: their own type, a 16-bit float type, or something smaller.
+
+`Compressor` is Horovod's interface: a tensor is turned into another, those are reduced, the result
+is turned back. int8, top-k and PowerSGD reduce by themselves (`rueda.torch._compress_reducer`).
+"""
 
 import torch
+
+from rueda.torch._compress_int8 import Int8Compressor
+from rueda.torch._compress_powersgd import PowerSGDCompressor
+from rueda.torch._compress_topk import TopKCompressor
 
 
 class Compressor:
@@ -58,8 +66,15 @@ class BF16Compressor(_CastCompressor):
 
 
 class Compression:
-    """The choices for the ``compression`` argument."""
+    """The choices for the ``compression`` argument; docs/compression.md compares them.
+
+    ``topk(ratio)`` and ``powersgd(rank)`` make an instance that remembers what it left out. So does
+    ``int8()``; ``int8`` itself stands for an instance of the optimizer's (or the call's) own.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
+    topk = TopKCompressor
+    powersgd = PowerSGDCompressor

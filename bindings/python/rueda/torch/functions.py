@@ -10,7 +10,7 @@ from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
 
 
-def broadcast_parameters(params, root_rank):
+def broadcast_parameters(params, root_rank, process_set=global_process_set):
     """Broadcasts tensors in place from ``root_rank``.
 
     Parameters
@@ -18,14 +18,24 @@ def broadcast_parameters(params, root_rank):
     params : dict or list
         ``model.state_dict()``, a list of tensors, or a list of (name, tensor) pairs such as
         ``list(model.named_parameters())``. All ranks pass the same names or order.
+    root_rank : int
+        A rank of the job, member of ``process_set``.
+    process_set : ProcessSet
+        The ranks that take part; only they may call this.
     """
     pending = []
     for name, tensor in _objects.named(params):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
+                "leave it out, or use broadcast_object"
+            )
         # In place needs packed memory; anything else goes through a packed copy.
         packed = tensor.detach()
         if not packed.is_contiguous():
             packed = packed.contiguous()
-        pending.append((mpi_ops.broadcast_async_(packed, root_rank, name), tensor, packed))
+        handle = mpi_ops.broadcast_async_(packed, root_rank, name, process_set)
+        pending.append((handle, tensor, packed))
     for handle, tensor, packed in pending:
         mpi_ops.synchronize(handle)
         if packed.data_ptr() != tensor.data_ptr():
@@ -38,9 +48,9 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
     return _objects.broadcast_object(obj, root_rank, name, process_set)
 
 
-def allgather_object(obj, name=None):
+def allgather_object(obj, name=None, process_set=global_process_set):
     """Returns the list of all ranks' objects in rank order (they travel pickled)."""
-    return _objects.allgather_object(obj, name)
+    return _objects.allgather_object(obj, name, process_set)
 
 
 class _Outline(pickle.Pickler):
@@ -71,7 +81,9 @@ class _Filler(pickle.Unpickler):
         return self._tensors[index]
 
 
-def broadcast_optimizer_state(optimizer, root_rank, model=None):
+def broadcast_optimizer_state(
+    optimizer, root_rank, model=None, process_set=global_process_set
+):
     """Gives every rank the optimizer state and options of ``root_rank``.
 
     Numbers, flags and tuples arrive as they were; tensors travel as tensors. A state that is still
@@ -83,6 +95,8 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         LBFGS is refused with ValueError: its state cannot be broadcast.
     model : torch.nn.Module, optional
         Not needed; accepted because Horovod has it.
+    process_set : ProcessSet
+        The ranks that take part; only they may call this.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
@@ -95,8 +109,9 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         _Outline(stream, tensors).dump(optimizer.state_dict())
         return stream.getvalue()
 
-    data = _objects.broadcast_bytes(outline, root_rank, "optimizer_state", global_process_set)
+    data = _objects.broadcast_bytes(outline, root_rank, "optimizer_state", process_set)
     state = None if is_root else _Filler(io.BytesIO(data), tensors).load()
-    broadcast_parameters([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank)
+    named = [(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)]
+    broadcast_parameters(named, root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(state)

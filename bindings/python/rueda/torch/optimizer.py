@@ -11,21 +11,25 @@ there are no hooks and nothing is reduced.
 """
 
 import contextlib
-import time
+import functools
+import sys
 import warnings
+import weakref
 
 import torch
 
 from rueda import _marks
-from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
-from rueda.common.process_sets import global_process_set, require_global
-from rueda.common.util import split_list
-from rueda.torch import _async
+from rueda.common.process_sets import global_process_set, require_registered
+from rueda.torch import _async, _owners
+from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
 from rueda.torch._gradient_homes import GradientHomes
+from rueda.torch._layouts import Layouts, empty_sparse_gradient
+from rueda.torch._outside import outside_graphs
+from rueda.torch._parameters import make_groups, name_parameters
+from rueda.torch._reduction import ChainReduction, Reduction, give_up
 from rueda.torch.compression import Compression
-from rueda.torch.functions import broadcast_object
+from rueda.torch.replicas import check_replicas
 
 # After one reduction failed, how long the others of the step may take to end: they fail or end
 # within moments, unless a peer never submitted them.
@@ -35,61 +39,117 @@ _SETTLE_SECONDS = 5
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes):
+    def _setup(
+        self, names, compression, passes, op, predivide, groups, sparse_as_dense, homes, process_set
+    ):
         self._parameter_names = names
+        self._process_set = process_set
+        # Who is no member, or the only one, uses its own gradients.
+        self._has_peers = process_set.included() and process_set.size() > 1
+        self._prefix = _owners.prefix(names.values())
         self._compression = compression
         self._op = op
         self._prescale, self._postscale = 1.0 / predivide, predivide
         self._sparse_as_dense = sparse_as_dense
+        self._layouts = None if sparse_as_dense else Layouts()
         self._homes = homes
         self._passes_per_step = passes
         self._passes_left = {}
-        self._handles = {}  # parameter -> function that waits and writes its gradient
+        self._accumulated = {}  # parameter -> weak reference to its gradient of several passes
+        self._pending = {}  # parameter -> its Reduction
         self._group_of = {p: members for members in groups for p in members}
         self._group_ready = {}  # first member -> members whose gradients are complete
-        self._hooks = []
+        self._hooks = {}  # parameter -> function that removes its hook
+        self._lost = []  # names of parameters that a later optimizer owns
+        self._reduces = True  # False within no_sync()
+        # How the gradients came to be reduced: by synchronize(), or because something needed them
+        # reduced before step(), which then does not warn.
         self._synchronized = False
+        self._settled = False
         self._should_synchronize = True
-        if basics.size() > 1:
+        self._check_every, self._steps = None, 0
+        if self._has_peers:
             for group in self.param_groups:
                 self._watch(group["params"])
 
     def _watch(self, parameters):
         for p in parameters:
             if p.requires_grad:
+                before = _owners.own(p, self)
+                if before is not None and before is not self:
+                    before._lose(p)
                 self._passes_left[p] = self._passes_per_step
-                self._hooks.append(_on_gradient_complete(p, self._gradient_complete))
+                self._hooks[p] = _on_gradient_complete(p, self._gradient_complete)
 
+    def _lose(self, p):
+        """A later optimizer has been made for the parameter."""
+        self._hooks.pop(p)()
+        self._lost.append(self._parameter_names[p])
+
+    @property
+    def param_groups(self):
+        # GradScaler reads gradients through this attribute, and says so in no other way.
+        if not (self._synchronized or self._settled) and self._should_synchronize:
+            if sys._getframe(1).f_code.co_name == "_unscale_grads_":
+                self._settle()
+        return self.__dict__["param_groups"]
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.__dict__["param_groups"] = groups
+
+    @outside_graphs
     def _gradient_complete(self, p):
         if _marks.on:
             _marks.gradient(torch.autograd.Variable._execution_engine)
+        reduction = self._pending.get(p)
+        if reduction is not None:
+            # With create_graph the sum of old and new is a new tensor, so it tells nothing.
+            if reduction.is_wanted() or torch.is_grad_enabled():
+                raise AssertionError(_TOO_OFTEN)
+            self._discard(reduction)
+        self._synchronized = self._settled = False
+        if not self._reduces:
+            return
+        before = self._accumulated.pop(p, None)
+        if before is not None and before() is not p.grad:
+            self._passes_left[p] = self._passes_per_step  # the script has begun anew
         if self._passes_left[p] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to "
-                "step(). Increase backward_passes_per_step to accumulate gradients locally."
-            )
+            raise AssertionError(_TOO_OFTEN)
         self._passes_left[p] -= 1
         if self._passes_left[p] == 0:
             self._start(p)
+        else:
+            self._accumulated[p] = weakref.ref(p.grad)
+
+    def _discard(self, reduction):
+        """Forgets a reduction whose gradients the script has thrown away; peers do the same."""
+        reduction.wait()
+        for member in reduction.parameters:
+            del self._pending[member]
+            self._passes_left[member] = self._passes_per_step
 
     def _start(self, p):
         """Starts the reduction of one gradient, or notes it until its group is complete."""
         members = self._group_of.get(p)
         if members is None:
-            self._handles[p] = self._reduce([p], self._parameter_names[p])
+            self._pending[p] = self._reduce([p], self._parameter_names[p])
             return
         ready = self._group_ready.setdefault(members[0], set())
         ready.add(p)
         if len(ready) == len(members):
             del self._group_ready[members[0]]
-            finish = self._reduce(members, "group." + self._parameter_names[members[0]])
+            reduction = self._reduce(members, "group." + self._parameter_names[members[0]])
             for member in members:
-                self._handles[member] = finish
+                self._pending[member] = reduction
 
     def _reduce(self, parameters, name):
-        """Starts the reduction of gradients; returns how to wait for it and write the result."""
+        """Starts the reduction of gradients."""
+        name = self._prefix + name
         if len(parameters) == 1 and parameters[0].grad.is_sparse and not self._sparse_as_dense:
             return self._reduce_sparse(parameters[0], name)
+        if isinstance(self._compression, Reducer):
+            return self._reduce_compressed(parameters[0], name)
         wires, contexts = [], []
         for p in parameters:
             if self._homes is not None:
@@ -98,33 +158,38 @@ class _Distributed:
             wire, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
             wires.append(wire.contiguous())
             contexts.append(context)
-        arguments = (None, name, self._op, self._prescale, self._postscale)
+        scales = self._prescale, self._postscale
+        arguments = (None, name, self._op, *scales, self._process_set)
         if len(parameters) == 1:
             handle = _async.allreduce_async_(wires[0], *arguments)
         else:
             handle = _async.grouped_allreduce_async_(wires, *arguments)
 
-        def finish():
-            _async.synchronize(handle)
+        def write(_):
             for p, wire, context in zip(parameters, wires, contexts):
-                result = self._compression.decompress(wire, context)
-                if p.grad.is_sparse:
-                    p.grad = result.to_sparse(p.grad.sparse_dim())
-                elif result.data_ptr() != p.grad.data_ptr():
-                    with torch.no_grad():
-                        p.grad.copy_(result)
+                _write_gradient(p, self._compression.decompress(wire, context))
 
-        finish.handles = [handle]
-        return finish
+        return Reduction(parameters, [handle], write)
+
+    def _reduce_compressed(self, p, name):
+        grad = p.grad.detach()
+        chain = self._compression.start(
+            grad.to_dense() if grad.is_sparse else grad,
+            name,
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._process_set,
+        )
+        return ChainReduction([p], chain, lambda result: _write_gradient(p, result))
 
     def _reduce_sparse(self, p, name):
-        result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op)
+        result = _async.sparse_allreduce_async(p.grad.detach(), name, self._op, self._process_set)
 
-        def finish():
-            p.grad = result()
+        def write(indices, values):
+            p.grad = result.combine(indices, values)
 
-        finish.handles = result.handles
-        return finish
+        return Reduction([p], result.handles, write)
 
     def set_backward_passes_per_step(self, passes):
         """Number of backward passes whose gradients are summed before they are reduced."""
@@ -134,40 +199,112 @@ class _Distributed:
         for p in self._passes_left:
             self._passes_left[p] = passes
 
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward passes inside stay on this rank.
+
+        They add up in ``p.grad`` and are reduced with those of the next backward pass outside. For
+        accumulation over a varying number of passes, and for a loss that passes through this
+        optimizer's parameters without being theirs (the discriminator in the generator's step).
+        All ranks must run the same passes inside.
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    @outside_graphs
     def synchronize(self):
         """Waits until every gradient has been reduced; they are in ``p.grad`` then.
 
         A parameter whose gradient did not come (an unused layer, fewer backward passes) takes part
         with what it has, or zero, because other ranks may have a gradient for it.
+
+        RuntimeError names gradients that the script has changed while they were being reduced.
         """
-        for p in self._passes_left:
-            if p not in self._handles and p not in self._group_ready.get(self._first(p), ()):
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                self._start(p)
-        pending = list(dict.fromkeys(self._handles.values()))
+        if not self._settled:
+            self._reduce_all()
+        self._settled, self._synchronized = False, True
+
+    def _settle(self):
+        """`synchronize` for something that needs reduced gradients before ``step()``."""
+        if not (self._synchronized or self._settled):
+            self._reduce_all()
+            self._settled = True
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
+        """``torch.nn.utils.clip_grad_norm_`` of the reduced gradients of all parameters.
+
+        Waits for them first; ``step()`` then uses them as they are. Returns their norm before
+        clipping, a tensor that is the same on all ranks.
+        """
+        self._settle()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    @outside_graphs
+    def _reduce_all(self):
+        if self._lost:
+            raise RuntimeError(
+                "A later DistributedOptimizer was made for parameters of this one "
+                f"({_some(self._lost)}). Use that one."
+            )
         try:
-            for finish in pending:
-                finish()
+            self._start_missing()
+            touched = []
+            for reduction in dict.fromkeys(self._pending.values()):
+                reduction.wait()
+                touched += [self._parameter_names[p] for p in reduction.touched()]
+                if not touched:
+                    reduction.write()
         except BaseException as error:
-            _give_up(pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
+            pending = dict.fromkeys(self._pending.values())
+            give_up(pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
             raise
         finally:
             self._forget()
-        self._synchronized = True
+        if touched:
+            raise RuntimeError(
+                f"Gradients were changed while they were being reduced ({_some(touched)}), so the "
+                "result is unusable. Call optimizer.synchronize() before changing gradients, or "
+                "use optimizer.clip_grad_norm_(), which does."
+            )
+
+    def _start_missing(self):
+        """Starts what no hook has started: every rank reduces every parameter."""
+        for reduction in list(dict.fromkeys(self._pending.values())):
+            if not reduction.is_wanted():
+                self._discard(reduction)
+        if self._layouts is not None:
+            if len(self._layouts) < len(self._passes_left) - len(self._group_of):
+                alone = [p for p in self._passes_left if p not in self._group_of]
+                self._layouts.agree(
+                    alone, self._parameter_names, self._prefix, self._process_set
+                )
+        for p in self._passes_left:
+            if p not in self._pending and p not in self._group_ready.get(self._first(p), ()):
+                self._supply_gradient(p)
+                self._start(p)
+
+    def _supply_gradient(self, p):
+        if p.grad is None:
+            is_sparse = self._layouts is not None and self._layouts.is_sparse(p)
+            p.grad = empty_sparse_gradient(p) if is_sparse else torch.zeros_like(p)
 
     def _first(self, p):
         return self._group_of[p][0] if p in self._group_of else None
 
     def _forget(self):
-        self._handles.clear()
+        self._pending.clear()
         self._group_ready.clear()
+        self._accumulated.clear()
         for p in self._passes_left:
             self._passes_left[p] = self._passes_per_step
 
     @contextlib.contextmanager
     def skip_synchronize(self):
-        """``step()`` inside does not synchronise: for scripts that have called ``synchronize()``."""
+        """``step()`` inside does not synchronise: the script has called ``synchronize()``."""
         self._should_synchronize = False
         try:
             yield
@@ -175,7 +312,11 @@ class _Distributed:
             self._should_synchronize = True
 
     def step(self, closure=None):
-        """Waits for the averaged gradients, then steps. ``closure`` as in the wrapped optimizer."""
+        """Waits for the averaged gradients, then steps. ``closure`` as in the wrapped optimizer.
+
+        Gradients that a closure computes are reduced before it returns, and its loss is the
+        reduced one then, so that an optimizer that looks at losses decides alike on all ranks.
+        """
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -183,28 +324,65 @@ class _Distributed:
                     "optimizer.synchronize(). This reduces the gradients twice; call step() "
                     "within optimizer.skip_synchronize()."
                 )
-            self.synchronize()
-        self._synchronized = False
+            if not self._settled:
+                self._reduce_all()
+            if closure is not None and self._has_peers:
+                closure = functools.partial(self._evaluate, closure)
         with _marks.optimizer_step():
-            return super().step(closure) if closure is not None else super().step()
+            result = super().step(closure) if closure is not None else super().step()
+        self._end_step()
+        return result
 
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    @outside_graphs
+    def _end_step(self):
+        self._synchronized = self._settled = False
+        self._steps += 1
+        due = self._check_every is not None and self._steps % self._check_every == 0
+        if due and self._has_peers:
+            check_replicas(self._replicated(), self._process_set)
+
+    def _replicated(self):
+        """What `check_replicas` compares."""
+        return self
+
+    def _evaluate(self, closure):
+        """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""
+        loss = closure()
+        computed = bool(self._pending or self._group_ready or self._accumulated)
+        value = float("nan") if loss is None else float(loss)
+        report = torch.tensor([float(computed), value], dtype=torch.float64)
+        op = basics.Sum if self._op == basics.Sum else basics.Average
+        name = self._prefix + "optimizer.closure"
+        handle = _async.allreduce_async_(report, name=name, op=op, process_set=self._process_set)
+        computed, value = _async.synchronize(handle).tolist()
+        if not computed:
+            return loss
+        self._reduce_all()
+        if loss is None:
+            return None
+        return torch.full_like(loss.detach(), value) if isinstance(loss, torch.Tensor) else value
 
     def zero_grad(self, *args, **kwargs):
         """As in the wrapped optimizer; refused while gradients are being reduced."""
-        if self._handles:
+        if self._pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
-                "a race condition."
+                "a race condition. If that loss was another optimizer's, run its backward within "
+                "this optimizer's no_sync()."
             )
+        self._forget()
+        self._synchronized = self._settled = False
         return super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
         """As in the wrapped optimizer; reductions under way are given up."""
-        _give_up(dict.fromkeys(self._handles.values()), 0)
+        give_up(dict.fromkeys(self._pending.values()), 0)
         self._forget()
-        self._synchronized = False
+        self._synchronized = self._settled = False
         return super().load_state_dict(*args, **kwargs)
 
     def add_param_group(self, group):
@@ -214,88 +392,62 @@ class _Distributed:
         added = self.param_groups[number]["params"]
         for index, p in enumerate(added):
             self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
-        if basics.size() > 1:
+        if self._has_peers:
             self._watch(added)
 
+    def check_replicas(self, every):
+        """From now on compares parameters and state of the ranks after each ``every`` steps.
 
-def _give_up(pending, seconds):
-    """Abandons reductions, after a chance to end: a next attempt needs their names."""
-    end = time.monotonic() + seconds
-    for handle in [handle for finish in pending for handle in finish.handles]:
-        try:
-            _async.synchronize(handle, max(0.0, end - time.monotonic()))
-        except (HorovodInternalError, DeadlineExceeded):
-            runtime.abandon(handle)
+        Raises `ReplicasDiffer` on all ranks, naming the first tensor and the rank that drifted.
+        None ends it. All ranks must call it with the same number.
+        """
+        if every is not None and (not isinstance(every, int) or every <= 0):
+            raise ValueError(f"check_replicas: every={every!r} must be a number of steps > 0")
+        self._check_every = every
+
+
+_TOO_OFTEN = (
+    "Gradients were computed more than backward_passes_per_step times before call to "
+    "step(). Increase backward_passes_per_step to accumulate gradients locally."
+)
+
+
+def _write_gradient(p, result):
+    if p.grad.is_sparse:
+        p.grad = result.to_sparse(p.grad.sparse_dim())
+    elif result.data_ptr() != p.grad.data_ptr():
+        with torch.no_grad():
+            p.grad.copy_(result)
+
+
+def _some(names, most=6):
+    """Names for a message."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def _on_gradient_complete(p, call):
-    """Calls ``call(p)`` each time backward has finished ``p.grad``; returns what keeps that up."""
+    """Calls ``call(p)`` each time backward has finished ``p.grad``; returns what ends that."""
     if hasattr(p, "register_post_accumulate_grad_hook"):  # PyTorch 2.1
-        return p.register_post_accumulate_grad_hook(call)
+        return p.register_post_accumulate_grad_hook(call).remove
     # The node that accumulates into p.grad lives as long as somebody holds it.
     accumulate = p.expand_as(p).grad_fn.next_functions[0][0]
-    accumulate.register_hook(lambda *ignored: call(p))
-    return accumulate
+    hook = accumulate.register_hook(lambda *ignored: call(p))
+
+    def remove(_held=accumulate):
+        hook.remove()
+
+    return remove
 
 
-def _name_parameters(optimizer, named_parameters):
-    """parameter -> name, complete and unique, or ValueError."""
-    groups = [group["params"] for group in optimizer.param_groups]
-    if named_parameters is None:
-        return {
-            p: f"allreduce.noname.{i}.{j}"
-            for i, group in enumerate(groups)
-            for j, p in enumerate(group)
-        }
-    pairs = list(named_parameters)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
-            "by model.named_parameters()."
-        )
-    names = [name for name, _ in pairs]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ValueError(
-            "Parameter names in named_parameters must be unique. Found duplicates: "
-            + ", ".join(map(str, duplicates))
-        )
-    by_parameter = {p: name for name, p in pairs}
-    unnamed = sum(1 for group in groups for p in group if p not in by_parameter)
-    if unnamed:
-        raise ValueError(
-            "named_parameters was specified, but one or more model parameters were not named "
-            f"({unnamed} of the optimizer's parameters)."
-        )
-    return by_parameter
+def _kind_for(op, gradients_in_arena, process_set):
+    """The class that reduces gradients or, for Adasum on several ranks, steps."""
+    if op != basics.Adasum or not process_set.included() or process_set.size() == 1:
+        return _Distributed
+    if gradients_in_arena:
+        raise ValueError("gradients_in_arena is not for op=Adasum: gradients are not reduced there")
+    from rueda.torch._adasum_optimizer import _DistributedDelta
 
-
-def _make_groups(groups, num_groups, names, optimizer):
-    """Lists of parameters that are reduced as one; parameters in none are reduced alone."""
-    if num_groups:
-        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return []
-    if isinstance(groups, list):
-        flat = [p for members in groups for p in members]
-        if not all(isinstance(p, torch.Tensor) for p in flat):
-            raise ValueError("groups must be a list of lists of parameters")
-        if len(flat) != len(set(flat)):
-            raise ValueError("groups must name each parameter at most once")
-        if not all(p in names for p in flat):
-            raise ValueError("groups must consist of the optimizer's parameters")
-        chosen = groups
-    elif isinstance(groups, int) and groups > 0:
-        # Rank 0's order counts, so that all ranks cut the same groups.
-        own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        order = broadcast_object([names[p] for p in own], 0, "optimizer_groups")
-        by_name = {names[p]: p for p in own}
-        chosen = split_list([by_name[name] for name in order], groups)
-    else:
-        raise ValueError("groups should be a list of lists of parameters, or a number > 0")
-    trained = [[p for p in members if p.requires_grad] for members in chosen]
-    return [members for members in trained if members]
+    return _DistributedDelta
 
 
 def DistributedOptimizer(
@@ -320,11 +472,14 @@ def DistributedOptimizer(
     named_parameters : iterable of (str, torch.nn.Parameter), optional
         ``model.named_parameters()``; all of the optimizer's, each name once.
     compression
-        One of `Compression`: what gradients travel as.
+        One of `Compression`: what gradients travel as. An instance with a memory (``topk(0.01)``)
+        belongs to one optimizer; it has ``state_dict`` and ``load_state_dict`` of its own.
     backward_passes_per_step : int
         Gradients of that many backward passes are summed locally before they are reduced.
     op : int
-        Average or Sum (also Min, Max, Product).
+        Average or Sum (also Min, Max, Product). Adasum combines the ranks' steps, not their
+        gradients (`rueda.torch._adasum_optimizer`): the wrapped optimizer steps each parameter with
+        this rank's gradient, and ``step()`` adds the Adasum of what that changed.
     gradient_predivide_factor : float
         f: gradients are divided by f before the sum and multiplied by f / size after it.
     num_groups : int
@@ -333,26 +488,30 @@ def DistributedOptimizer(
         Which gradients are reduced as one: a number of equal groups, or explicit groups.
     sparse_as_dense : bool
         Reduce sparse gradients as dense ones instead of gathering indices and values.
+    process_set : ProcessSet
+        The ranks whose gradients are reduced; the others step with their own.
     gradients_in_arena : bool
         Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
         is another tensor after the reduction starts than before it. Without effect under
-        compression.
+        compression; not with Adasum.
 
     Returns
     -------
     An instance of a new class with the name of, and derived from, the optimizer's class.
     """
-    if basics.Adasum == op:
-        raise NotImplementedError("op=Adasum is not available in this version of rueda")
     if gradient_predivide_factor != 1.0 and op != basics.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    require_global(process_set)
-    names = _name_parameters(optimizer, named_parameters)
-    chosen = _make_groups(groups, num_groups, names, optimizer)
+    require_registered(process_set)
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
+    names = name_parameters(optimizer, named_parameters)
+    chosen = make_groups(groups, num_groups, names, optimizer)
+    compression = reducer_for_optimizer(compression, op, chosen)
     wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (_Distributed, wrapped), {})
+    kind = _kind_for(op, gradients_in_arena, process_set)
+    distributed = type(wrapped.__name__, (kind, wrapped), {})
     result = distributed.__new__(distributed)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
@@ -365,5 +524,6 @@ def DistributedOptimizer(
         chosen,
         sparse_as_dense,
         GradientHomes() if gradients_in_arena and compression is Compression.none else None,
+        process_set,
     )
     return result

@@ -1,0 +1,303 @@
+"""What becomes of each environment variable that Horovod knows: the one table.
+
+The table of docs/migrating.md and the findings of `rueda.migrate` are made from it. What the C++
+core reads itself stands in its own table too (``ruedarun --print-config``); a test compares them.
+
+=========  =======================================================================================
+honoured   it means what it meant; a ``RUEDA_*`` variable of the same meaning, if set, comes first
+mapped     it sets a ``RUEDA_*`` variable that is not quite the same
+given      the launcher sets it for every rank, and scripts may read it
+warned     it has no effect here: `init` warns on rank 0, with the reason
+refused    a job with it could not do what is asked: `init` raises
+elsewhere  Horovod's library does not read it while a job runs, and neither does rueda
+=========  =======================================================================================
+"""
+
+from typing import NamedTuple, Tuple
+
+HONOURED, MAPPED, GIVEN = "honoured", "mapped", "given"
+WARNED, REFUSED, ELSEWHERE = "warned", "refused", "elsewhere"
+
+
+class Variable(NamedTuple):
+    name: str
+    fate: str
+    what: str  # what it does; WARNED, REFUSED: why not, and what to use
+    own: str = ""  # rueda's variable
+    quiet: Tuple[str, ...] = ("", "0")  # WARNED, REFUSED: values that ask for nothing
+
+
+def _all(fate, what, *names, **fields):
+    return [Variable(name, fate, what, **fields) for name in names]
+
+
+_NO_GPU = "CUDA tensors and NCCL are not available in this version of rueda"
+_NO_MPI = "rueda does not use MPI"
+_NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
+_NO_ELASTIC = (
+    "elastic membership is not available in this version of rueda; start a fixed number of ranks "
+    "and unset it"
+)
+_NO_SPARK = "rueda does not start jobs on Spark; start the script with ruedarun"
+_HIERARCHY = (
+    "data takes the shortest road by itself: shared memory inside a host, TCP between hosts"
+)
+_PLACE = "this process's place in the job; what is set by hand is overwritten"
+_INSTALL = "read when Horovod is compiled; rueda compiles nothing when it is installed"
+_OTHER = "belongs to another program; rueda leaves it alone"
+
+VARIABLES = [
+    Variable(
+        "HOROVOD_FUSION_THRESHOLD",
+        HONOURED,
+        "bytes of the largest batch of small tensors, 0 fuses nothing; the default is 64 MiB",
+        "RUEDA_FUSION_THRESHOLD",
+    ),
+    Variable(
+        "HOROVOD_CACHE_CAPACITY",
+        HONOURED,
+        "tensors that the response cache remembers; 0 switches it off",
+        "RUEDA_CACHE_CAPACITY",
+    ),
+    Variable(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        HONOURED,
+        "warn about a tensor that some ranks have not submitted for so long",
+        "RUEDA_STALL_CHECK_TIME_SECONDS",
+    ),
+    Variable(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        HONOURED,
+        "fail such a tensor on all ranks after so long; 0 never does",
+        "RUEDA_STALL_SHUTDOWN_TIME_SECONDS",
+    ),
+    Variable(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        MAPPED,
+        "1: neither warn about stalls nor fail them (both times are 0)",
+        "RUEDA_STALL_CHECK_TIME_SECONDS",
+    ),
+    Variable(
+        "HOROVOD_START_TIMEOUT",
+        HONOURED,
+        "seconds that init waits for the other ranks; the default is 120",
+        "RUEDA_START_TIMEOUT",
+    ),
+    Variable(
+        "HOROVOD_TIMELINE", HONOURED, "file of the timeline (Chrome JSON)", "RUEDA_TIMELINE"
+    ),
+    Variable(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        HONOURED,
+        "1: the timeline marks the rounds in which something begins; there is no cycle time",
+        "RUEDA_TIMELINE_MARK_CYCLES",
+    ),
+    Variable(
+        "HOROVOD_LOG_LEVEL",
+        HONOURED,
+        "least important messages that are printed, on stderr at every level",
+        "RUEDA_LOG_LEVEL",
+    ),
+    Variable(
+        "HOROVOD_LOG_HIDE_TIME",
+        HONOURED,
+        "1: messages begin without the time",
+        "RUEDA_LOG_HIDE_TIME",
+    ),
+    Variable(
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        HONOURED,
+        "nothing to do: process sets may always be added and removed after init",
+    ),
+    *_all(
+        GIVEN,
+        _PLACE,
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+    ),
+    Variable("HOROVOD_HOSTNAME", GIVEN, "set by horovodrun; rueda asks the system instead"),
+    Variable(
+        "HOROVOD_CYCLE_TIME",
+        WARNED,
+        "rueda has no cycle: ranks are woken by tensors and by each other",
+        quiet=("",),
+    ),
+    *_all(
+        WARNED,
+        _HIERARCHY,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "HOROVOD_TORUS_ALLREDUCE",
+    ),
+    *_all(WARNED, _NO_GPU, "HOROVOD_BATCH_D2D_MEMCOPIES", quiet=("", "0", "1")),
+    *_all(WARNED, _NO_GPU, "HOROVOD_NUM_NCCL_STREAMS", quiet=("", "1")),
+    *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"),
+    Variable(
+        "HOROVOD_ENABLE_XLA_OPS", WARNED, "this version of rueda has no TensorFlow surface"
+    ),
+    Variable(
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        WARNED,
+        "a group is one operation here, whatever it is batched with; RUEDA_FUSION_THRESHOLD=0 "
+        "fuses nothing",
+    ),
+    *_all(
+        WARNED,
+        _NO_AUTOTUNE,
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_AUTOTUNE_LOG",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+    ),
+    Variable(
+        "HOROVOD_CONTROLLER",
+        WARNED,
+        _NO_MPI + ": its own agreement takes the place of both controllers",
+        quiet=("", "gloo"),
+    ),
+    Variable(
+        "HOROVOD_CPU_OPERATIONS",
+        WARNED,
+        "rueda's own transport takes the place of MPI, Gloo and oneCCL",
+        quiet=("", "gloo"),
+    ),
+    *_all(WARNED, _NO_MPI, "HOROVOD_MPI_THREADS_DISABLE", "HOROVOD_ADASUM_MPI_CHUNK_SIZE"),
+    Variable("HOROVOD_CCL_CACHE", WARNED, "rueda does not use oneCCL"),
+    Variable(
+        "HOROVOD_THREAD_AFFINITY",
+        WARNED,
+        "rueda's thread sleeps while there is nothing to do and is not bound to a core; bind the "
+        "whole rank with taskset or numactl",
+        quiet=("",),
+    ),
+    Variable(
+        "HOROVOD_GLOO_IFACE",
+        WARNED,
+        "Gloo is not used; RUEDA_TCP_ADDRESS is the address that ranks listen on",
+    ),
+    Variable(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        WARNED,
+        "Gloo is not used; RUEDA_START_TIMEOUT bounds init, RUEDA_STALL_SHUTDOWN_TIME_SECONDS an "
+        "operation that a rank does not join; a rank that dies is noticed at once",
+    ),
+    *_all(
+        WARNED,
+        "ranks meet through the launcher, over a socket that they inherit",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT",
+        quiet=("", "-1"),
+    ),
+    Variable("HOROVOD_ELASTIC", REFUSED, _NO_ELASTIC),
+    Variable("HOROVOD_ELASTIC_TIMEOUT", WARNED, _NO_ELASTIC),
+    *_all(
+        WARNED,
+        _NO_SPARK,
+        "HOROVOD_SPARK_START_TIMEOUT",
+        "HOROVOD_SPARK_PYTHONPATH",
+        "HOROVOD_SPARK_WORK_DIR",
+        "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
+        "_HOROVOD_SECRET_KEY",
+    ),
+    *_all(
+        ELSEWHERE,
+        "without ruedarun, a value that says there are several ranks makes init fail, never a "
+        "job of one rank",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "PMI_RANK",
+        "PMI_SIZE",
+    ),
+    *_all(
+        ELSEWHERE,
+        _OTHER,
+        "OMPI_MCA_plm_rsh_agent",
+        "LSB_JOBID",
+        "CSM_ALLOCATION_ID",
+        "DDL_OPTIONS",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_DISABLE",
+        "CCL_ROOT",
+        "MAKEFLAGS",
+    ),
+    Variable("PYTHONUNBUFFERED", GIVEN, "1 unless the user has set it"),
+    *_all(
+        ELSEWHERE,
+        "read by Horovod's own tests only",
+        "HOROVOD_MIXED_INSTALL",
+        "HOROVOD_TEST_GPU",
+    ),
+    *_all(
+        ELSEWHERE,
+        _INSTALL,
+        *(
+            f"HOROVOD_{with_}_{part}"
+            for with_ in ("WITH", "WITHOUT")
+            for part in ("TENSORFLOW", "PYTORCH", "MXNET", "MPI", "GLOO", "NVTX")
+        ),
+        "HOROVOD_GPU",
+        "HOROVOD_GPU_OPERATIONS",
+        "HOROVOD_GPU_ALLREDUCE",
+        "HOROVOD_GPU_ALLGATHER",
+        "HOROVOD_GPU_BROADCAST",
+        "HOROVOD_GPU_ALLTOALL",
+        "HOROVOD_GPU_REDUCESCATTER",
+        "HOROVOD_ALLOW_MIXED_GPU_IMPL",
+        "HOROVOD_NCCL_HOME",
+        "HOROVOD_NCCL_INCLUDE",
+        "HOROVOD_NCCL_LIB",
+        "HOROVOD_NCCL_LINK",
+        "HOROVOD_NVTX_INCLUDE",
+        "HOROVOD_CUDA_HOME",
+        "HOROVOD_ROCM_HOME",
+        "HOROVOD_BUILD_CUDA_CC_LIST",
+        "HOROVOD_BUILD_ARCH_FLAGS",
+        "HOROVOD_CMAKE",
+        "HOROVOD_DEBUG",
+        "HOROVOD_SKIP_COMPILE",
+        "HOROVOD_LOCAL_VERSION",
+    ),
+]
+
+BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def _asked_for(fate, environment):
+    """(variable, value) for those of a fate that are set to something they ask for."""
+    for variable in VARIABLES:
+        value = environment.get(variable.name)
+        if variable.fate == fate and value is not None:
+            if value.strip().lower() not in variable.quiet:
+                yield variable, value
+
+
+def refuse(environment):
+    """NotImplementedError if a variable asks for what rueda cannot do."""
+    for variable, value in _asked_for(REFUSED, environment):
+        raise NotImplementedError(f"{variable.name}={value}: {variable.what}")
+
+
+def warnings_of(environment):
+    """One text for each variable that is set and has no effect."""
+    return [
+        f"{variable.name} has no effect: {variable.what}"  # not its value: one is a secret
+        for variable, _ in _asked_for(WARNED, environment)
+    ]
+
+
+def table():
+    """The table of docs/migrating.md; variables that share their row's text share the row."""
+    rows = {}
+    for variable in VARIABLES:
+        rows.setdefault((variable.fate, variable.own, variable.what), []).append(variable.name)
+    lines = ["| variable | here | what it does, or why it does nothing |", "|---|---|---|"]
+    for (fate, own, what), names in rows.items():
+        shown = "<br>".join(f"`{name}`" for name in names)
+        lines.append(f"| {shown} | {fate}{own and f': `{own}`'} | {what} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,109 @@
+"""DistributedOptimizer(op=Adasum): the ranks' steps are combined, not their gradients.
+
+When a gradient is complete, the wrapped optimizer steps that parameter alone, with this rank's
+gradient; the difference that makes goes into an Adasum; ``step()`` adds the result:
+
+    backward:  grad of p ready -> delta = wrapped step of p -> p back to its old value -> Adasum
+    step():    p += adasum(deltas of all ranks)
+
+So momentum and the like are each rank's own, from its own gradients. The learning rate needs no
+scaling by the number of ranks.
+"""
+
+import contextlib
+
+import torch
+
+from rueda.torch import _async
+from rueda.torch._outside import outside_graphs
+from rueda.torch._reduction import Reduction
+from rueda.torch.optimizer import _Distributed
+
+
+class _DistributedDelta(_Distributed):
+    def _setup(self, *arguments):
+        super()._setup(*arguments)
+        self._number_groups()
+
+    def _number_groups(self):
+        self._group_number = {
+            p: number for number, group in enumerate(self.param_groups) for p in group["params"]
+        }
+
+    def _reduce(self, parameters, name):
+        deltas, contexts = [], []
+        for p in parameters:
+            delta, context = self._compression.compress(self._delta(p))
+            deltas.append(delta.contiguous())
+            contexts.append(context)
+        arguments = (None, name, self._op, 1.0, 1.0, self._process_set)
+        if len(parameters) == 1:
+            handle = _async.allreduce_async_(deltas[0], *arguments)
+        else:
+            handle = _async.grouped_allreduce_async_(deltas, *arguments)
+
+        def write(_):
+            with torch.no_grad():
+                for p, delta, context in zip(parameters, deltas, contexts):
+                    p.add_(self._compression.decompress(delta, context))
+
+        return Reduction(parameters, [handle], write, watched=False)
+
+    def _delta(self, p):
+        """What the wrapped optimizer does to ``p`` with its gradient; ``p`` stays as it is."""
+        before = p.detach().clone()
+        with self._only(p), torch.no_grad():
+            super(_Distributed, self).step()
+            delta = p - before
+            p.copy_(before)
+        return delta
+
+    @contextlib.contextmanager
+    def _only(self, p):
+        """The wrapped optimizer has this parameter alone."""
+        everything = [group["params"] for group in self.param_groups]
+        try:
+            for group in self.param_groups:
+                group["params"] = []
+            self.param_groups[self._group_number[p]]["params"] = [p]
+            yield
+        finally:
+            for group, parameters in zip(self.param_groups, everything):
+                group["params"] = parameters
+
+    def _supply_gradient(self, p):
+        """A parameter without gradient does not move, and the wrapped optimizer leaves it alone."""
+
+    def step(self, closure=None):
+        """Waits for the combined steps of all ranks and takes them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        super().synchronize()
+        self._end_step()
+        return loss
+
+    outside_graphs(step, calls_too=False)
+    step.hooked = True  # the wrapped step runs PyTorch's step hooks, for every parameter
+
+    def _replicated(self):
+        """The parameters alone: momentum and the like are each rank's own."""
+        return [(name, p) for p, name in self._parameter_names.items()]
+
+    def _settle(self):
+        raise NotImplementedError(
+            "op=Adasum takes steps while backward runs, with the gradients as they are then: they "
+            "cannot be clipped or unscaled (GradScaler) before step()"
+        )
+
+    def synchronize(self):
+        """Does nothing: under Adasum there are no reduced gradients to wait for."""
+
+    def skip_synchronize(self):
+        """Refused: under Adasum ``step()`` is where the ranks' steps are combined."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum.")
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        self._number_groups()

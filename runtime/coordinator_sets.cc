@@ -1,0 +1,148 @@
+// Process sets come and go. A change is agreed on by all ranks like a collective of the global set,
+// so that all make it at one point of the response stream:
+//
+//   add      asked --all agree--> the table and the domain are made, the work ends
+//   remove   asked --all agree--> the members leave the set's domain, as at a shutdown: what has
+//            begun ends, the rest gets an error --> asked again --all have left--> all is free
+//
+// Why a new set's lanes may be used at once: a batch runs only after every member has sent a
+// request in the set, and a member does so after it has zeroed its lanes here.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/coordinator.h"
+
+namespace rueda::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has_lanes(const bootstrap::World& world, const ProcessSet& set) {
+  return set.place && set.lanes && set.size() > 1 && world.shares_memory(set.ranks);
+}
+
+transport::Arena* own_arena(const bootstrap::World& world) {
+  return world.arenas[static_cast<size_t>(world.rank)].get();
+}
+
+}  // namespace
+
+void Coordinator::begin_change(Submission submission) {
+  wire::Request& request = submission.request;
+  change_.emplace();
+  if (request.root < 0) {
+    // What the others have to know before they agree.
+    const auto planned = sets_->plan(request.splits);
+    if (planned.ok() && has_lanes(*world_, *planned.value())) {
+      const Status reserved = own_arena(*world_)->reserve_lanes(*planned.value()->lanes);
+      if (!reserved.ok()) request.layout = reserved.message();
+      change_->reserved = planned.value()->lanes;
+    }
+  }
+  global().take(std::move(submission));
+}
+
+void Coordinator::change_sets(Pending change) {
+  if (!change_) return;
+  if (change_->stage == Change::Stage::kAsked) {
+    change_->stage = Change::Stage::kAgreed;
+    change_->submission = std::move(change.submission);
+  } else {
+    change_->stage = Change::Stage::kEnded;
+  }
+  quiet_ = false;
+}
+
+bool Coordinator::advance_change(Time now) {
+  switch (change_->stage) {
+    case Change::Stage::kAgreed:
+      change_->submission.request.root < 0 ? add_set(now) : remove_set(now);
+      return true;
+    case Change::Stage::kLeaving: {
+      Domain* const domain = change_->set->domain;
+      if (!domain->root_left()) return false;
+      domain->drop(cancelled(change_->set->describe() +
+                             " was removed before every rank had submitted it"));
+      if (!domain->is_idle()) return false;
+      ask_for_end();
+      return true;
+    }
+    case Change::Stage::kEnded:
+      close_domain(change_->set);
+      sets_->remove(change_->set);
+      end_change({});
+      return true;
+    case Change::Stage::kAsked:
+    case Change::Stage::kEnding: return false;
+  }
+  return false;
+}
+
+// Agreed on; whether it is possible follows from the table, so alike on all ranks.
+void Coordinator::add_set(Time now) {
+  const wire::Request& request = change_->submission.request;
+  const auto planned = sets_->plan(request.splits);
+  if (!planned.ok()) return end_change(planned.status());
+  if (!request.layout.empty()) return end_change({Code::kResourceExhausted, request.layout});
+  const ProcessSetPtr set = sets_->add(request.splits);
+  newest_serial_ = set->serial;
+  if (set->place) open_domain(set, now);
+  change_->submission.work->set_result(set->id);
+  end_change({});
+  std::vector<Early> early = std::exchange(early_, {});
+  early_bytes_ = 0;
+  for (Early& message : early) on_control(message.peer, message.message);
+}
+
+void Coordinator::remove_set(Time now) {
+  const int32_t id = change_->submission.request.root;
+  if (id == 0) return end_change(invalid_argument("the global process set cannot be removed"));
+  const auto found = sets_->find(static_cast<uint32_t>(id));
+  if (!found.ok()) return end_change(found.status());
+  change_->set = found.value();
+  sets_->close(change_->set);
+  if (!change_->set->place) return ask_for_end();
+  change_->stage = Change::Stage::kLeaving;
+  ProcessSet* const set = change_->set.get();
+  for (Submission& waiting : queue_->take_waiting(set))
+    finish(waiting, cancelled(set->describe() + " was removed"));
+  set->domain->leave(now);
+}
+
+// This rank has left the set.
+void Coordinator::ask_for_end() {
+  change_->stage = Change::Stage::kEnding;
+  Submission end;
+  end.set = sets_->global();
+  end.request = change_->submission.request;
+  end.request.name = negotiation::kChangeEndName;
+  end.work = std::make_shared<Work>(change_->submission.work->title());
+  global().take(std::move(end));
+}
+
+void Coordinator::end_change(const Status& status) {
+  if (!change_) return;
+  Change change = std::move(*change_);
+  change_.reset();
+  if (!status.ok() && change.reserved) own_arena(*world_)->release_lanes(*change.reserved);
+  if (change.submission.work != nullptr) finish(change.submission, status);
+}
+
+void Coordinator::open_domain(const ProcessSetPtr& set, Time now) {
+  Domain::Owner* const owner = this;
+  domains_.push_back(std::make_unique<Domain>(config_, world_, recorder_, &late_, owner, set));
+  set->domain = domains_.back().get();
+  for (const Rank peer : left_) set->domain->on_peer_left(peer, now);
+}
+
+void Coordinator::close_domain(const ProcessSetPtr& set) {
+  if (set->domain == nullptr) return;
+  set->domain->add_to(&past_);
+  const Domain* const closed = std::exchange(set->domain, nullptr);
+  domains_.erase(std::find_if(domains_.begin(), domains_.end(),
+                              [&](const auto& domain) { return domain.get() == closed; }));
+  if (has_lanes(*world_, *set)) own_arena(*world_)->release_lanes(*set->lanes);
+}
+
+}  // namespace rueda::runtime

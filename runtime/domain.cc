@@ -1,0 +1,316 @@
+#include "runtime/domain.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/log.h"
+#include "runtime/stand_in.h"
+
+namespace rueda::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kPlanLane = 1;  // of the group's lanes
+
+communicator::NativeGroup group_of(const bootstrap::World& world, const ProcessSet& set) {
+  communicator::NativeGroup group = world.group(set.ranks);
+  group.process_set = set.serial;
+  if (set.lanes) {
+    group.first_lane = *set.lanes * transport::kLanes;
+  } else {
+    group.arenas.clear();
+  }
+  return group;
+}
+
+std::unique_ptr<PlanRunner> make_plan_runner(const bootstrap::World& world, const ProcessSet& set,
+                                             const communicator::NativeGroup& group,
+                                             communicator::Lane* lane,
+                                             timeline::Recorder* recorder,
+                                             PlanRunner::Complete complete) {
+  if (lane == nullptr) return nullptr;
+  std::vector<transport::Ringer> ringers;
+  for (const Rank rank : set.ranks) ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
+  return std::make_unique<PlanRunner>(*set.place, lane, group.first_lane + kPlanLane, group.arenas,
+                                      std::move(ringers), recorder, std::move(complete));
+}
+
+negotiation::Seat seat_of(const bootstrap::World& world, const ProcessSet& set) {
+  negotiation::Members members(world.names);
+  if (set.id != 0) {
+    members = {world.names, set.ranks,
+               "has been shut down or has removed process set " + std::to_string(set.id)};
+  }
+  return {*set.place, set.size(), world.epoch, std::move(members), set.serial};
+}
+
+}  // namespace
+
+Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder* recorder,
+               LateRanks* late, Owner* owner, ProcessSetPtr set)
+    : world_(world),
+      recorder_(recorder),
+      owner_(owner),
+      set_(std::move(set)),
+      late_(late, set_->ranks, *set_->place),
+      arenas_(group_of(*world, *set_).arenas),
+      communicator_(group_of(*world, *set_)),
+      runner_(&communicator_, recorder,
+              [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
+      plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
+                                    communicator_.lane(kPlanLane), recorder,
+                                    [this](Ticket t) { complete(t); })),
+      negotiator_(config, seat_of(*world, *set_), this, plan_runner_.get()) {
+  communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
+    negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
+  });
+  negotiator_.listen(this);
+  if (plan_runner_) communicator_.lane(kPlanLane)->watch(&late_);
+}
+
+// ---- operations ----
+
+void Domain::take(Submission submission) {
+  if (leaving_ && set_->id != 0) {
+    return owner_->finish(submission,
+                          cancelled(set_->describe() +
+                                    " is used no more: it was removed, or rueda shut down"));
+  }
+  if (submission.request.kind == CollectiveKind::kJoin && owner_->names_are_waited_for(*set_)) {
+    join_ = std::move(submission);
+    return;
+  }
+  auto* const pending = static_cast<Pending*>(keep(std::move(submission)));
+  negotiator_.submit(pending->submission.request, pending, pending->since);
+}
+
+Ticket Domain::keep(Submission submission) {
+  auto pending = std::make_unique<Pending>(Pending{std::move(submission), Clock::now()});
+  Pending* const ticket = pending.get();
+  tickets_.emplace(ticket, std::move(pending));
+  return ticket;
+}
+
+Ticket Domain::stand_in(const wire::Request& request) {
+  return keep(make_stand_in(request, set_));
+}
+
+void Domain::take(Prepared* prepared, Time now) {
+  Pending* const pending = prepared->pending();
+  if (prepared->slot == Prepared::kNoSlot)
+    prepared->slot = negotiator_.slot_of(pending->submission.request).value_or(Prepared::kNoSlot);
+  if (prepared->slot == Prepared::kNoSlot || leaving_) {
+    owner_->stir();
+    return take(prepared->as_submission());
+  }
+  pending->since = now;
+  const int64_t planned = negotiator_.planned_submissions();
+  negotiator_.submit_cached(prepared->slot, pending, now);
+  if (negotiator_.planned_submissions() == planned) owner_->stir();
+}
+
+// Before the queue is drained: what a blocked thread submitted before is then in it.
+void Domain::look_for_blocked() {
+  for (const auto& [ticket, pending] : tickets_) {
+    const Submission& submission = pending->submission;
+    if (submission.work->wanted()) blocked_.push_back(submission.request.name);
+  }
+  for (Prepared* const prepared : held_) {
+    if (prepared->pending()->submission.work->wanted()) blocked_slots_.push_back(prepared->slot);
+  }
+}
+
+bool Domain::tell(Time now) {
+  if (join_ && !owner_->names_are_waited_for(*set_)) take(*std::exchange(join_, std::nullopt));
+  for (const std::string& name : blocked_) negotiator_.wanted(name);
+  for (const uint32_t slot : blocked_slots_) negotiator_.wanted(slot);
+  blocked_.clear();
+  blocked_slots_.clear();
+  return negotiator_.flush(now);
+}
+
+// ---- news ----
+
+void Domain::on_message(Rank from, std::string_view message, Time now) {
+  const std::optional<Rank> place = set_->place_of(from);
+  if (place) return negotiator_.on_message(*place, message, now);
+  owner_->give_up({Code::kDataLoss, world_->names[static_cast<size_t>(from)] +
+                                        " speaks in " + set_->describe()});
+}
+
+void Domain::on_peer_left(Rank peer, Time now) {
+  if (const std::optional<Rank> place = set_->place_of(peer)) negotiator_.on_peer_left(*place, now);
+}
+
+bool Domain::step(Time now) {
+  bool moved = negotiator_.on_time(now);
+  moved |= runner_.advance();
+  if (plan_runner_) moved |= plan_runner_->advance();
+  if (!runner_.failure().ok()) owner_->give_up(runner_.failure());
+  if (plan_runner_ && !plan_runner_->failure().ok()) owner_->give_up(plan_runner_->failure());
+  return moved;
+}
+
+// ---- the end ----
+
+void Domain::leave(Time now) {
+  leaving_ = true;
+  negotiator_.leave(now);
+}
+
+void Domain::finish_join(const Status& status) {
+  if (!join_) return;
+  Submission join = std::move(*std::exchange(join_, std::nullopt));
+  owner_->finish(join, status);
+}
+
+bool Domain::drop(const Status& status) {
+  finish_join(status);
+  if (negotiator_.idle()) return false;
+  negotiator_.drop(status);
+  return true;
+}
+
+void Domain::break_down(const Status& verdict) {
+  finish_join(verdict);
+  communicator_.abandon();
+  runner_.fail_all(verdict);
+  if (plan_runner_) {
+    for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict);
+  }
+  negotiator_.break_down(verdict);
+}
+
+void Domain::add_to(Totals* totals) const {
+  const int64_t planned = plan_runner_ ? plan_runner_->batches() : 0;
+  totals->batches += runner_.batches() + planned;
+  totals->planned_batches += planned;
+  totals->tensors += runner_.tensors() + (plan_runner_ ? plan_runner_->tensors() : 0);
+  totals->fused_tensors +=
+      runner_.fused_tensors() + (plan_runner_ ? plan_runner_->fused_tensors() : 0);
+  totals->cached_tensors +=
+      negotiator_.cached_submissions() + negotiator_.planned_submissions();
+  totals->plans += negotiator_.plans();
+  totals->revocations += negotiator_.revocations();
+  const auto lanes = communicator_.lane_totals();
+  totals->bytes.total += lanes.total;
+  totals->bytes.in_place += lanes.in_place;
+  totals->bytes.pulled += lanes.pulled;
+}
+
+// ---- what the agreement asks for ----
+
+Pending Domain::take_back(Ticket ticket) {
+  auto* const pending = static_cast<Pending*>(ticket);
+  if (Prepared* const prepared = pending->prepared) {
+    unhold(prepared);
+    Pending copy;
+    copy.since = pending->since;
+    copy.submission = prepared->as_submission();
+    return copy;
+  }
+  return std::move(*tickets_.extract(ticket).mapped());
+}
+
+void Domain::send_control(Rank to, const std::string& message) {
+  world_->transport->send_control(set_->ranks[static_cast<size_t>(to)], message);
+}
+
+void Domain::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
+  std::vector<Pending> members;
+  for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
+  if (batch.kind == CollectiveKind::kProcessSet) {
+    for (Pending& change : members) owner_->change_sets(std::move(change));
+    return;
+  }
+  if (batch.kind == CollectiveKind::kJoin) {
+    const auto last = static_cast<size_t>(batch.last_joined);
+    for (Pending& join : members) {
+      join.submission.work->set_result(last < set_->ranks.size() ? set_->ranks[last] : -1);
+      owner_->finish(join.submission, {});
+    }
+    return;
+  }
+  look_for_pull();
+  owner_->batch_begins();
+  communicator_.use_road(static_cast<communicator::Road>(batch.road));
+  runner_.start(batch, std::move(members));
+}
+
+void Domain::finish(Ticket ticket, const Status& status) {
+  Pending pending = take_back(ticket);
+  owner_->finish(pending.submission, status);
+}
+
+void Domain::note(Ticket ticket, const std::string& text) {
+  static_cast<Pending*>(ticket)->submission.work->set_note(text);
+}
+
+bool Domain::may_hold(Ticket ticket) {
+  auto* const pending = static_cast<Pending*>(ticket);
+  const bool blocked = pending->submission.work->mark_holdable();
+  if (pending->prepared != nullptr) hold(pending->prepared);
+  if (blocked) owner_->blocked_already();
+  return blocked;
+}
+
+void Domain::hold(Prepared* prepared) {
+  if (prepared->held != Prepared::kNotHeld) return;
+  prepared->held = held_.size();
+  held_.push_back(prepared);
+}
+
+void Domain::unhold(Prepared* prepared) {
+  if (prepared->held == Prepared::kNotHeld) return;
+  held_.back()->held = prepared->held;
+  held_[prepared->held] = held_.back();
+  held_.pop_back();
+  prepared->held = Prepared::kNotHeld;
+}
+
+// Can all members read each other's private memory? Each says so in its arena (Coordinator).
+void Domain::look_for_pull() {
+  if (pull_known_ || !plan_runner_ || *set_->place != negotiation::Negotiator::kRoot) return;
+  bool able = true;
+  for (const auto& arena : arenas_) {
+    const uint32_t answer = arena->lane(0)->can_pull.load(std::memory_order_acquire);
+    if (answer == transport::LaneControl::kUntried) return;
+    able = able && answer == transport::LaneControl::kCanPull;
+  }
+  pull_known_ = true;
+  negotiator_.set_pull_available(able);
+}
+
+// A planned batch has run.
+void Domain::complete(Ticket ticket) {
+  auto* const pending = static_cast<Pending*>(ticket);
+  if (pending->prepared == nullptr) return finish(ticket, {});
+  unhold(pending->prepared);
+  pending->prepared->complete();
+}
+
+void Domain::arrived(const wire::Request& request, Rank place, Time now) {
+  if (!recorder_->on() || request.kind == CollectiveKind::kProcessSet) return;
+  recorder_->arrival(request, set_->id, set_->ranks[static_cast<size_t>(place)],
+                     timeline::nanos(now));
+}
+
+void Domain::complete(Rank place, Time before, Time now) {
+  late_.decided(place, timeline::nanos(before), timeline::nanos(now));
+}
+
+// That other members leave a set which is removed is nobody's fault.
+void Domain::blame(const std::string& text) {
+  if (!leaving_ || set_->id == 0) owner_->blame(text);
+}
+
+void Domain::warn(const std::string& text) {
+  if (set_->id == 0) {
+    RUEDA_WARN("coordinator", "{}", text);
+  } else {
+    RUEDA_WARN("coordinator", "{}: {}", set_->describe(), text);
+  }
+}
+
+}  // namespace rueda::runtime
