@@ -61,7 +61,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   rueda::log::init_log(
       config.log_level,
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
-      config.log_hide_time != 0);
+      config.log_hide_time);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
   RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place, config.summary));
   options.epoch = launcher.epoch;

@@ -14,7 +14,6 @@ enum class Check {
   kAny,
   kPositive,
   kNotNegative,
-  kSwitch,
   kPowerOfTwoChunk,
   kTransport,
   kLogLevel,
@@ -80,7 +79,7 @@ const Row kTable[] = {
      "1: ranks count what the launcher's --summary prints"},
     {"RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Config::log_level, Check::kLogLevel, false,
      "trace, debug, info, warning, error or fatal"},
-    {"RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", &Config::log_hide_time, Check::kSwitch, false,
+    {"RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", &Config::log_hide_time, Check::kAny, false,
      "1: log messages do not begin with the time"},
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
@@ -134,7 +133,6 @@ Status check_number(const Row& row, const Found& found, T value) {
         (value < 4096 || value > (16 << 20) || (value & (value - 1)) != 0)) {
       return refuse(found, "a power of two from 4096 to 16777216");
     }
-    if (row.check == Check::kSwitch && value != 0 && value != 1) return refuse(found, "0 or 1");
     if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
@@ -157,8 +155,9 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     config->*(*real) = value;
   } else if (const auto* flag = std::get_if<bool Config::*>(&row.field)) {
     int64_t value = 0;
-    if (!parse_number(found.value, &value)) return refuse(found, "0 or 1");
-    config->*(*flag) = value != 0;
+    if (!parse_number(found.value, &value) || (value != 0 && value != 1))
+      return refuse(found, "0 or 1");
+    config->*(*flag) = value == 1;
   } else {
     std::string value = found.value;
     if (row.check == Check::kTransport && value != "auto" && value != "tcp")

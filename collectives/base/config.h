@@ -42,7 +42,7 @@ struct Config {
   bool timeline_all_ranks = false;
   bool summary = false;     // count for the launcher's summary
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
-  int64_t log_hide_time = 0;          // 1: log messages without the time
+  bool log_hide_time = false;         // log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has
 };
 

@@ -61,6 +61,7 @@ TEST_CASE("a bad value names the variable, the value and what is accepted", "[co
       {"RUEDA_START_TIMEOUT", "nan"},   {"RUEDA_CACHE_CAPACITY", ""},
       {"RUEDA_FUSION_THRESHOLD", "-5"}, {"RUEDA_FUSION_THRESHOLD", "1e30"},
       {"RUEDA_HEAP_BYTES", "-1"},       {"RUEDA_LOG_HIDE_TIME", "2"},
+      {"HOROVOD_TIMELINE_MARK_CYCLES", "yes"},
       {"HOROVOD_STALL_CHECK_DISABLE", "yes"}};
   for (const auto& [variable, value] : bad) {
     const std::map<std::string, std::string> variables = {{variable, value}};

@@ -69,17 +69,7 @@ def settings_with(name, value):
     return {line.split()[0]: tuple(line.split()[1:3]) for line in done.stdout.splitlines()[1:]}
 
 
-LATER = pytest.mark.xfail(reason="the timeline cannot mark cycles yet", strict=False)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(v.name, marks=LATER if v.name == "HOROVOD_TIMELINE_MARK_CYCLES" else ())
-        for v in variables.VARIABLES
-        if v.own
-    ],
-)
+@pytest.mark.parametrize("name", [v.name for v in variables.VARIABLES if v.own])
 def test_what_is_honoured_or_mapped_reaches_the_core(name):
     variable = variables.BY_NAME[name]
     value, origin = settings_with(name, SAMPLES[name])[variable.own]

@@ -3,8 +3,6 @@
 The flag is looked up when the runtime starts and whenever a timeline starts or stops.
 """
 
-import contextlib
-
 from rueda import _ffi
 
 _mark = _ffi.library.rueda_mark
@@ -59,12 +57,11 @@ def _end_backward():
         end("backward")
 
 
-@contextlib.contextmanager
-def optimizer_step():
-    """Marks what runs inside as "optimizer step"."""
+def begin_step():
+    """The wrapped optimizer steps from here on."""
     _end_backward()  # one that was broken off by an exception has no other end
     begin("optimizer step")
-    try:
-        yield
-    finally:
-        end("optimizer step")
+
+
+def end_step():
+    end("optimizer step")

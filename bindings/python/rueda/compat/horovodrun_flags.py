@@ -48,12 +48,12 @@ _NO_MPI = "rueda does not run over MPI yet"
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
-def _pair(name, dest, fate, why, variable, excludes):
+def _pair(name, dest, fate, why, variable, excludes, own=""):
     """``--name`` and ``--no-name``; the second asks for what is so anyway, unless the first works."""
     off = (SET, "do not (default)") if fate == SET else (MET, "nothing of the kind is ever done")
     return (
-        Flag((f"--{name}",), dest, ON, fate, why, variable, excludes=excludes),
-        Flag((f"--no-{name}",), dest, OFF, *off, variable, excludes=excludes),
+        Flag((f"--{name}",), dest, ON, fate, why, variable, own, excludes=excludes),
+        Flag((f"--no-{name}",), dest, OFF, *off, variable, own, excludes=excludes),
     )
 
 
@@ -327,6 +327,7 @@ FLAGS = (
             "mark on the timeline the rounds in which something begins",
             "HOROVOD_TIMELINE_MARK_CYCLES",
             "mark cycles",
+            "RUEDA_TIMELINE_MARK_CYCLES",
         ),
     ),
     *_group(

@@ -84,7 +84,11 @@ VARIABLES = [
         "RUEDA_START_TIMEOUT",
     ),
     Variable(
-        "HOROVOD_TIMELINE", HONOURED, "file of the timeline (Chrome JSON)", "RUEDA_TIMELINE"
+        "HOROVOD_TIMELINE",
+        HONOURED,
+        "file of the timeline in Horovod's format, which rank 0 writes; DYNAMIC: none until "
+        "`start_timeline`, which needs no variable here",
+        "RUEDA_TIMELINE",
     ),
     Variable(
         "HOROVOD_TIMELINE_MARK_CYCLES",

@@ -35,6 +35,9 @@ from rueda.torch.replicas import check_replicas
 # within moments, unless a peer never submitted them.
 _SETTLE_SECONDS = 5
 
+_begin_mark = outside_graphs(_marks.begin_step)
+_end_mark = outside_graphs(_marks.end_step)
+
 
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
@@ -328,8 +331,11 @@ class _Distributed:
                 self._reduce_all()
             if closure is not None and self._has_peers:
                 closure = functools.partial(self._evaluate, closure)
-        with _marks.optimizer_step():
+        _begin_mark()
+        try:
             result = super().step(closure) if closure is not None else super().step()
+        finally:
+            _end_mark()
         self._end_step()
         return result
 
