@@ -1,12 +1,15 @@
 """The timeline as users start it, the summary, and who is named as slow: docs/timeline.md."""
 
+import collections
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree
 
@@ -303,7 +306,29 @@ def test_a_rank_that_is_20_ms_late_is_named_within_20_steps(straggler, transport
     assert re.search(rf"slowest rank +rank {straggler}: others slept", outcome.output)
 
 
-@ranks(2)
+@ranks(3)
+def test_tensors_of_a_process_set_are_told_apart():
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)
+    some = hvd.add_process_set([1, 2])
+    hvd.start_timeline(f"{folder}/{{rank}}.json")
+    for _ in range(3):
+        hvd.allreduce(np.ones(5), name="x")
+        if some.included():
+            hvd.allreduce(np.ones(5), name="x", process_set=some)
+    hvd.stop_timeline()
+    mine = timelines.lanes(f"{folder}/{hvd.rank()}.json")[hvd.rank()]
+    shown = collections.Counter(event["name"] for event in mine["negotiated"])
+    of_set = f"allreduce.x (process set {some.process_set_id})"
+    assert shown == ({"allreduce.x": 3, of_set: 3} if some.included() else {"allreduce.x": 3})
+    for event in mine["negotiated"]:
+        assert (event["name"] == of_set) == (event["args"]["batch"][0] == "s"), event
+    hvd.barrier()
+    hvd.remove_process_set(some)
+    if hvd.rank() == 0:
+        shutil.rmtree(folder)
+
+
+@ranks(3)
 def test_marks_need_no_timeline():
     from rueda import timeline
 

@@ -322,6 +322,16 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   CHECK(lanes.find("\"ts\":5.200,\"dur\":1.800") != std::string::npos);  // packed
 }
 
+TEST_CASE("tensors of one name in several process sets are told apart", "[timeline]") {
+  Labels labels;
+  const auto everybodys = labels.of_tensor("allreduce.x", DType::kFloat32, {4});
+  const auto the_sets = labels.of_tensor("allreduce.x", DType::kFloat32, {4}, 2);
+  CHECK(everybodys != the_sets);
+  CHECK(labels.of_tensor("allreduce.x", DType::kFloat32, {4}, 2) == the_sets);
+  CHECK(labels.get(everybodys).name == "allreduce.x");
+  CHECK(labels.get(the_sets).name == "allreduce.x (process set 2)");
+}
+
 TEST_CASE("clocks are aligned by the offset to rank 0's", "[timeline]") {
   Labels labels;
   timeline::Origin origin{1, "rank 1", 1000, 17, 5'000'000, 250};
