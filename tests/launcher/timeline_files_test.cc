@@ -2,38 +2,10 @@
 
 #include <catch2/catch.hpp>
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include "tests/support/folder.h"
 
 using namespace rueda::launcher;
-
-namespace {
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "timeline_files_test.XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-  }
-  std::string read(const std::string& name) const {
-    std::ostringstream text;
-    text << std::ifstream(file(name)).rdbuf();
-    return text.str();
-  }
-  bool has(const std::string& name) const { return std::filesystem::exists(file(name)); }
-
- private:
-  std::filesystem::path path_;
-};
-
-}  // namespace
+using rueda::testing::Folder;
 
 TEST_CASE("the ranks' parts become one file, cut ones too", "[timeline_files]") {
   const Folder folder;

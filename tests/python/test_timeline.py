@@ -22,7 +22,6 @@ from worlds import launch, ranks, results, run_ranks
 
 STEPS = 40
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "timeline.md"
 
 
 def train(steps=STEPS):
@@ -205,16 +204,6 @@ def test_clocks_of_several_hosts_are_compared(tmp_path):
         assert one["clock_error_ns"] > 0
         assert abs(one["clock_offset_ns"]) <= one["clock_error_ns"], one
     assert about[1]["clock_offset_ns"] == about[2]["clock_offset_ns"], "one host, one clock"
-
-
-def test_the_example_in_the_document_works(tmp_path):
-    (code,) = re.findall("```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    script = tmp_path / "example.py"
-    script.write_text(f"import os\nos.chdir({str(tmp_path)!r})\n{code}")
-    ended, output = launch(2, [sys.executable, script])
-    assert ended == 0, output
-    found = timelines.lanes(tmp_path / "trace.json")
-    assert [[e["name"] for e in found[r]["marks"]] for r in (0, 1)] == [["evaluation"]] * 2
 
 
 # ---- crashes ----
