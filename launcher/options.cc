@@ -67,8 +67,9 @@ void describe(CLI::App* app, Raw* raw) {
   app->add_flag("--timeline-all-ranks", raw->timeline_all_ranks,
                 "RUEDA_TIMELINE_ALL_RANKS=1: one file of all ranks, on one clock")
       ->group(tuning);
-  app->add_flag("--timeline-mark-cycles,!--no-timeline-mark-cycles", raw->timeline_cycles,
-                "RUEDA_TIMELINE_MARK_CYCLES")
+  const auto set_cycles = [raw](int64_t count) { raw->timeline_cycles = count > 0; };
+  app->add_flag_function("--timeline-mark-cycles,!--no-timeline-mark-cycles", set_cycles,
+                         "RUEDA_TIMELINE_MARK_CYCLES")
       ->group(tuning);
   app->add_flag("--summary", raw->summary, "print one screen at the end: where the time went")
       ->group(tuning);

@@ -82,7 +82,9 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
                                                  std::unique_ptr<bootstrap::World> world,
                                                  std::function<void(const std::string&)> blame) {
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(world), std::move(blame)));
+  // Before the first message of a peer is looked at: it belongs into the timeline.
   const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
+  runtime->thread_ = std::thread([driver = runtime->driver_] { driver->loop(); });
   if (!opened.ok()) return Status(opened.code(), opened.message() + " (RUEDA_TIMELINE)");
   return runtime;
 }
@@ -99,9 +101,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
       coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, &driver_->blocked,
                    &counters_,
                    std::move(blame)) {
-  driver_->set_recording(recorder_.on());
   driver_->attach(&coordinator_, world_.get());
-  thread_ = std::thread([driver = driver_] { driver->loop(); });
 }
 
 Runtime::~Runtime() { shutdown(); }

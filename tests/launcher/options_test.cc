@@ -66,6 +66,7 @@ TEST_CASE("the value of an option is not rewritten", "[options]") {
 }
 
 TEST_CASE("flags become settings of the ranks", "[options]") {
+  CHECK(parsed({"-np", "1", "true"}).settings.empty());
   const Options options =
       parsed({"-np", "1", "--log-level", "debug", "--fusion-threshold-mb", "32", "--cache-capacity",
               "0", "--start-timeout", "30", "--stall-check-warning-time-seconds", "1.5",
