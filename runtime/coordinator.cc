@@ -215,6 +215,7 @@ void Coordinator::batch_begins() {
 }
 
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {
+  if (!config_.name_slow_ranks) return;
   RUEDA_WARN("coordinator",
              "{} is slow: it came last {} times in {:.2f} s, and the other ranks waited {:.1f} ms "
              "for it each time, {:.0f} % of their time",

@@ -12,18 +12,20 @@ std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos
   count.total += cost;
   ++count.times;
   if (cost < kWorthIt) return std::nullopt;
-  if (again && !window_.empty() && window_.back().rank == rank) {
-    window_.back().cost += cost;
-    window_.back().end = now;
+  Incident& last = window_[(incidents_ - 1) % kWindow];
+  if (again && incidents_ > 0 && last.rank == rank) {
+    last.cost += cost;
+    last.end = now;
   } else {
-    window_.push_back({rank, cost, now});
+    window_[incidents_++ % kWindow] = {rank, cost, now};
   }
-  if (window_.size() > kWindow) window_.pop_front();
   if (now < count.quiet_until) return std::nullopt;
 
-  Finding finding{rank, 0, 0, 0, now - (window_.front().end - window_.front().cost)};
+  const Incident& first = window_[incidents_ > kWindow ? incidents_ % kWindow : 0];
+  Finding finding{rank, 0, 0, 0, now - (first.end - first.cost)};
   Nanos sum = 0;
-  for (const Incident& incident : window_) {
+  for (size_t i = 0; i < std::min<uint64_t>(incidents_, kWindow); ++i) {
+    const Incident& incident = window_[i];
     if (incident.rank != rank) continue;
     ++finding.incidents;
     sum += incident.cost;

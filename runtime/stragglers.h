@@ -9,9 +9,9 @@
 // Pure: time comes from outside. One thread.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -55,13 +55,14 @@ class Stragglers {
     Nanos pause = kPause;
   };
   struct Incident {
-    Rank rank;
-    Nanos cost;
-    Nanos end;
+    Rank rank = 0;
+    Nanos cost = 0;
+    Nanos end = 0;
   };
 
   std::vector<Count> ranks_;
-  std::deque<Incident> window_;
+  std::array<Incident, kWindow> window_{};  // a ring: nothing is allocated
+  uint64_t incidents_ = 0;                  // so far
 };
 
 }  // namespace rueda::runtime

@@ -77,6 +77,8 @@ const Row kTable[] = {
      "1: every rank writes a timeline, on one clock, \"rank<N>\" in its name"},
     {"RUEDA_SUMMARY", "", &Config::summary, Check::kAny, false,
      "1: ranks count what the launcher's --summary prints"},
+    {"RUEDA_NAME_SLOW_RANKS", "", &Config::name_slow_ranks, Check::kAny, false,
+     "1: warn about a rank that the others wait for again and again"},
     {"RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Config::log_level, Check::kLogLevel, false,
      "trace, debug, info, warning, error or fatal"},
     {"RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", &Config::log_hide_time, Check::kAny, false,

@@ -41,6 +41,7 @@ struct Config {
   bool timeline_mark_cycles = false;
   bool timeline_all_ranks = false;
   bool summary = false;     // count for the launcher's summary
+  bool name_slow_ranks = true;
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   bool log_hide_time = false;         // log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has

@@ -20,6 +20,7 @@ Config patient() {
   Config config;
   config.plan_patience_seconds = 100;
   config.fusion_hold_seconds = 100;
+  config.name_slow_ranks = false;  // on a busy machine; a warning allocates
   config.road = "windows";  // the choice between two roads is measured anew now and then
   return config;
 }
