@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <new>
 #include <optional>
 
 namespace rueda::runtime {
@@ -74,9 +73,8 @@ std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype,
                             std::vector<int64_t> received_rows) {
   if (memory == nullptr) {
     const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(dtype);
-    owned_.reset(static_cast<std::byte*>(
-        ::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64))));
-    memory = owned_.get();
+    owned_ = ResultMemory(bytes);
+    memory = owned_.data();
   }
   output_ = memory;
   output_shape_ = std::move(shape);

@@ -17,6 +17,7 @@
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
 #include "runtime/blocked_clock.h"
+#include "runtime/result_memory.h"
 
 namespace rueda::runtime {
 
@@ -88,10 +89,7 @@ class Work {
   std::atomic<bool> wanted_{false};
   std::atomic<bool> holdable_{false};
   Status status_;
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
-  };
-  std::unique_ptr<std::byte[], Free> owned_;
+  ResultMemory owned_;
   std::byte* output_ = nullptr;
   Shape output_shape_;
   std::vector<int64_t> received_rows_;

@@ -57,26 +57,31 @@ ByteSpan span(std::byte* tensor, int64_t begin, int64_t count, int64_t element) 
   return {tensor + begin * element, static_cast<size_t>(count * element)};
 }
 
+// Nothing may have no address.
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 // To and from the type that is computed in.
 void widen(DType dtype, const std::byte* in, float* out, int64_t count) {
   if (dtype == DType::kFloat32) {
-    std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+    copy_bytes(out, in, count * static_cast<int64_t>(sizeof(float)));
   } else {
     kernels::convert_to_f32(dtype, in, out, static_cast<size_t>(count));
   }
 }
 void widen(DType, const std::byte* in, double* out, int64_t count) {
-  std::memcpy(out, in, static_cast<size_t>(count) * sizeof(double));
+  copy_bytes(out, in, count * static_cast<int64_t>(sizeof(double)));
 }
 void narrow(DType dtype, const float* in, std::byte* out, int64_t count) {
   if (dtype == DType::kFloat32) {
-    std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+    copy_bytes(out, in, count * static_cast<int64_t>(sizeof(float)));
   } else {
     kernels::convert_from_f32(dtype, in, out, static_cast<size_t>(count));
   }
 }
 void narrow(DType, const double* in, std::byte* out, int64_t count) {
-  std::memcpy(out, in, static_cast<size_t>(count) * sizeof(double));
+  copy_bytes(out, in, count * static_cast<int64_t>(sizeof(double)));
 }
 
 struct Pair {

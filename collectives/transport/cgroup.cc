@@ -9,6 +9,15 @@
 namespace rueda::transport {
 namespace {
 
+// Is the word one of "one,two,three"?
+bool lists(const std::string& words, const std::string& word) {
+  std::istringstream stream(words);
+  for (std::string each; std::getline(stream, each, ',');) {
+    if (each == word) return true;
+  }
+  return false;
+}
+
 // Calls look(folder, version) for the folder of each of this process's groups that `controller`
 // belongs to, and for all above it.
 void for_each_group(const ReadFile& read, const std::string& controller,
@@ -20,9 +29,9 @@ void for_each_group(const ReadFile& read, const std::string& controller,
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const int version = controllers == ",," ? 2 : 1;
-    if (version == 1 && controllers.find("," + controller + ",") == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const int version = controllers.empty() ? 2 : 1;
+    if (version == 1 && !lists(controllers, controller)) continue;
     const std::string root = version == 2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
     std::string path = line.substr(second + 1);
     if (path == "/") path.clear();

@@ -40,7 +40,8 @@ TEST_CASE("Horovod's switch for the stall check sets both times to 0", "[config]
   const auto config = load_config(from(variables)).value();
   CHECK(config.stall_check_seconds == 0);
   CHECK(config.stall_shutdown_seconds == 0);
-  for (const auto& entry : describe_config(from(variables)).value()) {
+  const auto described = describe_config(from(variables)).value();
+  for (const auto& entry : described) {
     if (entry.variable == "RUEDA_STALL_CHECK_TIME_SECONDS")
       CHECK(entry.origin == "HOROVOD_STALL_CHECK_DISABLE");
   }

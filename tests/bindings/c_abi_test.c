@@ -240,7 +240,7 @@ static void check_wrong_arguments(void) {
   op.kind = -1;            REFUSED("kind -1");
   op.dtype = 2;            REFUSED("dtype 2");
   op.dtype = 1000;         REFUSED("dtype 1000");
-  op.reduce_op = 2;        REFUSED("reduce_op 2");
+  op.reduce_op = 6;        REFUSED("reduce_op 6");
   op.name = "";            REFUSED("empty");
   op.shape = NULL;         REFUSED("shape");
   op.ndim = -1;            REFUSED("shape");

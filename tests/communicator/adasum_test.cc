@@ -79,7 +79,9 @@ std::vector<std::vector<Bytes>> run(Kind kind, Rank size, DType dtype, Input inp
   auto worlds = make_worlds(kind, size);
   return on_ranks(size, [&](Rank rank) {
     bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
-    NativeCommunicator communicator(world.everyone());
+    std::vector<Rank> everyone(static_cast<size_t>(size));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    NativeCommunicator communicator(world.group(std::move(everyone)));
     std::vector<Bytes> ins;
     std::vector<Bytes> outs;
     for (const Values& values : input(rank)) {

@@ -1,4 +1,10 @@
 // Scenes of rank_program with prepared operations.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "tests/failure/rank_calls.h"
@@ -72,6 +78,17 @@ int planned() {
   for (;;) network.step();
 }
 
+// Returns when all ranks have called it; unlike a barrier it goes past rueda, and wakes nobody.
+void meet_in_a_file() {
+  const std::string path = std::string("/tmp/meeting-") + std::getenv("RUEDA_JOB_ID");
+  const int file = open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0 || write(file, "x", 1) != 1) std::abort();
+  struct stat met{};
+  while (fstat(file, &met) == 0 && met.st_size < my_size) usleep(10'000);
+  close(file);
+  unlink(path.c_str());
+}
+
 int asleep() {
   join();
   Network network;
@@ -84,6 +101,7 @@ int asleep() {
   usleep(2'000'000);
   say("rank %d woke %d times", my_rank,
       static_cast<int>(rueda_counter(context, "wakeups") - before));
+  meet_in_a_file();  // a faster rank's message would wake one that still counts
   barrier();
   rueda_shutdown(context);
   return 0;

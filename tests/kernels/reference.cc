@@ -70,6 +70,7 @@ Int combine_integers(ReduceOp op, Int a, Int b) {
     case ReduceOp::kProduct: return static_cast<Int>(wide_a * wide_b);
     case ReduceOp::kMin: return a < b ? a : b;
     case ReduceOp::kMax: return a < b ? b : a;
+    case ReduceOp::kAdasum: break;  // not element by element
   }
   throw std::logic_error("unknown reduction");
 }
