@@ -44,6 +44,25 @@ class Writer {
   std::mt19937_64* dice_;
 };
 
+// What a step submits: up to so many tensors, now and then a group. What is submitted together is
+// one unit.
+std::vector<std::vector<wire::Request>> random_units(Writer* w, uint64_t most,
+                                                     uint64_t broadcast_one_in) {
+  std::vector<std::vector<wire::Request>> units;
+  const size_t tensors = 1 + w->below(most);
+  for (size_t t = 0; t < tensors; ++t) {
+    const auto kind = w->one_in(broadcast_one_in) ? CollectiveKind::kBroadcast
+                      : w->one_in(6) ? CollectiveKind::kReducescatter
+                                    : CollectiveKind::kAllreduce;
+    units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
+  }
+  if (w->one_in(4)) {
+    const std::string group = "allreduce.g0";
+    units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
+  }
+  return units;
+}
+
 }  // namespace
 
 Job steady_job(Rank size, int steps, int tensors, bool blocking) {
@@ -72,18 +91,7 @@ Job random_job(uint64_t seed) {
   job.config.fusion_threshold_bytes = w.one_in(2) ? 64 << 20 : static_cast<int64_t>(w.below(200));
   if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
 
-  std::vector<std::vector<wire::Request>> units;
-  const size_t tensors = 1 + w.below(6);
-  for (size_t t = 0; t < tensors; ++t) {
-    const auto kind = w.one_in(5)   ? CollectiveKind::kBroadcast
-                      : w.one_in(6) ? CollectiveKind::kReducescatter
-                                    : CollectiveKind::kAllreduce;
-    units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
-  }
-  if (w.one_in(4)) {
-    const std::string group = "allreduce.g0";
-    units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
-  }
+  auto units = random_units(&w, 6, 5);
   const int steps = 6 + static_cast<int>(w.below(30));
   const uint64_t calm = w.one_in(2) ? 40 : 8;  // one step in so many is out of the ordinary
   const uint64_t metric_every = w.one_in(2) ? 2 + w.below(10) : 0;
@@ -163,18 +171,7 @@ Job joining_job(uint64_t seed) {
   job.size = static_cast<Rank>(1 + w.below(4));
   job.ranks.resize(static_cast<size_t>(job.size));
   if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
-  std::vector<std::vector<wire::Request>> units;
-  const size_t tensors = 1 + w.below(4);
-  for (size_t t = 0; t < tensors; ++t) {
-    const auto kind = w.one_in(6)   ? CollectiveKind::kBroadcast
-                      : w.one_in(6) ? CollectiveKind::kReducescatter
-                                    : CollectiveKind::kAllreduce;
-    units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
-  }
-  if (w.one_in(4)) {
-    const std::string group = "allreduce.g0";
-    units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
-  }
+  auto units = random_units(&w, 4, 6);
   if (w.one_in(3)) units.push_back({request("rows", 3, CollectiveKind::kAllgather)});
   const Mode usual = w.one_in(3) ? Mode::kBlocking : w.one_in(5) ? Mode::kPolling : Mode::kAsync;
   wire::Request join;

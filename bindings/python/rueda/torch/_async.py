@@ -38,6 +38,11 @@ __all__ = [
 _all = _collectives.Collectives(Tensors)
 
 
+def backward_name(name):
+    """Of the operation that computes the gradient of one of this name."""
+    return None if name is None else f"{name}.backward"
+
+
 def poll(handle):
     """Whether the operation behind a handle has ended. Never blocks."""
     return runtime.poll(handle)

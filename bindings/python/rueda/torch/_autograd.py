@@ -16,14 +16,10 @@ from rueda.torch._outside import outside_graphs
 from rueda.torch._selections import SELECTIONS, Selection, scaled
 
 
-def backward_name(name):
-    return None if name is None else f"{name}.backward"
-
-
 class Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, prescale, postscale, process_set, tensor):
-        ctx.arguments = (None, backward_name(name), op, prescale, postscale, process_set)
+        ctx.arguments = (None, _async.backward_name(name), op, prescale, postscale, process_set)
         return _async.synchronize(
             _async.allreduce_async(tensor, None, name, op, prescale, postscale, process_set)
         )
@@ -37,7 +33,7 @@ class Allreduce(torch.autograd.Function):
 class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
-        ctx.arguments = (None, backward_name(name), op, prescale, postscale, process_set)
+        ctx.arguments = (None, _async.backward_name(name), op, prescale, postscale, process_set)
         return _async.synchronize(
             _async.grouped_allreduce_async(
                 tensors, None, name, op, prescale, postscale, process_set
@@ -56,7 +52,7 @@ class CompressedAllreduce(GroupedAllreduce):
     @staticmethod
     def forward(ctx, reducer, name, op, prescale, postscale, process_set, *tensors):
         arguments = op, prescale, postscale, process_set
-        ctx.arguments = (None, backward_name(name), *arguments)
+        ctx.arguments = (None, _async.backward_name(name), *arguments)
         count = len(tensors)
         names = [name] if count == 1 else [f"{name}_{i + 1}of{count}" for i in range(count)]
         chains = [
@@ -81,7 +77,7 @@ def _own_rows(rows, process_set):
 
 def allgather_gradients(grads, rows, name, process_set):
     """Of inputs with so many rows each, from the gradients of what was gathered."""
-    average = (None, backward_name(name), basics.Average, 1.0, 1.0, process_set)
+    average = (None, _async.backward_name(name), basics.Average, 1.0, 1.0, process_set)
     reduced = _async.synchronize(_async.grouped_allreduce_async(grads, *average))
     mine = [_own_rows(count, process_set) for count in rows]
     return tuple(grad[first:end] for grad, (first, end) in zip(reduced, mine))
@@ -105,7 +101,7 @@ class Allgather(torch.autograd.Function):
 
 def broadcast_gradient(grad, root_rank, name, process_set):
     """The average on the root, zero elsewhere."""
-    average = (None, backward_name(name), basics.Average, 1.0, 1.0, process_set)
+    average = (None, _async.backward_name(name), basics.Average, 1.0, 1.0, process_set)
     reduced = _async.synchronize(_async.allreduce_async(grad, *average))
     if basics.rank() != root_rank:
         reduced.zero_()
@@ -126,7 +122,7 @@ class Broadcast(torch.autograd.Function):
 def alltoall_gradient(grad, received, rows, name, process_set):
     """Of an input with so many rows, from the gradient of its output and how it was split."""
     sent, _ = _async.synchronize(
-        _async.alltoall_async(grad, received, backward_name(name), process_set)
+        _async.alltoall_async(grad, received, _async.backward_name(name), process_set)
     )
     # Rows beyond the sum of the splits went nowhere: their gradient is zero.
     unsent = rows - sent.shape[0]
@@ -156,7 +152,7 @@ def reducescatter_gradients(grads, op, prescale, postscale, name, process_set):
     if op == basics.Sum:
         factor *= process_set.size()
     gathered = _async.synchronize(
-        _async.grouped_allgather_async(grads, backward_name(name), process_set)
+        _async.grouped_allgather_async(grads, _async.backward_name(name), process_set)
     )
     return gathered if factor == 1.0 else tuple(grad * factor for grad in gathered)
 

@@ -100,7 +100,7 @@ def _allreduce_gradient(ctx, grad):
     if ctx.saved_tensors:
         own = _of_selection(ctx, [grad])[0]
     else:
-        own = _allreduce(grad, _autograd.backward_name(ctx.name), *ctx.rest)
+        own = _allreduce(grad, _async.backward_name(ctx.name), *ctx.rest)
     return own, None, None, None, None
 
 
@@ -108,7 +108,7 @@ def _grouped_allreduce_gradient(ctx, grads):
     if ctx.saved_tensors:
         own = _of_selection(ctx, grads)
     else:
-        own = _grouped_allreduce(grads, _autograd.backward_name(ctx.name), *ctx.rest)
+        own = _grouped_allreduce(grads, _async.backward_name(ctx.name), *ctx.rest)
     return own, None, None, None, None
 
 

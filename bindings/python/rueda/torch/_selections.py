@@ -35,7 +35,7 @@ class Selection(torch.autograd.Function):
 
 def gradients(grads, inputs, results, op, name, process_set):
     """Of this rank's inputs, from those of the results."""
-    name = None if name is None else f"{name}.backward"
+    name = _async.backward_name(name)
     if op == basics.Product:
         sums = _add(grads, name, process_set)
         others = _products_of_others(inputs, name, process_set)
