@@ -23,9 +23,10 @@ std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos
 
   const Incident& first = window_[incidents_ > kWindow ? incidents_ % kWindow : 0];
   Finding finding{rank, 0, 0, 0, now - (first.end - first.cost)};
-  Nanos sum = 0;
+  Nanos sum = 0, all = 0;
   for (size_t i = 0; i < std::min<uint64_t>(incidents_, kWindow); ++i) {
     const Incident& incident = window_[i];
+    all += incident.cost;
     if (incident.rank != rank) continue;
     ++finding.incidents;
     sum += incident.cost;
@@ -33,6 +34,7 @@ std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos
   finding.mean = sum / static_cast<Nanos>(finding.incidents);
   finding.share = static_cast<double>(sum) / static_cast<double>(std::max<Nanos>(finding.length, 1));
   if (finding.incidents < kIncidents || finding.share < kShare) return std::nullopt;
+  if (static_cast<double>(sum) < kOwn * static_cast<double>(all)) return std::nullopt;
   count.quiet_until = now + count.pause;
   count.pause *= 2;
   return finding;

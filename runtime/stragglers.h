@@ -1,7 +1,7 @@
 // Stragglers: which rank the others wait for, judged from who arrives last; no rank measures itself.
 //
-// An incident: somebody was blocked until that rank arrived. A rank is named when most of the latest
-// incidents were its own and their cost is worth a word; after that at growing intervals.
+// An incident: somebody was blocked until that rank arrived. A rank is named when it caused most of
+// what the latest incidents cost and that is worth a word; after that at growing intervals.
 //
 //   the latest 16    |--r2--|      |--r2--|  |r1| |--r2--|
 //                    ^ begin                             ^ now     share = sum(r2) / (now - begin)
@@ -27,6 +27,7 @@ class Stragglers {
   static constexpr size_t kWindow = 16;      // incidents that are looked at
   static constexpr size_t kIncidents = 8;    // of these, of one rank, before it is named
   static constexpr double kShare = 0.05;     // of the time, least
+  static constexpr double kOwn = 0.75;       // of what all ranks cost; chance makes any rank late
   static constexpr Nanos kWorthIt = 1'000'000;  // per incident, least
   static constexpr Nanos kPause = 60'000'000'000;  // between two words about a rank; then it doubles
 

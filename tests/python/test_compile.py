@@ -89,6 +89,37 @@ def test_every_collective_and_its_gradient_is_one_graph_and_has_the_same_bits():
     assert found == ({}, 1), found
 
 
+@ranks(3)
+def test_collectives_of_process_sets_are_in_the_graph_too():
+    pair, alone = hvd.add_process_set([0, 2]), hvd.add_process_set([1])
+    mine = alone if hvd.rank() == 1 else pair
+
+    def function(x, w):
+        y, out = x * w, {}
+        out["allreduce"] = hvd.allreduce(y, name="of a set", op=hvd.Sum, process_set=mine)
+        out["most"] = hvd.allreduce(y, op=hvd.Max, process_set=mine)
+        out["group 0"], out["group 1"] = hvd.grouped_allreduce([y, w], process_set=mine)
+        out["allgather"] = hvd.allgather(y[: hvd.rank() + 1], process_set=mine)
+        out["gathered 0"], out["gathered 1"] = hvd.grouped_allgather([y, w], process_set=mine)
+        out["broadcast"] = hvd.broadcast(y, mine.ranks[-1], process_set=mine)
+        out["alltoall"], out["received"] = hvd.alltoall(y, [3 // mine.size()] * mine.size(), process_set=mine)
+        out["reducescatter"] = hvd.reducescatter(y, process_set=mine)
+        out["scattered 0"], out["scattered 1"] = hvd.grouped_reducescatter([y, w], process_set=mine)
+        hvd.barrier(process_set=mine)
+        return out
+
+    expected = forward_and_backward(function)
+    graph_breaks()
+    fast = compiled(function)
+    for _ in range(3):
+        assert_same(forward_and_backward(fast), expected)
+    found = graph_breaks()
+    assert found == ({}, 1), found
+    hvd.remove_process_set(pair)
+    with raises(ValueError, "does not exist"):
+        torch.ops.rueda.barrier(pair.process_set_id or 1)
+
+
 @ranks(2)
 def test_in_place_forms_write_to_the_tensors_they_were_given():
     def function(x):
@@ -214,7 +245,7 @@ def test_wrong_calls_raise_what_they_raise_without_a_compiler():
     with raises(ValueError, "2 ranks"):
         compiled(lambda x: hvd.alltoall(x, [1, 1, 1]))(torch.ones(3))
     with raises(RuntimeError, "compiled for other ranks", "torch.compiler.reset()"):
-        torch.ops.rueda.reducescatter(torch.ones(4), 4, None, hvd.Sum, 1.0, 1.0)
+        torch.ops.rueda.reducescatter(torch.ones(4), 4, None, 0, hvd.Sum, 1.0, 1.0)
 
 
 @ranks(2)
@@ -256,15 +287,15 @@ def test_operations_pass_the_checks_of_pytorch():
     leaf, leaves = x.clone().requires_grad_(), [x.clone().requires_grad_() for _ in range(2)]
     own = 2 - hvd.rank()
     for name, arguments in {
-        "allreduce": (leaf, None, hvd.Sum, 1.0, 1.0),
-        "grouped_allreduce": (leaves, None, hvd.Sum, 1.0, 1.0),
-        "allgather": (leaf, None),
-        "grouped_allgather": (leaves, None),
-        "broadcast": (leaf, 1, None),
-        "alltoall": (leaf, splits, hvd.size(), None),
-        "reducescatter": (leaf, own, None, hvd.Sum, 1.0, 1.0),
-        "grouped_reducescatter": (leaves, [own, own], None, hvd.Sum, 1.0, 1.0),
-        "barrier": (),
+        "allreduce": (leaf, None, 0, hvd.Sum, 1.0, 1.0),
+        "grouped_allreduce": (leaves, None, 0, hvd.Sum, 1.0, 1.0),
+        "allgather": (leaf, None, 0),
+        "grouped_allgather": (leaves, None, 0),
+        "broadcast": (leaf, 1, None, 0),
+        "alltoall": (leaf, splits, hvd.size(), None, 0),
+        "reducescatter": (leaf, own, None, 0, hvd.Sum, 1.0, 1.0),
+        "grouped_reducescatter": (leaves, [own, own], None, 0, hvd.Sum, 1.0, 1.0),
+        "barrier": (0,),
     }.items():
         operation = getattr(torch.ops.rueda, name).default
         tests = ("test_schema", "test_autograd_registration", "test_faketensor")

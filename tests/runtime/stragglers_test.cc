@@ -47,10 +47,23 @@ TEST_CASE("lateness that costs little is not worth a word", "[stragglers]") {
 }
 
 TEST_CASE("ranks that are late in turns are not named", "[stragglers]") {
-  Stragglers stragglers(4);
-  for (int i = 0; i < 500; ++i) {
-    CHECK_FALSE(stragglers.late(static_cast<Rank>(i % 4), 20 * kMs, (i + 1) * 50 * kMs));
+  for (const int size : {2, 4}) {
+    Stragglers stragglers(size);
+    for (int i = 0; i < 500; ++i) {
+      CHECK_FALSE(stragglers.late(static_cast<Rank>(i % size), 20 * kMs, (i + 1) * 50 * kMs));
+    }
   }
+}
+
+TEST_CASE("a rank that is always late is named also where others are late now and then",
+          "[stragglers]") {
+  Stragglers stragglers(2);
+  std::optional<int> step_named;
+  for (int step = 1; step <= 20 && !step_named; ++step) {
+    if (step % 3 == 0) CHECK_FALSE(stragglers.late(0, 8 * kMs, step * 50 * kMs - 25 * kMs));
+    if (stragglers.late(1, 20 * kMs, step * 50 * kMs)) step_named = step;
+  }
+  CHECK(step_named.has_value());
 }
 
 TEST_CASE("all tensors of one late step are one incident", "[stragglers]") {

@@ -278,7 +278,8 @@ class Runtime:
         with self._lock:
             prepared = self._take_or_prepare(key, name, operation)
             if prepared is not None:
-                self._let_go()
+                if self._abandoned:
+                    self._let_go()
                 handle, entry = self._next_handle, _Entry(keep, finish)
                 self._next_handle += 1
                 entry.works, entry.prepared = (prepared,), prepared
@@ -288,6 +289,27 @@ class Runtime:
                 del self._entries[handle]
                 prepared.put_back()
             return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
+
+    def start_in_place(self, key, address, keep):
+        """`submit_again` of what came before, input and output at ``address``; it has no result.
+
+        None: not started. It comes for the first time, is in use or cannot be started; submit it.
+        """
+        with self._lock:
+            prepared = self.take(key)
+            if prepared is None:
+                return None
+            if self._abandoned:
+                self._let_go()
+            handle, entry = self._next_handle, _Entry(keep, _nothing)
+            self._next_handle += 1
+            entry.works, entry.prepared = (prepared,), prepared
+            self._entries[handle] = entry
+            if _start(prepared.pointer, address, address, None) == _OK:
+                return handle
+            del self._entries[handle]
+            prepared.put_back()
+            return None
 
     def _take_or_prepare(self, key, name, operation):
         """A Prepared; None for what comes for the first time, is in use or cannot be prepared."""
@@ -358,10 +380,14 @@ class Runtime:
             if entry is None:
                 return None
             entry.waiting += 1
-        end = None if timeout is None else time.monotonic() + timeout
         try:
-            for work in entry.works:
-                work.wait(None if end is None else max(0.0, end - time.monotonic()))
+            if timeout is None:
+                for work in entry.works:
+                    work.wait(None)
+            else:
+                end = time.monotonic() + timeout
+                for work in entry.works:
+                    work.wait(max(0.0, end - time.monotonic()))
         except DeadlineExceeded:
             raise
         except Exception:
@@ -383,6 +409,10 @@ class Runtime:
             entry = self._entries.pop(handle, None)
             if entry is not None and not entry.ended():
                 self._abandoned.append(entry)
+
+
+def _nothing(works):
+    """The result of what has none."""
 
 
 def _struct(operation, name):

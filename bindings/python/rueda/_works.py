@@ -20,14 +20,16 @@ def _wait(function, pointer, seconds):
     raises KeyboardInterrupt here.
     """
     end = None if seconds is None else time.monotonic() + seconds
+    error = None if seconds is None else _ffi.Error()  # big, so made only when it may be needed
     while True:
         left = -1.0 if end is None else max(0.0, end - time.monotonic())
-        error = _ffi.Error()
-        code = function(pointer, left, ctypes.byref(error))
+        code = function(pointer, left, error and ctypes.byref(error))
         if code == _ffi.OK:
             return
         if code != _ffi.ABORTED:
-            raise _ffi.exception(code, error)
+            if error is not None:
+                raise _ffi.exception(code, error)
+            error = _ffi.Error()  # and asks again
 
 
 class Work:

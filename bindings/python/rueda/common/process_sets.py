@@ -144,14 +144,14 @@ def id_for_operation(process_set):
     return process_set.process_set_id
 
 
-def require_global(process_set):
-    """Refuses every process set but the global one, where nothing else is possible."""
-    require_registered(process_set)
-    if process_set is not global_process_set:
-        raise NotImplementedError(
-            f"{process_set}: this is only possible with the global process set; "
-            "reduce in other sets by the collectives themselves"
-        )
+def registered(process_set_id):
+    """The set of this id; ValueError when there is none any more."""
+    if process_set_id == 0:
+        return global_process_set
+    for process_set in _registered:
+        if process_set.process_set_id == process_set_id:
+            return process_set
+    raise ValueError(f"the process set with id {process_set_id} does not exist any more")
 
 
 def _known():

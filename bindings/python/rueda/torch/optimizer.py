@@ -28,6 +28,7 @@ from rueda.torch._layouts import Layouts, empty_sparse_gradient
 from rueda.torch._outside import outside_graphs
 from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._reduction import ChainReduction, Reduction, give_up
+from rueda.torch._straight import StraightReduction
 from rueda.torch.compression import Compression
 from rueda.torch.replicas import check_replicas
 
@@ -56,6 +57,7 @@ class _Distributed:
         self._sparse_as_dense = sparse_as_dense
         self._layouts = None if sparse_as_dense else Layouts()
         self._homes = homes
+        self._straight = {}  # parameter -> its StraightReduction
         self._passes_per_step = passes
         self._passes_left = {}
         self._accumulated = {}  # parameter -> weak reference to its gradient of several passes
@@ -148,6 +150,10 @@ class _Distributed:
 
     def _reduce(self, parameters, name):
         """Starts the reduction of gradients."""
+        if len(parameters) == 1 and self._compression is Compression.none:
+            straight = self._straight.get(parameters[0])
+            if straight is not None and straight.start():
+                return straight
         name = self._prefix + name
         if len(parameters) == 1 and parameters[0].grad.is_sparse and not self._sparse_as_dense:
             return self._reduce_sparse(parameters[0], name)
@@ -165,6 +171,10 @@ class _Distributed:
         arguments = (None, name, self._op, *scales, self._process_set)
         if len(parameters) == 1:
             handle = _async.allreduce_async_(wires[0], *arguments)
+            if self._compression is Compression.none and p not in self._straight:
+                self._straight[p] = StraightReduction(
+                    p, name, self._op, *scales, self._process_set, self._homes
+                )
         else:
             handle = _async.grouped_allreduce_async_(wires, *arguments)
 

@@ -1,0 +1,78 @@
+"""The straight way of one dense gradient: reduced where it lies, time after time.
+
+Most gradients of most models go this way in every step, so it is kept short: one object for each
+parameter, and no more than an address handed to the library. What is new, lies otherwise or has
+another form than last time goes the ordinary way (`optimizer._reduce`), which also prepares this.
+"""
+
+import torch
+
+from rueda import _ffi
+from rueda._runtime import runtime
+from rueda.common.process_sets import id_for_operation
+from rueda.torch._reduction import Reduction, _version
+
+_strided, _Tensor = torch.strided, torch.Tensor
+_start, _wait = runtime.start_in_place, runtime.synchronize
+
+
+class StraightReduction(Reduction):
+    """A `Reduction` that is used again, for one parameter.
+
+    Parameters
+    ----------
+    p : torch.nn.Parameter
+    name : str
+        Of the operation.
+    op, prescale, postscale, process_set
+        As of `rueda.torch.allreduce`.
+    homes : GradientHomes or None
+        Where gradients are brought before they are reduced.
+    """
+
+    def __init__(self, p, name, op, prescale, postscale, process_set, homes):
+        self.parameters = [p]
+        self.handles = ()
+        self._p = p
+        self._grad = None  # what travels
+        self._version = 0
+        self._name = name
+        self._rest = (op, prescale, postscale)
+        self._set = process_set
+        self._homes = homes
+        self._key = (None,) * 4
+
+    def start(self):
+        """Whether the parameter's gradient is on its way now."""
+        if self._homes is not None:
+            self._homes.bring(self._p)
+        grad = self._p.grad
+        if type(grad) is not _Tensor or grad.layout is not _strided or not grad.is_cpu:
+            return False
+        if grad.requires_grad or not grad.is_contiguous() or grad.is_neg() or grad.is_conj():
+            return False
+        key = self._key
+        if grad.dtype is not key[2] or grad.shape != key[3] or key[-1] is not self._set.key:
+            id_for_operation(self._set)  # an error if the set is no more
+            key = (_ffi.ALLREDUCE, self._name, grad.dtype, grad.shape, *self._rest, self._set.key)
+            self._key = key
+        handle = _start(key, grad.data_ptr(), grad)
+        if handle is None:
+            return False
+        self.handles = (handle,)
+        self._grad, self._version = grad, _version(grad)
+        return True
+
+    def is_wanted(self):
+        return self._p.grad is self._grad
+
+    def touched(self):
+        if self._p.grad is self._grad and _version(self._grad) == self._version:
+            return ()
+        return self.parameters
+
+    def wait(self):
+        _wait(self.handles[0])
+
+    def write(self):
+        self._grad = None
