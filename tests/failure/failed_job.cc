@@ -115,11 +115,12 @@ World::World()
     : shared_memory_(names_in("/dev/shm", "rueda")), temporary_(names_in("/tmp", "rueda")) {}
 
 void World::check_unchanged() const {
-  // Other tests may run at the same time, with scratch files of their own; these have no "rueda-"
-  // in front.
+  // Other tests may run at the same time, with scratch files of their own; their names begin with
+  // "test-of-".
   for (const auto& [directory, known] :
        {std::pair{"/dev/shm", &shared_memory_}, std::pair{"/tmp", &temporary_}}) {
     for (const std::string& name : names_in(directory, "rueda-")) {
+      if (name.rfind("test-of-", 0) == 0) continue;
       INFO(directory << "/" << name);
       CHECK(known->count(name) == 1);
     }
