@@ -8,6 +8,7 @@ import pytest
 import rueda.torch as hvd
 import torch
 from expect import raises
+from rueda.torch import _async
 from rueda.torch._compress_int8 import from_int8, to_int8
 from worlds import ranks, results, run_ranks
 
@@ -185,6 +186,26 @@ def test_chains_in_different_orders_groups_and_gradients():
         x = gradient(hvd.rank()).requires_grad_()
         hvd.allreduce(x, name="x", compression=make()).sum().backward()
         assert torch.equal(x.grad, torch.ones(SHAPE))
+
+
+@ranks(2)
+def test_ranks_that_wait_for_different_chains_first_do_not_wait_for_ever():
+    looks = 0
+
+    def poll(handle):  # as if nothing had ended yet when it is looked at first
+        nonlocal looks
+        looks += 1
+        return looks > 20 and _async.runtime.poll(handle)
+
+    really, _async.poll = _async.poll, poll
+    try:
+        order = "abcde" if hvd.rank() == 0 else "edcba"
+        compression = C.int8()
+        chains = {n: compression.start(gradient(hvd.rank()), n) for n in order}
+        for name in reversed(order):
+            assert chains[name].wait().isfinite().all()
+    finally:
+        _async.poll = really
 
 
 @ranks(2)

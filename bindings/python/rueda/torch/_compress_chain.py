@@ -7,10 +7,16 @@ The algorithm is a generator that yields the handle of what it waits for and is 
     gathered = yield allgather_async(sums)
     return decoded(gathered)
 
-Each collective is named, so ranks may go on with their chains in different orders.
+Each collective is named, so ranks may go on with their chains in different orders. So a rank that
+waits for one chain must not leave the others where they are: a peer may wait for one of those first.
+There is no waiting for whichever ends first, so it looks after them now and then.
 """
 
+from rueda.common.exceptions import DeadlineExceeded
 from rueda.torch import _async
+
+# How long a chain waits before it looks after the others again, in seconds; doubled each time.
+_FIRST_LOOK, _LAST_LOOK = 0.001, 0.05
 
 
 class Chain:
@@ -39,9 +45,17 @@ class Chain:
 
     def wait(self):
         """Waits for the whole chain; returns what the generator returned, or raises its error."""
+        pause = _FIRST_LOOK
         while not self._ended:
-            self._take()
-            move_along(self._company)
+            try:
+                self._take(pause if len(self._company) > 1 else None)
+            except DeadlineExceeded:
+                pause = min(2 * pause, _LAST_LOOK)
+                for chain in list(self._company.values()):
+                    chain.try_to_move()
+            else:
+                pause = _FIRST_LOOK
+                move_along(self._company)
         if self._error is not None:
             raise self._error
         return self._result
@@ -58,9 +72,11 @@ class Chain:
             self._end(error=error)
         return True
 
-    def _take(self):
+    def _take(self, seconds=None):
         try:
-            result = _async.synchronize(self._handle)
+            result = _async.synchronize(self._handle, seconds)
+        except DeadlineExceeded:
+            raise
         except Exception as error:
             self._end(error=error)
             raise
