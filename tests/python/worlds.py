@@ -128,8 +128,9 @@ class SharedWorlds:
             outcome = run_world(size, file, missing)
             for name in missing:
                 reported = [report.get(name) for report in outcome.reports]
-                if any(reported) or name == body.__name__:
-                    self._reports[(file, size, name)] = (reported, outcome.output)
+                self._reports[(file, size, name)] = (reported, outcome.output)
+                if not all(reported):
+                    break  # the world ended in this one; those behind it get another world
         reported, output = self._reports[key]
         problems = []
         for rank, report in enumerate(reported):
