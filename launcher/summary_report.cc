@@ -92,7 +92,7 @@ std::string communication(const Summaries& summaries) {
   }
   const std::string overlap =
       marked ? fmt::format("{:.0f} % of it while backward ran", percent(hidden.mean(), busy.mean()))
-             : std::string("backward was not marked (DistributedOptimizer does)");
+             : std::string("backward was not marked (DistributedOptimizer does on more than one rank)");
   return fmt::format(
       "  communication   {:.3f} s under way, {}; {} in {:.0f} batches ({:.0f} of the step plan), "
       "{}/s while under way",

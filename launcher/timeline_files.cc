@@ -105,7 +105,7 @@ std::vector<std::string> merge(const TimelineFiles& files) {
     done.push_back(part);
   }
   if (good && done.empty())
-    return {"there is no timeline: no rank has begun one (does the program call init?)"};
+    return {"there is no timeline: no rank has begun one (did init fail, or did the program not call it?)"};
   if (!good || !write_all(out.get(), kTimelineEnd)) {
     return {errno_status("cannot write the timeline '" + files.path + "'", errno).message() +
             "; the ranks' parts lie beside it"};

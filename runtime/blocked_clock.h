@@ -22,12 +22,17 @@ class BlockedClock {
   class Sleep {
    public:
     explicit Sleep(BlockedClock* clock) : clock_(clock) {
-      if (clock_ == nullptr || clock_->sleepers_.fetch_add(1, std::memory_order_relaxed) > 0) return;
-      clock_->since_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
-                           std::memory_order_relaxed);
+      if (clock_ == nullptr) return;
+      const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+      if (clock_->sleepers_.fetch_add(1, std::memory_order_relaxed) == 0)
+        clock_->since_.store(now, std::memory_order_relaxed);
     }
     ~Sleep() {
-      if (clock_ != nullptr) clock_->sleepers_.fetch_sub(1, std::memory_order_relaxed);
+      if (clock_ == nullptr) return;
+      // Nobody may take this sleep's begin for that of the next one.
+      if (clock_->sleepers_.load(std::memory_order_relaxed) == 1)
+        clock_->since_.store(0, std::memory_order_relaxed);
+      clock_->sleepers_.fetch_sub(1, std::memory_order_release);
     }
     Sleep(const Sleep&) = delete;
     Sleep& operator=(const Sleep&) = delete;

@@ -122,6 +122,8 @@ Status Runtime::record(const std::string& path, bool mark_cycles) {
 
 Status Runtime::start_timeline(const std::string& path, bool mark_cycles) {
   if (path.empty()) return invalid_argument("the timeline's file has no name");
+  if (path == "DYNAMIC")
+    return invalid_argument("DYNAMIC is for RUEDA_TIMELINE; name the file to start a timeline");
   RUEDA_RETURN_IF_ERROR(queue_->closed());
   return record(path, mark_cycles);
 }

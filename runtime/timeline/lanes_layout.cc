@@ -69,6 +69,14 @@ class LanesLayout final : public Layout {
     }
   }
 
+  void close(Nanos now, std::string* out) override {
+    for (const auto& [label, begun] : begun_) {
+      const std::string name = labels_->get(label).name;
+      for (const Nanos since : begun) slice(lane_of(name), name, since, now, R"("open":1)", out);
+    }
+    begun_.clear();
+  }
+
   void lost(uint64_t count, Nanos now, std::string* out) override {
     line(out, R"("name":"{} events were lost","ph":"i","pid":{},"tid":0,"ts":{},"s":"p")", count,
          origin_.rank, micros(now));
@@ -174,9 +182,13 @@ class LanesLayout final : public Layout {
     }
   }
 
+  static Lane lane_of(const std::string& mark) {
+    return mark == kNames[kBackward] ? kBackward : mark == kNames[kStep] ? kStep : kMarks;
+  }
+
   void add_mark(const Event& event, std::string* out) {
     const std::string name = labels_->get(event.label).name;
-    const Lane lane = name == kNames[kBackward] ? kBackward : name == kNames[kStep] ? kStep : kMarks;
+    const Lane lane = lane_of(name);
     if (event.mark == Mark::kInstant) {
       const size_t tid = row_for(lane, event.time, event.time, out);
       line(out, R"("name":{},"cat":"{}","ph":"i","pid":{},"tid":{},"ts":{},"s":"t")",

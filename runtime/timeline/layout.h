@@ -32,6 +32,8 @@ class Layout {
   // Each appends lines separated by ",\n", with one in front unless *out is empty.
   virtual void open(std::string* out) = 0;
   virtual void add(const Event& event, std::string* out) = 0;
+  // The file ends now: what has begun and not ended.
+  virtual void close(Nanos /*now*/, std::string* /*out*/) {}
   // So many events were dropped before now.
   virtual void lost(uint64_t count, Nanos now, std::string* out) = 0;
 };

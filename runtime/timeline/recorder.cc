@@ -32,7 +32,7 @@ Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles
   const std::lock_guard lock(control_);
   const auto file = timeline_file(path, all_ranks, origin_.rank);
   const std::string wanted = file ? file->path : "";
-  if (writer_ != nullptr && wanted == path_) {
+  if (writer_ != nullptr && wanted == path_ && !writer_->failed()) {
     mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
     return {};
   }

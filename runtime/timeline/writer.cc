@@ -15,7 +15,7 @@ constexpr size_t kPiece = 64 << 10;  // bytes per write
 Writer::Writer(EventRing* ring, std::unique_ptr<Layout> layout, JsonArrayFile file)
     : ring_(ring), layout_(std::move(layout)), file_(std::move(file)) {
   layout_->open(&text_);
-  write_some();
+  write_some(false);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -33,16 +33,17 @@ void Writer::run() {
   for (bool last = false; !last;) {
     last = stopping_;
     lock.unlock();
-    write_some();
+    write_some(last);
     lock.lock();
     if (!last) changed_.wait_for(lock, kPeriod, [this] { return stopping_; });
   }
 }
 
-void Writer::write_some() {
+void Writer::write_some(bool last) {
   const auto flush = [this] {
     if (failure_.ok()) {
       failure_ = file_.append(text_);
+      if (!failure_.ok()) failed_.store(true, std::memory_order_relaxed);
       if (!failure_.ok()) RUEDA_ERROR("timeline", "{}; it ends here", failure_.message());
     }
     text_.clear();
@@ -53,6 +54,7 @@ void Writer::write_some() {
   }
   if (const uint64_t lost = ring_->take_lost())
     layout_->lost(lost, communicator::stage_clock(), &text_);
+  if (last) layout_->close(communicator::stage_clock(), &text_);
   flush();
 }
 

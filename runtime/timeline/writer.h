@@ -2,6 +2,7 @@
 // second as long as it lives, so nobody who records an event has to wake it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -20,15 +21,18 @@ class Writer {
   Writer(EventRing* ring, std::unique_ptr<Layout> layout, JsonArrayFile file);
   // Everything that was in the ring when it was called is in the file when it returns.
   ~Writer();
+  // The file cannot be written any more. Any thread.
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
  private:
   void run();
-  void write_some();
+  void write_some(bool last);
 
   EventRing* ring_;
   std::unique_ptr<Layout> layout_;
   JsonArrayFile file_;
   Status failure_;
+  std::atomic<bool> failed_{false};
   std::string text_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -3,12 +3,14 @@
 import pathlib
 import sys
 import types
+import weakref
 
 import pytest
 import rueda.torch as hvd
 import torch
 from expect import raises
 from rueda.torch import _async
+from rueda.torch._compress_chain import Chain
 from rueda.torch._compress_int8 import from_int8, to_int8
 from worlds import ranks, results, run_ranks
 
@@ -206,6 +208,39 @@ def test_ranks_that_wait_for_different_chains_first_do_not_wait_for_ever():
             assert chains[name].wait().isfinite().all()
     finally:
         _async.poll = really
+
+
+def test_a_collective_that_ends_because_ranks_did_not_come_ends_its_chain(monkeypatch):
+    """Its error is that of a wait that was too short, but there is nothing to wait for."""
+    calls = []
+
+    def synchronize(handle, seconds=None):
+        calls.append(handle)
+        assert len(calls) < 100, "it waits for ever"
+        if handle != "first":
+            what = "not yet" if handle == "second" and seconds is not None else "ended"
+            raise hvd.DeadlineExceeded(what)
+
+    def poll(handle):
+        return handle != "second" or seconds_passed()
+
+    def seconds_passed():
+        return calls[-1:] == ["second"] and len(calls) > 2
+
+    monkeypatch.setattr(_async, "synchronize", synchronize)
+    monkeypatch.setattr(_async, "poll", poll)
+    company = weakref.WeakValueDictionary()
+    chain = Chain(iter_of("first", "second"), company, "a")
+    other = Chain(iter_of("other"), company, "b")
+    with pytest.raises(hvd.DeadlineExceeded, match="ended"):
+        chain.wait()
+    with pytest.raises(hvd.DeadlineExceeded, match="ended"):
+        other.wait()
+
+
+def iter_of(*handles):
+    for handle in handles:
+        yield handle
 
 
 @ranks(2)

@@ -88,6 +88,17 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   CHECK(lanes.find("\"ts\":5.200,\"dur\":1.800") != std::string::npos);  // packed
 }
 
+TEST_CASE("a span that is open at the end of a timeline is drawn up to there", "[timeline]") {
+  Labels labels;
+  const auto layout = timeline::lanes_layout(&labels, {0, "rank 0", 1000, 17, 0, 0});
+  std::string text;
+  layout->open(&text);
+  layout->add(mark_event(labels.of_mark("backward"), Mark::kBegin, 2000), &text);
+  layout->close(5000, &text);
+  CHECK(JsonReader("[\n" + text + "\n]\n").whole());
+  CHECK(text.find(R"("ts":2.000,"dur":3.000,"args":{"open":1})") != std::string::npos);
+}
+
 TEST_CASE("tensors of one name in several process sets are told apart", "[timeline]") {
   Labels labels;
   const auto everybodys = labels.of_tensor("allreduce.x", DType::kFloat32, {4});

@@ -144,6 +144,8 @@ class Runtime:
     def start_timeline(self, path, mark_cycles):
         """ValueError when not initialised, or when the file cannot be written."""
         name, error = os.fsencode(path), _ffi.Error()
+        if b"\0" in name:
+            raise ValueError(f"the timeline's file name has a zero byte: {path!r}")
         with self._lock:
             self.place  # the error of a runtime that is not initialised
             code = _lib.rueda_start_timeline(

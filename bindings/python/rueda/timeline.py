@@ -21,8 +21,9 @@ __all__ = ["instant", "merge", "span", "start_timeline", "stop_timeline"]
 def start_timeline(file_path, mark_cycles=False):
     """Writes a timeline from here on, until `stop_timeline` or ``shutdown``.
 
-    Rank 0 writes it, in the format that Horovod's tools read; with ``{rank}`` in the path every rank
-    that calls this writes its own, in lanes, on one clock. An open timeline is ended first; starting
+    Rank 0 writes it, in the format that Horovod's tools read; with ``{rank}`` in the path, or under
+    ``RUEDA_TIMELINE_ALL_RANKS``, every rank that calls this writes its own, in lanes, on one clock
+    (`merge` joins them). An open timeline is ended first; starting
     the one that is open changes nothing but its cycle marks. ``RUEDA_TIMELINE`` need not be set.
 
     Parameters

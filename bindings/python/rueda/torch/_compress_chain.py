@@ -50,6 +50,8 @@ class Chain:
             try:
                 self._take(pause if len(self._company) > 1 else None)
             except DeadlineExceeded:
+                if self._ended:
+                    raise
                 pause = min(2 * pause, _LAST_LOOK)
                 for chain in list(self._company.values()):
                     chain.try_to_move()
@@ -75,9 +77,12 @@ class Chain:
     def _take(self, seconds=None):
         try:
             result = _async.synchronize(self._handle, seconds)
-        except DeadlineExceeded:
-            raise
         except Exception as error:
+            if isinstance(error, DeadlineExceeded) and seconds is not None:
+                if not _async.poll(self._handle):
+                    raise
+                # It has ended just now, or with this error, when ranks did not come for too long.
+                return self._take()
             self._end(error=error)
             raise
         self._go_on(result)

@@ -55,6 +55,9 @@ class Reduction:
         """Puts the results into the parameters' ``grad``. After `wait`."""
         self._write(*self._results)
 
+    def let_go(self):
+        """Nobody needs it any more: gradients that the script drops must not live on here."""
+
 
 class ChainReduction(Reduction):
     """One that takes several collectives (`_compress_chain.Chain`)."""

@@ -130,6 +130,7 @@ class _Distributed:
     def _discard(self, reduction):
         """Forgets a reduction whose gradients the script has thrown away; peers do the same."""
         reduction.wait()
+        reduction.let_go()
         for member in reduction.parameters:
             del self._pending[member]
             self._passes_left[member] = self._passes_per_step
@@ -309,6 +310,8 @@ class _Distributed:
         return self._group_of[p][0] if p in self._group_of else None
 
     def _forget(self):
+        for reduction in dict.fromkeys(self._pending.values()):
+            reduction.let_go()
         self._pending.clear()
         self._group_ready.clear()
         self._accumulated.clear()
