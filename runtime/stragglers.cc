@@ -19,7 +19,7 @@ std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos
   } else {
     window_[incidents_++ % kWindow] = {rank, cost, now};
   }
-  if (now < count.quiet_until) return std::nullopt;
+  if (now < count.quiet_until || count.total < kInAll) return std::nullopt;
 
   const Incident& first = window_[incidents_ > kWindow ? incidents_ % kWindow : 0];
   Finding finding{rank, 0, 0, 0, now - (first.end - first.cost)};

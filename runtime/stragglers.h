@@ -29,6 +29,7 @@ class Stragglers {
   static constexpr double kShare = 0.05;     // of the time, least
   static constexpr double kOwn = 0.75;       // of what all ranks cost; chance makes any rank late
   static constexpr Nanos kWorthIt = 1'000'000;  // per incident, least
+  static constexpr Nanos kInAll = 100'000'000;  // of the rank, ever, least: nothing is said at once
   static constexpr Nanos kPause = 60'000'000'000;  // between two words about a rank; then it doubles
 
   struct Finding {
