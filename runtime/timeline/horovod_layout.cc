@@ -16,9 +16,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include <spdlog/fmt/fmt.h>
-
 #include "runtime/timeline/json_array_file.h"
+#include "runtime/timeline/json_line.h"
 #include "runtime/timeline/layout.h"
 
 namespace rueda::timeline {
@@ -77,12 +76,6 @@ class HorovodLayout final : public Layout {
     std::map<Rank, std::vector<Nanos>> arrivals;  // not shown yet
   };
 
-  template <typename... Args>
-  void line(std::string* out, fmt::format_string<Args...> format, Args&&... args) {
-    *out += out->empty() ? "{" : ",\n{";
-    fmt::format_to(std::back_inserter(*out), format, std::forward<Args>(args)...);
-    *out += '}';
-  }
   int64_t micros(Nanos time) const { return std::max<Nanos>(0, time - origin_.start) / 1000; }
   void begin(int pid, const std::string& name, Nanos time, std::string* out) {
     line(out, R"("name":{},"ph":"B","pid":{},"tid":0,"ts":{})", json_quoted(name), pid,

@@ -9,6 +9,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "runtime/timeline/json_array_file.h"
+#include "runtime/timeline/json_line.h"
 #include "runtime/timeline/layout.h"
 
 namespace rueda::timeline {
@@ -83,13 +84,6 @@ class LanesLayout final : public Layout {
   }
 
  private:
-  template <typename... Args>
-  void line(std::string* out, fmt::format_string<Args...> format, Args&&... args) {
-    *out += out->empty() ? "{" : ",\n{";
-    fmt::format_to(std::back_inserter(*out), format, std::forward<Args>(args)...);
-    *out += '}';
-  }
-
   static std::string decimal(Nanos time) { return fmt::format("{}.{:03}", time / 1000, time % 1000); }
   std::string micros(Nanos time) const {
     return decimal(std::max<Nanos>(0, time + origin_.clock_offset));

@@ -280,16 +280,9 @@ class Runtime:
         with self._lock:
             prepared = self._take_or_prepare(key, name, operation)
             if prepared is not None:
-                if self._abandoned:
-                    self._let_go()
-                handle, entry = self._next_handle, _Entry(keep, finish)
-                self._next_handle += 1
-                entry.works, entry.prepared = (prepared,), prepared
-                self._entries[handle] = entry
-                if _start(prepared.pointer, operation.input, operation.output, None) == _OK:
+                handle = self._launch(prepared, operation.input, operation.output, keep, finish)
+                if handle is not None:
                     return handle
-                del self._entries[handle]
-                prepared.put_back()
             return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
 
     def start_in_place(self, key, address, keep):
@@ -301,17 +294,20 @@ class Runtime:
             prepared = self.take(key)
             if prepared is None:
                 return None
-            if self._abandoned:
-                self._let_go()
-            handle, entry = self._next_handle, _Entry(keep, _nothing)
-            self._next_handle += 1
-            entry.works, entry.prepared = (prepared,), prepared
-            self._entries[handle] = entry
-            if _start(prepared.pointer, address, address, None) == _OK:
-                return handle
-            del self._entries[handle]
-            prepared.put_back()
-            return None
+            return self._launch(prepared, address, address, keep, _nothing)
+
+    def _launch(self, prepared, source, target, keep, finish):
+        """With the lock: starts what was taken and returns its handle; None: not started."""
+        self._let_go()
+        handle, entry = self._next_handle, _Entry(keep, finish)
+        self._next_handle += 1
+        entry.works, entry.prepared = (prepared,), prepared
+        self._entries[handle] = entry
+        if _start(prepared.pointer, source, target, None) == _OK:
+            return handle
+        del self._entries[handle]
+        prepared.put_back()
+        return None
 
     def _take_or_prepare(self, key, name, operation):
         """A Prepared; None for what comes for the first time, is in use or cannot be prepared."""
@@ -362,7 +358,8 @@ class Runtime:
         return True
 
     def _let_go(self):
-        self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
+        if self._abandoned:
+            self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
 
     def poll(self, handle):
         """Whether the operation has ended. ValueError for a handle that is not in use."""
@@ -382,14 +379,10 @@ class Runtime:
             if entry is None:
                 return None
             entry.waiting += 1
+        end = None if timeout is None else time.monotonic() + timeout
         try:
-            if timeout is None:
-                for work in entry.works:
-                    work.wait(None)
-            else:
-                end = time.monotonic() + timeout
-                for work in entry.works:
-                    work.wait(max(0.0, end - time.monotonic()))
+            for work in entry.works:
+                work.wait(None if end is None else max(0.0, end - time.monotonic()))
         except DeadlineExceeded:
             raise
         except Exception:

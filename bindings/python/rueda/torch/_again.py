@@ -1,8 +1,9 @@
 """The short way for a blocking operation that came before in the same form (`Runtime.take`)."""
 
-from torch import Tensor, empty_like, strided
+from torch import empty_like
 
 from rueda._runtime import runtime
+from rueda.torch._tensors import is_plain
 
 _take, _run = runtime.take, runtime.run
 
@@ -12,14 +13,10 @@ def run_again(kind, name, tensor, in_place, *rest):
 
     ``rest``: the fields of `Operation` that `Collectives` gives for this kind, in its order.
     """
-    if type(tensor) is not Tensor or type(name) is not str or tensor.requires_grad:
+    if type(name) is not str or not is_plain(tensor):
         return None
     prepared = _take((kind, name, tensor.dtype, tensor.shape, *rest))
     if prepared is None:
-        return None
-    dense = tensor.is_cpu and tensor.layout is strided
-    if not dense or not tensor.is_contiguous() or tensor.is_neg():
-        prepared.put_back()
         return None
     output = tensor if in_place else empty_like(tensor)
     started = _run(prepared, tensor.data_ptr(), output.data_ptr(), (tensor, output))

@@ -17,6 +17,7 @@ import torch
 
 from rueda._heap import Block
 from rueda._memory import bytes_view
+from rueda.torch._tensors import is_plain
 from rueda.torch.memory import over
 
 
@@ -89,14 +90,8 @@ def _nbytes(tensor):
 def _can_be_reduced_in_place(grad):
     """Dense, contiguous, alone in its storage, and not part of a graph (``create_graph``)."""
     return (
-        type(grad) is torch.Tensor
-        and grad.layout == torch.strided
-        and grad.device.type == "cpu"
-        and not grad.requires_grad
+        is_plain(grad)
         and grad.numel() > 0
-        and grad.is_contiguous()
-        and not grad.is_neg()
-        and not grad.is_conj()
         and grad.untyped_storage().nbytes() == _nbytes(grad)
     )
 

@@ -5,14 +5,12 @@ parameter, and no more than an address handed to the library. What is new, lies 
 another form than last time goes the ordinary way (`optimizer._reduce`), which also prepares this.
 """
 
-import torch
-
 from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.common.process_sets import id_for_operation
 from rueda.torch._reduction import Reduction, _version
+from rueda.torch._tensors import is_plain
 
-_strided, _Tensor = torch.strided, torch.Tensor
 _start, _wait = runtime.start_in_place, runtime.synchronize
 
 
@@ -47,9 +45,7 @@ class StraightReduction(Reduction):
         if self._homes is not None:
             self._homes.bring(self._p)
         grad = self._p.grad
-        if type(grad) is not _Tensor or grad.layout is not _strided or not grad.is_cpu:
-            return False
-        if grad.requires_grad or not grad.is_contiguous() or grad.is_neg() or grad.is_conj():
+        if not is_plain(grad):
             return False
         key = self._key
         if grad.dtype is not key[2] or grad.shape != key[3] or key[-1] is not self._set.key:

@@ -19,6 +19,19 @@ _DTYPES = {
 }
 
 
+def is_plain(tensor):
+    """Whether the library can work on it where it lies, and autograd has no part in it."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+        and not tensor.requires_grad
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
+
+
 class Tensors:
     """Tensors on the CPU, dense. Everything else is refused with the reason."""
 
