@@ -20,6 +20,10 @@ using rendezvous::HandshakeTerms;
 
 constexpr std::chrono::seconds kGuestTime{5};  // for a whole handshake of somebody who connected
 constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
+// Once there are so many that others have to wait outside: how long one may stay that has said
+// nothing at all (a rank speaks as soon as it is connected), and one that has begun to speak.
+constexpr std::chrono::milliseconds kSilentTime{100};
+constexpr std::chrono::seconds kCrowdedTime{1};
 constexpr std::chrono::milliseconds kLookAround{
     200};  // between looks whether missing ranks are alive
 
@@ -55,7 +59,7 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
 struct Guest {
   UniqueFd fd;
   Handshake handshake;
-  Deadline deadline;
+  Deadline since;
   bool local;
 };
 
@@ -131,7 +135,8 @@ class Reception {
       const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
       entries.push_back({guest.fd.get(), events, 0});
     }
-    poll(entries.data(), entries.size(), static_cast<int>(kLookAround.count()));
+    const auto nap = room ? kLookAround : kSilentTime;
+    poll(entries.data(), entries.size(), static_cast<int>(nap.count()));
   }
 
   void accept_from(const Listener* listener, bool local) {
@@ -141,13 +146,21 @@ class Reception {
       if (local && !same_user(fd.get())) continue;
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
-                         std::chrono::steady_clock::now() + kGuestTime, local});
+                         std::chrono::steady_clock::now(), local});
     }
+  }
+
+  // How long this one may take.
+  std::chrono::milliseconds time_of(const Guest& guest) const {
+    if (guests_.size() < most_guests()) return kGuestTime;
+    const bool silent = guest.handshake.bytes_wanted() == rendezvous::kHelloBytes;
+    return silent ? kSilentTime : kCrowdedTime;
   }
 
   void serve_guests() {
     for (auto guest = guests_.begin(); guest != guests_.end();) {
-      bool stays = serve(&*guest) && std::chrono::steady_clock::now() < guest->deadline;
+      bool stays = serve(&*guest) &&
+                   std::chrono::steady_clock::now() - guest->since < time_of(*guest);
       if (stays && guest->handshake.done()) {
         const auto rank = static_cast<size_t>(guest->handshake.peer_rank());
         const bool expected = rank > static_cast<size_t>(task_.rank) && rank < connected_.size() &&
