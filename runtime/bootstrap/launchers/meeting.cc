@@ -44,7 +44,9 @@ Result<Meeting> plan_meeting(const bootstrap::Place& place, const Config& config
     return failed_precondition(
         place.source +
         " does not say where rank 0 is: set RUEDA_RENDEZVOUS=HOST:PORT to a free port of rank 0's "
-        "host, and RUEDA_KEY_FILE to a file with a secret that all hosts have, on every rank");
+        "host, and RUEDA_KEY_FILE to a file with a secret that all hosts have, on every rank; or "
+        "start the job with `ruedarun -np " +
+        std::to_string(place.size) + "`");
   } else {
     meeting.host = place.root_host;
     meeting.first_port = place.root_port + 1;
