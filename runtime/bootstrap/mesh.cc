@@ -10,6 +10,7 @@
 
 #include "collectives/base/log.h"
 #include "collectives/rendezvous/handshake.h"
+#include "runtime/bootstrap/guest.h"
 
 namespace rueda::bootstrap {
 namespace {
@@ -18,8 +19,6 @@ using rendezvous::Handshake;
 using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
-constexpr std::chrono::seconds kGuestTime{5};  // for a whole handshake of somebody who connected
-constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
 constexpr std::chrono::milliseconds kLookAround{
     200};  // between looks whether missing ranks are alive
 
@@ -49,34 +48,6 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
                   task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
   }
   return std::move(fd).value();
-}
-
-// Somebody who connected and has not proven anything yet.
-struct Guest {
-  UniqueFd fd;
-  Handshake handshake;
-  Deadline deadline;
-  bool local;
-};
-
-// Moves a guest's handshake on without waiting. False: send it away.
-bool serve(Guest* guest) {
-  while (true) {
-    const ByteView out = guest->handshake.bytes_to_send();
-    if (out.empty()) break;
-    const ssize_t sent = send(guest->fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
-    guest->handshake.sent(static_cast<size_t>(sent));
-  }
-  std::byte buffer[512];
-  const size_t wanted = std::min(guest->handshake.bytes_wanted(), sizeof(buffer));
-  if (wanted == 0) return guest->handshake.status().ok();
-  const ssize_t got = recv(guest->fd.get(), buffer, wanted, MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  guest->handshake.feed({buffer, static_cast<size_t>(got)});
-  if (!guest->handshake.status().ok()) return false;
-  return serve(guest);
 }
 
 // Accepts the ranks above this one.
@@ -131,7 +102,8 @@ class Reception {
       const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
       entries.push_back({guest.fd.get(), events, 0});
     }
-    poll(entries.data(), entries.size(), static_cast<int>(kLookAround.count()));
+    const auto nap = room ? kLookAround : kSilentTime;
+    poll(entries.data(), entries.size(), static_cast<int>(nap.count()));
   }
 
   void accept_from(const Listener* listener, bool local) {
@@ -141,13 +113,13 @@ class Reception {
       if (local && !same_user(fd.get())) continue;
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
-                         std::chrono::steady_clock::now() + kGuestTime, local});
+                         local});
     }
   }
 
   void serve_guests() {
     for (auto guest = guests_.begin(); guest != guests_.end();) {
-      bool stays = serve(&*guest) && std::chrono::steady_clock::now() < guest->deadline;
+      bool stays = serve(&*guest, guests_.size() >= most_guests());
       if (stays && guest->handshake.done()) {
         const auto rank = static_cast<size_t>(guest->handshake.peer_rank());
         const bool expected = rank > static_cast<size_t>(task_.rank) && rank < connected_.size() &&
