@@ -35,6 +35,10 @@ struct Operation {
   uint32_t tag = 0;
   std::vector<int64_t> splits;  // alltoall; empty: equal parts
   uint32_t process_set = 0;     // root: a rank of the job all the same
+  // send, recv of parts of this library: spaces of tags that do not meet (0: the users' calls), and
+  // what both sides must agree on beside the size (0: the dtype).
+  uint32_t tag_space = 0;
+  uint16_t agreed = 0;
 };
 
 class Runtime {

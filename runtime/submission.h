@@ -28,6 +28,8 @@ struct Submission {
   std::byte* out = nullptr;  // null: the work owns the result
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
+  uint32_t tag_space = 0;    // see Operation
+  uint16_t agreed = 0;
   std::shared_ptr<Work> work;
   bool numbered = false;                // unnamed: may wait for its number to be free
   NamePtr name;                         // null: matched otherwise (send, recv)

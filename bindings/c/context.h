@@ -5,13 +5,18 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
+#include "attention/engine.h"
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
 #include "runtime/runtime.h"
 
 struct rueda_context {
+  // Made with the first attention; ends when the runtime has, whose end ends its calls.
+  std::mutex attention_mutex;
+  std::unique_ptr<rueda::attention::Engine> attention;
   std::unique_ptr<rueda::runtime::Runtime> runtime;
   // Told what this rank did, when it has left; may be empty.
   std::function<void(const rueda::wire::RankSummary&)> tell_summary;
