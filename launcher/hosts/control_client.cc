@@ -1,5 +1,6 @@
 #include "launcher/hosts/control_client.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #include <proto/control.grpc.pb.h>
 #include <sys/eventfd.h>
@@ -50,7 +51,8 @@ class AgentCall : public grpc::ClientBidiReactor<control::AgentMessage, control:
   void OnReadDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     if (!ok) {
-      gone_ = true;
+      gone_ = true;  // send() starts nothing from here on
+      RemoveHold();
       mailbox_->wake();
       return;
     }
@@ -109,7 +111,6 @@ class AgentCall : public grpc::ClientBidiReactor<control::AgentMessage, control:
   }
   void wait() {
     context_.TryCancel();
-    RemoveHold();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_; });
   }
@@ -292,6 +293,7 @@ std::string try_address(const std::string& text) {
 
 Result<std::unique_ptr<ControlClient>> ControlClient::connect(const Ticket& ticket,
                                                               std::chrono::seconds limit) {
+  gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
   std::vector<std::future<std::string>> tries;
   for (const std::string& address : ticket.addresses)
     tries.push_back(std::async(std::launch::async, try_address, address));

@@ -1,5 +1,6 @@
 #include "launcher/hosts/control_server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #include <proto/control.grpc.pb.h>
 #include <sys/eventfd.h>
@@ -396,6 +397,7 @@ class GrpcControlServer : public ControlServer {
 }  // namespace
 
 Result<std::unique_ptr<ControlServer>> ControlServer::start(Setup setup) {
+  gpr_set_log_function([](gpr_log_func_args*) {});  // strangers must not fill the user's terminal
   auto server = std::make_unique<GrpcControlServer>(setup);
   RUEDA_RETURN_IF_ERROR(server->open(setup));
   return std::unique_ptr<ControlServer>(std::move(server));

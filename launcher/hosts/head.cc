@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store_server.h"
@@ -537,9 +537,9 @@ void Head::check_time() {
     if (host.state != State::kRunning) continue;
     const auto silent = at - host.last_heard;
     if (silent > limit) {
-      host_lost(static_cast<int>(i), "no sign of life for " +
-                                         std::to_string(plan_.options.silence_seconds).substr(0, 4) +
-                                         " s");
+      std::ostringstream text;
+      text << "no sign of life for " << plan_.options.silence_seconds << " s";
+      host_lost(static_cast<int>(i), text.str());
     } else if (silent > kSuspectAfter && !host.suspect) {
       host.suspect = true;
       console_.say("host " + host.name() + " has given no sign of life for 1 s");

@@ -2,6 +2,7 @@
 #include "launcher/hosts/reach.h"
 
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
 #include <proto/control.grpc.pb.h>
 #include <sys/socket.h>
 
