@@ -9,6 +9,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "collectives/base/unique_fd.h"
 #include "launcher/hosts/addresses.h"
@@ -289,30 +290,42 @@ std::string try_address(const std::string& text) {
   return connection.ok() ? "" : connection.status().message();
 }
 
-}  // namespace
-
-Result<std::unique_ptr<ControlClient>> ControlClient::connect(const Ticket& ticket,
-                                                              std::chrono::seconds limit) {
-  gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
+// The addresses at which somebody answers; `table`: what the others said.
+std::vector<std::string> find_answering(const Ticket& ticket, std::string* table) {
   std::vector<std::future<std::string>> tries;
   for (const std::string& address : ticket.addresses)
     tries.push_back(std::async(std::launch::async, try_address, address));
-  std::string table;
+  table->clear();
   std::vector<std::string> answering;
   for (size_t i = 0; i < tries.size(); ++i) {
     const std::string error = tries[i].get();
     if (error.empty()) {
       answering.push_back(ticket.addresses[i]);
     } else {
-      table += "\n  " + ticket.addresses[i] + "  " + error;
+      *table += "\n  " + ticket.addresses[i] + "  " + error;
     }
   }
+  return answering;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ControlClient>> ControlClient::connect(const Ticket& ticket,
+                                                              std::chrono::seconds limit) {
+  gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
   const auto deadline = std::chrono::system_clock::now() + limit;
+  std::string table;
+  std::vector<std::string> answering = find_answering(ticket, &table);
+  // A network that has only just come up.
+  while (answering.empty() && std::chrono::system_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    answering = find_answering(ticket, &table);
+  }
   for (const std::string& address : answering) {
     const auto channel = make_channel(ticket, address);
     const auto soon = std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
     const bool last = address == answering.back();
-    if (channel->WaitForConnected(last ? deadline : std::min(deadline, soon))) {
+    if (channel->WaitForConnected(last ? std::max(deadline, soon) : soon)) {
       return std::unique_ptr<ControlClient>(
           std::make_unique<GrpcControlClient>(address, ticket.token, channel));
     }

@@ -72,8 +72,7 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   std::vector<std::string> variables = environment;
   if (find_variable(variables, "RUEDA_TCP_ADDRESS") == nullptr)
     set_variable(&variables, "RUEDA_TCP_ADDRESS", job.address);
-  if (find_variable(variables, "HOROVOD_HOSTNAME") == nullptr)
-    set_variable(&variables, "HOROVOD_HOSTNAME", host.host.host);
+  set_variable(&variables, "HOROVOD_HOSTNAME", host.host.host);
   for (const std::string& entry : variables) assign.add_environment(entry);
   for (const char* name : kOfTheHost) assign.add_own_variables(name);
   assign.set_folder(job.folder);

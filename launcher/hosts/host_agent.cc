@@ -23,7 +23,7 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::seconds kConnectLimit{30};
+constexpr std::chrono::seconds kConnectLimit{10};
 constexpr std::chrono::minutes kAssignLimit{60};
 
 struct AgentArguments {

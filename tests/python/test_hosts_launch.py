@@ -278,7 +278,7 @@ def test_twin_bridges_and_dead_interfaces_are_not_taken(lab):
         lab.inside(i, "link", "add", "docker0", "type", "bridge")
         lab.inside(i, "addr", "add", "172.17.0.1/16", "dev", "docker0")
         lab.inside(i, "link", "set", "docker0", "up")
-        lab.inside(i, "link", "add", "aaa0", "type", "dummy")
+        lab.inside(i, "link", "add", "aaa0", "type", "bridge")
         lab.inside(i, "addr", "add", f"192.168.77.{i + 1}/24", "dev", "aaa0")
         lab.inside(i, "link", "set", "aaa0", "up")
     try:
