@@ -169,6 +169,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
   plan.summary = config.value().summary;
+  plan.dead_seconds = config.value().dead_seconds;
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
   if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.

@@ -141,6 +141,14 @@ class Runtime:
         with self._lock:
             return _lib.rueda_counter(self._require_context(), name.encode())
 
+    def lost(self):
+        """The `_ffi.Lost` of the rank that was lost first, or None."""
+        lost = _ffi.Lost()
+        with self._lock:
+            if self._context is None or not _lib.rueda_lost_rank(self._context, ctypes.byref(lost)):
+                return None
+        return lost
+
     def start_timeline(self, path, mark_cycles):
         """ValueError when not initialised, or when the file cannot be written."""
         name, error = os.fsencode(path), _ffi.Error()
@@ -436,5 +444,6 @@ def _struct(operation, name):
 
 
 runtime = Runtime()
+_ffi.find_lost = runtime.lost
 atexit.register(runtime.shutdown)
 os.register_at_fork(after_in_child=runtime.after_fork_in_child)

@@ -21,6 +21,7 @@
 #include <array>
 #include <deque>
 #include <span>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,22 @@ class Context {
   // Counters named in rueda.h; -1 for an unknown name.
   std::int64_t counter(const std::string& name) const {
     return rueda_counter(handle(), name.c_str());
+  }
+
+  // Who was lost, after an Error with code RUEDA_UNAVAILABLE because of it; as rueda_lost_rank.
+  struct LostRank {
+    int rank = -1;
+    int pid = 0;
+    std::int64_t operations = 0;
+    std::int64_t step = 0;
+    bool cause_is_final = false;
+    std::string host, operation, cause;
+  };
+  std::optional<LostRank> lost_rank() const {
+    rueda_lost lost = RUEDA_LOST_INIT;
+    if (rueda_lost_rank(handle(), &lost) == 0) return std::nullopt;
+    return LostRank{lost.rank, lost.pid, lost.operations, lost.step, lost.cause_is_final != 0,
+                    lost.host, lost.operation, lost.cause};
   }
 
   // ---- every rank gets the reduction of all ranks' data, in place
