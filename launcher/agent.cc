@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 #include "launcher/console.h"
 #include "launcher/driver.h"
 #include "launcher/exit_report.h"
+#include "launcher/job_id.h"
 #include "launcher/life_watch.h"
 #include "launcher/oom_watch.h"
 #include "launcher/process_tree.h"
@@ -47,21 +47,11 @@ std::string host_name() {
   return name;
 }
 
-std::string random_id() {
-  unsigned char bytes[8] = {};
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return std::to_string(getpid());
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
 class Agent {
  public:
-  Agent(const AgentPlan& plan, UniqueFd driver_link)
+  Agent(const AgentPlan& plan, UniqueFd driver_link, Uplink* uplink)
       : plan_(plan),
+        uplink_(uplink),
         driver_link_(std::move(driver_link)),
         console_(plan.options.prefix, plan.options.prefix_timestamp,
                  find_variable(plan.base_environment, "NO_COLOR") == nullptr,
@@ -74,27 +64,33 @@ class Agent {
  private:
   Status prepare();
   Status start_ranks();
+  Result<std::unique_ptr<OutputTaker>> make_output(Rank rank);
   Status start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd);
   int pick_stdin(Rank rank, int null_fd) const;
 
   void wait_for_events();
   void read_signals();
   void check_driver();
+  void follow(const std::vector<Order>& orders);
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
   void look_at_lives();
-  void rank_lost(const LostRank& lost);
+  void rank_lost(const LostRank& lost, bool from_driver = false);
   void stop_for_failure();
   void send(int signal);
   bool finished();
   bool all_ended() const;
+  void say(const std::string& text) {
+    uplink_ != nullptr ? uplink_->say(text) : console_.say(text);
+  }
   void narrate(const std::string& text) {
-    if (plan_.options.verbose) console_.say(text);
+    if (plan_.options.verbose) say(text);
   }
   int finish(const Status& started);
   void drain_console();
 
   const AgentPlan& plan_;
+  Uplink* const uplink_;  // null on one host; then store_ is not
   UniqueFd driver_link_;
   UniqueFd signals_;
   Console console_;
@@ -105,6 +101,7 @@ class Agent {
   std::optional<LostRank> lost_;  // the job's first
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
 
   std::vector<RankEnd> ends_;
   int noticed_ = 0;                // number of the deaths that are noticed together
@@ -122,7 +119,7 @@ Status Agent::prepare() {
   prctl(PR_SET_NAME, "ruedarun-agent");
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (plan_.driver != 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
@@ -130,6 +127,10 @@ Status Agent::prepare() {
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
 
+  if (uplink_ != nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(key_fd_, plan_.key.value().to_memfd());
+    return {};
+  }
   RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
@@ -146,6 +147,18 @@ int Agent::pick_stdin(Rank rank, int null_fd) const {
   return rank == 0 && terminal ? STDIN_FILENO : null_fd;
 }
 
+Result<std::unique_ptr<OutputTaker>> Agent::make_output(Rank rank) {
+  if (uplink_ != nullptr) return uplink_->output_of(rank);
+  auto output = std::make_unique<RankOutput>(rank, &console_);
+  if (!plan_.options.output_folder.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(OutputCopy copy, OutputCopy::create(plan_.options.output_folder, rank,
+                                                               plan_.options.num_proc));
+    output->copy_to(std::move(copy));
+  }
+  outputs_.push_back(output.get());
+  return std::unique_ptr<OutputTaker>(std::move(output));
+}
+
 Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd) {
   int out[2], err[2], talk[2];
   if (pipe2(out, O_CLOEXEC) != 0) return errno_status("cannot open a pipe", errno);
@@ -158,12 +171,6 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   fcntl(out_read.get(), F_SETFL, O_NONBLOCK);
   fcntl(err_read.get(), F_SETFL, O_NONBLOCK);
 
-  if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(OutputCopy copy,
-                           OutputCopy::create(plan_.options.output_folder, rank->place().rank,
-                                              rank->place().size));
-    rank->copy_to(std::move(copy));
-  }
   RUEDA_ASSIGN_OR_RETURN(const LifeWatch::Handed life, lives_->add(rank->place().rank));
   SpawnRequest request;
   request.program = plan_.program;
@@ -181,17 +188,21 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   rank->started(pid, std::move(out_read), std::move(err_read));
   lives_->started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
-  return store_->add(std::move(agent_end), rank->place().rank);
+  if (uplink_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
+  uplink_->rank_started(rank->place().rank, pid);
+  return uplink_->attach(std::move(agent_end), rank->place().rank);
 }
 
 Status Agent::start_ranks() {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return errno_status("cannot open /dev/null", errno);
-  const JobEnvironment job = {random_id(), plan_.usable_cores, key_fd_.get()};
+  const std::string job_id = plan_.job_id.empty() ? make_job_id() : plan_.job_id;
+  const JobEnvironment job = {job_id, plan_.usable_cores, key_fd_.get()};
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
   for (const RankPlace& place : plan_.places) {
-    ranks_.push_back(std::make_unique<RankProcess>(place, &console_));
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<OutputTaker> output, make_output(place.rank));
+    ranks_.push_back(std::make_unique<RankProcess>(place, std::move(output)));
     RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, null.get()));
   }
   return {};
@@ -206,13 +217,14 @@ void Agent::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};
   if (lives_) lives_->add_to_poll(&fds);  // looked at in every round
   console_.add_to_poll(&fds);
+  if (uplink_ != nullptr) uplink_->add_to_poll(&fds);
   struct Source {
     size_t index;
     RankProcess* rank;
     Stream stream;
   };
   std::vector<Source> sources;
-  if (!console_.congested()) {
+  if (!console_.congested() && (uplink_ == nullptr || !uplink_->congested())) {
     for (const auto& rank : ranks_) {
       for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
         if (rank->output_fd(stream) < 0) continue;
@@ -230,8 +242,11 @@ void Agent::wait_for_events() {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now()).count();
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
   }
+  if (uplink_ != nullptr && (timeout_ms < 0 || timeout_ms > uplink_->poll_limit_ms()))
+    timeout_ms = uplink_->poll_limit_ms();
   if (poll(fds.data(), fds.size(), timeout_ms) < 0) return;  // EINTR: nothing is lost
 
+  if (uplink_ != nullptr) follow(uplink_->work());
   if (fds[0].revents != 0) read_signals();
   if (driver_link_ && fds[1].revents != 0) check_driver();
   for (const Source& source : sources) {
@@ -249,8 +264,21 @@ void Agent::read_signals() {
     ++signals_received_;
     supervisor_.signal_received(signal, now());
     if (signals_received_ == 1) {
-      console_.say(signal_name(signal) +
-                   ": asking the ranks to stop (once more kills them at once)");
+      say(signal_name(signal) +
+          ": asking the ranks to stop (once more kills them at once)");
+    }
+  }
+}
+
+// Whatever has happened elsewhere stops this host's ranks as if it had happened here.
+void Agent::follow(const std::vector<Order>& orders) {
+  for (const Order& order : orders) {
+    switch (order.kind) {
+      case Order::Kind::kRankFailed: supervisor_.rank_failed(now()); break;
+      case Order::Kind::kRankLost: rank_lost(order.lost, true); break;
+      case Order::Kind::kSignal: supervisor_.signal_received(order.signal, now()); break;
+      case Order::Kind::kOutputClosed: supervisor_.output_closed(now()); break;
+      case Order::Kind::kKill: supervisor_.driver_lost(now()); break;
     }
   }
 }
@@ -259,7 +287,7 @@ void Agent::check_driver() {
   if (!driver_link_) return;
   pollfd link = {driver_link_.get(), POLLIN, 0};
   const bool closed = poll(&link, 1, 0) > 0;
-  if (!closed && getppid() == plan_.driver) return;
+  if (!closed && (plan_.driver == 0 || getppid() == plan_.driver)) return;
   driver_link_.reset();
   supervisor_.driver_lost(now());
 }
@@ -275,10 +303,13 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   end.stopped = supervisor_.stopping();
   ends_.push_back(end);
 
-  ends_.back().hint = oom_.hint(wait_status);
-  const std::string how = describe_wait_status(wait_status) + ends_.back().hint;
-  store_->mark_dead(number, "rank " + std::to_string(number) + " (pid " + std::to_string(end.pid) +
-                                ") " + (WIFSIGNALED(wait_status) ? "was " : "") + how);
+  ends_.back().hint = end.hint = oom_.hint(wait_status);
+  const std::string how = describe_wait_status(wait_status) + end.hint;
+  if (uplink_ != nullptr) {
+    uplink_->rank_ended(end);
+  } else {
+    store_->mark_dead(number, describe_end(end));
+  }
   narrate("rank " + std::to_string(number) + " " + how);
   lives_->ended(number);
   // What was told before the process was reaped gets its cause; what nobody saw is told now.
@@ -289,20 +320,21 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
 
 void Agent::look_at_lives() {
   const LifeWatch::Findings findings = lives_->look(now());
-  for (const std::string& remark : findings.remarks) console_.say(remark);
+  for (const std::string& remark : findings.remarks) say(remark);
   for (const LostRank& lost : findings.lost) rank_lost(lost);
 }
 
 // The one place through which a loss becomes known to the job, from wherever it was noticed. The
 // first verdict stands; a newer one about the same rank says more of its cause.
-void Agent::rank_lost(const LostRank& lost) {
+void Agent::rank_lost(const LostRank& lost, bool from_driver) {
   if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
   const bool first = !lost_;
   lost_ = lost;
   lives_->tell(lost);
+  if (uplink_ != nullptr && !from_driver) uplink_->rank_lost(lost);
   if (!first) return;
   narrate(lost.describe());
-  store_->mark_dead(lost.rank, lost.describe());
+  if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
 }
 
@@ -348,7 +380,7 @@ bool Agent::finished() {
   if (left.empty()) return true;
   if (gave_up) {
     for (const pid_t pid : left)
-      console_.say("process " + std::to_string(pid) +
+      say("process " + std::to_string(pid) +
                    " is stuck in the kernel and was left behind");
     return true;
   }
@@ -366,7 +398,7 @@ int Agent::run() {
   Status status = prepare();
   if (status.ok()) status = start_ranks();
   if (!status.ok()) {
-    console_.say(status.message());
+    if (uplink_ == nullptr) say(status.message());
     supervisor_.driver_lost(now());  // as if: kill what has been started
   }
   for (;;) {
@@ -395,11 +427,16 @@ void Agent::drain_console() {
 }
 
 int Agent::finish(const Status& started) {
+  if (uplink_ != nullptr) {
+    for (const auto& rank : ranks_) rank->drain();
+    uplink_->finish(started.message());
+    return started.ok() ? 0 : kLauncherFailure;
+  }
   JobEnd job;
   std::map<Rank, wire::RankSummary> summaries;
-  for (const auto& rank : ranks_) {
-    rank->drain();
-    job.last_words[rank->place().rank] = rank->last_words();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i]->drain();
+    job.last_words[ranks_[i]->place().rank] = outputs_[i]->last_words();
   }
   if (store_ != nullptr) {
     store_->stop();
@@ -431,8 +468,8 @@ int Agent::finish(const Status& started) {
 
 }  // namespace
 
-int run_agent(const AgentPlan& plan, UniqueFd driver_link) {
-  return Agent(plan, std::move(driver_link)).run();
+int run_agent(const AgentPlan& plan, UniqueFd driver_link, Uplink* uplink) {
+  return Agent(plan, std::move(driver_link), uplink).run();
 }
 
 }  // namespace rueda::launcher

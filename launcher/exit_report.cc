@@ -117,6 +117,11 @@ std::string describe_wait_status(int wait_status) {
   return text + ")" + (WCOREDUMP(wait_status) ? ", core dumped" : "");
 }
 
+std::string describe_end(const RankEnd& end) {
+  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ") " +
+         (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
+}
+
 int exit_code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }

@@ -48,6 +48,8 @@ Verdict judge(const JobEnd& job);
 
 // "exited with code 3", "killed by signal 9 (SIGKILL)"
 std::string describe_wait_status(int wait_status);
+// "rank 3 (pid 4711) was killed by signal 9 (SIGKILL)": what the other ranks are told.
+std::string describe_end(const RankEnd& end);
 // 3, 137
 int exit_code_of(int wait_status);
 // "SIGKILL"
