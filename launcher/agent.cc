@@ -122,7 +122,8 @@ Status Agent::prepare() {
   if (plan_.driver != 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&wanted, signal);
   if (!plan_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
@@ -259,6 +260,11 @@ void Agent::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      // The user's own: to the ranks and not to what they have started, which it would end.
+      for (const auto& rank : ranks_) rank->signal_process(signal);
+      continue;
+    }
     check_driver();
     if (!driver_link_) continue;  // the kernel's message that the driver is gone
     ++signals_received_;
@@ -333,7 +339,7 @@ void Agent::rank_lost(const LostRank& lost, bool from_driver) {
   lives_->tell(lost);
   if (uplink_ != nullptr && !from_driver) uplink_->rank_lost(lost);
   if (!first) return;
-  narrate(lost.describe());
+  narrate(lost.describe() + "; known at " + std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
   if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
 }

@@ -62,6 +62,8 @@ const Row kTable[] = {
      "seconds that shutdown waits for collectives that have begun"},
     {"RUEDA_DEAD_SECONDS", "", &Config::dead_seconds, Check::kDeadSeconds, false,
      "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to 600)"},
+    {"RUEDA_PREEMPTION_SIGNAL", "", &Config::preemption_signal, Check::kAny, false,
+     "signals that make should_stop() true on all ranks, from its first call on; none: no signal does"},
     {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
      "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
@@ -70,6 +72,12 @@ const Row kTable[] = {
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
      "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
+     "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
+     "empty: within a host nothing is needed, else it follows from the launcher's variables"},
+    {"RUEDA_KEY_FILE", "", &Config::key_file, Check::kAny, false,
+     "file with the job's key, the same on all hosts and for nobody else to read; needed when "
+     "another launcher than ruedarun starts ranks on several hosts"},
     {"RUEDA_HEAP_BYTES", "", &Config::heap_bytes, Check::kNotNegative, false,
      "most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large as this host's "
      "memory or the process's cgroup limit"},

@@ -33,11 +33,14 @@ struct Config {
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
   double dead_seconds = 5;              // how long a rank may be stopped before it counts as dead
+  std::string preemption_signal = "SIGTERM,SIGUSR1";  // make should_stop() true
   bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =
       "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
+  std::string key_file;     // the job's key, for ranks of several hosts without ruedarun
   int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory
   std::string timeline;     // file of the timeline, see timeline_file.h; empty or DYNAMIC: none yet
   bool timeline_mark_cycles = false;

@@ -105,4 +105,31 @@ int halted() {
   return 0;
 }
 
+int preempted() {
+  join();
+  std::vector<float> data(1000, 1.0f);
+  const int64_t count = 1000;
+  rueda_op op = sum("step", &data, &count);
+  rueda_prepared* prepared = nullptr;
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (rueda_prepare(context, &op, &prepared, &error) != RUEDA_OK) give_up("prepare", error);
+  for (int step = 1; step < 10'000'000; ++step) {
+    if (rueda_run_prepared(prepared, data.data(), data.data(), &error) != RUEDA_OK)
+      give_up("step", error);
+    std::fill(data.begin(), data.end(), 1.0f);
+    if (is_victim() && step == number("at", 10)) raise(number("signal", SIGTERM));
+    int32_t stop = 0, code = RUEDA_ABORTED;
+    while (code == RUEDA_ABORTED) code = rueda_should_stop(context, &stop, &error);
+    if (code != RUEDA_OK) give_up("should_stop", error);
+    if (step == number("say", -1)) say("rank %d is at step %d", my_rank, step);
+    if (stop == 0) continue;
+    say("rank %d stops at step %d, %lld planned batches", my_rank, step,
+        static_cast<long long>(rueda_counter(context, "planned_batches")));
+    rueda_prepared_release(prepared);
+    rueda_shutdown(context);
+    return 0;
+  }
+  return 98;
+}
+
 }  // namespace rueda::testing

@@ -125,6 +125,7 @@ int large();
 int recovers();
 int handled();
 int halted();
+int preempted();
 // set_scenes.cc
 int sets();
 int joined();

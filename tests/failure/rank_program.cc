@@ -21,6 +21,7 @@
 //   large         the victim has `ballast` MiB of memory, and is killed by a child of its own
 //   recovers      rank 1 has a handler that survives invalid memory accesses; nobody is lost
 //   handled       the victim crashes under an earlier handler, which writes to stderr first
+//   preempted     steps of a plan until should_stop(); the victim signals itself at step `at`
 //   halted        the victim stops itself (SIGSTOP)
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
@@ -242,7 +243,8 @@ int main(int argc, char** argv) {
                                                    {"large", large},
                                                    {"recovers", recovers},
                                                    {"handled", handled},
-                                                   {"halted", halted}};
+                                                   {"halted", halted},
+                                                   {"preempted", preempted}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   return scene == scenes.end() ? 64 : scene->second();
 }

@@ -154,6 +154,7 @@ _FUNCTIONS = {
     "rueda_cross_size": (_I32, [_P]),
     "rueda_is_homogeneous": (_I32, [_P]),
     "rueda_lost_rank": (_I32, [_P, ctypes.POINTER(Lost)]),
+    "rueda_should_stop": (_I32, [_P, _I32_ARRAY, _ERROR]),
     "rueda_split_rows": (_I64, [_I64, _I32, _I32]),
     "rueda_submit": (_I32, [_P, ctypes.POINTER(Op), _SIZE, _I32, _WORKS, _ERROR]),
     "rueda_add_process_set": (_I32, [_P, _I32_ARRAY, _I32, _WORKS, _ERROR]),

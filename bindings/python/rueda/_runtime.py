@@ -149,6 +149,18 @@ class Runtime:
                 return None
         return lost
 
+    def should_stop(self):
+        """Collective. HorovodInternalError when not initialised, or as operations fail."""
+        stop, code = ctypes.c_int32(), _ABORTED
+        while code == _ABORTED:  # a signal came; Python has run its handlers
+            error = _ffi.Error()
+            code = _lib.rueda_should_stop(
+                self._require_context(), ctypes.byref(stop), ctypes.byref(error)
+            )
+        if code != _OK:
+            raise _ffi.exception(code, error)
+        return stop.value != 0
+
     def start_timeline(self, path, mark_cycles):
         """ValueError when not initialised, or when the file cannot be written."""
         name, error = os.fsencode(path), _ffi.Error()

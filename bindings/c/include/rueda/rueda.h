@@ -201,6 +201,12 @@ RUEDA_API void rueda_work_release(rueda_work* work);
 /* Submit, wait without limit, release. For operations whose output is the caller's. */
 RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
 
+/* *stop is 1 on all ranks, at the same call, once one of them got a signal of RUEDA_PREEMPTION_SIGNAL (SIGTERM or SIGUSR1 by
+ * default): time to write a checkpoint and leave. Collective: all ranks call it equally often, once per step, say; costs a
+ * small allreduce. Signals are noted from the first call on; handlers that were there before are called as well. Later
+ * calls give 1 at once. RUEDA_ABORTED: a signal arrived meanwhile; call again. */
+RUEDA_API int32_t rueda_should_stop(rueda_context* context, int32_t* stop, rueda_error* error);
+
 /* ---- Prepared operations: for what is done again and again ----
  * Checks and names an operation once. Its kind, name, dtype, shape, operation, root and scales stay; each start gives the
  * memory. All ranks start it equally often; beside other operations in any order. After a few identical rounds starting it

@@ -85,6 +85,17 @@ class Context {
     return rueda_counter(handle(), name.c_str());
   }
 
+  // True on all ranks at the same call once one of them was asked to stop by a signal; see
+  // rueda_should_stop. Collective.
+  bool should_stop() {
+    std::int32_t stop = 0;
+    rueda_error error = RUEDA_ERROR_INIT;
+    std::int32_t code = RUEDA_ABORTED;
+    while (code == RUEDA_ABORTED) code = rueda_should_stop(handle(), &stop, &error);
+    detail::check(code, error);
+    return stop != 0;
+  }
+
   // Who was lost, after an Error with code RUEDA_UNAVAILABLE because of it; as rueda_lost_rank.
   struct LostRank {
     int rank = -1;
