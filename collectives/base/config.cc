@@ -18,7 +18,8 @@ enum class Check {
   kTransport,
   kLogLevel,
   kRoad,
-  kDeadSeconds
+  kDeadSeconds,
+  kCompression
 };
 
 struct Row {
@@ -46,6 +47,8 @@ const Row kTable[] = {
     {"RUEDA_ROAD", "", &Config::road, Check::kRoad, true,
      "how an allreduce moves data inside a host: windows, pull (where possible), or auto, which "
      "measures both"},
+    {"RUEDA_HOST_COMPRESSION", "", &Config::host_compression, Check::kCompression, true,
+     "how float32 sums travel between hosts: none (as they are), bf16 or fp16 (half the bytes)"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -179,6 +182,8 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     std::string value = found.value;
     if (row.check == Check::kTransport && value != "auto" && value != "tcp")
       return refuse(found, "auto or tcp");
+    if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
+      return refuse(found, "none, bf16 or fp16");
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
       return refuse(found, "auto, windows or pull");
     if (row.check == Check::kLogLevel) {

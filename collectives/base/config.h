@@ -22,6 +22,7 @@ struct Config {
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
+  std::string host_compression = "none";      // of f32 sums between hosts: none, bf16, fp16
   std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
   // Local.
   double fusion_hold_seconds =
