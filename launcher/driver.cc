@@ -105,6 +105,7 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
   head.use_srun = found.slurm && plan.options.token_file.empty();
   head.timeline = plan.timeline;
   head.summary = plan.summary;
+  head.dead_seconds = plan.dead_seconds;
   head.options = std::move(plan.options);
   return guard("head", [&](GuardLink link) { return run_head(head, std::move(link)); });
 }
@@ -137,6 +138,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
   plan.summary = config.value().summary;
+  plan.dead_seconds = config.value().dead_seconds;
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
   if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.

@@ -69,18 +69,23 @@ void AgentUplink::take_messages(Clock::time_point now, std::vector<Order>* order
       relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
     } else if (message.has_goodbye()) {
       goodbye_ = true;
+    } else if (message.has_rank_lost()) {
+      orders->push_back({Order::Kind::kRankLost, 0, from_wire(message.rank_lost())});
     } else if (message.has_order()) {
       switch (message.order().kind()) {
         case control::Order::RANK_FAILED:
-          orders->push_back({Order::Kind::kRankFailed, 0});
+          orders->push_back({Order::Kind::kRankFailed, 0, {}});
           break;
         case control::Order::SIGNAL:
-          orders->push_back({Order::Kind::kSignal, message.order().signal()});
+          orders->push_back({Order::Kind::kSignal, message.order().signal(), {}});
+          break;
+        case control::Order::USER_SIGNAL:
+          orders->push_back({Order::Kind::kUserSignal, message.order().signal(), {}});
           break;
         case control::Order::OUTPUT_CLOSED:
-          orders->push_back({Order::Kind::kOutputClosed, 0});
+          orders->push_back({Order::Kind::kOutputClosed, 0, {}});
           break;
-        case control::Order::KILL: orders->push_back({Order::Kind::kKill, 0}); break;
+        case control::Order::KILL: orders->push_back({Order::Kind::kKill, 0, {}}); break;
         default: break;
       }
     }
@@ -109,7 +114,7 @@ std::vector<Order> AgentUplink::work() {
   beat(now);
   if (!kill_told_ && !goodbye_ && driver_is_lost(now)) {
     kill_told_ = true;
-    orders.push_back({Order::Kind::kKill, 0});
+    orders.push_back({Order::Kind::kKill, 0, {}});
   }
   return orders;
 }
@@ -129,6 +134,13 @@ void AgentUplink::rank_ended(const RankEnd& end) {
   ended->set_wait_status(end.wait_status);
   ended->set_noticed(end.noticed);
   ended->set_stopped(end.stopped);
+  ended->set_hint(end.hint);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::rank_lost(const LostRank& lost) {
+  control::AgentMessage message;
+  *message.mutable_rank_lost() = to_wire(lost);
   client_->send(std::move(message));
 }
 

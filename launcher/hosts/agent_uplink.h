@@ -8,6 +8,7 @@
 #include <string>
 
 #include "launcher/hosts/control_client.h"
+#include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/stream_relay.h"
 #include "launcher/uplink.h"
 
@@ -25,6 +26,7 @@ class AgentUplink : public Uplink {
   std::vector<Order> work() override;
   void rank_started(Rank rank, pid_t pid) override;
   void rank_ended(const RankEnd& end) override;
+  void rank_lost(const LostRank& lost) override;
   void say(const std::string& text) override;
   void finish(const std::string& failure) override;
 

@@ -25,6 +25,7 @@
 #include "launcher/hosts/control_server.h"
 #include "launcher/hosts/head_hosts.h"
 #include "launcher/hosts/limits.h"
+#include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/hosts/start_command.h"
 #include "launcher/hosts/starter.h"
@@ -76,6 +77,8 @@ class Head {
   void agent_here(int host, const control::Register& agent);
   void all_here();
   void all_probed();
+  void tell_failure(int except);
+  void rank_lost(int host, const LostRank& lost);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
   void host_finished(HeadHost* host, const control::Finished& finished);
@@ -112,9 +115,10 @@ class Head {
   std::vector<ReachTry> tries_;
   std::vector<RankEnd> ends_;
   std::set<Rank> ended_;
+  std::optional<LostRank> lost_;  // the job's first
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;
-  bool assigned_ = false;
+  bool assigned_ = false, failure_told_ = false;
   int failure_ = 0;  // exit code of our own failure, which has been said
   TimePoint begun_ = now(), last_beat_ = now(), last_round_ = now(), last_told_ = now();
   std::optional<TimePoint> give_up_at_;
@@ -127,7 +131,8 @@ Status Head::prepare() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&wanted, signal);
   if (!link_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
@@ -292,6 +297,10 @@ void Head::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      broadcast(control::Order::USER_SIGNAL, signal);
+      continue;
+    }
     if (getppid() != link_.guard) continue;  // the kernel's message that the guard is gone
     ++signals_received_;
     supervisor_.signal_received(signal, now());
@@ -351,6 +360,8 @@ void Head::take_message(int number, const control::AgentMessage& message) {
             std::to_string(message.rank_started().pid()) + " on " + host.name());
   } else if (message.has_rank_ended() && is_theirs(message.rank_ended().rank())) {
     rank_ended(number, message.rank_ended());
+  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().rank())) {
+    rank_lost(number, from_wire(message.rank_lost()));
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().rank())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
@@ -414,6 +425,7 @@ void Head::all_probed() {
   job.job_id = job_id_;
   job.key = std::string(key_->bytes().begin(), key_->bytes().end());
   job.folder = plan_.folder;
+  job.dead_seconds = plan_.dead_seconds;
   job.grace_seconds = plan_.options.grace_seconds;
   job.silence_seconds = plan_.options.silence_seconds;
   job.verbose = plan_.options.verbose;
@@ -440,13 +452,12 @@ void Head::rank_ended(int host, const control::RankEnded& ended) {
   end.wait_status = ended.wait_status();
   end.stopped = ended.stopped();
   end.host = where(host);
+  end.hint = ended.hint();
   const auto number = noticed_.emplace(std::pair(host, ended.noticed()),
                                        static_cast<int>(noticed_.size()));
   end.noticed = number.first->second;
-  const bool first = supervisor_.cause() == StopCause::kNone;
   end_rank(end, describe_end(end));
-  if (first && supervisor_.cause() == StopCause::kRankFailed)
-    broadcast(control::Order::RANK_FAILED, 0, host);
+  tell_failure(host);
 }
 
 // The one place where the end of a rank, however it was learnt, becomes known to all others.
@@ -456,6 +467,31 @@ void Head::end_rank(RankEnd end, const std::string& text) {
   narrate(text);
   if (end.wait_status != 0) supervisor_.rank_failed(now());
   ends_.push_back(std::move(end));
+}
+
+// Once: survivors everywhere may raise errors of their own and are stopped then.
+void Head::tell_failure(int except) {
+  if (failure_told_ || supervisor_.cause() != StopCause::kRankFailed) return;
+  failure_told_ = true;
+  broadcast(control::Order::RANK_FAILED, 0, except);
+}
+
+// The verdict on a lost rank: the first of the job goes to every host, so that all pending calls end
+// with it; a newer version about the same rank has its cause.
+void Head::rank_lost(int host, const LostRank& lost) {
+  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
+  const bool first = !lost_;
+  lost_ = lost;
+  for (size_t other = 0; other < hosts_.size(); ++other) {
+    if (!hosts_[other].talks() || static_cast<int>(other) == host) continue;
+    control::DriverMessage message;
+    *message.mutable_rank_lost() = to_wire(lost);
+    server_->send(static_cast<int>(other), std::move(message));
+  }
+  if (!first) return;
+  store_->mark_dead(lost.rank, lost.describe());
+  supervisor_.rank_failed(now());
+  tell_failure(host);
 }
 
 void Head::host_finished(HeadHost* host, const control::Finished& finished) {
@@ -492,10 +528,16 @@ void Head::host_lost(int number, const std::string& why) {
     end.host = host.name();
     end.lost = "lost with its host " + host.name() + " (" + why + ")";
     const std::string rank_text = describe_end(end);
+    LostRank lost;
+    lost.rank = end.rank;
+    lost.pid = end.pid;
+    lost.cause_is_final = 1;
+    lost.host.set(host.name());
+    lost.cause.set(end.lost);
+    rank_lost(number, lost);
     end_rank(std::move(end), rank_text);
   }
-  if (first && supervisor_.cause() == StopCause::kRankFailed)
-    broadcast(control::Order::RANK_FAILED, 0);
+  tell_failure(number);
   if (static_cast<size_t>(number) < starters_.size() && !plan_.use_srun)
     starters_[static_cast<size_t>(number)]->kill();
 }
@@ -638,6 +680,7 @@ int Head::finish() {
       summaries[report.rank] = std::move(summary);
   }
   job.ends = ends_;
+  job.lost = lost_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

@@ -27,6 +27,7 @@ struct HeadPlan {
   bool use_srun = false;
   TimelineFiles timeline;
   bool summary = false;
+  double dead_seconds = 5;  // how long a rank may be stopped
 };
 
 // Blocks until no host has a process of the job any more; returns ruedarun's exit code.

@@ -59,6 +59,8 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   assign.set_job_id(job.job_id);
   assign.set_job_key(job.key);
   assign.set_host_index(host_index);
+  assign.set_host_name(host.host.host);
+  assign.set_dead_seconds(job.dead_seconds);
   for (const RankPlace& place : host.places) {
     auto* added = assign.add_places();
     added->set_rank(place.rank);

@@ -34,6 +34,7 @@ std::string name_hosts(const std::vector<std::string>& names);
 struct JobText {
   std::string job_id, key, address, folder;
   double grace_seconds = 5, silence_seconds = 5;
+  double dead_seconds = 5;
   bool verbose = false, hangup_ignored = false;
 };
 control::Assign make_assignment(const JobText& job, const HostPlan& host, int host_index,

@@ -199,6 +199,8 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   *exit_code = kLauncherFailure;
   RUEDA_ASSIGN_OR_RETURN(plan.key, key_from(assign.job_key()));
   plan.job_id = assign.job_id();
+  plan.host = assign.host_name();
+  plan.dead_seconds = assign.dead_seconds();
   plan.options.command = {assign.command().begin(), assign.command().end()};
   plan.options.grace_seconds = assign.grace_seconds();
   plan.options.verbose = assign.verbose();
