@@ -60,6 +60,8 @@ const Row kTable[] = {
      "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
      Check::kPositive, false, "seconds that init waits for the other ranks"},
+    {"RUEDA_PEER_TIMEOUT", "", &Config::peer_timeout_seconds, Check::kNotNegative, true,
+     "seconds without a sign of life after which a rank on another host counts as lost; 0 never"},
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
      "seconds that shutdown waits for collectives that have begun"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,

@@ -32,6 +32,7 @@ struct Config {
   double stall_shutdown_seconds = 0;    // fail such a tensor on all ranks after this long; 0: never
   double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
+  double peer_timeout_seconds = 5;      // silence after which a rank on another host is lost; 0: never
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
   std::string transport =
       "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
