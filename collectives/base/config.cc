@@ -18,6 +18,7 @@ enum class Check {
   kTransport,
   kLogLevel,
   kRoad,
+  kDeadSeconds,
   kCompression
 };
 
@@ -60,10 +61,14 @@ const Row kTable[] = {
      "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
      Check::kPositive, false, "seconds that init waits for the other ranks"},
-    {"RUEDA_PEER_TIMEOUT", "", &Config::peer_timeout_seconds, Check::kNotNegative, true,
-     "seconds without a sign of life after which a rank on another host counts as lost; 0 never"},
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
      "seconds that shutdown waits for collectives that have begun"},
+    {"RUEDA_DEAD_SECONDS", "", &Config::dead_seconds, Check::kDeadSeconds, false,
+     "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to 600)"},
+    {"RUEDA_PREEMPTION_SIGNAL", "", &Config::preemption_signal, Check::kAny, false,
+     "signals that make should_stop() true on all ranks, from its first call on; none: no signal does"},
+    {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
+     "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
      "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere"},
     {"RUEDA_HOST_ID", "", &Config::host_id, Check::kAny, false,
@@ -150,6 +155,8 @@ Status check_number(const Row& row, const Found& found, T value) {
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
     return refuse(found, "a finite number");
+  } else if (row.check == Check::kDeadSeconds && (value < 0.5 || value > 600)) {
+    return refuse(found, "0.5 to 600 seconds");
   }
   return {};
 }

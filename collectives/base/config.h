@@ -32,8 +32,10 @@ struct Config {
   double stall_shutdown_seconds = 0;    // fail such a tensor on all ranks after this long; 0: never
   double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
-  double peer_timeout_seconds = 5;      // silence after which a rank on another host is lost; 0: never
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
+  double dead_seconds = 5;              // how long a rank may be stopped, or on another host silent
+  std::string preemption_signal = "SIGTERM,SIGUSR1";  // make should_stop() true
+  bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =
       "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)

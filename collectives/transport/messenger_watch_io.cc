@@ -66,7 +66,7 @@ bool Messenger::look_at_peers() {
   for (const Rank peer : verdicts.dead) {
     if (closed_) break;
     end_peer(peer, unavailable("no sign of life for " + seconds(watch_->silence(peer)) +
-                               " (RUEDA_PEER_TIMEOUT): the process is stopped, its host is down, or "
+                               " (RUEDA_DEAD_SECONDS): the process is stopped, its host is down, or "
                                "the network between is cut"));
   }
   return !verdicts.beats.empty() || !verdicts.dead.empty();

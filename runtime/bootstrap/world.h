@@ -18,6 +18,7 @@
 #include "collectives/transport/messenger.h"
 #include "runtime/bootstrap/clock_offset.h"
 #include "runtime/bootstrap/place.h"
+#include "runtime/life/life_line.h"
 
 namespace rueda::bootstrap {
 
@@ -47,6 +48,7 @@ struct World {
   std::vector<transport::Ringer> ringers;  // by rank
   std::shared_ptr<void> keep_alive;        // inproc: the memory of rings and words, shared by all
   std::unique_ptr<transport::EventLoop> loop;
+  std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
 
   // Every rank can map every other's memory.
