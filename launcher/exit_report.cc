@@ -14,6 +14,12 @@ bool ended_well(const RankEnd& end) {
   return WIFEXITED(end.wait_status) && WEXITSTATUS(end.wait_status) == 0;
 }
 
+// "rank 3 (pid 4711)", "rank 3 (pid 4711 on node7)"
+std::string name_of(const RankEnd& end) {
+  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) +
+         (end.host.empty() ? "" : " on " + end.host) + ")";
+}
+
 const std::string* report_of(const JobEnd& job, Rank rank) {
   for (const auto& [who, text] : job.reports) {
     if (who == rank) return &text;
@@ -24,7 +30,9 @@ const std::string* report_of(const JobEnd& job, Rank rank) {
 const RankEnd* find_culprit(const JobEnd& job) {
   const RankEnd* culprit = nullptr;
   const auto order = [&](const RankEnd& end) {
-    return std::tuple(end.stopped, report_of(job, end.rank) != nullptr, end.noticed,
+    const bool lost_first = job.lost && job.lost->rank == end.rank;
+    return std::tuple(end.stopped && !lost_first, report_of(job, end.rank) != nullptr, !lost_first,
+                      end.noticed,
                       !WIFSIGNALED(end.wait_status), end.rank);
   };
   for (const RankEnd& end : job.ends) {
@@ -41,14 +49,17 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
     if (&end == culprit) continue;
     if (end.stopped) {
       stopped.push_back(end.rank);
+    } else if (!end.lost.empty()) {
+      followed[end.lost].push_back(end.rank);
     } else if (!ended_well(end)) {
       followed[describe_wait_status(end.wait_status)].push_back(end.rank);
     }
   }
   std::string text;
   for (const auto& [how, ranks] : followed) {
-    const char* verb = how.starts_with("killed") ? " then was " : " then ";
-    if (ranks.size() > 1 && how.starts_with("killed")) verb = " then were ";
+    const bool passive = how.starts_with("killed") || how.starts_with("lost");
+    const char* verb = passive ? " then was " : " then ";
+    if (ranks.size() > 1 && passive) verb = " then were ";
     text += name_ranks(ranks) + verb + how + "; ";
   }
   if (!stopped.empty())
@@ -56,10 +67,23 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
   return text;
 }
 
+// What the wait status does not say: why it was killed by us, what it did last.
+void add_loss(const LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
+  const std::string cause = lost.cause.str();
+  const bool known = cause.starts_with(describe_wait_status(culprit.wait_status)) ||
+                     cause == "it ended without leaving the job" || cause == culprit.lost;
+  if (!known) verdict->lines.push_back("  " + cause);
+  if (lost.operations == 0) return;
+  const std::string text = lost.describe();
+  verdict->lines.push_back("  " + text.substr(text.rfind("its last operation")));
+}
+
 void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
-  verdict->lines.push_back("rank " + std::to_string(culprit.rank) + " (pid " +
-                           std::to_string(culprit.pid) +
-                           ") failed: " + describe_wait_status(culprit.wait_status));
+  verdict->lines.push_back(
+      name_of(culprit) + " failed: " +
+      (culprit.lost.empty() ? describe_wait_status(culprit.wait_status) : culprit.lost) +
+      culprit.hint);
+  if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
   const auto words = job.last_words.find(culprit.rank);
   if (words != job.last_words.end() && words->second.size() == 1) {
     verdict->lines.push_back("its last words: " + words->second.front());
@@ -103,8 +127,8 @@ std::string describe_wait_status(int wait_status) {
 }
 
 std::string describe_end(const RankEnd& end) {
-  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ") " +
-         (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
+  if (!end.lost.empty()) return name_of(end) + " was " + end.lost;
+  return name_of(end) + " " + (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
 }
 
 int exit_code_of(int wait_status) {

@@ -57,6 +57,10 @@ class Transport {
   virtual void send_control(Rank peer, std::string message) = 0;
 
   virtual void set_events(TransportEvents events) = 0;
+  // From here on peers on other hosts get and owe signs of life: one of whom nothing is heard for
+  // this long is lost (a fifth of it: a warning). Zero: nobody is watched. Somebody must drive the
+  // transport all the time.
+  virtual Status watch_peers(std::chrono::nanoseconds dead_after) = 0;
 
   // Moves what can be moved now. True if anything moved.
   virtual bool progress() = 0;
@@ -75,7 +79,8 @@ class Transport {
   virtual bool flushed() const = 0;
   // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full
   // links (the one call that may wait; bounded). The transport is closed afterwards.
-  virtual void abort(const Status& verdict) = 0;
+  // peers_know: they hear the verdict from elsewhere; nothing is sent, nothing is waited for.
+  virtual void abort(const Status& verdict, bool peers_know = false) = 0;
   virtual void close(const Status& status) = 0;
 
   // Bytes of bodies sent over links of this kind ("shm", "tcp", "inproc"), and control messages
