@@ -173,7 +173,7 @@ def test_mistakes_are_errors_that_say_what_to_do():
         ra.ring_attention(q, k, v, length=LENGTH)
     with raises(ValueError, "no multiple of"):
         ra.ring_attention(shards[0][:, :, :3].contiguous(), *shards[1:], layout="zigzag")
-    with raises(ValueError, "float64 is not|'float64', expected"):
+    with raises(ValueError, "'float64', expected"):
         ra.ring_attention(*(x.double() for x in shards), layout="zigzag")
     with raises(ValueError, "does not divide"):
         ra.usp_attention(*shards, ulysses_degree=2, layout="zigzag")
