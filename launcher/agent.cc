@@ -15,12 +15,14 @@
 #include <memory>
 #include <set>
 
+#include "collectives/base/config.h"
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store_server.h"
 #include "launcher/console.h"
 #include "launcher/driver.h"
 #include "launcher/exit_report.h"
 #include "launcher/job_id.h"
+#include "launcher/job_observer.h"
 #include "launcher/process_tree.h"
 #include "launcher/rank_process.h"
 #include "launcher/spawn.h"
@@ -56,6 +58,7 @@ class Agent {
   Status start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd);
   int pick_stdin(Rank rank, int null_fd) const;
 
+  void start_observer(const std::string& job_id);
   void wait_for_events();
   void read_signals();
   void check_driver();
@@ -84,6 +87,7 @@ class Agent {
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
+  std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
   std::vector<RankEnd> ends_;
   int noticed_ = 0;                // number of the deaths that are noticed together
@@ -104,7 +108,7 @@ Status Agent::prepare() {
   if (plan_.driver != 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD, SIGUSR2}) sigaddset(&wanted, signal);
   if (!plan_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
@@ -157,13 +161,20 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   request.arguments = plan_.options.command;
   request.environment =
       rank_environment(plan_.base_environment, job, rank->place(), rank_end.get());
+  if (observer_ != nullptr) {
+    const int fd = observer_->memory_fd(rank->place().rank);
+    set_variable(&request.environment, "RUEDA_FLIGHT_FD", std::to_string(fd));
+    request.inherited.push_back(fd);
+  }
   request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
-  request.inherited = {rank_end.get(), key_fd_.get()};
+  request.inherited.push_back(rank_end.get());
+  request.inherited.push_back(key_fd_.get());
   request.hangup_stays_ignored = plan_.hangup_ignored;
   RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
   rank->started(pid, std::move(out_read), std::move(err_read));
+  if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
   if (uplink_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
   uplink_->rank_started(rank->place().rank, pid);
@@ -177,12 +188,35 @@ Status Agent::start_ranks() {
   const JobEnvironment job = {job_id, plan_.usable_cores, key_fd_.get()};
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
+  start_observer(job_id);
   for (const RankPlace& place : plan_.places) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<OutputTaker> output, make_output(place.rank));
     ranks_.push_back(std::make_unique<RankProcess>(place, std::move(output)));
     RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, null.get()));
   }
   return {};
+}
+
+// The job runs without one, too.
+void Agent::start_observer(const std::string& job_id) {
+  ObserverPlan plan;
+  plan.job_id = job_id;
+  for (const std::string& word : plan_.options.command)
+    plan.command += (plan.command.empty() ? "" : " ") + word;
+  for (const RankPlace& place : plan_.places) plan.ranks.push_back(place.rank);
+  const auto config = load_config(
+      [&](const char* name) { return find_variable(plan_.base_environment, name); });
+  if (config.ok()) {
+    plan.stall_seconds = config.value().stall_check_seconds;
+    plan.dump_stalls = config.value().stall_policy != "warn";
+    plan.folder = config.value().flight_folder;
+  }
+  auto observer = JobObserver::start(std::move(plan));
+  if (observer.ok()) {
+    observer_ = std::move(observer).value();
+  } else {
+    narrate("hangs will not be explained: " + observer.status().message());
+  }
 }
 
 bool Agent::all_ended() const {
@@ -194,6 +228,8 @@ void Agent::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};
   console_.add_to_poll(&fds);
   if (uplink_ != nullptr) uplink_->add_to_poll(&fds);
+  const size_t observed = fds.size();
+  fds.push_back({observer_ != nullptr ? observer_->event_fd() : -1, POLLIN, 0});
   struct Source {
     size_t index;
     RankProcess* rank;
@@ -221,6 +257,9 @@ void Agent::wait_for_events() {
   if (poll(fds.data(), fds.size(), timeout_ms) < 0) return;  // EINTR: nothing is lost
 
   if (uplink_ != nullptr) follow(uplink_->work());
+  if (fds[observed].revents != 0) {
+    for (const std::string& line : observer_->take_lines()) say(line);
+  }
   if (fds[0].revents != 0) read_signals();
   if (driver_link_ && fds[1].revents != 0) check_driver();
   for (const Source& source : sources) {
@@ -233,6 +272,10 @@ void Agent::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR2) {
+      if (observer_ != nullptr) observer_->request_dump();
+      continue;
+    }
     check_driver();
     if (!driver_link_) continue;  // the kernel's message that the driver is gone
     ++signals_received_;
@@ -277,6 +320,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   ends_.push_back(end);
 
   const std::string how = describe_wait_status(wait_status);
+  if (observer_ != nullptr) observer_->rank_ended(number, wait_status == 0, how);
   if (uplink_ != nullptr) {
     uplink_->rank_ended(end);
   } else {
@@ -370,6 +414,15 @@ void Agent::drain_console() {
 }
 
 int Agent::finish(const Status& started) {
+  if (observer_ != nullptr) {
+    observer_->stop();
+    for (const std::string& line : observer_->take_lines()) say(line);
+    const bool failed = std::any_of(ends_.begin(), ends_.end(),
+                                    [](const RankEnd& end) { return end.wait_status != 0; });
+    if (failed && observer_->has_folder()) {
+      for (const std::string& line : observer_->write_files()) say(line);
+    }
+  }
   if (uplink_ != nullptr) {
     for (const auto& rank : ranks_) rank->drain();
     uplink_->finish(started.message());

@@ -87,7 +87,7 @@ sigset_t prepare_signals(bool* hangup_ignored) {
 
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGCHLD}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGCHLD, SIGUSR2}) {
     if (signal == SIGHUP && *hangup_ignored) continue;
     sigaddset(&wanted, signal);
     ::signal(signal, SIG_DFL);  // a shell starts background jobs with SIGINT ignored

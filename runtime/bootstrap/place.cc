@@ -49,6 +49,9 @@ Result<Place> read_place(const GetEnv& get_env) {
     ++found;
   }
   Place place;
+  if (const char* value = get_env("RUEDA_FLIGHT_FD")) {
+    RUEDA_ASSIGN_OR_RETURN(place.flight_fd, parse("RUEDA_FLIGHT_FD", value));
+  }
   if (found == 0) {
     for (const Foreign& foreign : kForeign) {
       const char* size = get_env(foreign.size);

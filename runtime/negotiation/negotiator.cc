@@ -66,6 +66,7 @@ Status Negotiator::root_is_gone() const {
 void Negotiator::negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket) {
   Pending& pending = pending_[request.name];
   pending = {ticket, &request, false};
+  effects_->asked(ticket, slot.has_value());
   if (slot) {
     collected_.cached.push_back(*slot);
     ++cached_submissions_;
