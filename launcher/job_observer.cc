@@ -164,8 +164,10 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
       if (wanted && record.flight) {
         record.stacks = collect_stacks(pid, record.flight->stack_signal, record.flight->stack_fd,
                                        kStackPatience);
+        watched->stacks = record.stacks;
       }
     }
+    if (record.stacks.empty() && pid <= 0) record.stacks = watched->stacks;
     records.push_back(std::move(record));
   }
   return records;

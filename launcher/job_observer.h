@@ -60,6 +60,7 @@ class JobObserver {
     pid_t pid = -1;
     bool running = false, well = false;
     std::string how;
+    std::string stacks;  // when they were last asked for
   };
   explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)) {}
 

@@ -30,7 +30,7 @@ transport::Arena* own_arena(const bootstrap::World& world) {
 
 void Coordinator::begin_change(Submission submission) {
   wire::Request& request = submission.request;
-  change_.emplace();
+  change_ = Change{};
   if (request.root < 0) {
     // What the others have to know before they agree.
     const auto planned = sets_->plan(request.splits);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "collectives/kernels/kernels.h"
 #include "collectives/rendezvous/store_client.h"
 #include "proto/store_codec.h"
+#include "runtime/bootstrap/launchers/meet.h"
 #include "runtime/bootstrap/place.h"
 
 using rueda::Status;
@@ -26,6 +28,28 @@ struct Launcher {
   std::optional<rueda::rendezvous::JobKey> key;
   uint64_t epoch = 1;
 };
+
+// How often this process has met ranks that another launcher started: all ranks count alike.
+std::atomic<uint64_t> meetings{0};
+
+// A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and the
+// store is there for as long as init takes.
+rueda::Result<std::unique_ptr<rueda::bootstrap::World>> join_without_agent(
+    rueda::bootstrap::JoinOptions* options) {
+  rueda::bootstrap::Place& place = options->place;
+  RUEDA_ASSIGN_OR_RETURN(auto met, rueda::launchers::meet(place, options->config, ++meetings));
+  options->epoch = met.epoch;
+  place.job_id = met.job_id;
+  const auto timeout = std::chrono::duration<double>(options->config.start_timeout_seconds);
+  const auto deadline = std::chrono::steady_clock::now() +
+                        std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
+  if (options->config.tcp_address.empty())
+    options->config.tcp_address = met.reachable_address(deadline);
+  RUEDA_ASSIGN_OR_RETURN(
+      auto world, rueda::bootstrap::join_world(*options, met.store.get(), &met.key));
+  RUEDA_RETURN_IF_ERROR(met.part(place, deadline));
+  return world;
+}
 
 rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place, bool summary) {
   Launcher launcher;
@@ -67,11 +91,19 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
       config.log_hide_time);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
-  RUEDA_ASSIGN_OR_RETURN(const Launcher launcher, meet_launcher(options.place, config.summary));
-  options.epoch = launcher.epoch;
+  RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
+              options.place.source);
+  if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
   options.config = config;
-  auto joined = rueda::bootstrap::join_world(options, launcher.store.get(),
-                                             launcher.key ? &*launcher.key : nullptr);
+  Launcher launcher;
+  if (!options.place.agentless) {
+    RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));
+    options.epoch = launcher.epoch;
+  }
+  auto joined = options.place.agentless
+                    ? join_without_agent(&options)
+                    : rueda::bootstrap::join_world(options, launcher.store.get(),
+                                                   launcher.key ? &*launcher.key : nullptr);
   if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
     (void)launcher.store->report("failure", joined.status().message());

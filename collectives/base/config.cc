@@ -71,6 +71,12 @@ const Row kTable[] = {
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
      "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
+     "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
+     "empty: within a host nothing is needed, else it follows from the launcher's variables"},
+    {"RUEDA_KEY_FILE", "", &Config::key_file, Check::kAny, false,
+     "file with the job's key, the same on all hosts and for nobody else to read; needed when "
+     "another launcher than ruedarun starts ranks on several hosts"},
     {"RUEDA_HEAP_BYTES", "", &Config::heap_bytes, Check::kNotNegative, false,
      "most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large as this host's "
      "memory or the process's cgroup limit"},

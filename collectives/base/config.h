@@ -38,6 +38,8 @@ struct Config {
       "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
+  std::string key_file;     // the job's key, for ranks of several hosts without ruedarun
   int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory
   std::string timeline;     // file of the timeline, see timeline_file.h; empty or DYNAMIC: none yet
   bool timeline_mark_cycles = false;

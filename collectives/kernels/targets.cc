@@ -4,6 +4,10 @@
 
 #include "collectives/kernels/highway_config.h"
 
+#if HWY_ARCH_X86
+#include <cpuid.h>
+#endif
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "collectives/kernels/targets.cc"
 #include "hwy/foreach_target.h"
@@ -190,6 +194,11 @@ namespace {
 bool always() { return true; }
 
 #if HWY_ARCH_X86
+// clang 14 has no word for this feature.
+[[maybe_unused]] bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
 // Unused where the build's own flags already include the target.
 [[maybe_unused]] bool has_sse4() {
   __builtin_cpu_init();
@@ -199,7 +208,7 @@ bool always() { return true; }
 [[maybe_unused]] bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx") && __builtin_cpu_supports("avx2") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+         __builtin_cpu_supports("fma") && has_f16c();
 }
 [[maybe_unused]] bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&

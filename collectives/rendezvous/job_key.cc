@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 namespace rueda::rendezvous {
 
@@ -35,6 +36,36 @@ Result<JobKey> JobKey::read_from(int fd) {
     if (n == 0) return Status(Code::kUnauthenticated, "job key: it became shorter while read");
     done += static_cast<size_t>(n);
   }
+  return key;
+}
+
+Result<JobKey> JobKey::read_file(const std::string& path) {
+  constexpr size_t kLeast = 16, kMost = 4096;
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::kUnauthenticated,
+                  "job key: " + path + " " + why +
+                      "; make one with `(umask 077; head -c 32 /dev/urandom | base64 > " + path +
+                      ")` and give every host the same");
+  };
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!fd) return refuse(std::string("cannot be read (") + strerror(errno) + ")");
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return errno_status("job key: " + path, errno);
+  if (!S_ISREG(info.st_mode)) return refuse("is not a file");
+  if (info.st_uid != geteuid() && info.st_uid != 0) return refuse("belongs to another user");
+  if ((info.st_mode & 077) != 0) return refuse("can be read by others (chmod 600 closes it)");
+  std::array<char, kMost + 1> content;
+  const ssize_t bytes = read(fd.get(), content.data(), content.size());
+  if (bytes < 0) return errno_status("job key: " + path, errno);
+  size_t size = static_cast<size_t>(bytes);
+  while (size > 0 && (content[size - 1] == '\n' || content[size - 1] == '\r')) --size;
+  if (size < kLeast || size > kMost)
+    return refuse("holds " + std::to_string(size) + " bytes instead of 16 to 4096");
+  if (sodium_init() < 0) return internal_error("job key: libsodium could not be initialised");
+  JobKey key;
+  crypto_generichash(key.bytes_.data(), kBytes, reinterpret_cast<const uint8_t*>(content.data()),
+                     size, nullptr, 0);
+  sodium_memzero(content.data(), content.size());
   return key;
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
@@ -24,6 +25,9 @@ class JobKey {
   // process, or another process with the same descriptor, can read it again. kUnauthenticated when
   // it does not hold exactly a key.
   static Result<JobKey> read_from(int fd);
+  // Made from the content of a file that the user keeps: any text or bytes, 16 to 4096 of them.
+  // kUnauthenticated, with what to do, when others may read it or there is too little in it.
+  static Result<JobKey> read_file(const std::string& path);
   static JobKey from_bytes(const std::array<uint8_t, kBytes>& bytes);
 
   JobKey(const JobKey&) = default;

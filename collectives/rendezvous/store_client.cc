@@ -17,14 +17,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-Status launcher_gone() {
-  return unavailable("store: the launcher is gone (it closed its end of the connection)");
-}
-
-Status launcher_silent() {
-  return deadline_exceeded("store: the launcher does not answer (is it stopped or overloaded?)");
-}
-
 Status as_status(const wire::StoreReply& reply) {
   return reply.code == Code::kOk ? Status() : Status(reply.code, reply.message);
 }
@@ -33,7 +25,17 @@ bool try_again(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == E
 
 }  // namespace
 
-StoreClient::StoreClient(UniqueFd fd) : fd_(std::move(fd)) {
+Status StoreClient::keeper_gone() const {
+  return unavailable("store: " + keeper_ + " is gone (it closed its end of the connection)");
+}
+
+Status StoreClient::keeper_silent() const {
+  return deadline_exceeded("store: " + keeper_ +
+                           " does not answer (is it stopped or overloaded?)");
+}
+
+StoreClient::StoreClient(UniqueFd fd, std::string keeper)
+    : keeper_(std::move(keeper)), fd_(std::move(fd)) {
   ::fcntl(fd_.get(), F_SETFD, FD_CLOEXEC);
   // An answer to a client that had this stream before us must not look like one of ours.
   uint32_t random = 0;
@@ -108,7 +110,7 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     if (someone_reads_) {
       // Whoever reads ends within its own deadline and wakes us; ours may be the earlier one.
       if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !mine->second) {
-        give_up(launcher_silent());
+        give_up(keeper_silent());
       }
       continue;
     }
@@ -145,9 +147,9 @@ Status StoreClient::send_frame(const std::string& frame, Deadline deadline) {
     if (n >= 0) {
       done += static_cast<size_t>(n);
     } else if (!try_again(errno)) {
-      return launcher_gone();
+      return keeper_gone();
     } else if (!poll_until(fd_.get(), POLLOUT, deadline).ok()) {
-      return launcher_silent();
+      return keeper_silent();
     }
   }
   return {};
@@ -158,13 +160,13 @@ Status StoreClient::read_reply(wire::StoreReply* reply, Deadline deadline) {
   RUEDA_RETURN_IF_ERROR(read_exactly(&bytes, kFrameHeaderBytes, deadline));
   const size_t length = frame_length(bytes);
   if (length > kMaxFrameBytes) {
-    return unavailable("store: the launcher sent a frame of " + std::to_string(length) +
+    return unavailable("store: " + keeper_ + " sent a frame of " + std::to_string(length) +
                        " bytes; the connection is given up");
   }
   RUEDA_RETURN_IF_ERROR(read_exactly(&bytes, length, deadline));
   const Status decoded = wire::decode(bytes, reply);
   if (decoded.ok()) return {};
-  return unavailable("store: the launcher sent nonsense (" + decoded.message() +
+  return unavailable("store: " + keeper_ + " sent nonsense (" + decoded.message() +
                      "); the connection is given up");
 }
 
@@ -177,9 +179,9 @@ Status StoreClient::read_exactly(std::string* out, size_t bytes, Deadline deadli
     if (n > 0) {
       done += static_cast<size_t>(n);
     } else if (n == 0 || !try_again(errno)) {
-      return launcher_gone();
+      return keeper_gone();
     } else if (!poll_until(fd_.get(), POLLIN, deadline).ok()) {
-      return launcher_silent();
+      return keeper_silent();
     }
   }
   return {};

@@ -29,8 +29,9 @@ class StoreClient : public Store {
  public:
   static constexpr std::chrono::seconds kGrace{30};
 
-  // `fd`: a connected stream socket whose other end was given to StoreServer::add.
-  explicit StoreClient(UniqueFd fd);
+  // `fd`: a connected stream socket whose other end was given to StoreServer::add. `keeper`: who
+  // keeps the store, for errors.
+  explicit StoreClient(UniqueFd fd, std::string keeper = "the launcher");
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
@@ -47,7 +48,10 @@ class StoreClient : public Store {
   Status read_reply(wire::StoreReply* reply, Deadline deadline);
   Status read_exactly(std::string* out, size_t bytes, Deadline deadline);
   void give_up(const Status& why);
+  Status keeper_gone() const;
+  Status keeper_silent() const;
 
+  const std::string keeper_;
   const GuardedFd fd_;  // a forked child is no client
 
   std::mutex send_mutex_;  // one frame at a time; never taken while mutex_ is held

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
-Result<std::unique_ptr<StoreServer>> StoreServer::start() {
+Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return errno_status("store server: epoll_create1", errno);
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -29,7 +29,8 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start() {
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return errno_status("store server: epoll_ctl", errno);
   }
-  std::unique_ptr<StoreServer> server(new StoreServer(std::move(epoll), std::move(wake)));
+  std::unique_ptr<StoreServer> server(
+      new StoreServer(std::move(epoll), std::move(wake), std::move(last_word)));
   server->thread_ = std::thread([raw = server.get()] { raw->run(); });
   return server;
 }
@@ -68,14 +69,18 @@ Status StoreServer::add(UniqueFd fd, Rank rank) {
 void StoreServer::mark_dead(Rank rank, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    table_.mark_dead(rank, text);
-    for (auto& [id, client] : clients_) {
-      if (client->rank() == rank) continue;
-      for (const auto& get : client->waiting) client->answer(get.id, unavailable(text));
-      client->waiting.clear();
-    }
+    end_waits(rank, text);
   }
   wake();
+}
+
+void StoreServer::end_waits(Rank dead, const std::string& text) {
+  table_.mark_dead(dead, text);
+  for (auto& [id, client] : clients_) {
+    if (client->rank() == dead) continue;
+    for (const auto& get : client->waiting) client->answer(get.id, unavailable(text));
+    client->waiting.clear();
+  }
 }
 
 std::vector<Report> StoreServer::reports() const {
@@ -244,7 +249,12 @@ void StoreServer::drop(Id id, const Status& why) {
     RUEDA_WARN("store", "rank {}'s connection to the store is closed: {}", found->second->rank(),
                why.message());
   }
+  const Rank rank = found->second->rank();
   clients_.erase(found);  // closing the descriptor also takes it out of the epoll set
+  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(rank)) != nullptr) return;
+  end_waits(rank, "rank " + std::to_string(rank) + " ended before all ranks had met (" +
+                      why.message() + ")");
+  wake();  // the answers go out in the next round
 }
 
 int StoreServer::milliseconds_to_next_deadline() const {

@@ -40,7 +40,9 @@ class StoreServer {
   static constexpr size_t kMaxReports = 64;                    // of one rank
   static constexpr size_t kMaxReportBytes = size_t{64} << 10;
 
-  static Result<std::unique_ptr<StoreServer>> start();
+  // `last_word`: a rank whose connection ends before it has set "<last_word>/<rank>" is taken for
+  // dead. Empty: somebody else watches the ranks and calls mark_dead.
+  static Result<std::unique_ptr<StoreServer>> start(std::string last_word = "");
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -61,7 +63,8 @@ class StoreServer {
  private:
   using Id = uint64_t;  // of a connection; never reused, unlike descriptors
 
-  StoreServer(UniqueFd epoll, UniqueFd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+  StoreServer(UniqueFd epoll, UniqueFd wake, std::string last_word)
+      : last_word_(std::move(last_word)), epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
   void run();
   void serve(Id id, uint32_t events);
@@ -75,7 +78,9 @@ class StoreServer {
   void drop(Id id, const Status& why);
   int milliseconds_to_next_deadline() const;
   void wake();
+  void end_waits(Rank dead, const std::string& text);
 
+  const std::string last_word_;
   const UniqueFd epoll_;
   const UniqueFd wake_;  // eventfd: something outside the thread's sight has changed
   std::thread thread_;

@@ -10,6 +10,7 @@
 
 #include "collectives/base/log.h"
 #include "collectives/rendezvous/handshake.h"
+#include "runtime/bootstrap/guest.h"
 
 namespace rueda::bootstrap {
 namespace {
@@ -18,7 +19,6 @@ using rendezvous::Handshake;
 using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
-constexpr std::chrono::seconds kGuestTime{5};  // for a whole handshake of somebody who connected
 constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
 constexpr std::chrono::milliseconds kLookAround{
     200};  // between looks whether missing ranks are alive
@@ -49,34 +49,6 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
                   task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
   }
   return std::move(fd).value();
-}
-
-// Somebody who connected and has not proven anything yet.
-struct Guest {
-  UniqueFd fd;
-  Handshake handshake;
-  Deadline deadline;
-  bool local;
-};
-
-// Moves a guest's handshake on without waiting. False: send it away.
-bool serve(Guest* guest) {
-  while (true) {
-    const ByteView out = guest->handshake.bytes_to_send();
-    if (out.empty()) break;
-    const ssize_t sent = send(guest->fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
-    guest->handshake.sent(static_cast<size_t>(sent));
-  }
-  std::byte buffer[512];
-  const size_t wanted = std::min(guest->handshake.bytes_wanted(), sizeof(buffer));
-  if (wanted == 0) return guest->handshake.status().ok();
-  const ssize_t got = recv(guest->fd.get(), buffer, wanted, MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  guest->handshake.feed({buffer, static_cast<size_t>(got)});
-  if (!guest->handshake.status().ok()) return false;
-  return serve(guest);
 }
 
 // Accepts the ranks above this one.

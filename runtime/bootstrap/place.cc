@@ -6,6 +6,8 @@
 #include <charconv>
 #include <fstream>
 
+#include "runtime/bootstrap/launchers/claims.h"
+
 namespace rueda::bootstrap {
 namespace {
 
@@ -20,17 +22,26 @@ Result<int> parse(const char* name, const char* value) {
   return number;
 }
 
-// Another launcher's idea of the number of ranks.
-struct Foreign {
-  const char* launcher;
-  const char* size;
-  const char* also;  // must be set too for the variable to mean a job
-};
-const Foreign kForeign[] = {{"Horovod's own launcher", "HOROVOD_SIZE", "HOROVOD_RANK"},
-                            {"torchrun", "WORLD_SIZE", "MASTER_ADDR"},
-                            {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                            {"MPICH or Intel MPI", "PMI_SIZE", "PMI_RANK"},
-                            {"Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+// What another launcher says; a job of one rank when none says anything.
+Result<Place> place_of_others(const GetEnv& get_env) {
+  RUEDA_ASSIGN_OR_RETURN(const launchers::Claims found, launchers::find_claims(get_env));
+  RUEDA_ASSIGN_OR_RETURN(const auto claim, launchers::settle(found));
+  Place place;
+  place.remark = found.remark;
+  if (!claim) return place;
+  place.rank = claim->rank->value;
+  place.size = claim->size->value;
+  place.source = claim->launcher + " (" + claim->rank->variable + "=" +
+                 std::to_string(place.rank) + ", " + claim->size->variable + "=" +
+                 std::to_string(place.size) + ")";
+  place.agentless = place.size > 1;
+  place.one_host = claim->one_host;
+  place.root_host = claim->root_host;
+  place.root_port = claim->root_port;
+  const char* job = get_env("RUEDA_JOB_ID");
+  place.job_id = job != nullptr ? job : claim->job;
+  return place;
+}
 
 }  // namespace
 
@@ -48,6 +59,7 @@ Result<Place> read_place(const GetEnv& get_env) {
     RUEDA_ASSIGN_OR_RETURN(values[i], parse(names[i], value));
     ++found;
   }
+<<<<<<< HEAD
   Place place;
   if (const char* value = get_env("RUEDA_FLIGHT_FD")) {
     RUEDA_ASSIGN_OR_RETURN(place.flight_fd, parse("RUEDA_FLIGHT_FD", value));
@@ -68,18 +80,27 @@ Result<Place> read_place(const GetEnv& get_env) {
     return place;
   }
   if (found != 4)
+=======
+  if (found == 0) return place_of_others(get_env);
+  // Two variables and a meeting point are enough for whoever starts ranks by hand.
+  const bool by_hand = found == 2 && values[2] < 0 && values[3] < 0 && get_env("RUEDA_RENDEZVOUS");
+  if (found != 4 && !by_hand)
+>>>>>>> issue5
     return failed_precondition("some of ruedarun's variables are missing: " + missing);
   if (values[1] < 1 || values[0] >= values[1]) {
     return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) +
                                " does not fit RUEDA_SIZE=" + std::to_string(values[1]));
   }
+  Place place;
   place.rank = values[0];
   place.size = values[1];
   place.agent_fd = values[2];
   place.key_fd = values[3];
   const char* job = get_env("RUEDA_JOB_ID");
   place.job_id = job != nullptr ? job : "";
-  place.source = "ruedarun (RUEDA_RANK, RUEDA_SIZE)";
+  place.source = std::string(by_hand ? "whoever set them" : "ruedarun") + " (RUEDA_RANK=" +
+                 std::to_string(place.rank) + ", RUEDA_SIZE=" + std::to_string(place.size) + ")";
+  place.agentless = by_hand && place.size > 1;
   return place;
 }
 

@@ -1,8 +1,9 @@
 // Place: which rank of which job this process is, read from the environment that its launcher made.
 //
 // ruedarun sets RUEDA_RANK, RUEDA_SIZE, RUEDA_AGENT_FD, RUEDA_KEY_FD and RUEDA_JOB_ID. Without them
-// a process is a job of one rank, unless another launcher says that there are more: that is an
-// error, never a silent size 1.
+// other launchers' variables count (launchers/claims.h), or RUEDA_RANK, RUEDA_SIZE and
+// RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without those a process is a job of one rank. A conflict or a gap is an error,
+// never a silent size 1.
 #pragma once
 
 #include <string>
@@ -19,8 +20,14 @@ struct Place {
   int agent_fd = -1;  // socket to the agent (the store); inherited, not owned
   int flight_fd = -1; // memory of the flight recorder; inherited, not owned; -1: none
   int key_fd = -1;    // memfd with the job's key; inherited, not owned
-  std::string job_id;
-  std::string source = "nothing: a job of one rank";
+  std::string job_id;   // tells the job from others of this user on a host; may be empty
+  std::string source = "nothing: a job of one rank";  // which variables said so
+  // Only for a job of several ranks that another launcher started:
+  bool agentless = false;
+  bool one_host = false;  // the launcher says that all ranks are on this host
+  std::string root_host;  // where rank 0 is; empty: unknown
+  int root_port = 0;      // ports above it are tried for meeting there; 0: none
+  std::string remark;     // a warning that the user should see; empty: none
 };
 
 // FailedPrecondition names the variables when they conflict or some are missing.

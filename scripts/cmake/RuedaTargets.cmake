@@ -15,7 +15,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 add_library(rueda_flags INTERFACE)
 target_compile_options(rueda_flags INTERFACE
   -Wall -Wextra -Wshadow -Wno-missing-field-initializers
-  $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique -Wnon-virtual-dtor -Woverloaded-virtual>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>
   -ffp-contract=off)
 if(RUEDA_WARNINGS_AS_ERRORS)
   target_compile_options(rueda_flags INTERFACE -Werror)
@@ -27,8 +28,12 @@ if(RUEDA_SANITIZE)
   # -O1 -g1 halves the building time and keeps the lines in reports. g++ sees uninitialized values in its own
   # library's headers as soon as it sanitizes; the other presets keep that warning.
   target_compile_options(rueda_flags INTERFACE $<$<NOT:${rueda_is_test_main}>:-fsanitize=${RUEDA_SANITIZE};-O1>
-    -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized)
+    -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(rueda_flags INTERFACE -fsanitize=${RUEDA_SANITIZE})
+endif()
+if(RUEDA_FUZZ)
+  # Without "function": clang 14 cannot assemble its marks for lambdas.
+  target_compile_options(rueda_flags INTERFACE -fsanitize=fuzzer-no-link -fno-sanitize=function)
 endif()
 target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR})
 find_package(Threads REQUIRED)

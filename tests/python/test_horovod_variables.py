@@ -102,6 +102,7 @@ def test_what_asks_for_nothing_and_what_is_honoured_is_silent():
     build = {v.name: "1" for v in variables.VARIABLES if v.fate == variables.ELSEWHERE}
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         build[name] = "1"
+        build[name.replace("SIZE", "RANK")] = "0"
     done = init_with(**quiet, **build, HOROVOD_FUSION_THRESHOLD="1048576")
     assert (done.stdout, done.stderr) == ("size 1\n", "")
 

@@ -72,30 +72,19 @@ TEST_CASE("values that are no numbers or do not fit are named", "[place]") {
   check_refused(environment, {"RUEDA_SIZE=0"});
 }
 
-TEST_CASE("another launcher's job of several ranks is refused with a hint", "[place]") {
-  check_refused({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}},
-                {"WORLD_SIZE", "torchrun", "ruedarun -np 4"});
-  check_refused({{"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_RANK", "0"}},
-                {"OMPI_COMM_WORLD_SIZE", "Open MPI", "ruedarun -np 3"});
-  check_refused({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, {"PMI_SIZE", "ruedarun -np 2"});
-  check_refused({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", "7"}},
-                {"SLURM_STEP_NUM_TASKS", "Slurm", "ruedarun -np 8"});
-  check_refused({{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "1"}},
-                {"HOROVOD_SIZE", "Horovod", "ruedarun -np 2"});
-}
-
-TEST_CASE("another launcher's job of one rank, or half of its variables, is a job of one rank",
-          "[place]") {
-  CHECK(place_in({{"WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}}).ok());
-  CHECK(place_in({{"WORLD_SIZE", "4"}}).ok());
-  CHECK(place_in({{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}).ok());
-}
-
 TEST_CASE("ruedarun's variables win over another launcher's", "[place]") {
   Environment environment = kWhole;
   environment["WORLD_SIZE"] = "16";
   environment["MASTER_ADDR"] = "h";
   CHECK(place_in(environment).ok());
+}
+
+TEST_CASE("whoever sets rank, size and a meeting point by hand needs no ruedarun", "[place]") {
+  auto place = place_in({{"RUEDA_RANK", "1"}, {"RUEDA_SIZE", "2"}, {"RUEDA_RENDEZVOUS", "h:1"}});
+  REQUIRE(place.ok());
+  CHECK(place->rank == 1);
+  CHECK(place->agentless);
+  check_refused({{"RUEDA_RANK", "1"}, {"RUEDA_SIZE", "2"}}, {"RUEDA_AGENT_FD", "RUEDA_KEY_FD"});
 }
 
 TEST_CASE("hosts with different overrides are different, and differ from the real one", "[place]") {

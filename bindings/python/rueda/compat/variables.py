@@ -211,8 +211,7 @@ VARIABLES = [
     ),
     *_all(
         ELSEWHERE,
-        "without ruedarun, a value that says there are several ranks makes init fail, never a "
-        "job of one rank",
+        "under mpirun or mpiexec, this rank's place in the job (docs/launchers.md)",
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "PMI_RANK",
