@@ -41,7 +41,10 @@ const char* word_for(RankRecord::Life life) {
 
 std::string json_ranks(const std::vector<Rank>& ranks) {
   std::string text = "[";
-  for (const Rank rank : ranks) text += (text.size() > 1 ? "," : "") + std::to_string(rank);
+  for (const Rank rank : ranks) {
+    if (text.size() > 1) text += ',';
+    text += std::to_string(rank);
+  }
   return text + "]";
 }
 

@@ -7,7 +7,7 @@
 #include "launcher/options.h"
 #include "launcher/probe.h"
 #include "launcher/tool/bench/bench.h"
-#include "launcher/tool/flight_command.h"
+#include "launcher/flight_command.h"
 
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")

@@ -59,39 +59,19 @@ Result<Place> read_place(const GetEnv& get_env) {
     RUEDA_ASSIGN_OR_RETURN(values[i], parse(names[i], value));
     ++found;
   }
-<<<<<<< HEAD
-  Place place;
-  if (const char* value = get_env("RUEDA_FLIGHT_FD")) {
-    RUEDA_ASSIGN_OR_RETURN(place.flight_fd, parse("RUEDA_FLIGHT_FD", value));
-  }
-  if (found == 0) {
-    for (const Foreign& foreign : kForeign) {
-      const char* size = get_env(foreign.size);
-      if (size == nullptr || get_env(foreign.also) == nullptr) continue;
-      RUEDA_ASSIGN_OR_RETURN(const int ranks, parse(foreign.size, size));
-      if (ranks > 1) {
-        return failed_precondition(
-            std::string(foreign.size) + "=" + size + " says that " + foreign.launcher +
-            " started this process as one of " + size +
-            ", but rueda does not join its jobs yet: start the script with `ruedarun -np " + size +
-            "`, or unset " + foreign.size + " for a job of one rank");
-      }
-    }
-    return place;
-  }
-  if (found != 4)
-=======
   if (found == 0) return place_of_others(get_env);
   // Two variables and a meeting point are enough for whoever starts ranks by hand.
   const bool by_hand = found == 2 && values[2] < 0 && values[3] < 0 && get_env("RUEDA_RENDEZVOUS");
   if (found != 4 && !by_hand)
->>>>>>> issue5
     return failed_precondition("some of ruedarun's variables are missing: " + missing);
   if (values[1] < 1 || values[0] >= values[1]) {
     return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) +
                                " does not fit RUEDA_SIZE=" + std::to_string(values[1]));
   }
   Place place;
+  if (const char* value = get_env("RUEDA_FLIGHT_FD")) {
+    RUEDA_ASSIGN_OR_RETURN(place.flight_fd, parse("RUEDA_FLIGHT_FD", value));
+  }
   place.rank = values[0];
   place.size = values[1];
   place.agent_fd = values[2];

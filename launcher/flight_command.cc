@@ -1,4 +1,4 @@
-#include "launcher/tool/flight_command.h"
+#include "launcher/flight_command.h"
 
 #include <cstdio>
 
