@@ -7,13 +7,10 @@
 #include <link.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,12 +141,6 @@ std::string mpi_version(void* library) {
   return text.substr(0, text.find_first_of(",\n"));
 }
 
-std::string limit_text(int resource) {
-  rlimit limit = {};
-  if (getrlimit(resource, &limit) != 0) return "unknown";
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
-}
-
 }  // namespace
 
 std::vector<Probe> probe_frameworks() {
@@ -206,21 +197,16 @@ std::string check_build_text() {
          format_probes("On this machine, not used by this version of rueda", probe_libraries());
 }
 
-std::string doctor_text() {
-  utsname system = {};
-  uname(&system);
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  sched_getaffinity(0, sizeof(usable), &usable);
-  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  return check_build_text() + "\nThis machine:\n" +  //
-         "    kernel         " + system.sysname + " " + system.release + " " + system.machine +
-         "\n" + "    cores          " + std::to_string(CPU_COUNT(&usable)) + " usable of " +
-         std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "\n" +  //
-         "    memory         " + std::to_string(pages / 1024 * page_bytes / 1024) + " MiB\n" +
-         "    open files     " + limit_text(RLIMIT_NOFILE) + "\n" +  //
-         "    processes      " + limit_text(RLIMIT_NPROC) + "\n" +   //
-         "    locked memory  " + limit_text(RLIMIT_MEMLOCK) + "\n";
+std::string mpirun_version() {
+  const auto path = capture({"sh", "-c", "command -v mpirun || command -v mpiexec", nullptr});
+  if (!path || path->empty()) return "";
+  const std::string program = path->substr(0, path->find('\n'));
+  const auto version = capture({program.c_str(), "--version", nullptr});
+  if (!version) return program;
+  // MPICH's tells nothing in its first line but how it was configured.
+  const size_t begin = version->find("Version:");
+  const std::string text = version->substr(begin == std::string::npos ? 0 : begin);
+  return program + ", " + (begin == std::string::npos ? "" : "HYDRA ") + text.substr(0, text.find('\n'));
 }
 
 }  // namespace rueda::launcher

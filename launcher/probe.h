@@ -1,5 +1,5 @@
-// What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build` and
-// the facts of `rueda doctor`.
+// What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build`, and
+// some of the facts of `rueda doctor` (tool/doctor).
 //
 // Runs python3 once (at most a few seconds) and opens libraries; call it from a process that ends
 // soon. Never fails: what cannot be found out is a row that says why.
@@ -24,7 +24,7 @@ std::vector<Probe> probe_libraries();
 // "    [X] NumPy 1.24" lines under a title.
 std::string format_probes(const std::string& title, const std::vector<Probe>& probes);
 std::string check_build_text();
-// check_build_text and limits, cores, memory: what to send along with a question.
-std::string doctor_text();
+// "/usr/bin/mpirun, mpirun (Open MPI) 4.1.4" of the first mpirun in PATH; empty when there is none.
+std::string mpirun_version();
 
 }  // namespace rueda::launcher

@@ -116,6 +116,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
   Ticket stand_in(const wire::Request& request) override;
   void finish(Ticket ticket, const Status& status) override;
+  std::string explanation() override { return flight_->mail(); }
   void asked(Ticket ticket, bool by_number) override;
   void note(Ticket ticket, const std::string& text) override;
   bool may_hold(Ticket ticket) override;

@@ -33,7 +33,7 @@ ARROWS: Dict[str, Set[str]] = {
     COMPOSITION: {ABI, BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION},
     CPP: {ABI},
     LAUNCHER: {BASE, PROTO, RENDEZVOUS},
-    "launcher/tool": {ABI, BASE, PROTO, RENDEZVOUS, LAUNCHER},
+    "launcher/tool": {ABI, BASE, PROTO, RENDEZVOUS, TRANSPORT, LAUNCHER},
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
-#include "launcher/probe.h"
-#include "launcher/tool/bench/bench.h"
 #include "launcher/flight_command.h"
+#include "launcher/options.h"
+#include "launcher/tool/bench/bench.h"
+#include "launcher/tool/doctor/doctor.h"
 
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
@@ -21,18 +21,16 @@ int main(int argc, char** argv) {
                stderr);
     return rueda::launcher::kUsageError;
   }
+  if (argc >= 2 && std::string(argv[1]) == "doctor")
+    return rueda::doctor::run_doctor(std::vector<std::string>(argv + 2, argv + argc));
   const std::string word = argc == 2 ? argv[1] : "";
-  if (word == "doctor") {
-    std::fputs(rueda::launcher::doctor_text().c_str(), stdout);
-    return 0;
-  }
   if (word == "--version" || word == "-v") {
     std::puts(RUEDA_LAUNCHER_VERSION);
     return 0;
   }
   const bool asked = word == "--help" || word == "-h";
   std::fputs(
-      "Usage: rueda doctor       what was found on this machine, and its limits\n"
+      "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor --help)\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
       "       rueda status       what the ranks of a running job do (rueda status --help)\n"
       "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"

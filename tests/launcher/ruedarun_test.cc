@@ -288,6 +288,17 @@ TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]
   Job doctor({"doctor"}, tool);
   CHECK(doctor.wait() == 0);
   CHECK_THAT(doctor.out(), Catch::Contains("open files"));
+  // With few descriptors no job can start, and the exit code says so.
+  Job::Setup poor;
+  poor.program = "/bin/sh";
+  Job poorly({"-c", "ulimit -n 32; exec " RUEDA_TOOL " doctor"}, poor);
+  CHECK(poorly.wait() == 1);
+  CHECK_THAT(poorly.out(), Catch::Contains("blocker: open files (32"));
+  Job merged({"-c", RUEDA_TOOL " doctor --json | " RUEDA_TOOL " doctor --merge -"}, poor);
+  CHECK(merged.wait() == 0);
+  CHECK_THAT(merged.out(), Catch::Contains("rueda doctor on 1 hosts"));
+  Job nonsense({"-c", "echo hello | " RUEDA_TOOL " doctor --merge -"}, poor);
+  CHECK(nonsense.wait() == 2);
   Job wrong({"docter"}, tool);
   CHECK(wrong.wait() == 2);
 }

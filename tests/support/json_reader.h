@@ -58,6 +58,9 @@ class JsonReader {
     if (text_[at_] == '"') return string();
     if (take('{')) return list('}', true);
     if (take('[')) return list(']', false);
+    for (const std::string_view word : {"true", "false", "null"}) {
+      if (text_.substr(at_).starts_with(word)) return at_ += word.size(), true;
+    }
     const size_t begin = at_;
     if (text_[at_] == '-') ++at_;
     while (at_ < text_.size() &&
