@@ -93,7 +93,29 @@ std::string life_of(const RankRecord& record) {
   return with_state("does something else", record);
 }
 
-void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, bool with_stacks,
+void add_lines(const std::string& text, std::vector<std::string>* lines) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (end > at) lines->push_back("      " + text.substr(at, end - at));
+    at = end + 1;
+  }
+}
+
+// The innermost frames of the thread that Python calls current: the one that took the signal.
+std::string place_of(const std::string& stacks) {
+  constexpr int kFrames = 3;
+  size_t at = stacks.find("Current thread");
+  std::string text;
+  for (int frame = 0; frame < kFrames && at != std::string::npos; ++frame) {
+    at = stacks.find('\n', at);
+    if (at == std::string::npos || stacks.compare(at + 1, 7, "  File ") != 0) break;
+    const size_t end = std::min(stacks.find('\n', ++at), stacks.size());
+    text += stacks.substr(at, end - at) + "\n";
+  }
+  return text;
+}
+
+void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, Stacks how_much,
                       std::vector<std::string>* lines) {
   std::string who = "  not in: rank " + std::to_string(record.rank);
   if (record.flight) who += " (pid " + std::to_string(record.flight->pid) + ")";
@@ -127,13 +149,11 @@ void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, b
       lines->push_back("    the nearest name that it did submit: " + near);
     }
   }
-  if (!with_stacks || record.stacks.empty()) return;
-  lines->push_back("    its stacks:");
-  for (size_t at = 0; at < record.stacks.size();) {
-    const size_t end = std::min(record.stacks.find('\n', at), record.stacks.size());
-    if (end > at) lines->push_back("      " + record.stacks.substr(at, end - at));
-    at = end + 1;
-  }
+  if (how_much == Stacks::kNone || record.stacks.empty()) return;
+  const std::string place = how_much == Stacks::kPlace ? place_of(record.stacks) : record.stacks;
+  if (place.empty()) return;
+  lines->push_back(how_much == Stacks::kPlace ? "    where it is:" : "    its stacks:");
+  add_lines(place, lines);
 }
 
 }  // namespace
@@ -190,13 +210,15 @@ std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks) {
 }
 
 std::vector<std::string> explain_waits(const std::vector<RankRecord>& ranks, int64_t now_ns,
-                                       double at_least_seconds, bool with_stacks) {
+                                       double at_least_seconds, Stacks stacks,
+                                       std::optional<Rank> only) {
   std::vector<std::string> lines;
   std::set<Rank> told;
   size_t shown = 0, more = 0;
   for (const Wait& wait : find_waits(ranks)) {
     const double age = wait.seconds(now_ns);
     if (age < at_least_seconds) continue;
+    if (only && std::find(wait.in.begin(), wait.in.end(), *only) == wait.in.end()) continue;
     if (shown == kMostWaits) {
       ++more;
       continue;
@@ -220,7 +242,7 @@ std::vector<std::string> explain_waits(const std::vector<RankRecord>& ranks, int
         lines.push_back("  not in: rank " + std::to_string(rank) + " (see above)");
         continue;
       }
-      explain_absentee(*record, wait, now_ns, with_stacks, &lines);
+      explain_absentee(*record, wait, now_ns, stacks, &lines);
     }
   }
   if (more > 0) lines.push_back("and " + std::to_string(more) + " more operations wait");
@@ -314,7 +336,13 @@ std::vector<std::string> explain(const std::vector<RankRecord>& ranks, int64_t n
     }
   }
   for (std::string& line : find_divergence(ranks)) lines.push_back(std::move(line));
-  for (std::string& line : explain_waits(ranks, now_ns, 0, true)) lines.push_back(std::move(line));
+  for (std::string& line : explain_waits(ranks, now_ns, 0, Stacks::kNone))
+    lines.push_back(std::move(line));
+  for (const RankRecord& record : ranks) {
+    if (record.stacks.empty()) continue;
+    lines.push_back("stacks of rank " + std::to_string(record.rank) + ", when they were last asked for:");
+    add_lines(record.stacks, &lines);
+  }
   return lines;
 }
 

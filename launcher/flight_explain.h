@@ -31,9 +31,13 @@ struct Wait {
 
 // The oldest first. now_ns: on the recorders' clock.
 std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks);
-// The explanation of those that are at least so old, some lines each; with_stacks: the absentees'.
+// How much of the absentees' stacks: kPlace, where Python's main thread is.
+enum class Stacks { kNone, kPlace, kAll };
+// The explanation of those that are at least so old, some lines each. only: those in which this rank
+// waits.
 std::vector<std::string> explain_waits(const std::vector<RankRecord>& ranks, int64_t now_ns,
-                                       double at_least_seconds, bool with_stacks);
+                                       double at_least_seconds, Stacks stacks,
+                                       std::optional<Rank> only = std::nullopt);
 // Where the ranks' orders of submission part, by process set; a line each. Empty: nowhere.
 std::vector<std::string> find_divergence(const std::vector<RankRecord>& ranks);
 // Everything, for `rueda explain`.

@@ -208,11 +208,17 @@ void JobObserver::look_for_stalls() {
     }
   }
   const std::vector<RankRecord> closer = look({absent.begin(), absent.end()});
-  std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, true);
+  std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
   if (lines.empty()) return;
-  std::string mail;
-  for (const std::string& line : lines) mail += line + "\n";
-  for (const Rank rank : waiting) flight::write_mail(ranks_.at(rank)->memory.bytes(), mail);
+  // For the errors of those that wait, which have less room.
+  for (const Rank rank : waiting) {
+    std::string mail;
+    for (const std::string& line :
+         explain_waits(closer, now, plan_.stall_seconds, Stacks::kPlace, rank)) {
+      mail += (mail.empty() ? "" : "\n") + line;
+    }
+    flight::write_mail(ranks_.at(rank)->memory.bytes(), mail);
+  }
   if (plan_.dump_stalls) {
     for (std::string& line : write(closer)) lines.push_back(std::move(line));
   }

@@ -6,6 +6,7 @@
 
 using namespace rueda;
 using launcher::RankRecord;
+using launcher::Stacks;
 
 namespace {
 
@@ -54,13 +55,13 @@ TEST_CASE("the missing rank is named with its last operation, its nearest name a
   const std::vector<RankRecord> ranks = {
       record(0, {operation("gradient", 1, true, 1), operation("lonely", 10, false)}), missing,
       record(2, {operation("gradient", 1, true, 1), operation("lonely", 11, false)})};
-  const std::string text = joined(launcher::explain_waits(ranks, 70 * kSecond, 60, true));
+  const std::string text = joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kAll));
   has(text, "stalled for 60 s: allreduce 'lonely' float32[3] at train.py:6\n  in: ranks 0, 2\n");
   has(text, "not in: rank 1 (pid 1001) does something else: blocked in read of descriptor 3");
   has(text, "its last operation: allreduce 'lonley' float32[3] at train.py:6, submitted 61 s ago, ended");
   has(text, "the nearest name that it did submit: allreduce 'lonley'");
   has(text, "      File \"data.py\", line 7 in load");
-  CHECK(launcher::explain_waits(ranks, 30 * kSecond, 60, true).empty());
+  CHECK(launcher::explain_waits(ranks, 30 * kSecond, 60, Stacks::kAll).empty());
 }
 
 TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
@@ -73,7 +74,7 @@ TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
   ranks[3].life = RankRecord::Life::kLeft;
   ranks.push_back({});
   ranks[4].rank = 4;
-  const std::string text = joined(launcher::explain_waits(ranks, 9 * kSecond, 1, false));
+  const std::string text = joined(launcher::explain_waits(ranks, 9 * kSecond, 1, Stacks::kNone));
   has(text, "rank 1 (pid 1001) dead: killed by signal 9 (SIGKILL)");
   has(text, "rank 2 (pid 1002) silent: stopped by a signal");
   has(text, "rank 3 (pid 1003) has left the job (shutdown)");
