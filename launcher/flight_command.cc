@@ -13,7 +13,7 @@ constexpr char kExplainUsage[] =
     "Usage: rueda explain FOLDER\n\n"
     "Reads the flight recorders' files of a job and says what each rank did last, where the ranks' ways\n"
     "part, and who waited for whom. The files are written with ruedarun --flight-recorder FOLDER when a\n"
-    "rank fails, with --stall-policy dump when one hangs, and when ruedarun gets SIGUSR2.\n";
+    "rank fails or ruedarun gets SIGUSR2, and with --stall-policy dump when one hangs.\n";
 constexpr char kStatusUsage[] =
     "Usage: rueda status [JOB] [--json]\n\n"
     "Shows the ranks of a running job on this host: how many operations each has submitted, its last one,\n"

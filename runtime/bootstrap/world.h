@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "collectives/transport/messenger.h"
 #include "runtime/bootstrap/clock_offset.h"
 #include "runtime/bootstrap/place.h"
+#include "runtime/life/life_line.h"
 
 namespace rueda::bootstrap {
 
@@ -34,6 +36,9 @@ struct World {
   int flight_fd = -1;               // Place::flight_fd
   ClockOffset clock;                // to rank 0's
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
+  // By rank, a number of its host: equal where ranks share memory.
+  std::vector<int> memory_host;
+  std::optional<DType> host_wire;  // see communicator::NativeGroup::wire
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared
   // By rank, the own one included; null where memory is not shared.
@@ -44,12 +49,15 @@ struct World {
   std::vector<transport::Ringer> ringers;  // by rank
   std::shared_ptr<void> keep_alive;        // inproc: the memory of rings and words, shared by all
   std::unique_ptr<transport::EventLoop> loop;
+  std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
 
   // Every rank can map every other's memory.
   bool shares_memory() const;
   // Every of these can map every other's. This rank is one of them.
   bool shares_memory(const std::vector<Rank>& members) const;
+  // This rank shares memory with another of these.
+  bool shares_some_memory(const std::vector<Rank>& members) const;
   // The group of these ranks, this one among them.
   communicator::NativeGroup group(std::vector<Rank> members) const;
 };

@@ -159,7 +159,7 @@ def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     job = subprocess.Popen(
-        [ruedarun(), "--verbose", "-np", "2", sys.executable, script],
+        [ruedarun(), "--verbose", "--flight-recorder", "flight", "-np", "2", sys.executable, script],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=(tmp_path / "err").open("w"),
@@ -191,7 +191,7 @@ def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
         assert "allreduce 'h' float64[2] at run.py:5 in <module>: rank 1 in, not in: rank 0" in text
 
         job.send_signal(signal.SIGUSR2)
-        folder = tmp_path / f"rueda-flight-{job_id}"
+        folder = tmp_path / "flight"
         wait_until(lambda: "rueda explain" in (tmp_path / "err").read_text())
         assert sorted(path.name for path in folder.iterdir()) == [
             "flight.rank0.bin",

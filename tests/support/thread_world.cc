@@ -13,6 +13,8 @@ const char* name_of(Kind kind) {
     case Kind::kTcp: return "tcp";
     case Kind::kTcp6: return "tcp6";
     case Kind::kHybrid: return "hybrid";
+    case Kind::kPairs: return "pairs";
+    case Kind::kTriples: return "triples";
   }
   return "?";
 }
@@ -32,6 +34,8 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
     options.place.job_id = "test";
     options.config = config;
     if (kind == Kind::kHybrid) options.config.host_id = rank % 2 == 0 ? "even" : "odd";
+    if (kind == Kind::kPairs) options.config.host_id = "pair " + std::to_string(rank / 2);
+    if (kind == Kind::kTriples) options.config.host_id = "triple " + std::to_string(rank / 3);
     return must(bootstrap::join_world(options, &store, &key));
   });
 }
