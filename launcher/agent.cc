@@ -21,6 +21,8 @@
 #include "launcher/driver.h"
 #include "launcher/exit_report.h"
 #include "launcher/job_id.h"
+#include "launcher/life_watch.h"
+#include "launcher/oom_watch.h"
 #include "launcher/process_tree.h"
 #include "launcher/rank_process.h"
 #include "launcher/spawn.h"
@@ -34,6 +36,16 @@ namespace {
 constexpr std::chrono::seconds kKillLimit{10};  // a killed process that lives longer is stuck
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
+
+Duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 class Agent {
  public:
@@ -62,6 +74,9 @@ class Agent {
   void follow(const std::vector<Order>& orders);
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
+  void look_at_lives();
+  void rank_lost(const LostRank& lost, bool from_driver = false);
+  void stop_for_failure();
   void send(int signal);
   bool finished();
   bool all_ended() const;
@@ -81,6 +96,9 @@ class Agent {
   Console console_;
   Supervisor supervisor_;
   std::unique_ptr<rendezvous::StoreServer> store_;
+  std::unique_ptr<LifeWatch> lives_;
+  OomWatch oom_;
+  std::optional<LostRank> lost_;  // the job's first
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
@@ -104,7 +122,8 @@ Status Agent::prepare() {
   if (plan_.driver != 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&wanted, signal);
   if (!plan_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
@@ -116,6 +135,7 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  RUEDA_ASSIGN_OR_RETURN(lives_, LifeWatch::create(host_name(), to_duration(plan_.dead_seconds)));
   remove_stale_parts(plan_.timeline);
   return {};
 }
@@ -152,6 +172,7 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   fcntl(out_read.get(), F_SETFL, O_NONBLOCK);
   fcntl(err_read.get(), F_SETFL, O_NONBLOCK);
 
+  RUEDA_ASSIGN_OR_RETURN(const LifeWatch::Handed life, lives_->add(rank->place().rank));
   SpawnRequest request;
   request.program = plan_.program;
   request.arguments = plan_.options.command;
@@ -160,10 +181,13 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
+  set_variable(&request.environment, "RUEDA_LIFE_FDS", life.variable);
   request.inherited = {rank_end.get(), key_fd_.get()};
+  request.inherited.insert(request.inherited.end(), life.fds.begin(), life.fds.end());
   request.hangup_stays_ignored = plan_.hangup_ignored;
   RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
   rank->started(pid, std::move(out_read), std::move(err_read));
+  lives_->started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
   if (uplink_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
   uplink_->rank_started(rank->place().rank, pid);
@@ -192,6 +216,7 @@ bool Agent::all_ended() const {
 
 void Agent::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};
+  if (lives_) lives_->add_to_poll(&fds);  // looked at in every round
   console_.add_to_poll(&fds);
   if (uplink_ != nullptr) uplink_->add_to_poll(&fds);
   struct Source {
@@ -212,6 +237,8 @@ void Agent::wait_for_events() {
   int timeout_ms = -1;
   std::optional<TimePoint> deadline = supervisor_.next_deadline();
   if (give_up_at_ && (!deadline || *give_up_at_ < *deadline)) deadline = give_up_at_;
+  const std::optional<TimePoint> look = lives_ ? lives_->next_deadline() : std::nullopt;
+  if (look && (!deadline || *look < *deadline)) deadline = look;
   if (deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now()).count();
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
@@ -233,6 +260,11 @@ void Agent::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      // The user's own: to the ranks and not to what they have started, which it would end.
+      for (const auto& rank : ranks_) rank->signal_process(signal);
+      continue;
+    }
     check_driver();
     if (!driver_link_) continue;  // the kernel's message that the driver is gone
     ++signals_received_;
@@ -249,6 +281,7 @@ void Agent::follow(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     switch (order.kind) {
       case Order::Kind::kRankFailed: supervisor_.rank_failed(now()); break;
+      case Order::Kind::kRankLost: rank_lost(order.lost, true); break;
       case Order::Kind::kSignal: supervisor_.signal_received(order.signal, now()); break;
       case Order::Kind::kOutputClosed: supervisor_.output_closed(now()); break;
       case Order::Kind::kKill: supervisor_.driver_lost(now()); break;
@@ -276,14 +309,43 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   end.stopped = supervisor_.stopping();
   ends_.push_back(end);
 
-  const std::string how = describe_wait_status(wait_status);
+  ends_.back().hint = end.hint = oom_.hint(wait_status);
+  const std::string how = describe_wait_status(wait_status) + end.hint;
   if (uplink_ != nullptr) {
     uplink_->rank_ended(end);
   } else {
     store_->mark_dead(number, describe_end(end));
   }
   narrate("rank " + std::to_string(number) + " " + how);
-  if (wait_status == 0 || supervisor_.cause() != StopCause::kNone) return;
+  lives_->ended(number);
+  // What was told before the process was reaped gets its cause; what nobody saw is told now.
+  if ((lost_ && lost_->rank == number) || lives_->was_member(number))
+    rank_lost(lives_->verdict(number, end.pid, how, true));
+  if (wait_status != 0) stop_for_failure();
+}
+
+void Agent::look_at_lives() {
+  const LifeWatch::Findings findings = lives_->look(now());
+  for (const std::string& remark : findings.remarks) say(remark);
+  for (const LostRank& lost : findings.lost) rank_lost(lost);
+}
+
+// The one place through which a loss becomes known to the job, from wherever it was noticed. The
+// first verdict stands; a newer one about the same rank says more of its cause.
+void Agent::rank_lost(const LostRank& lost, bool from_driver) {
+  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
+  const bool first = !lost_;
+  lost_ = lost;
+  lives_->tell(lost);
+  if (uplink_ != nullptr && !from_driver) uplink_->rank_lost(lost);
+  if (!first) return;
+  narrate(lost.describe() + "; known at " + std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
+  if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
+  stop_for_failure();
+}
+
+void Agent::stop_for_failure() {
+  if (supervisor_.cause() != StopCause::kNone) return;
   // A killed process may take long to give its memory back, while its peers notice its end at once
   // and exit first. Whoever is on its way out at this moment died together with this one.
   supervisor_.rank_failed(now());
@@ -346,6 +408,7 @@ int Agent::run() {
     supervisor_.driver_lost(now());  // as if: kill what has been started
   }
   for (;;) {
+    if (lives_) look_at_lives();
     reap();
     for (const int signal : supervisor_.due(now())) send(signal);
     if (finished()) break;
@@ -395,6 +458,7 @@ int Agent::finish(const Status& started) {
     return kLauncherFailure;
   }
   job.ends = ends_;
+  if (lost_) job.lost = *lost_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

@@ -32,6 +32,7 @@ struct AgentPlan {
   bool hangup_ignored = false;
   TimelineFiles timeline;
   bool summary = false;
+  double dead_seconds = 5;  // how long a rank may be stopped
   bool terminal_stdin = false;  // our standard input is a terminal, and it is ours to read
   // Of a job over several hosts; on one host the agent makes its own.
   std::string job_id;

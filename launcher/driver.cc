@@ -87,7 +87,7 @@ sigset_t prepare_signals(bool* hangup_ignored) {
 
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGCHLD}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
     if (signal == SIGHUP && *hangup_ignored) continue;
     sigaddset(&wanted, signal);
     ::signal(signal, SIG_DFL);  // a shell starts background jobs with SIGINT ignored
@@ -169,6 +169,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
   plan.summary = config.value().summary;
+  plan.dead_seconds = config.value().dead_seconds;
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
   if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.

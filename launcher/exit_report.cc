@@ -24,7 +24,9 @@ const std::string* report_of(const JobEnd& job, Rank rank) {
 const RankEnd* find_culprit(const JobEnd& job) {
   const RankEnd* culprit = nullptr;
   const auto order = [&](const RankEnd& end) {
-    return std::tuple(end.stopped, report_of(job, end.rank) != nullptr, end.noticed,
+    const bool lost_first = job.lost && job.lost->rank == end.rank;
+    return std::tuple(end.stopped && !lost_first, report_of(job, end.rank) != nullptr, !lost_first,
+                      end.noticed,
                       !WIFSIGNALED(end.wait_status), end.rank);
   };
   for (const RankEnd& end : job.ends) {
@@ -56,10 +58,23 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
   return text;
 }
 
+// What the wait status does not say: why it was killed by us, what it did last.
+void add_loss(const LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
+  const std::string cause = lost.cause.str();
+  const bool known = cause.starts_with(describe_wait_status(culprit.wait_status)) ||
+                     cause == "it ended without leaving the job";
+  if (!known) verdict->lines.push_back("  " + cause);
+  if (lost.operations == 0) return;
+  const std::string text = lost.describe();
+  verdict->lines.push_back("  " + text.substr(text.rfind("its last operation")));
+}
+
 void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
   verdict->lines.push_back("rank " + std::to_string(culprit.rank) + " (pid " +
                            std::to_string(culprit.pid) +
-                           ") failed: " + describe_wait_status(culprit.wait_status));
+                           ") failed: " + describe_wait_status(culprit.wait_status) +
+                           culprit.hint);
+  if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
   const auto words = job.last_words.find(culprit.rank);
   if (words != job.last_words.end() && words->second.size() == 1) {
     verdict->lines.push_back("its last words: " + words->second.front());

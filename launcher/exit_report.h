@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/base/life_page.h"
 #include "collectives/base/types.h"
 #include "launcher/supervisor.h"
 
@@ -24,10 +25,12 @@ struct RankEnd {
   int wait_status = 0;   // of waitpid
   int noticed = 0;       // deaths noticed together have the same number
   bool stopped = false;  // ended after we had begun to stop the job
+  std::string hint = {};  // why, as far as the kernel told: ", ... out of memory ..."
 };
 
 struct JobEnd {
   std::vector<RankEnd> ends;
+  std::optional<LostRank> lost;  // the first that ended without leaving the job
   StopCause cause = StopCause::kNone;
   int signal = 0;  // of the cause
   std::vector<std::pair<Rank, std::string>>

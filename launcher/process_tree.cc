@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,29 @@ bool is_exiting(pid_t pid) {
   constexpr unsigned long kPfExiting = 0x4;  // PF_EXITING of linux/sched.h
   const auto stat = read_stat(pid);
   return !stat || stat->state == 'Z' || stat->state == 'X' || (stat->flags & kPfExiting) != 0;
+}
+
+bool is_dying(pid_t pid) {
+  constexpr unsigned long kPfDumpCore = 0x200, kPfSignaled = 0x400;  // of linux/sched.h
+  const auto stat = read_stat(pid);
+  return is_exiting(pid) || (stat && (stat->flags & (kPfDumpCore | kPfSignaled)) != 0) ||
+         read_process_state(pid).dumping_core;
+}
+
+ProcessState read_process_state(pid_t pid) {
+  ProcessState state;
+  const auto stat = read_stat(pid);
+  state.letter = stat ? stat->state : 'X';
+  // Only a process that sleeps, waits or is traced can be dumping core.
+  if (!stat || stat->state == 'R' || stat->state == 'T') return state;
+  const std::string path = "/proc/" + std::to_string(pid) + "/status";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t got = fd ? read(fd.get(), text, sizeof(text) - 1) : -1;
+  if (got <= 0) return state;
+  text[got] = '\0';
+  state.dumping_core = strstr(text, "CoreDumping:\t1") != nullptr;
+  return state;
 }
 
 std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::seconds limit) {

@@ -11,6 +11,8 @@
 #include <set>
 #include <vector>
 
+#include "launcher/silence.h"
+
 namespace rueda::launcher {
 
 // Direct children, also those that have ended but are not reaped yet.
@@ -18,6 +20,12 @@ std::vector<pid_t> children_of(pid_t parent);
 
 // The kernel has begun to end this process (it may take long to free much memory), or it is gone.
 bool is_exiting(pid_t pid);
+
+// What a process does now, as /proc tells it; 'X' when it is gone. Cheap enough for a few hundred
+// looks a second.
+ProcessState read_process_state(pid_t pid);
+// A signal is ending this process: it dumps core, has begun to end, or is gone.
+bool is_dying(pid_t pid);
 
 // SIGKILLs and reaps children of this process until none is left except `spared`. SIGCHLD must be
 // blocked. Returns those that had not ended when the time was up (stuck in the kernel).

@@ -4,6 +4,7 @@
 // tells it with ended().
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -25,6 +26,10 @@ class RankProcess {
   void ended() { running_ = false; }
   // To the whole process group; nothing after ended(), when the id may belong to somebody else.
   void signal(int signal) const;
+  // To the process alone.
+  void signal_process(int signal) const {
+    if (running_) kill(pid_, signal);
+  }
 
   const RankPlace& place() const { return place_; }
   pid_t pid() const { return pid_; }

@@ -20,9 +20,10 @@ namespace rueda::launcher {
 
 // Something that happened elsewhere and that this host's ranks are to be stopped for.
 struct Order {
-  enum class Kind { kRankFailed, kSignal, kOutputClosed, kKill };
+  enum class Kind { kRankFailed, kRankLost, kSignal, kOutputClosed, kKill };
   Kind kind = Kind::kKill;
   int signal = 0;  // of kSignal
+  LostRank lost;   // of kRankLost: the job's verdict, for every rank of this host
 };
 
 class Uplink {
@@ -42,6 +43,9 @@ class Uplink {
 
   virtual void rank_started(Rank rank, pid_t pid) = 0;
   virtual void rank_ended(const RankEnd& end) = 0;
+  // A verdict on a rank of this host, perhaps without its cause, which comes with a second call. The
+  // driver sends the job's first one to every agent as an order.
+  virtual void rank_lost(const LostRank& lost) { static_cast<void>(lost); }
   virtual void say(const std::string& text) = 0;
   // Every process of this host's ranks has ended. `failure`: why we could not do our part, else
   // empty. Returns when the driver knows, or is gone.

@@ -59,6 +59,11 @@ bool Coordinator::step() {
   const Time now = Clock::now();
   root_deadline_known_ = false;
   ++round_;
+  if (world_->life) {
+    world_->life->round();
+    if (world_->life->take_news()) hear_verdict();
+    if (suspects() && look_at_suspicion(now)) return false;
+  }
   bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
@@ -72,7 +77,7 @@ bool Coordinator::step() {
 }
 
 bool Coordinator::advance() {
-  if (state_ == State::kRunning) {
+  if (state_ == State::kRunning && !suspects()) {
     bool busy = false;
     for (const auto& domain : domains_) {
       if (!domain->plan_is_busy()) continue;
@@ -106,6 +111,7 @@ bool Coordinator::needs_thread(Time wakes_at) {
   if (!std::exchange(root_deadline_known_, true))
     root_deadline_ = earliest([](const Domain& domain) { return domain.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;
+  if (suspects() && suspicion_ends_ < wakes_at) return true;
   const std::optional<Time> deadline =
       earliest([](const Domain& domain) { return domain.plan_deadline(); });
   return deadline && *deadline < wakes_at;
@@ -116,6 +122,7 @@ std::chrono::nanoseconds Coordinator::nap() const {
       earliest([](const Domain& domain) { return domain.next_deadline(); });
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
+  if (suspects() && state_ != State::kBroken) deadline = suspicion_ends_;
   if (!deadline) return std::chrono::nanoseconds(-1);
   return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
 }
@@ -159,12 +166,14 @@ bool Coordinator::take_prepared() {
 void Coordinator::take(Prepared* prepared) {
   Domain* const domain = prepared->pending()->submission.set->domain;
   if (state_ != State::kRunning || domain == nullptr) return take(prepared->as_submission());
+  if (world_->life) world_->life->submitted(prepared->pending()->submission.request.name);
   domain->take(prepared, recorder_->on() ? Clock::now() : coarse_now());
 }
 
 void Coordinator::take(Submission submission) {
   const CollectiveKind kind = submission.request.kind;
   quiet_ = false;
+  if (world_->life) world_->life->submitted(submission.request.name);
   if (state_ == State::kBroken) {
     finish(submission, verdict_);
   } else if (state_ == State::kEnded) {

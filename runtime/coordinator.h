@@ -89,6 +89,8 @@ class Coordinator : private Domain::Owner {
   bool ended() const { return state_ == State::kEnded; }
   // How long this rank's threads slept until another came, by rank.
   std::vector<wire::Waited> waited() const { return late_.totals(); }
+  // From any thread: the peer whose loss this rank has seen; -1: none.
+  Rank lost_peer() const { return lost_peer_.load(std::memory_order_relaxed); }
   // From any thread: leave the job in order.
   void request_shutdown();
 
@@ -113,6 +115,12 @@ class Coordinator : private Domain::Owner {
   void try_pull();
   void handle_peer_end(Rank peer, const Status& status);
   void break_down(const Status& verdict);
+  // peers_know: it is the agents' verdict, which all ranks hear.
+  void end_everything(const Status& verdict, bool peers_know = false);
+  // A loss that this rank alone has seen; the agents' verdict says more and the same to all ranks.
+  bool suspects() const { return suspicion_.has_value(); }
+  bool look_at_suspicion(Time now);
+  void hear_verdict();
   bool leave();
   void end();
   template <typename Deadline>
@@ -174,6 +182,9 @@ class Coordinator : private Domain::Owner {
   bool root_deadline_known_ = false;
   std::optional<Time> root_deadline_;
   Status verdict_;
+  std::optional<Status> suspicion_;
+  Time suspicion_ends_{};
+  std::atomic<Rank> lost_peer_{-1};
   bool goodbye_said_ = false;
   Time leave_deadline_{};
   std::atomic<bool> shutdown_requested_{false};

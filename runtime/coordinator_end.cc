@@ -11,6 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long the agents' verdict may take that a lost peer's own connections have announced.
+constexpr std::chrono::seconds kVerdictPatience{1};
+
 // A message that names the tensor stays as it is, so that ranks which asked for different kinds
 // read the same text.
 std::string with_title(const Work& work, const Status& status) {
@@ -40,20 +43,58 @@ void Coordinator::blame(const std::string& text) {
 
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   if (goodbye_said_) return;
-  if (!status.ok()) return break_down(status);
+  if (!status.ok()) {
+    if (lost_peer() < 0) lost_peer_.store(peer, std::memory_order_relaxed);
+    return break_down(status);
+  }
   left_.push_back(peer);
   for (const auto& domain : domains_) domain->on_peer_left(peer, Clock::now());
 }
 
+// A peer that is lost to this rank alone, or to another that says so: the agents know more, and their
+// verdict is on its way if it is a death. If none comes, the connection was lost and not the rank.
+void Coordinator::break_down(const Status& verdict) {
+  if (verdict.code() != Code::kUnavailable || !world_->life) return end_everything(verdict);
+  if (state_ == State::kBroken || state_ == State::kEnded || suspects()) return;
+  suspicion_ = verdict;
+  suspicion_ends_ = Clock::now() + kVerdictPatience;
+  quiet_ = false;
+  hear_verdict();
+}
+
+void Coordinator::hear_verdict() {
+  const std::optional<LostRank> lost = world_->life->lost();
+  if (!lost || goodbye_said_) return;
+  // Who had said goodbye before is missed by nobody.
+  if (!suspects() && std::find(left_.begin(), left_.end(), lost->rank) != left_.end()) return;
+  end_everything(unavailable(lost->describe()), true);
+}
+
+// While a suspicion lasts nothing is run; what is submitted is taken, as nobody sleeps who has left
+// something in the queue. True if it lasts.
+bool Coordinator::look_at_suspicion(Time now) {
+  if (state_ == State::kBroken || state_ == State::kEnded) return false;
+  if (now >= suspicion_ends_) {
+    end_everything(*suspicion_);
+    return false;
+  }
+  if (state_ == State::kRunning) take_submissions(now);
+  world_->transport->progress();
+  quiet_ = true;
+  return state_ == State::kRunning || state_ == State::kLeaving;
+}
+
 // The first verdict wins; everything that waits gets it, every peer is told, no memory is touched
 // any more.
-void Coordinator::break_down(const Status& verdict) {
+void Coordinator::end_everything(const Status& verdict, bool peers_know) {
   if (state_ == State::kBroken || state_ == State::kEnded) return;
+  const bool others_fault = verdict.code() == Code::kUnavailable;
+  // First, unless the launcher knows already: it may take a moment to listen.
+  if (others_fault && !peers_know) blame(verdict.message());
   state_ = State::kBroken;
   verdict_ = verdict;
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
-  if (verdict.code() == Code::kUnavailable) blame(verdict.message());
-  world_->transport->abort(verdict_);
+  world_->transport->abort(verdict_, peers_know);
   queue_->close(verdict_);
   for (const auto& domain : domains_) {
     for (Submission& waiting : queue_->take_waiting(domain->set().get())) finish(waiting, verdict_);
@@ -61,6 +102,7 @@ void Coordinator::break_down(const Status& verdict) {
   }
   point_to_point_.fail_all(verdict_);
   end_change(verdict_);
+  if (others_fault && peers_know) blame(verdict.message());
 }
 
 // Leaving in order, as far as it has come. True if it moved on.

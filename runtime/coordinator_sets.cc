@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 bool has_lanes(const bootstrap::World& world, const ProcessSet& set) {
-  return set.place && set.lanes && set.size() > 1 && world.shares_memory(set.ranks);
+  return set.place && set.lanes && set.size() > 1 && world.shares_some_memory(set.ranks);
 }
 
 transport::Arena* own_arena(const bootstrap::World& world) {

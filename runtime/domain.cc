@@ -20,6 +20,7 @@ communicator::NativeGroup group_of(const bootstrap::World& world, const ProcessS
     group.first_lane = *set.lanes * transport::kLanes;
   } else {
     group.arenas.clear();
+    group.host_of.clear();
   }
   return group;
 }

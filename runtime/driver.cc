@@ -6,6 +6,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "collectives/base/log.h"
 #include "runtime/bootstrap/world.h"
 #include "runtime/coordinator.h"
 #include "runtime/prepared.h"
@@ -45,6 +46,10 @@ void Driver::attach(Coordinator* coordinator, bootstrap::World* world) {
 
 void Driver::loop() {
   const DefaultRounding rounding;
+  if (world_->life) {
+    if (const Status owned = world_->life->own(); !owned.ok())
+      RUEDA_INFO("driver", "a death of this rank will be known late: {}", owned.message());
+  }
   baton_.lock();
   int yields = 0;
   for (int busy = 1; !coordinator_->ended(); ++busy) {
@@ -98,6 +103,7 @@ void Driver::sleep(bool look_at_queue) {
 
 void Driver::end() {
   coordinator_ = nullptr;
+  if (world_->life) world_->life->disown();
   refuse_all();
   baton_.unlock();
   if (!queue_->empty() && baton_.try_lock()) {

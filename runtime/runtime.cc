@@ -1,6 +1,7 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 
 #include "proto/limits.h"
@@ -85,6 +86,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
   // Before the first message of a peer is looked at: it belongs into the timeline.
   const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
   runtime->thread_ = std::thread([driver = runtime->driver_] { driver->loop(); });
+  if (runtime->world_->life) runtime->world_->life->wait_until_owned();
   if (!opened.ok()) return Status(opened.code(), opened.message() + " (RUEDA_TIMELINE)");
   return runtime;
 }
@@ -126,6 +128,30 @@ Status Runtime::start_timeline(const std::string& path, bool mark_cycles) {
     return invalid_argument("DYNAMIC is for RUEDA_TIMELINE; name the file to start a timeline");
   RUEDA_RETURN_IF_ERROR(queue_->closed());
   return record(path, mark_cycles);
+}
+
+void Runtime::mark(const std::string& name, timeline::Mark mark) {
+  if (world_->life && mark == timeline::Mark::kBegin && name == "optimizer step")
+    world_->life->step_begins();
+  recorder_.mark(name, mark);
+}
+
+std::optional<LostRank> Runtime::lost() const {
+  if (world_->life) {
+    if (auto told = world_->life->lost()) return told;
+  }
+  const Rank peer = coordinator_.lost_peer();
+  if (peer < 0) return std::nullopt;
+  // Without an agent's verdict: what was known of it at init.
+  LostRank lost;
+  lost.rank = peer;
+  lost.cause.set("its connection was closed");
+  char host[64] = "";
+  if (std::sscanf(world_->names[static_cast<size_t>(peer)].c_str(), "rank %*d (pid %d on %63[^)])",
+                  &lost.pid, host) == 2) {
+    lost.host.set(host);
+  }
+  return lost;
 }
 
 void Runtime::stop_timeline() {

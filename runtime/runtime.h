@@ -66,9 +66,11 @@ class Runtime {
   // The file is complete when it returns; nothing happens without one.
   void stop_timeline();
   // Puts a mark of the caller's into the timeline and the summary.
-  void mark(const std::string& name, timeline::Mark mark) { recorder_.mark(name, mark); }
+  void mark(const std::string& name, timeline::Mark mark);
   // What this rank did until now; empty without RUEDA_SUMMARY.
   std::optional<wire::RankSummary> summary();
+  // Who was lost, with what is known of the cause by now. Any thread.
+  std::optional<LostRank> lost() const;
   // -1 for an unknown name.
   int64_t counter(std::string_view name);
 

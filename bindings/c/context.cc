@@ -74,6 +74,26 @@ int32_t rueda_is_homogeneous(const rueda_context* c) {
   return place(c, [](const auto& w) { return w.homogeneous ? 1 : 0; });
 }
 
+int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost) {
+  if (!check(context).ok() || lost == nullptr || lost->struct_size < sizeof(rueda_lost)) return 0;
+  const auto found = context->runtime->lost();
+  if (!found) return 0;
+  lost->rank = found->rank;
+  lost->pid = found->pid;
+  lost->operations = static_cast<int64_t>(found->operations);
+  lost->step = static_cast<int64_t>(found->step);
+  lost->cause_is_final = found->cause_is_final != 0 ? 1 : 0;
+  const auto copy = [](const std::string& text, char* to, size_t room) {
+    const size_t count = std::min(text.size(), room - 1);
+    std::memcpy(to, text.data(), count);
+    to[count] = '\0';
+  };
+  copy(found->host.str(), lost->host, sizeof(lost->host));
+  copy(found->operation.str(), lost->operation, sizeof(lost->operation));
+  copy(found->cause.str(), lost->cause, sizeof(lost->cause));
+  return 1;
+}
+
 int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size) {
   if (rows < 0 || size < 1 || rank < 0 || rank >= size) return -1;
   return rueda::split_rows(rows, rank, size);

@@ -5,13 +5,30 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
 #include "runtime/runtime.h"
 
+namespace rueda::c_abi {
+
+// What should_stop keeps between calls. Its memory must outlive a vote under way: the runtime has
+// ended before it is destroyed.
+struct StopVote {
+  std::mutex mutex;
+  std::shared_ptr<rueda::runtime::Prepared> prepared;
+  bool under_way = false;
+  bool agreed = false;
+  int32_t value = 0;
+};
+
+}  // namespace rueda::c_abi
+
 struct rueda_context {
+  rueda::c_abi::StopVote stop;
+  std::string preemption_signals;
   std::unique_ptr<rueda::runtime::Runtime> runtime;
   // Told what this rank did, when it has left; may be empty.
   std::function<void(const rueda::wire::RankSummary&)> tell_summary;

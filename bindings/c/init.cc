@@ -79,6 +79,13 @@ Status choose_kernels(const std::string& target) {
   return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
 }
 
+Status watch_life(rueda::bootstrap::World* world, std::unique_ptr<rueda::runtime::LifeLine> life) {
+  if (life == nullptr) return {};
+  RUEDA_RETURN_IF_ERROR(life->watch(world->loop.get()));
+  world->life = std::move(life);
+  return {};
+}
+
 rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
@@ -91,6 +98,12 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
+  std::unique_ptr<rueda::runtime::LifeLine> life;
+  if (!options.place.life_fds.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const auto fds,
+                           rueda::runtime::LifeFds::parse(options.place.life_fds));
+    RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
+  }
   options.config = config;
   if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {
     if (!options.place.agentless) {
@@ -116,9 +129,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
     (void)launcher.store->report("failure", joined.status().message());
   }
   RUEDA_ASSIGN_OR_RETURN(auto world, std::move(joined));
+  RUEDA_RETURN_IF_ERROR(watch_life(world.get(), std::move(life)));
   auto context = std::make_unique<rueda_context>();
   context->process = rueda::fork_generation();
   context->heap_bytes = config.heap_bytes;
+  context->preemption_signals = config.preemption_signal;
   std::function<void(const std::string&)> blame;
   if (launcher.store != nullptr) {
     context->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {

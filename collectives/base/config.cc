@@ -18,7 +18,9 @@ enum class Check {
   kMpiChunk,
   kTransport,
   kLogLevel,
-  kRoad
+  kRoad,
+  kDeadSeconds,
+  kCompression
 };
 
 struct Row {
@@ -46,6 +48,8 @@ const Row kTable[] = {
     {"RUEDA_ROAD", "", &Config::road, Check::kRoad, true,
      "how an allreduce moves data inside a host: windows, pull (where possible), or auto, which "
      "measures both"},
+    {"RUEDA_HOST_COMPRESSION", "", &Config::host_compression, Check::kCompression, true,
+     "how float32 sums travel between hosts: none (as they are), bf16 or fp16 (half the bytes)"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -60,6 +64,12 @@ const Row kTable[] = {
      Check::kPositive, false, "seconds that init waits for the other ranks"},
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
      "seconds that shutdown waits for collectives that have begun"},
+    {"RUEDA_DEAD_SECONDS", "", &Config::dead_seconds, Check::kDeadSeconds, false,
+     "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to 600)"},
+    {"RUEDA_PREEMPTION_SIGNAL", "", &Config::preemption_signal, Check::kAny, false,
+     "signals that make should_stop() true on all ranks, from its first call on; none: no signal does"},
+    {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
+     "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
      "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere; mpi: shared "
      "memory inside a host and MPI between hosts; mpi-only: MPI everywhere"},
@@ -151,6 +161,8 @@ Status check_number(const Row& row, const Found& found, T value) {
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
     return refuse(found, "a finite number");
+  } else if (row.check == Check::kDeadSeconds && (value < 0.5 || value > 600)) {
+    return refuse(found, "0.5 to 600 seconds");
   }
   return {};
 }
@@ -178,6 +190,8 @@ Status set_field(const Row& row, const Found& found, Config* config) {
         value != "mpi-only") {
       return refuse(found, "auto, tcp, mpi or mpi-only");
     }
+    if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
+      return refuse(found, "none, bf16 or fp16");
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
       return refuse(found, "auto, windows or pull");
     if (row.check == Check::kLogLevel) {

@@ -22,6 +22,7 @@ struct Config {
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
+  std::string host_compression = "none";      // of f32 sums between hosts: none, bf16, fp16
   std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
   // Local.
   double fusion_hold_seconds =
@@ -32,6 +33,9 @@ struct Config {
   double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
+  double dead_seconds = 5;              // how long a rank may be stopped before it counts as dead
+  std::string preemption_signal = "SIGTERM,SIGUSR1";  // make should_stop() true
+  bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =
       "auto";               // auto, tcp, mpi, mpi-only: see RUEDA_TRANSPORT
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)

@@ -35,6 +35,13 @@ NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(gro
     const LaneGroup lanes{rank_, group_.arenas, group_.heaps, group_.ringers};
     for (size_t number = 0; number < lanes_.size(); ++number)
       lanes_[number] = std::make_unique<Lane>(lanes, group_.first_lane + number);
+    return;
+  }
+  if (group_.host_of.empty()) return;
+  HostMap map(group_.host_of, rank_);
+  if (map.has_levels() || (map.hosts() > 1 && group_.wire)) {
+    hierarchy_ = std::make_unique<Hierarchy>(std::move(map), group_.local, group_.first_lane,
+                                             group_.wire);
   }
 }
 
@@ -64,6 +71,7 @@ Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   if (op == ReduceOp::kAdasum) {
     return adasum(group, std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
   }
+  if (hierarchy_) return hierarchy_->allreduce(group, std::move(parts), dtype, op, scaling);
   if (!lanes_[0]) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kAllreduce;
@@ -78,6 +86,9 @@ Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
                                        std::vector<int64_t> counts, DType dtype, ReduceOp op,
                                        const Scaling& scaling) {
   const direct::Group group = next_call();
+  if (hierarchy_) {
+    return hierarchy_->reducescatter(group, in, out, std::move(counts), dtype, op, scaling);
+  }
   if (!lanes_[0])
     return direct::reduce_scatter(group, in, out, std::move(counts), dtype, op, scaling);
   auto job = std::make_shared<Job>();
@@ -92,6 +103,7 @@ Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
 
 Task NativeCommunicator::allgather(std::vector<direct::GatherPart> parts) {
   const direct::Group group = next_call();
+  if (hierarchy_) return hierarchy_->allgather(group, std::move(parts));
   if (!lanes_[0]) return direct::allgather(group, std::move(parts));
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kAllgather;
@@ -104,6 +116,7 @@ Task NativeCommunicator::allgather(std::vector<direct::GatherPart> parts) {
 
 Task NativeCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart> parts) {
   const direct::Group group = next_call();
+  if (hierarchy_) return hierarchy_->broadcast(group, root, std::move(parts));
   if (!lanes_[0]) return direct::broadcast(group, root, std::move(parts));
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kBroadcast;
@@ -135,6 +148,7 @@ Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out,
 }
 
 bool NativeCommunicator::progress() {
+  if (hierarchy_) return hierarchy_->progress();
   if (!lanes_[0]) return false;
   const bool moved = lanes_[0]->progress();
   while (!jobs_.empty() && jobs_.front()->done) jobs_.pop_front();
@@ -142,6 +156,7 @@ bool NativeCommunicator::progress() {
 }
 
 bool NativeCommunicator::waits_for_lanes() const {
+  if (hierarchy_) return !hierarchy_->idle();
   for (const auto& lane : lanes_) {
     if (lane && !lane->idle()) return true;
   }
@@ -149,6 +164,7 @@ bool NativeCommunicator::waits_for_lanes() const {
 }
 
 void NativeCommunicator::abandon() {
+  if (hierarchy_) hierarchy_->abandon();
   for (const auto& lane : lanes_) {
     if (lane) lane->abandon();
   }
@@ -156,6 +172,7 @@ void NativeCommunicator::abandon() {
 }
 
 Lane::Bytes NativeCommunicator::lane_totals() const {
+  if (hierarchy_) return hierarchy_->lane_totals();
   Lane::Bytes sum;
   for (const auto& lane : lanes_) {
     if (!lane) continue;

@@ -1,4 +1,5 @@
-// NativeCommunicator: lanes of shared memory where all members share a host, direct messages else.
+// NativeCommunicator: lanes of shared memory where all members share a host, a hierarchy where some
+// do, direct messages else.
 //
 // The choice is a function of the members and their links alone, the same on all ranks.
 #pragma once
@@ -8,6 +9,7 @@
 #include <memory>
 
 #include "collectives/communicator/communicator.h"
+#include "collectives/communicator/hierarchy.h"
 #include "collectives/communicator/lane.h"
 
 namespace rueda::communicator {
@@ -22,6 +24,10 @@ struct NativeGroup {
   std::vector<std::shared_ptr<transport::Arena>> arenas;
   std::vector<transport::Ringer> ringers;  // of lanes
   std::vector<HeapView> heaps;             // empty: none
+  // By group rank, a number of the host: equal where memory is shared. Empty: nobody shares any.
+  std::vector<int> host_of;
+  LaneGroup local;             // of the members on this rank's host; no arenas: alone there
+  std::optional<DType> wire;   // f32 sums travel between hosts as this
 };
 
 class NativeCommunicator final : public Communicator {
@@ -68,6 +74,7 @@ class NativeCommunicator final : public Communicator {
   Road road_ = Road::kWindows;
   StageTimes* times_ = nullptr;
   std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
+  std::unique_ptr<Hierarchy> hierarchy_;  // then there are no lanes_
   std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };
 

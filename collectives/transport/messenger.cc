@@ -226,8 +226,9 @@ bool Messenger::flushed() const {
   });
 }
 
-void Messenger::abort(const Status& verdict) {
+void Messenger::abort(const Status& verdict, bool peers_know) {
   if (closed_) return;
+  if (peers_know) return close(verdict);
   for (Rank peer = 0; peer < size(); ++peer) {
     Channel& channel = channels_[static_cast<size_t>(peer)];
     if (peer == rank_ || channel.end) continue;

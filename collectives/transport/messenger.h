@@ -60,7 +60,7 @@ class Messenger final : public Transport {
   void wake_up() override;
   void say_goodbye() override;
   bool flushed() const override;
-  void abort(const Status& verdict) override;
+  void abort(const Status& verdict, bool peers_know = false) override;
   void close(const Status& status) override;
   uint64_t bytes_sent(std::string_view kind) const override;
   uint64_t control_messages_sent() const override { return control_sent_; }

@@ -75,7 +75,8 @@ class Transport {
   virtual bool flushed() const = 0;
   // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full
   // links (the one call that may wait; bounded). The transport is closed afterwards.
-  virtual void abort(const Status& verdict) = 0;
+  // peers_know: they hear the verdict from elsewhere; nothing is sent, nothing is waited for.
+  virtual void abort(const Status& verdict, bool peers_know = false) = 0;
   virtual void close(const Status& status) = 0;
 
   // Bytes of bodies sent over links of this kind ("shm", "tcp", "inproc"), and control messages

@@ -6,8 +6,15 @@
 #include <cerrno>
 
 namespace rueda::bootstrap {
+namespace {
 
-bool serve(Guest* guest) {
+std::chrono::steady_clock::duration time_of(const Guest& guest, bool crowded) {
+  if (!crowded) return kGuestTime;
+  if (guest.handshake.bytes_wanted() == rendezvous::kHelloBytes) return kSilentTime;
+  return kCrowdedTime;
+}
+
+bool shake(Guest* guest) {
   while (true) {
     const ByteView out = guest->handshake.bytes_to_send();
     if (out.empty()) break;
@@ -23,7 +30,14 @@ bool serve(Guest* guest) {
   if (got == 0) return false;
   guest->handshake.feed({buffer, static_cast<size_t>(got)});
   if (!guest->handshake.status().ok()) return false;
-  return serve(guest);
+  return shake(guest);
+}
+
+}  // namespace
+
+bool serve(Guest* guest, bool crowded) {
+  return shake(guest) &&
+         std::chrono::steady_clock::now() - guest->since < time_of(*guest, crowded);
 }
 
 }  // namespace rueda::bootstrap

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 
 #include "collectives/base/unique_fd.h"
 #include "collectives/rendezvous/handshake.h"
@@ -10,15 +11,20 @@
 namespace rueda::bootstrap {
 
 inline constexpr std::chrono::seconds kGuestTime{5};  // for a whole handshake
+inline constexpr size_t kStrangers = 256;  // that may be silent without costing a rank any time
+// Once there are so many that others have to wait outside: how long one may stay that has said
+// nothing at all (a rank speaks as soon as it is connected), and one that has begun to speak.
+inline constexpr std::chrono::milliseconds kSilentTime{100};
+inline constexpr std::chrono::seconds kCrowdedTime{1};
 
 struct Guest {
   UniqueFd fd;
   rendezvous::Handshake handshake;
-  Deadline deadline;
   bool local;  // over a unix socket
+  Deadline since = std::chrono::steady_clock::now();
 };
 
-// Moves a guest's handshake on without waiting. False: send it away.
-bool serve(Guest* guest);
+// Moves a guest's handshake on without waiting. False: send it away. crowded: no more are let in.
+bool serve(Guest* guest, bool crowded);
 
 }  // namespace rueda::bootstrap

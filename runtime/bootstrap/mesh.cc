@@ -19,7 +19,6 @@ using rendezvous::Handshake;
 using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
-constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
 constexpr std::chrono::milliseconds kLookAround{
     200};  // between looks whether missing ranks are alive
 
@@ -103,7 +102,8 @@ class Reception {
       const short events = guest.handshake.bytes_to_send().empty() ? POLLIN : POLLIN | POLLOUT;
       entries.push_back({guest.fd.get(), events, 0});
     }
-    poll(entries.data(), entries.size(), static_cast<int>(kLookAround.count()));
+    const auto nap = room ? kLookAround : kSilentTime;
+    poll(entries.data(), entries.size(), static_cast<int>(nap.count()));
   }
 
   void accept_from(const Listener* listener, bool local) {
@@ -113,13 +113,13 @@ class Reception {
       if (local && !same_user(fd.get())) continue;
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
-                         std::chrono::steady_clock::now() + kGuestTime, local});
+                         local});
     }
   }
 
   void serve_guests() {
     for (auto guest = guests_.begin(); guest != guests_.end();) {
-      bool stays = serve(&*guest) && std::chrono::steady_clock::now() < guest->deadline;
+      bool stays = serve(&*guest, guests_.size() >= most_guests());
       if (stays && guest->handshake.done()) {
         const auto rank = static_cast<size_t>(guest->handshake.peer_rank());
         const bool expected = rank > static_cast<size_t>(task_.rank) && rank < connected_.size() &&

@@ -73,6 +73,8 @@ Result<Place> read_place(const GetEnv& get_env) {
   place.size = values[1];
   place.agent_fd = values[2];
   place.key_fd = values[3];
+  const char* life = get_env("RUEDA_LIFE_FDS");
+  place.life_fds = life != nullptr ? life : "";
   const char* job = get_env("RUEDA_JOB_ID");
   place.job_id = job != nullptr ? job : "";
   place.source = std::string(by_hand ? "whoever set them" : "ruedarun") + " (RUEDA_RANK=" +

@@ -19,6 +19,7 @@ struct Place {
   Rank size = 1;
   int agent_fd = -1;  // socket to the agent (the store); inherited, not owned
   int key_fd = -1;    // memfd with the job's key; inherited, not owned
+  std::string life_fds;  // what the rank shares with its agent; empty: no agent looks after it
   std::string job_id;   // tells the job from others of this user on a host; may be empty
   std::string source = "nothing: a job of one rank";  // which variables said so
   // Only for a job of several ranks that another launcher started:

@@ -61,9 +61,19 @@ std::string name_of(const wire::PlaceInfo& place) {
          place.host_name + ")";
 }
 
+std::optional<DType> host_wire_of(const Config& config) {
+  if (config.host_compression == "fp16") return DType::kFloat16;
+  if (config.host_compression == "bf16") return DType::kBFloat16;
+  return std::nullopt;
+}
+
 // What all ranks must have in common, as text that an error can show.
 std::string agreement(const Config& config) {
   return "version=" + std::to_string(kVersion) + "\n" + agreed_settings(config);
+}
+
+bool shares_inside_hosts(const Config& config) {
+  return config.transport == "auto" || config.transport == "mpi";
 }
 
 Status exchange_places(Joining* joining, const std::string& unix_address) {
@@ -104,8 +114,7 @@ Status exchange_places(Joining* joining, const std::string& unix_address) {
     joining->places.push_back(std::move(info));
   }
   const std::string& host = joining->places[static_cast<size_t>(place.rank)].host_id;
-  const std::string& transport = joining->options.config.transport;
-  const bool share = transport == "auto" || transport == "mpi";
+  const bool share = shares_inside_hosts(joining->options.config);
   for (const auto& info : joining->places) {
     joining->local.push_back(share && info.host_id == host);
   }
@@ -113,7 +122,8 @@ Status exchange_places(Joining* joining, const std::string& unix_address) {
 }
 
 // Local and cross ranks from the hosts' identities, not from variables that somebody else sets.
-void count_hosts(const std::vector<wire::PlaceInfo>& places, World* world) {
+// separate: no memory is shared, wherever ranks are.
+void count_hosts(const std::vector<wire::PlaceInfo>& places, bool separate, World* world) {
   std::vector<std::string> hosts;  // in order of their first rank
   std::vector<Rank> sizes;
   std::vector<size_t> host_of;
@@ -126,6 +136,11 @@ void count_hosts(const std::vector<wire::PlaceInfo>& places, World* world) {
     }
     host_of.push_back(static_cast<size_t>(it - hosts.begin()));
     local_rank.push_back(sizes[host_of.back()]++);
+  }
+  world->memory_host.assign(host_of.begin(), host_of.end());
+  if (separate) {
+    for (size_t rank = 0; rank < places.size(); ++rank)
+      world->memory_host[rank] = static_cast<int>(rank);
   }
   const auto me = static_cast<size_t>(world->rank);
   world->local_rank = local_rank[me];
@@ -338,19 +353,39 @@ bool World::shares_memory(const std::vector<Rank>& members) const {
   });
 }
 
+bool World::shares_some_memory(const std::vector<Rank>& members) const {
+  return std::any_of(members.begin(), members.end(), [&](Rank member) {
+    return member != rank && arenas[static_cast<size_t>(member)] != nullptr;
+  });
+}
+
 communicator::NativeGroup World::group(std::vector<Rank> members) const {
   communicator::NativeGroup group;
   group.transport = transport.get();
   group.members = std::move(members);
-  if (group.members.size() == 1 || !shares_memory(group.members)) return group;
+  if (group.members.size() == 1) return group;
+  const int here = memory_host[static_cast<size_t>(rank)];
+  communicator::LaneGroup local;
   for (const Rank member : group.members) {
     const auto at = static_cast<size_t>(member);
-    group.arenas.push_back(arenas[at]);
-    group.ringers.push_back({ringers[at].fd, arenas[at]->lane_word()});
+    group.host_of.push_back(memory_host[at]);
+    if (memory_host[at] != here || arenas[at] == nullptr) continue;
+    if (member == rank) local.rank = static_cast<Rank>(local.arenas.size());
+    local.arenas.push_back(arenas[at]);
+    local.ringers.push_back({ringers[at].fd, arenas[at]->lane_word()});
     const auto& heap = heaps[at];
-    group.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
+    local.heaps.push_back(heap ? communicator::HeapView{heap->base(), heap->bytes()}
                                : communicator::HeapView{});
   }
+  if (local.arenas.size() == group.members.size()) {
+    group.arenas = std::move(local.arenas);
+    group.ringers = std::move(local.ringers);
+    group.heaps = std::move(local.heaps);
+    group.host_of.clear();
+    return group;
+  }
+  group.local = std::move(local);
+  group.wire = host_wire;
   return group;
 }
 
@@ -367,13 +402,15 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   if (world->size == 1) {
     world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
     joining.local = {true};
+    world->memory_host = {0};
     RUEDA_RETURN_IF_ERROR(build_links(&joining, std::vector<UniqueFd>(1), world.get()));
     return world;
   }
   RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
   RUEDA_RETURN_IF_ERROR(exchange_places(&joining, listener.address));
   for (const auto& place : joining.places) world->names.push_back(name_of(place));
-  count_hosts(joining.places, world.get());
+  count_hosts(joining.places, !shares_inside_hosts(options.config), world.get());
+  world->host_wire = host_wire_of(options.config);
   RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
   ClockTask clocks{world->rank, {}, &world->names, &sockets, store, joining.key_of("clock", 0),
                    joining.deadline};
@@ -400,6 +437,7 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
                              std::to_string(getpid()) + ")");
     }
     RUEDA_RETURN_IF_ERROR(make_doorbell(world.get(), nullptr));
+    for (Rank peer = 0; peer < size; ++peer) world->memory_host.push_back(peer);
     worlds.push_back(std::move(world));
   }
   // One ring for every ordered pair. The worlds die in any order, so everything a ring or a ringer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "collectives/transport/mpi/engine.h"
 #include "runtime/bootstrap/clock_offset.h"
 #include "runtime/bootstrap/place.h"
+#include "runtime/life/life_line.h"
 
 namespace rueda::bootstrap {
 
@@ -34,6 +36,9 @@ struct World {
   uint64_t epoch = 0;
   ClockOffset clock;                // to rank 0's
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
+  // By rank, a number of its host: equal where ranks share memory.
+  std::vector<int> memory_host;
+  std::optional<DType> host_wire;  // see communicator::NativeGroup::wire
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared
   // By rank, the own one included; null where memory is not shared.
@@ -45,12 +50,15 @@ struct World {
   std::shared_ptr<void> keep_alive;        // inproc: the memory of rings and words, shared by all
   std::shared_ptr<mpi::Engine> mpi;        // null: no link goes over MPI
   std::unique_ptr<transport::EventLoop> loop;
+  std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
 
   // Every rank can map every other's memory.
   bool shares_memory() const;
   // Every of these can map every other's. This rank is one of them.
   bool shares_memory(const std::vector<Rank>& members) const;
+  // This rank shares memory with another of these.
+  bool shares_some_memory(const std::vector<Rank>& members) const;
   // The group of these ranks, this one among them.
   communicator::NativeGroup group(std::vector<Rank> members) const;
 };

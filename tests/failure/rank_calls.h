@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,10 +47,25 @@ __attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
   if (write(STDOUT_FILENO, text, size + 1) < 0) _exit(97);
 }
 
+inline void write_nowhere() {
+  void* const memory = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  *static_cast<volatile int*>(memory) = 1;
+}
+
+inline void crash_on_a_cut_file() {
+  const int fd = memfd_create("rueda-test-cut", 0);
+  void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  *static_cast<volatile int*>(memory) = 1;
+}
+
 [[noreturn]] inline void die() {
   const std::string how = options["how"];
   say("rank %d dies at %.6f", my_rank, now());
   if (how == "abort") abort();
+  if (how == "segv") write_nowhere();
+  if (how == "bus") crash_on_a_cut_file();
+  if (how == "fpe") raise(SIGFPE);
+  if (how == "ill") __builtin_trap();
   if (how == "exit3") exit(3);
   if (how == "leave") _exit(0);
   kill(getpid(), SIGKILL);
@@ -62,6 +78,12 @@ inline bool is_victim() { return my_rank == number("victim", -1); }
 [[noreturn]] inline void give_up(const char* what, const rueda_error& error) {
   say("rank %d told at %.6f by %s: %s: %s", my_rank, now(), what, rueda_code_name(error.code),
       error.message);
+  rueda_lost lost = RUEDA_LOST_INIT;
+  if (rueda_lost_rank(context, &lost) != 0) {
+    say("rank %d asked: lost_rank %d, pid %d on %s, %lld operations, last %s, cause %s", my_rank,
+        lost.rank, lost.pid, lost.host, static_cast<long long>(lost.operations), lost.operation,
+        lost.cause);
+  }
   rueda_shutdown(context);
   exit(1);
 }
@@ -98,6 +120,12 @@ inline rueda_op sum(const char* name, std::vector<float>* data, const int64_t* c
 // planned_scenes.cc
 int planned();
 int asleep();
+// loss_scenes.cc
+int large();
+int recovers();
+int handled();
+int halted();
+int preempted();
 // set_scenes.cc
 int sets();
 int joined();

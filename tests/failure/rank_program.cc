@@ -18,6 +18,11 @@
 //   fork_death    rank 1 forks a worker that lives on, and is killed
 //   asleep        two idle seconds after some steps: says how often a thread of rueda woke
 //   hold          small allreduces without end
+//   large         the victim has `ballast` MiB of memory, and is killed by a child of its own
+//   recovers      rank 1 has a handler that survives invalid memory accesses; nobody is lost
+//   handled       the victim crashes under an earlier handler, which writes to stderr first
+//   preempted     steps of a plan until should_stop(); the victim signals itself at step `at`
+//   halted        the victim stops itself (SIGSTOP)
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
 #include <stdlib.h>
@@ -234,7 +239,12 @@ int main(int argc, char** argv) {
                                                    {"planned", planned},
                                                    {"sets", sets},
                                                    {"joined", joined},
-                                                   {"asleep", asleep}};
+                                                   {"asleep", asleep},
+                                                   {"large", large},
+                                                   {"recovers", recovers},
+                                                   {"handled", handled},
+                                                   {"halted", halted},
+                                                   {"preempted", preempted}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   return scene == scenes.end() ? 64 : scene->second();
 }

@@ -58,10 +58,14 @@ def dies_while_others_compute():
     if hvd.rank() == 2:
         hvd.recv(np.zeros(1), 0)
         os.kill(os.getpid(), signal.SIGKILL)
-    handles = [hvd.allreduce_async(np.ones(2), name="later")]
-    if hvd.rank() == 0:
-        hvd.send(np.zeros(1), 2)
-    result = expect_loss(2, lambda: hvd.synchronize(handles.pop()))
+
+    def submit_and_wait():
+        handle = hvd.allreduce_async(np.ones(2), name="later")  # rank 1 may know by now
+        if hvd.rank() == 0:
+            hvd.send(np.zeros(1), 2)
+        hvd.synchronize(handle)
+
+    result = expect_loss(2, submit_and_wait)
     with raises(hvd.HorovodInternalError):  # and so does everything after
         hvd.allgather(np.ones(1))
     return result
@@ -83,6 +87,23 @@ def dies_in_a_process_set():
     with raises(hvd.HorovodInternalError, "rank 1"):
         hvd.remove_process_set(mine)
     return result
+
+
+def dies_after_a_step():
+    """The error says who, where, what it did last and why; the same on all."""
+    same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="first"), np.full(3, float(hvd.size())))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        hvd.allreduce(np.ones(4), name="second")
+    except hvd.RankLostError as error:
+        assert isinstance(error, hvd.HorovodInternalError)
+        assert error.rank == 1 and f"rank 1 (pid {error.pid} on {error.host})" in str(error)
+        assert error.operation == "allreduce.first" and error.operations == 1, error.operation
+        assert error.cause, str(error)
+        return "raised"
+    return "nothing was raised"
 
 
 def leaves_early():
@@ -107,6 +128,10 @@ def test_a_rank_killed_while_others_compute():
 
 def test_a_rank_killed_in_a_process_set_is_named_in_all():
     survivors_raise(run_ranks(4, dies_in_a_process_set, options=PATIENT), dead=1)
+
+
+def test_the_error_of_a_lost_rank_has_its_attributes():
+    survivors_raise(run_ranks(3, dies_after_a_step, options=PATIENT), dead=1)
 
 
 def test_a_rank_that_leaves_early():

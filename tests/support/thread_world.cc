@@ -15,6 +15,8 @@ const char* name_of(Kind kind) {
     case Kind::kTcp6: return "tcp6";
     case Kind::kHybrid: return "hybrid";
     case Kind::kMpi: return "mpi";
+    case Kind::kPairs: return "pairs";
+    case Kind::kTriples: return "triples";
   }
   return "?";
 }
@@ -37,6 +39,8 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
     options.config = config;
     if (mpi != nullptr) options.mpi = mpi->engine(rank, 1000 + 37 * static_cast<size_t>(rank));
     if (kind == Kind::kHybrid) options.config.host_id = rank % 2 == 0 ? "even" : "odd";
+    if (kind == Kind::kPairs) options.config.host_id = "pair " + std::to_string(rank / 2);
+    if (kind == Kind::kTriples) options.config.host_id = "triple " + std::to_string(rank / 3);
     return must(bootstrap::join_world(options, &store, &key));
   });
 }

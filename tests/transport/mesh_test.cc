@@ -28,6 +28,7 @@ Deadline in(std::chrono::seconds time) { return std::chrono::steady_clock::now()
 // Two ranks of one job, as threads, whose listening sockets the test knows before they meet.
 struct Pair {
   JobKey key = must(JobKey::make_random());
+  std::chrono::seconds time{300};  // to meet
   Listener unix_listeners[2] = {must(listen_unix(256)), must(listen_unix(256))};
   Listener tcp_listeners[2] = {must(listen_tcp("127.0.0.1", 256)),
                                must(listen_tcp("127.0.0.1", 256))};
@@ -44,7 +45,7 @@ struct Pair {
     }
     task.unix_listener = &unix_listeners[rank];
     task.tcp_listener = &tcp_listeners[rank];
-    task.deadline = in(std::chrono::seconds(300));
+    task.deadline = in(time);
     task.alive = [](Rank) { return Status(); };
     return task;
   }
@@ -128,6 +129,20 @@ TEST_CASE("hundreds of half-open connections do not keep the ranks from meeting"
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(stranger(pair, local));
   CHECK(pair.meet(local));
+}
+
+TEST_CASE("a crowd of strangers does not keep the ranks from meeting", "[mesh]") {
+  // Far more than are let in at once, all before the rank; half of them say nothing, half begin to
+  // speak and stop. If each had the time of a single guest, they would take half a minute.
+  Pair pair;
+  pair.tcp_listeners[0] = must(listen_tcp("127.0.0.1", 4096));
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 2000; ++i) {
+    crowd.push_back(stranger(pair, false));
+    if (i % 2 == 0) CHECK(send(crowd.back().get(), "RU", 2, MSG_NOSIGNAL) == 2);
+  }
+  pair.time = std::chrono::seconds(30);
+  CHECK(pair.meet(false));
 }
 
 TEST_CASE("ports are opened on loopback only unless an address is given", "[mesh]") {

@@ -9,7 +9,7 @@ import ctypes
 import glob
 import os
 
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 
 ABI_VERSION = 1
 
@@ -50,6 +50,26 @@ class Error(ctypes.Structure):
 
     def __init__(self):
         super().__init__(ctypes.sizeof(Error))
+
+
+class Lost(ctypes.Structure):
+    """rueda_lost"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("rank", ctypes.c_int32),
+        ("pid", ctypes.c_int32),
+        ("operations", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("cause_is_final", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("host", ctypes.c_char * 64),
+        ("operation", ctypes.c_char * 192),
+        ("cause", ctypes.c_char * 256),
+    ]
+
+    def __init__(self):
+        super().__init__(ctypes.sizeof(Lost))
 
 
 class InitOptions(ctypes.Structure):
@@ -93,9 +113,23 @@ _EXCEPTIONS = {
 }
 
 
+def find_lost():
+    """The `Lost` of the running context, or None. The runtime puts its own here."""
+    return None
+
+
 def exception(code, error):
     """The Python exception for a code other than OK and a filled-in `Error`."""
     message = error.message.decode("utf-8", "replace") or f"rueda failed with code {code}"
+    lost = find_lost() if code == UNAVAILABLE else None
+    if lost is not None:
+        raised = RankLostError(message)
+        for name in ("rank", "pid", "operations", "step"):
+            setattr(raised, name, getattr(lost, name))
+        for name in ("host", "operation", "cause"):
+            setattr(raised, name, getattr(lost, name).decode("utf-8", "replace"))
+        raised.cause_is_final = lost.cause_is_final != 0
+        return raised
     return _EXCEPTIONS.get(code, HorovodInternalError)(message)
 
 
@@ -119,6 +153,8 @@ _FUNCTIONS = {
     "rueda_cross_rank": (_I32, [_P]),
     "rueda_cross_size": (_I32, [_P]),
     "rueda_is_homogeneous": (_I32, [_P]),
+    "rueda_lost_rank": (_I32, [_P, ctypes.POINTER(Lost)]),
+    "rueda_should_stop": (_I32, [_P, _I32_ARRAY, _ERROR]),
     "rueda_split_rows": (_I64, [_I64, _I32, _I32]),
     "rueda_submit": (_I32, [_P, ctypes.POINTER(Op), _SIZE, _I32, _WORKS, _ERROR]),
     "rueda_add_process_set": (_I32, [_P, _I32_ARRAY, _I32, _WORKS, _ERROR]),

@@ -6,7 +6,7 @@ The flag is looked up when the runtime starts and whenever a timeline starts or 
 from rueda import _ffi
 
 _mark = _ffi.library.rueda_mark
-_context = None  # of a runtime that records
+_context = None  # of the running runtime
 
 on = False
 
@@ -15,7 +15,7 @@ def follow(context):
     """From now on marks go to this context, if it records; None: to nobody."""
     global on, _context
     recording = context is not None and _ffi.library.rueda_counter(context, b"recording") == 1
-    _context = context if recording else None
+    _context = context
     on = recording
 
 
@@ -60,7 +60,8 @@ def _end_backward():
 def begin_step():
     """The wrapped optimizer steps from here on."""
     _end_backward()  # one that was broken off by an exception has no other end
-    begin("optimizer step")
+    if _context is not None:  # also when nothing is recorded: a lost rank's last step is told
+        _mark(_context, b"optimizer step", 0)
 
 
 def end_step():

@@ -141,6 +141,26 @@ class Runtime:
         with self._lock:
             return _lib.rueda_counter(self._require_context(), name.encode())
 
+    def lost(self):
+        """The `_ffi.Lost` of the rank that was lost first, or None."""
+        lost = _ffi.Lost()
+        with self._lock:
+            if self._context is None or not _lib.rueda_lost_rank(self._context, ctypes.byref(lost)):
+                return None
+        return lost
+
+    def should_stop(self):
+        """Collective. HorovodInternalError when not initialised, or as operations fail."""
+        stop, code = ctypes.c_int32(), _ABORTED
+        while code == _ABORTED:  # a signal came; Python has run its handlers
+            error = _ffi.Error()
+            code = _lib.rueda_should_stop(
+                self._require_context(), ctypes.byref(stop), ctypes.byref(error)
+            )
+        if code != _OK:
+            raise _ffi.exception(code, error)
+        return stop.value != 0
+
     def start_timeline(self, path, mark_cycles):
         """ValueError when not initialised, or when the file cannot be written."""
         name, error = os.fsencode(path), _ffi.Error()
@@ -436,5 +456,6 @@ def _struct(operation, name):
 
 
 runtime = Runtime()
+_ffi.find_lost = runtime.lost
 atexit.register(runtime.shutdown)
 os.register_at_fork(after_in_child=runtime.after_fork_in_child)

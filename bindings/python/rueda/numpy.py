@@ -26,7 +26,7 @@ from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Average
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 from rueda.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -40,6 +40,7 @@ __all__ = basics.__all__ + [
     "Compression",
     "DeadlineExceeded",
     "HorovodInternalError",
+    "RankLostError",
     "ProcessSet",
     "add_process_set",
     "allgather",

@@ -15,7 +15,6 @@
 namespace rueda::launchers {
 namespace {
 
-constexpr size_t kStrangers = 256;  // connections that may be silent without delaying a rank
 constexpr std::chrono::milliseconds kLookAround{200};
 constexpr std::chrono::seconds kWord{10};  // between words about who is missing
 
@@ -62,16 +61,16 @@ size_t HostedStore::missing() const {
 }
 
 void HostedStore::run() {
-  const size_t most = 2 * here_.size() + kStrangers;
   while (!stopping_ && missing() > 0) {
     std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
-    if (guests_.size() < most) entries.push_back({door_.listener.fd.get(), POLLIN, 0});
+    if (!crowded()) entries.push_back({door_.listener.fd.get(), POLLIN, 0});
     for (const auto& guest : guests_) {
       const bool sends = !guest.handshake.bytes_to_send().empty();
       entries.push_back({guest.fd.get(), static_cast<short>(sends ? POLLIN | POLLOUT : POLLIN), 0});
     }
-    poll(entries.data(), entries.size(), static_cast<int>(kLookAround.count()));
-    if (guests_.size() < most) accept_all();
+    const auto nap = crowded() ? bootstrap::kSilentTime : kLookAround;
+    poll(entries.data(), entries.size(), static_cast<int>(nap.count()));
+    accept_all();
     serve_all();
     say_who_is_missing();
   }
@@ -79,8 +78,12 @@ void HostedStore::run() {
   door_.listener.fd.reset();
 }
 
+bool HostedStore::crowded() const {
+  return guests_.size() >= 2 * here_.size() + bootstrap::kStrangers;
+}
+
 void HostedStore::accept_all() {
-  while (true) {
+  while (!crowded()) {
     UniqueFd fd(accept4(door_.listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) return;
     if (door_.local) {
@@ -95,13 +98,13 @@ void HostedStore::accept_all() {
     terms.epoch = door_.epoch;
     terms.job_id = door_.purpose;
     guests_.push_back({std::move(fd), rendezvous::Handshake(std::move(terms), key_),
-                       Clock::now() + bootstrap::kGuestTime, door_.local});
+                       door_.local});
   }
 }
 
 void HostedStore::serve_all() {
   for (auto guest = guests_.begin(); guest != guests_.end();) {
-    bool stays = bootstrap::serve(&*guest) && Clock::now() < guest->deadline;
+    bool stays = bootstrap::serve(&*guest, crowded());
     if (stays && guest->handshake.done()) {
       const Rank rank = guest->handshake.peer_rank();
       if (!door_.local) {

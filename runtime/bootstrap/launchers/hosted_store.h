@@ -50,6 +50,7 @@ class HostedStore {
   HostedStore(Door door, const rendezvous::JobKey& key) : door_(std::move(door)), key_(key) {}
 
   void run();
+  bool crowded() const;
   void accept_all();
   void serve_all();
   void say_who_is_missing();

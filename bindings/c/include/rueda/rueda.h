@@ -54,7 +54,7 @@ typedef enum rueda_code {
   RUEDA_ABORTED = 10,             /* the wait was interrupted by a signal; wait again */
   RUEDA_UNIMPLEMENTED = 12,
   RUEDA_INTERNAL = 13,
-  RUEDA_UNAVAILABLE = 14          /* a rank was lost; the message names it */
+  RUEDA_UNAVAILABLE = 14          /* a rank was lost; the message names it, rueda_lost_rank tells more */
 } rueda_code;
 
 typedef enum rueda_dtype {
@@ -151,6 +151,24 @@ RUEDA_API int32_t rueda_cross_rank(const rueda_context* context);  /* place of t
 RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
 RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context); /* every host has the same number of ranks */
 
+/* Who was lost, after an operation ended with RUEDA_UNAVAILABLE because of it: 1 and `lost` filled in, or 0. The verdict is
+ * the same on all ranks. Its cause is complete once the dead process has been cleaned up, which takes long where it had
+ * much memory: ask again. Begin with RUEDA_LOST_INIT. Any thread. */
+typedef struct rueda_lost {
+  size_t struct_size;
+  int32_t rank;
+  int32_t pid;
+  int64_t operations;      /* that it had submitted */
+  int64_t step;            /* optimizer steps begun (rueda_mark "optimizer step"); 0: not told */
+  int32_t cause_is_final;  /* 0: more may become known */
+  int32_t reserved;
+  char host[64];
+  char operation[192];     /* the last one: "allreduce.fc1.weight"; "" before the first */
+  char cause[256];         /* "killed by signal 9 (SIGKILL)" */
+} rueda_lost;
+#define RUEDA_LOST_INIT {sizeof(rueda_lost), -1, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+RUEDA_API int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost);
+
 /* Rows of a tensor with `rows` rows that `rank` of `size` gets from reducescatter: the first rows % size get one more. */
 RUEDA_API int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size);
 
@@ -182,6 +200,12 @@ RUEDA_API void rueda_work_release(rueda_work* work);
 
 /* Submit, wait without limit, release. For operations whose output is the caller's. */
 RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
+
+/* *stop is 1 on all ranks, at the same call, once one of them got a signal of RUEDA_PREEMPTION_SIGNAL (SIGTERM or SIGUSR1 by
+ * default): time to write a checkpoint and leave. Collective: all ranks call it equally often, once per step, say; costs a
+ * small allreduce. Signals are noted from the first call on; handlers that were there before are called as well. Later
+ * calls give 1 at once. RUEDA_ABORTED: a signal arrived meanwhile; call again. */
+RUEDA_API int32_t rueda_should_stop(rueda_context* context, int32_t* stop, rueda_error* error);
 
 /* ---- Prepared operations: for what is done again and again ----
  * Checks and names an operation once. Its kind, name, dtype, shape, operation, root and scales stay; each start gives the

@@ -21,6 +21,7 @@
 #include <array>
 #include <deque>
 #include <span>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,33 @@ class Context {
   // Counters named in rueda.h; -1 for an unknown name.
   std::int64_t counter(const std::string& name) const {
     return rueda_counter(handle(), name.c_str());
+  }
+
+  // True on all ranks at the same call once one of them was asked to stop by a signal; see
+  // rueda_should_stop. Collective.
+  bool should_stop() {
+    std::int32_t stop = 0;
+    rueda_error error = RUEDA_ERROR_INIT;
+    std::int32_t code = RUEDA_ABORTED;
+    while (code == RUEDA_ABORTED) code = rueda_should_stop(handle(), &stop, &error);
+    detail::check(code, error);
+    return stop != 0;
+  }
+
+  // Who was lost, after an Error with code RUEDA_UNAVAILABLE because of it; as rueda_lost_rank.
+  struct LostRank {
+    int rank = -1;
+    int pid = 0;
+    std::int64_t operations = 0;
+    std::int64_t step = 0;
+    bool cause_is_final = false;
+    std::string host, operation, cause;
+  };
+  std::optional<LostRank> lost_rank() const {
+    rueda_lost lost = RUEDA_LOST_INIT;
+    if (rueda_lost_rank(handle(), &lost) == 0) return std::nullopt;
+    return LostRank{lost.rank, lost.pid, lost.operations, lost.step, lost.cause_is_final != 0,
+                    lost.host, lost.operation, lost.cause};
   }
 
   // ---- every rank gets the reduction of all ranks' data, in place

@@ -35,6 +35,7 @@ __all__ = [
     "nccl_built",
     "rank",
     "rocm_built",
+    "should_stop",
     "shutdown",
     "size",
     "start_timeline",
@@ -90,6 +91,24 @@ def shutdown():
     """Leaves the job. Operations in flight end with an error on the ranks that need this one."""
     runtime.shutdown()
     _process_sets.forget_all()
+
+
+def should_stop():
+    """Whether to save and leave: true on all ranks at the same call once one of them was asked to.
+
+    A signal of ``RUEDA_PREEMPTION_SIGNAL`` (SIGTERM or SIGUSR1 by default) to any rank asks. Signals
+    are noted from the first call on; handlers of yours are called as well. Collective: all ranks
+    call it equally often, in one order with their other operations; once per step, say, for a small
+    allreduce's time. Once true it stays true.
+
+    Raises
+    ------
+    RankLostError
+        A rank was lost meanwhile.
+    HorovodInternalError
+        Not initialised.
+    """
+    return runtime.should_stop()
 
 
 def is_initialized():

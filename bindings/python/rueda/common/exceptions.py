@@ -8,6 +8,36 @@ class HorovodInternalError(RuntimeError):
     """
 
 
+class RankLostError(HorovodInternalError):
+    """A rank of the job died or was declared dead. The same verdict on all ranks.
+
+    Attributes
+    ----------
+    rank, pid : int
+    host : str
+    operation : str
+        The last one that it submitted, as ``"allreduce.fc1.weight"``; ``""`` before its first.
+    operations : int
+        How many operations it had submitted.
+    step : int
+        Optimizer steps that it had begun; 0 where no rueda optimizer is used.
+    cause : str
+        ``"killed by signal 9 (SIGKILL)"``. Signal and exit code are known once the dead process has
+        been cleaned up, which nobody waits for: see ``cause_is_final``; the launcher's last lines
+        always have it.
+    cause_is_final : bool
+    """
+
+    rank = -1
+    pid = 0
+    host = ""
+    operation = ""
+    operations = 0
+    step = 0
+    cause = ""
+    cause_is_final = False
+
+
 class DeadlineExceeded(TimeoutError):
     """The time given to ``synchronize`` passed. The operation goes on; its handle stays valid."""
 

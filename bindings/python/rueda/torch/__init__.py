@@ -7,7 +7,7 @@
 >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 """
 
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 from rueda.common.process_sets import (
     ProcessSet,
     add_process_set,

@@ -1,0 +1,139 @@
+#include "attention/oracle.h"
+
+#include <cmath>
+#include <limits>
+
+namespace rueda::attention {
+namespace {
+
+int64_t dilated_multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
+  const Mask& mask = spec.mask;
+  const auto pairs = static_cast<int64_t>(mask.segment_lengths.size());
+  int64_t count = 0;
+  int64_t group_begin = 0;
+  for (int64_t p = 0; p < pairs; ++p) {
+    const int64_t w = mask.segment_lengths[static_cast<size_t>(p)];
+    const int64_t r = mask.dilation_rates[static_cast<size_t>(p)];
+    int64_t head = kv_head, heads = spec.kv_heads;
+    if (mask.split_heads) {
+      heads = spec.kv_heads / pairs + (p < spec.kv_heads % pairs ? 1 : 0);
+      head = kv_head - group_begin;
+      group_begin += heads;
+      if (head < 0 || head >= heads) continue;
+    }
+    const int64_t offset = mask.head_offset == HeadOffset::kModulo ? head % r : head * r / heads;
+    if (i / w == j / w && i % w % r == offset && j % w % r == offset) ++count;
+  }
+  return count;
+}
+
+struct Shape4 {
+  int64_t tokens, heads, width;
+  size_t at(int64_t b, int64_t t, int64_t h) const {
+    return static_cast<size_t>(((b * tokens + t) * heads + h) * width);
+  }
+};
+
+double dot(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace
+
+int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
+  const Mask& mask = spec.mask;
+  if (mask.causal && j > i) return 0;
+  if (mask.left >= 0 && i - j > mask.left) return 0;
+  if (mask.right >= 0 && j - i > mask.right) return 0;
+  if (!mask.segment_lengths.empty()) return dilated_multiplicity(spec, kv_head, i, j);
+  if (mask.block > 0) {
+    const int64_t rows = (spec.length + mask.block - 1) / mask.block;
+    const int64_t head = mask.block_heads == 1 ? 0 : kv_head;
+    const int64_t at = (head * rows + i / mask.block) * rows + j / mask.block;
+    return mask.blocks[static_cast<size_t>(at)] != 0 ? 1 : 0;
+  }
+  for (size_t s = 1; s < mask.cu_seqlens.size(); ++s) {
+    if (i < mask.cu_seqlens[s]) return j >= mask.cu_seqlens[s - 1] && j < mask.cu_seqlens[s];
+  }
+  return 1;
+}
+
+OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const Doubles& k,
+                            const Doubles& v) {
+  const int64_t n = spec.length, d = spec.head_dim, group = spec.heads / spec.kv_heads;
+  const Shape4 queries{n, spec.heads, d}, keys{n, spec.kv_heads, d};
+  OracleResult result;
+  result.out.assign(q.size(), 0.0);
+  result.lse.assign(static_cast<size_t>(spec.batch * spec.heads * n),
+                    -std::numeric_limits<double>::infinity());
+  Doubles scores(static_cast<size_t>(n));
+  const double scale = spec.softmax_scale();
+  for (int64_t b = 0; b < spec.batch; ++b) {
+    for (int64_t h = 0; h < spec.heads; ++h) {
+      for (int64_t i = 0; i < n; ++i) {
+        double largest = -std::numeric_limits<double>::infinity();
+        for (int64_t j = 0; j < n; ++j) {
+          if (multiplicity(spec, h / group, i, j) == 0) continue;
+          const double s = scale * dot(&q[queries.at(b, i, h)], &k[keys.at(b, j, h / group)], d);
+          scores[static_cast<size_t>(j)] = s;
+          largest = std::max(largest, s);
+        }
+        double sum = 0;
+        double* out = &result.out[queries.at(b, i, h)];
+        for (int64_t j = 0; j < n; ++j) {
+          const int64_t times = multiplicity(spec, h / group, i, j);
+          if (times == 0) continue;
+          const double p =
+              static_cast<double>(times) * std::exp(scores[static_cast<size_t>(j)] - largest);
+          sum += p;
+          for (int64_t x = 0; x < d; ++x)
+            out[x] += p * v[keys.at(b, j, h / group) + static_cast<size_t>(x)];
+        }
+        if (sum == 0) continue;
+        for (int64_t x = 0; x < d; ++x) out[x] /= sum;
+        result.lse[static_cast<size_t>((b * spec.heads + h) * n + i)] = largest + std::log(sum);
+      }
+    }
+  }
+  return result;
+}
+
+OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, const Doubles& k,
+                                const Doubles& v, const OracleResult& result, const Doubles& dout,
+                                const Doubles& dlse) {
+  const int64_t n = spec.length, d = spec.head_dim, group = spec.heads / spec.kv_heads;
+  const Shape4 queries{n, spec.heads, d}, keys{n, spec.kv_heads, d};
+  OracleGradients gradients;
+  gradients.dq.assign(q.size(), 0.0);
+  gradients.dk.assign(k.size(), 0.0);
+  gradients.dv.assign(v.size(), 0.0);
+  const double scale = spec.softmax_scale();
+  for (int64_t b = 0; b < spec.batch; ++b) {
+    for (int64_t h = 0; h < spec.heads; ++h) {
+      for (int64_t i = 0; i < n; ++i) {
+        const size_t qi = queries.at(b, i, h);
+        const auto li = static_cast<size_t>((b * spec.heads + h) * n + i);
+        double delta = dot(&dout[qi], &result.out[qi], d);
+        if (!dlse.empty()) delta -= dlse[li];
+        for (int64_t j = 0; j < n; ++j) {
+          const int64_t times = multiplicity(spec, h / group, i, j);
+          if (times == 0) continue;
+          const size_t kj = keys.at(b, j, h / group);
+          const double s = scale * dot(&q[qi], &k[kj], d);
+          const double p = static_cast<double>(times) * std::exp(s - result.lse[li]);
+          const double ds = p * (dot(&dout[qi], &v[kj], d) - delta) * scale;
+          for (size_t x = 0; x < static_cast<size_t>(d); ++x) {
+            gradients.dq[qi + x] += ds * k[kj + x];
+            gradients.dk[kj + x] += ds * q[qi + x];
+            gradients.dv[kj + x] += p * dout[qi + x];
+          }
+        }
+      }
+    }
+  }
+  return gradients;
+}
+
+}  // namespace rueda::attention

@@ -1,0 +1,351 @@
+#include "attention/plan.h"
+
+#include <algorithm>
+
+#include "attention/workspace.h"
+
+namespace rueda::attention {
+namespace {
+
+constexpr int64_t kSmallestChunk = 64;  // tokens, unless asked for less
+
+// Tokens of the ranks of one Ulysses group, in the order of the ranks.
+std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group) {
+  std::vector<Run> result;
+  for (Rank u = 0; u < spec.ulysses; ++u) {
+    for (const Run& run : tokens_of(spec.layout, spec.length, group * spec.ulysses + u, spec.ranks))
+      append(&result, run);
+  }
+  return result;
+}
+
+// Pairs (i, j) of the tile that lie in the band, without visiting each.
+int64_t count_pairs(const Tile& tile, Band band) {
+  const int64_t last_q = tile.q_pos + (tile.q.count - 1) * tile.q_step;
+  const int64_t last_k = tile.k_pos + (tile.k.count - 1) * tile.k_step;
+  if (tile.k_pos - last_q >= band.low && last_k - tile.q_pos <= band.high)
+    return tile.q.count * tile.k.count;
+  int64_t pairs = 0;
+  const Run keys{tile.k_pos, tile.k.count, tile.k_step};
+  for (int64_t i = 0; i < tile.q.count; ++i) {
+    const int64_t q = tile.q_pos + i * tile.q_step;
+    pairs += clip(keys, q + band.low, q + band.high).count;
+  }
+  return pairs;
+}
+
+// Index of position p in a run that has it.
+int64_t index_in(const Run& run, int64_t p) { return (p - run.begin) / run.step; }
+
+// The tiles of queries in shard `q` and keys in shard `k`. Only rows [begin, end) of the side that
+// travels count.
+std::vector<Tile> tiles_of(const AttentionPlan& plan, const std::vector<Component>& components,
+                           const std::vector<Run>& q_tokens, const std::vector<Run>& k_tokens,
+                           bool keys_travel, int64_t begin, int64_t end) {
+  std::vector<Tile> tiles;
+  const Band band = plan.band;
+  int64_t q_start = 0;
+  for (const Run& q_run : q_tokens) {
+    int64_t k_start = 0;
+    for (const Run& k_run : k_tokens) {
+      // The rows of the chunk, as positions.
+      Run q_part = q_run, k_part = k_run;
+      Run* cut = keys_travel ? &k_part : &q_part;
+      const int64_t start = keys_travel ? k_start : q_start;
+      const int64_t from = std::clamp<int64_t>(begin - start, 0, cut->count);
+      const int64_t to = std::clamp<int64_t>(end - start, 0, cut->count);
+      *cut = {cut->at(from), to - from, cut->step};
+      for (const Component& c : components) {
+        if (q_part.count == 0 || k_part.count == 0) break;
+        if (c.q.begin > q_part.last() || c.q.last() < q_part.begin) continue;
+        Tile tile;
+        tile.head_step = c.head_step;
+        tile.head_end = std::min(c.head_end, plan.heads.kv_end);
+        tile.head_begin = c.head_begin;
+        if (tile.head_begin < plan.heads.kv_begin) {
+          tile.head_begin += ceil_div(plan.heads.kv_begin - c.head_begin, c.head_step) * c.head_step;
+        }
+        if (tile.head_begin >= tile.head_end) continue;
+        Run q = intersect(q_part, c.q);
+        Run k = intersect(k_part, c.k);
+        if (q.count == 0 || k.count == 0) continue;
+        k = clip(k, q.begin + band.low, q.last() + band.high);
+        if (k.count == 0) continue;
+        q = clip(q, k.begin - band.high, k.last() - band.low);
+        if (q.count == 0) continue;
+        tile.q = {q_start + index_in(q_run, q.begin), q.count,
+                  q.count > 1 ? q.step / q_run.step : 1};
+        tile.k = {k_start + index_in(k_run, k.begin), k.count,
+                  k.count > 1 ? k.step / k_run.step : 1};
+        tile.q_pos = q.begin;
+        tile.q_step = q.step;
+        tile.k_pos = k.begin;
+        tile.k_step = k.step;
+        tile.pairs = count_pairs(tile, band);
+        if (tile.pairs > 0) tiles.push_back(tile);
+      }
+      k_start += k_run.count;
+    }
+    q_start += q_run.count;
+  }
+  return tiles;
+}
+
+// The rows of the travelling side that the tiles touch, for each KV head or for all at once.
+std::vector<RowSet> rows_of(const AttentionPlan& plan, const std::vector<Tile>& tiles,
+                            bool keys_travel, int64_t count) {
+  std::vector<RowSet> sets;
+  if (tiles.empty()) return sets;
+  std::vector<char> marks;
+  const bool each = plan.spec.mask.depends_on_head();
+  const int64_t heads_end = each ? plan.heads.kv_end : plan.heads.kv_begin + 1;
+  for (int64_t head = plan.heads.kv_begin; head < heads_end; ++head) {
+    marks.assign(static_cast<size_t>(count), 0);
+    for (const Tile& tile : tiles) {
+      if (head < tile.head_begin || head >= tile.head_end ||
+          (head - tile.head_begin) % tile.head_step != 0) {
+        continue;
+      }
+      const Run& run = keys_travel ? tile.k : tile.q;
+      for (int64_t i = 0; i < run.count; ++i) marks[static_cast<size_t>(run.at(i))] = 1;
+    }
+    RowSet set;
+    set.head_begin = head;
+    set.head_end = each ? head + 1 : plan.heads.kv_end;
+    for (int64_t i = 0; i < count; ++i) {
+      if (marks[static_cast<size_t>(i)] != 0) append(&set.rows, {i, 1, 1});
+    }
+    if (!set.rows.empty()) sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+Rotate choose(const AttentionSpec& spec, bool backward) {
+  const Rotate asked = backward ? spec.rotate_backward : spec.rotate_forward;
+  if (asked != Rotate::kAuto) return asked;
+  const int64_t group = spec.heads / spec.kv_heads;
+  const RowBytes keys = row_bytes(spec, backward, Rotate::kKeysAndValues, group);
+  const RowBytes queries = row_bytes(spec, backward, Rotate::kQueries, group);
+  return queries.out + queries.back < keys.out + keys.back ? Rotate::kQueries
+                                                           : Rotate::kKeysAndValues;
+}
+
+RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& components,
+                 bool backward) {
+  const AttentionSpec& spec = plan.spec;
+  RingPlan ring;
+  ring.rotate = choose(spec, backward);
+  const bool keys_travel = ring.rotate == Rotate::kKeysAndValues;
+  const Rank rings = spec.rings();
+  const Rank mine = plan.rank / spec.ulysses;
+  ring.local = tiles_of(plan, components, plan.tokens, plan.tokens, keys_travel, 0, kUnlimited);
+  int64_t most = 0;  // tokens of the largest group
+  for (Rank group = 0; group < rings; ++group)
+    most = std::max(most, total(group_tokens(spec, group)));
+  // A quarter of a shard: two slots then cost half a shard, and the first message is soon there.
+  const int64_t chunk =
+      std::min(most, spec.chunk_tokens != 0 ? spec.chunk_tokens
+                                            : std::max<int64_t>(kSmallestChunk, ceil_div(most, 4)));
+  const int64_t chunks = ceil_div(most, chunk);
+  ring.keys = (rings - 1) * chunks;
+  const Rank place = plan.rank % spec.ulysses;
+  for (Rank step = 1; step < rings; ++step) {
+    const Rank from = (mine - step + rings) % rings;
+    const Rank to = (mine + step) % rings;
+    const std::vector<Run> theirs = group_tokens(spec, from);
+    const std::vector<Run> receiver = group_tokens(spec, to);
+    for (int64_t c = 0; c < chunks; ++c) {
+      const int64_t begin = c * chunk, end = begin + chunk;
+      const int64_t key = (step - 1) * chunks + c;
+      Hop in{from * spec.ulysses + place, key, {}, {}};
+      in.tiles = keys_travel ? tiles_of(plan, components, plan.tokens, theirs, true, begin, end)
+                             : tiles_of(plan, components, theirs, plan.tokens, false, begin, end);
+      in.rows = rows_of(plan, in.tiles, keys_travel, total(theirs));
+      if (!in.tiles.empty()) ring.receives.push_back(std::move(in));
+      Hop out{to * spec.ulysses + place, key, {}, {}};
+      const auto needed =
+          keys_travel ? tiles_of(plan, components, receiver, plan.tokens, true, begin, end)
+                      : tiles_of(plan, components, plan.tokens, receiver, false, begin, end);
+      out.rows = rows_of(plan, needed, keys_travel, plan.group_tokens());
+      if (!needed.empty()) ring.sends.push_back(std::move(out));
+    }
+  }
+  return ring;
+}
+
+void add_ring(const AttentionPlan& plan, bool backward, PlanReport* report) {
+  const RingPlan& ring = backward ? plan.backward : plan.forward;
+  int64_t sent = 0, received = 0;
+  for (const Hop& hop : ring.sends) {
+    const RowBytes bytes = hop_bytes(plan, backward, hop);
+    sent += bytes.out;
+    received += bytes.back;
+  }
+  int64_t answers = 0;
+  for (const Hop& hop : ring.receives) {
+    const RowBytes bytes = hop_bytes(plan, backward, hop);
+    received += bytes.out;
+    sent += bytes.back;
+    answers += bytes.back > 0 ? 1 : 0;
+  }
+  const auto messages = static_cast<int64_t>(ring.sends.size()) + answers;
+  (backward ? report->messages_sent_backward : report->messages_sent_forward) += messages;
+  (backward ? report->bytes_sent_backward : report->bytes_sent_forward) += sent;
+  (backward ? report->bytes_received_backward : report->bytes_received_forward) += received;
+}
+
+// The exchanges of heads for tokens and back.
+void add_exchange(const AttentionPlan& plan, PlanReport* report) {
+  const AttentionSpec& spec = plan.spec;
+  const int64_t d = spec.head_dim, e = static_cast<int64_t>(size_of(spec.dtype));
+  const int64_t gradient = replicates_kv(spec) ? 4 : e;
+  const auto q_heads = [](const HeadShare& s) { return s.q_end - s.q_begin; };
+  const auto kv_heads = [](const HeadShare& s) { return s.kv_end - s.kv_begin; };
+  for (Rank u = 0; u < spec.ulysses; ++u) {
+    const Rank peer = plan.group_begin() + u;
+    if (peer == plan.rank) continue;
+    const HeadShare theirs = heads_of(spec, u);
+    const int64_t c = plan.own_tokens() * spec.batch;
+    const int64_t c_theirs =
+        token_count(spec.layout, spec.length, peer, spec.ranks) * spec.batch;
+    const auto in = [&](int64_t rows, const HeadShare& to) {
+      return rows * (q_heads(to) * d * e + 2 * kv_heads(to) * d * e);
+    };
+    const auto out = [&](int64_t rows, const HeadShare& of) {
+      return rows * q_heads(of) * (d * e + 4);
+    };
+    const auto gradients = [&](int64_t rows, const HeadShare& of) {
+      return rows * (q_heads(of) * d * e + 2 * kv_heads(of) * d * gradient);
+    };
+    report->bytes_sent_forward += in(c, theirs) + out(c_theirs, plan.heads);
+    report->bytes_received_forward += in(c_theirs, plan.heads) + out(c, theirs);
+    report->bytes_sent_backward += out(c, theirs) + gradients(c_theirs, plan.heads);
+    report->bytes_received_backward += out(c_theirs, plan.heads) + gradients(c, theirs);
+    report->messages_sent_forward += (in(c, theirs) > 0) + (out(c_theirs, plan.heads) > 0);
+    report->messages_sent_backward += (out(c, theirs) > 0) + (gradients(c_theirs, plan.heads) > 0);
+  }
+}
+
+int64_t flops_of(const AttentionPlan& plan, const std::vector<Tile>& tiles) {
+  int64_t flops = 0;
+  for (const Tile& tile : tiles) {
+    for (int64_t h = tile.head_begin; h < tile.head_end; h += tile.head_step) {
+      flops += tile.pairs * plan.heads.queries_of(h, plan.head_group()) * 4 * plan.spec.head_dim;
+    }
+  }
+  return flops * plan.spec.batch;
+}
+
+int64_t flops_of(const AttentionPlan& plan, const RingPlan& ring) {
+  int64_t flops = flops_of(plan, ring.local);
+  for (const Hop& hop : ring.receives) flops += flops_of(plan, hop.tiles);
+  return flops;
+}
+
+}  // namespace
+
+int64_t HeadShare::queries_of(int64_t h, int64_t group) const {
+  return std::max<int64_t>(0, std::min(q_end, (h + 1) * group) - std::max(q_begin, h * group));
+}
+
+bool replicates_kv(const AttentionSpec& spec) { return spec.kv_heads < spec.ulysses; }
+
+HeadShare heads_of(const AttentionSpec& spec, Rank place) {
+  HeadShare share;
+  const int64_t group = spec.heads / spec.kv_heads;
+  if (!replicates_kv(spec)) {
+    share.kv_begin = split_begin(spec.kv_heads, place, spec.ulysses);
+    share.kv_end = share.kv_begin + split_rows(spec.kv_heads, place, spec.ulysses);
+    share.q_begin = share.kv_begin * group;
+    share.q_end = share.kv_end * group;
+    return share;
+  }
+  share.q_begin = split_begin(spec.heads, place, spec.ulysses);
+  share.q_end = share.q_begin + split_rows(spec.heads, place, spec.ulysses);
+  share.kv_begin = share.q_begin / group;
+  share.kv_end = share.q_end == share.q_begin ? share.kv_begin : (share.q_end - 1) / group + 1;
+  return share;
+}
+
+int64_t AttentionPlan::own_tokens() const {
+  return token_count(spec.layout, spec.length, rank, spec.ranks);
+}
+
+RowBytes row_bytes(const AttentionSpec& spec, bool backward, Rotate rotate, int64_t queries) {
+  const int64_t d = spec.head_dim, e = static_cast<int64_t>(size_of(spec.dtype));
+  const auto wire = static_cast<int64_t>(size_of(spec.kv_wire));
+  if (rotate == Rotate::kKeysAndValues) return {2 * d * wire, backward ? 2 * d * 4 : 0};
+  if (backward) return {queries * (2 * d * e + 8), queries * d * 4};
+  return {queries * d * e, queries * (d * 4 + 4)};
+}
+
+RowBytes hop_bytes(const AttentionPlan& plan, bool backward, const Hop& hop) {
+  const Rotate rotate = (backward ? plan.backward : plan.forward).rotate;
+  RowBytes bytes;
+  for (const RowSet& set : hop.rows) {
+    const int64_t rows = total(set.rows) * plan.spec.batch;
+    for (int64_t h = set.head_begin; h < set.head_end; ++h) {
+      const int64_t queries = plan.heads.queries_of(h, plan.head_group());
+      const RowBytes one = row_bytes(plan.spec, backward, rotate, queries);
+      bytes.out += rows * one.out;
+      bytes.back += rows * one.back;
+    }
+  }
+  return bytes;
+}
+
+Result<AttentionPlan> make_plan(const AttentionSpec& spec, Rank rank) {
+  RUEDA_RETURN_IF_ERROR(check(spec));
+  if (rank < 0 || rank >= spec.ranks) {
+    return invalid_argument("attention: no rank " + std::to_string(rank) + " of " +
+                            std::to_string(spec.ranks));
+  }
+  AttentionPlan plan;
+  plan.spec = spec;
+  plan.rank = rank;
+  plan.band = band_of(spec.mask);
+  plan.heads = heads_of(spec, rank % spec.ulysses);
+  plan.tokens = group_tokens(spec, rank / spec.ulysses);
+  const std::vector<Component> components = components_of(spec);
+  plan.forward = ring_of(plan, components, false);
+  plan.backward = ring_of(plan, components, true);
+  PlanReport& report = plan.report;
+  report.hash = hash_of(spec);
+  report.steps = spec.rings();
+  report.tiles = static_cast<int64_t>(plan.forward.local.size());
+  for (const Hop& hop : plan.forward.receives)
+    report.tiles += static_cast<int64_t>(hop.tiles.size());
+  add_ring(plan, false, &report);
+  add_ring(plan, true, &report);
+  if (spec.ulysses > 1) add_exchange(plan, &report);
+  report.flops_forward = flops_of(plan, plan.forward);
+  report.flops_backward = flops_of(plan, plan.backward) / 4 * 10;
+  const Workspace workspace = workspace_of(plan);
+  report.saved_bytes = workspace.saved;
+  report.workspace_forward = workspace.forward;
+  report.workspace_backward = workspace.backward;
+  return plan;
+}
+
+double balance(const AttentionSpec& spec) {
+  const std::vector<Component> components = components_of(spec);
+  int64_t most = 0, sum = 0;
+  for (Rank rank = 0; rank < spec.ranks; ++rank) {
+    AttentionPlan plan;
+    plan.spec = spec;
+    plan.rank = rank;
+    plan.band = band_of(spec.mask);
+    plan.heads = heads_of(spec, rank % spec.ulysses);
+    plan.tokens = group_tokens(spec, rank / spec.ulysses);
+    int64_t flops = 0;
+    for (Rank group = 0; group < spec.rings(); ++group) {
+      flops += flops_of(plan, tiles_of(plan, components, plan.tokens, group_tokens(spec, group),
+                                       true, 0, kUnlimited));
+    }
+    most = std::max(most, flops);
+    sum += flops;
+  }
+  return sum == 0 ? 1.0 : static_cast<double>(most) * spec.ranks / static_cast<double>(sum);
+}
+
+}  // namespace rueda::attention

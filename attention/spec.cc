@@ -1,0 +1,235 @@
+#include "attention/spec.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace rueda::attention {
+namespace {
+
+Status check_mask(const AttentionSpec& spec) {
+  const Mask& mask = spec.mask;
+  const int kinds =
+      !mask.cu_seqlens.empty() + !mask.segment_lengths.empty() + (mask.block > 0 ? 1 : 0);
+  if (kinds > 1) {
+    return invalid_argument(
+        "attention: packed sequences, dilation and a block mask cannot be combined");
+  }
+  if (!mask.cu_seqlens.empty()) {
+    const auto& ends = mask.cu_seqlens;
+    bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == spec.length;
+    for (size_t i = 1; i < ends.size(); ++i) rising = rising && ends[i] >= ends[i - 1];
+    if (!rising) {
+      return invalid_argument("attention: cu_seqlens must rise from 0 to the number of tokens, " +
+                              std::to_string(spec.length));
+    }
+  }
+  if (mask.segment_lengths.size() != mask.dilation_rates.size())
+    return invalid_argument("attention: segment_lengths and dilation_rates differ in length");
+  for (size_t i = 0; i < mask.segment_lengths.size(); ++i) {
+    if (mask.segment_lengths[i] < 1 || mask.dilation_rates[i] < 1)
+      return invalid_argument("attention: segment lengths and dilation rates must be positive");
+  }
+  if (mask.split_heads && static_cast<int64_t>(mask.segment_lengths.size()) > spec.kv_heads) {
+    return invalid_argument("attention: head_groups='split' needs a KV head for each segment length");
+  }
+  if (mask.block < 0) return invalid_argument("attention: the block size must be positive");
+  if (mask.block > 0) {
+    const int64_t rows = ceil_div(spec.length, mask.block);
+    if (mask.block_heads != 1 && mask.block_heads != spec.kv_heads)
+      return invalid_argument("attention: a block mask is for one head or for each KV head");
+    if (static_cast<int64_t>(mask.blocks.size()) != mask.block_heads * rows * rows) {
+      return invalid_argument("attention: the block mask needs " + std::to_string(rows) + " x " +
+                              std::to_string(rows) + " blocks for " + std::to_string(spec.length) +
+                              " tokens in blocks of " + std::to_string(mask.block));
+    }
+  }
+  return {};
+}
+
+struct Fnv {
+  uint64_t value = 14695981039346656037ull;
+  void bytes(const void* data, size_t count) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < count; ++i) value = (value ^ at[i]) * 1099511628211ull;
+  }
+  void number(int64_t x) { bytes(&x, sizeof x); }
+  template <typename T>
+  void list(const std::vector<T>& x) {
+    number(static_cast<int64_t>(x.size()));
+    if (!x.empty()) bytes(x.data(), x.size() * sizeof(T));
+  }
+};
+
+void dilated(const AttentionSpec& spec, std::vector<Component>* result) {
+  const Mask& mask = spec.mask;
+  const int64_t n = spec.length;
+  const auto pairs = static_cast<int64_t>(mask.segment_lengths.size());
+  for (int64_t p = 0; p < pairs; ++p) {
+    const int64_t w = mask.segment_lengths[static_cast<size_t>(p)];
+    const int64_t r = mask.dilation_rates[static_cast<size_t>(p)];
+    const int64_t first = mask.split_heads ? split_begin(spec.kv_heads, static_cast<Rank>(p),
+                                                         static_cast<Rank>(pairs))
+                                           : 0;
+    const int64_t end =
+        mask.split_heads
+            ? first + split_rows(spec.kv_heads, static_cast<Rank>(p), static_cast<Rank>(pairs))
+            : spec.kv_heads;
+    const int64_t heads = end - first;
+    for (int64_t offset = 0; offset < r && offset < w; ++offset) {
+      Component part;
+      if (mask.head_offset == HeadOffset::kModulo) {
+        part.head_begin = first + offset;
+        part.head_end = end;
+        part.head_step = r;
+      } else {  // offset = h * r / heads
+        part.head_begin = first + ceil_div(offset * heads, r);
+        part.head_end = first + ceil_div((offset + 1) * heads, r);
+      }
+      if (part.head_begin >= part.head_end) continue;
+      for (int64_t start = 0; start + offset < n; start += w) {
+        const int64_t stop = std::min(start + w, n);
+        part.q = {start + offset, ceil_div(stop - start - offset, r), r};
+        if (part.q.count <= 0) continue;
+        part.k = part.q;
+        result->push_back(part);
+      }
+    }
+  }
+}
+
+void blocks(const AttentionSpec& spec, std::vector<Component>* result) {
+  const Mask& mask = spec.mask;
+  const int64_t rows = ceil_div(spec.length, mask.block);
+  const auto seen = [&](int64_t head, int64_t i, int64_t j) {
+    return mask.blocks[static_cast<size_t>((head * rows + i) * rows + j)] != 0;
+  };
+  const auto span = [&](int64_t from, int64_t to) -> Run {
+    const int64_t begin = from * mask.block;
+    return {begin, std::min(to * mask.block, spec.length) - begin, 1};
+  };
+  for (int64_t head = 0; head < mask.block_heads; ++head) {
+    Component part;
+    part.head_begin = mask.block_heads == 1 ? 0 : head;
+    part.head_end = mask.block_heads == 1 ? spec.kv_heads : head + 1;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < rows;) {
+        int64_t end = j;
+        while (end < rows && seen(head, i, end)) ++end;
+        if (end > j) {
+          part.q = span(i, i + 1);
+          part.k = span(j, end);
+          result->push_back(part);
+        }
+        j = end + 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+double AttentionSpec::softmax_scale() const {
+  return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+}
+
+Status check(const AttentionSpec& spec) {
+  if (spec.length < 1 || spec.batch < 1)
+    return invalid_argument("attention: an empty sequence or batch");
+  if (spec.length > (int64_t{1} << 30))
+    return invalid_argument("attention: more than 2^30 tokens");
+  if (spec.head_dim < 1 || spec.head_dim > 256) {
+    return invalid_argument("attention: head_dim is " + std::to_string(spec.head_dim) +
+                            ", 1 to 256 are supported");
+  }
+  if (spec.kv_heads < 1 || spec.heads < 1 || spec.heads % spec.kv_heads != 0) {
+    return invalid_argument("attention: " + std::to_string(spec.heads) +
+                            " query heads are no multiple of " + std::to_string(spec.kv_heads) +
+                            " key/value heads");
+  }
+  if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kBFloat16 &&
+      spec.dtype != DType::kFloat16) {
+    return invalid_argument(std::string("attention: ") + name_of(spec.dtype) +
+                            " is not supported; use float32, bfloat16 or float16");
+  }
+  if (spec.kv_wire != spec.dtype &&
+      !(spec.dtype == DType::kFloat32 && spec.kv_wire == DType::kBFloat16)) {
+    return invalid_argument(std::string("attention: ") + name_of(spec.dtype) +
+                            " cannot travel as " + name_of(spec.kv_wire));
+  }
+  if (spec.ranks < 1 || spec.ulysses < 1 || spec.ranks % spec.ulysses != 0) {
+    return invalid_argument("attention: ulysses_degree " + std::to_string(spec.ulysses) +
+                            " does not divide " + std::to_string(spec.ranks) + " ranks");
+  }
+  if (spec.chunk_tokens < 0) return invalid_argument("attention: chunk_tokens is negative");
+  if (!std::isfinite(spec.scale)) return invalid_argument("attention: the scale is not finite");
+  return check_mask(spec);
+}
+
+uint64_t hash_of(const AttentionSpec& s) {
+  Fnv hash;
+  for (const int64_t x :
+       {s.batch, s.length, s.heads, s.kv_heads, s.head_dim, int64_t(s.dtype), int64_t(s.kv_wire),
+        int64_t(s.ranks), int64_t(s.ulysses), int64_t(s.layout), int64_t(s.rotate_forward),
+        int64_t(s.rotate_backward), s.chunk_tokens, int64_t(s.gather_first),
+        int64_t(s.mask.causal), s.mask.left, s.mask.right, int64_t(s.mask.head_offset),
+        int64_t(s.mask.split_heads), s.mask.block, s.mask.block_heads}) {
+    hash.number(x);
+  }
+  const double scale = s.softmax_scale();
+  hash.bytes(&scale, sizeof scale);
+  hash.list(s.mask.cu_seqlens);
+  hash.list(s.mask.segment_lengths);
+  hash.list(s.mask.dilation_rates);
+  hash.list(s.mask.blocks);
+  return hash.value;
+}
+
+std::vector<Run> tokens_of(Layout layout, int64_t length, Rank rank, Rank ranks) {
+  std::vector<Run> runs;
+  const auto part = [&](Rank index, Rank parts) {
+    append(&runs, {split_begin(length, index, parts), split_rows(length, index, parts), 1});
+  };
+  switch (layout) {
+    case Layout::kContiguous: part(rank, ranks); break;
+    case Layout::kZigzag:
+      part(rank, 2 * ranks);
+      part(2 * ranks - 1 - rank, 2 * ranks);
+      break;
+    case Layout::kStriped:
+      if (rank < length) append(&runs, {rank, ceil_div(length - rank, ranks), ranks});
+      break;
+  }
+  return runs;
+}
+
+int64_t token_count(Layout layout, int64_t length, Rank rank, Rank ranks) {
+  return total(tokens_of(layout, length, rank, ranks));
+}
+
+Band band_of(const Mask& mask) {
+  const int64_t low = mask.left < 0 ? -kUnlimited : -mask.left;
+  const int64_t high = mask.right < 0 ? kUnlimited : mask.right;
+  return {low, mask.causal ? std::min<int64_t>(high, 0) : high};
+}
+
+std::vector<Component> components_of(const AttentionSpec& spec) {
+  std::vector<Component> result;
+  if (!spec.mask.segment_lengths.empty()) {
+    dilated(spec, &result);
+  } else if (spec.mask.block > 0) {
+    blocks(spec, &result);
+  } else {
+    Component part;
+    part.head_end = spec.kv_heads;
+    std::vector<int64_t> ends = spec.mask.cu_seqlens;
+    if (ends.empty()) ends = {0, spec.length};
+    for (size_t i = 1; i < ends.size(); ++i) {
+      if (ends[i] == ends[i - 1]) continue;
+      part.q = part.k = {ends[i - 1], ends[i] - ends[i - 1], 1};
+      result.push_back(part);
+    }
+  }
+  return result;
+}
+
+}  // namespace rueda::attention

@@ -1,0 +1,56 @@
+#include "attention/workspace.h"
+
+#include <algorithm>
+
+namespace rueda::attention {
+namespace {
+
+struct Largest {
+  int64_t out = 0, back = 0;
+};
+
+Largest largest(const AttentionPlan& plan, bool backward, const std::vector<Hop>& hops) {
+  Largest most;
+  for (const Hop& hop : hops) {
+    const RowBytes bytes = hop_bytes(plan, backward, hop);
+    most.out = std::max(most.out, bytes.out);
+    most.back = std::max(most.back, bytes.back);
+  }
+  return most;
+}
+
+int64_t slots(const AttentionPlan& plan, bool backward) {
+  const RingPlan& ring = backward ? plan.backward : plan.forward;
+  const Largest in = largest(plan, backward, ring.receives);
+  const Largest out = largest(plan, backward, ring.sends);
+  const auto sends = std::min<int64_t>(2, static_cast<int64_t>(ring.sends.size()));
+  const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
+  return receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
+         sends * out.back;
+}
+
+}  // namespace
+
+Workspace workspace_of(const AttentionPlan& plan) {
+  const AttentionSpec& spec = plan.spec;
+  const int64_t d = spec.head_dim, e = static_cast<int64_t>(size_of(spec.dtype)), b = spec.batch;
+  const int64_t q_heads = plan.heads.q_end - plan.heads.q_begin;
+  const int64_t kv_heads = plan.heads.kv_end - plan.heads.kv_begin;
+  const int64_t rows = plan.group_tokens() * b;
+  const int64_t own = plan.own_tokens() * b;
+  Workspace result;
+  const bool exchanges = spec.ulysses > 1;
+  const int64_t q = rows * q_heads * d, kv = rows * kv_heads * d;
+  const int64_t shards = exchanges ? (2 * q + 2 * kv) * e + rows * q_heads * 4 : 0;
+  result.saved = own * (2 * spec.heads + 2 * spec.kv_heads) * d * e + own * spec.heads * 4 + shards;
+  const bool narrow = e != 4;
+  result.forward = 2 * rows * q_heads * 4 + (narrow ? q * 4 : 0) + slots(plan, false);
+  result.backward = 2 * rows * q_heads * 4 + (narrow ? (q + 2 * kv) * 4 : 0) + slots(plan, true);
+  if (exchanges) {
+    // dO, dq, dk, dv of the group, beside the gradients above.
+    result.backward += (2 * q + 2 * kv) * e;
+  }
+  return result;
+}
+
+}  // namespace rueda::attention

@@ -1,0 +1,90 @@
+// Hierarchy: collectives of a group that spans hosts, with several ranks on some of them.
+//
+// Inside a host data moves through lanes of shared memory, between hosts every local rank carries
+// its own slice over its own connections, and each byte crosses a link between hosts once:
+//
+//   allreduce       chunk by chunk, several under way:
+//                     down   reduce-scatter inside the host: each carrier has its slice, summed
+//                     cross  host_exchange.h between the carriers of a slice
+//                     up     allgather inside the host
+//                   2(H-1)/H*N bytes per host. Small ones: one carrier per host, one hop.
+//   reducescatter   down for each destination host, then the sums go to their owners
+//   allgather       each block once to every other host, then allgather inside the host
+//   broadcast       root -> one rank of each other host (chain), then broadcast inside the host
+//   alltoall        needs no levels: every pair's block is different (direct.h)
+//
+// Order of a reduction: the ranks of a host in rank order, rounded to the dtype, then the hosts in
+// the order of their first ranks. Sizes, chunks, slices and roads do not change a bit.
+//
+// Lanes run jobs in the order of their start, alike on all local ranks, and what comes from other
+// hosts comes in any order. So calls take turns: there is a lane for the way down and one for the
+// way up, and in each the jobs of a call are started after all jobs of the calls before it.
+//
+// Ownership: tensors are borrowed until the task is done. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "collectives/communicator/direct.h"
+#include "collectives/communicator/host_exchange.h"
+#include "collectives/communicator/host_map.h"
+#include "collectives/communicator/lane.h"
+
+namespace rueda::communicator {
+
+// Which call may start jobs now. A call passes when it has no more to start.
+class Turns {
+ public:
+  bool is_at(uint64_t call) const { return next_ == call; }
+  void pass(uint64_t call) {
+    passed_.insert(call);
+    while (passed_.erase(next_) > 0) ++next_;
+  }
+
+ private:
+  uint64_t next_ = 0;
+  std::set<uint64_t> passed_;
+};
+
+class Hierarchy {
+ public:
+  // local: the lanes of this rank's host, in the order of map.local_members(); no arenas where this
+  // rank is alone there. first_lane: it and the next.
+  Hierarchy(HostMap map, const LaneGroup& local, size_t first_lane, std::optional<DType> wire);
+
+  // group: with a fresh tag space for the call.
+  Task allreduce(const direct::Group& group, std::vector<Part> parts, DType dtype, ReduceOp op,
+                 const Scaling& scaling);
+  Task reducescatter(const direct::Group& group, const std::byte* in, std::byte* out,
+                     std::vector<int64_t> counts, DType dtype, ReduceOp op, const Scaling& scaling);
+  Task allgather(const direct::Group& group, std::vector<direct::GatherPart> parts);
+  Task broadcast(const direct::Group& group, Rank root, std::vector<direct::BroadcastPart> parts);
+
+  bool progress();
+  bool idle() const;
+  void abandon();
+  Lane::Bytes lane_totals() const;
+
+  // ---- for the calls
+  const HostMap& map() const { return map_; }
+  std::optional<DType> wire_of(DType dtype, ReduceOp op) const;
+  Lane* down() const { return down_.get(); }  // null: alone on this host
+  Lane* up() const { return up_.get(); }
+  Turns& down_turns() { return down_turns_; }
+  Turns& up_turns() { return up_turns_; }
+
+ private:
+  HostMap map_;
+  std::optional<DType> wire_;
+  std::unique_ptr<Lane> down_;
+  std::unique_ptr<Lane> up_;
+  Turns down_turns_;
+  Turns up_turns_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace rueda::communicator

@@ -1,0 +1,21 @@
+// A signal that asks this process to stop soon: noted here, agreed on by the ranks in should_stop.
+//
+// Process-wide. A handler that was there before is called as well. Forked children do not note
+// anything: there the signal does what it would have done.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+
+namespace rueda::runtime {
+
+// "SIGTERM,SIGUSR1", "TERM", "10"; "none" or "": no signals. InvalidArgument names the setting.
+Result<std::vector<int>> parse_signals(const std::string& text);
+
+// From now on these are noted. Signals that were noted before stay so.
+void note_signals(const std::vector<int>& signals);
+bool stop_was_asked();
+
+}  // namespace rueda::runtime

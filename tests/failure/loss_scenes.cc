@@ -1,0 +1,135 @@
+// Scenes of rank_program about how a loss becomes known: large processes, crashes under handlers,
+// silence.
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <cstring>
+
+#include "tests/failure/rank_calls.h"
+
+namespace rueda::testing {
+namespace {
+
+sigjmp_buf back;
+void jump_back(int) { siglongjmp(back, 1); }
+void write_and_end(int signal) {
+  say("handler of signal %d", signal);
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+void nothing_to_say(int) {}
+
+void wait_for_ever() {
+  std::vector<float> data(1000, 1.0f);
+  const int64_t count = 1000;
+  must("allreduce", sum("never", &data, &count));
+}
+
+}  // namespace
+
+int large() {
+  join();
+  const size_t bytes = static_cast<size_t>(number("ballast", 1024)) << 20;
+  if (is_victim()) {
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    memset(memory, 1, bytes);
+  }
+  barrier();
+  if (is_victim()) {
+    usleep(20'000);  // the others wait by now, as a rule
+    die();
+  }
+  wait_for_ever();
+  return 98;
+}
+
+int recovers() {
+  join();
+  struct sigaction mine = {};
+  mine.sa_handler = jump_back;
+  if (my_rank == 1) {
+    // Installed before a second runtime's handlers would be: the library's own come first here, so
+    // this one replaces them as a language runtime's would.
+    sigaction(SIGSEGV, &mine, nullptr);
+    volatile int survived = 0;
+    for (volatile int i = 0; i < 3; i = i + 1) {
+      if (sigsetjmp(back, 1) == 0) write_nowhere();
+      survived = survived + 1;
+    }
+    say("rank 1 survived %d", survived);
+  }
+  barrier();
+  rueda_shutdown(context);
+  say("rank %d finished", my_rank);
+  return 0;
+}
+
+int handled() {
+  // Before init: the library finds it and leaves it the last word.
+  signal(SIGSEGV, options["handler"] == "recovers" ? jump_back : write_and_end);
+  signal(SIGTERM, nothing_to_say);
+  join();
+  barrier();
+  if (is_victim() && options["handler"] == "recovers") {
+    if (sigsetjmp(back, 1) == 0) write_nowhere();
+    say("rank %d survived", my_rank);
+  } else if (is_victim()) {
+    usleep(20'000);
+    die();
+  }
+  if (options["handler"] == "recovers") {
+    barrier();
+    rueda_shutdown(context);
+    say("rank %d finished", my_rank);
+    return 0;
+  }
+  wait_for_ever();
+  return 98;
+}
+
+int halted() {
+  join();
+  barrier();
+  if (is_victim()) {
+    say("rank %d dies at %.6f", my_rank, now());
+    say("rank %d pid %d stops", my_rank, getpid());
+    raise(SIGSTOP);
+    say("rank %d goes on", my_rank);
+  }
+  barrier();
+  rueda_shutdown(context);
+  say("rank %d finished", my_rank);
+  return 0;
+}
+
+int preempted() {
+  join();
+  std::vector<float> data(1000, 1.0f);
+  const int64_t count = 1000;
+  rueda_op op = sum("step", &data, &count);
+  rueda_prepared* prepared = nullptr;
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (rueda_prepare(context, &op, &prepared, &error) != RUEDA_OK) give_up("prepare", error);
+  for (int step = 1; step < 10'000'000; ++step) {
+    if (rueda_run_prepared(prepared, data.data(), data.data(), &error) != RUEDA_OK)
+      give_up("step", error);
+    std::fill(data.begin(), data.end(), 1.0f);
+    if (is_victim() && step == number("at", 10)) raise(number("signal", SIGTERM));
+    int32_t stop = 0, code = RUEDA_ABORTED;
+    while (code == RUEDA_ABORTED) code = rueda_should_stop(context, &stop, &error);
+    if (code != RUEDA_OK) give_up("should_stop", error);
+    if (step == number("say", -1)) say("rank %d is at step %d", my_rank, step);
+    if (stop == 0) continue;
+    say("rank %d stops at step %d, %lld planned batches", my_rank, step,
+        static_cast<long long>(rueda_counter(context, "planned_batches")));
+    rueda_prepared_release(prepared);
+    rueda_shutdown(context);
+    return 0;
+  }
+  return 98;
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,56 @@
+"""What the ranks of test_hosts.py run: python hosts_program.py SCENE."""
+
+import sys
+
+import numpy as np
+import rueda.numpy as hvd
+
+
+def tell(**values):
+    print(*(f"{name}={value}" for name, value in values.items()), flush=True)
+
+
+def collectives():
+    rank, size = hvd.rank(), hvd.size()
+    everyone = range(size)
+    for count in (1, 1000, 300_001):
+        ramp = np.arange(count, dtype=np.float32) % 1000
+        got = hvd.allreduce(ramp + rank, op=hvd.Sum, name=f"sum {count}")
+        assert np.array_equal(got, size * ramp + sum(everyone))
+        got = hvd.allreduce((ramp + rank).astype(np.int32), op=hvd.Max, name=f"max {count}")
+        assert np.array_equal(got, ramp.astype(np.int32) + size - 1)
+        blocks = [np.full((count + r, 2), r, np.int16) for r in everyone]
+        got = hvd.allgather(blocks[rank], name=f"gather {count}")
+        assert np.array_equal(got, np.concatenate(blocks))
+        for root in (0, size - 1):
+            got = hvd.broadcast(ramp * (rank + 1), root_rank=root, name=f"from {root} {count}")
+            assert np.array_equal(got, ramp * (root + 1))
+        rows = np.arange(size * count, dtype=np.float64)
+        got = hvd.reducescatter(rows + rank, op=hvd.Sum, name=f"scatter {count}")
+        assert np.array_equal(got, size * rows[rank * count : (rank + 1) * count] + sum(everyone))
+        splits = [count + (rank + to) % 3 for to in everyone]
+        sent = np.repeat(np.arange(size) + 100 * rank, splits)
+        got, came = hvd.alltoall(sent, splits=splits, name=f"all {count}")
+        expected = [count + (source + rank) % 3 for source in everyone]
+        assert list(came) == expected
+        assert np.array_equal(got, np.repeat(rank + 100 * np.arange(size), expected))
+    members = hvd.add_process_set([r for r in everyone if r != 1]) if size > 2 else None
+    if members and members.included():
+        got = hvd.allreduce(np.ones(70_000), op=hvd.Sum, name="of a set", process_set=members)
+        assert np.array_equal(got, np.full(70_000, members.size()))
+    hvd.barrier()
+    print("all right", flush=True)
+    tell(local_size=hvd.local_size(), cross_size=hvd.cross_size(), shm_bytes=hvd.counter("shm_bytes"))
+
+
+def crossing():
+    data = np.ones(4_000_000, np.float32)
+    hvd.barrier()
+    before = hvd.counter("tcp_bytes")
+    hvd.allreduce(data, op=hvd.Sum, name="data")
+    tell(payload=data.nbytes, tcp_bytes=hvd.counter("tcp_bytes") - before)
+
+
+hvd.init()
+{"collectives": collectives, "bytes": crossing}[sys.argv[1]]()
+hvd.shutdown()

@@ -1,0 +1,161 @@
+// Signs of life: the verdicts on a clock of the test's own, and a Messenger over damaged links.
+#include <catch2/catch.hpp>
+
+#include "collectives/transport/messenger.h"
+#include "collectives/transport/messenger_watch.h"
+#include "tests/transport/pipe_link.h"
+
+namespace rueda::transport {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Looks {
+  MessengerWatch::Time now{};
+  MessengerWatch watch{{milliseconds(1600)}, 2, now};  // beats of 100 ms, suspect at 320
+  std::vector<bool> watched{false, true};
+  MessengerWatch::Verdicts after(milliseconds pause = milliseconds(100)) {
+    now += pause;
+    return watch.look(now, watched);
+  }
+};
+
+TEST_CASE("a silent peer is suspect after a fifth of the time and dead after all of it",
+          "[watch]") {
+  Looks looks;
+  std::vector<int> suspects;
+  std::vector<int> dead;
+  for (int tick = 1; tick <= 16; ++tick) {
+    const auto verdicts = looks.after();
+    if (!verdicts.suspects.empty()) suspects.push_back(tick);
+    if (!verdicts.dead.empty()) dead.push_back(tick);
+  }
+  CHECK(suspects == std::vector<int>{4});
+  CHECK(dead == std::vector<int>{16});
+}
+
+TEST_CASE("one byte now and then is life enough", "[watch]") {
+  Looks looks;
+  for (int tick = 1; tick <= 200; ++tick) {
+    if (tick % 15 == 0) looks.watch.heard(1);
+    REQUIRE(looks.after().dead.empty());
+  }
+  looks.watch.heard(1);
+  CHECK(looks.after().recovered == std::vector<Rank>{1});
+}
+
+TEST_CASE("a pause of this process does not count against its peers", "[watch]") {
+  Looks looks;
+  for (int pause = 0; pause < 7; ++pause) {
+    const auto verdicts = looks.after(milliseconds(60'000));
+    REQUIRE(verdicts.dead.empty());
+  }
+  CHECK_FALSE(looks.after(milliseconds(60'000)).dead.empty());  // eight looks of at most 200 ms
+}
+
+TEST_CASE("who says something else needs no beat", "[watch]") {
+  Looks looks;
+  CHECK(looks.after().beats == std::vector<Rank>{1});
+  looks.watch.said(1);
+  CHECK(looks.after().beats.empty());
+  CHECK(looks.after().beats == std::vector<Rank>{1});
+}
+
+// Two messengers over pipes that count as links between hosts.
+struct Remote {
+  std::shared_ptr<Pipe> there = std::make_shared<Pipe>();
+  std::shared_ptr<Pipe> back = std::make_shared<Pipe>();
+  SleepWord words[2];
+  std::vector<Doorbell> bells;
+  std::vector<EventLoop> loops;
+  std::vector<std::unique_ptr<Messenger>> sides;
+  std::vector<Status> ends;  // seen by rank 1
+
+  Remote() {
+    for (int i = 0; i < 2; ++i) {
+      bells.push_back(std::move(Doorbell::create(&words[i]).value()));
+      loops.push_back(std::move(EventLoop::create().value()));
+    }
+    for (int i = 0; i < 2; ++i) {
+      std::vector<Messenger::Peer> peers(2);
+      const auto at = static_cast<size_t>(i);
+      peers[at].name = "this rank";
+      peers[1 - at] = {i == 0 ? std::make_unique<PipeLink>(there, back, true)
+                              : std::make_unique<PipeLink>(back, there, true),
+                       "rank " + std::to_string(1 - i) + " (on another host)"};
+      sides.push_back(std::make_unique<Messenger>(i, 7, std::move(peers), &loops[at], &bells[at]));
+    }
+    TransportEvents events;
+    events.on_peer_end = [this](Rank, const Status& status) { ends.push_back(status); };
+    sides[1]->set_events(events);
+  }
+  void run() {
+    while (sides[0]->progress() | sides[1]->progress()) {
+    }
+  }
+};
+
+std::vector<std::byte> message(size_t bytes) {
+  std::vector<std::byte> result(bytes);
+  for (size_t i = 0; i < bytes; ++i) result[i] = static_cast<std::byte>(i * 7 + i / 256);
+  return result;
+}
+
+TEST_CASE("what arrives undamaged between hosts is delivered", "[watch]") {
+  Remote remote;
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{5000}, size_t{3'000'000}}) {
+    const auto sent = message(bytes);
+    std::vector<std::byte> got(bytes);
+    const auto in = remote.sides[1]->recv(0, 5, got, 0);
+    const auto out = remote.sides[0]->send(1, 5, sent, 0);
+    remote.run();
+    REQUIRE(in->done);
+    REQUIRE(in->status.ok());
+    REQUIRE(got == sent);
+  }
+  CHECK(remote.ends.empty());
+}
+
+TEST_CASE("any flipped byte of a frame between hosts is an error that names the peer", "[watch]") {
+  const auto sent = message(300);
+  const size_t frame = sizeof(FrameHeader) + sent.size();
+  for (size_t at = 0; at < frame; ++at) {
+    Remote remote;
+    std::vector<std::byte> got(sent.size());
+    const auto in = remote.sides[1]->recv(0, 5, got, 0);
+    const auto out = remote.sides[0]->send(1, 5, sent, 0);
+    remote.sides[0]->progress();
+    REQUIRE(remote.there->bytes.size() == frame);
+    remote.there->bytes[at] ^= std::byte{0x10};
+    remote.run();
+    REQUIRE(in->done);
+    REQUIRE(in->status.code() == Code::kDataLoss);
+    REQUIRE(in->status.message().find("rank 0 (on another host) was lost: damaged frame") == 0);
+  }
+}
+
+TEST_CASE("doubled and missing bytes are errors, not numbers", "[watch]") {
+  const auto sent = message(300);
+  const size_t frame = sizeof(FrameHeader) + sent.size();
+  for (size_t at = 0; at < frame; at += 5) {
+    for (const bool doubled : {false, true}) {
+      Remote remote;
+      std::vector<std::byte> got(sent.size());
+      const auto in = remote.sides[1]->recv(0, 5, got, 0);
+      const auto out = remote.sides[0]->send(1, 5, sent, 0);
+      const auto second = remote.sides[0]->send(1, 6, sent, 0);
+      remote.sides[0]->progress();
+      auto& bytes = remote.there->bytes;
+      const auto place = bytes.begin() + static_cast<ptrdiff_t>(at);
+      doubled ? void(bytes.insert(place, *place)) : void(bytes.erase(place));
+      remote.run();
+      REQUIRE(in->done);
+      const bool intact = in->status.ok() && got == sent;
+      REQUIRE((intact || in->status.code() == Code::kDataLoss));
+      REQUIRE(remote.ends.size() == 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda::transport
