@@ -28,6 +28,10 @@ def initialised_by_the_program(level=MULTIPLE):
     return mpi
 
 
+def world_of(mpi):
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+
+
 def mpi_finalised(mpi):
     flag = ctypes.c_int()
     mpi.MPI_Finalized(ctypes.byref(flag))
@@ -50,7 +54,7 @@ def every_kind(count):
 
 def beside_mpi4py():
     mpi = initialised_by_the_program()
-    world = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+    world = world_of(mpi)
     for _ in range(2):
         hvd.init()
         every_kind(1000)
@@ -66,6 +70,7 @@ def the_program_ends_mpi_first():
     hvd.init()
     every_kind(10)
     rank = hvd.rank()
+    mpi.MPI_Barrier(world_of(mpi))  # nobody is in a collective any more
     mpi.MPI_Finalize()
     try:
         hvd.allreduce(np.ones(3), name="late")

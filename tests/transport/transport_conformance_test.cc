@@ -309,6 +309,7 @@ TEST_CASE("bytes are counted by the kind of link that carried them", "[transport
       CHECK(sent("shm") == (kind == Kind::kShm      ? 2 * per_peer
                             : kind == Kind::kHybrid ? per_peer
                                                     : 0));
+      CHECK(sent("mpi") == (kind == Kind::kMpi ? 2 * per_peer : 0));
       CHECK(sent("tcp") == (kind == Kind::kTcp || kind == Kind::kTcp6 ? 2 * per_peer
                             : kind == Kind::kHybrid                   ? per_peer
                                                                       : 0));
