@@ -110,7 +110,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
       return rueda::failed_precondition(
           "RUEDA_TRANSPORT=" + config.transport +
           " needs ranks that mpirun has started, not ruedarun: `mpirun -np " +
-          std::to_string(options.place.size) + " ...`, or `ruedarun --mpi`");
+          std::to_string(options.place.size) + " ...`");
     }
     RUEDA_ASSIGN_OR_RETURN(options.mpi, rueda::mpi::engine_of_process(
                                             static_cast<size_t>(config.mpi_chunk_bytes)));

@@ -26,6 +26,7 @@ class MpiLink final : public transport::Link, private transport::FdHandler {
   ~MpiLink() override;
 
   const char* kind() const override { return "mpi"; }
+  bool crosses_hosts() const override { return true; }
   Result<size_t> write(std::span<const ByteView> pieces) override;
   Result<size_t> read(ByteSpan into) override;
   void set_blocked(bool blocked) override;
