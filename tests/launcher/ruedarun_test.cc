@@ -250,7 +250,7 @@ TEST_CASE("what cannot be started is refused before anything is", "[ruedarun]") 
       {{}, 2, "number of ranks is missing"},
       {{"-np", "2"}, 2, "command is missing"},
       {{"-np", "2", "--bogus", "true"}, 2, "unknown option '--bogus'"},
-      {{"-np", "2", "-H", "elsewhere:2", "true"}, 2, "several hosts are not supported yet"},
+      {{"-np", "2", "-H", "else where:2", "true"}, 2, "'else where' is no name of a host"},
       {{"-np", "2", "-H", "localhost:1", "true"}, 2, "needs 2 slots"},
       {{"-np", "2", "-H", file, "true"}, 2, "is a file"},
       {{"-np", "2", "--log-level", "loud", "true"}, 2, "RUEDA_LOG_LEVEL"},
