@@ -66,6 +66,8 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
 
 LifeLine::~LifeLine() {
   ignore_crashes();
+  // Also after an init that failed: this rank takes part no more, and its end is nobody's loss.
+  page_->owner.store(LifePage::kClosed, std::memory_order_release);
   in_use.store(false);
 }
 
