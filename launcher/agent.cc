@@ -57,7 +57,9 @@ class Agent {
                  find_variable(plan.base_environment, "NO_COLOR") == nullptr,
                  static_cast<int>(plan.places.size())),
         supervisor_(std::chrono::duration_cast<Duration>(
-            std::chrono::duration<double>(plan.options.grace_seconds))) {}
+            std::chrono::duration<double>(plan.options.grace_seconds))) {
+    console_.show_only(plan.options.shown_ranks);
+  }
 
   int run();
 
@@ -71,6 +73,7 @@ class Agent {
   void wait_for_events();
   void read_signals();
   void check_driver();
+  void signal_ranks(int signal);
   void follow(const std::vector<Order>& orders);
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
@@ -128,6 +131,8 @@ Status Agent::prepare() {
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
 
+  RUEDA_ASSIGN_OR_RETURN(lives_, LifeWatch::create(plan_.host.empty() ? host_name() : plan_.host,
+                                                   to_duration(plan_.dead_seconds)));
   if (uplink_ != nullptr) {
     RUEDA_ASSIGN_OR_RETURN(key_fd_, plan_.key.value().to_memfd());
     return {};
@@ -135,7 +140,6 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
-  RUEDA_ASSIGN_OR_RETURN(lives_, LifeWatch::create(host_name(), to_duration(plan_.dead_seconds)));
   remove_stale_parts(plan_.timeline);
   return {};
 }
@@ -261,8 +265,7 @@ void Agent::read_signals() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
     if (signal == SIGUSR1 || signal == SIGUSR2) {
-      // The user's own: to the ranks and not to what they have started, which it would end.
-      for (const auto& rank : ranks_) rank->signal_process(signal);
+      signal_ranks(signal);
       continue;
     }
     check_driver();
@@ -276,6 +279,11 @@ void Agent::read_signals() {
   }
 }
 
+// The user's own: to the ranks and not to what they have started, which it would end.
+void Agent::signal_ranks(int signal) {
+  for (const auto& rank : ranks_) rank->signal_process(signal);
+}
+
 // Whatever has happened elsewhere stops this host's ranks as if it had happened here.
 void Agent::follow(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
@@ -283,6 +291,7 @@ void Agent::follow(const std::vector<Order>& orders) {
       case Order::Kind::kRankFailed: supervisor_.rank_failed(now()); break;
       case Order::Kind::kRankLost: rank_lost(order.lost, true); break;
       case Order::Kind::kSignal: supervisor_.signal_received(order.signal, now()); break;
+      case Order::Kind::kUserSignal: signal_ranks(order.signal); break;
       case Order::Kind::kOutputClosed: supervisor_.output_closed(now()); break;
       case Order::Kind::kKill: supervisor_.driver_lost(now()); break;
     }

@@ -36,6 +36,7 @@ struct AgentPlan {
   bool terminal_stdin = false;  // our standard input is a terminal, and it is ours to read
   // Of a job over several hosts; on one host the agent makes its own.
   std::string job_id;
+  std::string host;  // as the job names it
   std::optional<rendezvous::JobKey> key;
 };
 

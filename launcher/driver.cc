@@ -1,42 +1,28 @@
 #include "launcher/driver.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "collectives/base/config.h"
 #include "collectives/base/timeline_file.h"
 #include "launcher/agent.h"
-#include "launcher/exit_report.h"
-#include "launcher/process_tree.h"
+#include "launcher/guard.h"
+#include "launcher/hosts/head.h"
+#include "launcher/hosts/machine.h"
 #include "launcher/spawn.h"
 
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::seconds kKillLimit{10};
-
 int fail(int code, const std::string& text) {
   std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
   return code;
-}
-
-// Descriptors 0, 1 and 2 exist from here on, so that none of ours gets such a number.
-void ensure_standard_descriptors() {
-  while (true) {
-    const int fd = open("/dev/null", O_RDWR);
-    if (fd > STDERR_FILENO) close(fd);
-    if (fd < 0 || fd > STDERR_FILENO) return;
-  }
 }
 
 // When we run inside a rank of another ruedarun, its socket and key came with the environment. A
@@ -47,23 +33,6 @@ void close_descriptors_of_outer_job(const std::vector<std::string>& environment)
     const int fd = value == nullptr ? -1 : std::atoi(value);
     if (fd > STDERR_FILENO) close(fd);
   }
-}
-
-std::vector<std::string> own_names() {
-  std::vector<std::string> names = {"localhost", "127.0.0.1", "::1"};
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0') {
-    names.emplace_back(name);
-    names.push_back(names.back().substr(0, names.back().find('.')));
-  }
-  return names;
-}
-
-int count_usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
 }
 
 bool is_file(const std::string& path) {
@@ -78,76 +47,73 @@ bool terminal_is_ours() {
   return foreground < 0 || foreground == getpgrp();
 }
 
-// Blocks what the driver and the agent wait for, and ignores what would end them in mid-sentence.
-// Returns the blocked set.
-sigset_t prepare_signals(bool* hangup_ignored) {
-  struct sigaction old = {};
-  sigaction(SIGHUP, nullptr, &old);
-  *hangup_ignored = old.sa_handler == SIG_IGN;  // nohup
-
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
-    if (signal == SIGHUP && *hangup_ignored) continue;
-    sigaddset(&wanted, signal);
-    ::signal(signal, SIG_DFL);  // a shell starts background jobs with SIGINT ignored
-  }
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGTTOU, SIG_IGN);
-  sigprocmask(SIG_BLOCK, &wanted, nullptr);
-  return wanted;
+// The text of a hostfile.
+Result<std::string> read_file(const std::string& path) {
+  constexpr size_t kMaxBytes = 4 << 20;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return errno_status("cannot read the hostfile " + path, errno);
+  std::string text(kMaxBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes) return invalid_argument(path + " is too long for a hostfile");
+  return text;
 }
 
-// Waits for the agent to end and hands signals on to it. Returns its wait status.
-int wait_for_agent(pid_t agent, const sigset_t& signals) {
-  for (;;) {
-    siginfo_t info = {};
-    const int signal = sigwaitinfo(&signals, &info);
-    if (signal < 0) continue;
-    if (signal != SIGCHLD) {
-      kill(agent, signal);
-      continue;
-    }
-    int status = 0;
-    if (waitpid(agent, &status, WNOHANG) == agent) return status;
+struct FoundHosts {
+  std::vector<HostSlots> hosts;
+  std::string source;
+  bool slurm = false;  // this is a job of Slurm with several hosts
+};
+
+// From -H, --hostfile or, inside a job of Slurm, its list of nodes.
+Result<FoundHosts> find_hosts(const Options& options, const GetEnv& get) {
+  FoundHosts found;
+  const bool in_slurm = get("SLURM_JOB_ID") != nullptr && get("SLURM_JOB_NODELIST") != nullptr;
+  if (!options.hosts.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_hosts(options.hosts));
+    found.source = "-H " + options.hosts;
+  } else if (!options.hostfile.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const std::string text, read_file(options.hostfile));
+    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_hostfile(text, options.hostfile));
+    found.source = "--hostfile " + options.hostfile;
+  } else if (in_slurm && get("SLURM_TASKS_PER_NODE") != nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_slurm(get("SLURM_JOB_NODELIST"),
+                                                    get("SLURM_TASKS_PER_NODE")));
+    found.source = "SLURM_JOB_NODELIST " + std::string(get("SLURM_JOB_NODELIST"));
+    if (found.hosts.size() == 1) found.hosts.clear();  // here, as many ranks as asked for
   }
+  found.slurm = in_slurm && options.rsh_agent.empty();
+  return found;
 }
 
-int run_job(AgentPlan plan) {
-  const sigset_t signals = prepare_signals(&plan.hangup_ignored);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const std::vector<pid_t> before = children_of(getpid());
+bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& options) {
+  return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
+}
 
-  int link[2];
-  if (pipe2(link, O_CLOEXEC) != 0)
-    return fail(kLauncherFailure, errno_status("cannot open a pipe", errno).message());
-  UniqueFd alive_end(link[1]), watch_end(link[0]);
-  plan.driver = getpid();
-  std::fflush(nullptr);
-  const pid_t agent = fork();
-  if (agent < 0)
-    return fail(kLauncherFailure, errno_status("cannot start another process", errno).message());
-  if (agent == 0) {
-    alive_end.reset();
-    return run_agent(plan, std::move(watch_end));
-  }
-  watch_end.reset();
-
-  const int status = wait_for_agent(agent, signals);
-  const auto stuck = kill_children({before.begin(), before.end()}, kKillLimit);
-  for (const pid_t pid : stuck)
-    fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
-  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
-  return fail(exit_code_of(status), "the agent (pid " + std::to_string(agent) +
-                                        ") that looked after the ranks was " +
-                                        describe_wait_status(status) +
-                                        "; every process of the job was killed; exit code " +
-                                        std::to_string(exit_code_of(status)));
+int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& found,
+                 const std::vector<std::string>& environment, const std::string& version,
+                 double start_seconds) {
+  if (plan.options.stdin_mode == Options::Stdin::kOneRank)
+    return fail(kUsageError, "--stdin RANK works on one host only");
+  HeadPlan head;
+  head.hosts = std::move(hosts);
+  head.base_environment = std::move(plan.base_environment);
+  head.own_environment = environment;
+  head.folder = std::filesystem::current_path().string();
+  head.version = version;
+  head.start_seconds = start_seconds;
+  head.use_srun = found.slurm && plan.options.token_file.empty();
+  head.timeline = plan.timeline;
+  head.summary = plan.summary;
+  head.dead_seconds = plan.dead_seconds;
+  head.options = std::move(plan.options);
+  return guard("head", [&](GuardLink link) { return run_head(head, std::move(link)); });
 }
 
 }  // namespace
 
-int run_driver(const Options& options, const std::vector<std::string>& environment) {
+int run_driver(const Options& options, const std::vector<std::string>& environment,
+               const std::string& version) {
   ensure_standard_descriptors();
   close_descriptors_of_outer_job(environment);
   if (is_file(options.hosts)) {
@@ -157,9 +123,12 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   }
   AgentPlan plan;
   plan.options = options;
-  auto places = plan_hosts(options.num_proc, options.hosts, own_names());
-  if (!places.ok()) return fail(kUsageError, places.status().message());
-  plan.places = std::move(places).value();
+  const auto own = [&](const char* name) { return find_variable(environment, name); };
+  const auto found = find_hosts(options, own);
+  if (!found.ok()) return fail(kUsageError, found.status().message());
+  auto hosts = plan_hosts(options.num_proc, found.value().hosts, own_names(),
+                          found.value().source);
+  if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   plan.base_environment = base_environment(environment, options);
   plan.usable_cores = count_usable_cores();
   plan.terminal_stdin = terminal_is_ours();
@@ -177,10 +146,19 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
     set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
   }
 
+  if (over_several_hosts(hosts.value(), options)) {
+    return run_on_hosts(std::move(plan), std::move(hosts).value(), found.value(), environment,
+                        version, config.value().start_timeout_seconds);
+  }
+  plan.places = std::move(hosts.value().front().places);
   const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
   if (command.exit_code != 0) return fail(command.exit_code, command.reason);
   plan.program = command.path;
-  return run_job(std::move(plan));
+  return guard("agent", [&](GuardLink link) {
+    plan.driver = link.guard;
+    plan.hangup_ignored = link.hangup_ignored;
+    return run_agent(plan, std::move(link.fd));
+  });
 }
 
 }  // namespace rueda::launcher

@@ -14,6 +14,12 @@ bool ended_well(const RankEnd& end) {
   return WIFEXITED(end.wait_status) && WEXITSTATUS(end.wait_status) == 0;
 }
 
+// "rank 3 (pid 4711)", "rank 3 (pid 4711 on node7)"
+std::string name_of(const RankEnd& end) {
+  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) +
+         (end.host.empty() ? "" : " on " + end.host) + ")";
+}
+
 const std::string* report_of(const JobEnd& job, Rank rank) {
   for (const auto& [who, text] : job.reports) {
     if (who == rank) return &text;
@@ -43,14 +49,17 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
     if (&end == culprit) continue;
     if (end.stopped) {
       stopped.push_back(end.rank);
+    } else if (!end.lost.empty()) {
+      followed[end.lost].push_back(end.rank);
     } else if (!ended_well(end)) {
       followed[describe_wait_status(end.wait_status)].push_back(end.rank);
     }
   }
   std::string text;
   for (const auto& [how, ranks] : followed) {
-    const char* verb = how.starts_with("killed") ? " then was " : " then ";
-    if (ranks.size() > 1 && how.starts_with("killed")) verb = " then were ";
+    const bool passive = how.starts_with("killed") || how.starts_with("lost");
+    const char* verb = passive ? " then was " : " then ";
+    if (ranks.size() > 1 && passive) verb = " then were ";
     text += name_ranks(ranks) + verb + how + "; ";
   }
   if (!stopped.empty())
@@ -62,7 +71,7 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
 void add_loss(const LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
   const std::string cause = lost.cause.str();
   const bool known = cause.starts_with(describe_wait_status(culprit.wait_status)) ||
-                     cause == "it ended without leaving the job";
+                     cause == "it ended without leaving the job" || cause == culprit.lost;
   if (!known) verdict->lines.push_back("  " + cause);
   if (lost.operations == 0) return;
   const std::string text = lost.describe();
@@ -70,10 +79,10 @@ void add_loss(const LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
 }
 
 void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
-  verdict->lines.push_back("rank " + std::to_string(culprit.rank) + " (pid " +
-                           std::to_string(culprit.pid) +
-                           ") failed: " + describe_wait_status(culprit.wait_status) +
-                           culprit.hint);
+  verdict->lines.push_back(
+      name_of(culprit) + " failed: " +
+      (culprit.lost.empty() ? describe_wait_status(culprit.wait_status) : culprit.lost) +
+      culprit.hint);
   if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
   const auto words = job.last_words.find(culprit.rank);
   if (words != job.last_words.end() && words->second.size() == 1) {
@@ -120,8 +129,8 @@ std::string describe_wait_status(int wait_status) {
 }
 
 std::string describe_end(const RankEnd& end) {
-  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ") " +
-         (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
+  if (!end.lost.empty()) return name_of(end) + " was " + end.lost;
+  return name_of(end) + " " + (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
 }
 
 int exit_code_of(int wait_status) {

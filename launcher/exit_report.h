@@ -25,6 +25,8 @@ struct RankEnd {
   int wait_status = 0;   // of waitpid
   int noticed = 0;       // deaths noticed together have the same number
   bool stopped = false;  // ended after we had begun to stop the job
+  std::string host = {};      // where it ran, in a job over several hosts
+  std::string lost = {};      // not empty: it was not seen to end; why it is taken for dead
   std::string hint = {};  // why, as far as the kernel told: ", ... out of memory ..."
 };
 

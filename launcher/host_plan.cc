@@ -1,98 +1,71 @@
 #include "launcher/host_plan.h"
 
 #include <algorithm>
-#include <charconv>
-
-#include "launcher/options.h"
 
 namespace rueda::launcher {
 namespace {
-
-Status bad_part(const std::string& part, const std::string& why) {
-  return invalid_argument("-H '" + part + "': " + why);
-}
-
-// Cuts "host:slots" into its halves; "slots" is empty when there is none.
-Status split_part(const std::string& part, std::string* host, std::string* slots) {
-  if (part.front() == '[') {
-    const size_t end = part.find(']');
-    if (end == std::string::npos) return bad_part(part, "the closing ] is missing");
-    *host = part.substr(1, end - 1);
-    if (end + 1 == part.size()) return {};
-    if (part[end + 1] != ':') return bad_part(part, "expected [address]:slots");
-    *slots = part.substr(end + 2);
-    return slots->empty() ? bad_part(part, "slots are missing after ':'") : Status();
-  }
-  const auto colons = std::count(part.begin(), part.end(), ':');
-  if (colons > 1) {  // a bare IPv6 address; with slots it would be ambiguous
-    *host = part;
-    return {};
-  }
-  const size_t colon = part.find(':');
-  *host = part.substr(0, colon);
-  if (colon == std::string::npos) return {};
-  *slots = part.substr(colon + 1);
-  return slots->empty() ? bad_part(part, "slots are missing after ':'") : Status();
-}
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return text;
 }
 
-}  // namespace
-
-Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
-  std::vector<HostSlots> out;
-  size_t begin = 0;
-  while (begin <= hosts.size()) {
-    const size_t comma = std::min(hosts.find(',', begin), hosts.size());
-    const std::string part = hosts.substr(begin, comma - begin);
-    begin = comma + 1;
-    if (part.empty()) return bad_part(hosts, "empty part; expected host:slots,host:slots");
-    HostSlots entry;
-    std::string slots;
-    RUEDA_RETURN_IF_ERROR(split_part(part, &entry.host, &slots));
-    if (entry.host.empty()) return bad_part(part, "the host is missing before ':'");
-    if (!slots.empty()) {
-      const auto [end, error] =
-          std::from_chars(slots.data(), slots.data() + slots.size(), entry.slots);
-      if (error != std::errc() || end != slots.data() + slots.size() || entry.slots < 1 ||
-          entry.slots > kMaxRanks) {
-        return bad_part(part, "'" + slots + "' is no number of slots");
-      }
-    }
-    out.push_back(std::move(entry));
-  }
-  return out;
+bool is_ours(const std::string& host, const std::vector<std::string>& own_names) {
+  const std::string name = lower(host);
+  return std::any_of(own_names.begin(), own_names.end(),
+                     [&](const std::string& own) { return lower(own) == name; });
 }
 
-Result<std::vector<RankPlace>> plan_hosts(int num_proc, const std::string& hosts,
-                                          const std::vector<std::string>& own_names) {
-  if (!hosts.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const std::vector<HostSlots> parts, parse_hosts(hosts));
-    int64_t slots = 0;
-    for (const HostSlots& part : parts) {
-      const std::string name = lower(part.host);
-      const bool ours = std::any_of(own_names.begin(), own_names.end(),
-                                    [&](const std::string& own) { return lower(own) == name; });
-      if (!ours) {
-        return invalid_argument("several hosts are not supported yet: '" + part.host +
-                                "' is not this machine; use -H localhost:" +
-                                std::to_string(num_proc) + " or leave -H out");
-      }
-      slots += part.slots;
-    }
-    if (slots < num_proc) {
-      return invalid_argument("-np " + std::to_string(num_proc) + " needs " +
-                              std::to_string(num_proc) + " slots, -H " + hosts + " has " +
-                              std::to_string(slots));
+// How many ranks each host takes, full hosts first.
+std::vector<HostPlan> fill(int num_proc, const std::vector<HostPlan>& hosts) {
+  std::vector<HostPlan> used;
+  Rank next = 0;
+  for (const HostPlan& host : hosts) {
+    const Rank local_size = std::min(num_proc - next, host.host.slots);
+    if (local_size <= 0) continue;
+    used.push_back(host);
+    for (Rank local = 0; local < local_size; ++local)
+      used.back().places.push_back({next++, num_proc, local, local_size, 0, 0});
+  }
+  return used;
+}
+
+}  // namespace
+
+Result<std::vector<HostPlan>> plan_hosts(int num_proc, const std::vector<HostSlots>& hosts,
+                                         const std::vector<std::string>& own_names,
+                                         const std::string& source) {
+  std::vector<HostPlan> merged;
+  int64_t slots = 0;
+  for (const HostSlots& host : hosts) {
+    slots += host.slots;
+    const bool ours = is_ours(host.host, own_names);
+    const auto own = std::find_if(merged.begin(), merged.end(),
+                                  [&](const HostPlan& other) { return ours && other.ours; });
+    if (own == merged.end()) {
+      merged.push_back({host, ours, {}});
+    } else {
+      own->host.slots += host.slots;
     }
   }
-  std::vector<RankPlace> places;
-  for (Rank rank = 0; rank < num_proc; ++rank)
-    places.push_back({rank, num_proc, rank, num_proc, 0, 1});
-  return places;
+  if (hosts.empty()) {
+    merged.push_back({{"localhost", num_proc, "", 0}, true, {}});
+  } else if (slots < num_proc) {
+    return invalid_argument("-np " + std::to_string(num_proc) + " needs " +
+                            std::to_string(num_proc) + " slots, " + source + " has " +
+                            std::to_string(slots));
+  }
+  std::vector<HostPlan> plan = fill(num_proc, merged);
+  for (size_t host = 0; host < plan.size(); ++host) {
+    for (RankPlace& place : plan[host].places) {
+      for (size_t other = 0; other < plan.size(); ++other) {
+        if (plan[other].places.size() <= static_cast<size_t>(place.local_rank)) continue;
+        ++place.cross_size;
+        if (other < host) ++place.cross_rank;
+      }
+    }
+  }
+  return plan;
 }
 
 }  // namespace rueda::launcher

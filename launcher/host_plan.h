@@ -1,7 +1,7 @@
-// Which rank runs where: from -np and -H to one place per rank.
+// Which rank runs where: from -np and a list of hosts to one place per rank, host by host.
 //
-// Pure. This version knows one host, the one ruedarun runs on; cross ranks are there because ranks
-// are told theirs.
+// Pure. Ranks fill one host's slots before the next (block placement). A rank's cross rank is its
+// host's number among the hosts that have a rank of the same local rank.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "launcher/hosts/hostfile.h"
 
 namespace rueda::launcher {
 
@@ -18,17 +19,18 @@ struct RankPlace {
   Rank cross_rank = 0, cross_size = 1;
 };
 
-// One part of -H: "name:slots", "name" (one slot), "[::1]:slots".
-struct HostSlots {
-  std::string host;
-  int slots = 1;
+// A host of the job and its ranks, of which there is at least one.
+struct HostPlan {
+  HostSlots host;
+  bool ours = false;  // the machine that ruedarun runs on
+  std::vector<RankPlace> places;
 };
 
-// "a:2,b:4". InvalidArgument quotes the part that is wrong.
-Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts);
-
-// `hosts` as written after -H, empty for none; `own_names` are the names this machine answers to.
-Result<std::vector<RankPlace>> plan_hosts(int num_proc, const std::string& hosts,
-                                          const std::vector<std::string>& own_names);
+// `hosts` empty: as many slots on this machine as needed. Names that are this machine's are one
+// host. InvalidArgument when there are fewer slots than ranks; `source` says where the hosts are
+// from ("-H a:1,b:1").
+Result<std::vector<HostPlan>> plan_hosts(int num_proc, const std::vector<HostSlots>& hosts,
+                                         const std::vector<std::string>& own_names,
+                                         const std::string& source);
 
 }  // namespace rueda::launcher

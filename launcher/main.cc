@@ -8,6 +8,7 @@
 #include "collectives/base/config.h"
 #include "launcher/driver.h"
 #include "launcher/horovod_path.h"
+#include "launcher/hosts/host_agent.h"
 #include "launcher/options.h"
 #include "launcher/probe.h"
 #include "launcher/rank_environment.h"
@@ -45,6 +46,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
 
+  if (!arguments.empty() && (arguments[0] == "agent" || arguments[0] == "join"))
+    return rueda::launcher::run_host_agent(arguments, environment, RUEDA_LAUNCHER_VERSION);
   auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
   if (options.ok()) {
     const auto found = rueda::launcher::add_horovod_path(environment, &options.value());
@@ -63,5 +66,5 @@ int main(int argc, char** argv) {
     case Options::Action::kPrintConfig: return print_config(options.value(), environment);
     case Options::Action::kRun: break;
   }
-  return rueda::launcher::run_driver(options.value(), environment);
+  return rueda::launcher::run_driver(options.value(), environment, RUEDA_LAUNCHER_VERSION);
 }

@@ -9,6 +9,7 @@ namespace {
 
 // Flags that launchers of this field spell with one dash. CLI11 would read -np as -n p.
 const std::map<std::string, std::string> kSingleDash = {{"-np", "--num-proc"},
+                                                        {"-hostfile", "--hostfile"},
                                                         {"-cb", "--check-build"}};
 
 struct Raw {
@@ -16,7 +17,11 @@ struct Raw {
   bool no_stall_check = false, stall_check = false, unused = false;
   int num_proc = 0;
   double grace = 5;
+  std::string shown_ranks;
   std::string hosts, output_folder, stdin_text = "auto", unused_text;
+  std::string hostfile, rsh_agent, identity, interfaces, token_file, remote_program;
+  int ssh_port = 0, listen_port = 0;
+  double silence = 5;
   std::vector<std::string> environment;
   bool prefix = true, prefix_timestamp = false, horovod = false;
   std::string timeline, log_level;
@@ -29,16 +34,20 @@ struct Raw {
 void describe(CLI::App* app, Raw* raw) {
   app->name("ruedarun");
   app->description(
-      "Starts N ranks of a program on this machine and looks after them.\n\n"
+      "Starts N ranks of a program, here or on several hosts, and looks after them.\n\n"
       "  ruedarun -np N [OPTIONS] COMMAND [ARGUMENTS...]\n"
-      "  ruedarun -np 4 python train.py\n\n"
+      "  ruedarun -np 4 python train.py\n"
+      "  ruedarun -np 8 -H node1:4,node2:4 python train.py\n"
+      "  ruedarun join [HOST:PORT] --token-file F    (on a host, for ruedarun --token-file F)\n\n"
       "Exit code: 0 if all ranks ended with 0; else the code of the first rank that failed\n"
       "(128 + signal if it was killed); 130 after Ctrl-C; 2 for a wrong command line.");
   app->prefix_command();
 
   app->add_option("-n,--num-proc", raw->num_proc, "-np N: number of ranks");
-  app->add_option("-H,--hosts", raw->hosts, "host:slots,... (this version: this machine only)");
-  app->add_option("-x", raw->environment, "VAR=VALUE: set a variable for every rank")
+  app->add_option("-H,--hosts", raw->hosts, "host:slots,...; node[01-16]:8; [fd00::1]:2");
+  app->add_option("-x", raw->environment,
+                  "VAR=VALUE: set a variable for every rank; VAR: send ours to other hosts\n"
+                  "even if it looks like a secret")
       ->allow_extra_args(false);
   app->add_option("--grace-period", raw->grace,
                   "seconds between asking ranks to stop and killing them (5)");
@@ -46,6 +55,8 @@ void describe(CLI::App* app, Raw* raw) {
                 "put the rank before every line of output (default)");
   app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
                 "put the time before every line of output");
+  app->add_option("--ranks", raw->shown_ranks,
+                  "0,3-5: print only these ranks' output (copies and the report have all)");
   app->add_option("--output-filename", raw->output_folder,
                   "FOLDER: copy each rank's output to FOLDER/rank.N/stdout and stderr");
   app->add_option("--stdin", raw->stdin_text,
@@ -53,6 +64,28 @@ void describe(CLI::App* app, Raw* raw) {
                   "(auto: rank 0 when it is a terminal)");
   app->add_flag("--horovod", raw->horovod, "`import horovod` means rueda in the ranks");
   app->add_flag("--verbose", raw->verbose, "say what is started and stopped");
+
+  const std::string several = "Several hosts";
+  app->add_option("--hostfile", raw->hostfile, "-hostfile: file with a line 'name slots=N' per host")
+      ->group(several);
+  app->add_option("--rsh-agent", raw->rsh_agent,
+                  "command that starts agents, instead of ssh: COMMAND HOST PROGRAM ARGUMENTS")
+      ->group(several);
+  app->add_option("-p,--ssh-port", raw->ssh_port, "port of sshd")->group(several);
+  app->add_option("-i,--ssh-identity-file", raw->identity, "key file of ssh")->group(several);
+  app->add_option("--network-interfaces,--network-interface", raw->interfaces,
+                  "which may be used: eth0,ib (beginnings), =eth0, ^docker, 10.0.0.0/16")
+      ->group(several);
+  app->add_option("--token-file", raw->token_file,
+                  "start nothing on the hosts; write what `ruedarun join` needs to this file")
+      ->group(several);
+  app->add_option("--listen-port", raw->listen_port, "port of the driver (any)")->group(several);
+  app->add_option("--remote-ruedarun", raw->remote_program,
+                  "path of ruedarun on the other hosts (as here)")
+      ->group(several);
+  app->add_option("--silence-timeout", raw->silence,
+                  "seconds without a sign of life after which a host is lost (5)")
+      ->group(several);
 
   const std::string asks = "Questions (no ranks are started)";
   app->add_flag("-v,--version", raw->version, "print the version")->group(asks);
@@ -162,10 +195,32 @@ Status collect_environment(const Raw& raw, Options* options) {
     const size_t equals = entry.find('=');
     if (equals == 0 || entry.empty())
       return invalid_argument("-x '" + entry + "': expected VAR=VALUE");
-    if (equals == std::string::npos) continue;  // -x VAR: every rank has our environment anyway
+    if (equals == std::string::npos) {  // ranks of this host have our environment anyway
+      options->named_variables.push_back(entry);
+      continue;
+    }
     options->environment.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
   }
   return {};
+}
+
+Status collect_shown_ranks(const Raw& raw, Options* options) {
+  const std::string& text = raw.shown_ranks;
+  const auto wrong = [&] { return invalid_argument("--ranks '" + text + "': expected ranks as in 0,3-5"); };
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t dash = part.find('-', 1);
+    int first = 0, last = 0;
+    if (!CLI::detail::lexical_cast(part.substr(0, dash), first) ||
+        !CLI::detail::lexical_cast(dash == std::string::npos ? part : part.substr(dash + 1), last) ||
+        first < 0 || last < first || last >= kMaxRanks) {
+      return wrong();
+    }
+    for (int rank = first; rank <= last; ++rank) options->shown_ranks.insert(rank);
+  }
+  return !text.empty() && text.back() == ',' ? wrong() : Status();
 }
 
 Status collect_stdin(const Raw& raw, Options* options) {
@@ -202,6 +257,14 @@ Status check_run(const Options& options) {
     return invalid_argument("the command is missing: ruedarun -np N COMMAND");
   if (!(options.grace_seconds >= 0) || options.grace_seconds > 1e6)
     return invalid_argument("--grace-period: expected seconds, 0 or more");
+  if (!options.hosts.empty() && !options.hostfile.empty())
+    return invalid_argument("-H and --hostfile exclude each other");
+  if (options.ssh_port < 0 || options.ssh_port > 65535 || options.listen_port < 0 ||
+      options.listen_port > 65535) {
+    return invalid_argument("a port is a number from 1 to 65535");
+  }
+  if (!(options.silence_seconds >= 0.5) || options.silence_seconds > 600)
+    return invalid_argument("--silence-timeout: expected 0.5 to 600 seconds");
   if (options.stdin_mode == Options::Stdin::kOneRank && options.stdin_rank >= options.num_proc) {
     return invalid_argument("--stdin " + std::to_string(options.stdin_rank) + ": there are only " +
                             std::to_string(options.num_proc) + " ranks");
@@ -235,6 +298,15 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
 
   options.num_proc = raw.num_proc;
   options.hosts = raw.hosts;
+  options.hostfile = raw.hostfile;
+  options.rsh_agent = raw.rsh_agent;
+  options.ssh_port = raw.ssh_port;
+  options.identity_file = raw.identity;
+  options.network_interfaces = raw.interfaces;
+  options.token_file = raw.token_file;
+  options.listen_port = raw.listen_port;
+  options.remote_program = raw.remote_program;
+  options.silence_seconds = raw.silence;
   options.grace_seconds = raw.grace;
   options.verbose = raw.verbose;
   options.prefix = raw.prefix;
@@ -246,6 +318,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_environment(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_stdin(raw, &options));
+  RUEDA_RETURN_IF_ERROR(collect_shown_ranks(raw, &options));
   if (raw.version) {
     options.action = Options::Action::kPrintText;
     options.text = version + "\n";

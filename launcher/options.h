@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,17 +32,28 @@ struct Options {
   Action action = Action::kRun;
   std::string text;  // of kPrintText: help or version
   int num_proc = 0;
-  std::string hosts;  // as written; empty: as many slots here as needed
+  std::string hosts;     // -H as written; empty, as hostfile: as many slots here as needed
+  std::string hostfile;  // its path
+  std::string rsh_agent;           // starts agents on other hosts; empty: ssh
+  int ssh_port = 0;                // 0: as ssh sees fit
+  std::string identity_file;       // of ssh
+  std::string network_interfaces;  // which addresses may be used: hosts/addresses.h
+  std::string token_file;          // agents join by themselves with what is written there
+  int listen_port = 0;             // of the driver; 0: any
+  std::string remote_program;      // ruedarun on the other hosts; empty: the same path as here
+  double silence_seconds = 5;      // then an agent, or the driver, is taken for dead
   double grace_seconds = 5;
   bool verbose = false;
   bool prefix = true;
   bool prefix_timestamp = false;
+  std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
   std::string output_folder;  // copies of the ranks' output; empty: none
   bool horovod = false;       // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;
   std::vector<Setting> settings;
-  std::vector<std::pair<std::string, std::string>> environment;  // of -x, in order
+  std::vector<std::pair<std::string, std::string>> environment;  // of -x VAR=VALUE, in order
+  std::vector<std::string> named_variables;                      // of -x VAR
   std::vector<std::string> command;
 };
 

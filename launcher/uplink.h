@@ -20,9 +20,9 @@ namespace rueda::launcher {
 
 // Something that happened elsewhere and that this host's ranks are to be stopped for.
 struct Order {
-  enum class Kind { kRankFailed, kRankLost, kSignal, kOutputClosed, kKill };
+  enum class Kind { kRankFailed, kRankLost, kSignal, kUserSignal, kOutputClosed, kKill };
   Kind kind = Kind::kKill;
-  int signal = 0;  // of kSignal
+  int signal = 0;  // of kSignal, kUserSignal
   LostRank lost;   // of kRankLost: the job's verdict, for every rank of this host
 };
 

@@ -33,7 +33,7 @@ struct Config {
   double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun
-  double dead_seconds = 5;              // how long a rank may be stopped before it counts as dead
+  double dead_seconds = 5;              // how long a rank may be stopped, or on another host silent
   std::string preemption_signal = "SIGTERM,SIGUSR1";  // make should_stop() true
   bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =

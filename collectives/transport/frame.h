@@ -4,11 +4,15 @@
 //   `bytes` for tag: send kControl  body for the control handler              kAbort  body: code
 //   and text of the first verdict kGoodbye  the sender leaves in order; nothing follows kRefuse
 //   answers a grant whose size or meta differs from the send's (bytes, meta: the send's); no body
+//   kBeat  a sign of life, nothing else; no body
+//
+// On links between hosts header and body carry a CRC32C each: what differs ends the peer by name.
 //
 // Both ends have the same byte order and version: the handshake (rendezvous) and the layout hash
 // see to it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rueda::transport {
@@ -19,7 +23,8 @@ enum class FrameType : uint8_t {
   kControl = 3,
   kAbort = 4,
   kGoodbye = 5,
-  kRefuse = 6
+  kRefuse = 6,
+  kBeat = 7
 };
 
 struct FrameHeader {
@@ -34,8 +39,11 @@ struct FrameHeader {
   uint64_t offset =
       0;  // data: where in the message this body belongs; large messages travel in pieces, so that
   uint64_t total = 0;  // control frames get between them. total: size of the message
+  uint32_t body_sum = 0;    // CRC32C of the body; 0 on links that need none
+  uint32_t header_sum = 0;  // of all before it
 };
-static_assert(sizeof(FrameHeader) == 48);
+static_assert(sizeof(FrameHeader) == 56);
+static_assert(offsetof(FrameHeader, header_sum) == 52);
 
 inline constexpr uint64_t kMaxControlBytes = 16 << 20;
 inline constexpr uint64_t kMaxAbortBytes = 64 << 10;

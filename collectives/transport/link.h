@@ -18,6 +18,8 @@ class Link {
   virtual ~Link() = default;
   // "shm", "tcp", "inproc": for counters and messages.
   virtual const char* kind() const = 0;
+  // Leaves the host: its frames carry checksums, and its peer is watched for signs of life.
+  virtual bool crosses_hosts() const { return false; }
   // Takes a prefix of the pieces' bytes; returns its length, 0 when there is no room now.
   virtual Result<size_t> write(std::span<const ByteView> pieces) = 0;
   // Fills a prefix of `into`; 0 when nothing is there now. kUnavailable at the end of the stream.

@@ -43,7 +43,10 @@ Messenger::Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLo
   }
 }
 
-Messenger::~Messenger() { close(cancelled("the transport was closed")); }
+Messenger::~Messenger() {
+  if (watch_timer_.get() >= 0) loop_->remove(watch_timer_.get());
+  close(cancelled("the transport was closed"));
+}
 
 FrameHeader Messenger::header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const {
   FrameHeader header;
@@ -200,6 +203,7 @@ bool Messenger::progress() {
     if (closed_) return true;
     if (!channels_[static_cast<size_t>(peer)].end) moved |= write_some(peer);
   }
+  if (look_is_due_) moved |= look_at_peers();
   return moved;
 }
 

@@ -23,11 +23,12 @@
 #include "collectives/transport/event_loop.h"
 #include "collectives/transport/frame.h"
 #include "collectives/transport/link.h"
+#include "collectives/transport/messenger_watch.h"
 #include "collectives/transport/transport.h"
 
 namespace rueda::transport {
 
-class Messenger final : public Transport {
+class Messenger final : public Transport, private FdHandler {
  public:
   static constexpr size_t kEagerBytes = 8 << 10;
   // Largest piece of a message in one frame.
@@ -55,6 +56,7 @@ class Messenger final : public Transport {
   TransferPtr recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) override;
   void send_control(Rank peer, std::string message) override;
   void set_events(TransportEvents events) override { events_ = std::move(events); }
+  Status watch_peers(std::chrono::nanoseconds dead_after) override;
   bool progress() override;
   void sleep(std::chrono::nanoseconds timeout) override;
   void wake_up() override;
@@ -108,6 +110,7 @@ class Messenger final : public Transport {
     FrameHeader header;
     size_t header_read = 0;
     uint64_t body_read = 0;
+    uint32_t body_sum = 0;
     std::optional<PendingRecv> target;
     Tag partial_tag = 0;                 // of `partial`
     uint64_t partial_bytes = 0;          // of `partial`, arrived
@@ -127,6 +130,10 @@ class Messenger final : public Transport {
   void match_self(Channel& channel, Tag tag);
   void release_sends(Channel& channel, Tag tag);
   void queue_data(Channel& channel, Tag tag, const PendingSend& send);
+
+  // messenger_watch_io.cc
+  void on_ready(bool readable, bool writable) override;  // the watch's timer
+  bool look_at_peers();
 
   // messenger_io.cc
   bool write_some(Rank peer);
@@ -148,6 +155,9 @@ class Messenger final : public Transport {
   Doorbell* doorbell_;
   TransportEvents events_;
   std::optional<Status> closed_;
+  std::optional<MessengerWatch> watch_;
+  GuardedFd watch_timer_;
+  bool look_is_due_ = false;
   uint64_t control_sent_ = 0;
   std::map<std::string, uint64_t, std::less<>> bytes_sent_;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "collectives/transport/checksum.h"
 #include "collectives/transport/messenger.h"
 
 namespace rueda::transport {
@@ -9,6 +10,10 @@ namespace {
 
 // Bytes moved for one peer before the next has its turn.
 constexpr size_t kRoundBytes = 4 << 20;
+
+uint32_t sum_of(const FrameHeader& header) {
+  return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, header_sum)));
+}
 
 }  // namespace
 
@@ -77,6 +82,11 @@ bool Messenger::write_round(Rank peer) {
       if (!channel.current->owned.empty()) {
         channel.current->body = std::as_bytes(std::span(channel.current->owned));
       }
+      if (channel.link->crosses_hosts()) {
+        FrameHeader& header = channel.current->header;
+        header.body_sum = crc32c(channel.current->body);
+        header.header_sum = sum_of(header);
+      }
     }
     Outgoing& out = *channel.current;
     const ByteView header = std::as_bytes(std::span(&out.header, 1));
@@ -94,6 +104,7 @@ bool Messenger::write_round(Rank peer) {
       return moved;
     }
     moved = true;
+    if (watch_) watch_->said(peer);
     out.sent += written.value();
     budget -= std::min(budget, written.value());
     if (out.sent < sizeof(FrameHeader) + out.body.size()) continue;
@@ -127,9 +138,15 @@ bool Messenger::read_some(Rank peer) {
       }
       if (got.value() == 0) break;
       moved = true;
+      if (watch_) watch_->heard(peer);
       channel.header_read += got.value();
       if (channel.header_read < sizeof(FrameHeader)) continue;
-      const Status begun = begin_body(channel);
+      channel.body_sum = 0;
+      const bool damaged =
+          channel.link->crosses_hosts() && sum_of(channel.header) != channel.header.header_sum;
+      const Status begun = damaged ? Status(Code::kDataLoss,
+                                            "damaged frame (the checksum of its header is wrong)")
+                                   : begin_body(channel);
       if (!begun.ok()) {
         end_peer(peer, begun);
         return true;
@@ -154,13 +171,21 @@ bool Messenger::read_some(Rank peer) {
       }
       if (got.value() == 0) break;
       moved = true;
+      if (channel.link->crosses_hosts())
+        channel.body_sum = crc32c(into.first(got.value()), channel.body_sum);
+      if (watch_) watch_->heard(peer);
       channel.body_read += got.value();
       budget -= std::min(budget, got.value());
       if (channel.body_read < length) continue;
     }
     channel.header_read = 0;
     channel.body_read = 0;
-    const Status ended = finish_body(peer);
+    const bool damaged =
+        channel.link->crosses_hosts() && channel.body_sum != channel.header.body_sum;
+    const Status ended =
+        damaged ? Status(Code::kDataLoss, "damaged frame (the checksum of " +
+                                              std::to_string(length) + " bytes is wrong)")
+                : finish_body(peer);
     if (!ended.ok()) {
       end_peer(peer, ended);
       return true;
@@ -236,6 +261,7 @@ Status Messenger::begin_body(Channel& channel) {
       return {};
     case FrameType::kGrant:
     case FrameType::kRefuse:
+    case FrameType::kBeat:
     case FrameType::kGoodbye: return {};
   }
   return {Code::kDataLoss, "damaged frame (unknown type)"};
@@ -314,6 +340,7 @@ Status Messenger::finish_body(Rank peer) {
       if (events_.on_abort) events_.on_abort(peer, verdict);
       return {};
     }
+    case FrameType::kBeat: return {};
     case FrameType::kGoodbye: end_peer(peer, {}); return {};
   }
   return {};

@@ -16,6 +16,7 @@ class TcpLink final : public Link, private FdHandler {
   ~TcpLink() override;
 
   const char* kind() const override { return "tcp"; }
+  bool crosses_hosts() const override { return true; }
   Result<size_t> write(std::span<const ByteView> pieces) override;
   Result<size_t> read(ByteSpan into) override;
   void set_blocked(bool blocked) override;

@@ -57,6 +57,10 @@ class Transport {
   virtual void send_control(Rank peer, std::string message) = 0;
 
   virtual void set_events(TransportEvents events) = 0;
+  // From here on peers on other hosts get and owe signs of life: one of whom nothing is heard for
+  // this long is lost (a fifth of it: a warning). Zero: nobody is watched. Somebody must drive the
+  // transport all the time.
+  virtual Status watch_peers(std::chrono::nanoseconds dead_after) = 0;
 
   // Moves what can be moved now. True if anything moved.
   virtual bool progress() = 0;

@@ -26,8 +26,20 @@ target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 # The launcher's.
 find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
-# The tests': Catch2 v2 and libprotobuf, the oracle of proto/.
+# gRPC with everything below it, static: the launcher then needs none of it at run time. libprotobuf
+# and these archives are not position-independent, so they are for programs only.
+find_package(Protobuf REQUIRED)
+find_program(RUEDA_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
+pkg_check_modules(RUEDA_GRPC REQUIRED grpc++ protobuf)
+set(rueda_grpc_libraries ${RUEDA_GRPC_STATIC_LIBRARIES})
+list(REMOVE_DUPLICATES rueda_grpc_libraries)
+list(REMOVE_ITEM rueda_grpc_libraries dl pthread rt atomic m)
+add_library(rueda_grpc INTERFACE)
+target_link_libraries(rueda_grpc INTERFACE
+  -Wl,-Bstatic -Wl,--start-group ${rueda_grpc_libraries} -Wl,--end-group -Wl,-Bdynamic
+  ${CMAKE_DL_LIBS} Threads::Threads)
+
+# The tests': Catch2 v2; libprotobuf is also the oracle of proto/.
 if(RUEDA_BUILD_TESTS)
   find_package(Catch2 2 REQUIRED)
-  find_package(Protobuf REQUIRED)
 endif()

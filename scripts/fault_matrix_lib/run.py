@@ -80,7 +80,7 @@ def run_cell(cell, seed, ruedarun):
     """The Outcome of one run. Everything random comes from the seed."""
     chance = random.Random(f"{cell}/{seed}")
     canary = uuid.uuid4().hex
-    folder = tempfile.mkdtemp(prefix="matrix-of-rueda-")
+    folder = tempfile.mkdtemp(prefix="test-of-rueda-matrix-")
     target = 0 if cell.target == "coordinator" else chance.randrange(1, SIZE)
     plan = {
         "fault": cell.fault, "phase": cell.phase, "transport": cell.transport, "target_rank": target, "folder": folder,

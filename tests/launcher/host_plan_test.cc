@@ -3,14 +3,32 @@
 #include <catch2/catch.hpp>
 
 using namespace rueda::launcher;
+using rueda::Result;
 
 namespace {
 
 const std::vector<std::string> kOwnNames = {"localhost", "127.0.0.1", "::1", "node7.lab", "node7"};
 
-std::string refusal(int num_proc, const std::string& hosts) {
-  const auto plan = plan_hosts(num_proc, hosts, kOwnNames);
-  return plan.ok() ? "" : plan.status().message();
+Result<std::vector<HostPlan>> plan_of(int num_proc, const std::string& hosts) {
+  if (hosts.empty()) return plan_hosts(num_proc, {}, kOwnNames, "");
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<HostSlots> parsed, parse_hosts(hosts));
+  return plan_hosts(num_proc, parsed, kOwnNames, "-H " + hosts);
+}
+
+// "node8: 0=0/2,0/1 1=1/2,0/1" for each host: rank = local rank / size, cross rank / size.
+std::string layout(int num_proc, const std::string& hosts) {
+  const auto plan = plan_of(num_proc, hosts);
+  if (!plan.ok()) return plan.status().message();
+  std::string text;
+  for (const HostPlan& host : plan.value()) {
+    text += (text.empty() ? "" : "; ") + host.host.host + (host.ours ? " (here):" : ":");
+    for (const RankPlace& place : host.places) {
+      text += " " + std::to_string(place.rank) + "=" + std::to_string(place.local_rank) + "/" +
+              std::to_string(place.local_size) + "," + std::to_string(place.cross_rank) + "/" +
+              std::to_string(place.cross_size);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -19,11 +37,13 @@ TEST_CASE("every rank has its place on this host", "[host_plan]") {
   for (const char* hosts :
        {"", "localhost:3", "127.0.0.1:4", "::1,[::1]:2", "NODE7:3", "node7.lab:1,localhost:2"}) {
     INFO(hosts);
-    const auto plan = plan_hosts(3, hosts, kOwnNames);
+    const auto plan = plan_of(3, hosts);
     REQUIRE(plan.ok());
-    REQUIRE(plan.value().size() == 3);
+    REQUIRE(plan.value().size() == 1);
+    CHECK(plan.value().front().ours);
+    REQUIRE(plan.value().front().places.size() == 3);
     for (int rank = 0; rank < 3; ++rank) {
-      const RankPlace& place = plan.value()[static_cast<size_t>(rank)];
+      const RankPlace& place = plan.value().front().places[static_cast<size_t>(rank)];
       CHECK(place.rank == rank);
       CHECK(place.size == 3);
       CHECK(place.local_rank == rank);
@@ -34,35 +54,17 @@ TEST_CASE("every rank has its place on this host", "[host_plan]") {
   }
 }
 
-TEST_CASE("a host without a number has one slot", "[host_plan]") {
-  const auto hosts = parse_hosts("a,b:4,[fe80::1]:2,fe80::2");
-  REQUIRE(hosts.ok());
-  std::string text;
-  for (const HostSlots& host : hosts.value())
-    text += host.host + "=" + std::to_string(host.slots) + " ";
-  CHECK(text == "a=1 b=4 fe80::1=2 fe80::2=1 ");
+TEST_CASE("ranks fill one host after the other", "[host_plan]") {
+  CHECK(layout(4, "a:2,b:2") == "a: 0=0/2,0/2 1=1/2,0/2; b: 2=0/2,1/2 3=1/2,1/2");
+  CHECK(layout(3, "a:2,localhost:4") == "a: 0=0/2,0/2 1=1/2,0/1; localhost (here): 2=0/1,1/2");
+  CHECK(layout(5, "a:1,b:2,c:2") ==
+        "a: 0=0/1,0/3; b: 1=0/2,1/3 2=1/2,0/2; c: 3=0/2,2/3 4=1/2,1/2");
+  // Hosts that are not needed have no part in the job; names of one host are one host.
+  CHECK(layout(2, "a:2,b:2") == "a: 0=0/2,0/1 1=1/2,0/1");
+  CHECK(layout(3, "a,b,a") == "a: 0=0/2,0/2 1=1/2,0/1; b: 2=0/1,1/2");
 }
 
-TEST_CASE("hosts that cannot be used are refused with their reason", "[host_plan]") {
-  const std::vector<std::pair<std::string, std::string>> table = {
-      {"node8:4", "several hosts are not supported yet: 'node8'"},
-      {"localhost:2,node8:2", "several hosts are not supported yet: 'node8'"},
-      {"localhost", "-np 2 needs 2 slots, -H localhost has 1"},
-      {"localhost:1", "-np 2 needs 2 slots"},
-      {"localhost:", "slots are missing"},
-      {"localhost:x", "'x' is no number of slots"},
-      {"localhost:0", "'0' is no number of slots"},
-      {"localhost:-1", "'-1' is no number of slots"},
-      {"localhost:99999999999", "is no number of slots"},
-      {":2", "the host is missing"},
-      {"[]:2", "the host is missing"},
-      {"[::1:2", "closing ]"},
-      {"[::1]x", "expected [address]:slots"},
-      {",localhost:2", "empty part"},
-      {"localhost:2,", "empty part"},
-  };
-  for (const auto& [hosts, reason] : table) {
-    INFO(hosts);
-    CHECK_THAT(refusal(2, hosts), Catch::Contains(reason));
-  }
+TEST_CASE("more ranks than slots are refused", "[host_plan]") {
+  CHECK(layout(2, "localhost") == "-np 2 needs 2 slots, -H localhost has 1");
+  CHECK(layout(9, "a:4,b:4") == "-np 9 needs 9 slots, -H a:4,b:4 has 8");
 }

@@ -11,10 +11,12 @@ Inside, the launcher's ranks enter their host through this file as a command:
     ruedarun -np 4 python hosts_lab.py LAB 2 v4 COMMAND...     (2 ranks per host)
 """
 
+import ctypes
 import functools
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -130,6 +132,17 @@ class Lab:
         return [sys.executable, HERE, self.name, self.number, ranks_per_host,
                 "v6" if self.ipv6 else "v4", *command]  # fmt: skip
 
+    def start(self, ranks_per_host, command, env=None):
+        """A running job, its output as text lines on stdout."""
+        import worlds
+
+        command = self.command(ranks_per_host, command)
+        return subprocess.Popen(
+            [worlds.ruedarun(), "-np", str(self.hosts * ranks_per_host), *map(str, command)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **(env or {})}, start_new_session=True,
+        )  # fmt: skip
+
     def launch(self, ranks_per_host, command, **options):
         import worlds
 
@@ -146,6 +159,9 @@ def enter(name, number, ranks_per_host, family, *command):
     """As a rank: goes to its host and becomes the command. The descriptors of the launcher stay."""
     host = int(os.environ["RUEDA_RANK"]) // int(ranks_per_host)
     os.environ["RUEDA_TCP_ADDRESS"] = address(int(number), host, family == "v6")
+    clone_newuts = 0x04000000
+    if ctypes.CDLL(None).unshare(clone_newuts) == 0:  # so that messages name the host
+        socket.sethostname(f"{name}h{host}")
     inside = ["ip", "netns", "exec", f"{name}h{host}", *command]
     os.execvp(inside[0], inside)
 

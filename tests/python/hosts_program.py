@@ -1,5 +1,6 @@
 """What the ranks of test_hosts.py run: python hosts_program.py SCENE."""
 
+import os
 import sys
 
 import numpy as np
@@ -51,6 +52,25 @@ def crossing():
     tell(payload=data.nbytes, tcp_bytes=hvd.counter("tcp_bytes") - before)
 
 
+def until_lost():
+    data = np.ones(50_000, np.float32)
+    hvd.allreduce(data, name="steps")
+    tell(running=os.getpid())
+    try:
+        while True:
+            hvd.allreduce(data, name="steps")
+    except hvd.HorovodInternalError as error:
+        print("lost:", str(error).replace("\n", " "), flush=True)
+    sys.exit(3)
+
+
+def slow():
+    data = np.ones(1_000_000, np.float32)
+    hvd.allreduce(data, name="slow")
+    hvd.barrier()
+    print("all right", flush=True)
+
+
 hvd.init()
-{"collectives": collectives, "bytes": crossing}[sys.argv[1]]()
+{"collectives": collectives, "bytes": crossing, "lost": until_lost, "slow": slow}[sys.argv[1]]()
 hvd.shutdown()

@@ -10,7 +10,7 @@ import pytest
 from worlds import TIMEOUT_SECONDS, ruedarun
 
 from rueda.compat import horovodrun, horovodrun_config, horovodrun_flags
-from rueda.compat.launch_plan import Refused, Setting, make_plan, read_hostfile
+from rueda.compat.launch_plan import Refused, Setting, make_plan
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "horovodrun.md"
 
@@ -288,16 +288,17 @@ def test_the_page_holds_the_table_of_the_code():
     assert horovodrun_flags.table() in PAGE.read_text()
 
 
-def test_the_host_file_is_read(tmp_path):
+def test_hosts_and_how_they_are_reached_are_handed_on(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# mine\nlocalhost slots=2\n\nmy-host.lan   slots = 3  # fast\nplain\n")
-    assert read_hostfile(file) == "localhost:2,my-host.lan:3,plain:1"
+    file.write_text("node1 slots=2\n")
+    plan = plan_of("-hostfile", str(file), "-p", "2222", "-i", "key", "--network-interfaces", "ib0,eth0")
+    assert plan.options[2:] == ["--hostfile", str(file), "--ssh-port", "2222", "--ssh-identity-file", "key",
+                                "--network-interfaces", "=eth0,=ib0"]
+    code, _, err = horovodrun_command("-np", 3, "-hostfile", file, "true")
+    assert code == 2 and f"needs 3 slots, --hostfile {file} has 2" in err
     file.write_text("localhost slots=two\n")
-    with pytest.raises(Refused, match=r"hosts:1: expected 'name slots=N', found 'localhost"):
-        read_hostfile(file)
-    file.write_text("# nobody\n")
-    with pytest.raises(Refused, match="names no host"):
-        read_hostfile(file)
+    code, _, err = horovodrun_command("-np", 2, "-hostfile", file, "true")
+    assert code == 2 and "hosts:1: 'two' is no number of slots" in err
 
 
 # The configuration file.
@@ -459,7 +460,7 @@ def test_what_cannot_be_is_refused_before_any_rank_starts(tmp_path):
     started = tmp_path / "started"
     for arguments, reason in [
         (["--mpi"], "horovodrun: error: --mpi: "),
-        (["-H", "elsewhere:2"], "'elsewhere' is not this machine"),
+        (["-H", "else where:2"], "'else where' is no name of a host"),
         (["-H", "localhost:1"], "has 1"),
     ]:
         code, _, err = horovodrun_command("-np", 2, *arguments, "touch", started)

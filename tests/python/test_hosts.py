@@ -1,8 +1,11 @@
 """Several hosts, as network namespaces: nothing but the bridge connects them (hosts_lab.py)."""
 
+import os
 import pathlib
 import re
+import signal
 import sys
+import threading
 
 import hosts_lab
 import pytest
@@ -57,3 +60,90 @@ def test_compression_between_hosts_halves_the_bytes():
         plain = run(lab, 2, "bytes")
         small = run(lab, 2, "bytes", {"RUEDA_HOST_COMPRESSION": "bf16"})
     assert sum(values(plain, "tcp_bytes")) >= 1.9 * sum(values(small, "tcp_bytes"))
+
+
+class Running:
+    """A job in which every rank has come to its first step."""
+
+    def __init__(self, lab, ranks_per_host, env):
+        self.size = lab.hosts * ranks_per_host
+        self.job = lab.start(ranks_per_host, [sys.executable, PROGRAM, "lost"], env)
+        self.watchdog = threading.Timer(90, self.end)
+        self.watchdog.start()
+        self.output = ""
+        self.pids = {}
+        while len(self.pids) < self.size:
+            line = self.job.stdout.readline()
+            assert line, self.output
+            self.output += line
+            if found := re.search(r"\[(\d+)\]<stdout>: running=(\d+)", line):
+                self.pids[int(found[1])] = int(found[2])
+
+    def read_until_lost(self, ranks):
+        """What each of these ranks says of the loss."""
+        lost = {}
+        while set(lost) != set(ranks):
+            line = self.job.stdout.readline()
+            assert line, self.output
+            self.output += line
+            if found := re.search(r"\[(\d+)\]<stdout>: lost: (.*)", line):
+                lost[int(found[1])] = found[2]
+        return lost
+
+    def end(self):
+        self.watchdog.cancel()
+        for pid in [*self.pids.values(), self.job.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+        self.job.communicate()
+
+
+PATIENCE = {"RUEDA_DEAD_SECONDS": "2"}
+
+
+def test_a_cut_cable_names_rank_and_host_on_both_sides():
+    with hosts_lab.Lab(2) as lab, Running(lab, 2, PATIENCE) as running:
+        lab.cut(1)
+        lost = running.read_until_lost(range(4))
+        for rank, text in lost.items():
+            other = 1 - rank // 2
+            named = re.search(r"rank (\d) \(pid \d+ on (\w+)\) was lost: no sign of life", text)
+            assert named, text
+            assert int(named[1]) // 2 == other
+            assert named[2] == lab.host(other)
+        assert "has given no sign of life for 0." in running.output
+
+
+def test_a_stopped_process_is_named_by_everybody_else():
+    with hosts_lab.Lab(2) as lab, Running(lab, 2, PATIENCE) as running:
+        os.kill(running.pids[3], signal.SIGSTOP)
+        for text in running.read_until_lost([0, 1, 2]).values():
+            # Silent for the other host, known as stopped to the agent: the first verdict counts.
+            assert re.search(r"\brank 3 \(pid \d+ on \w+\)", text), text
+
+
+def test_a_pause_shorter_than_the_timeout_harms_nobody():
+    with hosts_lab.Lab(2) as lab, Running(lab, 1, {"RUEDA_DEAD_SECONDS": "10"}) as running:
+        os.kill(running.pids[1], signal.SIGSTOP)
+        while "has given no sign of life" not in running.output:
+            running.output += running.job.stdout.readline()
+        os.kill(running.pids[1], signal.SIGCONT)
+        while "is back" not in running.output:
+            running.output += running.job.stdout.readline()
+        assert "lost:" not in running.output
+
+
+def test_a_slow_link_is_not_a_dead_one():
+    # 32 Mbit in each direction at 10 Mbit/s, with a timeout of a second.
+    with hosts_lab.Lab(2, rate="10mbit") as lab:
+        output = run(lab, 1, "slow", {"RUEDA_DEAD_SECONDS": "1"})
+    assert output.count("all right") == 2
+    assert "no sign of life" not in output

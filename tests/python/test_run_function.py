@@ -129,7 +129,7 @@ def test_parameters_are_flags(capfd, tmp_path):
     texts = [str(warning.message) for warning in caught]
     assert "np is deprecated, use num_proc" in texts
     assert "network_interface is deprecated, use network_interfaces" in texts
-    assert any(text.startswith("run(ssh_port=...) has no effect: ") for text in texts)
+    assert not any("ssh_port" in text for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_parameters_are_flags(capfd, tmp_path):
         ({"mpi_args": "-x"}, "MPI"),
         ({"use_mpi": True, "use_gloo": True}, "give one of them"),
         ({"hosts": "localhost:2", "hostfile": "x"}, "give one of them"),
-        ({"hosts": "elsewhere:2"}, "'elsewhere' is not this machine"),
+        ({"hosts": "else where:2"}, "'else where' is no name of a host"),
         ({"hostfile": "/nonexistent"}, "cannot read the host file"),
         ({"num_proc": 0}, "expected 1 or more, found 0"),
         ({"num_proc": "2"}, "expected a whole number, found '2'"),

@@ -32,8 +32,10 @@ struct Pipe {
 
 class PipeLink final : public Link {
  public:
-  PipeLink(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in)
-      : out_(std::move(out)), in_(std::move(in)) {}
+  // remote: counts as a link between hosts.
+  PipeLink(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, bool remote = false)
+      : out_(std::move(out)), in_(std::move(in)), remote_(remote) {}
+  bool crosses_hosts() const override { return remote_; }
   const char* kind() const override { return "pipe"; }
   Result<size_t> write(std::span<const ByteView> pieces) override {
     size_t total = 0;
@@ -66,6 +68,7 @@ class PipeLink final : public Link {
  private:
   std::shared_ptr<Pipe> out_;  // shared with the test and the link at the other end
   std::shared_ptr<Pipe> in_;
+  bool remote_;
 };
 
 }  // namespace rueda::transport

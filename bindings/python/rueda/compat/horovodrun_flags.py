@@ -37,7 +37,7 @@ class Flag(NamedTuple):
     excludes: str = ""  # flags of the same word exclude each other
 
 
-_ONE_HOST = "the ranks of this version run on one host"
+_BY_ITSELF = "rueda chooses by sizes and hosts"
 _NO_ELASTIC = (
     "the number of ranks cannot change while a job runs (no elastic membership yet); "
     "start a fixed number of ranks"
@@ -124,7 +124,7 @@ FLAGS = (
             "hosts",
             str,
             SET,
-            "name:slots,...; in this version only names of this machine",
+            "name:slots,...; other hosts are reached by ssh, inside a job of Slurm by srun",
             excludes="hosts",
         ),
         Flag(
@@ -132,7 +132,7 @@ FLAGS = (
             "hostfile",
             str,
             SET,
-            "file with a line 'name slots=N' per host; in this version only this machine",
+            "file with a line per host: 'name slots=N', 'name:N' or 'name'",
             excludes="hosts",
         ),
         Flag(
@@ -147,24 +147,24 @@ FLAGS = (
             ("--network-interfaces", "--network-interface"),
             "nics",
             NAMES,
-            NOTED,
-            f"{_ONE_HOST} and use no network interface",
+            SET,
+            "network interfaces that driver, agents and ranks may use between hosts",
             "NCCL_SOCKET_IFNAME",
         ),
         Flag(
             ("-p", "--ssh-port"),
             "ssh_port",
             int,
-            NOTED,
-            f"{_ONE_HOST}; ssh is not used",
+            SET,
+            "port of sshd on the other hosts",
             checks=("positive",),
         ),
         Flag(
             ("-i", "--ssh-identity-file"),
             "ssh_identity_file",
             str,
-            NOTED,
-            f"{_ONE_HOST}; ssh is not used",
+            SET,
+            "key file of ssh",
         ),
         Flag(
             ("--disable-cache",),
@@ -236,7 +236,7 @@ FLAGS = (
             "hierarchical-allreduce",
             "hierarchical_allreduce",
             NOTED,
-            f"{_ONE_HOST}: there is no hierarchy",
+            _BY_ITSELF,
             "HOROVOD_HIERARCHICAL_ALLREDUCE",
             "hierarchical allreduce",
         ),
@@ -244,7 +244,7 @@ FLAGS = (
             "hierarchical-allgather",
             "hierarchical_allgather",
             NOTED,
-            f"{_ONE_HOST}: there is no hierarchy",
+            _BY_ITSELF,
             "HOROVOD_HIERARCHICAL_ALLGATHER",
             "hierarchical allgather",
         ),
@@ -252,7 +252,7 @@ FLAGS = (
             "torus-allreduce",
             "torus_allreduce",
             NOTED,
-            f"{_ONE_HOST}: there is no torus",
+            _BY_ITSELF,
             "HOROVOD_TORUS_ALLREDUCE",
             "torus allreduce",
         ),

@@ -34,7 +34,7 @@ def make_plan(settings):
     problems, notes, environment = [], [], {}
     for dest, setting in settings.items():
         flag = flags.flag_of(dest, setting.value)
-        problem = _problem(flag, setting.value)
+        problem = _problem(flag, setting.value, {"hosts", "hostfile"} & settings.keys())
         if problem:
             problems.append(f"{setting.origin}: {problem}")
         elif flag.fate == flags.REFUSED:
@@ -42,10 +42,9 @@ def make_plan(settings):
         elif flag.fate == flags.NOTED:
             notes.append(f"{setting.origin} has no effect: {flag.meaning}")
         environment.update(_variables(flag, setting.value))
-    try:
-        hosts = _hosts(settings)
-    except Refused as refused:
-        problems.append(f"{settings['hostfile'].origin}: {refused}")
+    problem = _hosts_problem(settings)
+    if problem:
+        problems.append(f"{settings['hostfile'].origin}: {problem}")
     if "num_proc" not in settings:
         problems.append("the number of ranks is missing: -np N")
     if problems:
@@ -54,9 +53,10 @@ def make_plan(settings):
     if environment.get("HOROVOD_STALL_CHECK_DISABLE") == "1":
         environment["RUEDA_STALL_CHECK_TIME_SECONDS"] = "0"
         environment["RUEDA_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
+    hosts = settings["hosts"].value if "hosts" in settings else ""
     environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
     environment["HOROVOD_CONTROLLER"] = environment["HOROVOD_CPU_OPERATIONS"] = "gloo"
-    return Plan(_options(settings, hosts), environment, notes)
+    return Plan(_options(settings), environment, notes)
 
 
 def ranks_environment(plan):
@@ -64,11 +64,19 @@ def ranks_environment(plan):
     return {**os.environ, **plan.environment}
 
 
-def _options(settings, hosts):
+def _options(settings):
     value = {dest: setting.value for dest, setting in settings.items()}
     options = ["-np", str(value["num_proc"])]
-    if hosts:
-        options += ["-H", hosts]
+    if value.get("hosts"):
+        options += ["-H", value["hosts"]]
+    if value.get("hostfile"):
+        options += ["--hostfile", os.fspath(value["hostfile"])]
+    if value.get("ssh_port"):
+        options += ["--ssh-port", str(value["ssh_port"])]
+    if value.get("ssh_identity_file"):
+        options += ["--ssh-identity-file", value["ssh_identity_file"]]
+    if value.get("nics"):
+        options += ["--network-interfaces", ",".join(f"={name}" for name in sorted(value["nics"]))]
     if value.get("verbose"):
         options.append("--verbose")
     if value.get("output_filename"):
@@ -78,8 +86,8 @@ def _options(settings, hosts):
     return options
 
 
-def _problem(flag, value):
-    """What is wrong with a value, or None."""
+def _problem(flag, value, hosts):
+    """What is wrong with a value, or None. hosts: the job may be over several."""
     takes = flag.takes
     if takes in (flags.ON, flags.OFF) and not isinstance(value, bool):
         return f"expected true or false, found {value!r}"
@@ -97,7 +105,7 @@ def _problem(flag, value):
         return f"expected 0 to 1, found {value}"
     if flag.choices and value.upper() not in flag.choices:
         return f"expected one of {', '.join(flag.choices)}, found {value!r}"
-    if flag.dest == "nics":
+    if flag.dest == "nics" and not hosts:
         there = [name for _, name in socket.if_nameindex()]
         absent = sorted(set(value) - set(there))
         if absent:
@@ -122,28 +130,13 @@ def _variables(flag, value):
     return found
 
 
-def _hosts(settings):
-    """What -H of ruedarun gets: ``name:slots,...``; "" for this machine."""
-    if "hostfile" in settings:
-        return read_hostfile(settings["hostfile"].value)
-    return settings["hosts"].value if "hosts" in settings else ""
-
-
-def read_hostfile(path):
-    """Lines ``name slots=N`` (without slots: one) as ``name:N,...``; # begins a comment."""
+def _hosts_problem(settings):
+    """What is wrong with the host file that can be seen from here, or None; ruedarun reads it."""
+    if "hostfile" not in settings:
+        return None
+    path = settings["hostfile"].value
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"cannot read the host file {os.fspath(path)}: {error}") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        text = line.split("#")[0].strip()
-        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+))?", text)
-        if match:
-            hosts.append(f"{match.group(1)}:{match.group(2) or 1}")
-        elif text:
-            raise Refused(f"{path}:{number}: expected 'name slots=N', found '{text}'")
-    if not hosts:
-        raise Refused(f"the host file {path} names no host")
-    return ",".join(hosts)
+        with open(path, "rb"):
+            return None
+    except OSError as error:
+        return f"cannot read the host file {os.fspath(path)}: {error}"

@@ -20,7 +20,7 @@ from rueda.compat import run_task, until_parent_ends
 from rueda.compat.launch_plan import Refused, Setting, make_plan, ranks_environment
 
 _LAUNCHER_SAYS = b"ruedarun: "
-_CULPRIT = re.compile(r"rank (\d+) \(pid \d+\) failed: (.*)")
+_CULPRIT = re.compile(r"rank (\d+) \(pid \d+[^)]*\) failed: (.*)")
 
 
 class RankFailed(RuntimeError):
@@ -90,7 +90,8 @@ def run(
     num_proc : int
         Number of ranks.
     hosts, hostfile : str, optional
-        As ``-H`` and ``-hostfile`` of horovodrun: names of this machine in this version.
+        As ``-H`` and ``-hostfile`` of horovodrun. Other hosts need a shared folder for temporary files
+        (``TMPDIR``), through which the function and its results travel.
     start_timeout : int, optional
         Seconds that the ranks wait for each other in ``init``.
     output_filename : str, optional
@@ -100,7 +101,7 @@ def run(
     executable : str, optional
         The ranks' Python; default: this one.
     ssh_port, ssh_identity_file, network_interfaces
-        No effect on one host; a warning says so.
+        As horovodrun's; without meaning on one host.
     disable_cache, use_gloo
         What they ask for is always so.
     min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script

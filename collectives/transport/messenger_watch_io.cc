@@ -1,0 +1,75 @@
+// The watch's timer, beats and verdicts.
+#include <sys/timerfd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <unistd.h>
+
+#include "collectives/base/log.h"
+#include "collectives/transport/messenger.h"
+
+namespace rueda::transport {
+namespace {
+
+std::string seconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace
+
+Status Messenger::watch_peers(std::chrono::nanoseconds dead_after) {
+  bool any = false;
+  for (const Channel& channel : channels_)
+    any = any || (channel.link != nullptr && channel.link->crosses_hosts());
+  if (!any || dead_after.count() <= 0) return {};
+  watch_.emplace(WatchTimes{dead_after}, channels_.size(), std::chrono::steady_clock::now());
+  UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer) return errno_status("cannot create a timer", errno);
+  itimerspec times{};
+  const auto beat = watch_->times().beat_every();
+  times.it_interval.tv_sec = beat / std::chrono::seconds(1);
+  times.it_interval.tv_nsec = (beat % std::chrono::seconds(1)).count();
+  times.it_value = times.it_interval;
+  timerfd_settime(timer.get(), 0, &times, nullptr);
+  watch_timer_ = GuardedFd(std::move(timer));
+  return loop_->add(watch_timer_.get(), this);
+}
+
+void Messenger::on_ready(bool, bool) {
+  uint64_t ticks = 0;
+  if (read(watch_timer_.get(), &ticks, sizeof(ticks)) == sizeof(ticks)) look_is_due_ = true;
+}
+
+// After everything that has arrived was read.
+bool Messenger::look_at_peers() {
+  look_is_due_ = false;
+  std::vector<bool> watched;
+  for (const Channel& channel : channels_) {
+    watched.push_back(channel.link != nullptr && channel.link->crosses_hosts() && !channel.end &&
+                      !channel.goodbye_sent);
+  }
+  const auto verdicts = watch_->look(std::chrono::steady_clock::now(), watched);
+  for (const Rank peer : verdicts.beats) {
+    Channel& channel = channels_[static_cast<size_t>(peer)];
+    // Behind a frame that has begun, a beat would say nothing that its next byte does not.
+    if (channel.current || !channel.urgent.empty()) continue;
+    channel.urgent.push_back({header_of(FrameType::kBeat, 0, 0, 0), {}, {}, 0, nullptr});
+  }
+  for (const Rank peer : verdicts.suspects) {
+    RUEDA_WARN("transport", "{} has given no sign of life for {}",
+                  channels_[static_cast<size_t>(peer)].name, seconds(watch_->silence(peer)));
+  }
+  for (const Rank peer : verdicts.recovered)
+    RUEDA_WARN("transport", "{} is back", channels_[static_cast<size_t>(peer)].name);
+  for (const Rank peer : verdicts.dead) {
+    if (closed_) break;
+    end_peer(peer, unavailable("no sign of life for " + seconds(watch_->silence(peer)) +
+                               " (RUEDA_DEAD_SECONDS): the process is stopped, its host is down, or "
+                               "the network between is cut"));
+  }
+  return !verdicts.beats.empty() || !verdicts.dead.empty();
+}
+
+}  // namespace rueda::transport

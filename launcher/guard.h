@@ -1,0 +1,25 @@
+// Runs work in a child process and looks after it: signals that we are sent are handed on to it, and
+// when it has ended, by itself or killed, every process that it has left behind is killed.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "collectives/base/unique_fd.h"
+
+namespace rueda::launcher {
+
+struct GuardLink {
+  UniqueFd fd;  // becomes readable (end of file) when the guard is gone
+  int guard = 0;  // its process id
+  bool hangup_ignored = false;  // started under nohup
+};
+
+// `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it
+// returns is the exit code. `what` names the child ("agent").
+int guard(const std::string& what, const std::function<int(GuardLink)>& work);
+
+// Descriptors 0, 1 and 2 exist from here on, so that none of ours gets such a number.
+void ensure_standard_descriptors();
+
+}  // namespace rueda::launcher

@@ -1,0 +1,172 @@
+#include "launcher/hosts/agent_uplink.h"
+
+#include "launcher/hosts/limits.h"
+
+namespace rueda::launcher {
+namespace {
+
+// What a rank writes goes to the driver as it is; it is cut into lines there.
+class RemoteOutput : public OutputTaker {
+ public:
+  RemoteOutput(Rank rank, ControlClient* client) : rank_(rank), client_(client) {}
+  void take(Stream stream, std::string_view bytes) override {
+    client_->output(rank_, number(stream), bytes);
+  }
+  void end(Stream stream) override {
+    if (!ended_[static_cast<int>(stream)]) client_->output(rank_, number(stream), {});
+    ended_[static_cast<int>(stream)] = true;
+  }
+
+ private:
+  static int number(Stream stream) { return stream == Stream::kStdout ? 1 : 2; }
+
+  const Rank rank_;
+  ControlClient* const client_;
+  bool ended_[2] = {false, false};
+};
+
+}  // namespace
+
+AgentUplink::AgentUplink(ControlClient* client, double silence_seconds)
+    : client_(client),
+      silence_(std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(silence_seconds))),
+      last_heard_(Clock::now()),
+      last_work_(last_heard_),
+      last_beat_(last_heard_) {}
+
+Status AgentUplink::attach(UniqueFd agent_end, Rank rank) {
+  relay_.add(rank, std::move(agent_end));
+  return {};
+}
+
+std::unique_ptr<OutputTaker> AgentUplink::output_of(Rank rank) {
+  return std::make_unique<RemoteOutput>(rank, client_);
+}
+
+bool AgentUplink::congested() const { return client_->output_waiting() >= kMaxOutputWaiting; }
+
+void AgentUplink::add_to_poll(std::vector<pollfd>* fds) const {
+  fds->push_back({client_->fd(), POLLIN, 0});
+  relay_.add_to_poll(fds);
+}
+
+int AgentUplink::poll_limit_ms() const { return static_cast<int>(kHeartbeat.count()); }
+
+void AgentUplink::beat(Clock::time_point now) {
+  if (now - last_beat_ < kHeartbeat || !client_->idle()) return;
+  last_beat_ = now;
+  control::AgentMessage message;
+  message.mutable_heartbeat();
+  client_->send(std::move(message));
+}
+
+void AgentUplink::take_messages(Clock::time_point now, std::vector<Order>* orders) {
+  for (const control::DriverMessage& message : client_->take()) {
+    last_heard_ = now;
+    if (message.has_store_bytes()) {
+      const auto& bytes = message.store_bytes();
+      relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+    } else if (message.has_goodbye()) {
+      goodbye_ = true;
+    } else if (message.has_rank_lost()) {
+      orders->push_back({Order::Kind::kRankLost, 0, from_wire(message.rank_lost())});
+    } else if (message.has_order()) {
+      switch (message.order().kind()) {
+        case control::Order::RANK_FAILED:
+          orders->push_back({Order::Kind::kRankFailed, 0, {}});
+          break;
+        case control::Order::SIGNAL:
+          orders->push_back({Order::Kind::kSignal, message.order().signal(), {}});
+          break;
+        case control::Order::USER_SIGNAL:
+          orders->push_back({Order::Kind::kUserSignal, message.order().signal(), {}});
+          break;
+        case control::Order::OUTPUT_CLOSED:
+          orders->push_back({Order::Kind::kOutputClosed, 0, {}});
+          break;
+        case control::Order::KILL: orders->push_back({Order::Kind::kKill, 0, {}}); break;
+        default: break;
+      }
+    }
+  }
+}
+
+bool AgentUplink::driver_is_lost(Clock::time_point now) {
+  return client_->gone() || now - last_heard_ > silence_;
+}
+
+std::vector<Order> AgentUplink::work() {
+  const auto now = Clock::now();
+  // While we ourselves did not run (stopped, or a host under pressure) nobody was silent.
+  if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
+  last_work_ = now;
+  std::vector<Order> orders;
+  take_messages(now, &orders);
+  relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+    control::AgentMessage message;
+    auto* carried = message.mutable_store_bytes();
+    carried->set_rank(rank);
+    carried->set_data(bytes.data(), bytes.size());
+    carried->set_end(end);
+    client_->send(std::move(message));
+  });
+  beat(now);
+  if (!kill_told_ && !goodbye_ && driver_is_lost(now)) {
+    kill_told_ = true;
+    orders.push_back({Order::Kind::kKill, 0, {}});
+  }
+  return orders;
+}
+
+void AgentUplink::rank_started(Rank rank, pid_t pid) {
+  control::AgentMessage message;
+  message.mutable_rank_started()->set_rank(rank);
+  message.mutable_rank_started()->set_pid(pid);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::rank_ended(const RankEnd& end) {
+  control::AgentMessage message;
+  auto* ended = message.mutable_rank_ended();
+  ended->set_rank(end.rank);
+  ended->set_pid(end.pid);
+  ended->set_wait_status(end.wait_status);
+  ended->set_noticed(end.noticed);
+  ended->set_stopped(end.stopped);
+  ended->set_hint(end.hint);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::rank_lost(const LostRank& lost) {
+  control::AgentMessage message;
+  *message.mutable_rank_lost() = to_wire(lost);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::say(const std::string& text) {
+  control::AgentMessage message;
+  message.mutable_say()->set_text(text);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::finish(const std::string& failure) {
+  client_->finish_output();
+  bool told = false;
+  while (!goodbye_ && !driver_is_lost(Clock::now())) {
+    // The driver must have all output before it hears that there is no more.
+    if (!told && client_->output_done()) {
+      told = true;
+      control::AgentMessage message;
+      message.mutable_finished()->set_failure(failure);
+      message.mutable_finished()->set_exit_code(failure_code_);
+      client_->send(std::move(message));
+    }
+    std::vector<pollfd> fds;
+    add_to_poll(&fds);
+    poll(fds.data(), fds.size(), poll_limit_ms());
+    work();
+  }
+}
+
+}  // namespace rueda::launcher

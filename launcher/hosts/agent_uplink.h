@@ -1,0 +1,51 @@
+// The uplink of an agent over its control connection.
+//
+// Says a sign of life every kHeartbeat; when the driver has said nothing for the silence limit, or
+// the connection has ended, the ranks are to be killed. One thread. Borrows the connection.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "launcher/hosts/control_client.h"
+#include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/hosts/stream_relay.h"
+#include "launcher/uplink.h"
+
+namespace rueda::launcher {
+
+class AgentUplink : public Uplink {
+ public:
+  AgentUplink(ControlClient* client, double silence_seconds);
+
+  Status attach(UniqueFd agent_end, Rank rank) override;
+  std::unique_ptr<OutputTaker> output_of(Rank rank) override;
+  bool congested() const override;
+  void add_to_poll(std::vector<pollfd>* fds) const override;
+  int poll_limit_ms() const override;
+  std::vector<Order> work() override;
+  void rank_started(Rank rank, pid_t pid) override;
+  void rank_ended(const RankEnd& end) override;
+  void rank_lost(const LostRank& lost) override;
+  void say(const std::string& text) override;
+  void finish(const std::string& failure) override;
+
+  // The exit code that goes with a failure that finish() tells.
+  void set_failure_code(int code) { failure_code_ = code; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void beat(Clock::time_point now);
+  void take_messages(Clock::time_point now, std::vector<Order>* orders);
+  bool driver_is_lost(Clock::time_point now);
+
+  ControlClient* const client_;
+  const Clock::duration silence_;
+  StreamRelay relay_;
+  Clock::time_point last_heard_, last_work_, last_beat_;
+  bool kill_told_ = false;
+  bool goodbye_ = false;
+  int failure_code_ = 0;
+};
+
+}  // namespace rueda::launcher

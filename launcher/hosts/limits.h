@@ -1,0 +1,20 @@
+// Bounds of what driver and agents send each other.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace rueda::launcher {
+
+inline constexpr int kMaxControlBytes = 4 << 20;      // one message
+inline constexpr size_t kMaxOutputPiece = 64 << 10;   // of a rank's output in one message
+inline constexpr size_t kMaxOutputWaiting = 1 << 20;  // then no more is read from ranks, or agents
+inline constexpr size_t kMaxEventsWaiting = 4096;     // of one agent, then it is not read from
+inline constexpr std::chrono::seconds kHandshakeLimit{5};
+inline constexpr size_t kMaxStrangers = 128;  // connections accepted within kHandshakeLimit
+
+inline constexpr std::chrono::milliseconds kHeartbeat{250};
+inline constexpr std::chrono::seconds kSuspectAfter{1};
+inline constexpr double kDefaultSilenceSeconds = 5;  // then the other side is taken for dead
+
+}  // namespace rueda::launcher

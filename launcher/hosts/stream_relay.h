@@ -1,0 +1,49 @@
+// Carries the byte streams between ranks and the store through something that knows messages only:
+// the agent has the rank's end of a stream, the driver the store's.
+//
+// Owns the sockets. One thread. What cannot be written yet is kept; a stream is not read from while
+// more than kMaxKept of the other direction is kept, as its owner then does not read either.
+#pragma once
+
+#include <poll.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "collectives/base/unique_fd.h"
+
+namespace rueda::launcher {
+
+class StreamRelay {
+ public:
+  static constexpr size_t kMaxKept = 4 << 20;
+  static constexpr size_t kPiece = 256 << 10;
+
+  // `end`: the stream has ended and nothing follows.
+  using Carry = std::function<void(Rank rank, std::string_view bytes, bool end)>;
+
+  void add(Rank rank, UniqueFd fd);
+  void add_to_poll(std::vector<pollfd>* fds) const;
+  // Reads what can be read and hands it to `carry`; writes what was kept.
+  void pump(const Carry& carry);
+  // What the other side has read.
+  void deliver(Rank rank, std::string_view bytes, bool end);
+  // Closes the rank's stream.
+  void drop(Rank rank) { streams_.erase(rank); }
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    std::string kept;
+    bool ending = false;  // once `kept` is written
+  };
+  bool write_kept(Stream* stream);
+
+  std::map<Rank, Stream> streams_;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,322 @@
+"""ruedarun over several hosts, which are network namespaces: what ranks are told, how agents are started
+and found, and who is named when something ends."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import namespaces
+import worlds
+
+PATIENCE = 90
+WHY_NOT = namespaces.why_not()
+needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+pytestmark = needs_hosts
+
+
+@pytest.fixture(scope="module")
+def lab():
+    hosts = namespaces.Lab(3, number=1)
+    yield hosts
+    hosts.close()
+
+
+class Job:
+    """A ruedarun whose output is read while it runs."""
+
+    def __init__(self, *arguments, env=None, folder=None):
+        self.process = subprocess.Popen(
+            [worlds.ruedarun(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, **(env or {})}, cwd=folder, start_new_session=True)
+        self.lines = []
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+
+    @property
+    def text(self):
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern, times=1):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(re.findall(pattern, self.text)) >= times, PATIENCE), self.text
+        return re.findall(pattern, self.text)
+
+    def wait(self):
+        code = self.process.wait(PATIENCE)
+        self.reader.join(PATIENCE)
+        return code
+
+    def agent_of(self, host):
+        return int(self.wait_for(rf"host {host} is here: agent pid (\d+)")[0])
+
+
+def over(lab, np=4, slots=2, count=2, options=()):
+    hosts = ",".join(f"{host}:{slots}" for host in lab.hosts[:count])
+    return ["-np", np, "-H", hosts, "--rsh-agent", "ip netns exec", *options]
+
+
+def wait_until_empty(lab):
+    end = time.monotonic() + PATIENCE
+    while lab.processes() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not lab.processes()
+
+
+TELL = """import json, os
+print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(("RUEDA_", "HOROVOD_", "MY_"))} |
+                 {"folder": os.getcwd(), "net": os.stat("/proc/self/ns/net").st_ino}))"""
+
+
+def test_ranks_are_told_their_places_and_the_users_environment(lab, tmp_path):
+    job = Job(*over(lab), "--no-prefix", "-x", "MY_SET=7", sys.executable, "-c", TELL, folder=tmp_path,
+              env={"MY_OWN": "1", "MY_TOKEN": "hidden"})
+    assert job.wait() == 0, job.text
+    told = sorted((json.loads(line) for line in job.lines), key=lambda entry: int(entry["RUEDA_RANK"]))
+    place = [[int(entry[f"RUEDA_{name}"]) for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK",
+                                                       "CROSS_SIZE")] for entry in told]
+    assert place == [[0, 4, 0, 2, 0, 2], [1, 4, 1, 2, 0, 2], [2, 4, 0, 2, 1, 2], [3, 4, 1, 2, 1, 2]]
+    assert {entry["MY_OWN"] for entry in told} == {"1"}
+    assert {entry["MY_SET"] for entry in told} == {"7"}
+    assert not any("MY_TOKEN" in entry for entry in told)
+    assert {entry["folder"] for entry in told} == {str(tmp_path)}
+    assert [entry["HOROVOD_HOSTNAME"] for entry in told] == [lab.hosts[0]] * 2 + [lab.hosts[1]] * 2
+    assert [entry["RUEDA_TCP_ADDRESS"] for entry in told] == [lab.address(0)] * 2 + [lab.address(1)] * 2
+    assert len({entry["net"] for entry in told}) == 2
+
+
+def test_a_hostfile_and_collectives_over_three_hosts(lab, tmp_path):
+    script = tmp_path / "sum.py"
+    script.write_text("import numpy, rueda\nrueda.init()\nimport rueda.numpy as hvd\n"
+                      "out = hvd.allreduce(numpy.full(70000, rueda.rank() + 1.0), op=hvd.Sum)\n"
+                      "print(rueda.size(), rueda.local_size(), rueda.cross_rank(), out.min(), out.max())\n"
+                      "rueda.shutdown()\n")
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text(f"# ours\n{lab.hosts[0]} slots=2\n{lab.hosts[1]}:1\n{lab.hosts[2]}\n")
+    job = Job("-np", 4, "--hostfile", hostfile, "--rsh-agent", "ip netns exec", "--no-prefix", "--output-filename",
+              tmp_path / "out", sys.executable, script)
+    assert job.wait() == 0, job.text
+    assert sorted(job.lines) == ["4 1 1 10.0 10.0", "4 1 2 10.0 10.0", "4 2 0 10.0 10.0", "4 2 0 10.0 10.0"]
+    assert (tmp_path / "out/rank.3/stdout").read_text() == "4 1 2 10.0 10.0\n"
+
+
+def test_lines_of_many_ranks_stay_whole_and_nothing_is_lost(lab):
+    talk = "i=0; while [ $i -lt 3000 ]; do echo $RANK line $i of 3000; i=$((i+1)); done"
+    job = Job(*over(lab, np=6, count=3), "sh", "-c", talk)
+    assert job.wait() == 0
+    assert sorted(job.lines) == sorted(f"[{r}]<stdout>: {r} line {i} of 3000" for r in range(6) for i in range(3000))
+
+
+def test_no_secret_is_shown_and_nothing_listens_once_all_are_there(lab):
+    job = Job(*over(lab), "--verbose", "sh", "-c", "echo up; sleep 300")
+    job.wait_for("<stdout>: up", 4)
+    head = [pid for pid in children_of(job.process.pid)]
+    ours = set(lab.processes()) | {job.process.pid} | set(head) | {c for pid in head for c in children_of(pid)}
+    for pid in ours:
+        for name in ("cmdline", "environ"):
+            text = pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
+            assert b"BEGIN" not in text and b"rueda ticket" not in text
+    listening = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True).stdout
+    assert not [line for line in listening.splitlines() if any(f"pid={pid}," in line for pid in ours)]
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    assert wait_until_empty(lab)
+
+
+def children_of(pid):
+    out = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rsplit(")", 1)[1].split()[1]) == pid:
+                out.append(int(entry.name))
+    return out
+
+
+SLEEP = "echo up; sleep 300"
+
+
+def test_a_killed_rank_is_named_with_its_host(lab):
+    job = Job(*over(lab), "--verbose", "sh", "-c", SLEEP)
+    job.wait_for("<stdout>: up", 4)
+    victim = int(job.wait_for(rf"rank 3 is pid (\d+) on {lab.hosts[1]}")[0])
+    os.kill(victim, signal.SIGKILL)
+    assert job.wait() == 137
+    assert f"rank 3 (pid {victim} on {lab.hosts[1]}) failed: killed by signal 9 (SIGKILL)" in job.text
+    assert "ranks 0-2 were stopped; exit code 137" in job.text
+    assert wait_until_empty(lab)
+
+
+def test_the_exit_code_of_a_failing_rank_is_ours(lab):
+    job = Job(*over(lab), "sh", "-c", "if [ $RANK = 2 ]; then echo no such file >&2; exit 7; fi; sleep 300")
+    assert job.wait() == 7
+    assert re.search(rf"rank 2 \(pid \d+ on {lab.hosts[1]}\) failed: exited with code 7", job.text)
+    assert "its last words: no such file" in job.text
+
+
+def test_a_killed_agent_takes_its_host_with_it_and_is_named(lab):
+    job = Job(*over(lab, np=6, count=3), "--verbose", "sh", "-c", SLEEP)
+    job.wait_for("<stdout>: up", 6)
+    agent = job.agent_of(lab.hosts[1])
+    os.kill(agent, signal.SIGKILL)
+    assert job.wait() == 137
+    assert f"host {lab.hosts[1]} (agent pid {agent}) is lost" in job.text
+    assert re.search(rf"rank 2 \(pid \d+ on {lab.hosts[1]}\) failed: lost with its host {lab.hosts[1]}", job.text)
+    assert "ranks 0, 1, 4, 5 were stopped" in job.text
+    assert wait_until_empty(lab)
+
+
+def test_survivors_of_a_lost_host_hear_whom_they_lost(lab, tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text("import numpy, rueda\nrueda.init()\nimport rueda.numpy as hvd\nprint('up', flush=True)\n"
+                      "if rueda.rank() < 2:\n"
+                      "    try:\n        hvd.allreduce(numpy.ones(4), name='late')\n"
+                      "    except Exception as error:\n        print('heard', error, flush=True)\n        raise\n"
+                      "import time\ntime.sleep(300)\n")
+    job = Job(*over(lab), "--verbose", sys.executable, script)
+    job.wait_for("<stdout>: up", 4)
+    os.kill(job.agent_of(lab.hosts[1]), signal.SIGKILL)
+    assert job.wait() == 137
+    assert len(re.findall(r"heard .*rank [23]", job.text)) == 2, job.text
+    assert wait_until_empty(lab)
+
+
+@pytest.mark.parametrize("who", ["ruedarun", "head"])
+def test_a_killed_driver_leaves_nothing_anywhere(lab, who):
+    job = Job(*over(lab), "sh", "-c", "sleep 400 & " + SLEEP)
+    job.wait_for("<stdout>: up", 4)
+    victim = job.process.pid if who == "ruedarun" else children_of(job.process.pid)[0]
+    os.kill(victim, signal.SIGKILL)
+    assert job.wait() in (-9, 137)
+    assert wait_until_empty(lab)
+
+
+def test_a_host_that_is_cut_off_is_lost_after_the_silence_limit(lab):
+    job = Job(*over(lab, options=["--silence-timeout", "3"]), "--verbose", "sh", "-c", SLEEP)
+    job.wait_for("<stdout>: up", 4)
+    namespaces.ip("link", "set", lab.cable(1), "down")
+    try:
+        job.wait_for(f"host {lab.hosts[1]} has given no sign of life for 1 s")
+        assert job.wait() == 137
+        assert re.search(rf"host {lab.hosts[1]} .* is lost: no sign of life for 3 s", job.text)
+        assert wait_until_empty(lab)  # its agent has noticed as well
+    finally:
+        namespaces.ip("link", "set", lab.cable(1), "up")
+
+
+def test_ctrl_c_once_asks_and_twice_kills(lab):
+    polite = Job(*over(lab), "sh", "-c", "trap 'echo stopping; exit 3' INT; echo up; sleep 300 & wait")
+    polite.wait_for("<stdout>: up", 4)
+    polite.process.send_signal(signal.SIGINT)
+    assert polite.wait() == 130
+    assert len(re.findall("stopping", polite.text)) == 4
+    stubborn = Job(*over(lab), "--grace-period", "300", "sh", "-c",
+                   "trap 'echo no' INT TERM; echo up; while :; do sleep 1; done")
+    stubborn.wait_for("<stdout>: up", 4)
+    stubborn.process.send_signal(signal.SIGINT)
+    stubborn.wait_for("<stdout>: no", 4)
+    stubborn.process.send_signal(signal.SIGINT)
+    assert stubborn.wait() == 130
+    assert wait_until_empty(lab)
+
+
+def test_what_cannot_be_started_is_named(lab, tmp_path):
+    missing = Job("-np", 2, "-H", f"{lab.hosts[0]}:1,nosuchhost:1", "--rsh-agent", "ip netns exec", "true")
+    assert missing.wait() == 69
+    assert 'host nosuchhost cannot be started: ip exited with code' in missing.text
+    command = Job(*over(lab), "no-such-command")
+    assert command.wait() == 127
+    assert "command 'no-such-command' not found" in command.text
+    slow = Job("-np", 2, "-H", f"{lab.hosts[0]}:1,{lab.hosts[1]}:1", "--start-timeout", "1", "--rsh-agent",
+               f"sh -c 'test $0 = {lab.hosts[0]} && exec ip netns exec $0 $@; sleep 300'", "true")
+    assert slow.wait() == 124
+    assert re.search(rf"gave up after \d+ s \(--start-timeout\) of waiting for 1 of 2 hosts: {lab.hosts[1]}", slow.text)
+    assert wait_until_empty(lab)
+
+
+def test_hosts_join_by_a_token_file(lab, tmp_path):
+    token = tmp_path / "token"
+    job = Job("-np", 2, "-H", "first:1,second:1", "--token-file", token, "sh", "-c", "echo $HOROVOD_HOSTNAME is here")
+    job.wait_for(r"ruedarun join \S+:\d+ --token-file")
+    port = re.search(rf"driver {re.escape(lab.address(98))}:(\d+)", token.read_text())[1]
+    assert token.stat().st_mode & 0o777 == 0o600
+    open_to_all = tmp_path / "open"
+    open_to_all.write_text(token.read_text())
+    open_to_all.chmod(0o644)
+    refused = subprocess.run([worlds.ruedarun(), "join", "--token-file", open_to_all], capture_output=True, text=True)
+    assert refused.returncode == 2 and "chmod 600" in refused.stderr
+    address = f"{lab.address(98)}:{port}"  # this machine's, on the bridge
+    joined = [subprocess.Popen(["ip", "netns", "exec", host, worlds.ruedarun(), "join", *where, "--token-file", token,
+                                "--name", name])
+              for host, name, where in zip(lab.hosts, ["second", "first"], [[], [address]])]
+    assert job.wait() == 0, job.text
+    assert sorted(job.lines[1:]) == ["[0]<stdout>: first is here", "[1]<stdout>: second is here"]
+    assert [process.wait(PATIENCE) for process in joined] == [0, 0]
+    assert not token.exists()
+
+
+def test_twin_bridges_and_dead_interfaces_are_not_taken(lab):
+    """Every host has docker0 with one address, and a first interface that leads nowhere."""
+    for i in range(2):
+        lab.inside(i, "link", "add", "docker0", "type", "bridge")
+        lab.inside(i, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        lab.inside(i, "link", "set", "docker0", "up")
+        lab.inside(i, "link", "add", "aaa0", "type", "bridge")
+        lab.inside(i, "addr", "add", f"192.168.77.{i + 1}/24", "dev", "aaa0")
+        lab.inside(i, "link", "set", "aaa0", "up")
+    try:
+        job = Job(*over(lab), "--verbose", sys.executable, "-c", "import rueda; rueda.init(); rueda.shutdown()")
+        assert job.wait() == 0, job.text
+        for i in range(2):
+            assert f"ranks on {lab.hosts[i]} use address {lab.address(i)}" in job.text
+        only = Job(*over(lab), "--network-interfaces", "aaa", "true")
+        assert only.wait() in (69, 124)
+    finally:
+        for i in range(2):
+            lab.inside(i, "link", "del", "docker0")
+            lab.inside(i, "link", "del", "aaa0")
+
+
+def test_hosts_that_cannot_reach_each_other_get_the_table_of_tries(lab):
+    """Each reaches the driver, but not the other."""
+    bridge_ports = [lab.cable(0), lab.cable(1)]
+    for port in bridge_ports:
+        namespaces.ip("link", "set", port, "type", "bridge_slave", "isolated", "on")
+    try:
+        job = Job(*over(lab), "true")
+        assert job.wait() == 69
+        assert f"no address of host {lab.hosts[0]} can be reached by all other hosts; tried:" in job.text
+        assert f"{lab.hosts[1]} -> {lab.address(0)}  no answer in 3000 ms" in job.text
+        assert wait_until_empty(lab)
+    finally:
+        for port in bridge_ports:
+            namespaces.ip("link", "set", port, "type", "bridge_slave", "isolated", "off")
+
+
+def test_ipv6_alone_is_enough():
+    hosts = namespaces.Lab(2, number=2, ipv6_only=True)
+    try:
+        job = Job(*over(hosts), "--verbose", sys.executable, "-c",
+                  "import rueda, numpy; rueda.init(); import rueda.numpy as h; print(h.allreduce(numpy.ones(3), op=h.Sum))")
+        assert job.wait() == 0, job.text
+        assert len(re.findall(r"\[4\. 4\. 4\.\]", job.text)) == 4
+        assert f"ranks on {hosts.hosts[1]} use address {hosts.address(1)}" in job.text
+    finally:
+        hosts.close()
