@@ -17,13 +17,14 @@ struct Raw {
   bool no_stall_check = false, stall_check = false, unused = false;
   int num_proc = 0;
   double grace = 5;
+  std::string shown_ranks;
   std::string hosts, output_folder, stdin_text = "auto", unused_text;
   std::string hostfile, rsh_agent, identity, interfaces, token_file, remote_program;
   int ssh_port = 0, listen_port = 0;
   double silence = 5;
   std::vector<std::string> environment;
   bool prefix = true, prefix_timestamp = false, horovod = false;
-  std::string timeline, log_level;
+  std::string timeline, log_level, flight_folder, stall_policy;
   bool timeline_all_ranks = false, summary = false;
   std::optional<bool> timeline_cycles;
   std::optional<int64_t> fusion_mb, cache_capacity;
@@ -54,6 +55,8 @@ void describe(CLI::App* app, Raw* raw) {
                 "put the rank before every line of output (default)");
   app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
                 "put the time before every line of output");
+  app->add_option("--ranks", raw->shown_ranks,
+                  "0,3-5: print only these ranks' output (copies and the report have all)");
   app->add_option("--output-filename", raw->output_folder,
                   "FOLDER: copy each rank's output to FOLDER/rank.N/stdout and stderr");
   app->add_option("--stdin", raw->stdin_text,
@@ -102,6 +105,11 @@ void describe(CLI::App* app, Raw* raw) {
                          "RUEDA_TIMELINE_MARK_CYCLES")
       ->group(tuning);
   app->add_flag("--summary", raw->summary, "print one screen at the end: where the time went")
+      ->group(tuning);
+  app->add_option("--flight-recorder", raw->flight_folder,
+                  "FOLDER: RUEDA_FLIGHT_RECORDER, what the ranks did last if one fails")
+      ->group(tuning);
+  app->add_option("--stall-policy", raw->stall_policy, "RUEDA_STALL_POLICY: warn, dump or abort")
       ->group(tuning);
   app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
   app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
@@ -165,6 +173,9 @@ Status collect_settings(const Raw& raw, Options* options) {
         *raw.timeline_cycles ? "--timeline-mark-cycles" : "--no-timeline-mark-cycles");
   }
   if (raw.summary) set("RUEDA_SUMMARY", "1", "--summary");
+  if (!raw.flight_folder.empty())
+    set("RUEDA_FLIGHT_RECORDER", raw.flight_folder, "--flight-recorder");
+  if (!raw.stall_policy.empty()) set("RUEDA_STALL_POLICY", raw.stall_policy, "--stall-policy");
   if (!raw.log_level.empty()) set("RUEDA_LOG_LEVEL", raw.log_level, "--log-level");
   if (raw.fusion_mb) {
     if (*raw.fusion_mb < 0 || *raw.fusion_mb > (int64_t{1} << 40))
@@ -199,6 +210,25 @@ Status collect_environment(const Raw& raw, Options* options) {
     options->environment.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
   }
   return {};
+}
+
+Status collect_shown_ranks(const Raw& raw, Options* options) {
+  const std::string& text = raw.shown_ranks;
+  const auto wrong = [&] { return invalid_argument("--ranks '" + text + "': expected ranks as in 0,3-5"); };
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t dash = part.find('-', 1);
+    int first = 0, last = 0;
+    if (!CLI::detail::lexical_cast(part.substr(0, dash), first) ||
+        !CLI::detail::lexical_cast(dash == std::string::npos ? part : part.substr(dash + 1), last) ||
+        first < 0 || last < first || last >= kMaxRanks) {
+      return wrong();
+    }
+    for (int rank = first; rank <= last; ++rank) options->shown_ranks.insert(rank);
+  }
+  return !text.empty() && text.back() == ',' ? wrong() : Status();
 }
 
 Status collect_stdin(const Raw& raw, Options* options) {
@@ -296,6 +326,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_environment(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_stdin(raw, &options));
+  RUEDA_RETURN_IF_ERROR(collect_shown_ranks(raw, &options));
   if (raw.version) {
     options.action = Options::Action::kPrintText;
     options.text = version + "\n";

@@ -47,6 +47,7 @@ struct Counters {
   std::atomic<int64_t> bytes_reduced{0};
   std::atomic<int64_t> shm_bytes{0};
   std::atomic<int64_t> tcp_bytes{0};
+  std::atomic<int64_t> mpi_bytes{0};
   std::atomic<int64_t> bytes_in_place{0};
   std::atomic<int64_t> bytes_pulled{0};
   std::atomic<int64_t> planned_batches{0};  // ran without a message
@@ -60,10 +61,10 @@ class Coordinator : private Domain::Owner {
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
   // culprit.
-  // sets: borrowed; changed here. recorder, blocked: borrowed.
+  // sets: borrowed; changed here. recorder, flight, blocked: borrowed.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-              ProcessSetTable* sets, timeline::Recorder* recorder, const BlockedClock* blocked,
-              Counters* counters,
+              ProcessSetTable* sets, timeline::Recorder* recorder,
+              flight::FlightRecorder* flight, const BlockedClock* blocked, Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -107,6 +108,7 @@ class Coordinator : private Domain::Owner {
   bool names_are_waited_for(const ProcessSet& set) override { return queue_->has_waiting(set); }
   void batch_begins() override;
 
+  std::string first_to_leave(const Status& status) const;
   void name_straggler(const Stragglers::Finding& finding);
   bool take_submissions(Time now);
   void take(Submission submission);
@@ -141,6 +143,7 @@ class Coordinator : private Domain::Owner {
   std::shared_ptr<SubmissionQueue> queue_;
   ProcessSetTable* sets_;
   timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
   LateRanks late_;
   Counters* counters_;
   std::function<void(const std::string&)> blame_;

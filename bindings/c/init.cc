@@ -11,6 +11,7 @@
 #include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/transport/mpi/load.h"
 #include "collectives/rendezvous/store_client.h"
 #include "proto/store_codec.h"
 #include "runtime/bootstrap/launchers/meet.h"
@@ -89,6 +90,10 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
+  if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
+    fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
+    rueda::close_in_forked_children(options.place.flight_fd);
+  }
   rueda::log::init_log(
       config.log_level,
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
@@ -104,6 +109,16 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
     RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
   }
   options.config = config;
+  if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {
+    if (!options.place.agentless) {
+      return rueda::failed_precondition(
+          "RUEDA_TRANSPORT=" + config.transport +
+          " needs ranks that mpirun has started, not ruedarun: `mpirun -np " +
+          std::to_string(options.place.size) + " ...`");
+    }
+    RUEDA_ASSIGN_OR_RETURN(options.mpi, rueda::mpi::engine_of_process(
+                                            static_cast<size_t>(config.mpi_chunk_bytes)));
+  }
   Launcher launcher;
   if (!options.place.agentless) {
     RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));
@@ -113,6 +128,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
                     ? join_without_agent(&options)
                     : rueda::bootstrap::join_world(options, launcher.store.get(),
                                                    launcher.key ? &*launcher.key : nullptr);
+  if (joined.status().code() == rueda::Code::kUnavailable && life != nullptr) {
+    // A connection that ended says who closed it; the agents' verdict says who was lost first.
+    const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
+    if (lost) joined = rueda::unavailable(lost->describe());
+  }
   if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
     (void)launcher.store->report("failure", joined.status().message());

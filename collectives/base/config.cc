@@ -15,9 +15,11 @@ enum class Check {
   kPositive,
   kNotNegative,
   kPowerOfTwoChunk,
+  kMpiChunk,
   kTransport,
   kLogLevel,
   kRoad,
+  kStallPolicy,
   kDeadSeconds,
   kCompression
 };
@@ -57,6 +59,11 @@ const Row kTable[] = {
     {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      &Config::stall_shutdown_seconds, Check::kNotNegative, false,
      "fail such a tensor on all ranks after this long; 0 never does"},
+    {"RUEDA_STALL_POLICY", "", &Config::stall_policy, Check::kStallPolicy, false,
+     "what comes with that warning: warn, nothing; dump, the flight recorders' files; abort, these, and "
+     "the tensor fails on all ranks"},
+    {"RUEDA_FLIGHT_RECORDER", "", &Config::flight_folder, Check::kAny, false,
+     "folder for what the ranks did last, written when one fails (rueda explain reads it)"},
     {"RUEDA_PLAN_PATIENCE", "", &Config::plan_patience_seconds, Check::kPositive, false,
      "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
@@ -70,7 +77,10 @@ const Row kTable[] = {
     {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
      "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
-     "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere"},
+     "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere; mpi: shared "
+     "memory inside a host and MPI between hosts; mpi-only: MPI everywhere"},
+    {"RUEDA_MPI_CHUNK_BYTES", "", &Config::mpi_chunk_bytes, Check::kMpiChunk, false,
+     "bytes of one message of the MPI transport, at most 1073741824"},
     {"RUEDA_HOST_ID", "", &Config::host_id, Check::kAny, false,
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
@@ -151,6 +161,8 @@ Status check_number(const Row& row, const Found& found, T value) {
         (value < 4096 || value > (16 << 20) || (value & (value - 1)) != 0)) {
       return refuse(found, "a power of two from 4096 to 16777216");
     }
+    if (row.check == Check::kMpiChunk && (value < 1 || value > (1 << 30)))
+      return refuse(found, "1 to 1073741824");
     if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
@@ -180,12 +192,16 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     config->*(*flag) = value == 1;
   } else {
     std::string value = found.value;
-    if (row.check == Check::kTransport && value != "auto" && value != "tcp")
-      return refuse(found, "auto or tcp");
+    if (row.check == Check::kTransport && value != "auto" && value != "tcp" && value != "mpi" &&
+        value != "mpi-only") {
+      return refuse(found, "auto, tcp, mpi or mpi-only");
+    }
     if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
       return refuse(found, "none, bf16 or fp16");
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
       return refuse(found, "auto, windows or pull");
+    if (row.check == Check::kStallPolicy && value != "warn" && value != "dump" && value != "abort")
+      return refuse(found, "warn, dump or abort");
     if (row.check == Check::kLogLevel) {
       for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
       if (value != "trace" && value != "debug" && value != "info" && value != "warning" &&

@@ -31,10 +31,10 @@ class Allreduce final : public HierarchyCall {
     const auto slices = static_cast<int64_t>(map_.slices());
     const int64_t unit = share_unit(dtype);
     one_hop_ = total * bytes_ <= kOneHopBytes;
-    // A quarter of the whole, within bounds; whole units, so that shares are.
+    // A sixteenth of the whole, within bounds; whole units, so that shares are.
     const int64_t least = slices * kLeastSliceBytes / bytes_;
     const int64_t most = slices * kSliceBytes / bytes_;
-    length_ = (std::clamp(total / 8, least, most) + unit - 1) / unit * unit;
+    length_ = (std::clamp(total / 16, least, most) + unit - 1) / unit * unit;
     chunks_ = (total + length_ - 1) / length_;
     // A single tensor that needs no scaling moves from and to its own memory.
     straight_ = list_.parts().size() == 1;

@@ -1,9 +1,11 @@
 // Frames on a data link: whatever a peer writes, in pieces cut anywhere, with receives posted and
 // not. Every transfer ends once the link does, and nothing is written outside what was asked for.
 #include <array>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
+#include "collectives/transport/checksum.h"
 #include "collectives/transport/messenger.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/pipe_link.h"
@@ -34,7 +36,15 @@ FrameHeader header(Input* input) {
   return frame;
 }
 
+// What a sender adds on a link that leaves its host.
+void seal(FrameHeader* frame, std::string_view body) {
+  frame->body_sum = crc32c(std::as_bytes(std::span(body)));
+  frame->header_sum = crc32c(
+      std::as_bytes(std::span(frame, 1)).first(offsetof(FrameHeader, header_sum)));
+}
+
 void session(Input input) {
+  const bool crosses_hosts = input.number<uint8_t>() % 2 == 1;
   SleepWord word;
   Result<Doorbell> bell = Doorbell::create(&word);
   Result<EventLoop> loop = EventLoop::create();
@@ -42,7 +52,7 @@ void session(Input input) {
   const auto in = std::make_shared<Pipe>(), out = std::make_shared<Pipe>();
   std::vector<Messenger::Peer> peers(2);
   peers[0].name = "rank 0";
-  peers[1] = {std::make_unique<PipeLink>(out, in), "rank 1"};
+  peers[1] = {std::make_unique<PipeLink>(out, in, crosses_hosts), "rank 1"};
   // Memory of exactly the size that was asked for: a sanitizer sees a byte beyond it.
   std::vector<std::unique_ptr<std::byte[]>> memory;
   std::vector<TransferPtr> transfers;
@@ -72,9 +82,10 @@ void session(Input input) {
       case 3: in->readable_now = Pipe::kUnlimited; break;
       case 4: in->put(std::as_bytes(std::span(input.bytes()))); break;
       default: {
-        const FrameHeader frame = header(&input);
-        in->put(frame);
+        FrameHeader frame = header(&input);
         const std::string_view body = input.bytes(std::min<uint64_t>(frame.bytes, 64 << 10));
+        if (what < 250) seal(&frame, body);
+        in->put(frame);
         in->put(std::as_bytes(std::span(body)));
       }
     }
