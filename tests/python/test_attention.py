@@ -212,3 +212,30 @@ def test_plans_can_be_looked_at_without_a_job():
     assert full.bytes_sent_forward == ring
     with pytest.raises(ValueError, match="no rank 8"):
         ra.AttentionPlan(rank=8, ranks=8, length=64, heads=1, head_dim=8)
+
+
+@ranks(2)
+def test_call_sites_of_ring_flash_attention_run():
+    from rueda.compat import ring_flash_attn as rfa
+
+    q, k, v, dout = inputs(kv_heads=4)
+    whole = [x.double().requires_grad_() for x in (q, k, v)]
+    wanted, _ = dense(*whole, causal())
+    wanted.backward(dout.double())
+    for name, layout in (("zigzag_ring", "zigzag"), ("stripe", "striped"), ("ring", "contiguous")):
+        qkv = torch.stack([ra.shard_sequence(x, layout=layout) for x in (q, k, v)], 2)
+        qkv.requires_grad_()
+        out, lse, _ = getattr(rfa, f"{name}_flash_attn_qkvpacked_func")(
+            qkv, dropout_p=0, causal=True, window_size=(-1, -1), alibi_slopes=None,
+            deterministic=False, return_attn_probs=True,
+        )  # fmt: skip
+        assert lse.shape == (2, 4, out.shape[1])
+        out.backward(ra.shard_sequence(dout, layout=layout))
+        for i, full in enumerate(whole):
+            together = ra.unshard_sequence(qkv.grad[:, :, i], layout=layout, length=LENGTH)
+            assert error(together, full.grad) <= 2e-6
+        packed = getattr(rfa, f"{name}_flash_attn_kvpacked_func")
+        again = packed(qkv[:, :, 0], qkv[:, :, 1:], causal=True)
+        assert torch.equal(again, out)
+        with raises(NotImplementedError, "dropout"):
+            packed(qkv[:, :, 0], qkv[:, :, 1:], 0.1)
