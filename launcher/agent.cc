@@ -326,7 +326,8 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   narrate("rank " + std::to_string(number) + " " + how);
   lives_->ended(number);
   // What was told before the process was reaped gets its cause; what nobody saw is told now.
-  if ((lost_ && lost_->rank == number) || lives_->was_member(number))
+  if ((lost_ && lost_->rank == number) ||
+      (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number))))
     rank_lost(lives_->verdict(number, end.pid, how, true));
   if (wait_status != 0) stop_for_failure();
 }
@@ -465,7 +466,7 @@ int Agent::finish(const Status& started) {
     return kLauncherFailure;
   }
   job.ends = ends_;
-  if (lost_) job.lost = *lost_;
+  if (lost_ && lives_->has_joined(lost_->rank)) job.lost = *lost_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

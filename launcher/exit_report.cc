@@ -122,6 +122,8 @@ std::string describe_wait_status(int wait_status) {
   const int signal = WTERMSIG(wait_status);
   std::string text = "killed by signal " + std::to_string(signal) + " (" + signal_name(signal);
   if (signal == SIGSEGV) text += ", invalid memory access";
+  if (signal == SIGXFSZ) text += ", a file or shared memory larger than ulimit -f allows";
+  if (signal == SIGXCPU) text += ", more processor time than ulimit -t allows";
   if (signal == SIGBUS) text += ", memory or a mapped file that is gone";
   return text + ")" + (WCOREDUMP(wait_status) ? ", core dumped" : "");
 }

@@ -227,11 +227,15 @@ LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause, bool
   return lost;
 }
 
-bool LifeWatch::was_member(Rank rank) const {
+bool LifeWatch::has_not_left(Rank rank) const {
   const Watched* const watched = find(rank);
-  if (watched == nullptr) return false;
-  const uint32_t owner = watched->page->owner.load(std::memory_order_acquire);
-  return watched->page->pid.load(std::memory_order_acquire) != 0 && owner != LifePage::kClosed;
+  return watched != nullptr &&
+         watched->page->owner.load(std::memory_order_acquire) != LifePage::kClosed;
+}
+
+bool LifeWatch::has_joined(Rank rank) const {
+  const Watched* const watched = find(rank);
+  return watched != nullptr && watched->page->pid.load(std::memory_order_acquire) != 0;
 }
 
 void LifeWatch::tell(const LostRank& lost) {

@@ -61,8 +61,10 @@ class LifeWatch {
 
   // The verdict on a rank whose end was noticed otherwise: what the page knows, and this cause.
   LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
-  // It had joined the job and has not left it in order.
-  bool was_member(Rank rank) const;
+  // It has not left the job in order: it was in it, or never came as far.
+  bool has_not_left(Rank rank) const;
+  // It has begun to join the job.
+  bool has_joined(Rank rank) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes.
   void tell(const LostRank& lost);
 

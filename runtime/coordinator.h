@@ -107,6 +107,7 @@ class Coordinator : private Domain::Owner {
   bool names_are_waited_for(const ProcessSet& set) override { return queue_->has_waiting(set); }
   void batch_begins() override;
 
+  std::string first_to_leave(const Status& status) const;
   void name_straggler(const Stragglers::Finding& finding);
   bool take_submissions(Time now);
   void take(Submission submission);

@@ -27,13 +27,23 @@ std::string with_title(const Work& work, const Status& status) {
 
 }  // namespace
 
+// Ranks leave because another has left: who waits for the second wants to know of the first.
+std::string Coordinator::first_to_leave(const Status& status) const {
+  const bool by_a_peer = status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
+  if (state_ != State::kRunning || !by_a_peer || left_.size() < 2) return "";
+  const std::string& first = world_->names[static_cast<size_t>(left_.front())];
+  if (status.message().find(first) != std::string::npos) return "";
+  return " (the first to leave was " + first + ")";
+}
+
 void Coordinator::finish(Submission& submission, const Status& status) {
   if (submission.request.kind == CollectiveKind::kProcessSet) end_change(status);
   queue_->release(&submission);
   if (status.ok()) {
     submission.work->complete({});
   } else {
-    submission.work->complete({status.code(), with_title(*submission.work, status)});
+    submission.work->complete(
+        {status.code(), with_title(*submission.work, status) + first_to_leave(status)});
   }
 }
 

@@ -113,6 +113,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
                     ? join_without_agent(&options)
                     : rueda::bootstrap::join_world(options, launcher.store.get(),
                                                    launcher.key ? &*launcher.key : nullptr);
+  if (joined.status().code() == rueda::Code::kUnavailable && life != nullptr) {
+    // A connection that ended says who closed it; the agents' verdict says who was lost first.
+    const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
+    if (lost) joined = rueda::unavailable(lost->describe());
+  }
   if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
     (void)launcher.store->report("failure", joined.status().message());

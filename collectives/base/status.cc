@@ -1,6 +1,10 @@
 #include "collectives/base/status.h"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <cstring>
+#include <fstream>
 
 namespace rueda {
 
@@ -32,13 +36,41 @@ std::string Status::to_string() const {
   return std::string(code_name(code_)) + ": " + message_;
 }
 
+namespace {
+
+// What there is of that which was not enough.
+std::string available(int err) {
+  struct rlimit limit = {};
+  if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    return "; this process may have " + std::to_string(limit.rlim_cur) +
+           " descriptors open (ulimit -n)";
+  }
+  if (err == ENFILE) return "; the host's table of open files is full (/proc/sys/fs/file-max)";
+  if (err == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
+    return "; a file or shared memory may have " + std::to_string(limit.rlim_cur) +
+           " bytes (ulimit -f)";
+  }
+  if (err != ENOMEM && err != ENOSPC) return "";
+  std::ifstream file("/proc/meminfo");
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("MemAvailable:"))
+      text = "; this host has " + line.substr(line.find_first_not_of(' ', 13)) + " available";
+  }
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    text += "; this process may map " + std::to_string(limit.rlim_cur) + " bytes (ulimit -v)";
+  return text;
+}
+
+}  // namespace
+
 Status errno_status(const std::string& what, int err) {
   Code code = Code::kInternal;
-  if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOSPC)
+  if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOSPC || err == EFBIG)
     code = Code::kResourceExhausted;
   if (err == EACCES || err == EPERM) code = Code::kPermissionDenied;
   char text[128];
-  return {code, what + ": " + strerror_r(err, text, sizeof(text))};
+  return {code, what + ": " + strerror_r(err, text, sizeof(text)) + available(err)};
 }
 
 }  // namespace rueda

@@ -201,6 +201,9 @@ Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline dea
       fds.emplace_back(fd);
     }
   }
+  // The kernel drops what this process has no room for.
+  if (fds.size() < count && (message.msg_flags & MSG_CTRUNC) != 0)
+    return errno_status("cannot take the descriptors that a peer shares", EMFILE);
   if (fds.size() != count)
     return failed_precondition("a peer passed the wrong number of file descriptors");
   return fds;

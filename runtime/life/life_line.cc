@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,6 +66,8 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
 
 LifeLine::~LifeLine() {
   ignore_crashes();
+  // Also after an init that failed: this rank takes part no more, and its end is nobody's loss.
+  page_->owner.store(LifePage::kClosed, std::memory_order_release);
   in_use.store(false);
 }
 
@@ -117,6 +120,13 @@ void LifeLine::submitted(std::string_view name) {
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   operation.at_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   page_->operation.publish(operation);
+}
+
+std::optional<LostRank> LifeLine::wait_for_verdict(std::chrono::milliseconds limit) const {
+  if (auto told = lost()) return told;
+  pollfd news = {news_.get(), POLLIN, 0};
+  poll(&news, 1, static_cast<int>(limit.count()));
+  return lost();
 }
 
 std::optional<LostRank> LifeLine::lost() const {

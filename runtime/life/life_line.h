@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ class LifeLine final : private transport::FdHandler {
 
   // What the agent has said last; nothing until a rank was lost.
   std::optional<LostRank> lost() const;
+  // The same, waiting this long at most: for who is not served by an event loop yet.
+  std::optional<LostRank> wait_for_verdict(std::chrono::milliseconds limit) const;
   // True once after something new was said.
   bool take_news() { return std::exchange(news_came_, false); }
 

@@ -76,7 +76,7 @@ def read_reports(folder, name):
     return reports
 
 
-def run_cell(cell, seed, build):
+def run_cell(cell, seed, ruedarun):
     """The Outcome of one run. Everything random comes from the seed."""
     chance = random.Random(f"{cell}/{seed}")
     canary = uuid.uuid4().hex
@@ -101,7 +101,7 @@ def run_cell(cell, seed, build):
     try:
         with open(output, "wb") as sink:
             job = subprocess.Popen(
-                [str(Path(build, "bin/ruedarun")), "-np", str(SIZE), "--grace-period", "10", sys.executable, str(RANK)],
+                [str(ruedarun), "-np", str(SIZE), "--grace-period", "10", sys.executable, str(RANK)],
                 stdout=sink, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
             )
             code = follow(job, cell, folder, target, started)
