@@ -57,7 +57,9 @@ class Agent {
                  find_variable(plan.base_environment, "NO_COLOR") == nullptr,
                  static_cast<int>(plan.places.size())),
         supervisor_(std::chrono::duration_cast<Duration>(
-            std::chrono::duration<double>(plan.options.grace_seconds))) {}
+            std::chrono::duration<double>(plan.options.grace_seconds))) {
+    console_.show_only(plan.options.shown_ranks);
+  }
 
   int run();
 

@@ -51,6 +51,7 @@ Console::Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks
 }
 
 void Console::print(Rank rank, Stream stream, const Piece& piece) {
+  if (!shown_.empty() && !shown_.contains(rank)) return;
   Place& place = places_[static_cast<int>(stream)];
   scratch_ = timestamp_ ? time_text() : "";
   append_piece(place.style, rank, stream, piece, place.redraw_open.get(), &scratch_);

@@ -7,7 +7,9 @@
 #include <poll.h>
 
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/output_format.h"
@@ -21,6 +23,8 @@ class Console {
   // `colour_allowed`: NO_COLOR is not set.
   Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks);
 
+  // Only these ranks' output is printed; empty: everybody's.
+  void show_only(std::set<Rank> ranks) { shown_ = std::move(ranks); }
   void print(Rank rank, Stream stream, const Piece& piece);
   // "ruedarun: text", on stderr.
   void say(const std::string& text);
@@ -43,6 +47,7 @@ class Console {
 
   Place places_[2];
   const bool timestamp_;
+  std::set<Rank> shown_;
   std::string scratch_;
 };
 

@@ -17,6 +17,7 @@ struct Raw {
   bool no_stall_check = false, stall_check = false, unused = false;
   int num_proc = 0;
   double grace = 5;
+  std::string shown_ranks;
   std::string hosts, output_folder, stdin_text = "auto", unused_text;
   std::string hostfile, rsh_agent, identity, interfaces, token_file, remote_program;
   int ssh_port = 0, listen_port = 0;
@@ -54,6 +55,8 @@ void describe(CLI::App* app, Raw* raw) {
                 "put the rank before every line of output (default)");
   app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
                 "put the time before every line of output");
+  app->add_option("--ranks", raw->shown_ranks,
+                  "0,3-5: print only these ranks' output (copies and the report have all)");
   app->add_option("--output-filename", raw->output_folder,
                   "FOLDER: copy each rank's output to FOLDER/rank.N/stdout and stderr");
   app->add_option("--stdin", raw->stdin_text,
@@ -201,6 +204,25 @@ Status collect_environment(const Raw& raw, Options* options) {
   return {};
 }
 
+Status collect_shown_ranks(const Raw& raw, Options* options) {
+  const std::string& text = raw.shown_ranks;
+  const auto wrong = [&] { return invalid_argument("--ranks '" + text + "': expected ranks as in 0,3-5"); };
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t dash = part.find('-', 1);
+    int first = 0, last = 0;
+    if (!CLI::detail::lexical_cast(part.substr(0, dash), first) ||
+        !CLI::detail::lexical_cast(dash == std::string::npos ? part : part.substr(dash + 1), last) ||
+        first < 0 || last < first || last >= kMaxRanks) {
+      return wrong();
+    }
+    for (int rank = first; rank <= last; ++rank) options->shown_ranks.insert(rank);
+  }
+  return !text.empty() && text.back() == ',' ? wrong() : Status();
+}
+
 Status collect_stdin(const Raw& raw, Options* options) {
   if (raw.stdin_text == "auto") return {};
   if (raw.stdin_text == "none") {
@@ -296,6 +318,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_environment(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_stdin(raw, &options));
+  RUEDA_RETURN_IF_ERROR(collect_shown_ranks(raw, &options));
   if (raw.version) {
     options.action = Options::Action::kPrintText;
     options.text = version + "\n";

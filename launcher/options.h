@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,7 @@ struct Options {
   bool verbose = false;
   bool prefix = true;
   bool prefix_timestamp = false;
+  std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
   std::string output_folder;  // copies of the ranks' output; empty: none
   bool horovod = false;       // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;

@@ -179,6 +179,22 @@ TEST_CASE("ranks hold the job's key in a sealed descriptor and nowhere else", "[
         "[1]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n");
 }
 
+TEST_CASE("--ranks prints some ranks' lines and reports of all", "[ruedarun]") {
+  Job job({"-np", "4", "--ranks", "0,2-2", "sh", "-c",
+           "echo $RANK; if [ $RANK = 3 ]; then echo why >&2; exit 3; fi"});
+  CHECK(job.wait() == 3);
+  CHECK(sorted_out(job) == "[0]<stdout>: 0\n[2]<stdout>: 2\n");
+  CHECK_THAT(job.err(), Catch::Contains("its last words: why"));
+  CHECK_THAT(job.err(), !Catch::Contains("[3]<stderr>"));
+  for (const char* wrong : {"x", "1-", "-1", "2-1", "1,,2", "1,"}) {
+    INFO(wrong);
+    Job refused({"-np", "2", "--ranks", wrong, "true"});
+    CHECK(refused.wait() == 2);
+    CHECK_THAT(refused.err(), Catch::Contains("expected ranks as in 0,3-5") ||
+                                  Catch::Contains("--ranks"));
+  }
+}
+
 TEST_CASE("ranks meet at the store that the agent hosts", "[ruedarun]") {
   Job job({"-np", "3", TEST_RANK, "meet"});
   CHECK(job.wait_for_output("met", 3));

@@ -1,0 +1,110 @@
+// The class behind run_head. head_start.cc: until the ranks run; head.cc: the loop; head_end.cc: ends of
+// ranks and hosts, and of the job.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/base/life_page.h"
+#include "collectives/rendezvous/job_key.h"
+#include "collectives/rendezvous/store_server.h"
+#include "launcher/exit_report.h"
+#include "launcher/hosts/control_server.h"
+#include "launcher/hosts/head.h"
+#include "launcher/hosts/head_hosts.h"
+#include "launcher/hosts/starter.h"
+#include "launcher/hosts/stream_relay.h"
+#include "launcher/rank_environment.h"
+#include "launcher/rank_output.h"
+#include "launcher/supervisor.h"
+
+namespace rueda::launcher {
+
+inline TimePoint clock_now() { return std::chrono::steady_clock::now(); }
+
+class Head {
+ public:
+  Head(const HeadPlan& plan, GuardLink link)
+      : plan_(plan),
+        link_(std::move(link)),
+        console_(plan.options.prefix, plan.options.prefix_timestamp,
+                 find_variable(plan.base_environment, "NO_COLOR") == nullptr,
+                 plan.options.num_proc),
+        supervisor_(std::chrono::duration_cast<Duration>(
+            std::chrono::duration<double>(plan.options.grace_seconds))) {
+    console_.show_only(plan.options.shown_ranks);
+  }
+  ~Head() {
+    if (!token_file_.empty()) unlink(token_file_.c_str());
+  }
+
+  int run();
+
+ private:
+  Status prepare();
+  Status open_store();
+  Status start_agents(const std::string& ticket);
+  Status write_token_file(const std::string& ticket);
+
+  void wait_for_events();
+  void read_signals();
+  void take_events();
+  void take_message(int host, const control::AgentMessage& message);
+  void agent_here(int host, const control::Register& agent);
+  void all_here();
+  void all_probed();
+  void tell_failure(int except);
+  void rank_lost(int host, const LostRank& lost);
+  void rank_ended(int host, const control::RankEnded& ended);
+  void end_rank(RankEnd end, const std::string& text);
+  void host_finished(HeadHost* host, const control::Finished& finished);
+  void host_lost(int host, const std::string& why);
+  void reap();
+  void check_time();
+  void check_silence(TimePoint at);
+  void check_start(TimePoint at);
+  void broadcast(control::Order::Kind kind, int signal, int except = -1);
+  void fail(int code, const std::string& text);
+  bool all_over() const;
+  int count(HeadHost::State state) const;
+  bool started() const { return assigned_; }
+  std::string where(int host) const { return hosts_[static_cast<size_t>(host)].name(); }
+  void narrate(const std::string& text) {
+    if (plan_.options.verbose) console_.say(text);
+  }
+  void say_goodbye();
+  int finish();
+  void drain_console();
+
+  const HeadPlan& plan_;
+  GuardLink link_;
+  UniqueFd signals_;
+  Console console_;
+  Supervisor supervisor_;
+  std::string job_id_, token_file_;
+  std::optional<rendezvous::JobKey> key_;
+  std::unique_ptr<rendezvous::StoreServer> store_;
+  StreamRelay relay_;
+  std::unique_ptr<ControlServer> server_;
+  std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
+  std::vector<HeadHost> hosts_;
+  std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank
+  std::map<Rank, int> host_of_, pids_;
+  std::vector<ReachTry> tries_;
+  std::vector<RankEnd> ends_;
+  std::set<Rank> ended_;
+  std::optional<LostRank> lost_;  // the job's first
+  std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
+  int signals_received_ = 0;
+  bool assigned_ = false, failure_told_ = false;
+  int failure_ = 0;  // exit code of our own failure, which has been said
+  TimePoint begun_ = clock_now(), last_beat_ = begun_, last_round_ = begun_, last_told_ = begun_;
+  std::optional<TimePoint> give_up_at_;
+};
+
+}  // namespace rueda::launcher
