@@ -15,12 +15,14 @@
 #include <memory>
 #include <set>
 
+#include "collectives/base/config.h"
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store_server.h"
 #include "launcher/console.h"
 #include "launcher/driver.h"
 #include "launcher/exit_report.h"
 #include "launcher/job_id.h"
+#include "launcher/job_observer.h"
 #include "launcher/life_watch.h"
 #include "launcher/oom_watch.h"
 #include "launcher/process_tree.h"
@@ -70,6 +72,7 @@ class Agent {
   Status start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd);
   int pick_stdin(Rank rank, int null_fd) const;
 
+  void start_observer(const std::string& job_id);
   void wait_for_events();
   void read_signals();
   void check_driver();
@@ -105,6 +108,7 @@ class Agent {
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
+  std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
   std::vector<RankEnd> ends_;
   int noticed_ = 0;                // number of the deaths that are noticed together
@@ -182,16 +186,23 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   request.arguments = plan_.options.command;
   request.environment =
       rank_environment(plan_.base_environment, job, rank->place(), rank_end.get());
+  if (observer_ != nullptr) {
+    const int fd = observer_->memory_fd(rank->place().rank);
+    set_variable(&request.environment, "RUEDA_FLIGHT_FD", std::to_string(fd));
+    request.inherited.push_back(fd);
+  }
   request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
   set_variable(&request.environment, "RUEDA_LIFE_FDS", life.variable);
-  request.inherited = {rank_end.get(), key_fd_.get()};
+  request.inherited.push_back(rank_end.get());
+  request.inherited.push_back(key_fd_.get());
   request.inherited.insert(request.inherited.end(), life.fds.begin(), life.fds.end());
   request.hangup_stays_ignored = plan_.hangup_ignored;
   RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
   rank->started(pid, std::move(out_read), std::move(err_read));
   lives_->started(rank->place().rank, pid);
+  if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
   if (uplink_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
   uplink_->rank_started(rank->place().rank, pid);
@@ -205,12 +216,37 @@ Status Agent::start_ranks() {
   const JobEnvironment job = {job_id, plan_.usable_cores, key_fd_.get()};
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
+  start_observer(job_id);
   for (const RankPlace& place : plan_.places) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<OutputTaker> output, make_output(place.rank));
     ranks_.push_back(std::make_unique<RankProcess>(place, std::move(output)));
     RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, null.get()));
   }
   return {};
+}
+
+// The job runs without one, too.
+void Agent::start_observer(const std::string& job_id) {
+  ObserverPlan plan;
+  plan.job_id = job_id;
+  for (const std::string& word : plan_.options.command) {
+    if (!plan.command.empty()) plan.command += ' ';
+    plan.command += word;
+  }
+  for (const RankPlace& place : plan_.places) plan.ranks.push_back(place.rank);
+  const auto config = load_config(
+      [&](const char* name) { return find_variable(plan_.base_environment, name); });
+  if (config.ok()) {
+    plan.stall_seconds = config.value().stall_check_seconds;
+    plan.dump_stalls = config.value().stall_policy != "warn";
+    plan.folder = config.value().flight_folder;
+  }
+  auto observer = JobObserver::start(std::move(plan));
+  if (observer.ok()) {
+    observer_ = std::move(observer).value();
+  } else {
+    narrate("hangs will not be explained: " + observer.status().message());
+  }
 }
 
 bool Agent::all_ended() const {
@@ -223,6 +259,8 @@ void Agent::wait_for_events() {
   if (lives_) lives_->add_to_poll(&fds);  // looked at in every round
   console_.add_to_poll(&fds);
   if (uplink_ != nullptr) uplink_->add_to_poll(&fds);
+  const size_t observed = fds.size();
+  fds.push_back({observer_ != nullptr ? observer_->event_fd() : -1, POLLIN, 0});
   struct Source {
     size_t index;
     RankProcess* rank;
@@ -252,6 +290,9 @@ void Agent::wait_for_events() {
   if (poll(fds.data(), fds.size(), timeout_ms) < 0) return;  // EINTR: nothing is lost
 
   if (uplink_ != nullptr) follow(uplink_->work());
+  if (fds[observed].revents != 0) {
+    for (const std::string& line : observer_->take_lines()) say(line);
+  }
   if (fds[0].revents != 0) read_signals();
   if (driver_link_ && fds[1].revents != 0) check_driver();
   for (const Source& source : sources) {
@@ -264,6 +305,10 @@ void Agent::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR2 && observer_ != nullptr && observer_->has_folder()) {
+      observer_->request_dump();
+      continue;
+    }
     if (signal == SIGUSR1 || signal == SIGUSR2) {
       signal_ranks(signal);
       continue;
@@ -320,6 +365,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
 
   ends_.back().hint = end.hint = oom_.hint(wait_status);
   const std::string how = describe_wait_status(wait_status) + end.hint;
+  if (observer_ != nullptr) observer_->rank_ended(number, wait_status == 0, how);
   if (uplink_ != nullptr) {
     uplink_->rank_ended(end);
   } else {
@@ -443,6 +489,15 @@ void Agent::drain_console() {
 }
 
 int Agent::finish(const Status& started) {
+  if (observer_ != nullptr) {
+    observer_->stop();
+    for (const std::string& line : observer_->take_lines()) say(line);
+    const bool failed = std::any_of(ends_.begin(), ends_.end(),
+                                    [](const RankEnd& end) { return end.wait_status != 0; });
+    if (failed && observer_->has_folder()) {
+      for (const std::string& line : observer_->write_files()) say(line);
+    }
+  }
   if (uplink_ != nullptr) {
     for (const auto& rank : ranks_) rank->drain();
     uplink_->finish(started.message());

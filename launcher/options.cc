@@ -24,7 +24,7 @@ struct Raw {
   double silence = 5;
   std::vector<std::string> environment;
   bool prefix = true, prefix_timestamp = false, horovod = false;
-  std::string timeline, log_level;
+  std::string timeline, log_level, flight_folder, stall_policy;
   bool timeline_all_ranks = false, summary = false;
   std::optional<bool> timeline_cycles;
   std::optional<int64_t> fusion_mb, cache_capacity;
@@ -106,6 +106,11 @@ void describe(CLI::App* app, Raw* raw) {
       ->group(tuning);
   app->add_flag("--summary", raw->summary, "print one screen at the end: where the time went")
       ->group(tuning);
+  app->add_option("--flight-recorder", raw->flight_folder,
+                  "FOLDER: RUEDA_FLIGHT_RECORDER, what the ranks did last if one fails")
+      ->group(tuning);
+  app->add_option("--stall-policy", raw->stall_policy, "RUEDA_STALL_POLICY: warn, dump or abort")
+      ->group(tuning);
   app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
   app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
       ->group(tuning);
@@ -168,6 +173,9 @@ Status collect_settings(const Raw& raw, Options* options) {
         *raw.timeline_cycles ? "--timeline-mark-cycles" : "--no-timeline-mark-cycles");
   }
   if (raw.summary) set("RUEDA_SUMMARY", "1", "--summary");
+  if (!raw.flight_folder.empty())
+    set("RUEDA_FLIGHT_RECORDER", raw.flight_folder, "--flight-recorder");
+  if (!raw.stall_policy.empty()) set("RUEDA_STALL_POLICY", raw.stall_policy, "--stall-policy");
   if (!raw.log_level.empty()) set("RUEDA_LOG_LEVEL", raw.log_level, "--log-level");
   if (raw.fusion_mb) {
     if (*raw.fusion_mb < 0 || *raw.fusion_mb > (int64_t{1} << 40))

@@ -40,6 +40,10 @@ void BatchRunner::start(const wire::Response& response, std::vector<Pending> mem
                 batches_++, nullptr};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
+  for (const Pending& member : batch.members) {
+    flight_->started(member.submission.flight, static_cast<uint64_t>(batches_),
+                     timeline::nanos(batch.began));
+  }
   if (recorder_->on()) {
     recorder_->batch_begun(timeline::nanos(batch.began));
     batch.times = std::make_unique<communicator::StageTimes>();
@@ -180,7 +184,11 @@ void BatchRunner::end(Running* batch, const Status& status) {
   int64_t total = 0;
   for (const Pending& member : batch->members) total += bytes_of(member.submission.request);
   if (batch->times != nullptr) record(batch, now, total);
-  for (Pending& member : batch->members) finish_(member.submission, status);
+  for (Pending& member : batch->members) {
+    flight_->ended(member.submission.flight, timeline::nanos(now), status.ok());
+    member.submission.flight = 0;
+    finish_(member.submission, status);
+  }
 }
 
 void BatchRunner::fail_all(const Status& status) {

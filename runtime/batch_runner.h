@@ -12,6 +12,7 @@
 
 #include "collectives/communicator/communicator.h"
 #include "proto/messages.h"
+#include "runtime/flight/flight_recorder.h"
 #include "runtime/submission.h"
 #include "runtime/timeline/recorder.h"
 
@@ -27,10 +28,11 @@ communicator::Scaling scaling_of(const wire::Request& request, Rank size);
 
 class BatchRunner {
  public:
-  // finish: completes one work (and frees its name). Both pointers are borrowed.
+  // finish: completes one work (and frees its name). The pointers are borrowed.
   BatchRunner(communicator::Communicator* communicator, timeline::Recorder* recorder,
+              flight::FlightRecorder* flight,
               std::function<void(Submission&, const Status&)> finish)
-      : communicator_(communicator), recorder_(recorder), finish_(std::move(finish)) {}
+      : communicator_(communicator), recorder_(recorder), flight_(flight), finish_(std::move(finish)) {}
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
@@ -64,6 +66,7 @@ class BatchRunner {
 
   communicator::Communicator* communicator_;
   timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
   std::function<void(Submission&, const Status&)> finish_;
   std::deque<Running> running_;
   Status failure_;

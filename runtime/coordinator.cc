@@ -26,14 +26,15 @@ Clock::time_point coarse_now() {
 
 Coordinator::Coordinator(const Config& config, bootstrap::World* world,
                          std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
-                         timeline::Recorder* recorder, const BlockedClock* blocked,
-                         Counters* counters,
+                         timeline::Recorder* recorder, flight::FlightRecorder* flight,
+                         const BlockedClock* blocked, Counters* counters,
                          std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),
       queue_(std::move(queue)),
       sets_(sets),
       recorder_(recorder),
+      flight_(flight),
       late_(world->size, blocked,
             [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
       counters_(counters),

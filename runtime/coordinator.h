@@ -60,10 +60,10 @@ class Coordinator : private Domain::Owner {
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
   // culprit.
-  // sets: borrowed; changed here. recorder, blocked: borrowed.
+  // sets: borrowed; changed here. recorder, flight, blocked: borrowed.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-              ProcessSetTable* sets, timeline::Recorder* recorder, const BlockedClock* blocked,
-              Counters* counters,
+              ProcessSetTable* sets, timeline::Recorder* recorder,
+              flight::FlightRecorder* flight, const BlockedClock* blocked, Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -142,6 +142,7 @@ class Coordinator : private Domain::Owner {
   std::shared_ptr<SubmissionQueue> queue_;
   ProcessSetTable* sets_;
   timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
   LateRanks late_;
   Counters* counters_;
   std::function<void(const std::string&)> blame_;

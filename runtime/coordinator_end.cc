@@ -38,6 +38,7 @@ std::string Coordinator::first_to_leave(const Status& status) const {
 
 void Coordinator::finish(Submission& submission, const Status& status) {
   if (submission.request.kind == CollectiveKind::kProcessSet) end_change(status);
+  if (submission.flight != 0) flight_->ended(submission.flight, flight::now_ns(), status.ok());
   queue_->release(&submission);
   if (status.ok()) {
     submission.work->complete({});

@@ -131,7 +131,7 @@ void Coordinator::end_change(const Status& status) {
 
 void Coordinator::open_domain(const ProcessSetPtr& set, Time now) {
   Domain::Owner* const owner = this;
-  domains_.push_back(std::make_unique<Domain>(config_, world_, recorder_, &late_, owner, set));
+  domains_.push_back(std::make_unique<Domain>(config_, world_, recorder_, flight_, &late_, owner, set));
   set->domain = domains_.back().get();
   for (const Rank peer : left_) set->domain->on_peer_left(peer, now);
 }

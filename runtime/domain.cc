@@ -29,12 +29,13 @@ std::unique_ptr<PlanRunner> make_plan_runner(const bootstrap::World& world, cons
                                              const communicator::NativeGroup& group,
                                              communicator::Lane* lane,
                                              timeline::Recorder* recorder,
+                                             flight::FlightRecorder* flight,
                                              PlanRunner::Complete complete) {
   if (lane == nullptr) return nullptr;
   std::vector<transport::Ringer> ringers;
   for (const Rank rank : set.ranks) ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
   return std::make_unique<PlanRunner>(*set.place, lane, group.first_lane + kPlanLane, group.arenas,
-                                      std::move(ringers), recorder, std::move(complete));
+                                      std::move(ringers), recorder, flight, set.id, std::move(complete));
 }
 
 negotiation::Seat seat_of(const bootstrap::World& world, const ProcessSet& set) {
@@ -49,24 +50,26 @@ negotiation::Seat seat_of(const bootstrap::World& world, const ProcessSet& set) 
 }  // namespace
 
 Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder* recorder,
-               LateRanks* late, Owner* owner, ProcessSetPtr set)
+               flight::FlightRecorder* flight, LateRanks* late, Owner* owner, ProcessSetPtr set)
     : world_(world),
       recorder_(recorder),
+      flight_(flight),
       owner_(owner),
       set_(std::move(set)),
       late_(late, set_->ranks, *set_->place),
       arenas_(group_of(*world, *set_).arenas),
       communicator_(group_of(*world, *set_)),
-      runner_(&communicator_, recorder,
+      runner_(&communicator_, recorder, flight,
               [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
       plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
-                                    communicator_.lane(kPlanLane), recorder,
+                                    communicator_.lane(kPlanLane), recorder, flight,
                                     [this](Ticket t) { complete(t); })),
       negotiator_(config, seat_of(*world, *set_), this, plan_runner_.get()) {
   communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
     negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
   });
   negotiator_.listen(this);
+  if (set_->id != 0) flight_->members(set_->id, set_->ranks);
   if (plan_runner_) communicator_.lane(kPlanLane)->watch(&late_);
 }
 
@@ -106,6 +109,7 @@ void Domain::take(Prepared* prepared, Time now) {
     return take(prepared->as_submission());
   }
   pending->since = now;
+  pending->submission.flight = 0;
   const int64_t planned = negotiator_.planned_submissions();
   negotiator_.submit_cached(prepared->slot, pending, now);
   if (negotiator_.planned_submissions() == planned) owner_->stir();
@@ -220,7 +224,11 @@ void Domain::send_control(Rank to, const std::string& message) {
 
 void Domain::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
   std::vector<Pending> members;
-  for (const Ticket ticket : tickets) members.push_back(take_back(ticket));
+  const int64_t now = flight::now_ns();
+  for (const Ticket ticket : tickets) {
+    members.push_back(take_back(ticket));
+    flight_->agreed(members.back().submission.flight, now);
+  }
   if (batch.kind == CollectiveKind::kProcessSet) {
     for (Pending& change : members) owner_->change_sets(std::move(change));
     return;
@@ -242,6 +250,17 @@ void Domain::launch(const wire::Response& batch, const std::vector<Ticket>& tick
 void Domain::finish(Ticket ticket, const Status& status) {
   Pending pending = take_back(ticket);
   owner_->finish(pending.submission, status);
+}
+
+// On its way through the negotiation.
+void Domain::asked(Ticket ticket, bool by_number) {
+  Submission& s = static_cast<Pending*>(ticket)->submission;
+  if (s.flight == 0) {
+    s.flight = flight_->submitted(s.request, set_->id, s.site,
+                                  by_number ? flight::Gear::kCached : flight::Gear::kNegotiated);
+  } else if (by_number) {
+    flight_->cached(s.flight);
+  }
 }
 
 void Domain::note(Ticket ticket, const std::string& text) {

@@ -7,7 +7,7 @@
 //
 // Life:      open -> leaving (this rank takes part no more: waits for the set's root, ends what has
 //            begun) -> left
-// Threads:   who has the baton. Ownership: borrows its owner, the world, recorder and late ranks.
+// Threads:   who has the baton. Ownership: borrows its owner, the world, recorders and late ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "collectives/base/config.h"
 #include "collectives/communicator/native_communicator.h"
 #include "runtime/batch_runner.h"
+#include "runtime/flight/flight_recorder.h"
 #include "runtime/bootstrap/world.h"
 #include "runtime/late_ranks.h"
 #include "runtime/negotiation/negotiator.h"
@@ -71,7 +72,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
 
   // set: this rank is a member.
   Domain(const Config& config, bootstrap::World* world, timeline::Recorder* recorder,
-         LateRanks* late, Owner* owner, ProcessSetPtr set);
+         flight::FlightRecorder* flight, LateRanks* late, Owner* owner, ProcessSetPtr set);
 
   const ProcessSetPtr& set() const { return set_; }
 
@@ -115,6 +116,8 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
   Ticket stand_in(const wire::Request& request) override;
   void finish(Ticket ticket, const Status& status) override;
+  std::string explanation() override { return flight_->mail(); }
+  void asked(Ticket ticket, bool by_number) override;
   void note(Ticket ticket, const std::string& text) override;
   bool may_hold(Ticket ticket) override;
   void blame(const std::string& text) override;
@@ -135,6 +138,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
 
   bootstrap::World* world_;
   timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
   Owner* owner_;
   const ProcessSetPtr set_;
   LateRanks::Group late_;

@@ -1,11 +1,14 @@
 #include "runtime/runtime.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 
 #include "proto/limits.h"
 #include "proto/utf8.h"
+#include "runtime/flight/stack_dump.h"
 #include "runtime/negotiation/agreement.h"
 #include "runtime/negotiation/portions.h"
 
@@ -31,6 +34,12 @@ Status check_shape(const std::string& title, const Shape& shape) {
 transport::WaitPolicy wait_policy_of(const bootstrap::World& world) {
   return world.shares_memory() ? transport::WaitPolicy::measure(world.local_size)
                                : transport::WaitPolicy{};
+}
+
+flight::Identity identity_of(const bootstrap::World& world) {
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  return {world.rank, world.size, world.epoch, host, ""};
 }
 
 timeline::Origin origin_of(const bootstrap::World& world) {
@@ -100,10 +109,15 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
       driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
                                        world_->shares_memory())),
       recorder_(origin_of(*world_), config_.summary),
-      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, &driver_->blocked,
+      flight_(flight::FlightRecorder::open(world_->flight_fd, identity_of(*world_))),
+      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, flight_.get(), &driver_->blocked,
                    &counters_,
                    std::move(blame)) {
   driver_->attach(&coordinator_, world_.get());
+  if (flight_->is_shared()) {
+    const flight::StackDump stacks = flight::stack_dump();
+    flight_->can_show_stacks(stacks.signal, stacks.fd);
+  }
 }
 
 Runtime::~Runtime() { shutdown(); }
@@ -114,6 +128,7 @@ void Runtime::shutdown() {
   thread_.join();
   queue_->detach();
   stop_timeline();
+  flight_->leave();
 }
 
 Status Runtime::record(const std::string& path, bool mark_cycles) {
@@ -254,6 +269,7 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   submission.out = operation.output;
   submission.peer = operation.peer;
   submission.tag = operation.tag;
+  submission.site = operation.site;
   submission.work = std::make_shared<Work>(std::move(title), driver_);
   submission.set = std::move(set);
   return submission;
@@ -284,11 +300,21 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
       submission.request.group_size = static_cast<uint32_t>(submissions.size());
     }
   }
+  std::vector<flight::FlightRecorder::Ticket> records;
+  for (Submission& submission : submissions) {
+    submission.flight = flight_->submitted(submission.request, submission.set->id, submission.site,
+                                           flight::Gear::kNegotiated);
+    records.push_back(submission.flight);
+  }
   std::vector<ProcessSetPtr> joined;
   for (const Submission& submission : submissions) {
     if (submission.request.kind == CollectiveKind::kJoin) joined.push_back(submission.set);
   }
-  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  const Status taken = queue_->submit(std::move(submissions));
+  if (!taken.ok()) {
+    for (const auto record : records) flight_->ended(record, flight::now_ns(), false);
+    return taken;
+  }
   // The ranks have counted different numbers of steps.
   for (const ProcessSetPtr& set : joined) {
     for (std::atomic<uint64_t>& count : set->unnamed) count.store(0, std::memory_order_relaxed);
@@ -323,9 +349,15 @@ Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::s
   submission.set = sets_.global();
   submission.work = std::make_shared<Work>(std::move(title), driver_);
   std::shared_ptr<Work> work = submission.work;
+  const auto record = submission.flight =
+      flight_->submitted(submission.request, 0, 0, flight::Gear::kNegotiated);
   std::vector<Submission> submissions;
   submissions.push_back(std::move(submission));
-  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions)));
+  const Status taken = queue_->submit(std::move(submissions));
+  if (!taken.ok()) {
+    flight_->ended(record, flight::now_ns(), false);
+    return taken;
+  }
   return work;
 }
 
@@ -348,10 +380,16 @@ Status Runtime::run(Operation operation) {
   RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), true));
   if (recorder_.on()) submission.submitted = std::chrono::steady_clock::now();
   const std::shared_ptr<Work> work = submission.work;
+  const auto record = submission.flight = flight_->submitted(
+      submission.request, submission.set->id, submission.site, flight::Gear::kNegotiated);
   std::vector<Submission> submissions;
   submissions.push_back(std::move(submission));
   // This thread takes it to the coordinator itself, where it can.
-  RUEDA_RETURN_IF_ERROR(queue_->submit(std::move(submissions), !world_->shares_memory()));
+  const Status taken = queue_->submit(std::move(submissions), !world_->shares_memory());
+  if (!taken.ok()) {
+    flight_->ended(record, flight::now_ns(), false);
+    return taken;
+  }
   driver_->help(work.get());
   if (!work->done()) queue_->ring();
   return work->sleep();

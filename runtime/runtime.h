@@ -15,6 +15,7 @@
 #include "runtime/bootstrap/world.h"
 #include "runtime/coordinator.h"
 #include "runtime/driver.h"
+#include "runtime/flight/flight_recorder.h"
 #include "runtime/prepared.h"
 
 namespace rueda::runtime {
@@ -35,6 +36,7 @@ struct Operation {
   uint32_t tag = 0;
   std::vector<int64_t> splits;  // alltoall; empty: equal parts
   uint32_t process_set = 0;     // root: a rank of the job all the same
+  uint32_t site = 0;            // where it is called from: FlightRecorder::site; 0: unknown
 };
 
 class Runtime {
@@ -69,6 +71,7 @@ class Runtime {
   void mark(const std::string& name, timeline::Mark mark);
   // What this rank did until now; empty without RUEDA_SUMMARY.
   std::optional<wire::RankSummary> summary();
+  flight::FlightRecorder& flight() { return *flight_; }
   // Who was lost, with what is known of the cause by now. Any thread.
   std::optional<LostRank> lost() const;
   // -1 for an unknown name.
@@ -89,6 +92,7 @@ class Runtime {
   std::shared_ptr<SubmissionQueue> queue_;
   std::shared_ptr<Driver> driver_;
   timeline::Recorder recorder_;
+  const std::unique_ptr<flight::FlightRecorder> flight_;
   Coordinator coordinator_;
   std::thread thread_;
 };

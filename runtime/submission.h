@@ -29,6 +29,8 @@ struct Submission {
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
   std::shared_ptr<Work> work;
+  uint32_t site = 0;                    // FlightRecorder::site
+  uint64_t flight = 0;                  // its record in the flight recorder; 0: none yet
   bool numbered = false;                // unnamed: may wait for its number to be free
   NamePtr name;                         // null: matched otherwise (send, recv)
   std::shared_ptr<const Prepared> keep; // stays until this ends

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collectives/base/fork_guard.h"
+#include "runtime/flight/stack_dump.h"
 
 namespace rueda::c_abi {
 
@@ -97,6 +98,24 @@ int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost) {
 int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size) {
   if (rows < 0 || size < 1 || rank < 0 || rank >= size) return -1;
   return rueda::split_rows(rows, rank, size);
+}
+
+int32_t rueda_call_site(rueda_context* context, const char* text) {
+  if (!check(context).ok() || text == nullptr) return 0;
+  try {
+    return static_cast<int32_t>(context->runtime->flight().site(text));
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t* fd) {
+  if (!check(context).ok() || !context->runtime->flight().is_shared())
+    return RUEDA_FAILED_PRECONDITION;
+  const rueda::flight::StackDump stacks = rueda::flight::stack_dump();
+  if (signal != nullptr) *signal = stacks.signal;
+  if (fd != nullptr) *fd = stacks.fd;
+  return stacks.signal != 0 ? RUEDA_OK : RUEDA_FAILED_PRECONDITION;
 }
 
 int64_t rueda_counter(const rueda_context* context, const char* name) {

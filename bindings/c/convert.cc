@@ -45,6 +45,7 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.process_set < 0)
     return invalid_argument("process set " + std::to_string(c.process_set) + " does not exist");
   result.process_set = static_cast<uint32_t>(c.process_set);
+  result.site = c.call_site > 0 ? static_cast<uint32_t>(c.call_site) : 0;
   const bool needs_output =
       with_memory &&
       (result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast);

@@ -89,6 +89,10 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
+  if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
+    fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
+    rueda::close_in_forked_children(options.place.flight_fd);
+  }
   rueda::log::init_log(
       config.log_level,
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),

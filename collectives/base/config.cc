@@ -18,6 +18,7 @@ enum class Check {
   kTransport,
   kLogLevel,
   kRoad,
+  kStallPolicy,
   kDeadSeconds,
   kCompression
 };
@@ -57,6 +58,11 @@ const Row kTable[] = {
     {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      &Config::stall_shutdown_seconds, Check::kNotNegative, false,
      "fail such a tensor on all ranks after this long; 0 never does"},
+    {"RUEDA_STALL_POLICY", "", &Config::stall_policy, Check::kStallPolicy, false,
+     "what comes with that warning: warn, nothing; dump, the flight recorders' files; abort, these, and "
+     "the tensor fails on all ranks"},
+    {"RUEDA_FLIGHT_RECORDER", "", &Config::flight_folder, Check::kAny, false,
+     "folder for what the ranks did last, written when one fails (rueda explain reads it)"},
     {"RUEDA_PLAN_PATIENCE", "", &Config::plan_patience_seconds, Check::kPositive, false,
      "how long a step plan may stand still before the ranks negotiate again and name who is late"},
     {"RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", &Config::start_timeout_seconds,
@@ -186,6 +192,8 @@ Status set_field(const Row& row, const Found& found, Config* config) {
       return refuse(found, "none, bf16 or fp16");
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
       return refuse(found, "auto, windows or pull");
+    if (row.check == Check::kStallPolicy && value != "warn" && value != "dump" && value != "abort")
+      return refuse(found, "warn, dump or abort");
     if (row.check == Check::kLogLevel) {
       for (char& c : value) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
       if (value != "trace" && value != "debug" && value != "info" && value != "warning" &&

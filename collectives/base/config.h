@@ -30,6 +30,8 @@ struct Config {
   double stall_check_seconds =
       60;  // warn about a tensor that some ranks have not submitted; 0: never
   double stall_shutdown_seconds = 0;    // fail such a tensor on all ranks after this long; 0: never
+  std::string stall_policy = "warn";    // warn, dump, abort: see RUEDA_STALL_POLICY
+  std::string flight_folder;            // for the flight recorders' files; empty: none
   double plan_patience_seconds = 1;     // how long a step plan may stand still before it is given up
   double start_timeout_seconds = 120;   // how long init waits for the other ranks
   double shutdown_timeout_seconds = 5;  // how long shutdown waits for collectives that have begun

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/flight_command.h"
 #include "launcher/options.h"
 #include "launcher/tool/bench/bench.h"
 #include "launcher/tool/doctor/doctor.h"
@@ -11,6 +12,10 @@
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
     return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "explain")
+    return rueda::launcher::run_explain(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "status")
+    return rueda::launcher::run_status(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "migrate") {
     std::fputs("rueda: migrate is part of the Python package: python -m rueda.migrate SCRIPT...\n",
                stderr);
@@ -27,6 +32,8 @@ int main(int argc, char** argv) {
   std::fputs(
       "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor --help)\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
+      "       rueda status       what the ranks of a running job do (rueda status --help)\n"
+      "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"
       "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate --help)\n"
       "       rueda --version\n"
       "Jobs are started with ruedarun.\n",

@@ -69,6 +69,9 @@ Result<Place> read_place(const GetEnv& get_env) {
                                " does not fit RUEDA_SIZE=" + std::to_string(values[1]));
   }
   Place place;
+  if (const char* value = get_env("RUEDA_FLIGHT_FD")) {
+    RUEDA_ASSIGN_OR_RETURN(place.flight_fd, parse("RUEDA_FLIGHT_FD", value));
+  }
   place.rank = values[0];
   place.size = values[1];
   place.agent_fd = values[2];

@@ -18,6 +18,7 @@ struct Place {
   Rank rank = 0;
   Rank size = 1;
   int agent_fd = -1;  // socket to the agent (the store); inherited, not owned
+  int flight_fd = -1; // memory of the flight recorder; inherited, not owned; -1: none
   int key_fd = -1;    // memfd with the job's key; inherited, not owned
   std::string life_fds;  // what the rank shares with its agent; empty: no agent looks after it
   std::string job_id;   // tells the job from others of this user on a host; may be empty

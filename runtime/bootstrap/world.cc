@@ -346,6 +346,7 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   world->rank = options.place.rank;
   world->size = options.place.size;
   world->epoch = options.epoch;
+  world->flight_fd = options.place.flight_fd;
   const auto timeout = std::chrono::duration<double>(options.config.start_timeout_seconds);
   Joining joining{options, store, key,
                   std::chrono::steady_clock::now() +

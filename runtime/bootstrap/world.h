@@ -33,6 +33,7 @@ struct World {
   Rank cross_size = 1;
   bool homogeneous = true;
   uint64_t epoch = 0;
+  int flight_fd = -1;               // Place::flight_fd
   ClockOffset clock;                // to rank 0's
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
   // By rank, a number of its host: equal where ranks share memory.

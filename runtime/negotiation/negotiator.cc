@@ -14,6 +14,7 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
       cache_(static_cast<size_t>(config.cache_capacity)) {
   if (seat_.rank == kRoot) {
     root_ = std::make_unique<Root>(config, seat_.epoch, seat_.members, &cache_);
+    root_->explain_with([this] { return effects_->explanation(); });
     if (lane != nullptr) root_->enable_plans();
   }
   if (lane != nullptr) {
@@ -66,6 +67,7 @@ Status Negotiator::root_is_gone() const {
 void Negotiator::negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket) {
   Pending& pending = pending_[request.name];
   pending = {ticket, &request, false};
+  effects_->asked(ticket, slot.has_value());
   if (slot) {
     collected_.cached.push_back(*slot);
     ++cached_submissions_;
@@ -284,7 +286,9 @@ void Negotiator::handle_stall(const wire::Stall& stall) {
     if (rank < 0 || rank >= seat_.size) continue;
     missing += (missing.empty() ? "" : ", ") + seat_.members.name(rank);
   }
-  effects_->note(it->second.ticket, "not yet submitted by " + missing);
+  const std::string known = effects_->explanation();
+  effects_->note(it->second.ticket,
+                 "not yet submitted by " + missing + (known.empty() ? "" : "\n" + known));
 }
 
 bool Negotiator::check_stalls(Time now) {

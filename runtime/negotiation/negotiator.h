@@ -49,6 +49,10 @@ class Effects {
   virtual Ticket stand_in(const wire::Request& request) = 0;
   // The ticket ends without having run.
   virtual void finish(Ticket ticket, const Status& status) = 0;
+  // What the launcher knows of whom everybody waits for; "" for nothing.
+  virtual std::string explanation() { return ""; }
+  // It is negotiated, by its cache number or with its whole request.
+  virtual void asked(Ticket /*ticket*/, bool /*by_number*/) {}
   // What this ticket waits for, as a text for people.
   virtual void note(Ticket ticket, const std::string& text) = 0;
   // The tensor may be held back for others. True: a thread is blocked on it already. Otherwise the

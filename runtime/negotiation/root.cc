@@ -335,15 +335,28 @@ std::optional<Time> Root::next_deadline() const {
   return deadline;
 }
 
+// After how many seconds a tensor fails, and who wants that. With the policy the launcher has its say
+// first.
+std::pair<double, const char*> Root::stall_limit() const {
+  constexpr double kForTheLauncher = 2;
+  if (config_.stall_policy == "abort" && config_.stall_check_seconds > 0) {
+    const double limit = config_.stall_check_seconds + kForTheLauncher;
+    if (config_.stall_shutdown_seconds <= 0 || limit < config_.stall_shutdown_seconds)
+      return {limit, "RUEDA_STALL_POLICY=abort"};
+  }
+  return {config_.stall_shutdown_seconds, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"};
+}
+
 std::vector<Root::Report> Root::check_stalls(Time now) {
   std::vector<Report> reports;
   if (table_.empty() || now < next_stall_check_) return reports;
   const double stall = config_.stall_check_seconds;
+  const auto [give_up, reason] = stall_limit();
   // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after
   // the stall time.
   const double tell = stall > 0 ? std::min(1.0, stall) : 1.0;
   double period = tell;
-  if (config_.stall_shutdown_seconds > 0) period = std::min(period, config_.stall_shutdown_seconds);
+  if (give_up > 0) period = std::min(period, give_up);
   next_stall_check_ = now + seconds(period);
   for (const Waiting& waiting : table_.waiting()) {
     const double age = std::chrono::duration<double>(now - waiting.since).count();
@@ -351,10 +364,11 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
     for (const Rank rank : waiting.missing) {
       missing += (missing.empty() ? "" : ", ") + members_.name(rank);
     }
-    if (config_.stall_shutdown_seconds > 0 && age >= config_.stall_shutdown_seconds) {
+    if (give_up > 0 && age >= give_up) {
+      const std::string known = explain_ ? explain_() : "";
       const Status status = deadline_exceeded(fmt::format(
-          "{} was submitted by {} but not by {} for {:.0f} s (RUEDA_STALL_SHUTDOWN_TIME_SECONDS)",
-          title_of(waiting.name), members_.list(waiting.ready), missing, age));
+          "{} was submitted by {} but not by {} for {:.0f} s ({}){}{}", title_of(waiting.name),
+          members_.list(waiting.ready), missing, age, reason, known.empty() ? "" : "\n", known));
       if (auto decision = table_.fail(waiting.name, status)) decide(std::move(*decision), now);
       continue;
     }

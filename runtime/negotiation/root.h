@@ -8,11 +8,13 @@
 // outside, bytes and ranks are the coordinator's. One thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/config.h"
@@ -55,6 +57,8 @@ class Root {
   // When take_responses or check_stalls may have something without a new message.
   std::optional<Time> next_deadline() const;
 
+  // What is known of those that are missing, for errors; "" for nothing.
+  void explain_with(std::function<std::string()> explain) { explain_ = std::move(explain); }
   struct Report {
     std::string warning;  // for the log; empty: only the ranks are told
     wire::Stall stall;
@@ -113,6 +117,9 @@ class Root {
     double next_warning = 0;
   };
   std::map<std::string, Told> told_;
+  std::pair<double, const char*> stall_limit() const;
+
+  std::function<std::string()> explain_;
   Time next_stall_check_{};
 };
 

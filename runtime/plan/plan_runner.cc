@@ -17,13 +17,15 @@ Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
 PlanRunner::PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
                        std::vector<std::shared_ptr<transport::Arena>> arenas,
                        std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
-                       Complete complete)
+                       flight::FlightRecorder* flight, uint32_t process_set, Complete complete)
     : rank_(rank),
       lane_(lane),
       lane_number_(lane_number),
       arenas_(std::move(arenas)),
       ringers_(std::move(ringers)),
       recorder_(recorder),
+      flight_(flight),
+      process_set_(process_set),
       complete_(std::move(complete)) {}
 
 std::atomic<uint64_t>& PlanRunner::word(Rank rank) const {
@@ -62,10 +64,13 @@ void PlanRunner::begin(const StepPlan& plan, const std::vector<const wire::Reque
   ended_ = 0;
   lane_->begin_generation(plan.generation);
   plan_.clear();
+  const uint64_t templates =
+      flight_->plan(requests, process_set_, static_cast<uint32_t>(plan.generation));
   size_t first = 0;
   for (const PlannedBatch& planned : plan.batches) {
     plan_.push_back(std::make_unique<Batch>());
     prepare(plan_.back().get(), planned, requests, first);
+    plan_.back()->templates = templates + first;
     first += planned.slots.size();
   }
 }
@@ -79,11 +84,14 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
     batch.job.parts[i].in = s.in;
     batch.job.parts[i].out = s.out;
     if (pending_of(tickets[i]).prepared != nullptr) continue;
+    flight_->planned(s.flight);
     Shape shape = batch.job.kind == CollectiveKind::kReducescatter
                       ? share_shape(s.request.shape, rank_, static_cast<Rank>(arenas_.size()))
                       : s.request.shape;
     batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
   }
+  batch.flight = flight_->entered(batch.templates, tickets.size(), number,
+                                  timeline::nanos(pending_of(tickets.front()).since));
   batch.job.times = nullptr;
   batch.begun = 0;
   if (recorder_->on()) {
@@ -120,6 +128,7 @@ void PlanRunner::record(Batch* batch, uint64_t number) {
 
 void PlanRunner::end(Batch* batch, uint64_t number) {
   if (batch->begun != 0) record(batch, number);
+  flight_->finished(batch->flight, batch->tickets.size());
   ++batches_;
   tensors_ += static_cast<int64_t>(batch->tickets.size());
   if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
@@ -154,6 +163,7 @@ std::vector<Ticket> PlanRunner::take_from(uint64_t first) {
   std::vector<Ticket> tickets;
   for (uint64_t number = first; number < taken_; ++number) {
     Batch& batch = at(number);
+    if (!batch.tickets.empty()) flight_->finished(batch.flight, 0);
     tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
     batch.tickets.clear();
     if (batch.begun != 0) recorder_->batch_dropped(communicator::stage_clock());

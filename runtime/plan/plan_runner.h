@@ -13,6 +13,7 @@
 
 #include "collectives/communicator/lane.h"
 #include "runtime/plan/plan_lane.h"
+#include "runtime/flight/flight_recorder.h"
 #include "runtime/submission.h"
 #include "runtime/timeline/recorder.h"
 
@@ -27,7 +28,7 @@ class PlanRunner final : public PlanLane {
   PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
              std::vector<std::shared_ptr<transport::Arena>> arenas,
              std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
-             Complete complete);
+             flight::FlightRecorder* flight, uint32_t process_set, Complete complete);
 
   // Moves the lane and ends the works of what has run. True if anything moved.
   bool advance();
@@ -54,6 +55,8 @@ class PlanRunner final : public PlanLane {
     communicator::Job job;
     std::vector<Ticket> tickets;  // while under way
     timeline::Nanos begun = 0;    // 0: nobody recorded then
+    uint64_t templates = 0;       // in the flight recorder, of its first tensor
+    uint64_t flight = 0;          // its entry there, while under way
     communicator::StageTimes times;
   };
   void prepare(Batch* batch, const PlannedBatch& planned,
@@ -70,6 +73,8 @@ class PlanRunner final : public PlanLane {
   std::vector<std::shared_ptr<transport::Arena>> arenas_;
   std::vector<transport::Ringer> ringers_;
   timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
+  const uint32_t process_set_;
   Complete complete_;
   std::vector<std::unique_ptr<Batch>> plan_;
   uint64_t generation_ = 0;

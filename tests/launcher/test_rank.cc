@@ -56,7 +56,7 @@ std::set<int> open_descriptors() {
 int tell_about_key() {
   const int key_fd = number("RUEDA_KEY_FD"), agent_fd = number("RUEDA_AGENT_FD");
   const std::set<int> open = open_descriptors();
-  std::set<int> expected = {0, 1, 2, key_fd, agent_fd};
+  std::set<int> expected = {0, 1, 2, key_fd, agent_fd, number("RUEDA_FLIGHT_FD")};
   int page = -1, news = -1, alarm = -1;
   const char* const life = getenv("RUEDA_LIFE_FDS");
   if (life != nullptr && std::sscanf(life, "%d,%d,%d", &page, &news, &alarm) == 3)

@@ -99,7 +99,7 @@ class Op(ctypes.Structure):
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
         ("process_set", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("call_site", ctypes.c_int32),
     ]
 
 
@@ -174,6 +174,8 @@ _FUNCTIONS = {
     "rueda_prepared_release": (None, [_P]),
     "rueda_alloc": (_I32, [_P, _SIZE, ctypes.POINTER(_P), _ERROR]),
     "rueda_free": (None, [_P]),
+    "rueda_call_site": (_I32, [_P, ctypes.c_char_p]),
+    "rueda_stack_file": (_I32, [_P, _I32_ARRAY, _I32_ARRAY]),
     "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
     "rueda_start_timeline": (_I32, [_P, ctypes.c_char_p, _I32, _ERROR]),
     "rueda_stop_timeline": (_I32, [_P, _ERROR]),

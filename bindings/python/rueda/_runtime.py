@@ -23,7 +23,8 @@ import os
 import threading
 import time
 
-from rueda import _ffi, _marks
+from rueda import _ffi, _marks, _stacks
+from rueda._sites import Sites
 from rueda._works import Prepared, Work
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
 
@@ -76,6 +77,7 @@ class Runtime:
         self._context = None
         self._place = None
         self._was_shut_down = False
+        self._sites = Sites()
         self._clear_handles()
 
     def _clear_handles(self):
@@ -105,6 +107,8 @@ class Runtime:
                 is_homogeneous=_lib.rueda_is_homogeneous(context) != 0,
             )
             self._context = context
+            self._sites = Sites()
+            _stacks.show(context)
             _marks.follow(context)
 
     def shutdown(self):
@@ -274,7 +278,8 @@ class Runtime:
                 names = [f"{full}_{i + 1}of{count}" for i in range(count)]
             else:
                 names = [name]  # None: the library counts
-            structs = (_ffi.Op * count)(*map(_struct, operations, names))
+            site = self._sites.number(context, operations[0].kind, name)
+            structs = (_ffi.Op * count)(*(_struct(*each, site) for each in zip(operations, names)))
             handle, entry = self._next_handle, _Entry(keep, finish)
             self._next_handle += 1
             # Known to the table first: an interrupt between the next lines must not free tensors.
@@ -340,7 +345,8 @@ class Runtime:
         prepared = cache.pop(key)
         if prepared is not False:
             return prepared
-        pointer, struct = ctypes.c_void_p(), _struct(operation, name)
+        site = self._sites.number(context, operation.kind, name)
+        pointer, struct = ctypes.c_void_p(), _struct(operation, name, site)
         if _lib.rueda_prepare(context, struct, ctypes.byref(pointer), None) != _OK:
             return None
         return Prepared(pointer.value, cache, key)
@@ -430,7 +436,7 @@ def _nothing(works):
     """The result of what has none."""
 
 
-def _struct(operation, name):
+def _struct(operation, name, site=0):
     shape = (ctypes.c_int64 * len(operation.shape))(*operation.shape)
     splits = (ctypes.c_int64 * len(operation.splits))(*operation.splits)
     return _ffi.Op(
@@ -451,7 +457,7 @@ def _struct(operation, name):
         operation.prescale,
         operation.postscale,
         operation.process_set,
-        0,
+        site,
     )
 
 

@@ -126,7 +126,7 @@ typedef struct rueda_op {
   double postscale;      /* docs/numerics.md */
   int32_t process_set;   /* the ranks that take part: 0 all, else an id from rueda_add_process_set. `root` is a rank of
                             the job all the same; splits and rows are in the order of the set's ranks */
-  int32_t reserved;      /* 0 */
+  int32_t call_site;     /* where it is called from, from rueda_call_site; 0: not told. Errors and reports show it */
 } rueda_op;
 #define RUEDA_OP_INIT {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0}
 
@@ -253,6 +253,16 @@ RUEDA_API void rueda_free(void* memory);
  * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled", "shm_bytes", "tcp_bytes",
  * "planned_batches" (ran without a message), "plans" (frozen), "revocations" (plans given up), "wakeups", "recording" (1
  * while a timeline or a summary is made). */
+/* The number of a place in the program for rueda_op.call_site: the same text, "train.py:12 in step", has the same number.
+   0 when there is no room for more, or the context is not usable. Costs a lock: ask once per place. */
+RUEDA_API int32_t rueda_call_site(rueda_context* context, const char* text);
+
+/* How other processes ask this one for its stacks, whatever it does: the handler of *signal writes them to *fd, a file
+   opened to append, and ends with the line "end of stacks". A runtime that knows more (Python's frames) puts a handler
+   before it that writes to the same file and then calls the one that was there. RUEDA_FAILED_PRECONDITION: this process
+   was not started by ruedarun, or all signals are taken. */
+RUEDA_API int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t* fd);
+
 RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
 
 /* ---- Timeline (docs/timeline.md) ----

@@ -1,0 +1,137 @@
+// Who waits for whom, and where the ranks' ways part.
+#include <catch2/catch.hpp>
+
+#include "launcher/flight_explain.h"
+#include "launcher/status_report.h"
+
+using namespace rueda;
+using launcher::RankRecord;
+using launcher::Stacks;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+flight::Operation operation(const std::string& name, int64_t seconds, bool ended, uint64_t batch = 0) {
+  flight::Operation o;
+  o.name = "allreduce." + name;
+  o.shape = {3};
+  o.submitted_ns = seconds * kSecond;
+  o.state = ended ? flight::State::kDone : flight::State::kSubmitted;
+  o.batch = batch;
+  o.site = "train.py:" + std::to_string(name.size());
+  return o;
+}
+
+RankRecord record(Rank rank, std::vector<flight::Operation> operations) {
+  RankRecord r;
+  r.rank = rank;
+  r.flight.emplace();
+  r.flight->rank = rank;
+  r.flight->pid = 1000 + rank;
+  r.flight->submitted = operations.size();
+  r.flight->operations = std::move(operations);
+  return r;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the missing rank is named with its last operation, its nearest name and its stacks", "[explain]") {
+  RankRecord missing = record(1, {operation("gradient", 1, true, 1), operation("lonley", 9, true, 2)});
+  missing.state = "blocked in read of descriptor 3";
+  missing.stacks = "File \"data.py\", line 7 in load\n";
+  const std::vector<RankRecord> ranks = {
+      record(0, {operation("gradient", 1, true, 1), operation("lonely", 10, false)}), missing,
+      record(2, {operation("gradient", 1, true, 1), operation("lonely", 11, false)})};
+  const std::string text = joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kAll));
+  has(text, "stalled for 60 s: allreduce 'lonely' float32[3] at train.py:6\n  in: ranks 0, 2\n");
+  has(text, "not in: rank 1 (pid 1001) does something else: blocked in read of descriptor 3");
+  has(text, "its last operation: allreduce 'lonley' float32[3] at train.py:6, submitted 61 s ago, ended");
+  has(text, "the nearest name that it did submit: allreduce 'lonley'");
+  has(text, "      File \"data.py\", line 7 in load");
+  CHECK(launcher::explain_waits(ranks, 30 * kSecond, 60, Stacks::kAll).empty());
+}
+
+TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
+  std::vector<RankRecord> ranks = {record(0, {operation("a", 1, false)}), record(1, {}), record(2, {}),
+                                   record(3, {})};
+  ranks[1].life = RankRecord::Life::kDead;
+  ranks[1].state = "killed by signal 9 (SIGKILL)";
+  ranks[2].life = RankRecord::Life::kSilent;
+  ranks[2].state = "stopped by a signal";
+  ranks[3].life = RankRecord::Life::kLeft;
+  ranks.push_back({});
+  ranks[4].rank = 4;
+  const std::string text = joined(launcher::explain_waits(ranks, 9 * kSecond, 1, Stacks::kNone));
+  has(text, "rank 1 (pid 1001) dead: killed by signal 9 (SIGKILL)");
+  has(text, "rank 2 (pid 1002) silent: stopped by a signal");
+  has(text, "rank 3 (pid 1003) has left the job (shutdown)");
+  has(text, "not in: rank 4 does something else\n    it has not initialised rueda");
+}
+
+TEST_CASE("ranks that wait in different operations point at each other", "[explain]") {
+  const std::vector<RankRecord> ranks = {
+      record(0, {operation("start", 1, true, 1), operation("a", 2, false)}),
+      record(1, {operation("start", 1, true, 1), operation("b", 3, false)})};
+  const auto waits = launcher::find_waits(ranks);
+  REQUIRE(waits.size() == 2);
+  CHECK(waits[0].operation.name == "allreduce.a");
+  CHECK(waits[0].in == std::vector<Rank>{0});
+  CHECK(waits[0].out == std::vector<Rank>{1});
+  const std::string text = joined(launcher::find_divergence(ranks));
+  has(text, "first divergence after allreduce 'start':");
+  has(text, "rank 0 submitted allreduce 'a' float32[3]");
+  has(text, "rank 1 submitted allreduce 'b' float32[3]");
+}
+
+TEST_CASE("the divergence is the first one, in its process set", "[explain]") {
+  auto in_set = [](flight::Operation o) {
+    o.process_set = 2;
+    return o;
+  };
+  flight::Operation members = operation("", 0, true);
+  members.kind = CollectiveKind::kProcessSet;
+  members.process_set = 2;
+  members.name = "0,2";
+  const std::vector<RankRecord> ranks = {
+      record(0, {members, operation("x", 1, true, 1), in_set(operation("p", 2, false)),
+                 in_set(operation("q", 3, false))}),
+      record(1, {operation("x", 1, true, 1)}), record(2, {operation("x", 1, true, 1), in_set(operation("p", 2, false))})};
+  const std::string text = joined(launcher::find_divergence(ranks));
+  has(text, "first divergence in process set 2 after allreduce 'p':\n");
+  has(text, "rank 2 submitted nothing more");
+  CHECK(text.find("rank 1") == std::string::npos);
+  CHECK(launcher::find_divergence({ranks[1], record(0, {operation("x", 5, true, 1)})}).empty());
+}
+
+TEST_CASE("the status names who is behind and who waits", "[explain]") {
+  std::vector<flight::Operation> many(20, operation("g", 1, true, 1));
+  std::vector<flight::Operation> some(5, operation("g", 1, true, 1));
+  many.push_back(operation("tail \"quoted\"", 8, false));
+  launcher::JobStatus job{"abc", "python train.py", 10 * kSecond, {record(0, many), record(1, some), record(2, many)}};
+  const std::string text = launcher::status_text(job);
+  has(text, "job abc: 3 ranks of python train.py");
+  has(text, "5 operations (behind)");
+  has(text, "waiting for 2.0 s: allreduce 'tail \"quoted\"' float32[3] at train.py:13: ranks 0, 2 in, not in: rank 1");
+  const std::string json = launcher::status_json(job);
+  has(json, "\"behind\":[1]");
+  has(json, "\"name\":\"allreduce.tail \\\"quoted\\\"\"");
+}
+
+TEST_CASE("the edit distance counts insertions, deletions and changes", "[explain]") {
+  CHECK(launcher::edit_distance("", "abc") == 3);
+  CHECK(launcher::edit_distance("kitten", "sitting") == 3);
+  CHECK(launcher::edit_distance("same", "same") == 0);
+}

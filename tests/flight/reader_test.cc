@@ -1,0 +1,124 @@
+// Whatever bytes a reader is given, it ends, reads nothing outside of them and gives back sane values.
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "collectives/base/flight_reader.h"
+#include "launcher/recorder_files.h"
+#include "runtime/flight/flight_recorder.h"
+#include "tests/support/folder.h"
+
+using namespace rueda;
+
+namespace {
+
+// Exactly as long as the memory is, so that a sanitizer sees the first byte behind it.
+struct Bytes {
+  std::vector<uint64_t> words = std::vector<uint64_t>(flight::kTotalBytes / 8);
+  ByteView view() const { return std::as_bytes(std::span(words)); }
+  std::byte* at(size_t offset) { return reinterpret_cast<std::byte*>(words.data()) + offset; }
+};
+
+Bytes filled() {
+  const auto recorder = flight::FlightRecorder::open(-1, {1, 4, 1, "host", ""});
+  wire::Request request;
+  for (int i = 0; i < 5000; ++i) {
+    request.name = "allreduce.tensor" + std::to_string(i % 100);
+    request.shape = {i, 3};
+    const auto ticket = recorder->submitted(request, i % 3, recorder->site("a.py:" + std::to_string(i % 50)),
+                                            flight::Gear::kNegotiated);
+    if (i % 2 == 0) recorder->ended(ticket, i, true);
+  }
+  const uint64_t first = recorder->plan({&request, &request}, 0, 1);
+  for (uint64_t i = 0; i < 3000; ++i) recorder->entered(first, 2, i, static_cast<int64_t>(i));
+  Bytes bytes;
+  std::memcpy(bytes.at(0), recorder->memory().data(), flight::kTotalBytes);
+  return bytes;
+}
+
+// Uses everything that the reader gives.
+size_t walk(ByteView memory) {
+  const auto snapshot = flight::read_flight(memory);
+  if (!snapshot.ok()) return snapshot.status().message().size();
+  size_t sum = snapshot.value().host.size();
+  CHECK(snapshot.value().operations.size() <= flight::kRecords);
+  for (const auto& operation : snapshot.value().operations) {
+    if (operation.shape.size() > flight::kMaxDims ||
+        operation.name.size() > flight::kNameBytes + 3 ||
+        operation.site.size() > flight::kSiteBytes) {
+      FAIL("too long: " << operation.name);
+    }
+    sum += launcher::describe(operation).size();
+  }
+  launcher::RankRecord record;
+  record.flight = snapshot.value();
+  return sum + launcher::explain({record}, 1).size() + flight::read_mail(memory).size();
+}
+
+}  // namespace
+
+TEST_CASE("memory of another size, version or machine is refused", "[flight]") {
+  Bytes bytes = filled();
+  CHECK(flight::read_flight(bytes.view()).ok());
+  CHECK_FALSE(flight::read_flight(bytes.view().first(flight::kTotalBytes - 8)).ok());
+  CHECK_FALSE(flight::read_flight({}).ok());
+  for (const size_t offset : {offsetof(flight::Header, magic), offsetof(flight::Header, version),
+                              offsetof(flight::Header, layout), offsetof(flight::Header, total_bytes)}) {
+    Bytes other = bytes;
+    *other.at(offset) ^= std::byte{1};
+    CHECK(flight::read_flight(other.view()).status().code() == Code::kDataLoss);
+  }
+}
+
+TEST_CASE("damaged memory is read without harm", "[flight]") {
+  const Bytes good = filled();
+  std::mt19937_64 random(20240607);
+  const int rounds = 60;
+  for (int round = 0; round < rounds; ++round) {
+    Bytes bad = good;
+    // The header's counters, then anything.
+    const size_t from = round % 2 == 0 ? offsetof(flight::Header, rank) : flight::kMailOffset;
+    const size_t to = round % 2 == 0 ? sizeof(flight::Header) : flight::kTotalBytes;
+    const size_t changes = round % 2 == 0 ? 8 : 200000;
+    for (size_t i = 0; i < changes; ++i)
+      *bad.at(from + random() % (to - from)) = static_cast<std::byte>(random());
+    walk(bad.view());
+  }
+  Bytes noise;
+  for (uint64_t& word : noise.words) word = random();
+  walk(noise.view());
+  std::memcpy(noise.at(0), good.words.data(), offsetof(flight::Header, rank));
+  walk(noise.view());
+}
+
+TEST_CASE("files come back as they were written, damaged ones are named", "[flight]") {
+  const rueda::testing::Folder folder;
+  const Bytes bytes = filled();
+  launcher::RankRecord record;
+  record.rank = 1;
+  record.life = launcher::RankRecord::Life::kDead;
+  record.state = "killed by signal 9 (SIGKILL)";
+  record.stacks = "line one\nline two\n";
+  REQUIRE(launcher::write_flight_file(folder.file("flight"), record, bytes.view(), 12345).ok());
+  auto files = launcher::read_flight_files(folder.file("flight"));
+  REQUIRE(files.ok());
+  REQUIRE(files.value().ranks.size() == 1);
+  const launcher::RankRecord& back = files.value().ranks[0];
+  CHECK(back.rank == 1);
+  CHECK(back.life == record.life);
+  CHECK(back.state == record.state);
+  CHECK(back.stacks == record.stacks);
+  CHECK(files.value().now_ns == 12345);
+  REQUIRE(back.flight);
+  CHECK(back.flight->operations.size() == flight::kRecords);
+
+  record.rank = 0;
+  REQUIRE(launcher::write_flight_file(folder.file("flight"), record, bytes.view().first(1000), 1).ok());
+  files = launcher::read_flight_files(folder.file("flight"));
+  REQUIRE(files.ok());
+  CHECK(files.value().ranks.size() == 1);
+  REQUIRE(files.value().problems.size() == 1);
+  CHECK(files.value().problems[0].find("flight.rank0.bin") != std::string::npos);
+  CHECK(launcher::read_flight_files(folder.file("none")).status().code() == Code::kNotFound);
+}

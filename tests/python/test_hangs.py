@@ -1,0 +1,214 @@
+"""A rank that others wait for is explained by the launcher: who, what it does, where, since when."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from worlds import launch, ruedarun
+
+TOOL = str(pathlib.Path(ruedarun()).with_name("rueda"))
+SOON = {"RUEDA_STALL_CHECK_TIME_SECONDS": "1"}
+
+# Rank 1 is elsewhere; the others wait until the tensor is failed, so that the job ends by itself.
+HANG = """
+import ctypes, os, sys, threading, time
+import numpy as np
+import rueda as hvd
+
+def elsewhere(how):
+    if how == "loop":
+        while True:
+            pass
+    while how == "gil":  # sleeps in C with the interpreter's lock; the signal ends a C sleep early
+        ctypes.PyDLL(None).sleep(1000)
+    if how == "read":
+        os.read(os.pipe()[0], 1)
+    if how == "sleep":
+        time.sleep(1000)
+
+hvd.init()
+hvd.allreduce(np.ones(2), name="gradient")
+if hvd.rank() == 1:
+    handle = hvd.allreduce_async(np.ones(3), name="lonley")
+    elsewhere(sys.argv[1])
+hvd.allreduce(np.ones((3, 2), np.float32), name="lonely")
+"""
+
+LINES = HANG.splitlines()
+WAITS_AT = 1 + next(i for i, line in enumerate(LINES) if '"lonely"' in line)
+ELSEWHERE_AT = 1 + next(i for i, line in enumerate(LINES) if '"lonley"' in line)
+
+SHOWN = {
+    "loop": ["computing"],
+    "gil": ["blocked in nanosleep", "nanosleep + "],
+    "read": ["blocked in read of descriptor"],
+    "sleep": ["blocked in nanosleep", "nanosleep + "],
+}
+
+
+def hang(how, tmp_path, env=None, options=(), size=3):
+    script = tmp_path / "hang.py"
+    script.write_text(HANG)
+    return launch(
+        size,
+        [sys.executable, script, how],
+        {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "4", **(env or {})},
+        options=["--grace-period", "2", *options],
+        folder=tmp_path,
+    )
+
+
+@pytest.mark.parametrize("how", SHOWN)
+def test_an_absent_rank_is_explained_with_its_stacks(how, tmp_path):
+    code, output = hang(how, tmp_path)
+    assert code not in (0, None), output
+    assert f"allreduce 'lonely' float32[3,2] at hang.py:{WAITS_AT} in <module>" in output, output
+    assert "in: ranks 0, 2" in output
+    assert "not in: rank 1 (pid " in output
+    last = f"allreduce 'lonley' float64[3] at hang.py:{ELSEWHERE_AT} in <module>"
+    assert "its last operation: " + last in output
+    assert "the nearest name that it did submit: allreduce 'lonley'" in output
+    assert "in elsewhere" in output, output  # Python's stack
+    for text in SHOWN[how]:
+        assert text in output, output
+    # Every waiting rank's error has it too, not only the launcher.
+    for rank in (0, 2):
+        own = [line for line in output.splitlines() if line.startswith(f"[{rank}]<stderr>")]
+        assert any("not in: rank 1" in line for line in own), output
+        assert any("in elsewhere" in line for line in own), output
+
+
+def test_a_stopped_rank_is_called_silent(tmp_path):
+    script = tmp_path / "stop.py"
+    script.write_text(
+        "import os, signal, numpy as np, rueda as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "hvd.allreduce(np.ones(1), name='x')\n"
+    )
+    env = {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+    code, output = launch(
+        2, [sys.executable, script], env, options=["--grace-period", "2"], folder=tmp_path
+    )
+    assert code not in (0, None), output
+    assert "silent: stopped by a signal" in output, output
+
+
+def test_the_policy_abort_fails_the_tensor_and_writes_the_flight_recorders(tmp_path):
+    code, output = hang(
+        "sleep",
+        tmp_path,
+        {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "0"},
+        ["--stall-policy", "abort", "--flight-recorder", str(tmp_path / "flight")],
+    )
+    assert code not in (0, None), output
+    assert "RUEDA_STALL_POLICY=abort" in output, output
+    said = subprocess.run([TOOL, "explain", tmp_path / "flight"], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "first divergence after allreduce 'gradient':" in said.stdout, said.stdout
+    assert "rank 1 submitted allreduce 'lonley' float64[3]" in said.stdout
+    assert "ranks 0, 2 submitted allreduce 'lonely' float32[3,2]" in said.stdout
+    assert "in elsewhere" in said.stdout  # from when it still lived
+
+
+def test_the_flight_recorder_of_a_killed_rank_is_read(tmp_path):
+    script = tmp_path / "kill.py"
+    script.write_text(
+        "import os, signal, numpy as np, rueda as hvd\n"
+        "hvd.init()\n"
+        "for i in range(50): hvd.allreduce(np.ones(1), name='g')\n"
+        "if hvd.rank() == 1:\n"
+        "    hvd.allreduce_async(np.ones(5), name='last words')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "hvd.allreduce(np.ones(1), name='after')\n"
+    )
+    folder = tmp_path / "flight"
+    code, output = launch(2, [sys.executable, script], options=["--flight-recorder", folder])
+    assert code == 128 + signal.SIGKILL, output
+    assert f"rueda explain {folder}" in output
+    said = subprocess.run([TOOL, "explain", folder], capture_output=True, text=True).stdout
+    assert "rank 1" in said and "killed by signal 9 (SIGKILL)" in said, said
+    assert "51 operations" in said, said
+    assert "last: allreduce 'last words' float64[5]" in said, said
+
+
+def wait_until(look, patience=60):
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that")
+
+
+def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import os, numpy as np, rueda as hvd\n"
+        "hvd.init()\n"
+        "hvd.allreduce(np.ones(1), name='g')\n"
+        "if hvd.rank() == 0: os.read(os.open('gate', os.O_RDONLY), 1)\n"
+        "hvd.allreduce(np.ones(2), name='h')\n"
+    )
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    job = subprocess.Popen(
+        [ruedarun(), "--verbose", "--flight-recorder", "flight", "-np", "2", sys.executable, script],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "err").open("w"),
+    )
+    try:
+
+        def name():
+            words = (tmp_path / "err").read_text().split(", job ")
+            return words[1].split(",")[0] if len(words) > 1 else None
+
+        job_id = wait_until(name)
+
+        def status():
+            said = subprocess.run(
+                [TOOL, "status", job_id, "--json"], capture_output=True, text=True
+            )
+            return json.loads(said.stdout) if said.returncode == 0 else {}
+
+        def waits():
+            found = status()
+            return found if found.get("waits") else None
+
+        shown = wait_until(waits)
+        assert [rank["life"] for rank in shown["ranks"]] == ["running"] * 2
+        assert [rank["operations"] for rank in shown["ranks"]] == [1, 2]
+        assert shown["ranks"][1]["last"]["name"] == "allreduce.h"
+        assert shown["waits"][0]["in"] == [1] and shown["waits"][0]["out"] == [0]
+        text = subprocess.run([TOOL, "status", job_id], capture_output=True, text=True).stdout
+        assert "allreduce 'h' float64[2] at run.py:5 in <module>: rank 1 in, not in: rank 0" in text
+
+        job.send_signal(signal.SIGUSR2)
+        folder = tmp_path / "flight"
+        wait_until(lambda: "rueda explain" in (tmp_path / "err").read_text())
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "flight.rank0.bin",
+            "flight.rank1.bin",
+        ]
+        gate.write_text("x")
+        assert job.wait(60) == 0
+        gone = subprocess.run([TOOL, "status", job_id], capture_output=True, text=True)
+        assert gone.returncode == 1 and "no job" in gone.stderr
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_explain_says_what_is_wrong_with_its_folder(tmp_path):
+    said = subprocess.run([TOOL, "explain", tmp_path], capture_output=True, text=True)
+    assert said.returncode == 1 and "--flight-recorder" in said.stderr
+    (tmp_path / "flight.rank0.bin").write_bytes(b"x" * 100)
+    said = subprocess.run([TOOL, "explain", tmp_path], capture_output=True, text=True)
+    assert said.returncode == 1 and "100 bytes" in said.stderr
