@@ -47,6 +47,7 @@ struct Counters {
   std::atomic<int64_t> bytes_reduced{0};
   std::atomic<int64_t> shm_bytes{0};
   std::atomic<int64_t> tcp_bytes{0};
+  std::atomic<int64_t> mpi_bytes{0};
   std::atomic<int64_t> bytes_in_place{0};
   std::atomic<int64_t> bytes_pulled{0};
   std::atomic<int64_t> planned_batches{0};  // ran without a message

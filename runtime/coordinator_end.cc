@@ -199,6 +199,7 @@ void Coordinator::count() {
   set(&counters_->shm_bytes,
       static_cast<int64_t>(world_->transport->bytes_sent("shm") + totals.bytes.total));
   set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
+  set(&counters_->mpi_bytes, static_cast<int64_t>(world_->transport->bytes_sent("mpi")));
 }
 
 }  // namespace rueda::runtime

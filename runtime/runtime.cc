@@ -409,6 +409,7 @@ int64_t Runtime::counter(std::string_view name) {
       {"bytes_reduced", &counters_.bytes_reduced},
       {"shm_bytes", &counters_.shm_bytes},
       {"tcp_bytes", &counters_.tcp_bytes},
+      {"mpi_bytes", &counters_.mpi_bytes},
       {"bytes_in_place", &counters_.bytes_in_place},
       {"bytes_pulled", &counters_.bytes_pulled},
       {"planned_batches", &counters_.planned_batches},

@@ -54,7 +54,7 @@ MAY_READ_ENVIRONMENT = ("runtime/bootstrap/place", "launcher/", "bindings/c/", "
 RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),
     "grpc": ("launcher/", "tests/"),
-    "mpi.h": ("tests/benchmarks/",),
+    "mpi.h": ("tests/benchmarks/", "collectives/transport/mpi/plugin"),
     "cuda": (),
     "nccl": (),
     "catch2/": ("tests/",),

@@ -11,6 +11,7 @@
 #include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/transport/mpi/load.h"
 #include "collectives/rendezvous/store_client.h"
 #include "proto/store_codec.h"
 #include "runtime/bootstrap/launchers/meet.h"
@@ -108,6 +109,16 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
     RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
   }
   options.config = config;
+  if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {
+    if (!options.place.agentless) {
+      return rueda::failed_precondition(
+          "RUEDA_TRANSPORT=" + config.transport +
+          " needs ranks that mpirun has started, not ruedarun: `mpirun -np " +
+          std::to_string(options.place.size) + " ...`");
+    }
+    RUEDA_ASSIGN_OR_RETURN(options.mpi, rueda::mpi::engine_of_process(
+                                            static_cast<size_t>(config.mpi_chunk_bytes)));
+  }
   Launcher launcher;
   if (!options.place.agentless) {
     RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));

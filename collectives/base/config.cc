@@ -15,6 +15,7 @@ enum class Check {
   kPositive,
   kNotNegative,
   kPowerOfTwoChunk,
+  kMpiChunk,
   kTransport,
   kLogLevel,
   kRoad,
@@ -76,7 +77,10 @@ const Row kTable[] = {
     {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
      "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
-     "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere"},
+     "auto: shared memory inside a host and tcp between hosts; tcp: tcp everywhere; mpi: shared "
+     "memory inside a host and MPI between hosts; mpi-only: MPI everywhere"},
+    {"RUEDA_MPI_CHUNK_BYTES", "", &Config::mpi_chunk_bytes, Check::kMpiChunk, false,
+     "bytes of one message of the MPI transport, at most 1073741824"},
     {"RUEDA_HOST_ID", "", &Config::host_id, Check::kAny, false,
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
@@ -157,6 +161,8 @@ Status check_number(const Row& row, const Found& found, T value) {
         (value < 4096 || value > (16 << 20) || (value & (value - 1)) != 0)) {
       return refuse(found, "a power of two from 4096 to 16777216");
     }
+    if (row.check == Check::kMpiChunk && (value < 1 || value > (1 << 30)))
+      return refuse(found, "1 to 1073741824");
     if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
@@ -186,8 +192,10 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     config->*(*flag) = value == 1;
   } else {
     std::string value = found.value;
-    if (row.check == Check::kTransport && value != "auto" && value != "tcp")
-      return refuse(found, "auto or tcp");
+    if (row.check == Check::kTransport && value != "auto" && value != "tcp" && value != "mpi" &&
+        value != "mpi-only") {
+      return refuse(found, "auto, tcp, mpi or mpi-only");
+    }
     if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
       return refuse(found, "none, bf16 or fp16");
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")

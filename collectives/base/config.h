@@ -39,9 +39,10 @@ struct Config {
   std::string preemption_signal = "SIGTERM,SIGUSR1";  // make should_stop() true
   bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =
-      "auto";               // auto: shared memory inside a host, tcp between; tcp: tcp everywhere
+      "auto";               // auto, tcp, mpi, mpi-only: see RUEDA_TRANSPORT
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  int64_t mpi_chunk_bytes = 256 << 10;  // bytes of one message of the MPI transport
   std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
   std::string key_file;     // the job's key, for ranks of several hosts without ruedarun
   int64_t heap_bytes = 0;   // of shared tensor memory; 0: as large as this host's memory

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <set>
 
 #include "collectives/base/log.h"
 #include "collectives/transport/frame.h"
 #include "collectives/transport/heap_size.h"
+#include "collectives/transport/mpi/mpi_link.h"
 #include "collectives/transport/ring_link.h"
 #include "collectives/transport/tcp_link.h"
 #include "proto/messages.h"
@@ -70,6 +72,10 @@ std::string agreement(const Config& config) {
   return "version=" + std::to_string(kVersion) + "\n" + agreed_settings(config);
 }
 
+bool shares_inside_hosts(const Config& config) {
+  return config.transport == "auto" || config.transport == "mpi";
+}
+
 Status exchange_places(Joining* joining, const std::string& unix_address) {
   const Place& place = joining->options.place;
   wire::PlaceInfo mine;
@@ -108,8 +114,9 @@ Status exchange_places(Joining* joining, const std::string& unix_address) {
     joining->places.push_back(std::move(info));
   }
   const std::string& host = joining->places[static_cast<size_t>(place.rank)].host_id;
+  const bool share = shares_inside_hosts(joining->options.config);
   for (const auto& info : joining->places) {
-    joining->local.push_back(joining->options.config.transport == "auto" && info.host_id == host);
+    joining->local.push_back(share && info.host_id == host);
   }
   return {};
 }
@@ -187,6 +194,37 @@ Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix
   return connect_mesh(task, *joining->key);
 }
 
+// The ranks that MPI gave to ours, in our order; empty when MPI is not used.
+Result<std::vector<int>> compare_mpi_ranks(Joining* joining, World* world) {
+  const std::string& transport = joining->options.config.transport;
+  if (transport != "mpi" && transport != "mpi-only") return std::vector<int>();
+  const auto& engine = joining->options.mpi;
+  if (engine == nullptr) return internal_error("MPI was asked for, but nobody started it");
+  if (engine->size() != world->size) {
+    return failed_precondition(
+        engine->library() + " sees a world of " + std::to_string(engine->size()) +
+        " processes, but this job has " + std::to_string(world->size) + " ranks (" +
+        joining->options.place.source +
+        "): start it with the mpirun of that library, or leave RUEDA_TRANSPORT=auto");
+  }
+  const Rank me = world->rank;
+  RUEDA_RETURN_IF_ERROR(
+      joining->store->set(joining->key_of("mpi", me), std::to_string(engine->rank())));
+  std::vector<int> ranks;
+  for (Rank rank = 0; rank < world->size; ++rank) {
+    RUEDA_ASSIGN_OR_RETURN(const std::string text,
+                           joining->store->get(joining->key_of("mpi", rank), joining->left()));
+    const int theirs = std::atoi(text.c_str());
+    if (std::find(ranks.begin(), ranks.end(), theirs) != ranks.end()) {
+      return failed_precondition("two ranks of this job have MPI's rank " + text +
+                                 ": they are not of one MPI world");
+    }
+    ranks.push_back(theirs);
+  }
+  world->mpi = engine;
+  return ranks;
+}
+
 // What a shared-memory link keeps alive besides its arenas.
 struct LocalPeer {
   std::shared_ptr<Arena> mine;
@@ -253,10 +291,21 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
           send_fds(sockets[rank].get(), {arena->fd(), world->doorbell->fd(), heap}));
     }
   }
+  std::vector<int> mpi_ranks;
+  if (size > 1) {
+    RUEDA_ASSIGN_OR_RETURN(mpi_ranks, compare_mpi_ranks(joining, world));
+  }
   std::vector<transport::Messenger::Peer> peers(size);
   for (size_t rank = 0; rank < size; ++rank) {
     peers[rank].name = world->names[rank];
     if (rank == me) continue;
+    if (!joining->local[rank] && !mpi_ranks.empty()) {
+      constexpr uint64_t kTags = 32767;  // MPI promises no more
+      peers[rank].link = std::make_unique<mpi::MpiLink>(
+          world->mpi, mpi_ranks[rank], static_cast<int>(world->epoch % kTags),
+          world->doorbell->ringer(), std::move(sockets[rank]), world->loop.get());
+      continue;
+    }
     if (!joining->local[rank]) {
       peers[rank].link =
           std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
@@ -361,7 +410,7 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
   RUEDA_RETURN_IF_ERROR(exchange_places(&joining, listener.address));
   for (const auto& place : joining.places) world->names.push_back(name_of(place));
-  count_hosts(joining.places, options.config.transport != "auto", world.get());
+  count_hosts(joining.places, !shares_inside_hosts(options.config), world.get());
   world->host_wire = host_wire_of(options.config);
   RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
   ClockTask clocks{world->rank, {}, &world->names, &sockets, store, joining.key_of("clock", 0),

@@ -16,6 +16,7 @@
 #include "collectives/transport/event_loop.h"
 #include "collectives/transport/heap.h"
 #include "collectives/transport/messenger.h"
+#include "collectives/transport/mpi/engine.h"
 #include "runtime/bootstrap/clock_offset.h"
 #include "runtime/bootstrap/place.h"
 #include "runtime/life/life_line.h"
@@ -48,6 +49,7 @@ struct World {
   std::unique_ptr<transport::Doorbell> doorbell;
   std::vector<transport::Ringer> ringers;  // by rank
   std::shared_ptr<void> keep_alive;        // inproc: the memory of rings and words, shared by all
+  std::shared_ptr<mpi::Engine> mpi;        // null: no link goes over MPI
   std::unique_ptr<transport::EventLoop> loop;
   std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
@@ -66,6 +68,7 @@ struct JoinOptions {
   Place place;
   uint64_t epoch = 1;
   Config config;
+  std::shared_ptr<mpi::Engine> mpi;  // needed when config.transport asks for MPI
 };
 
 // Meets the other ranks over the store, connects to each (shared memory where both are on one host,

@@ -16,6 +16,10 @@ if(TARGET rueda)
   install(TARGETS rueda EXPORT ruedaTargets COMPONENT rueda
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT rueda
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  if(TARGET rueda_mpi)
+    add_dependencies(rueda_product rueda_mpi)
+    install(TARGETS rueda_mpi COMPONENT rueda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
   install(DIRECTORY bindings/c/include/rueda bindings/cpp/include/rueda COMPONENT rueda
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 

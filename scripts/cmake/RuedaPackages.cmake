@@ -23,6 +23,9 @@ add_library(rueda_sodium INTERFACE)
 target_include_directories(rueda_sodium SYSTEM INTERFACE ${RUEDA_SODIUM_INCLUDE})
 target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 
+# Open MPI, for librueda_mpi.so alone; without it everything else is built.
+pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
+
 # The launcher's.
 find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 

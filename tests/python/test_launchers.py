@@ -46,7 +46,7 @@ def run(command, env=None, **options):
 
 def reports_in(output):
     lines = [line.split("REPORT ", 1)[1] for line in output.splitlines() if "REPORT " in line]
-    return sorted(map(json.loads, lines), key=lambda report: report["rank"])
+    return sorted(map(json.loads, lines), key=lambda report: report.get("rank", 0))
 
 
 def check(reports, size, local=None):

@@ -3,6 +3,7 @@
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/memory_store.h"
 #include "runtime/bootstrap/sockets.h"
+#include "tests/support/fake_mpi.h"
 
 namespace rueda::testing {
 
@@ -13,6 +14,7 @@ const char* name_of(Kind kind) {
     case Kind::kTcp: return "tcp";
     case Kind::kTcp6: return "tcp6";
     case Kind::kHybrid: return "hybrid";
+    case Kind::kMpi: return "mpi";
     case Kind::kPairs: return "pairs";
     case Kind::kTriples: return "triples";
   }
@@ -27,12 +29,15 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
   const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
   if (kind == Kind::kTcp || kind == Kind::kTcp6) config.transport = "tcp";
   if (kind == Kind::kTcp6) config.tcp_address = "::1";
+  if (kind == Kind::kMpi) config.transport = "mpi-only";
+  const auto mpi = kind == Kind::kMpi ? std::make_shared<FakeMpi>(size) : nullptr;
   return on_ranks(size, [&](Rank rank) {
     bootstrap::JoinOptions options;
     options.place.rank = rank;
     options.place.size = size;
     options.place.job_id = "test";
     options.config = config;
+    if (mpi != nullptr) options.mpi = mpi->engine(rank, 1000 + 37 * static_cast<size_t>(rank));
     if (kind == Kind::kHybrid) options.config.host_id = rank % 2 == 0 ? "even" : "odd";
     if (kind == Kind::kPairs) options.config.host_id = "pair " + std::to_string(rank / 2);
     if (kind == Kind::kTriples) options.config.host_id = "triple " + std::to_string(rank / 3);

@@ -3,6 +3,7 @@
 //   inproc   rings in heap memory                   shm    memfd arenas passed over unix sockets,
 //   one mapping per arena tcp      IPv4 loopback                          tcp6   IPv6 loopback
 //   hybrid   even and odd ranks count as two hosts: shared memory inside, tcp between
+//   mpi      the MPI transport over an MPI of our own (fake_mpi.h), in chunks of odd sizes
 //   pairs    two neighbours count as a host (the last one may be alone)   triples  three do
 //
 // Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return
@@ -24,9 +25,10 @@
 
 namespace rueda::testing {
 
-enum class Kind { kInproc, kShm, kTcp, kTcp6, kHybrid, kPairs, kTriples };
+enum class Kind { kInproc, kShm, kTcp, kTcp6, kHybrid, kPairs, kTriples, kMpi };
 inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6,
-                                     Kind::kHybrid, Kind::kPairs, Kind::kTriples};
+                                     Kind::kHybrid, Kind::kPairs, Kind::kTriples,
+                                     Kind::kMpi};
 const char* name_of(Kind kind);
 
 // Thrown by must(): the test fails with the rank and the text.

@@ -312,6 +312,7 @@ TEST_CASE("bytes are counted by the kind of link that carried them", "[transport
       const bool none = kind == Kind::kTcp || kind == Kind::kTcp6;
       CHECK(sent("shm") == (both ? 2 * per_peer : one ? per_peer : 0));
       CHECK(sent("tcp") == (none ? 2 * per_peer : one ? per_peer : 0));
+      CHECK(sent("mpi") == (kind == Kind::kMpi ? 2 * per_peer : 0));
     }
   }
 }

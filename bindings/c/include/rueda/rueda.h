@@ -250,7 +250,7 @@ RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memor
 RUEDA_API void rueda_free(void* memory);
 
 /* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
- * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled", "shm_bytes", "tcp_bytes",
+ * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled", "shm_bytes", "tcp_bytes", "mpi_bytes",
  * "planned_batches" (ran without a message), "plans" (frozen), "revocations" (plans given up), "wakeups", "recording" (1
  * while a timeline or a summary is made). */
 /* The number of a place in the program for rueda_op.call_site: the same text, "train.py:12 in step", has the same number.
