@@ -148,6 +148,7 @@ RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& compon
                                             : std::max<int64_t>(kSmallestChunk, ceil_div(most, 4)));
   const int64_t chunks = ceil_div(most, chunk);
   ring.keys = (rings - 1) * chunks;
+  ring.chunks = chunks;
   const Rank place = plan.rank % spec.ulysses;
   for (Rank step = 1; step < rings; ++step) {
     const Rank from = (mine - step + rings) % rings;

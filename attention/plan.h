@@ -57,7 +57,8 @@ struct Hop {
 
 struct RingPlan {
   Rotate rotate = Rotate::kKeysAndValues;  // whose rows travel
-  int64_t keys = 0;
+  int64_t keys = 0;    // (rings - 1) * chunks
+  int64_t chunks = 1;  // exchanges of a step
   std::vector<Tile> local;
   std::vector<Hop> receives;  // ascending by key
   std::vector<Hop> sends;

@@ -25,8 +25,10 @@ int64_t slots(const AttentionPlan& plan, bool backward) {
   const Largest out = largest(plan, backward, ring.sends);
   const auto sends = std::min<int64_t>(2, static_cast<int64_t>(ring.sends.size()));
   const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
+  // Passing queries on in forward: the sums of exp of the partial result.
+  const int64_t sums = !backward && in.back > 0 ? in.back / (4 * plan.spec.head_dim + 4) * 4 : 0;
   return receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
-         sends * out.back;
+         std::min<int64_t>(3, static_cast<int64_t>(ring.sends.size())) * out.back + sums;
 }
 
 }  // namespace

@@ -7,8 +7,12 @@ namespace rueda::runtime {
 void PointToPoint::start(Submission submission) {
   const wire::Request& request = submission.request;
   const size_t bytes = static_cast<size_t>(element_count(request.shape)) * size_of(request.dtype);
-  const transport::Tag tag = transport::kRendezvousTag | submission.tag;
-  const auto meta = static_cast<uint16_t>(request.dtype);  // both sides must name the same dtype
+  const transport::Tag tag = transport::kRendezvousTag |
+                             transport::Tag{submission.tag_space & 0x3fffffff} << 32 |
+                             submission.tag;
+  // Both sides must name the same.
+  const auto meta =
+      submission.agreed != 0 ? submission.agreed : static_cast<uint16_t>(request.dtype);
   transport::TransferPtr transfer;
   if (request.kind == CollectiveKind::kSend) {
     transfer = transport_->send(submission.peer, tag, {submission.in, bytes}, meta);

@@ -270,6 +270,8 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   submission.peer = operation.peer;
   submission.tag = operation.tag;
   submission.site = operation.site;
+  submission.tag_space = operation.tag_space;
+  submission.agreed = operation.agreed;
   submission.work = std::make_shared<Work>(std::move(title), driver_);
   submission.set = std::move(set);
   return submission;

@@ -37,6 +37,10 @@ struct Operation {
   std::vector<int64_t> splits;  // alltoall; empty: equal parts
   uint32_t process_set = 0;     // root: a rank of the job all the same
   uint32_t site = 0;            // where it is called from: FlightRecorder::site; 0: unknown
+  // send, recv of parts of this library: spaces of tags that do not meet (0: the users' calls), and
+  // what both sides must agree on beside the size (0: the dtype).
+  uint32_t tag_space = 0;
+  uint16_t agreed = 0;
 };
 
 class Runtime {

@@ -28,6 +28,8 @@ struct Submission {
   std::byte* out = nullptr;  // null: the work owns the result
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
+  uint32_t tag_space = 0;    // see Operation
+  uint16_t agreed = 0;
   std::shared_ptr<Work> work;
   uint32_t site = 0;                    // FlightRecorder::site
   uint64_t flight = 0;                  // its record in the flight recorder; 0: none yet

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "attention/engine.h"
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
 #include "runtime/runtime.h"
@@ -27,6 +28,9 @@ struct StopVote {
 }  // namespace rueda::c_abi
 
 struct rueda_context {
+  // Made with the first attention; ends when the runtime has, whose end ends its calls.
+  std::mutex attention_mutex;
+  std::unique_ptr<rueda::attention::Engine> attention;
   rueda::c_abi::StopVote stop;
   std::string preemption_signals;
   std::unique_ptr<rueda::runtime::Runtime> runtime;

@@ -103,6 +103,34 @@ class Op(ctypes.Structure):
     ]
 
 
+class AttentionSpec(ctypes.Structure):
+    """rueda_attention_spec"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        *[(name, ctypes.c_int64) for name in ("batch", "length", "heads", "kv_heads", "head_dim")],
+        *[
+            (name, ctypes.c_int32)
+            for name in ("dtype", "kv_wire", "layout", "ulysses", "rotate_forward")
+            + ("rotate_backward", "gather_first", "causal")
+        ],
+        ("chunk_tokens", ctypes.c_int64),
+        ("left", ctypes.c_int64),
+        ("right", ctypes.c_int64),
+        ("scale", ctypes.c_double),
+        ("cu_seqlens", ctypes.POINTER(ctypes.c_int64)),
+        ("cu_seqlens_count", ctypes.c_int64),
+        ("segment_lengths", ctypes.POINTER(ctypes.c_int64)),
+        ("dilation_rates", ctypes.POINTER(ctypes.c_int64)),
+        ("pair_count", ctypes.c_int64),
+        ("head_offset", ctypes.c_int32),
+        ("split_heads", ctypes.c_int32),
+        ("block", ctypes.c_int64),
+        ("block_heads", ctypes.c_int64),
+        ("blocks", ctypes.c_void_p),
+    ]
+
+
 # What each code becomes in Python. Codes that are not here are faults of the runtime.
 _EXCEPTIONS = {
     INVALID_ARGUMENT: ValueError,
@@ -180,6 +208,21 @@ _FUNCTIONS = {
     "rueda_start_timeline": (_I32, [_P, ctypes.c_char_p, _I32, _ERROR]),
     "rueda_stop_timeline": (_I32, [_P, _ERROR]),
     "rueda_mark": (_I32, [_P, ctypes.c_char_p, _I32]),
+    "rueda_attention_plan_create": (
+        _I32,
+        [_P, ctypes.POINTER(AttentionSpec), _I32, _I32, _I32, ctypes.POINTER(_P), _ERROR],
+    ),
+    "rueda_attention_plan_release": (None, [_P]),
+    "rueda_attention_plan_report": (_I32, [_P, _I64_ARRAY, _I32]),
+    "rueda_attention_plan_balance": (ctypes.c_double, [_P]),
+    "rueda_attention_tokens": (_I64, [_I32, _I64, _I32, _I32, _P, _I64]),
+    "rueda_attention_forward": (_I32, [_P, _P, _I32, _I32, *[_P] * 5, _WORKS, _WORKS, _ERROR]),
+    "rueda_attention_backward": (_I32, [_P, _P, _I32, _I32, *[_P] * 11, _WORKS, _ERROR]),
+    "rueda_attention_saved_release": (None, [_P]),
+    "rueda_attention_wait": (_I32, [_P, ctypes.c_double, _ERROR]),
+    "rueda_attention_poll": (_I32, [_P]),
+    "rueda_attention_abort": (None, [_P]),
+    "rueda_attention_call_release": (None, [_P]),
 }
 
 

@@ -276,6 +276,77 @@ RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error
  * "optimizer step" have lanes of their own and are summed up for ruedarun --summary. Cheap when nothing is recorded. */
 RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
 
+/* ---- Distributed attention (docs/attention.md) ----
+ * The ranks of a process set hold the tokens of one sequence and compute its attention together. Tensors are dense,
+ * (batch, tokens of this rank, heads, head_dim); lse is (batch, heads, tokens), float32, natural logarithm, -infinity for
+ * a query that sees no key. All ranks of a set start their calls in the same order, with equal specs. */
+typedef struct rueda_attention_spec {
+  size_t struct_size;
+  int64_t batch, length, heads, kv_heads, head_dim; /* length: tokens of the whole sequence */
+  int32_t dtype;           /* RUEDA_FLOAT32, _BFLOAT16 or _FLOAT16 */
+  int32_t kv_wire;         /* what keys and values travel as: dtype, or RUEDA_BFLOAT16 for float32 */
+  int32_t layout;          /* 0 contiguous, 1 zigzag, 2 striped */
+  int32_t ulysses;         /* ranks that exchange heads for tokens; divides the number of ranks */
+  int32_t rotate_forward;  /* 0 what takes fewer bytes, 1 keys and values travel, 2 queries travel */
+  int32_t rotate_backward;
+  int32_t gather_first;    /* receive everything before computing */
+  int32_t causal;
+  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a quarter of a shard */
+  int64_t left, right;     /* sliding window, -1: none */
+  double scale;            /* 0: head_dim ^ -0.5 */
+  const int64_t* cu_seqlens; /* packed sequences: 0, ..., length */
+  int64_t cu_seqlens_count;
+  const int64_t* segment_lengths; /* dilated attention: pairs */
+  const int64_t* dilation_rates;
+  int64_t pair_count;
+  int32_t head_offset;     /* of dilated heads: 0 head mod rate, 1 blocks of heads */
+  int32_t split_heads;     /* each pair has heads of its own */
+  int64_t block, block_heads; /* block mask: (block_heads, n, n) bytes, n = ceil(length / block); 0: none */
+  const uint8_t* blocks;
+} rueda_attention_spec;
+#define RUEDA_ATTENTION_SPEC_INIT                                                                                  \
+  {sizeof(rueda_attention_spec), 1, 0, 1, 1, 0, 7, 7, 0, 1, 0, 0, 0, 0, 0, -1, -1, 0.0, NULL, 0, NULL, NULL, 0, 0, \
+   0, 0, 1, NULL}
+
+typedef struct rueda_attention_plan rueda_attention_plan;   /* what one rank does; any number of calls may use it */
+typedef struct rueda_attention_saved rueda_attention_saved; /* what a forward keeps for its backward */
+typedef struct rueda_attention_call rueda_attention_call;   /* one forward or backward under way */
+
+/* This rank's plan. With context NULL the plan of `rank` of `ranks`, to look at. */
+RUEDA_API int32_t rueda_attention_plan_create(rueda_context* context, const rueda_attention_spec* spec,
+                                              int32_t process_set, int32_t rank, int32_t ranks,
+                                              rueda_attention_plan** plan, rueda_error* error);
+RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
+/* Numbers of the plan, in this order: hash, tokens of this rank, steps, tiles, messages sent (forward, backward), bytes
+ * sent (forward, backward), bytes received (forward, backward), flops (forward, backward), bytes saved for backward,
+ * bytes of workspace (forward, backward). Fills values[0..count); returns how many there are. */
+RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values, int32_t count);
+/* Largest over mean work of all ranks. */
+RUEDA_API double rueda_attention_plan_balance(const rueda_attention_plan* plan);
+/* Positions of the tokens of a rank, in the order of its tensors; returns their number, -1 for wrong arguments. */
+RUEDA_API int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t rank, int32_t ranks, int64_t* positions,
+                                         int64_t max_count);
+
+/* Starts a call; its tensors belong to it until it has ended. threads: 0, this host's cores for each of its ranks. saved
+ * may be NULL when no backward follows. lse and dlse may be NULL. */
+RUEDA_API int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan, int32_t process_set,
+                                          int32_t threads, const void* q, const void* k, const void* v, void* out,
+                                          float* lse, rueda_attention_saved** saved, rueda_attention_call** call,
+                                          rueda_error* error);
+RUEDA_API int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_plan* plan, int32_t process_set,
+                                           int32_t threads, const void* dout, const float* dlse, const void* q,
+                                           const void* k, const void* v, const void* out, const float* lse,
+                                           const rueda_attention_saved* saved, void* dq, void* dk, void* dv,
+                                           rueda_attention_call** call, rueda_error* error);
+RUEDA_API void rueda_attention_saved_release(rueda_attention_saved* saved);
+/* As rueda_work_wait and rueda_work_poll. Errors name pass, step and rank. */
+RUEDA_API int32_t rueda_attention_wait(rueda_attention_call* call, double timeout_seconds, rueda_error* error);
+RUEDA_API int32_t rueda_attention_poll(const rueda_attention_call* call);
+/* Ends it on this rank soon, with RUEDA_CANCELLED; what it would have written is unspecified. */
+RUEDA_API void rueda_attention_abort(rueda_attention_call* call);
+/* Gives the handle up; a call that has not ended goes on with its tensors. */
+RUEDA_API void rueda_attention_call_release(rueda_attention_call* call);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,40 @@
+// Runs the local kernel over tiles: finds for each batch and head where rows lie, spreads the work
+// over threads.
+#pragma once
+
+#include <functional>
+
+#include "attention/geometry.h"
+#include "attention/local_kernel.h"
+
+namespace rueda::attention {
+
+// The queries of a tile. wide has head_dim elements per row and head, narrow one.
+struct QuerySide {
+  const Geometry* wide = nullptr;
+  const Geometry* narrow = nullptr;
+  const std::byte* q = nullptr;
+  float* acc = nullptr;
+  float* m = nullptr;
+  float* l = nullptr;
+  const std::byte* dout = nullptr;
+  const float* lse = nullptr;
+  const float* delta = nullptr;
+  float* dq = nullptr;
+};
+struct KeySide {
+  const Geometry* wide = nullptr;
+  DType dtype = DType::kFloat32;
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+  float* dk = nullptr;
+  float* dv = nullptr;
+};
+
+void compute(const AttentionPlan& plan, bool backward, const std::vector<Tile>& tiles,
+             const QuerySide& queries, const KeySide& keys, int threads);
+
+// fn(i) for i < count, each once, on up to `threads` threads.
+void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn);
+
+}  // namespace rueda::attention

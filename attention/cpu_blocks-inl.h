@@ -1,0 +1,190 @@
+// What forward and backward share: the multiplication, exp, packing of rows, the band of a tile.
+#if defined(RUEDA_ATTENTION_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
+#undef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
+#else
+#define RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
+#endif
+
+#include "attention/local_kernel.h"
+#include "collectives/kernels/half-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rueda::attention::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Half16 = rueda::kernels::HWY_NAMESPACE::Float16Codec;
+using Brain16 = rueda::kernels::HWY_NAMESPACE::BFloat16Codec;
+using F = hn::ScalableTag<float>;
+using V = hn::Vec<F>;
+
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(F()));
+// Registers of the sums: kRows x kVecs, beside kVecs of B and one of A.
+constexpr int64_t kRows = 6;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON || HWY_TARGET == HWY_SCALAR
+constexpr int kVecs = 4;
+#else
+constexpr int kVecs = 2;
+#endif
+constexpr int64_t kPanel = kVecs * kLanes;  // keys of a panel
+constexpr int64_t kKeys = 192;              // of a block: whole panels, whole groups of kRows
+
+HWY_INLINE V load(const float* from) { return hn::LoadU(F(), from); }
+HWY_INLINE void store(V v, float* to) { hn::StoreU(v, F(), to); }
+HWY_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+HWY_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+HWY_INLINE int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+// C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb].
+template <int kCount, bool kAdd>
+HWY_INLINE void multiply(const float* HWY_RESTRICT a, int64_t row, int64_t step,
+                         const float* HWY_RESTRICT b, int64_t ldb, int64_t depth,
+                         float* HWY_RESTRICT c, int64_t ldc) {
+  const F d;
+  V sum[kRows][kCount];
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j)
+      sum[i][j] = kAdd ? load(c + i * ldc + j * kLanes) : hn::Zero(d);
+  }
+  const float* a3 = a + 3 * row;
+  for (int64_t k = 0; k < depth; ++k) {
+    V right[kCount];
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) right[j] = load(b + j * kLanes);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+      const V left = hn::Set(d, i < 3 ? a[i * row] : a3[(i - 3) * row]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kCount; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+    }
+    a += step;
+    a3 += step;
+    b += ldb;
+  }
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) store(sum[i][j], c + i * ldc + j * kLanes);
+  }
+}
+
+// The same for `vectors` vectors of columns, in parts as even as can be.
+template <bool kAdd>
+HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const float* b,
+                              int64_t ldb, int64_t depth, float* c, int64_t ldc, int64_t vectors) {
+  int64_t parts = (vectors + kVecs - 1) / kVecs;
+  while (vectors > 0) {
+    const int64_t count = (vectors + parts - 1) / parts;
+    switch (count) {
+      case 1: multiply<1, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      case 2: multiply<2, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON || HWY_TARGET == HWY_SCALAR
+      case 3: multiply<3, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      default: multiply<4, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+#else
+      default: break;
+#endif
+    }
+    b += count * kLanes;
+    c += count * kLanes;
+    vectors -= count;
+    --parts;
+  }
+}
+
+// exp for x <= 1 or so, error about an ulp; 0 below -87 and for -infinity. Reduction as in Cephes.
+HWY_INLINE V exp_of(V x) {
+  const F d;
+  const hn::RebindToSigned<F> di;
+  const auto tiny = hn::Lt(x, hn::Set(d, -87.0f));
+  x = hn::Min(hn::Max(x, hn::Set(d, -87.0f)), hn::Set(d, 80.0f));
+  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  const V nf = hn::ConvertTo(d, n);
+  x = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);
+  x = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), x);
+  V p = hn::Set(d, 1.9875691500e-4f);
+  p = hn::MulAdd(p, x, hn::Set(d, 1.3981999507e-3f));
+  p = hn::MulAdd(p, x, hn::Set(d, 8.3334519073e-3f));
+  p = hn::MulAdd(p, x, hn::Set(d, 4.1665795894e-2f));
+  p = hn::MulAdd(p, x, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, x, hn::Set(d, 5.0000001201e-1f));
+  p = hn::Add(hn::MulAdd(hn::Mul(x, x), p, x), hn::Set(d, 1.0f));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+  return hn::IfThenElse(tiny, hn::Zero(d), hn::Mul(p, power));
+}
+
+// The lanes at, at + 1, ... that lie in [from, to).
+HWY_INLINE hn::Mask<F> lanes_in(int64_t at, int64_t from, int64_t to) {
+  const F d;
+  const V index = hn::Add(hn::Iota(d, 0.0f), hn::Set(d, static_cast<float>(at)));
+  return hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(from))),
+                 hn::Lt(index, hn::Set(d, static_cast<float>(to))));
+}
+
+// One row as float32 times `factor`, zeros up to `padded` elements.
+HWY_INLINE void widen_row(const RowsIn& rows, int64_t index, int64_t width, int64_t padded,
+                          float factor, float* to) {
+  const F d;
+  const V scale = hn::Set(d, factor);
+  int64_t x = 0;
+  if (rows.dtype == 7) {
+    const float* from = reinterpret_cast<const float*>(rows.base) + index * rows.stride;
+    for (; x + kLanes <= width; x += kLanes) store(hn::Mul(load(from + x), scale), to + x);
+    for (; x < width; ++x) to[x] = from[x] * factor;
+  } else {
+    const std::byte* from = rows.base + 2 * index * rows.stride;
+    const bool brain = rows.dtype == 10;
+    for (; x < width; x += kLanes) {
+      alignas(64) std::byte tail[2 * kLanes] = {};
+      const std::byte* source = from + 2 * x;
+      if (x + kLanes > width) {
+        memcpy(tail, source, static_cast<size_t>(2 * (width - x)));
+        source = tail;
+      }
+      store(hn::Mul(brain ? Brain16::widen(d, source) : Half16::widen(d, source), scale), to + x);
+    }
+    x = width;
+  }
+  // padded is whole vectors; those that hold elements have been written in full for 16 bits.
+  for (; x < padded; ++x) to[x] = 0.0f;
+}
+
+// Keys [first, first + count) of the tile: by rows, and transposed in panels of kPanel keys
+// ([panel][element][key]). Either may be null. Rows that are missing from whole panels are zeros.
+HWY_INLINE void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first, int64_t count,
+                          int64_t padded, float factor, float* by_row, float* panels,
+                          float* row_buffer) {
+  const int64_t whole = round_up(count, kPanel);
+  for (int64_t j = 0; j < whole; ++j) {
+    float* row = by_row != nullptr ? by_row + j * padded : row_buffer;
+    if (j < count) {
+      widen_row(rows, tile.k_rows[first + j], tile.head_dim, padded, factor, row);
+    } else {
+      for (int64_t x = 0; x < padded; ++x) row[x] = 0.0f;
+    }
+    if (panels == nullptr) continue;
+    float* to = panels + j / kPanel * kPanel * tile.head_dim + j % kPanel;
+    for (int64_t x = 0; x < tile.head_dim; ++x) to[x * kPanel] = row[x];
+  }
+}
+
+// The keys [from, to) of the tile that query i sees.
+struct Seen {
+  int64_t from, to;
+};
+HWY_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+HWY_INLINE Seen seen_by(const KernelTile& tile, int64_t i) {
+  const int64_t q = tile.q_pos + i * tile.q_step;
+  // k_pos + j * k_step >= q + low, <= q + high
+  const int64_t from = -floor_div(-(q + tile.low - tile.k_pos), tile.k_step);
+  const int64_t to = floor_div(q + tile.high - tile.k_pos, tile.k_step) + 1;
+  return {max(from, 0), min(to, tile.keys)};
+}
+
+}  // namespace rueda::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // RUEDA_ATTENTION_CPU_BLOCKS_INL_H_

@@ -1,0 +1,140 @@
+#include "attention/engine.h"
+
+#include <algorithm>
+
+namespace rueda::attention {
+
+Call::~Call() {
+  if (!thread_.joinable()) return;
+  // The thread itself may be the last to let go.
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+bool Call::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+Status Call::wait(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto ended = [this] { return done_; };
+  if (timeout.count() < 0) {
+    changed_.wait(lock, ended);
+  } else if (!changed_.wait_for(lock, timeout, ended)) {
+    return deadline_exceeded("attention: the call has not ended; it goes on");
+  }
+  return status_;
+}
+
+Engine::~Engine() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return running_ == 0; });
+}
+
+int Engine::threads_of(int asked) const {
+  if (asked > 0) return asked;
+  const int ranks = runtime_ == nullptr ? 1 : std::max(1, int{runtime_->world().local_size});
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+}
+
+Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) const {
+  if (runtime_ == nullptr) {
+    spec.ranks = 1;
+    return make_plan(spec, 0);
+  }
+  RUEDA_ASSIGN_OR_RETURN(auto set, runtime_->process_sets().find_own(process_set));
+  spec.ranks = set->size();
+  return make_plan(spec, *set->place);
+}
+
+Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, Body body,
+                              bool inline_call) {
+  auto call = std::make_shared<Call>();
+  Link::Place place;
+  place.runtime = runtime_;
+  place.process_set = process_set;
+  // Never 0, which would mean the dtype.
+  const uint64_t hash = plan.report.hash;
+  place.agreed = static_cast<uint16_t>((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) | 1);
+  uint32_t serial = 0;
+  if (runtime_ != nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(auto set, runtime_->process_sets().find_own(process_set));
+    if (set->size() != plan.spec.ranks || *set->place != plan.rank) {
+      return invalid_argument("attention: the plan is for rank " + std::to_string(plan.rank) +
+                              " of " + std::to_string(plan.spec.ranks) + ", the process set has " +
+                              std::to_string(set->size()));
+    }
+    place.members = set->ranks;
+    serial = set->serial;
+  } else if (plan.spec.ranks != 1) {
+    return invalid_argument("attention: the plan is for several ranks");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    place.call = calls_[serial]++;
+    ++running_;
+    std::erase_if(left_over_, [](const auto& link) { return link->idle(); });
+  }
+  auto link = std::make_shared<Link>(std::move(place), call->aborted_);
+  const auto run = [this, call, link = std::move(link), body = std::move(body)] {
+    Status status;
+    try {
+      status = body(link.get());
+    } catch (const std::bad_alloc&) {
+      status = {Code::kResourceExhausted, "attention: out of memory"};
+    } catch (const std::exception& e) {
+      status = internal_error(std::string("attention: ") + e.what());
+    }
+    {
+      const std::lock_guard lock(call->mutex_);
+      call->workspace_ = link->taken_at_most();
+      call->status_ = std::move(status);
+      call->done_ = true;
+    }
+    call->changed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    if (!link->idle()) left_over_.push_back(link);
+    if (--running_ == 0) ended_.notify_all();
+  };
+  if (inline_call) {
+    run();
+    return call;
+  }
+  // The thread keeps the call until it has ended.
+  std::thread thread(run);
+  const std::lock_guard lock(call->mutex_);
+  call->thread_ = std::move(thread);
+  return call;
+}
+
+Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
+                                int threads, const ForwardTensors& tensors,
+                                std::shared_ptr<Saved> saved, bool inline_call) {
+  const AttentionPlan& known = *plan;
+  return start(
+      known, process_set,
+      [plan = std::move(plan), threads = threads_of(threads), tensors,
+       saved = std::move(saved)](Link* link) {
+        return attention::forward(*plan, link, threads, tensors, saved.get());
+      },
+      inline_call);
+}
+
+Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
+                                 int threads, const BackwardTensors& tensors,
+                                 std::shared_ptr<const Saved> saved, bool inline_call) {
+  const AttentionPlan& known = *plan;
+  return start(
+      known, process_set,
+      [plan = std::move(plan), threads = threads_of(threads), tensors,
+       saved = std::move(saved)](Link* link) {
+        return attention::backward(*plan, link, threads, tensors, saved.get());
+      },
+      inline_call);
+}
+
+}  // namespace rueda::attention

@@ -1,0 +1,78 @@
+// Engine: distributed attention of one rank, on its Runtime. Calls run on a thread of their own and
+// can be waited for, tested and aborted.
+//
+// Threads:   any. All ranks of a process set start their calls in the same order.
+// Ownership: borrows the runtime, which outlives every call, and a call's tensors until it has ended.
+// End:       the destructor waits for calls under way; shut the runtime down first, so that they end.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "attention/executor.h"
+
+namespace rueda::attention {
+
+// One forward or backward under way.
+class Call {
+ public:
+  ~Call();
+  bool done() const;
+  // Negative: without limit. kDeadlineExceeded: the wait ended, the call goes on. kAborted: a
+  // signal arrived (wait again). Otherwise how it ended.
+  Status wait(std::chrono::nanoseconds timeout);
+  // Ends the call on this rank soon; its peers get an error when this rank leaves. What it would
+  // have written is unspecified.
+  void abort() { aborted_->store(true, std::memory_order_relaxed); }
+  // Bytes that the call had taken for itself at most; once done.
+  int64_t workspace() const { return workspace_; }
+
+ private:
+  friend class Engine;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Status status_;
+  int64_t workspace_ = 0;
+  std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
+  std::thread thread_;
+};
+using CallPtr = std::shared_ptr<Call>;
+
+class Engine {
+ public:
+  // runtime null: rank 0 of 1.
+  explicit Engine(runtime::Runtime* runtime) : runtime_(runtime) {}
+  ~Engine();
+
+  // The plan of this rank for a process set; spec.ranks is set to its size.
+  Result<AttentionPlan> plan(AttentionSpec spec, uint32_t process_set = 0) const;
+  // plan, saved and what the tensors point to live until the call has ended. threads 0: what this
+  // host has for each of its ranks. inline: on the calling thread; done when it returns.
+  Result<CallPtr> forward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
+                          int threads, const ForwardTensors& tensors, std::shared_ptr<Saved> saved,
+                          bool inline_call = false);
+  Result<CallPtr> backward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
+                           int threads, const BackwardTensors& tensors,
+                           std::shared_ptr<const Saved> saved, bool inline_call = false);
+
+ private:
+  using Body = std::function<Status(Link*)>;
+  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, Body body, bool inline_call);
+  int threads_of(int asked) const;
+
+  runtime::Runtime* const runtime_;
+  std::mutex mutex_;
+  std::map<uint32_t, uint32_t> calls_;  // of each process set, by its serial number
+  // Of calls that failed while messages were under way: their memory must stay.
+  std::vector<std::shared_ptr<Link>> left_over_;
+  int running_ = 0;
+  std::condition_variable ended_;
+};
+
+}  // namespace rueda::attention

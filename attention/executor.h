@@ -1,0 +1,54 @@
+// The executor: runs any plan, forward and backward.
+//
+// Messages of one exchange are posted before the tiles of the one before are computed, so sending
+// hides behind arithmetic. Partial sums are float32 whatever the dtype, added in the plan's order:
+// the same bits each time.
+//
+// Tensors are (batch, tokens of this rank, heads, head_dim), dense; lse is (batch, heads, tokens)
+// in float32, natural logarithm, -infinity for a query that sees no key.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/link.h"
+#include "attention/plan.h"
+
+namespace rueda::attention {
+
+// What forward keeps for backward beside the caller's tensors: with Ulysses, the head-sharded ones.
+struct Saved {
+  std::vector<std::byte> q, k, v;
+  std::vector<float> lse;
+  bool filled = false;
+};
+
+struct ForwardTensors {
+  const std::byte* q = nullptr;
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+  std::byte* out = nullptr;
+  float* lse = nullptr;  // may be null
+};
+
+struct BackwardTensors {
+  const std::byte* dout = nullptr;
+  const float* dlse = nullptr;  // may be null: zeros
+  const std::byte* q = nullptr;
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+  const std::byte* out = nullptr;
+  const float* lse = nullptr;
+  std::byte* dq = nullptr;
+  std::byte* dk = nullptr;
+  std::byte* dv = nullptr;
+};
+
+// threads: at most so many compute. Errors name the pass, the step and the peer.
+// saved may be null where spec.ulysses is 1, or if no backward follows.
+Status forward(const AttentionPlan& plan, Link* link, int threads, const ForwardTensors& tensors,
+               Saved* saved);
+Status backward(const AttentionPlan& plan, Link* link, int threads, const BackwardTensors& tensors,
+                const Saved* saved);
+
+}  // namespace rueda::attention

@@ -1,0 +1,90 @@
+#include "attention/link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+namespace rueda::attention {
+namespace {
+
+constexpr uint32_t kTagSpace = 1 << 16;  // and a process set's id: attention's own
+constexpr std::chrono::milliseconds kLookAround{200};  // for abort()
+
+}  // namespace
+
+void Link::Free::operator()(std::byte* memory) const {
+  ::operator delete[](memory, std::align_val_t{64});
+}
+
+std::byte* Link::take(int64_t bytes) {
+  Block block;
+  block.bytes = bytes;
+  block.memory.reset(static_cast<std::byte*>(
+      ::operator new[](static_cast<size_t>(std::max<int64_t>(bytes, 1)), std::align_val_t{64})));
+  taken_ += bytes;
+  most_ = std::max(most_, taken_);
+  memory_.push_back(std::move(block));
+  return memory_.back().memory.get();
+}
+
+void Link::release_to(size_t mark) {
+  while (memory_.size() > mark) {
+    taken_ -= memory_.back().bytes;
+    memory_.pop_back();
+  }
+}
+
+bool Link::idle() const {
+  return std::all_of(messages_.begin(), messages_.end(),
+                     [](const Message& message) { return message->done(); });
+}
+
+Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std::byte* out,
+                                 int64_t bytes, bool answer) {
+  if (bytes == 0) return Message();
+  runtime::Operation operation;
+  operation.kind = send ? CollectiveKind::kSend : CollectiveKind::kRecv;
+  operation.dtype = DType::kUInt8;
+  operation.shape = {bytes};
+  operation.input = in;
+  operation.output = out;
+  operation.peer = place_.members[static_cast<size_t>(peer)];
+  operation.tag = (place_.call & 0x3fffffff) * 2 + (answer ? 1 : 0);
+  operation.tag_space = kTagSpace + place_.process_set;
+  operation.agreed = place_.agreed;
+  operation.process_set = place_.process_set;
+  operation.name = "attention";
+  std::vector<runtime::Operation> operations;
+  operations.push_back(std::move(operation));
+  RUEDA_ASSIGN_OR_RETURN(auto works, place_.runtime->submit(std::move(operations), false));
+  std::erase_if(messages_, [](const Message& message) { return message->done(); });
+  messages_.push_back(works.front());
+  return works.front();
+}
+
+Result<Link::Message> Link::send(Rank peer, const std::byte* data, int64_t bytes, bool answer) {
+  return move(true, peer, data, nullptr, bytes, answer);
+}
+
+Result<Link::Message> Link::recv(Rank peer, std::byte* data, int64_t bytes, bool answer) {
+  return move(false, peer, nullptr, data, bytes, answer);
+}
+
+Status Link::check_aborted() const {
+  if (!aborted_->load(std::memory_order_relaxed)) return {};
+  return {Code::kCancelled, "the call was aborted on this rank"};
+}
+
+Status Link::wait(const Message& message) {
+  if (message == nullptr) return {};
+  while (!message->done()) {
+    const Status status = message->wait(kLookAround);
+    if (message->done()) break;
+    // A deadline or a signal, neither of which is ours.
+    if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;
+    RUEDA_RETURN_IF_ERROR(check_aborted());
+  }
+  return message->status();
+}
+
+}  // namespace rueda::attention

@@ -1,0 +1,72 @@
+// Link: the messages of one call of attention to the other ranks, and the memory they use.
+//
+// All ranks of a process set make their calls in the same order; the n-th calls meet. Messages of
+// ranks whose plans differ fail on both sides (kFailedPrecondition).
+// Ownership: memory that is taken here lives until no message uses it any more, also when the call
+//            fails early.
+// Threads:   one at a time; abort() from any.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "runtime/runtime.h"
+
+namespace rueda::attention {
+
+class Link {
+ public:
+  struct Place {
+    runtime::Runtime* runtime = nullptr;  // null: one rank alone
+    uint32_t process_set = 0;
+    std::vector<Rank> members;  // the set's ranks in the job
+    uint32_t call = 0;
+    uint16_t agreed = 0;
+  };
+  Link(Place place, std::shared_ptr<std::atomic<bool>> aborted)
+      : place_(std::move(place)), aborted_(std::move(aborted)) {}
+
+  using Message = std::shared_ptr<runtime::Work>;
+  // Memory is borrowed until the message has ended; use take().
+  // Messages and answers have an order each: the n-th that is sent meets the n-th that is received.
+  Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);
+  Result<Message> recv(Rank peer, std::byte* data, int64_t bytes, bool answer = false);
+  // How the message ended; null is a message of nothing.
+  Status wait(const Message& message);
+  Status check_aborted() const;
+
+  // 64-byte aligned, not zeroed, until release_all.
+  std::byte* take(int64_t bytes);
+  template <typename T>
+  T* take_array(int64_t count) {
+    return reinterpret_cast<T*>(take(count * static_cast<int64_t>(sizeof(T))));
+  }
+  // Gives all memory since `mark` back.
+  size_t mark() const { return memory_.size(); }
+  void release_to(size_t mark);
+  int64_t taken_at_most() const { return most_; }
+  // True when no message is under way, so that nobody uses the memory.
+  bool idle() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  struct Block {
+    std::unique_ptr<std::byte[], Free> memory;
+    int64_t bytes = 0;
+  };
+  Result<Message> move(bool send, Rank peer, const std::byte* in, std::byte* out, int64_t bytes,
+                       bool answer);
+
+  Place place_;
+  std::shared_ptr<std::atomic<bool>> aborted_;
+  std::vector<Block> memory_;
+  int64_t taken_ = 0, most_ = 0;
+  std::vector<Message> messages_;
+};
+
+}  // namespace rueda::attention

@@ -1,0 +1,281 @@
+#include "attention/shards.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attention/compute.h"
+#include "attention/ring.h"
+#include "collectives/kernels/kernels.h"
+
+namespace rueda::attention {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+struct Copy {
+  const std::byte* from;
+  std::byte* to;
+  int64_t bytes;  // of an element
+  void operator()(int64_t at, int64_t into, int64_t count) const {
+    std::memcpy(to + into * bytes, from + at * bytes, static_cast<size_t>(count * bytes));
+  }
+};
+
+// Keys and values as they travel.
+struct CopyKeys {
+  const AttentionSpec& spec;
+  const std::byte* from;
+  std::byte* to;
+  void operator()(int64_t at, int64_t into, int64_t count) const {
+    if (spec.kv_wire == spec.dtype) {
+      Copy{from, to, static_cast<int64_t>(size_of(spec.dtype))}(at, into, count);
+      return;
+    }
+    kernels::convert_from_f32(spec.kv_wire, reinterpret_cast<const float*>(from) + at,
+                              to + 2 * into, static_cast<size_t>(count));
+  }
+};
+
+struct Add {
+  const float* from;  // the message
+  float* to;
+  void operator()(int64_t at, int64_t into, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) to[at + i] += from[into + i];
+  }
+};
+
+// acc / l and m + log l, in place (acc may be out itself); rows x width.
+void finish(float* acc, float* m, const float* l, int64_t rows, int64_t width) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (l[i] == 0) continue;  // saw no key: zeros and -infinity
+    const float factor = 1.0f / l[i];
+    for (int64_t x = 0; x < width; ++x) acc[i * width + x] *= factor;
+    m[i] += std::log(l[i]);
+  }
+}
+
+void narrow(DType dtype, const float* from, std::byte* to, int64_t count) {
+  if (dtype == DType::kFloat32) return;  // was computed in place
+  kernels::convert_from_f32(dtype, from, to, static_cast<size_t>(count));
+}
+
+class Shard {
+ public:
+  Shard(const AttentionPlan& plan, Link* link, int threads)
+      : plan_(plan),
+        spec_(plan.spec),
+        link_(link),
+        threads_(threads),
+        wide_(Geometry::local(plan, Side::kQueries, spec_.head_dim)),
+        narrow_(Geometry::local(plan, Side::kQueries, 1)),
+        keys_(Geometry::local(plan, Side::kKeys, spec_.head_dim)),
+        element_(static_cast<int64_t>(size_of(spec_.dtype))) {}
+
+ protected:
+  // float32 sums of what has `count` elements: the result itself if it is float32.
+  float* sums(std::byte* result, int64_t count, bool is_wide) {
+    float* to = is_wide ? reinterpret_cast<float*>(result) : link_->take_array<float>(count);
+    std::fill_n(to, count, 0.0f);
+    return to;
+  }
+  bool is_wide() const { return spec_.dtype == DType::kFloat32; }
+
+  const AttentionPlan& plan_;
+  const AttentionSpec& spec_;
+  Link* link_;
+  const int threads_;
+  const Geometry wide_, narrow_, keys_;
+  const int64_t element_;
+};
+
+class Forward : Shard {
+ public:
+  using Shard::Shard;
+  Status run(const ShardForward& t) {
+    const int64_t rows = narrow_.elements();
+    float* acc = sums(t.out, wide_.elements(), is_wide());
+    float* m = t.lse;
+    float* l = link_->take_array<float>(rows);
+    std::fill_n(m, rows, kNone);
+    std::fill_n(l, rows, 0.0f);
+    const QuerySide queries{&wide_, &narrow_, t.q, acc, m, l, nullptr, nullptr, nullptr, nullptr};
+    const KeySide keys{&keys_, spec_.dtype, t.k, t.v, nullptr, nullptr};
+    RingCalls calls;
+    calls.local = [&] { compute(plan_, false, plan_.forward.local, queries, keys, threads_); };
+    if (plan_.forward.rotate == Rotate::kKeysAndValues) {
+      keys_travel(t, queries, &calls);
+    } else {
+      queries_travel(t, queries, keys, &calls);
+    }
+    RUEDA_RETURN_IF_ERROR(run_ring(plan_, false, link_, calls));
+    finish(acc, m, l, rows, spec_.head_dim);
+    narrow(spec_.dtype, acc, t.out, wide_.elements());
+    return {};
+  }
+
+ private:
+  void keys_travel(const ShardForward& t, const QuerySide& queries, RingCalls* calls) {
+    calls->pack = [this, &t](const Hop& hop, std::byte* message) {
+      const Geometry there = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
+      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
+      there.each_row(keys_, CopyKeys{spec_, t.k, message});
+      there.each_row(keys_, CopyKeys{spec_, t.v, message + there.elements() * wire});
+    };
+    calls->serve = [this, &queries](const Hop& hop, const std::byte* message, std::byte*) {
+      const Geometry here = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
+      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
+      const KeySide theirs{&here, spec_.kv_wire, message, message + here.elements() * wire,
+                           nullptr, nullptr};
+      compute(plan_, false, hop.tiles, queries, theirs, threads_);
+    };
+  }
+
+  // The answer: outputs, then their log-sum-exps.
+  void queries_travel(const ShardForward& t, const QuerySide& mine, const KeySide& keys,
+                      RingCalls* calls) {
+    int64_t most = 0;
+    for (const Hop& hop : plan_.forward.receives) {
+      most = std::max(most, Geometry::message(plan_, hop.rows, Side::kQueries, 1).elements());
+    }
+    float* sums = link_->take_array<float>(most);
+    calls->pack = [this, &t](const Hop& hop, std::byte* message) {
+      Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim)
+          .each_row(wide_, Copy{t.q, message, element_});
+    };
+    calls->serve = [this, &keys, sums](const Hop& hop, const std::byte* message, std::byte* answer) {
+      const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
+      const Geometry thin = Geometry::message(plan_, hop.rows, Side::kQueries, 1);
+      auto* acc = reinterpret_cast<float*>(answer);
+      float* m = acc + wide.elements();
+      std::fill_n(acc, wide.elements(), 0.0f);
+      std::fill_n(m, thin.elements(), kNone);
+      std::fill_n(sums, thin.elements(), 0.0f);
+      const QuerySide theirs{&wide, &thin, message, acc, m, sums, nullptr, nullptr, nullptr, nullptr};
+      compute(plan_, false, hop.tiles, theirs, keys, threads_);
+      finish(acc, m, sums, thin.elements(), spec_.head_dim);
+    };
+    calls->absorb = [this, &mine](const Hop& hop, const std::byte* answer) {
+      const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
+      const auto* out = reinterpret_cast<const float*>(answer);
+      const float* lse = out + wide.elements();
+      const int64_t d = spec_.head_dim;
+      const auto merge = [&](int64_t at, int64_t into, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          const float theirs = lse[into + i];
+          if (theirs == kNone) continue;
+          float& m = mine.m[at + i];
+          float& l = mine.l[at + i];
+          float* acc = mine.acc + (at + i) * d;
+          const float* add = out + (into + i) * d;
+          const float now = std::max(m, theirs);
+          const float keep = std::exp(m - now), take = std::exp(theirs - now);
+          for (int64_t x = 0; x < d; ++x) acc[x] = acc[x] * keep + add[x] * take;
+          l = l * keep + take;
+          m = now;
+        }
+      };
+      Geometry::message(plan_, hop.rows, Side::kQueries, 1).each_row(narrow_, merge);
+    };
+  }
+};
+
+class Backward : Shard {
+ public:
+  using Shard::Shard;
+  Status run(const ShardBackward& t) {
+    const bool wide_kv = is_wide() || t.wide_kv_gradients;
+    float* dq = sums(t.dq, wide_.elements(), is_wide());
+    float* dk = sums(t.dk, keys_.elements(), wide_kv);
+    float* dv = sums(t.dv, keys_.elements(), wide_kv);
+    const QuerySide queries{&wide_, &narrow_, t.q,     nullptr, nullptr,
+                            nullptr, t.dout,  t.lse,   t.delta, dq};
+    const KeySide keys{&keys_, spec_.dtype, t.k, t.v, dk, dv};
+    RingCalls calls;
+    calls.local = [&] { compute(plan_, true, plan_.backward.local, queries, keys, threads_); };
+    if (plan_.backward.rotate == Rotate::kKeysAndValues) {
+      keys_travel(queries, keys, &calls);
+    } else {
+      queries_travel(queries, keys, &calls);
+    }
+    RUEDA_RETURN_IF_ERROR(run_ring(plan_, true, link_, calls));
+    narrow(spec_.dtype, dq, t.dq, wide_.elements());
+    if (wide_kv) return {};
+    narrow(spec_.dtype, dk, t.dk, keys_.elements());
+    narrow(spec_.dtype, dv, t.dv, keys_.elements());
+    return {};
+  }
+
+ private:
+  // The answer: dk, then dv.
+  void keys_travel(const QuerySide& queries, const KeySide& keys, RingCalls* calls) {
+    calls->pack = [this, &keys](const Hop& hop, std::byte* message) {
+      const Geometry there = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
+      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
+      there.each_row(keys_, CopyKeys{spec_, keys.k, message});
+      there.each_row(keys_, CopyKeys{spec_, keys.v, message + there.elements() * wire});
+    };
+    calls->serve = [this, &queries](const Hop& hop, const std::byte* message, std::byte* answer) {
+      const Geometry here = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
+      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
+      auto* dk = reinterpret_cast<float*>(answer);
+      std::fill_n(dk, 2 * here.elements(), 0.0f);
+      const KeySide theirs{&here, spec_.kv_wire, message, message + here.elements() * wire,
+                           dk,    dk + here.elements()};
+      compute(plan_, true, hop.tiles, queries, theirs, threads_);
+    };
+    calls->absorb = [this, &keys](const Hop& hop, const std::byte* answer) {
+      const Geometry there = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
+      const auto* dk = reinterpret_cast<const float*>(answer);
+      there.each_row(keys_, Add{dk, keys.dk});
+      there.each_row(keys_, Add{dk + there.elements(), keys.dv});
+    };
+  }
+
+  // The message: lse and delta, q, dout. The answer: dq.
+  void queries_travel(const QuerySide& mine, const KeySide& keys, RingCalls* calls) {
+    calls->pack = [this, &mine](const Hop& hop, std::byte* message) {
+      const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
+      const Geometry thin = Geometry::message(plan_, hop.rows, Side::kQueries, 1);
+      const auto bytes = [](const float* floats) {
+        return reinterpret_cast<const std::byte*>(floats);
+      };
+      std::byte* after = message + 8 * thin.elements();
+      thin.each_row(narrow_, Copy{bytes(mine.lse), message, 4});
+      thin.each_row(narrow_, Copy{bytes(mine.delta), message + 4 * thin.elements(), 4});
+      wide.each_row(wide_, Copy{mine.q, after, element_});
+      wide.each_row(wide_, Copy{mine.dout, after + wide.elements() * element_, element_});
+    };
+    calls->serve = [this, &keys](const Hop& hop, const std::byte* message, std::byte* answer) {
+      const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
+      const Geometry thin = Geometry::message(plan_, hop.rows, Side::kQueries, 1);
+      const auto* lse = reinterpret_cast<const float*>(message);
+      const std::byte* q = message + 8 * thin.elements();
+      auto* dq = reinterpret_cast<float*>(answer);
+      std::fill_n(dq, wide.elements(), 0.0f);
+      const QuerySide theirs{&wide,   &thin,
+                             q,       nullptr,
+                             nullptr, nullptr,
+                             q + wide.elements() * element_, lse,
+                             lse + thin.elements(), dq};
+      compute(plan_, true, hop.tiles, theirs, keys, threads_);
+    };
+    calls->absorb = [this, &mine](const Hop& hop, const std::byte* answer) {
+      Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim)
+          .each_row(wide_, Add{reinterpret_cast<const float*>(answer), mine.dq});
+    };
+  }
+};
+
+}  // namespace
+
+Status forward_shard(const AttentionPlan& plan, Link* link, int threads, const ShardForward& t) {
+  return Forward(plan, link, threads).run(t);
+}
+
+Status backward_shard(const AttentionPlan& plan, Link* link, int threads, const ShardBackward& t) {
+  return Backward(plan, link, threads).run(t);
+}
+
+}  // namespace rueda::attention

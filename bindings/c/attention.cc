@@ -1,0 +1,210 @@
+#include <cstring>
+
+#include "bindings/c/context.h"
+
+using rueda::Result;
+using rueda::Status;
+namespace attention = rueda::attention;
+
+struct rueda_attention_plan {
+  std::shared_ptr<const attention::AttentionPlan> plan;
+};
+struct rueda_attention_saved {
+  std::shared_ptr<attention::Saved> saved;
+};
+struct rueda_attention_call {
+  attention::CallPtr call;
+};
+
+namespace {
+
+std::vector<int64_t> list(const int64_t* values, int64_t count) {
+  if (values == nullptr || count <= 0) return {};
+  return {values, values + count};
+}
+
+Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
+  if (spec == nullptr) return rueda::invalid_argument("no attention spec (NULL)");
+  if (spec->struct_size != sizeof(rueda_attention_spec)) {
+    return rueda::invalid_argument(
+        "rueda_attention_spec.struct_size is " + std::to_string(spec->struct_size) +
+        ": begin with RUEDA_ATTENTION_SPEC_INIT, and use the library's own header");
+  }
+  const rueda_attention_spec& c = *spec;
+  attention::AttentionSpec result;
+  result.batch = c.batch;
+  result.length = c.length;
+  result.heads = c.heads;
+  result.kv_heads = c.kv_heads;
+  result.head_dim = c.head_dim;
+  for (const int32_t dtype : {c.dtype, c.kv_wire}) {
+    if (dtype < 0 || dtype > 255 || !rueda::is_valid(static_cast<rueda::DType>(dtype)))
+      return rueda::invalid_argument("attention: dtype " + std::to_string(dtype) + " is unknown");
+  }
+  result.dtype = static_cast<rueda::DType>(c.dtype);
+  result.kv_wire = static_cast<rueda::DType>(c.kv_wire);
+  if (c.layout < 0 || c.layout > 2 || c.rotate_forward < 0 || c.rotate_forward > 2 ||
+      c.rotate_backward < 0 || c.rotate_backward > 2 || c.head_offset < 0 || c.head_offset > 1) {
+    return rueda::invalid_argument("attention: layout, rotate or head_offset is unknown");
+  }
+  result.layout = static_cast<attention::Layout>(c.layout);
+  result.ulysses = c.ulysses;
+  result.rotate_forward = static_cast<attention::Rotate>(c.rotate_forward);
+  result.rotate_backward = static_cast<attention::Rotate>(c.rotate_backward);
+  result.gather_first = c.gather_first != 0;
+  result.chunk_tokens = c.chunk_tokens;
+  result.scale = c.scale;
+  result.mask.causal = c.causal != 0;
+  result.mask.left = c.left;
+  result.mask.right = c.right;
+  result.mask.cu_seqlens = list(c.cu_seqlens, c.cu_seqlens_count);
+  result.mask.segment_lengths = list(c.segment_lengths, c.pair_count);
+  result.mask.dilation_rates = list(c.dilation_rates, c.pair_count);
+  result.mask.head_offset = static_cast<attention::HeadOffset>(c.head_offset);
+  result.mask.split_heads = c.split_heads != 0;
+  if (c.block > 0 && c.blocks != nullptr && c.block_heads > 0 && c.length > 0) {
+    const int64_t rows = attention::ceil_div(c.length, c.block);
+    result.mask.block = c.block;
+    result.mask.block_heads = c.block_heads;
+    result.mask.blocks.assign(c.blocks, c.blocks + c.block_heads * rows * rows);
+  }
+  return result;
+}
+
+Result<attention::Engine*> engine_of(rueda_context* context) {
+  RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
+  const std::lock_guard lock(context->attention_mutex);
+  if (context->attention == nullptr)
+    context->attention = std::make_unique<attention::Engine>(context->runtime.get());
+  return context->attention.get();
+}
+
+const std::byte* in(const void* memory) { return static_cast<const std::byte*>(memory); }
+std::byte* out(void* memory) { return static_cast<std::byte*>(memory); }
+
+}  // namespace
+
+extern "C" {
+
+int32_t rueda_attention_plan_create(rueda_context* context, const rueda_attention_spec* spec,
+                                    int32_t process_set, int32_t rank, int32_t ranks,
+                                    rueda_attention_plan** plan, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_ASSIGN_OR_RETURN(attention::AttentionSpec converted, convert(spec));
+    auto handle = std::make_unique<rueda_attention_plan>();
+    if (context == nullptr) {
+      converted.ranks = ranks;
+      RUEDA_ASSIGN_OR_RETURN(auto made, attention::make_plan(converted, rank));
+      handle->plan = std::make_shared<const attention::AttentionPlan>(std::move(made));
+    } else {
+      RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
+      RUEDA_ASSIGN_OR_RETURN(
+          auto made, engine->plan(std::move(converted), static_cast<uint32_t>(process_set)));
+      handle->plan = std::make_shared<const attention::AttentionPlan>(std::move(made));
+    }
+    *plan = handle.release();
+    return {};
+  });
+}
+
+void rueda_attention_plan_release(rueda_attention_plan* plan) { delete plan; }
+
+int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values,
+                                    int32_t count) {
+  const attention::PlanReport& r = plan->plan->report;
+  const int64_t all[] = {static_cast<int64_t>(r.hash),
+                         plan->plan->own_tokens(),
+                         r.steps,
+                         r.tiles,
+                         r.messages_sent_forward,
+                         r.messages_sent_backward,
+                         r.bytes_sent_forward,
+                         r.bytes_sent_backward,
+                         r.bytes_received_forward,
+                         r.bytes_received_backward,
+                         r.flops_forward,
+                         r.flops_backward,
+                         r.saved_bytes,
+                         r.workspace_forward,
+                         r.workspace_backward};
+  constexpr int32_t kCount = sizeof all / sizeof all[0];
+  for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
+  return kCount;
+}
+
+double rueda_attention_plan_balance(const rueda_attention_plan* plan) {
+  return attention::balance(plan->plan->spec);
+}
+
+int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t rank, int32_t ranks,
+                               int64_t* positions, int64_t max_count) {
+  if (layout < 0 || layout > 2 || length < 0 || ranks < 1 || rank < 0 || rank >= ranks) return -1;
+  int64_t count = 0;
+  for (const auto& run :
+       attention::tokens_of(static_cast<attention::Layout>(layout), length, rank, ranks)) {
+    for (int64_t i = 0; i < run.count; ++i, ++count) {
+      if (positions != nullptr && count < max_count) positions[count] = run.at(i);
+    }
+  }
+  return count;
+}
+
+int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan,
+                                int32_t process_set, int32_t threads, const void* q, const void* k,
+                                const void* v, void* result, float* lse,
+                                rueda_attention_saved** saved, rueda_attention_call** call,
+                                rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
+    auto handle = std::make_unique<rueda_attention_call>();
+    auto kept = std::make_unique<rueda_attention_saved>();
+    kept->saved = std::make_shared<attention::Saved>();
+    RUEDA_ASSIGN_OR_RETURN(
+        handle->call,
+        engine->forward(plan->plan, static_cast<uint32_t>(process_set), threads,
+                        {in(q), in(k), in(v), out(result), lse}, kept->saved,
+                        plan->plan->spec.ranks == 1));
+    *call = handle.release();
+    if (saved != nullptr) *saved = kept.release();
+    return {};
+  });
+}
+
+int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_plan* plan,
+                                 int32_t process_set, int32_t threads, const void* dout,
+                                 const float* dlse, const void* q, const void* k, const void* v,
+                                 const void* result, const float* lse,
+                                 const rueda_attention_saved* saved, void* dq, void* dk, void* dv,
+                                 rueda_attention_call** call, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
+    auto handle = std::make_unique<rueda_attention_call>();
+    RUEDA_ASSIGN_OR_RETURN(
+        handle->call,
+        engine->backward(plan->plan, static_cast<uint32_t>(process_set), threads,
+                         {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk),
+                          out(dv)},
+                         saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1));
+    *call = handle.release();
+    return {};
+  });
+}
+
+void rueda_attention_saved_release(rueda_attention_saved* saved) { delete saved; }
+
+int32_t rueda_attention_wait(rueda_attention_call* call, double timeout_seconds,
+                             rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    return call->call->wait(rueda::c_abi::to_nanoseconds(timeout_seconds));
+  });
+}
+
+int32_t rueda_attention_poll(const rueda_attention_call* call) {
+  return call->call->done() ? 1 : 0;
+}
+
+void rueda_attention_abort(rueda_attention_call* call) { call->call->abort(); }
+
+void rueda_attention_call_release(rueda_attention_call* call) { delete call; }
+
+}  // extern "C"

@@ -1,0 +1,44 @@
+"""NumPy arrays: forward only."""
+
+import numpy as np
+
+from rueda import numpy as hvd
+from rueda.attention import _calls
+
+
+def name_of(array):
+    return array.dtype.name
+
+
+def attention(plan, q, k, v, threads):
+    q, k, v = (np.ascontiguousarray(x) for x in (q, k, v))
+    out = np.empty_like(q)
+    lse = np.empty((q.shape[0], q.shape[2], q.shape[1]), np.float32)
+    memory = [x.ctypes.data for x in (q, k, v, out, lse)]
+    call, _ = _calls.start_forward(plan, threads, *memory, (q, k, v, out, lse))
+    call.wait()
+    return out, lse
+
+
+def take(full, positions, axis):
+    return np.ascontiguousarray(np.take(full, positions, axis))
+
+
+def put_together(shard, positions, length, axis, process_set):
+    rows = np.ascontiguousarray(np.moveaxis(shard, axis, 0))
+    gathered = hvd.allgather(rows, process_set=process_set)
+    whole = np.empty((length, *rows.shape[1:]), rows.dtype)
+    whole[positions] = gathered
+    return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
+
+
+def merge(out, lse, out2, lse2):
+    top = np.maximum(lse, lse2)
+    safe = np.where(np.isinf(top), np.float32(0), top)
+    a, b = np.exp(lse - safe), np.exp(lse2 - safe)
+    total = a + b
+    with np.errstate(divide="ignore"):
+        merged = np.where(total > 0, safe + np.log(total), -np.inf).astype(np.float32)
+    total = np.where(total > 0, total, 1)
+    weights = [np.swapaxes(x / total, 1, 2)[..., None] for x in (a, b)]
+    return (out * weights[0] + out2 * weights[1]).astype(out.dtype), merged

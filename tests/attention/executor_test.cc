@@ -1,0 +1,260 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "tests/attention/attention_world.h"
+
+namespace rueda::testing {
+using namespace attention;
+namespace {
+
+bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
+
+std::string describe(const AttentionSpec& s) {
+  return "n " + std::to_string(s.length) + " heads " + std::to_string(s.heads) + "/" +
+         std::to_string(s.kv_heads) + " d " + std::to_string(s.head_dim) + " batch " +
+         std::to_string(s.batch) + " ranks " + std::to_string(s.ranks) + " ulysses " +
+         std::to_string(s.ulysses) + " layout " + std::to_string(int(s.layout)) + " rotate " +
+         std::to_string(int(s.rotate_forward)) + std::to_string(int(s.rotate_backward)) +
+         " chunk " + std::to_string(s.chunk_tokens) + " gather " + std::to_string(s.gather_first) +
+         " causal " + std::to_string(s.mask.causal) + " window " + std::to_string(s.mask.left) +
+         "," + std::to_string(s.mask.right) + " packed " + std::to_string(s.mask.cu_seqlens.size()) +
+         " pairs " + std::to_string(s.mask.segment_lengths.size()) + " block " +
+         std::to_string(s.mask.block);
+}
+
+AttentionSpec simple(int64_t n, Rank ranks, int64_t heads, int64_t kv_heads, int64_t d) {
+  AttentionSpec spec;
+  spec.length = n;
+  spec.ranks = ranks;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.head_dim = d;
+  spec.layout = Layout::kZigzag;
+  spec.mask.causal = true;
+  return spec;
+}
+
+void check_exact(AttentionWorld* world, const AttentionSpec& spec, uint64_t seed) {
+  const Problem problem = make_problem(spec, seed);
+  const Errors errors = errors_of(problem, world->solve(problem));
+  INFO(describe(spec) << ", seed " << seed);
+  CHECK(errors.out <= 1e-6);
+  CHECK(errors.lse <= 2e-6);
+  CHECK(errors.dq <= 2e-6);
+  CHECK(errors.dk <= 2e-6);
+  CHECK(errors.dv <= 2e-6);
+}
+
+}  // namespace
+
+TEST_CASE("every scheme, mask and size is exact, forward and backward", "[attention]") {
+  const int trials = is_short() ? 10 : 60;
+  for (const Rank ranks : {1, 2, 3, 4, 8}) {
+    if (is_short() && ranks > 3) continue;
+    AttentionWorld world(ranks);
+    for (int trial = 0; trial < trials; ++trial) {
+      const auto seed = static_cast<uint64_t>(ranks * 1000 + trial);
+      SpecMaker maker(seed);
+      AttentionSpec spec = maker.spec(90, 1);
+      spec.ranks = ranks;
+      std::vector<Rank> divisors;
+      for (Rank u = 1; u <= ranks; ++u) {
+        if (ranks % u == 0) divisors.push_back(u);
+      }
+      spec.ulysses = divisors[static_cast<size_t>(maker.between(0, std::ssize(divisors) - 1))];
+      spec.head_dim = maker.one_of<int64_t>({7, 16, 32, 33, 64});
+      check_exact(&world, spec, seed);
+    }
+  }
+}
+
+TEST_CASE("head sizes 32 to 256 and odd ones are exact", "[attention]") {
+  AttentionWorld world(2);
+  for (const int64_t d : {1, 20, 32, 64, 80, 96, 128, 160, 255, 256}) {
+    for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {4, 1}, {8, 2}}) {
+      check_exact(&world, simple(75, 2, heads, kv_heads, d), static_cast<uint64_t>(d));
+    }
+  }
+}
+
+TEST_CASE("sequences of many blocks are exact on every instruction set", "[attention]") {
+  const std::string before = kernels::active_target();
+  for (const std::string& target : kernels::available_targets()) {
+    kernels::use_target(target);
+    INFO(target);
+    AttentionWorld world(2);
+    check_exact(&world, simple(is_short() ? 300 : 901, 2, 2, 1, 24), 5);
+  }
+  kernels::use_target(before);
+}
+
+TEST_CASE("the error does not grow with the ranks", "[attention]") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    double alone_out = 0, alone_gradients = 0;
+    for (const Rank ranks : {1, 8}) {
+      AttentionSpec spec = simple(512, ranks, 2, 1, 64);
+      spec.dtype = spec.kv_wire = dtype;
+      AttentionWorld world(ranks);
+      const Problem problem = make_problem(spec, 3);
+      const Errors errors = errors_of(problem, world.solve(problem));
+      INFO(name_of(dtype) << " on " << ranks);
+      if (ranks == 1) {
+        alone_out = errors.out;
+        alone_gradients = errors.gradients();
+        CHECK(errors.out <= (dtype == DType::kFloat32 ? 1e-6 : 4e-3));
+      } else {
+        CHECK(errors.out <= 1.5 * alone_out);
+        CHECK(errors.gradients() <= 1.5 * alone_gradients);
+      }
+    }
+  }
+}
+
+TEST_CASE("huge scores, rows without keys and ranks without tokens are no trouble",
+          "[attention]") {
+  AttentionWorld world(4);
+  // Scores of +-1e4, exact in float32: small integers times a power of two.
+  AttentionSpec spec = simple(96, 4, 2, 2, 16);
+  spec.scale = 1;
+  Problem problem = make_problem(spec, 1);
+  std::mt19937_64 engine(9);
+  for (float& x : problem.q) x = static_cast<float>(static_cast<int>(engine() % 51) - 25);
+  for (float& x : problem.k) x = static_cast<float>(static_cast<int>(engine() % 51) - 25);
+  Errors errors = errors_of(problem, world.solve(problem));
+  CHECK(errors.out <= 1e-6);
+  CHECK(errors.lse <= 2e-6);
+  CHECK(errors.gradients() <= 1e-5);
+  // Any scores so large: their own rounding counts.
+  problem = make_problem(spec, 2, 30);
+  const Answer answer = world.solve(problem);
+  for (const Floats* values : {&answer.out, &answer.dq, &answer.dk, &answer.dv}) {
+    for (const float x : *values) {
+      if (!std::isfinite(x)) FAIL("not finite");
+    }
+  }
+  const double largest = 16 * 120.0 * 120.0;
+  CHECK(errors_of(problem, answer).out <= 8 * 0x1p-24 * largest);
+  // Three tokens on four ranks, and a mask that shows nothing to some.
+  spec = simple(3, 4, 2, 1, 8);
+  check_exact(&world, spec, 3);
+  spec = simple(40, 4, 2, 1, 8);
+  spec.mask.block = 10;
+  spec.mask.blocks = {1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0};
+  check_exact(&world, spec, 4);
+}
+
+TEST_CASE("transports carry the bytes of the plan, workspace is what it says", "[attention]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    const char* counter = kind == Kind::kShm ? "shm_bytes" : "tcp_bytes";
+    for (const Rank ulysses : {1, 2, 4}) {
+      for (const Rotate rotate : {Rotate::kKeysAndValues, Rotate::kQueries}) {
+        for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+          AttentionWorld world(4, kind);
+          AttentionSpec spec = simple(301, 4, 4, 2, 16);
+          spec.ulysses = ulysses;
+          spec.rotate_forward = spec.rotate_backward = rotate;
+          spec.dtype = spec.kv_wire = dtype;
+          const Problem problem = make_problem(spec, 7);
+          const auto trouble = world.runtimes().run([&](Rank rank, runtime::Runtime& runtime) {
+            Engine& engine = world.engine(rank);
+            const int64_t before = runtime.counter(counter);
+            const RankAnswer answer = run_rank(&engine, problem, rank);
+            const int64_t sent = runtime.counter(counter) - before;
+            const PlanReport report = must(engine.plan(spec)).report;
+            std::string text;
+            if (sent != report.bytes_sent_forward + report.bytes_sent_backward) {
+              text += "sent " + std::to_string(sent) + ", planned " +
+                      std::to_string(report.bytes_sent_forward + report.bytes_sent_backward);
+            }
+            // Beside it: lse and delta by heads, and what an exchange packs.
+            if (ulysses == 1) {
+              if (answer.workspace_forward > report.workspace_forward)
+                text += "; forward takes " + std::to_string(answer.workspace_forward) + " > " +
+                        std::to_string(report.workspace_forward);
+              if (answer.workspace_backward > report.workspace_backward)
+                text += "; backward takes " + std::to_string(answer.workspace_backward) + " > " +
+                        std::to_string(report.workspace_backward);
+            }
+            return text;
+          });
+          for (const std::string& text : trouble) CHECK(text == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the same bits every time, whoever is late", "[attention]") {
+  AttentionWorld world(3);
+  AttentionSpec spec = simple(130, 3, 4, 2, 32);
+  spec.chunk_tokens = 11;
+  const Problem problem = make_problem(spec, 11);
+  std::vector<Answer> answers;
+  for (int run = 0; run < 20; ++run) {
+    std::mt19937_64 engine(static_cast<uint64_t>(run));
+    std::vector<int64_t> delays;
+    for (int i = 0; i < 3; ++i) delays.push_back(static_cast<int64_t>(engine() % 400000));
+    answers.push_back(
+        put_together(spec, world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+          // Computing, not sleeping: the others see only that this rank is late.
+          volatile int64_t busy = 0;
+          for (int64_t i = 0; i < delays[static_cast<size_t>(rank)]; ++i) busy = busy + i;
+          return run_rank(&world.engine(rank), problem, rank);
+        })));
+    const Answer &a = answers.front(), &b = answers.back();
+    CHECK((a.out == b.out && a.lse == b.lse && a.dq == b.dq && a.dk == b.dk && a.dv == b.dv));
+  }
+}
+
+TEST_CASE("two models of different heads share a process, in process sets too", "[attention]") {
+  AttentionWorld world(4);
+  auto ids = world.runtimes().run([&](Rank, runtime::Runtime& runtime) {
+    uint32_t mine = 0;
+    const Rank rank = runtime.world().rank;
+    for (const auto& members : {std::vector<int64_t>{0, 3}, std::vector<int64_t>{1, 2}}) {
+      const auto work = must(runtime.add_process_set(members));
+      must(work->wait(std::chrono::nanoseconds(-1)));
+      if (std::find(members.begin(), members.end(), rank) != members.end())
+        mine = static_cast<uint32_t>(work->result());
+    }
+    return mine;
+  });
+  AttentionSpec first = simple(50, 2, 3, 1, 16), second = simple(61, 2, 8, 4, 8);
+  first.ulysses = 2;
+  const Problem one = make_problem(first, 1), two = make_problem(second, 2);
+  const auto parts = world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+    const Rank place = rank == 0 || rank == 1 ? 0 : 1;
+    const uint32_t set = ids[static_cast<size_t>(rank)];
+    auto a = run_rank(&world.engine(rank), one, place, set);
+    auto b = run_rank(&world.engine(rank), two, place, set);
+    return std::pair(a, b);
+  });
+  for (const auto& [x, y] : {std::pair<size_t, size_t>{0, 3}, {1, 2}}) {
+    const Errors a = errors_of(one, put_together(first, {parts[x].first, parts[y].first}));
+    const Errors b = errors_of(two, put_together(second, {parts[x].second, parts[y].second}));
+    CHECK(std::max(a.out, b.out) <= 1e-6);
+    CHECK(std::max(a.gradients(), b.gradients()) <= 2e-6);
+  }
+}
+
+TEST_CASE("ranks that call different attentions are told so", "[attention]") {
+  AttentionWorld world(2);
+  const auto messages = world.runtimes().run([&](Rank rank, runtime::Runtime&) -> std::string {
+    AttentionSpec spec = simple(64, 2, 2, 2, 8);
+    spec.mask.causal = rank == 0;
+    spec.layout = Layout::kStriped;
+    try {
+      run_rank(&world.engine(rank), make_problem(spec, 1), rank);
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "nothing was wrong";
+  });
+  for (const std::string& message : messages) {
+    INFO(message);
+    CHECK(message.find("attention forward, step 1 of 1") != std::string::npos);
+    CHECK(message.find("same arguments") != std::string::npos);
+  }
+}
+
+}  // namespace rueda::testing
