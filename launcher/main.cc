@@ -40,7 +40,7 @@ int print_config(const Options& options, const std::vector<std::string>& environ
                 origin.c_str(), shown(entry.default_value), entry.meaning.c_str());
     if (entry.variable == "RUEDA_TRANSPORT") transport = entry.value;
   }
-  std::printf("\n%s", rueda::launcher::backends_text(transport).c_str());
+  std::printf("%s", rueda::launcher::backends_text(transport).c_str());
   return 0;
 }
 
