@@ -179,6 +179,7 @@ void rueda_shutdown(rueda_context* context) {
   // A forked child has neither the thread nor the sockets: the parent's context is left as it is.
   if (!rueda::c_abi::check(context).ok()) return;
   context->runtime->shutdown();
+  context->attention.reset();  // waits for its calls, which the shutdown has ended
   const auto summary = context->runtime->summary();
   if (summary && context->tell_summary) context->tell_summary(*summary);
   delete context;
