@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "launcher/backends.h"
 #include "launcher/driver.h"
 #include "launcher/horovod_path.h"
 #include "launcher/hosts/host_agent.h"
@@ -17,7 +18,8 @@ namespace {
 
 using rueda::launcher::Options;
 
-// Every setting with value, origin, default and meaning, as the ranks would see it.
+// Every setting with value, origin, default and meaning, as the ranks would see it, and which backend
+// serves what because of them.
 int print_config(const Options& options, const std::vector<std::string>& environment) {
   const auto base = rueda::launcher::base_environment(environment, options);
   const auto entries = rueda::describe_config(
@@ -28,6 +30,7 @@ int print_config(const Options& options, const std::vector<std::string>& environ
   }
   std::printf("%-36s %-14s %-36s %-14s %s\n", "variable", "value", "origin", "default", "meaning");
   const auto shown = [](const std::string& text) { return text.empty() ? "-" : text.c_str(); };
+  std::string transport;
   for (const rueda::ConfigEntry& entry : entries.value()) {
     std::string origin = entry.origin;
     for (const auto& setting : options.settings) {
@@ -35,7 +38,9 @@ int print_config(const Options& options, const std::vector<std::string>& environ
     }
     std::printf("%-36s %-14s %-36s %-14s %s\n", entry.variable.c_str(), shown(entry.value),
                 origin.c_str(), shown(entry.default_value), entry.meaning.c_str());
+    if (entry.variable == "RUEDA_TRANSPORT") transport = entry.value;
   }
+  std::printf("%s", rueda::launcher::backends_text(transport).c_str());
   return 0;
 }
 

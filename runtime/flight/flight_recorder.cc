@@ -30,7 +30,9 @@ void* map(int fd) {
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(kTotalBytes)) return nullptr;
   void* at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return at == MAP_FAILED ? nullptr : at;
+  if (at == MAP_FAILED) return nullptr;
+  madvise(at, kTotalBytes, MADV_DONTFORK);
+  return at;
 }
 
 // The word of `state` and `gear`, with what lies beside them.

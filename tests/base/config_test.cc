@@ -57,7 +57,7 @@ TEST_CASE("a bad value names the variable, the value and what is accepted", "[co
   const std::pair<const char*, const char*> bad[] = {
       {"RUEDA_CHUNK_BYTES", "5000"},    {"RUEDA_CHUNK_BYTES", "64k"},
       {"RUEDA_WINDOWS", "0"},           {"RUEDA_WINDOWS", "65"},
-      {"RUEDA_TRANSPORT", "mpi"},       {"RUEDA_LOG_LEVEL", "loud"},
+      {"RUEDA_TRANSPORT", "gloo"},      {"RUEDA_LOG_LEVEL", "loud"},
       {"RUEDA_START_TIMEOUT", "-1"},    {"RUEDA_START_TIMEOUT", "inf"},
       {"RUEDA_START_TIMEOUT", "nan"},   {"RUEDA_CACHE_CAPACITY", ""},
       {"RUEDA_FUSION_THRESHOLD", "-5"}, {"RUEDA_FUSION_THRESHOLD", "1e30"},
