@@ -1,7 +1,7 @@
 // Reads a flight recorder's memory, of a live rank, a dead one, or from a file.
 //
 // Pure and distrustful: whatever the bytes are, it reads nothing outside of them, ends, and gives back
-// well-formed texts. What was overwritten or half written meanwhile is left out.
+// texts without control characters. What was overwritten or half written meanwhile is left out.
 #pragma once
 
 #include <string>
