@@ -59,8 +59,10 @@ void Negotiator::join(const wire::Request& request, Ticket ticket) {
 }
 
 Status Negotiator::root_is_gone() const {
-  return cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
-                   ": no operation can be agreed any more");
+  Status status = cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
+                            ": no operation can be agreed any more");
+  effects_->blame(status.message());
+  return status;
 }
 
 // request: stays as long as the ticket.

@@ -85,7 +85,9 @@ def test_mpi_that_the_program_initialised_is_used_and_left_alone():
 def test_a_program_that_finalises_mpi_first_ends_collectives_with_an_error():
     code, output, reports = scene(2, "the_program_ends_mpi_first")
     assert len(reports) == 2, output
-    assert all("MPI has been finalised" in found["text"] for found in reports), reports
+    # Both do it at about the same time: whose library notices first tells the other, or just ends.
+    assert any("MPI has been finalised" in found["text"] for found in reports), reports
+    assert all("MPI has been finalised" in found["text"] or "was lost" in found["text"] for found in reports), reports
 
 
 def test_mpi_without_threads_is_refused():
