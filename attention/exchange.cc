@@ -17,6 +17,7 @@ template <typename Fn>
 void each_row(const Part& part, int64_t batch, int64_t head_bytes, Fn copy) {
   int64_t at = 0;
   const int64_t bytes = part.heads * head_bytes;
+  if (bytes == 0) return;
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t r = 0; r < part.rows; ++r, at += bytes) {
       const int64_t row = b * part.tensor_rows + part.row + r;

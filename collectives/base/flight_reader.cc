@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "collectives/base/fence.h"
+
 namespace rueda::flight {
 namespace {
 
@@ -85,7 +87,7 @@ bool read_record(ByteView memory, size_t offset, uint64_t number, Record* out) {
   const std::byte* at = memory.data() + offset;
   const uint64_t before = load(at, std::memory_order_acquire);
   *out = copy<Record>(at);
-  std::atomic_thread_fence(std::memory_order_acquire);
+  seqlock_fence(std::memory_order_acquire);
   return before == number + 1 && load(at) == before;
 }
 
@@ -202,7 +204,7 @@ std::string read_mail(ByteView memory) {
   const uint64_t before = load(at, std::memory_order_acquire);
   if (before == 0 || before % 2 != 0) return "";
   const auto mail = copy<Mailbox>(at);
-  std::atomic_thread_fence(std::memory_order_acquire);
+  seqlock_fence(std::memory_order_acquire);
   if (load(at) != before) return "";
   std::string text(mail.text, strnlen(mail.text, std::min<size_t>(mail.length, kMailBytes)));
   return text;
@@ -212,7 +214,7 @@ void write_mail(ByteSpan memory, const std::string& text) {
   std::byte* at = memory.data() + kMailOffset;
   const uint64_t stamp = (load(at) + 1) | 1;
   store(at, stamp);
-  std::atomic_thread_fence(std::memory_order_release);
+  seqlock_fence(std::memory_order_release);
   const size_t length = std::min(text.size(), kMailBytes);
   store(at + offsetof(Mailbox, length), length);
   for (size_t i = 0; i < (length + kWord - 1) / kWord; ++i) {

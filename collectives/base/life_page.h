@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "collectives/base/fence.h"
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
 
@@ -36,7 +37,7 @@ class Published {
     std::memcpy(words, &value, sizeof(T));
     const uint32_t version = version_.load(std::memory_order_relaxed) & ~1U;
     version_.store(version + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
+    seqlock_fence(std::memory_order_release);
     for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
     version_.store(version + 2, std::memory_order_release);
   }
@@ -48,7 +49,7 @@ class Published {
     for (int i = 0; i < kTries; ++i) {
       const uint32_t before = version_.load(std::memory_order_acquire);
       for (size_t w = 0; w < kWords; ++w) words[w] = words_[w].load(std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_acquire);
+      seqlock_fence(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
     }
     T value;

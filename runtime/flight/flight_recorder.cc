@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "collectives/base/fence.h"
 #include "collectives/base/flight_reader.h"
 
 namespace rueda::flight {
@@ -143,7 +144,7 @@ void FlightRecorder::write(Record* to, const Record& from, uint64_t number) {
   std::memcpy(words, &from, sizeof(Record));
   auto* at = reinterpret_cast<uint64_t*>(to);
   put(at, 0);
-  std::atomic_thread_fence(std::memory_order_release);
+  seqlock_fence(std::memory_order_release);
   for (size_t i = 1; i < std::size(words); ++i) put(at + i, words[i]);
   put(at, number + 1, std::memory_order_release);
 }
