@@ -30,6 +30,7 @@ class Memory {
   ByteView view() const { return {bytes_.get(), kTotalBytes}; }
   void put(size_t at, std::string_view bytes) {
     const size_t count = std::min(bytes.size(), kTotalBytes - at);
+    if (count == 0) return;
     std::vector<std::byte> before(bytes_.get() + at, bytes_.get() + at + count);
     changes_.emplace_back(at, std::move(before));
     std::memcpy(bytes_.get() + at, bytes.data(), count);
