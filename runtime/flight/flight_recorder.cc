@@ -41,6 +41,10 @@ constexpr size_t kStateWord = offsetof(Record, generation);
 static_assert(kStateWord % kWord == 0 && offsetof(Record, gear) == kStateWord + 4 &&
               offsetof(Record, state) == kStateWord + 5);
 
+uint64_t* state_word(Record* record) {
+  return reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(record) + kStateWord);
+}
+
 void copy_text(char* to, size_t room, const std::string& text) {
   std::memcpy(to, text.data(), std::min(room - 1, text.size()));
 }
@@ -178,13 +182,18 @@ Record* FlightRecorder::of(Ticket ticket) const {
                                                                                              : nullptr;
 }
 
-void FlightRecorder::set_state(Record* record, State state, Gear gear) {
-  auto* const word = reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(record) + kStateWord);
+void FlightRecorder::set_state(Record* record, State state, std::optional<Gear> gear) {
+  uint64_t* const word = state_word(record);
   uint64_t value = std::atomic_ref<uint64_t>(*word).load(std::memory_order_relaxed);
   auto* const bytes = reinterpret_cast<uint8_t*>(&value);
-  bytes[4] = static_cast<uint8_t>(gear);
+  if (gear) bytes[4] = static_cast<uint8_t>(*gear);
   bytes[5] = static_cast<uint8_t>(state);
   put(word, value);
+}
+
+State FlightRecorder::state_of(Record* record) {
+  const uint64_t value = std::atomic_ref<uint64_t>(*state_word(record)).load(std::memory_order_relaxed);
+  return static_cast<State>(reinterpret_cast<const uint8_t*>(&value)[5]);
 }
 
 void FlightRecorder::cached(Ticket ticket) {
@@ -199,7 +208,7 @@ void FlightRecorder::agreed(Ticket ticket, int64_t now) {
   Record* const r = of(ticket);
   if (r == nullptr) return;
   put(reinterpret_cast<uint64_t*>(&r->agreed_ns), static_cast<uint64_t>(now));
-  set_state(r, State::kAgreed, static_cast<Gear>(r->gear));
+  set_state(r, State::kAgreed);
 }
 
 void FlightRecorder::started(Ticket ticket, uint64_t batch, int64_t now) {
@@ -207,15 +216,15 @@ void FlightRecorder::started(Ticket ticket, uint64_t batch, int64_t now) {
   if (r == nullptr) return;
   put(&r->batch, batch);
   put(reinterpret_cast<uint64_t*>(&r->started_ns), static_cast<uint64_t>(now));
-  set_state(r, State::kStarted, static_cast<Gear>(r->gear));
+  set_state(r, State::kStarted);
 }
 
 void FlightRecorder::ended(Ticket ticket, int64_t now, bool well) {
   if (ticket == 0) return;
   if (Record* const r = of(ticket)) {
-    if (r->state >= static_cast<uint8_t>(State::kDone)) return;
+    if (state_of(r) >= State::kDone) return;
     put(reinterpret_cast<uint64_t*>(&r->ended_ns), static_cast<uint64_t>(now));
-    set_state(r, well ? State::kDone : State::kFailed, static_cast<Gear>(r->gear));
+    set_state(r, well ? State::kDone : State::kFailed);
   }
   put(&header().ended, ended_.fetch_add(1, std::memory_order_relaxed) + 1);
 }

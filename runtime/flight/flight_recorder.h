@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -94,7 +95,9 @@ class FlightRecorder {
   Record* records() const { return reinterpret_cast<Record*>(base_ + kRecordsOffset); }
   Record* of(Ticket ticket) const;
   void begin(const Identity& identity);
-  void set_state(Record* record, State state, Gear gear);
+  // Without a gear it stays what it is. The slot may be another's by now: then that is what is kept.
+  static void set_state(Record* record, State state, std::optional<Gear> gear = std::nullopt);
+  static State state_of(Record* record);
   static void write(Record* to, const Record& from, uint64_t number);
   static void fill(Record* record, const wire::Request& request);
 
