@@ -34,21 +34,28 @@ void EventLoop::remove(int fd) {
   handlers_.erase(fd);
 }
 
-void EventLoop::sleep(std::chrono::nanoseconds timeout) {
+int EventLoop::look(Found* found, std::chrono::nanoseconds timeout) const {
   int milliseconds = -1;
   if (timeout.count() >= 0) {
     // Rounded up, so that a deadline has passed when the wait ends by it.
     const int64_t rounded = (timeout.count() + 999'999) / 1'000'000;
     milliseconds = static_cast<int>(std::min<int64_t>(rounded, std::numeric_limits<int>::max()));
   }
-  found_count_ =
-      epoll_wait(epoll_.get(), found_.data(), static_cast<int>(found_.size()), milliseconds);
+  return epoll_wait(epoll_.get(), found->data(), static_cast<int>(found->size()), milliseconds);
 }
 
-bool EventLoop::dispatch() {
-  const int count = std::exchange(found_count_, 0);
+bool EventLoop::wait(std::chrono::nanoseconds timeout) {
+  Found found;
+  return tell(found, look(&found, timeout));
+}
+
+void EventLoop::sleep(std::chrono::nanoseconds timeout) { found_count_ = look(&found_, timeout); }
+
+bool EventLoop::dispatch() { return tell(found_, std::exchange(found_count_, 0)); }
+
+bool EventLoop::tell(const Found& found, int count) {
   for (int i = 0; i < count; ++i) {
-    const epoll_event& event = found_[static_cast<size_t>(i)];
+    const epoll_event& event = found[static_cast<size_t>(i)];
     // Looked up afresh: an earlier handler of this round may have removed it.
     const auto it = handlers_.find(event.data.fd);
     if (it == handlers_.end() || it->second == nullptr) continue;

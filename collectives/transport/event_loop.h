@@ -38,21 +38,23 @@ class EventLoop {
 
   // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was
   // ready.
-  bool wait(std::chrono::nanoseconds timeout) {
-    sleep(timeout);
-    return dispatch();
-  }
-  // Its two halves: sleep touches nothing that add, want_write and remove touch, so another thread
-  // may call these meanwhile; dispatch tells the handlers what the last sleep found.
+  bool wait(std::chrono::nanoseconds timeout);
+  // Its two halves: sleep touches nothing that add, want_write, remove and wait touch, so another
+  // thread may call these meanwhile; dispatch tells the handlers what the last sleep found.
   void sleep(std::chrono::nanoseconds timeout);
   bool dispatch();
   bool empty() const { return handlers_.empty(); }
 
  private:
+  using Found = std::array<epoll_event, 64>;
+
   explicit EventLoop(UniqueFd epoll) : epoll_(std::move(epoll)) {}
+  int look(Found* found, std::chrono::nanoseconds timeout) const;
+  bool tell(const Found& found, int count);
+
   GuardedFd epoll_;
   std::unordered_map<int, FdHandler*> handlers_;
-  std::array<epoll_event, 64> found_{};
+  Found found_{};
   int found_count_ = 0;
 };
 
