@@ -116,6 +116,17 @@ def test_a_hostfile_and_collectives_over_three_hosts(lab, tmp_path):
     assert (tmp_path / "out/rank.3/stdout").read_text() == "4 1 2 10.0 10.0\n"
 
 
+def test_ranks_are_bound_on_every_host(lab):
+    first, *_, last = cpus = sorted(os.sched_getaffinity(0)) * 2
+    show = "import os; print(sorted(os.sched_getaffinity(0)))"
+    job = Job(*over(lab), "--no-prefix", "--bind", f"{first}:{last}", sys.executable, "-c", show)
+    assert job.wait() == 0, job.text
+    assert sorted(job.lines) == sorted([str([first]), str([last])] * 2)
+    job = Job(*over(lab, np=2 * len(cpus), slots=len(cpus)), "--bind", "core", "true")
+    assert job.wait() == 2, job.text
+    assert f"for {len(cpus)} ranks; --bind none lets ranks share cores" in job.text
+
+
 def test_lines_of_many_ranks_stay_whole_and_nothing_is_lost(lab):
     talk = "i=0; while [ $i -lt 3000 ]; do echo $RANK line $i of 3000; i=$((i+1)); done"
     job = Job(*over(lab, np=6, count=3), "sh", "-c", talk)
