@@ -20,8 +20,11 @@ def dense(q, k, v, times):
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
     scores = scores + torch.log(torch.as_tensor(times, dtype=torch.float64))
+    none = torch.isinf(scores).all(-1)  # without keys: zeros, and -infinity
+    scores = torch.where(none[..., None], 0.0, scores)
     lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - torch.where(torch.isinf(lse), 0.0, lse)[..., None])
+    weights = torch.exp(scores - lse[..., None]) * ~none[..., None]
+    lse = torch.where(none, -torch.inf, lse)
     return torch.einsum("bhqk,bkhd->bqhd", weights, v), lse
 
 

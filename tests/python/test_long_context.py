@@ -7,7 +7,7 @@ import sys
 from worlds import launch
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_long_context.py"
-SMALL = "--length 255 --embed-dim 32 --heads 2 --steps 50 --batch-size 2".split()
+SMALL = "--length 127 --embed-dim 32 --heads 2 --layers 1 --steps 50 --lr 3e-3".split()
 
 
 def losses(tmp_path, size, *options):

@@ -122,6 +122,8 @@ class _Attention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         causal = self.causal if is_causal is None else is_causal
+        if self.process_set is _groups.local:
+            length = query.shape[1]
         if self.embed_dim is None:
             out = self._attend(query, key, value, causal=causal, length=length)
         else:
