@@ -186,7 +186,8 @@ Result<MpirunCommand> mpirun_command(const MpirunRequest& request) {
     RUEDA_RETURN_IF_ERROR(tell_meeting_place(request, &command.environment));
   }
   set_default(&command.environment, "OMP_NUM_THREADS", std::to_string(request.threads));
-  set_default(&command.environment, "PYTHONUNBUFFERED", "1");
+  // Not PYTHONUNBUFFERED: mpirun gives ranks a terminal for stdout, whose lines Python keeps whole, and
+  // prints pieces of lines as they come.
   if (request.several_hosts) {  // ranks of this host have it all anyway
     Words named = options.named_variables;
     for (const auto& [name, value] : options.environment) named.push_back(name);

@@ -73,8 +73,8 @@ def with_mpi4py():
     hvd.init()
     world = MPI.COMM_WORLD
     assert (world.rank, world.size) == (hvd.rank(), hvd.size())
-    late = np.zeros(50_000)
-    request = world.Iallreduce(np.full(50_000, world.rank + 1.0), late)
+    mine, late = np.full(50_000, world.rank + 1.0), np.zeros(50_000)
+    request = world.Iallreduce(mine, late)
     every_kind(1000)
     request.Wait()
     sums = [hvd.allreduce(np.full(3, 1.0), op=hvd.Sum, name=f"turn {i}") * world.allreduce(1) for i in range(5)]

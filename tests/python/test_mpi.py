@@ -189,8 +189,8 @@ def test_slots_a_hostfile_and_more_arguments_are_passed_on(tmp_path):
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 def test_two_hosts_by_mpis_own_daemons(tmp_path):
     agent, key = tmp_path / "agent", tmp_path / "key"
-    # As ssh would: the words are for a shell there, and the host has a name of its own.
-    agent.write_text('#!/bin/sh\nhost=$1; shift\nexec ip netns exec $host unshare -u sh -c "hostname $host; $*"\n')
+    # As ssh would: an environment and a name of its own, and the words are for a shell there.
+    agent.write_text('#!/bin/sh\nhost=$1; shift\nexec env -i "PATH=$PATH" ip netns exec $host unshare -u sh -c "hostname $host; $*"\n')
     agent.chmod(0o755)
     key.touch(0o600)
     key.write_text("the secret of one test run")
