@@ -264,7 +264,7 @@ def test_print_config_says_that_mpi_serves():
 
 
 def test_horovodrun_and_run_take_mpi():
-    script = "import os, rueda as hvd; hvd.init(); print('is', hvd.rank(), os.environ['RUEDA_TRANSPORT'])"
+    script = "import os, rueda; rueda.init(); os.write(1, b'is %d %s\\n' % (rueda.rank(), os.environb[b'RUEDA_TRANSPORT']))"
     command = [sys.executable, "-m", "rueda.compat.horovodrun", "--mpi", "-np", 2, "--mpi-args=--mca btl self,tcp"]
     code, output, _ = run([*command, sys.executable, "-c", script], {"RUEDA_RUEDARUN": ruedarun()})
     assert code == 0, output
