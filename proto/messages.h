@@ -106,6 +106,7 @@ struct ResponseList {
   std::vector<Response> responses;
   std::vector<Stall> stalls;
   bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
+  int32_t left_before = 0;  // with left: who left first, before the root; 0: nobody
 
   bool operator==(const ResponseList&) const = default;
 };

@@ -241,6 +241,7 @@ inline void write(Writer out, const ResponseList& m) {
     out.put_even_empty(4, inner);
   }
   out.put(5, m.left);
+  out.put_zigzag(6, m.left_before);
 }
 
 inline void read(Reader& in, ResponseList* m) {
@@ -261,6 +262,7 @@ inline void read(Reader& in, ResponseList* m) {
                           [](Reader& inner, Stall* stall) { read(inner, stall); });
         break;
       case 5: in.read(&m->left); break;
+      case 6: in.read_zigzag(&m->left_before); break;
       default: in.skip();
     }
   }

@@ -99,6 +99,7 @@ std::vector<wire::ResponseList> portions(wire::ResponseList list) {
   for (wire::Stall& stall : list.stalls)
     filler.next(1, weight(stall)).stalls.push_back(std::move(stall));
   filler.last().left = list.left;
+  filler.last().left_before = list.left_before;
   return filler.take();
 }
 

@@ -126,6 +126,7 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
 
 void Root::on_leave(Rank rank, Time now) {
   if (table_.has_left(rank)) return;
+  if (first_left_ == 0) first_left_ = rank;
   plans_.stop();
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), now);
   fail_split_groups(now);

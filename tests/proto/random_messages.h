@@ -126,6 +126,8 @@ inline void roll(Dice& dice, ResponseList* m) {
     stall.missing = dice.numbers<int32_t>();
     stall.seconds = dice.real();
   }
+  m->left = dice.below(2) == 1;
+  m->left_before = dice.number<int32_t>();
 }
 
 inline void roll(Dice& dice, StoreRequest* m) {
@@ -241,6 +243,8 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
     fill(stall.missing, s->mutable_missing());
     s->set_seconds(stall.seconds);
   }
+  p->set_left(m.left);
+  p->set_left_before(m.left_before);
 }
 
 inline void convert(const StoreRequest& m, v1::StoreRequest* p) {
