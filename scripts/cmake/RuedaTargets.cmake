@@ -39,8 +39,8 @@ target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR})
 find_package(Threads REQUIRED)
 target_link_libraries(rueda_flags INTERFACE Threads::Threads)
 
-# Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets compile eight files of a
-# target as one, which makes them once; scripts/test does so with the tests. The library in release and everything in dev is
+# Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets compile eight files of
+# many targets as one, which makes them once; scripts/test does so with the tests. The library in release and everything in dev is
 # compiled file by file, and so the include that somebody has forgotten is found.
 function(rueda_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -48,25 +48,25 @@ function(rueda_unite target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()
 
-# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [ALONE])  ->  target rueda_base, alias rueda::base
-# ALONE: every file is compiled by itself in all presets (names of its files clash, or it includes itself).
+# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [UNITE])  ->  target rueda_base, alias rueda::base
+# UNITE: where RUEDA_UNITY says so; the names of its files, unnamed namespaces included, do not clash.
 function(rueda_add_library name)
-  cmake_parse_arguments(ARG "ALONE" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITE" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(rueda_${name} STATIC ${ARG_SOURCES})
   add_library(rueda::${name} ALIAS rueda_${name})
   target_link_libraries(rueda_${name} PUBLIC rueda_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
-  if(RUEDA_UNITY STREQUAL ALL AND NOT ARG_ALONE)
+  if(RUEDA_UNITY STREQUAL ALL AND ARG_UNITE)
     rueda_unite(rueda_${name})
   endif()
 endfunction()
 
-# rueda_add_test(status_test SOURCES base/status_test.cc DEPS rueda::base [LABELS unit] [TIMEOUT 120] [ARGS ...] [ALONE])
+# rueda_add_test(status_test SOURCES base/status_test.cc DEPS rueda::base [LABELS unit] [TIMEOUT 120] [ARGS ...] [UNITE])
 # A Catch2 program of its own; `ctest -L <label>` picks by label. Labels: unit, multiprocess, slow.
 function(rueda_add_test name)
-  cmake_parse_arguments(ARG "ALONE" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITE" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rueda_flags ${ARG_DEPS} rueda_test_main)
-  if(NOT RUEDA_UNITY STREQUAL NONE AND NOT ARG_ALONE)
+  if(RUEDA_UNITY MATCHES "^(ALL|TESTS)$" AND ARG_UNITE)
     rueda_unite(${name})
   endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
