@@ -33,6 +33,8 @@ void TcpLink::unwatch() { loop_->remove(socket_.get()); }
 
 void TcpLink::on_ready(bool readable, bool) {
   if (readable) readable_ = true;
+  // Nobody asked: the connection is lost, and would tell so again and again until it is read.
+  if (readable && !reading_) unwatch();
 }
 
 Result<size_t> TcpLink::write(std::span<const ByteView> pieces) {
@@ -90,7 +92,14 @@ Result<size_t> TcpLink::read(ByteSpan into) {
 void TcpLink::set_blocked(bool blocked) {
   if (blocked == blocked_) return;
   blocked_ = blocked;
-  loop_->want_write(socket_.get(), blocked);
+  loop_->want(socket_.get(), reading_, blocked_);
+}
+
+void TcpLink::set_reading(bool reading) {
+  if (reading == reading_) return;
+  reading_ = reading;
+  readable_ = true;  // what came meanwhile was not told
+  loop_->want(socket_.get(), reading_, blocked_);
 }
 
 void TcpLink::finish() { shutdown(socket_.get(), SHUT_WR); }

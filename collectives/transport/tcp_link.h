@@ -23,6 +23,8 @@ class TcpLink final : public Link, private FdHandler {
   void flush() override {}
   void finish() override;
   void unwatch() override;
+  // Whether arriving bytes wake the sleeper; at first they do.
+  void set_reading(bool reading);
 
  private:
   void on_ready(bool readable, bool writable) override;
@@ -32,6 +34,7 @@ class TcpLink final : public Link, private FdHandler {
   EventLoop* loop_;
   bool readable_ = true;  // until a read says otherwise; epoll sets it again
   bool blocked_ = false;
+  bool reading_ = true;
   // Headers are small: they are read through a buffer, large bodies go straight to their place.
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;

@@ -23,6 +23,7 @@ std::vector<Kind> kinds() {
   for (const Kind kind : kAllKinds) {
     if (kind != Kind::kTcp6 || has_ipv6()) result.push_back(kind);
   }
+  result.push_back(Kind::kStriped);
   return result;
 }
 
@@ -309,7 +310,7 @@ TEST_CASE("bytes are counted by the kind of link that carried them", "[transport
       // Two ranks share the first one's host, or one, or none.
       const bool both = kind == Kind::kShm || kind == Kind::kTriples;
       const bool one = kind == Kind::kHybrid || kind == Kind::kPairs;
-      const bool none = kind == Kind::kTcp || kind == Kind::kTcp6;
+      const bool none = kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped;
       CHECK(sent("shm") == (both ? 2 * per_peer : one ? per_peer : 0));
       CHECK(sent("tcp") == (none ? 2 * per_peer : one ? per_peer : 0));
       CHECK(sent("mpi") == (kind == Kind::kMpi ? 2 * per_peer : 0));
