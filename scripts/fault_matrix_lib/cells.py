@@ -99,6 +99,8 @@ def sample():
         Cell("stop_for_ever", "negotiate", "shm", "coordinator"),
         Cell("no_descriptors", "collective", "shm", "other"),
         Cell("reset", "collective", "tcp", "other"),
+        Cell("black_hole", "collective", "tcp", "other"),
+        Cell("delay", "fuse", "mixed", "coordinator"),
         Cell("ctrl_c", "fuse", "mixed", "other"),
         Cell("agent_killed", "collective", "shm", "other"),
     ]

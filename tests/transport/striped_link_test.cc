@@ -37,7 +37,7 @@ std::vector<std::byte> numbers(size_t count) {
 }
 
 TEST_CASE("every byte arrives once and in order, however it is written and read", "[striped]") {
-  for (const size_t streams : {1, 2, 3, 5}) {
+  for (const size_t streams : {size_t{1}, size_t{2}, size_t{3}, size_t{5}}) {
     Ends ends(streams);
     std::mt19937 random(static_cast<unsigned>(streams));
     const auto sent = numbers(5 * streams * StripedLink::kStripeBytes + 12345);
