@@ -171,6 +171,8 @@ def judge(cell, target, code, text, folder, network=None):
     raised = {rank: r for rank, r in outcomes.items() if r["outcome"] == "raised"}
     others = [rank for rank in range(SIZE) if rank != target]
     # A fault at a random moment may come after the target's last step: then the job has ended well.
+    if len(finished) != SIZE and not Path(folder, f"now.{target}").exists():
+        failures.append("the job ended before the fault's moment came")
     too_late = kind in ("lost", "ends", "cut", "parted", "interrupted", "orphaned") and len(finished) == SIZE and code == 0
     in_init = cell.phase in ("rendezvous", "init")
     if kind == "fine" or too_late or (kind == "refused" and len(finished) == SIZE):

@@ -29,8 +29,8 @@ std::vector<Kind> kinds() {
 std::vector<Rank> world_sizes(Kind kind) {
   if (is_short())
     return kind == Kind::kPairs ? std::vector<Rank>{3, 4} : std::vector<Rank>{1, 2, 3};
-  if (kind == Kind::kLateTcp || kind == Kind::kLatePairs || kind == Kind::kStriped)
-    return {2, 3, 4};
+  if (kind == Kind::kLateTcp || kind == Kind::kStriped) return {3};
+  if (kind == Kind::kLatePairs) return {4};
   if (kind == Kind::kPairs) return {1, 2, 3, 4, 5, 6, 8};
   return {1, 2, 3, 4, 5, 8};
 }

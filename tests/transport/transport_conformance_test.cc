@@ -199,7 +199,7 @@ TEST_CASE("a peer that says goodbye has its last words heard; then transfers wit
       Ranks ranks(kind, 3);
       Bytes last_words = message(1, 0, 1, 0, 5000);
       Bytes into(5000);
-      Bytes large(50'000);
+      Bytes large(transport::Messenger::kFarEagerBytes + 1);
       const auto waiting_recv = ranks.at(0).recv(1, 2, into);
       const auto waiting_send = ranks.at(0).send(1, 3, large);
       const auto sent = ranks.at(1).send(0, 1, last_words);
