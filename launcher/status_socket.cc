@@ -15,7 +15,8 @@ namespace rueda::launcher {
 namespace {
 
 constexpr int kPatienceMs = 15'000;  // of a client, until the hosts of a job have answered
-constexpr std::chrono::seconds kPatience{20};  // with a client
+constexpr std::chrono::seconds kAskLimit{5};      // until a client has asked
+constexpr std::chrono::seconds kAnswerLimit{20};  // from then on, until it has the answer
 constexpr size_t kMostClients = 16;
 constexpr size_t kMostQuestion = 256;
 constexpr size_t kMostBytes = size_t{64} << 20;
@@ -69,12 +70,12 @@ void ToolDoor::accept_one(TimePoint now) {
   Client client;
   client.number = ++last_number_;
   client.fd = std::move(fd);
-  client.until = now + kPatience;
+  client.until = now + kAskLimit;
   clients_.push_back(std::move(client));
 }
 
 // Whether it stays.
-bool ToolDoor::serve(Client* client, std::vector<Question>* questions) {
+bool ToolDoor::serve(Client* client, TimePoint now, std::vector<Question>* questions) {
   while (!client->asked) {
     char bytes[kMostQuestion];
     const ssize_t n = recv(client->fd.get(), bytes, sizeof(bytes), 0);
@@ -87,6 +88,7 @@ bool ToolDoor::serve(Client* client, std::vector<Question>* questions) {
       continue;
     }
     client->asked = true;
+    client->until = now + kAnswerLimit;
     questions->push_back({client->number, client->question.substr(0, end)});
   }
   while (client->answered && client->written < client->answer.size()) {
@@ -102,7 +104,7 @@ std::vector<ToolDoor::Question> ToolDoor::work(TimePoint now) {
   std::vector<Question> questions;
   if (clients_.size() < kMostClients) accept_one(now);
   std::erase_if(clients_, [&](Client& client) {
-    return now > client.until || !serve(&client, &questions);
+    return now > client.until || !serve(&client, now, &questions);
   });
   return questions;
 }

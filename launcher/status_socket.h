@@ -45,7 +45,7 @@ class ToolDoor {
   };
   explicit ToolDoor(UniqueFd listener) : listener_(std::move(listener)) {}
   void accept_one(TimePoint now);
-  bool serve(Client* client, std::vector<Question>* questions);
+  bool serve(Client* client, TimePoint now, std::vector<Question>* questions);
 
   UniqueFd listener_;
   int last_number_ = 0;

@@ -307,7 +307,7 @@ def test_a_rank_of_another_host_that_all_wait_for_is_explained(lab, tmp_path):
                       "hvd.init()\nhvd.allreduce(np.ones(2), name='gradient')\n"
                       "if hvd.rank() == 3: elsewhere()\n"
                       "hvd.allreduce(np.ones((3, 2), np.float32), name='lonely')\n")
-    job = Job(*over(lab), "--grace-period", "2", sys.executable, script,
+    job = Job(*over(lab), "--grace-period", "2", sys.executable, "hang.py", folder=tmp_path,
               env={"RUEDA_STALL_CHECK_TIME_SECONDS": "1", "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "6"})
     assert job.wait() not in (0, None), job.text
     assert "allreduce 'lonely' float32[3,2] at hang.py:7 in <module>" in job.text, job.text
