@@ -30,6 +30,12 @@ struct LibRueda {
   decltype(&::rueda_prepared_release) prepared_release;
   decltype(&::rueda_alloc) alloc;
   decltype(&::rueda_free) free;
+  decltype(&::rueda_attention_plan_create) attention_plan_create;  // null: so are the next ones
+  decltype(&::rueda_attention_plan_release) attention_plan_release;
+  decltype(&::rueda_attention_plan_report) attention_plan_report;
+  decltype(&::rueda_attention_plan_balance) attention_plan_balance;
+  decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;  // null by itself too
+  decltype(&::rueda_attention_tokens) attention_tokens;
 };
 
 // Unavailable says where it was looked for and what the system answered.
