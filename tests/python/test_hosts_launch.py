@@ -260,12 +260,13 @@ def test_the_driver_shows_the_ranks_of_all_hosts_and_collects_their_recorders(la
 
     def all_wait():
         found = status()
-        return found if [wait["in"] for wait in found.get("waits", [])] == [[0, 1, 2]] else None
+        waits = [(wait["name"], wait["in"]) for wait in found.get("waits", [])]
+        return found if waits == [("allreduce.h", [0, 1, 2])] else None
 
     shown = wait_until(all_wait)
     assert [rank["operations"] for rank in shown["ranks"]] == [201, 201, 201, 200]
     assert [rank["life"] for rank in shown["ranks"]] == ["running"] * 4
-    assert shown["waits"][0]["out"] == [3] and shown["waits"][0]["name"] == "allreduce.h"
+    assert shown["waits"][0]["out"] == [3]
     assert [(host["name"], host["state"], host["ranks"]) for host in shown["hosts"]] == [
         (lab.hosts[0], "running", [0, 1]), (lab.hosts[1], "running", [2, 3])]
     # As signs of life tell, a second later.
