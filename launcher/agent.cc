@@ -572,7 +572,8 @@ int Agent::finish(const Status& started) {
   }
   if (uplink_ != nullptr) {
     for (const auto& rank : ranks_) rank->drain();
-    uplink_->finish(started.message(), [this](const std::vector<Order>& orders) { follow(orders); });
+    uplink_->finish(started.message(),
+                    [this](const std::vector<Order>& orders) { follow(orders); });
     if (uplink_->driver_was_lost() && observer_ != nullptr && observer_->has_folder())
       observer_->write_files();  // nobody else can
     return started.ok() ? 0 : kLauncherFailure;

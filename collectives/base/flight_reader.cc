@@ -193,7 +193,8 @@ Result<Snapshot> read_flight(ByteView memory) {
 
 void shift_times(Snapshot* snapshot, int64_t ns) {
   const auto shift = [ns](int64_t* time) {
-    if (*time != 0) *time = static_cast<int64_t>(static_cast<uint64_t>(*time) + static_cast<uint64_t>(ns));
+    const uint64_t sum = static_cast<uint64_t>(*time) + static_cast<uint64_t>(ns);
+    if (*time != 0) *time = static_cast<int64_t>(sum);
   };
   shift(&snapshot->monotonic_ns);
   for (Operation& operation : snapshot->operations) {

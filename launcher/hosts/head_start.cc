@@ -47,7 +47,9 @@ Status Head::prepare() {
   open_observer();
 
   ControlServer::Setup setup;
-  RUEDA_ASSIGN_OR_RETURN(setup.certificates, make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
+  RUEDA_ASSIGN_OR_RETURN(
+      setup.certificates,
+      make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
