@@ -191,11 +191,32 @@ Result<Snapshot> read_flight(ByteView memory) {
   return out;
 }
 
+void shift_times(Snapshot* snapshot, int64_t ns) {
+  const auto shift = [ns](int64_t* time) {
+    const uint64_t sum = static_cast<uint64_t>(*time) + static_cast<uint64_t>(ns);
+    if (*time != 0) *time = static_cast<int64_t>(sum);
+  };
+  shift(&snapshot->monotonic_ns);
+  for (Operation& operation : snapshot->operations) {
+    for (int64_t* time : {&operation.submitted_ns, &operation.agreed_ns, &operation.started_ns,
+                          &operation.ended_ns}) {
+      shift(time);
+    }
+  }
+}
+
 bool has_unfinished(ByteView memory) {
   if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return false;
   const auto header = copy<Header>(memory.data());
   return header.magic == kMagic && (header.submitted != header.ended ||
                                      header.planned != header.planned_ended);
+}
+
+std::optional<Counters> read_counters(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return std::nullopt;
+  const auto header = copy<Header>(memory.data());
+  if (header.magic != kMagic) return std::nullopt;
+  return Counters{header.submitted, header.ended, header.planned, header.planned_tensors};
 }
 
 std::string read_mail(ByteView memory) {
