@@ -13,6 +13,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "collectives/base/utf8.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -119,7 +121,7 @@ Result<RankRecord> parse_flight_file(ByteView bytes, int64_t* now_ns) {
   for (size_t i = 0; i < std::size(kLives); ++i) {
     if (life == kLives[i]) record.life = static_cast<RankRecord::Life>(i);
   }
-  record.state = take_line(&text, "state ");
+  record.state = printable_text(take_line(&text, "state "));
   if (text.starts_with("stacks\n")) record.stacks = std::string(text.substr(7));
   auto flight = flight::read_flight(bytes.first(flight::kTotalBytes));
   if (flight.ok()) {

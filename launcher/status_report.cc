@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "collectives/base/utf8.h"
 #include "launcher/exit_report.h"
 
 namespace rueda::launcher {
@@ -52,7 +53,7 @@ std::string json_ranks(const std::vector<Rank>& ranks) {
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : clean_text(text, std::string::npos)) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
@@ -133,9 +134,9 @@ std::string status_json(const JobStatus& job) {
 
 std::string status_text(const JobStatus& job) {
   std::string out = "job " + job.job_id + ": " + std::to_string(job.ranks.size()) + " ranks of " +
-                    job.command + "\n";
+                    printable_text(job.command) + "\n";
   for (const HostStatus& host : job.hosts) {
-    out += "host " + host.name + ": " + host.state + ", " + name_ranks(host.ranks);
+    out += "host " + printable_text(host.name) + ": " + host.state + ", " + name_ranks(host.ranks);
     if (host.silent_ms > 1000) out += ", silent for " + std::to_string(host.silent_ms / 1000) + " s";
     out += "\n";
   }
@@ -154,7 +155,7 @@ std::string status_text(const JobStatus& job) {
                     last->ended() ? "" : " and not ended");
       out += "; last " + describe(*last) + line;
     }
-    if (!r.state.empty()) out += "; " + r.state;
+    if (!r.state.empty()) out += "; " + printable_text(r.state);
     out += "\n";
   }
   for (const Wait& wait : find_waits(job.ranks)) {
