@@ -224,7 +224,7 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
       }
     }
     if (pid > 0) {
-      const SeenState state = process_state(pid);
+      const ProcessActivity state = process_activity(pid);
       record.state = state.text;
       if (state.silent) record.life = RankRecord::Life::kSilent;
       else if (record.flight && record.flight->left) record.life = RankRecord::Life::kLeft;

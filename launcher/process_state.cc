@@ -61,7 +61,7 @@ std::string call_of(pid_t pid) {
 
 }  // namespace
 
-SeenState process_state(pid_t pid) {
+ProcessActivity process_activity(pid_t pid) {
   const std::string status = file_of(pid, "status");
   const std::string state = field(status, "State");
   if (state.empty()) return {true, "no process any more"};

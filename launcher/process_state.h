@@ -8,14 +8,14 @@
 namespace rueda::launcher {
 
 // Of LifeWatch, which asks for less and more often: ProcessState (silence.h).
-struct SeenState {
+struct ProcessActivity {
   // It cannot make progress by itself: stopped, in a debugger, dumping core, in the kernel, or no more.
   bool silent = false;
   std::string text;  // "blocked in read of fd 3", "stopped by a signal"; "": unknown
 };
 
 // Of its main thread.
-SeenState process_state(pid_t pid);
+ProcessActivity process_activity(pid_t pid);
 // Does it catch this signal? Else the signal would end it.
 bool catches_signal(pid_t pid, int signal);
 

@@ -94,12 +94,17 @@ std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::sec
   sigaddset(&child_ended, SIGCHLD);
   for (;;) {
     std::vector<pid_t> left;
+    bool found = false;
     for (const pid_t pid : children_of(getpid())) {
       if (spared.contains(pid)) continue;
+      found = true;
       kill(pid, SIGKILL);
       if (waitpid(pid, nullptr, WNOHANG) == 0) left.push_back(pid);
     }
-    if (left.empty() || std::chrono::steady_clock::now() >= deadline) return left;
+    if (!found || std::chrono::steady_clock::now() >= deadline) return left;
+    // A child that we reaped may have left us its own since we looked: only a look that finds nobody
+    // is the end.
+    if (left.empty()) continue;
     const timespec at_most = {0, 100'000'000};  // for what is reparented without a SIGCHLD
     sigtimedwait(&child_ended, nullptr, &at_most);
   }

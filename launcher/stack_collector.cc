@@ -29,7 +29,7 @@ std::string read_all(int fd) {
 
 std::string collect_stacks(pid_t pid, int signal, int fd, std::chrono::milliseconds patience) {
   if (signal <= 0 || fd < 0) return "(no stacks: the rank has no handler for them)";
-  const SeenState state = process_state(pid);
+  const ProcessActivity state = process_activity(pid);
   if (state.silent) return "(no stacks: " + state.text + ")";
   if (!catches_signal(pid, signal)) return "(no stacks: the program has taken the handler's signal)";
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);

@@ -116,6 +116,7 @@ struct ResponseList {
   std::vector<Stall> stalls;
   bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
   std::vector<std::string> where;  // names on which ranks disagree: say where they were called
+  int32_t left_before = 0;  // with left: who left first, before the root; 0: nobody
 
   bool operator==(const ResponseList&) const = default;
 };

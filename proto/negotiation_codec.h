@@ -266,6 +266,7 @@ inline void write(Writer out, const ResponseList& m) {
   }
   out.put(5, m.left);
   for (const std::string& name : m.where) out.put_even_empty(6, name);
+  out.put_zigzag(7, m.left_before);
 }
 
 inline void read(Reader& in, ResponseList* m) {
@@ -287,6 +288,7 @@ inline void read(Reader& in, ResponseList* m) {
         break;
       case 5: in.read(&m->left); break;
       case 6: in.append_text(&m->where, "where", kMaxRequests, kMaxNameBytes); break;
+      case 7: in.read_zigzag(&m->left_before); break;
       default: in.skip();
     }
   }

@@ -39,6 +39,9 @@ struct Group {
   Rank size() const { return static_cast<Rank>(members.size()); }
 };
 
+// Bytes of one segment: long enough to hide a round trip, short enough for the caches.
+inline constexpr int64_t kSegmentBytes = 512 << 10;
+
 // Parts: borrowed tensors of one dtype, the same counts on all ranks.
 Task allreduce(Group group, PartList list, DType dtype, ReduceOp op, Scaling scaling);
 

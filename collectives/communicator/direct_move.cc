@@ -2,17 +2,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collectives/communicator/copy_bytes.h"
 #include "collectives/communicator/direct.h"
 
 namespace rueda::communicator::direct {
 namespace {
 
 constexpr int64_t kFlatBroadcastBytes = 64 << 10;  // up to here the root sends to everybody itself
-constexpr int64_t kSegmentBytes = 512 << 10;
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
-}
 
 }  // namespace
 

@@ -8,8 +8,6 @@
 namespace rueda::communicator::direct {
 namespace {
 
-// Bytes of one segment: long enough to hide a round trip, short enough for the caches.
-constexpr int64_t kSegmentBytes = 512 << 10;
 constexpr size_t kSlots = 2;  // segments whose contributions are received at the same time
 
 // The numbers of one rank's part in a reduce-scatter of `total` elements.

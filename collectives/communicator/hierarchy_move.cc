@@ -4,14 +4,11 @@
 #include <deque>
 #include <utility>
 
+#include "collectives/communicator/copy_bytes.h"
 #include "collectives/communicator/hierarchy_call.h"
 
 namespace rueda::communicator {
 namespace {
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 // Results lie host by host in `base`; where ranks are numbered like that, base is the result.
 class Allgather final : public HierarchyCall {

@@ -1,5 +1,6 @@
 // Jobs whose data travels in the entry: one exchange, and every rank does all of the work for
 // itself.
+#include "collectives/communicator/copy_bytes.h"
 #include "collectives/communicator/lane_state.h"
 
 namespace rueda::communicator {
@@ -8,10 +9,6 @@ namespace {
 // Bytes that kernels combine at a time, at most.
 constexpr int64_t kVectors = 256;
 static_assert(kGathered % kVectors == 0);
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 // This rank's contribution, end to end.
 void pack_payload(const Job& job, size_t me, size_t size, std::byte* to) {

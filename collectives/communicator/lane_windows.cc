@@ -14,6 +14,7 @@
 // memory, and (4P-2)N more bytes move in cache.
 #include <algorithm>
 
+#include "collectives/communicator/copy_bytes.h"
 #include "collectives/communicator/lane_state.h"
 
 namespace rueda::communicator {
@@ -28,10 +29,6 @@ struct Range {
 Range range_of(const Job::Progress& p, uint64_t chunk, int64_t total) {
   const int64_t begin = static_cast<int64_t>(chunk - p.first) * p.chunk;
   return {begin, std::clamp<int64_t>(total - begin, 0, p.chunk)};
-}
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 }  // namespace

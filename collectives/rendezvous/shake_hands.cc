@@ -11,8 +11,6 @@
 namespace rueda::rendezvous {
 namespace {
 
-bool try_again(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == EINTR; }
-
 // Reads no more than the handshake wants. False when there is no more to come.
 bool pull(int fd, Handshake& handshake) {
   std::array<std::byte, kHandshakeBytes> buffer;

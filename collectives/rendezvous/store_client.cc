@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "collectives/rendezvous/key_table.h"
+#include "collectives/rendezvous/poll_until.h"
 #include "collectives/rendezvous/store_frame.h"
 #include "proto/store_codec.h"
 
@@ -20,8 +21,6 @@ using std::chrono::nanoseconds;
 Status as_status(const wire::StoreReply& reply) {
   return reply.code == Code::kOk ? Status() : Status(reply.code, reply.message);
 }
-
-bool try_again(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == EINTR; }
 
 }  // namespace
 

@@ -10,6 +10,8 @@
 #include <new>
 #include <utility>
 
+#include "collectives/transport/segment.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -18,9 +20,6 @@ namespace rueda::transport {
 namespace {
 
 constexpr uint32_t kVersion = 5;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 constexpr size_t kControlBytes = round_up(kLanes * sizeof(LaneControl), 4096);

@@ -24,6 +24,7 @@
 #include "collectives/base/check.h"
 #include "collectives/transport/heap_ranges.h"
 #include "collectives/transport/heap_size.h"
+#include "collectives/transport/segment.h"
 #include "collectives/transport/shared_mapping.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -33,13 +34,10 @@
 namespace rueda::transport {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kSpanBytes = 64 << 10;             // from here on a block is a span of its own
 constexpr size_t kMostWarm = size_t{256} << 20;     // freed pages that are kept
 constexpr size_t kPiece = size_t{64} << 20;         // of one system call
 constexpr size_t kCheckedBytes = size_t{16} << 20;  // requests that are worth a look at the host
-
-constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Sizes of slots: multiples of 64 bytes, from 256 bytes on four per doubling, so that at most a
 // fifth of a slot is unused.

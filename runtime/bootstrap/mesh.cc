@@ -64,8 +64,12 @@ class Reception {
     while (missing() >= 0) {
       if (std::chrono::steady_clock::now() >= task_.deadline) return too_late();
       wait();
+      shortage_ = 0;
       accept_from(task_.unix_listener, true);
       if (task_.tcp_listener != nullptr) accept_from(task_.tcp_listener, false);
+      // Without guests there is none whose end would give a descriptor back.
+      if (shortage_ != 0 && guests_.empty())
+        return errno_status("cannot accept the connection of another rank", shortage_);
       serve_guests();
       if (const auto now = std::chrono::steady_clock::now(); now >= next_look_) {
         next_look_ = now + kLookAround;
@@ -116,7 +120,11 @@ class Reception {
   void accept_from(const Listener* listener, bool local) {
     while (guests_.size() < most_guests()) {
       UniqueFd fd(accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!fd) return;
+      if (!fd) {
+        const bool short_of = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        shortage_ = short_of ? errno : shortage_;
+        return;
+      }
       if (local && !same_user(fd.get())) continue;
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
@@ -146,6 +154,7 @@ class Reception {
   const rendezvous::JobKey& key_;
   MeshSockets& connected_;
   std::list<Guest> guests_;
+  int shortage_ = 0;  // errno of an accept that had not what it needs, in this turn
   Deadline next_look_ = std::chrono::steady_clock::now() + kLookAround;
 };
 

@@ -13,13 +13,13 @@ namespace {
 
 std::atomic<bool> asked{false};
 std::atomic<pid_t> owner{0};
-struct sigaction earlier[NSIG];
+struct sigaction handlers_before[NSIG];
 bool noted[NSIG] = {};
 
 // Async-signal-safe.
 void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved = errno;
-  const struct sigaction& before = earlier[signal];
+  const struct sigaction& before = handlers_before[signal];
   if (getpid() == owner.load(std::memory_order_relaxed)) {
     asked.store(true, std::memory_order_relaxed);
   } else if (before.sa_handler == SIG_DFL) {
@@ -46,7 +46,7 @@ void note_signals(const std::vector<int>& signals) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
     sigemptyset(&action.sa_mask);
-    sigaction(signal, nullptr, &earlier[signal]);
+    sigaction(signal, nullptr, &handlers_before[signal]);
     sigaction(signal, &action, nullptr);
   }
 }

@@ -30,14 +30,14 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
 void Negotiator::submit(const wire::Request& request, Ticket ticket, Time now) {
   if (request.kind == CollectiveKind::kJoin) return join(request, ticket);
   if (const auto slot = cache_.find(request)) return submit_cached(*slot, ticket, now);
-  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  if (root_left_) return refuse(ticket);
   if (follower_ && follower_->has_name(request.name))
     revoke(title_of(request) + " came with other properties");
   negotiate(request, std::nullopt, ticket);
 }
 
 void Negotiator::submit_cached(Slot slot, Ticket ticket, Time now) {
-  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  if (root_left_) return refuse(ticket);
   if (follower_ && follower_->has(slot)) {
     ++planned_submissions_;
     if (!follower_->submit(slot, ticket, now) && effects_->may_hold(ticket))
@@ -52,18 +52,25 @@ void Negotiator::submit_cached(Slot slot, Ticket ticket, Time now) {
 
 // Said behind everything that was submitted before: after a step plan, when this rank is back.
 void Negotiator::join(const wire::Request& request, Ticket ticket) {
-  if (root_left_) return effects_->finish(ticket, root_is_gone());
+  if (root_left_) return refuse(ticket);
   pending_[request.name] = {ticket, &request, false};
   joined_ = true;
   revoke("this rank has joined");
   if (!planning()) collected_.joining = true;
 }
 
-Status Negotiator::root_is_gone() const {
-  Status status = cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
-                            ": no operation can be agreed any more");
+// The root may have left because somebody else had, without whom it could not go on: that one is named first.
+Status Negotiator::root_is_gone(const char* what) const {
+  const Members& members = seat_.members;
+  std::string who = members.name(first_left_) + " " + members.has_left;
+  if (first_left_ != kRoot) who += ", and then " + members.name(kRoot);
+  return cancelled(who + ": " + what + " be agreed any more");
+}
+
+void Negotiator::refuse(Ticket ticket) {
+  const Status status = root_is_gone("no operation can");
   effects_->blame(status.message());
-  return status;
+  effects_->finish(ticket, status);
 }
 
 // request: stays as long as the ticket.
@@ -223,7 +230,7 @@ void Negotiator::handle_responses(const wire::ResponseList& list, Time now) {
   }
   for (const wire::Stall& stall : list.stalls) handle_stall(stall);
   say_where(list.where, now);
-  if (list.left) root_has_left();
+  if (list.left) root_has_left(list.left_before);
 }
 
 void Negotiator::handle_response(const wire::Response& response) {
@@ -341,6 +348,7 @@ void Negotiator::say_leaving(Time now) {
     farewell.epoch = seat_.epoch;
     farewell.process_set = seat_.process_set;
     farewell.left = true;
+    farewell.left_before = root_->first_left();
     const std::string message = wire::encode(farewell);
     for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
     root_left_ = true;
@@ -352,13 +360,13 @@ void Negotiator::say_leaving(Time now) {
   leaving_said_ = true;
 }
 
-void Negotiator::root_has_left() {
+void Negotiator::root_has_left(Rank first) {
   if (root_left_) return;
   root_left_ = true;
+  if (first > kRoot && first < seat_.size && first != seat_.rank) first_left_ = first;
   revoke("the root has left");
   if (leaving_) return;  // the answer to this rank's own leaving
-  const Status status = cancelled(seat_.members.name(kRoot) + " " + seat_.members.has_left +
-                                  ": the operation cannot be agreed any more");
+  const Status status = root_is_gone("the operation cannot");
   if (!idle()) effects_->blame(status.message());
   for (const auto& [name, pending] : std::exchange(pending_, {}))
     effects_->finish(pending.ticket, status);

@@ -160,11 +160,12 @@ class Negotiator {
   void handle_response(const wire::Response& response);
   void handle_stall(const wire::Stall& stall);
   void say_where(const std::vector<std::string>& names, Time now);
-  void root_has_left();
+  void root_has_left(Rank first = kRoot);  // first: who left before it, if not the root
+  Status root_is_gone(const char* what) const;
+  void refuse(Ticket ticket);
   void negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket);
   void say_leaving(Time now);
   void join(const wire::Request& request, Ticket ticket);
-  Status root_is_gone() const;
 
   // negotiator_plan.cc
   void start_plan(const wire::StepPlan& plan, Time now);
@@ -181,6 +182,7 @@ class Negotiator {
   std::unique_ptr<Root> root_;  // on the root rank only
 
   bool root_left_ = false;
+  Rank first_left_ = kRoot;  // who had left before the root
   bool leaving_ = false;
   bool leaving_said_ = false;  // no list follows
   bool joined_ = false;        // until all have

@@ -120,7 +120,7 @@ void Negotiator::come_back(Time now) {
   blocked_.clear();
   for (const plan::Follower::Member& member : follower_->take_back()) {
     if (root_left_ && !leaving_) {
-      effects_->finish(member.ticket, root_is_gone());
+      refuse(member.ticket);
     } else {
       negotiate(*cache_.get(member.slot), member.slot, member.ticket);
     }

@@ -103,6 +103,7 @@ std::vector<wire::ResponseList> portions(wire::ResponseList list) {
   for (std::string& name : list.where)
     filler.next(1, 8 + name.size()).where.push_back(std::move(name));
   filler.last().left = list.left;
+  filler.last().left_before = list.left_before;
   return filler.take();
 }
 

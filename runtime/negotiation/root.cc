@@ -127,6 +127,7 @@ Status Root::add(Rank rank, const RequestPtr& request, Time now) {
 
 void Root::on_leave(Rank rank, Time now) {
   if (table_.has_left(rank)) return;
+  if (first_left_ == 0) first_left_ = rank;
   plans_.stop();
   call_sites_.close();
   tell_answered(now);

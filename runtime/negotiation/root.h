@@ -54,6 +54,8 @@ class Root {
 
   // The rank is gone (in order). Idempotent.
   void on_leave(Rank rank, Time now);
+  // Who left first; the root's own place while nobody else has.
+  Rank first_left() const { return first_left_; }
 
   // What has been decided since the last call; empty: nothing to send. The same list goes to every
   // rank.
@@ -119,6 +121,7 @@ class Root {
   std::map<Slot, std::vector<Rank>> absent_of_;
   RequestPtr join_request_;
   Rank last_joined_ = 0;
+  Rank first_left_ = 0;
   std::unordered_map<std::string, Slot> slot_of_;  // the number under which a name was last ready
   // Names that threads are blocked on, by rank, until they go out.
   std::unordered_map<std::string, std::vector<Rank>> wanted_;

@@ -39,20 +39,36 @@ target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR})
 find_package(Threads REQUIRED)
 target_link_libraries(rueda_flags INTERFACE Threads::Threads)
 
-# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x)  ->  target rueda_base, alias rueda::base
+# Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets compile eight files of
+# many targets as one, which makes them once; scripts/test does so with the tests. The library in release and everything in dev is
+# compiled file by file, and so the include that somebody has forgotten is found.
+function(rueda_unite target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  # g++ takes what is included for a header, where unnamed namespaces would be a mistake.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endfunction()
+
+# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [UNITE])  ->  target rueda_base, alias rueda::base
+# UNITE: where RUEDA_UNITY says so; the names of its files, unnamed namespaces included, do not clash.
 function(rueda_add_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITE" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(rueda_${name} STATIC ${ARG_SOURCES})
   add_library(rueda::${name} ALIAS rueda_${name})
   target_link_libraries(rueda_${name} PUBLIC rueda_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  if(RUEDA_UNITY STREQUAL ALL AND ARG_UNITE)
+    rueda_unite(rueda_${name})
+  endif()
 endfunction()
 
-# rueda_add_test(status_test SOURCES base/status_test.cc DEPS rueda::base [LABELS unit] [TIMEOUT 120] [ARGS ...])
+# rueda_add_test(status_test SOURCES base/status_test.cc DEPS rueda::base [LABELS unit] [TIMEOUT 120] [ARGS ...] [UNITE])
 # A Catch2 program of its own; `ctest -L <label>` picks by label. Labels: unit, multiprocess, slow.
 function(rueda_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITE" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rueda_flags ${ARG_DEPS} rueda_test_main)
+  if(RUEDA_UNITY MATCHES "^(ALL|TESTS)$" AND ARG_UNITE)
+    rueda_unite(${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)

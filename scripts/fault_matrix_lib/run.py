@@ -49,6 +49,14 @@ def processes_of(canary):
     return found
 
 
+def kill_all(canary):
+    for pid in processes_of(canary):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
 def agent_of(driver):
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -122,8 +130,7 @@ def run_cell(cell, seed, ruedarun):
         news = (max(told) - faults[target]["at"]) * 1e3 if told and target in faults else -1.0
         return Outcome(failures, seconds, news, text)
     finally:
-        for pid in processes_of(canary):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(canary)
         if group is not None:
             remove_group(group)
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@
 //   fork_death    rank 1 forks a worker that lives on, and is killed
 //   asleep        two idle seconds after some steps: says how often a thread of rueda woke
 //   hold          small allreduces without end
+//   obeys         small allreduces until should_stop(), all sums checked
 //   large         the victim has `ballast` MiB of memory, and is killed by a child of its own
 //   recovers      rank 1 has a handler that survives invalid memory accesses; nobody is lost
 //   handled       the victim crashes under an earlier handler, which writes to stderr first
@@ -218,6 +219,26 @@ int hold() {
   }
 }
 
+int obeys() {
+  join();
+  barrier();
+  say("rank %d pid %d obeys", my_rank, getpid());
+  std::vector<float> data = stream_data();
+  rueda_error error = RUEDA_ERROR_INIT;
+  int32_t stop = 0;
+  int step = 0;
+  for (; stop == 0; ++step) {
+    stream_step(&data, step);
+    int32_t code = RUEDA_ABORTED;
+    while (code == RUEDA_ABORTED) code = rueda_should_stop(context, &stop, &error);
+    if (code != RUEDA_OK) give_up("should_stop", error);
+    usleep(1000);
+  }
+  rueda_shutdown(context);
+  say("rank %d obeyed after %d steps", my_rank, step);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -235,6 +256,7 @@ int main(int argc, char** argv) {
                                                    {"fork", fork_scene},
                                                    {"fork_death", fork_death},
                                                    {"hold", hold},
+                                                   {"obeys", obeys},
                                                    {"late", late},
                                                    {"planned", planned},
                                                    {"sets", sets},

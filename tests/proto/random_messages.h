@@ -131,6 +131,8 @@ inline void roll(Dice& dice, ResponseList* m) {
     stall.missing = dice.numbers<int32_t>();
     stall.seconds = dice.real();
   }
+  m->left = dice.below(2) == 1;
+  m->left_before = dice.number<int32_t>();
 }
 
 inline void roll(Dice& dice, StoreRequest* m) {
@@ -253,6 +255,7 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
   }
   p->set_left(m.left);
   for (const std::string& name : m.where) p->add_where(name);
+  p->set_left_before(m.left_before);
 }
 
 inline void convert(const StoreRequest& m, v1::StoreRequest* p) {

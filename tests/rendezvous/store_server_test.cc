@@ -24,7 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 using Catch::Contains;
 
-constexpr auto kLong = 60s;
+constexpr auto kPatience = 60s;
 
 // A client that writes whatever it likes.
 struct RawClient {
@@ -55,7 +55,7 @@ struct RawClient {
   bool is_cut_off() {
     char sink[4096];
     for (;;) {
-      if (!poll_until(fd.get(), POLLIN, deadline_in(kLong)).ok()) return false;
+      if (!poll_until(fd.get(), POLLIN, deadline_in(kPatience)).ok()) return false;
       const ssize_t n = recv(fd.get(), sink, sizeof(sink), MSG_DONTWAIT);
       if (n <= 0) return true;
     }
@@ -76,7 +76,7 @@ std::string request_frame(wire::StoreOp op, uint64_t id, const std::string& key,
 
 void check_serves(StoreClient& client, const std::string& key) {
   CHECK(client.set(key, "value").to_string() == "ok");
-  CHECK(client.get(key, kLong).value() == "value");
+  CHECK(client.get(key, kPatience).value() == "value");
 }
 
 // Writes `ask` again and again until the server takes no more, or kEndless times. Between refusals
@@ -158,7 +158,7 @@ TEST_CASE("when the server ends, waiting and later calls name the launcher", "[s
   REQUIRE(client.hello().ok());
   std::vector<std::future<Result<std::string>>> waiting;
   for (int i = 0; i < 4; ++i) {
-    waiting.push_back(std::async(std::launch::async, [&] { return client.get("never", kLong); }));
+    waiting.push_back(std::async(std::launch::async, [&] { return client.get("never", kPatience); }));
   }
   server->stop();
   for (auto& call : waiting) {
@@ -212,7 +212,7 @@ TEST_CASE("answers reach the thread that asked, in whatever order they come", "[
   std::vector<std::future<std::string>> threads;
   for (size_t i = 0; i < kThreads; ++i) {
     threads.push_back(std::async(std::launch::async, [&client, i] {
-      const auto found = client.get(std::to_string(i), kLong);
+      const auto found = client.get(std::to_string(i), kPatience);
       return found.ok() ? found.value() : found.status().to_string();
     }));
   }
@@ -239,12 +239,12 @@ TEST_CASE("answers reach the thread that asked, in whatever order they come", "[
 TEST_CASE("a rank that takes a dead one's place has its keys again", "[store]") {
   SocketWorld world(2);
   world.mark_dead(1, "rank 1 was lost");
-  CHECK(world.client(0).get("e1/place/1", kLong).status().code() == Code::kUnavailable);
+  CHECK(world.client(0).get("e1/place/1", kPatience).status().code() == Code::kUnavailable);
   auto [ours, theirs] = stream_pair();
   REQUIRE(world.server().add(std::move(theirs), 1).ok());
   StoreClient successor(std::move(ours));
   CHECK(successor.set("e2/place/1", "new").ok());
-  CHECK(world.client(0).get("e2/place/1", kLong).value() == "new");
+  CHECK(world.client(0).get("e2/place/1", kPatience).value() == "new");
 }
 
 TEST_CASE("a client that sends an oversized length or garbage is cut off alone", "[store]") {
@@ -285,7 +285,7 @@ TEST_CASE("a client that sends byte by byte is served while others are not kept 
     slow.push(std::string(1, c));
     check_serves(world.client(0), "key" + std::to_string(i++) + "/0");
   }
-  CHECK(world.client(0).get("slow/5", kLong).value() == "value");
+  CHECK(world.client(0).get("slow/5", kPatience).value() == "value");
 }
 
 TEST_CASE("what a client has the server buffer is bounded", "[store]") {
@@ -296,7 +296,7 @@ TEST_CASE("what a client has the server buffer is bounded", "[store]") {
     std::string frame(kFrameHeaderBytes + kMaxFrameBytes - 1, 'x');
     store_little(static_cast<uint32_t>(kMaxFrameBytes), reinterpret_cast<uint8_t*>(frame.data()));
     for (size_t done = 0; done < frame.size();) {
-      REQUIRE(poll_until(client.fd.get(), POLLOUT, deadline_in(kLong)).ok());
+      REQUIRE(poll_until(client.fd.get(), POLLOUT, deadline_in(kPatience)).ok());
       done += client.push(frame.substr(done));
     }
     CHECK(world.server().buffered_bytes() < 3 * kMaxFrameBytes);

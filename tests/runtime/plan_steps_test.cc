@@ -10,13 +10,13 @@
 namespace rueda::testing {
 namespace {
 
-constexpr size_t kTensors = 161;  // ResNet-50's
+constexpr size_t kGradients = 161;  // ResNet-50's
 
 // The compiler may not leave an allocation out whose pointer it has to store.
 void* volatile kept = nullptr;
 
 // Nothing but the program itself ends a plan.
-Config patient() {
+Config very_patient() {
   Config config;
   config.plan_patience_seconds = 100;
   config.fusion_hold_seconds = 100;
@@ -28,7 +28,7 @@ Config patient() {
 // Sizes like ResNet-50's, a thousandth of them: a few large among many small.
 size_t elements_of(size_t t) { return t % 3 == 0 ? 16 + t * 12 : 8 + t % 5 * 32; }
 
-std::vector<Sum> network(runtime::Runtime& r, size_t count = kTensors) {
+std::vector<Sum> network(runtime::Runtime& r, size_t count = kGradients) {
   std::vector<Sum> sums;
   sums.reserve(count);
   for (size_t t = 0; t < count; ++t)
@@ -57,7 +57,7 @@ struct Cost {
 
 // planted: each step of rank 0 allocates once, to see that it is noticed.
 std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted = false) {
-  RuntimeWorld world(Kind::kShm, size, patient());
+  RuntimeWorld world(Kind::kShm, size, very_patient());
   std::barrier meet(size);
   std::atomic<int64_t> before{0};
   std::atomic<int64_t> after{0};

@@ -298,18 +298,18 @@ TEST_CASE("threads of one rank have prepared operations of their own", "[prepare
 }
 
 TEST_CASE("many are started and waited for, by each rank in another order", "[prepared]") {
-  constexpr size_t kTensors = 161;
+  constexpr size_t kMembers = 161;
   for (const Kind kind : kKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 3);
     const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
       std::vector<Sum> sums;
-      for (size_t t = 0; t < kTensors; ++t) sums.emplace_back(r, "t" + std::to_string(t), 1 + t * 7);
+      for (size_t t = 0; t < kMembers; ++t) sums.emplace_back(r, "t" + std::to_string(t), 1 + t * 7);
       std::mt19937 random(static_cast<unsigned>(rank) + 3);
       for (int step = 0; step < (is_short() ? 6 : 12); ++step) {
-        for (const size_t t : shuffled(kTensors, &random))
+        for (const size_t t : shuffled(kMembers, &random))
           sums[t].start(static_cast<float>(rank + step) + static_cast<float>(t));
-        for (const size_t t : shuffled(kTensors, &random)) {
+        for (const size_t t : shuffled(kMembers, &random)) {
           if (!sums[t].ends_with(sum_of_ranks(3, static_cast<float>(step) + static_cast<float>(t))))
             return "tensor " + std::to_string(t) + " in step " + std::to_string(step);
         }

@@ -57,6 +57,24 @@ TEST_CASE("whoever leaves first, rank 0 too, the others are told and can leave",
   }
 }
 
+TEST_CASE("when rank 0 leaves because somebody else did, that one is named", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    for (const auto& error :
+         world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); }))
+      CHECK(error == "");
+    Floats data(4, 1);
+    world[1].shutdown();
+    CHECK(has(call(world[0], sum_of("x", &data)).message(), "rank 1"));
+    world[0].shutdown();
+    const Status status = call(world[2], sum_of("x", &data));
+    CHECK(status.code() == Code::kCancelled);
+    CHECK(has(status.message(), "rank 1"));
+    CHECK(has(status.message(), "has been shut down, and then rank 0"));
+  }
+}
+
 TEST_CASE("leaving in the middle of collectives ends every work on every rank", "[runtime]") {
   for (const Kind kind : kTestedKinds) {
     for (const Rank size : world_sizes()) {

@@ -9,6 +9,8 @@
 namespace rueda::testing {
 namespace {
 
+using K = CollectiveKind;
+
 TEST_CASE("a name in flight is refused on that rank alone", "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
   const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
@@ -44,7 +46,6 @@ struct Mismatch {
 
 TEST_CASE("whatever ranks disagree about, each gets the same error and the runtime goes on",
           "[runtime]") {
-  using K = CollectiveKind;
   const std::vector<Mismatch> mismatches = {
       {"Mismatched data types", K::kAllreduce, [](auto* o) { o->dtype = DType::kInt32; }},
       {"Mismatched operations", K::kAllreduce, [](auto* o) { o->kind = K::kBroadcast; }},
@@ -109,7 +110,6 @@ TEST_CASE("a tensor without a dimension is refused on all ranks where rows are n
 
 TEST_CASE("wrong arguments are refused at once on that rank, and nothing is submitted",
           "[runtime]") {
-  using K = CollectiveKind;
   RuntimeWorld world(Kind::kShm, 2);
   runtime::Runtime& r = world[0];
   Floats data(5, 1);

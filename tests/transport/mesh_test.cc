@@ -2,7 +2,9 @@
 // disturbs the job.
 #include "runtime/bootstrap/mesh.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
@@ -130,6 +132,23 @@ TEST_CASE("hundreds of half-open connections do not keep the ranks from meeting"
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(stranger(pair, local));
   CHECK(pair.meet(local));
+}
+
+TEST_CASE("a rank without descriptors says so at once", "[mesh]") {
+  Pair pair;
+  const UniqueFd caller = stranger(pair, true);
+  rlimit before = {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few = {64, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<UniqueFd> held;
+  for (UniqueFd fd; (fd = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));)
+    held.push_back(std::move(fd));
+  const Status status = connect_mesh(pair.task(0, true), pair.key).status();
+  held.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK_THAT(status.message(), Catch::Contains("cannot accept the connection of another rank") &&
+                                   Catch::Contains("64 descriptors open (ulimit -n)"));
 }
 
 TEST_CASE("a crowd of strangers does not keep the ranks from meeting", "[mesh]") {
