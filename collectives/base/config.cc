@@ -85,6 +85,9 @@ const Row kTable[] = {
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
      "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_TCP_RATE_LIMIT", "", &Config::tcp_rate_limit, Check::kNotNegative, false,
+     "bytes per second that each connection between hosts sends at most, paced by the kernel; 0: no "
+     "limit"},
     {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
      "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
      "empty: within a host nothing is needed, else it follows from the launcher's variables"},
@@ -111,6 +114,8 @@ const Row kTable[] = {
      "1: log messages do not begin with the time"},
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
+    {"RUEDA_ATTENTION_KERNEL", "", &Config::attention_kernel, Check::kAny, false,
+     "local kernel of attention by name; auto: the best that takes the call's dtypes"},
 };
 
 // Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_

@@ -307,8 +307,8 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
       continue;
     }
     if (!joining->local[rank]) {
-      peers[rank].link =
-          std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
+      peers[rank].link = std::make_unique<transport::TcpLink>(
+          std::move(sockets[rank]), world->loop.get(), joining->options.config.tcp_rate_limit);
       continue;
     }
     auto fds = receive_fds(sockets[rank].get(), 3, joining->deadline);

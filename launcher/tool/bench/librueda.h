@@ -30,6 +30,15 @@ struct LibRueda {
   decltype(&::rueda_prepared_release) prepared_release;
   decltype(&::rueda_alloc) alloc;
   decltype(&::rueda_free) free;
+  decltype(&::rueda_attention_plan_create) attention_plan_create;  // null: so are the next ones
+  decltype(&::rueda_attention_plan_release) attention_plan_release;
+  decltype(&::rueda_attention_plan_report) attention_plan_report;
+  decltype(&::rueda_attention_plan_balance) attention_plan_balance;
+  decltype(&::rueda_attention_forward) attention_forward;
+  decltype(&::rueda_attention_backward) attention_backward;
+  decltype(&::rueda_attention_wait) attention_wait;
+  decltype(&::rueda_attention_call_release) attention_call_release;
+  decltype(&::rueda_attention_saved_release) attention_saved_release;
 };
 
 // Unavailable says where it was looked for and what the system answered.
