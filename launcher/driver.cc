@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "collectives/base/config.h"
 #include "collectives/base/timeline_file.h"
@@ -15,6 +16,7 @@
 #include "launcher/guard.h"
 #include "launcher/hosts/head.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/mpi/run_mpi.h"
 #include "launcher/spawn.h"
 
 namespace rueda::launcher {
@@ -110,6 +112,22 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
   return guard("head", [&](GuardLink link) { return run_head(head, std::move(link)); });
 }
 
+int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
+  MpirunRequest request;
+  request.options = plan.options;
+  request.hosts_given = !found.hosts.empty();
+  request.several_hosts = over_several_hosts(hosts, plan.options);
+  request.hosts = std::move(hosts);
+  request.own_host = host_name();
+  std::random_device random;
+  request.rendezvous_port = std::uniform_int_distribution(20000, 29999)(random);
+  request.usable_cores = plan.usable_cores;
+  request.root = geteuid() == 0;
+  request.terminal_stdin = plan.terminal_stdin;
+  request.environment = plan.base_environment;
+  return run_mpi(std::move(request));
+}
+
 }  // namespace
 
 int run_driver(const Options& options, const std::vector<std::string>& environment,
@@ -146,6 +164,11 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
     set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
   }
 
+  if (options.mpi) {
+    const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
+    if (command.exit_code != 0) return fail(command.exit_code, command.reason);
+    return run_under_mpi(plan, std::move(hosts).value(), found.value());
+  }
   if (over_several_hosts(hosts.value(), options)) {
     return run_on_hosts(std::move(plan), std::move(hosts).value(), found.value(), environment,
                         version, config.value().start_timeout_seconds);

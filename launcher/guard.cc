@@ -45,14 +45,21 @@ sigset_t prepare_signals(bool* hangup_ignored) {
   return wanted;
 }
 
-// Waits for the child to end and hands signals on to it. Returns its wait status.
-int wait_for_child(pid_t child, const sigset_t& signals) {
+bool asks_to_stop(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+// Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`: the
+// first one that asked the job to stop, unchanged if there was none.
+int wait_for_child(pid_t child, const sigset_t& signals, GuardedGroup group, int* stop_signal) {
   for (;;) {
     siginfo_t info = {};
     const int signal = sigwaitinfo(&signals, &info);
     if (signal < 0) continue;
     if (signal != SIGCHLD) {
-      kill(child, signal);
+      if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;
+      const bool sent_by_terminal = info.si_code == SI_KERNEL;
+      if (group == GuardedGroup::kOwn || !sent_by_terminal) kill(child, signal);
       continue;
     }
     int status = 0;
@@ -70,7 +77,7 @@ void ensure_standard_descriptors() {
   }
 }
 
-int guard(const std::string& what, const std::function<int(GuardLink)>& work) {
+int guard(const std::string& what, const std::function<int(GuardLink)>& work, GuardedGroup group) {
   GuardLink link;
   const sigset_t signals = prepare_signals(&link.hangup_ignored);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -92,10 +99,12 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work) {
   }
   link.fd.reset();
 
-  const int status = wait_for_child(child, signals);
+  int stop_signal = 0;
+  const int status = wait_for_child(child, signals, group, &stop_signal);
   const auto stuck = kill_children({before.begin(), before.end()}, kKillLimit);
   for (const pid_t pid : stuck)
     fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
+  if (group == GuardedGroup::kOurs && stop_signal != 0) return 128 + stop_signal;
   if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
   return fail(exit_code_of(status), "the " + what + " (pid " + std::to_string(child) +
                                         ") that looked after the ranks was " +

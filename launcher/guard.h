@@ -15,9 +15,15 @@ struct GuardLink {
   bool hangup_ignored = false;  // started under nohup
 };
 
+// kOwn: `work` moves into a process group of its own. kOurs: it stays in this one, is sent the
+// terminal's signals by the terminal itself, and does not turn them into an exit code: after SIGINT,
+// SIGTERM, SIGHUP or SIGQUIT that is 128 + signal.
+enum class GuardedGroup { kOwn, kOurs };
+
 // `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it
 // returns is the exit code. `what` names the child ("agent").
-int guard(const std::string& what, const std::function<int(GuardLink)>& work);
+int guard(const std::string& what, const std::function<int(GuardLink)>& work,
+          GuardedGroup group = GuardedGroup::kOwn);
 
 // Descriptors 0, 1 and 2 exist from here on, so that none of ours gets such a number.
 void ensure_standard_descriptors();

@@ -10,6 +10,7 @@
 #include "launcher/driver.h"
 #include "launcher/horovod_path.h"
 #include "launcher/hosts/host_agent.h"
+#include "launcher/mpi/mpirun_command.h"
 #include "launcher/options.h"
 #include "launcher/probe.h"
 #include "launcher/rank_environment.h"
@@ -55,7 +56,8 @@ int main(int argc, char** argv) {
     return rueda::launcher::run_host_agent(arguments, environment, RUEDA_LAUNCHER_VERSION);
   auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
   if (options.ok()) {
-    const auto found = rueda::launcher::add_horovod_path(environment, &options.value());
+    auto found = rueda::launcher::add_horovod_path(environment, &options.value());
+    if (found.ok()) found = rueda::launcher::choose_mpi_transport(environment, &options.value());
     if (!found.ok()) options = found;
   }
   if (!options.ok()) {

@@ -23,7 +23,8 @@ struct Raw {
   int ssh_port = 0, listen_port = 0;
   double silence = 5;
   std::vector<std::string> environment;
-  bool prefix = true, prefix_timestamp = false, horovod = false;
+  bool prefix = true, prefix_timestamp = false, horovod = false, mpi = false;
+  std::string mpi_args, mpirun;
   std::string timeline, log_level, flight_folder, stall_policy;
   bool timeline_all_ranks = false, summary = false;
   std::optional<bool> timeline_cycles;
@@ -86,6 +87,15 @@ void describe(CLI::App* app, Raw* raw) {
   app->add_option("--silence-timeout", raw->silence,
                   "seconds without a sign of life after which a host is lost (5)")
       ->group(several);
+
+  const std::string with_mpi = "Under MPI";
+  app->add_flag("--mpi", raw->mpi,
+                "Open MPI's mpirun starts the ranks, and MPI moves bytes between hosts")
+      ->group(with_mpi);
+  app->add_option("--mpi-args", raw->mpi_args, "more arguments for mpirun, as one word")
+      ->group(with_mpi);
+  app->add_option("--mpirun", raw->mpirun, "path of mpirun (the one of rueda's MPI library)")
+      ->group(with_mpi);
 
   const std::string asks = "Questions (no ranks are started)";
   app->add_flag("-v,--version", raw->version, "print the version")->group(asks);
@@ -320,6 +330,9 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.prefix = raw.prefix;
   options.prefix_timestamp = raw.prefix_timestamp;
   options.output_folder = raw.output_folder;
+  options.mpi = raw.mpi;
+  options.mpi_args = raw.mpi_args;
+  options.mpirun = raw.mpirun;
   options.horovod = raw.horovod;
   if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
   RUEDA_RETURN_IF_ERROR(collect_command(std::move(rest), &options));

@@ -48,6 +48,9 @@ struct Options {
   bool prefix_timestamp = false;
   std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
   std::string output_folder;  // copies of the ranks' output; empty: none
+  bool mpi = false;           // mpirun starts the ranks: mpi/mpirun_command.h
+  std::string mpi_args;       // more words for it, as a shell would read them
+  std::string mpirun;         // its path; empty: the one that belongs to librueda_mpi.so
   bool horovod = false;       // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;

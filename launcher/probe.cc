@@ -127,6 +127,8 @@ std::string nccl_version(void* library) {
          std::to_string(version % 100);
 }
 
+}  // namespace
+
 // MPI_Get_library_version may be called before MPI_Init; its answer may have several lines.
 std::string mpi_version(void* library) {
   constexpr size_t kMaxText = 8192;
@@ -140,8 +142,6 @@ std::string mpi_version(void* library) {
   text.resize(static_cast<size_t>(length));
   return text.substr(0, text.find_first_of(",\n"));
 }
-
-}  // namespace
 
 std::vector<Probe> probe_frameworks() {
   // Metadata, not import: importing a framework may take longer than everything else together.
@@ -195,6 +195,11 @@ std::string check_build_text() {
                        {{true, "rueda", "built in; needs no MPI and no server"}}) +
          "\n" + format_probes("Available tensor operations", probe_transports()) + "\n" +
          format_probes("On this machine, not used by this version of rueda", probe_libraries());
+}
+
+std::string first_line_of(const std::vector<const char*>& command) {
+  const auto text = capture(command);
+  return text ? text->substr(0, text->find('\n')) : "";
 }
 
 std::string mpirun_version() {

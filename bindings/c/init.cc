@@ -115,7 +115,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
     if (!options.place.agentless) {
       return rueda::failed_precondition(
           "RUEDA_TRANSPORT=" + config.transport +
-          " needs ranks that mpirun has started, not ruedarun: `mpirun -np " +
+          " needs ranks that mpirun has started: `ruedarun --mpi ...` or `mpirun -np " +
           std::to_string(options.place.size) + " ...`");
     }
     RUEDA_ASSIGN_OR_RETURN(options.mpi, rueda::mpi::engine_of_process(

@@ -92,9 +92,6 @@ REFUSED = {
     "cooldown_range": "elastic",
     "host_discovery_script": "elastic",
     "autotune": "autotuner",
-    "mpi_args": "MPI",
-    "binding_args": "MPI",
-    "use_mpi": "MPI",
     "use_jsrun": "jsrun",
     "thread_affinity": "taskset",
 }
@@ -160,7 +157,8 @@ def test_a_flag_is_obeyed_noted_or_refused(spellings, dest, value, parsed_as, tm
         with pytest.raises(Refused, match=f"{spelling}: .*{reason}"):
             plan_of(*arguments)
         return
-    plan, bare = plan_of(*arguments), plan_of()
+    others = ["--mpi"] if dest in ("mpi_args", "binding_args") else []
+    plan, bare = plan_of(*others, *arguments), plan_of(*others)
     fate = next(f.fate for f in horovodrun_flags.FLAGS if spelling in f.spellings)
     if fate == horovodrun_flags.SET:
         assert plan.options != bare.options or plan.environment != bare.environment
@@ -196,6 +194,16 @@ def test_flags_become_the_variables_of_both():
     assert quiet["HOROVOD_STALL_CHECK_DISABLE"] == "1"
     assert quiet["RUEDA_STALL_CHECK_TIME_SECONDS"] == "0"
     assert quiet["RUEDA_STALL_SHUTDOWN_TIME_SECONDS"] == "0"
+
+
+def test_mpi_is_ruedaruns_and_its_arguments_mpiruns():
+    plan = plan_of("--mpi", "--mpi-args=--mca btl self,tcp", "--binding-args=--bind-to core")
+    assert plan.options[2:] == ["--mpi", "--mpi-args=--bind-to core --mca btl self,tcp"]
+    assert "HOROVOD_CONTROLLER" not in plan.environment and not plan.notes
+    plan = plan_of("--mpi-args=--mca btl self,tcp")
+    assert plan.options == plan_of().options and "only --mpi asks for" in plan.notes[0]
+    from_file, _ = horovodrun_config.settings_of({"controller": "mpi"}, "c.yaml")
+    assert "--mpi" in make_plan({**from_file, "num_proc": Setting(2, "-np")}).options
 
 
 def test_every_variable_of_rueda_that_is_set_is_one_of_its_settings():
@@ -253,10 +261,10 @@ def test_a_wrong_command_line_ends_with_2_and_a_reason(arguments, reason, capsys
 
 def test_all_reasons_are_given_at_once(capsys):
     with pytest.raises(SystemExit) as end:
-        horovodrun.run_commandline(["--mpi", "--min-np", "1", "--cache-capacity", "-1", "true"])
+        horovodrun.run_commandline(["--mpi", "--tcp", "--min-np", "1", "--cache-capacity", "-1", "true"])
     assert end.value.code == 2
     error = capsys.readouterr().err
-    for flag in ("--mpi: ", "--min-np: ", "--cache-capacity: ", "ranks is missing: -np"):
+    for flag in ("--tcp: --mpi asks for MPI", "--min-np: ", "--cache-capacity: ", "ranks is missing: -np"):
         assert f"horovodrun: error: {flag}" in error or flag in error
 
 
@@ -346,7 +354,6 @@ def test_wrong_and_unknown_things_in_the_file_are_named():
         with pytest.raises(Refused, match=reason):
             horovodrun_config.settings_of(content, "c.yaml")
     for content, reason in [
-        ({"controller": "mpi"}, "controller: mpi .*MPI"),
         ({"autotune": {"enabled": True}}, "autotune.enabled .*autotuner"),
         ({"params": {"fusion_threshold_mb": "big"}}, "whole number, found 'big'"),
         ({"params": {"fusion_threshold_mb": -1}}, "0 or more, found -1"),
@@ -459,7 +466,7 @@ def test_questions_are_answered_without_ranks():
 def test_what_cannot_be_is_refused_before_any_rank_starts(tmp_path):
     started = tmp_path / "started"
     for arguments, reason in [
-        (["--mpi"], "horovodrun: error: --mpi: "),
+        (["--mpi", "--tcp"], "horovodrun: error: --tcp: "),
         (["-H", "else where:2"], "'else where' is no name of a host"),
         (["-H", "localhost:1"], "has 1"),
     ]:

@@ -1,18 +1,33 @@
 """The MPI transport under a real mpirun: all collectives, other users of MPI, wrong and dead worlds."""
 
+import contextlib
+import os
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+import rueda
 from rueda import _ffi
-from test_launchers import MPICH, OPENMPI, SECONDS, clean, reports_in, run
+from test_launchers import MPICH, OPENMPI, SECONDS, clean, run
+from worlds import launch, ruedarun
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCENES = str(HERE / "mpi_scenes.py")
 MPIRUN = [OPENMPI, "--allow-run-as-root", "--oversubscribe"]
 MPI_ONLY = {"RUEDA_TRANSPORT": "mpi-only"}
+
+
+def until(true):
+    """Waits for something that is about to be so."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
 
 
 def library():
@@ -122,8 +137,101 @@ def test_a_library_without_the_plugin_answers_politely(tmp_path):
 
 
 def test_ruedarun_cannot_make_an_mpi_world():
-    from worlds import launch
-
     code, output = launch(2, [sys.executable, SCENES, "chunks"], env=MPI_ONLY)
     assert code != 0
-    assert "needs ranks that mpirun has started" in output and "mpirun -np 2" in output
+    assert "needs ranks that mpirun has started: `ruedarun --mpi" in output and "mpirun -np 2" in output
+
+
+# `ruedarun --mpi`: mpirun, found and looked after.
+
+
+def under_ruedarun(size, *command, options=(), env=None, **others):
+    return run([ruedarun(), "--mpi", "-np", size, *options, *command], env, **others)
+
+
+def test_ruedarun_starts_the_job_under_mpirun():
+    options = ("--verbose", "-x", "RUEDA_TRANSPORT=mpi-only")
+    code, output, reports = under_ruedarun(3, sys.executable, SCENES, "chunks", options=options)
+    assert code == 0, output
+    assert [found["rank"] for found in reports] == [0, 1, 2]
+    assert all(found["mpi"] > 1_000_000 and found["tcp"] == 0 for found in reports)
+    assert "[1,2]<stdout>:REPORT" in output
+    assert re.search(r"ruedarun: Open MPI v[\d.]+, started as: /.*mpirun\S* -np 3 ", output), output
+
+
+def test_slots_a_hostfile_and_more_arguments_are_passed_on(tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    options = ["--hostfile", tmp_path / "hosts", "--output-filename", tmp_path / "out", "--no-prefix"]
+    more = ["--mpi-args", "--mca btl 'self,tcp' -x GIVEN=yes"]
+    script = "echo $OMPI_MCA_btl $GIVEN $RUEDA_TRANSPORT $OMPI_COMM_WORLD_LOCAL_SIZE; echo bad >&2"
+    code, output, _ = under_ruedarun(2, "sh", "-c", script, options=[*options, *more])
+    assert code == 0, output
+    assert output.splitlines().count("self,tcp yes mpi 2") == 2, output
+    for rank in range(2):
+        assert (tmp_path / "out" / f"rank.{rank}" / "stdout").read_text() == "self,tcp yes mpi 2\n"
+        assert (tmp_path / "out" / f"rank.{rank}" / "stderr").read_text() == "bad\n"
+    code, output, _ = under_ruedarun(3, "true", options=["--hostfile", tmp_path / "hosts"])
+    assert code == 2 and "has 2" in output
+
+
+def test_exit_codes_are_the_failed_ranks_under_mpirun():
+    code, output, _ = under_ruedarun(2, "sh", "-c", "exit $((OMPI_COMM_WORLD_RANK * 7))")
+    assert code == 7, output
+    code, output, _ = under_ruedarun(2, "sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -9 $$")
+    assert code == 137, output
+    code, output, _ = under_ruedarun(2, "no-such-program")
+    assert code == 127 and "no-such-program" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_mpirun_and_its_ranks(number, tmp_path):
+    script = f"echo $$ > {tmp_path}/$OMPI_COMM_WORLD_RANK.tmp; mv {tmp_path}/$OMPI_COMM_WORLD_RANK.tmp {tmp_path}/$OMPI_COMM_WORLD_RANK; exec sleep 1000"
+    command = [ruedarun(), "--mpi", "-np", "2", "--grace-period", "1", "sh", "-c", script]
+    process = subprocess.Popen(command, env=clean({}), start_new_session=True, stderr=subprocess.DEVNULL)
+    pids = []
+    try:
+        for rank in range(2):
+            until((tmp_path / str(rank)).exists)
+            pids.append(int((tmp_path / str(rank)).read_text()))
+        process.send_signal(number)
+        code = process.wait(SECONDS)
+        assert code == (-9 if number == signal.SIGKILL else 128 + number)
+        for pid in pids:
+            until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+    finally:
+        process.kill()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_what_cannot_be_is_refused_before_mpirun_starts(tmp_path):
+    alone = tmp_path / "lib" / "librueda.so"
+    for options, env, reason in [
+        ((), {"RUEDA_TRANSPORT": "tcp"}, "contradict each other"),
+        ((), {"RUEDA_LIBRARY": str(alone)}, "there is no librueda_mpi.so; .*libopenmpi-dev"),
+        (("--ranks", "0"), {}, "--ranks does not work with --mpi"),
+        (("-H", "localhost:1,elsewhere:1"), {}, "RUEDA_KEY_FILE"),
+        (("--mpirun", "/bin/true"), {}, r"no mpirun of Open MPI v[\d.]+ was found.*openmpi-bin"),
+    ]:
+        code, output, _ = under_ruedarun(2, "touch", tmp_path / "started", options=options, env=env)
+        assert code == 2 and re.search(reason, output, re.S), output
+    if shutil.which(MPICH) is not None:
+        code, output, _ = under_ruedarun(2, "true", options=("--mpirun", shutil.which(MPICH)))
+        assert code == 2 and "is HYDRA" in output
+    assert not (tmp_path / "started").exists()
+
+
+def test_print_config_says_that_mpi_serves():
+    done = subprocess.run([ruedarun(), "--mpi", "--print-config"], capture_output=True, text=True, env=clean({}))
+    assert re.search(r"^RUEDA_TRANSPORT +mpi +--mpi ", done.stdout, re.M), done.stdout
+    assert re.search(r"^between hosts +native algorithms over MPI", done.stdout, re.M), done.stdout
+
+
+def test_horovodrun_and_run_take_mpi():
+    script = "import os, rueda as hvd; hvd.init(); print('is', hvd.rank(), os.environ['RUEDA_TRANSPORT'])"
+    command = [sys.executable, "-m", "rueda.compat.horovodrun", "--mpi", "-np", 2, "--mpi-args=--mca btl self,tcp"]
+    code, output, _ = run([*command, sys.executable, "-c", script], {"RUEDA_RUEDARUN": ruedarun()})
+    assert code == 0, output
+    assert {f"[1,{rank}]<stdout>:is {rank} mpi" for rank in range(2)} <= set(output.splitlines())
+    assert rueda.run(os.getenv, args=("RUEDA_TRANSPORT",), num_proc=2, use_mpi=True) == ["mpi"] * 2

@@ -28,6 +28,7 @@
 
 #include "collectives/base/unique_fd.h"
 #include "collectives/transport/cgroup.h"
+#include "launcher/mpi/installation.h"
 #include "launcher/tool/doctor/machine.h"
 
 namespace rueda::doctor {
@@ -244,9 +245,8 @@ void look_at_library(Machine* machine) {
       if (machine->library.empty() && fs::exists(place / name, ignored))
         machine->library = fs::weakly_canonical(place / name, ignored);
     }
-    if (machine->mpi_plugin.empty() && fs::exists(place / "librueda_mpi.so", ignored))
-      machine->mpi_plugin = fs::weakly_canonical(place / "librueda_mpi.so", ignored);
   }
+  machine->mpi_plugin = launcher::find_mpi_plugin(nullptr);
   if (machine->library.empty()) return;
   if (dlopen(machine->library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     const char* why = dlerror();

@@ -44,7 +44,6 @@ _NO_ELASTIC = (
 )
 _NO_AUTOTUNE = "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning"
 _ONLY_WITH_AUTOTUNE = "it matters only with --autotune, which rueda does not have"
-_NO_MPI = "rueda does not run over MPI yet"
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -188,8 +187,8 @@ FLAGS = (
             ("--mpi",),
             "use_mpi",
             ON,
-            REFUSED,
-            f"{_NO_MPI}; leave it out",
+            SET,
+            "Open MPI's mpirun starts the ranks, and MPI moves bytes between hosts",
             excludes="controller",
         ),
         Flag(
@@ -386,12 +385,12 @@ FLAGS = (
             "mpi-threads-disable",
             "mpi_threads_disable",
             NOTED,
-            "MPI is not used",
+            "rueda calls MPI from one thread, and a program may have more",
             "HOROVOD_MPI_THREADS_DISABLE",
             "mpi threads",
         ),
-        Flag(("--mpi-args",), "mpi_args", str, REFUSED, f"{_NO_MPI}: there is no mpirun"),
-        Flag(("--binding-args",), "binding_args", str, REFUSED, f"{_NO_MPI}: there is no mpirun"),
+        Flag(("--mpi-args",), "mpi_args", str, SET, "with --mpi: more arguments for mpirun"),
+        Flag(("--binding-args",), "binding_args", str, SET, "with --mpi: how mpirun binds ranks"),
         Flag(
             ("--num-nccl-streams",),
             "num_nccl_streams",

@@ -14,6 +14,9 @@ from rueda.compat import horovodrun_flags as flags
 MEBIBYTE = 1 << 20
 
 
+_ONLY_WITH_MPI = ("binding_args", "mpi_args")
+
+
 class Refused(ValueError):
     """Wrong or unfulfillable settings; the message names each with its reason."""
 
@@ -47,15 +50,18 @@ def make_plan(settings):
         problems.append(f"{settings['hostfile'].origin}: {problem}")
     if "num_proc" not in settings:
         problems.append("the number of ranks is missing: -np N")
+    problems += _mpi_problems(settings)
+    notes += _mpi_notes(settings)
     if problems:
         raise Refused("\n".join(problems))
 
     if environment.get("HOROVOD_STALL_CHECK_DISABLE") == "1":
         environment["RUEDA_STALL_CHECK_TIME_SECONDS"] = "0"
         environment["RUEDA_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
-    hosts = settings["hosts"].value if "hosts" in settings else ""
-    environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
-    environment["HOROVOD_CONTROLLER"] = environment["HOROVOD_CPU_OPERATIONS"] = "gloo"
+    if "use_mpi" not in settings:  # as Horovod: mpirun's ranks know their place from mpirun
+        hosts = settings["hosts"].value if "hosts" in settings else ""
+        environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
+        environment["HOROVOD_CONTROLLER"] = environment["HOROVOD_CPU_OPERATIONS"] = "gloo"
     return Plan(_options(settings), environment, notes)
 
 
@@ -83,6 +89,11 @@ def _options(settings):
         options += ["--output-filename", value["output_filename"]]
     if value.get("prefix_output_with_timestamp"):
         options.append("--prefix-timestamp")
+    if value.get("use_mpi"):
+        options.append("--mpi")
+        more = [value[dest] for dest in _ONLY_WITH_MPI if value.get(dest)]
+        if more:
+            options.append("--mpi-args=" + " ".join(more))
     return options
 
 
@@ -128,6 +139,20 @@ def _variables(flag, value):
     if flag.own:
         found[flag.own] = "tcp" if flag.dest == "tcp_flag" else text
     return found
+
+
+def _mpi_problems(settings):
+    if "use_mpi" in settings and "tcp_flag" in settings:
+        tcp, mpi = settings["tcp_flag"].origin, settings["use_mpi"].origin
+        return [f"{tcp}: {mpi} asks for MPI instead; for MPI over TCP: --mpi-args='--mca btl self,vader,tcp'"]
+    return []
+
+
+def _mpi_notes(settings):
+    if "use_mpi" in settings:
+        return []
+    unused = [settings[dest].origin for dest in _ONLY_WITH_MPI if dest in settings]
+    return [f"{origin} has no effect: it is for mpirun, which only --mpi asks for" for origin in unused]
 
 
 def _hosts_problem(settings):

@@ -106,8 +106,10 @@ def run(
         What they ask for is always so.
     min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script
         Refused: there is no elastic membership yet.
-    use_mpi, mpi_args
-        Refused: rueda does not run over MPI yet.
+    use_mpi : bool, optional
+        Whether Open MPI's mpirun starts the ranks, and MPI moves bytes between hosts.
+    mpi_args : str, optional
+        More arguments for mpirun.
     np, min_np, max_np, network_interface
         Deprecated names of num_proc, min_num_proc, max_num_proc, network_interfaces.
 

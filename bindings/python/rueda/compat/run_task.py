@@ -80,7 +80,8 @@ def main(folder):
         find_modules_as_the_caller(*json.load(file))
     import traceback
 
-    mine = os.path.join(folder, os.environ["RUEDA_RANK"])
+    rank = os.environ.get("RUEDA_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]  # mpirun's
+    mine = os.path.join(folder, rank)
     try:
         function, args, kwargs = _load(folder)
         data = _result_bytes(function(*args, **kwargs))

@@ -32,7 +32,7 @@ def _all(fate, what, *names, **fields):
 
 
 _NO_GPU = "CUDA tensors and NCCL are not available in this version of rueda"
-_NO_MPI = "rueda does not use MPI"
+_NO_MPI = "rueda uses MPI only to move bytes (RUEDA_TRANSPORT=mpi)"
 _NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
 _NO_ELASTIC = (
     "elastic membership is not available in this version of rueda; start a fixed number of ranks "
