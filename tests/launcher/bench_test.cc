@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tests/launcher/job.h"
-#include "launcher/tool/bench/attention/figures.h"
+#include "launcher/tool/bench/figures.h"
 #include "launcher/tool/bench/gradient_sets.h"
 #include "launcher/tool/bench/measure.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "launcher/options.h"
-#include "launcher/tool/bench/attention/bench.h"
+#include "launcher/tool/bench/attention_bench.h"
 #include "launcher/tool/bench/librueda.h"
 #include "launcher/tool/bench/measure.h"
 #include "launcher/tool/bench/meet.h"

@@ -1,4 +1,4 @@
-#include "launcher/tool/bench/attention/torch_peer.h"
+#include "launcher/tool/bench/torch_peer.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "launcher/tool/bench/attention/problem.h"
+#include "launcher/tool/bench/attention_problem.h"
 
 namespace rueda::bench {
 

@@ -1,4 +1,4 @@
-#include "launcher/tool/bench/attention/problem.h"
+#include "launcher/tool/bench/attention_problem.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,10 +3,10 @@
 // compared.
 #include <optional>
 
-#include "launcher/tool/bench/attention/bench.h"
-#include "launcher/tool/bench/attention/core_peak.h"
-#include "launcher/tool/bench/attention/problem.h"
-#include "launcher/tool/bench/attention/torch_peer.h"
+#include "launcher/tool/bench/attention_bench.h"
+#include "launcher/tool/bench/core_peak.h"
+#include "launcher/tool/bench/attention_problem.h"
+#include "launcher/tool/bench/torch_peer.h"
 
 namespace rueda::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/tool/bench/attention/figures.h"
+#include "launcher/tool/bench/figures.h"
 #include "launcher/tool/bench/librueda.h"
 
 namespace rueda::bench {

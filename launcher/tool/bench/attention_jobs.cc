@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "launcher/tool/bench/attention/bench.h"
-#include "launcher/tool/bench/attention/core_peak.h"
-#include "launcher/tool/bench/attention/problem.h"
+#include "launcher/tool/bench/attention_bench.h"
+#include "launcher/tool/bench/core_peak.h"
+#include "launcher/tool/bench/attention_problem.h"
 #include "launcher/tool/bench/measure.h"
 #include "launcher/tool/bench/meet.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/tool/bench/attention/core_peak.h"
+#include "launcher/tool/bench/core_peak.h"
 
 #include <time.h>
 

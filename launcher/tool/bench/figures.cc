@@ -1,4 +1,4 @@
-#include "launcher/tool/bench/attention/figures.h"
+#include "launcher/tool/bench/figures.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "launcher/tool/bench/attention/bench.h"
+#include "launcher/tool/bench/attention_bench.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,8 +1,8 @@
 // What plans promise, without running them: the same numbers on every machine.
 #include <algorithm>
 
-#include "launcher/tool/bench/attention/bench.h"
-#include "launcher/tool/bench/attention/problem.h"
+#include "launcher/tool/bench/attention_bench.h"
+#include "launcher/tool/bench/attention_problem.h"
 
 namespace rueda::bench {
 namespace {
