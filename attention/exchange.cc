@@ -32,8 +32,7 @@ class Group {
     int64_t row = 0;
     for (Rank u = 0; u < plan.spec.ulysses; ++u) {
       first_row_.push_back(row);
-      row += token_count(plan.spec.layout, plan.spec.length, plan.group_begin() + u,
-                         plan.spec.ranks);
+      row += token_count(plan.spec, plan.group_begin() + u);
     }
     first_row_.push_back(row);
   }

@@ -47,17 +47,18 @@ int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int6
   if (mask.causal && j > i) return 0;
   if (mask.left >= 0 && i - j > mask.left) return 0;
   if (mask.right >= 0 && j - i > mask.right) return 0;
-  if (!mask.segment_lengths.empty()) return dilated_multiplicity(spec, kv_head, i, j);
+  const int64_t selected =
+      mask.segment_lengths.empty() ? 1 : dilated_multiplicity(spec, kv_head, i, j);
   if (mask.block > 0) {
     const int64_t rows = (spec.length + mask.block - 1) / mask.block;
     const int64_t head = mask.block_heads == 1 ? 0 : kv_head;
     const int64_t at = (head * rows + i / mask.block) * rows + j / mask.block;
-    return mask.blocks[static_cast<size_t>(at)] != 0 ? 1 : 0;
+    return mask.blocks[static_cast<size_t>(at)] != 0 ? selected : 0;
   }
   for (size_t s = 1; s < mask.cu_seqlens.size(); ++s) {
     if (i < mask.cu_seqlens[s]) return j >= mask.cu_seqlens[s - 1] && j < mask.cu_seqlens[s];
   }
-  return 1;
+  return selected;
 }
 
 OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const Doubles& k,

@@ -24,7 +24,7 @@ int64_t usual_chunk(int64_t tokens) {
 std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group) {
   std::vector<Run> result;
   for (Rank u = 0; u < spec.ulysses; ++u) {
-    for (const Run& run : tokens_of(spec.layout, spec.length, group * spec.ulysses + u, spec.ranks))
+    for (const Run& run : tokens_of(spec, group * spec.ulysses + u))
       append(&result, run);
   }
   return result;
@@ -222,8 +222,7 @@ void add_exchange(const AttentionPlan& plan, PlanReport* report) {
     if (peer == plan.rank) continue;
     const HeadShare theirs = heads_of(spec, u);
     const int64_t c = plan.own_tokens() * spec.batch;
-    const int64_t c_theirs =
-        token_count(spec.layout, spec.length, peer, spec.ranks) * spec.batch;
+    const int64_t c_theirs = token_count(spec, peer) * spec.batch;
     const auto in = [&](int64_t rows, const HeadShare& to) {
       return rows * (q_heads(to) * d * e + 2 * kv_heads(to) * d * e);
     };
@@ -292,7 +291,7 @@ std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t k
 }
 
 int64_t AttentionPlan::own_tokens() const {
-  return token_count(spec.layout, spec.length, rank, spec.ranks);
+  return token_count(spec, rank);
 }
 
 RowBytes row_bytes(const AttentionSpec& spec, bool backward, Rotate rotate, int64_t queries) {

@@ -8,12 +8,12 @@ namespace {
 
 Status check_mask(const AttentionSpec& spec) {
   const Mask& mask = spec.mask;
-  const int kinds =
-      !mask.cu_seqlens.empty() + !mask.segment_lengths.empty() + (mask.block > 0 ? 1 : 0);
-  if (kinds > 1) {
+  if (!mask.cu_seqlens.empty() && (!mask.segment_lengths.empty() || mask.block > 0)) {
     return invalid_argument(
-        "attention: packed sequences, dilation and a block mask cannot be combined");
+        "attention: packed sequences cannot be combined with dilation or a block mask");
   }
+  if (spec.layout_per_sequence && mask.cu_seqlens.empty())
+    return invalid_argument("attention: a layout of each packed sequence needs cu_seqlens");
   if (!mask.cu_seqlens.empty()) {
     const auto& ends = mask.cu_seqlens;
     bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == spec.length;
@@ -97,32 +97,46 @@ void dilated(const AttentionSpec& spec, std::vector<Component>* result) {
   }
 }
 
+// What the blocks of one head of the mask leave of a component.
+void cut_to_blocks(const Mask& mask, int64_t length, int64_t mask_head, const Component& whole,
+                   std::vector<Component>* result) {
+  const int64_t rows = ceil_div(length, mask.block);
+  const auto seen = [&](int64_t i, int64_t j) {
+    return mask.blocks[static_cast<size_t>((mask_head * rows + i) * rows + j)] != 0;
+  };
+  const int64_t last_j = whole.k.last() / mask.block;
+  for (int64_t i = whole.q.begin / mask.block; i <= whole.q.last() / mask.block; ++i) {
+    Component part = whole;
+    part.q = clip(whole.q, i * mask.block, (i + 1) * mask.block - 1);
+    if (part.q.count == 0) continue;
+    for (int64_t j = whole.k.begin / mask.block; j <= last_j;) {
+      int64_t end = j;
+      while (end <= last_j && seen(i, end)) ++end;
+      if (end > j) {
+        part.k = clip(whole.k, j * mask.block, end * mask.block - 1);
+        if (part.k.count > 0) result->push_back(part);
+      }
+      j = end + 1;
+    }
+  }
+}
+
 void blocks(const AttentionSpec& spec, std::vector<Component>* result) {
   const Mask& mask = spec.mask;
-  const int64_t rows = ceil_div(spec.length, mask.block);
-  const auto seen = [&](int64_t head, int64_t i, int64_t j) {
-    return mask.blocks[static_cast<size_t>((head * rows + i) * rows + j)] != 0;
-  };
-  const auto span = [&](int64_t from, int64_t to) -> Run {
-    const int64_t begin = from * mask.block;
-    return {begin, std::min(to * mask.block, spec.length) - begin, 1};
-  };
-  for (int64_t head = 0; head < mask.block_heads; ++head) {
-    Component part;
-    part.head_begin = mask.block_heads == 1 ? 0 : head;
-    part.head_end = mask.block_heads == 1 ? spec.kv_heads : head + 1;
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < rows;) {
-        int64_t end = j;
-        while (end < rows && seen(head, i, end)) ++end;
-        if (end > j) {
-          part.q = span(i, i + 1);
-          part.k = span(j, end);
-          result->push_back(part);
-        }
-        j = end + 1;
-      }
+  std::vector<Component> wholes;
+  if (mask.segment_lengths.empty()) {
+    const Run all{0, spec.length, 1};
+    wholes.push_back({all, all, 0, spec.kv_heads, 1});
+  } else {
+    dilated(spec, &wholes);
+  }
+  for (const Component& whole : wholes) {
+    if (mask.block_heads == 1) {
+      cut_to_blocks(mask, spec.length, 0, whole, result);
+      continue;
     }
+    for (int64_t head = whole.head_begin; head < whole.head_end; head += whole.head_step)
+      cut_to_blocks(mask, spec.length, head, {whole.q, whole.k, head, head + 1, 1}, result);
   }
 }
 
@@ -173,7 +187,7 @@ uint64_t hash_of(const AttentionSpec& s) {
         int64_t(s.ranks), int64_t(s.ulysses), int64_t(s.layout), int64_t(s.rotate_forward),
         int64_t(s.rotate_backward), s.chunk_tokens, int64_t(s.gather_first),
         int64_t(s.mask.causal), s.mask.left, s.mask.right, int64_t(s.mask.head_offset),
-        int64_t(s.mask.split_heads), s.mask.block, s.mask.block_heads}) {
+        int64_t(s.mask.split_heads), int64_t(s.layout_per_sequence), s.mask.block, s.mask.block_heads}) {
     hash.number(x);
   }
   const double scale = s.softmax_scale();
@@ -207,6 +221,21 @@ int64_t token_count(Layout layout, int64_t length, Rank rank, Rank ranks) {
   return total(tokens_of(layout, length, rank, ranks));
 }
 
+std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank) {
+  if (!spec.layout_per_sequence) return tokens_of(spec.layout, spec.length, rank, spec.ranks);
+  std::vector<Run> runs;
+  const std::vector<int64_t>& ends = spec.mask.cu_seqlens;
+  for (size_t i = 1; i < ends.size(); ++i) {
+    for (Run run : tokens_of(spec.layout, ends[i] - ends[i - 1], rank, spec.ranks)) {
+      run.begin += ends[i - 1];
+      append(&runs, run);
+    }
+  }
+  return runs;
+}
+
+int64_t token_count(const AttentionSpec& spec, Rank rank) { return total(tokens_of(spec, rank)); }
+
 Band band_of(const Mask& mask) {
   const int64_t low = mask.left < 0 ? -kUnlimited : -mask.left;
   const int64_t high = mask.right < 0 ? kUnlimited : mask.right;
@@ -215,10 +244,10 @@ Band band_of(const Mask& mask) {
 
 std::vector<Component> components_of(const AttentionSpec& spec) {
   std::vector<Component> result;
-  if (!spec.mask.segment_lengths.empty()) {
-    dilated(spec, &result);
-  } else if (spec.mask.block > 0) {
+  if (spec.mask.block > 0) {
     blocks(spec, &result);
+  } else if (!spec.mask.segment_lengths.empty()) {
+    dilated(spec, &result);
   } else {
     Component part;
     part.head_end = spec.kv_heads;

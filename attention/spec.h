@@ -26,7 +26,8 @@ enum class Rotate : uint8_t { kAuto = 0, kKeysAndValues = 1, kQueries = 2 };
 // (t mod w) mod r = s. Modulo: s = h mod r (the paper). Block: s = h * r / Hk.
 enum class HeadOffset : uint8_t { kModulo = 0, kBlock = 1 };
 
-// Which keys a query sees. Everything but the first three members excludes each other.
+// Which keys a query sees. Packed sequences exclude dilation and blocks; with both of these a query
+// sees what its pairs select where the block mask allows it.
 struct Mask {
   bool causal = false;
   int64_t left = -1;   // window: keys at most so many tokens before the query; -1: all
@@ -61,6 +62,8 @@ struct AttentionSpec {
   Rank ranks = 1;
   Rank ulysses = 1;  // ranks that exchange heads for tokens; divides `ranks`. The others form rings
   Layout layout = Layout::kContiguous;
+  // Of packed sequences: the layout spreads each by itself, one after another, not their whole.
+  bool layout_per_sequence = false;
   Rotate rotate_forward = Rotate::kAuto;
   Rotate rotate_backward = Rotate::kAuto;
   int64_t chunk_tokens = 0;  // at most so many tokens in a message; 0: about a twelfth of a shard
@@ -80,6 +83,8 @@ uint64_t hash_of(const AttentionSpec& spec);
 // The tokens of a rank, in the order in which its tensors have them.
 std::vector<Run> tokens_of(Layout layout, int64_t length, Rank rank, Rank ranks);
 int64_t token_count(Layout layout, int64_t length, Rank rank, Rank ranks);
+std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank);
+int64_t token_count(const AttentionSpec& spec, Rank rank);
 
 // Part of a mask: every query of `q` sees the keys k of `k` with low <= k - q <= high, on the KV
 // heads [head_begin, head_end) in steps. A mask is a list of these; overlaps count twice.

@@ -72,10 +72,18 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
     result.mask.block_heads = c.block_heads;
     result.mask.blocks.assign(c.blocks, c.blocks + c.block_heads * rows * rows);
   }
+  result.layout_per_sequence = c.layout_per_sequence != 0;
   return result;
 }
 
+// Without a job: rank 0 of 1. Holds nothing but a count of its calls.
+attention::Engine* local_engine() {
+  static attention::Engine engine(nullptr);
+  return &engine;
+}
+
 Result<attention::Engine*> engine_of(rueda_context* context) {
+  if (context == nullptr) return local_engine();
   RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
   const std::lock_guard lock(context->attention_mutex);
   if (context->attention == nullptr)
@@ -161,6 +169,27 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
   constexpr int32_t kCount = sizeof all / sizeof all[0];
   for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
   return kCount;
+}
+
+int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward,
+                                   int64_t* values, int64_t count) {
+  const attention::AttentionPlan& p = *plan->plan;
+  const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
+  int64_t filled = 0;
+  const auto put = [&](int64_t step, rueda::Rank peer, const attention::Tile& t) {
+    const int64_t numbers[RUEDA_ATTENTION_TILE_NUMBERS] = {
+        step,     peer,      t.head_begin, t.head_end, t.head_step, t.q_pos,
+        t.q_step, t.q.count, t.k_pos,      t.k_step,   t.k.count,   t.pairs};
+    for (const int64_t number : numbers) {
+      if (values != nullptr && filled < count) values[filled] = number;
+      ++filled;
+    }
+  };
+  for (const attention::Tile& tile : ring.local) put(0, p.rank, tile);
+  for (const attention::Hop& hop : ring.receives) {
+    for (const attention::Tile& tile : hop.tiles) put(hop.key / ring.chunks + 1, hop.peer, tile);
+  }
+  return filled;
 }
 
 double rueda_attention_plan_balance(const rueda_attention_plan* plan) {

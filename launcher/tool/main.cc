@@ -8,10 +8,13 @@
 #include "launcher/options.h"
 #include "launcher/tool/bench/bench.h"
 #include "launcher/tool/doctor/doctor.h"
+#include "launcher/tool/plan/command.h"
 
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
     return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "attention")
+    return rueda::plan_tool::run_attention(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "explain")
     return rueda::launcher::run_explain(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "status")
@@ -32,6 +35,7 @@ int main(int argc, char** argv) {
   std::fputs(
       "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor --help)\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
+      "       rueda attention plan  what each rank computes and sends in a distributed attention\n"
       "       rueda status       what the ranks of a running job do (rueda status --help)\n"
       "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"
       "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate --help)\n"

@@ -65,7 +65,7 @@ inline Floats shard(const attention::AttentionSpec& spec, Rank rank, const Float
                     int64_t width) {
   Floats part;
   for (int64_t b = 0; b < spec.batch; ++b) {
-    for (const auto& run : attention::tokens_of(spec.layout, spec.length, rank, spec.ranks)) {
+    for (const auto& run : attention::tokens_of(spec, rank)) {
       for (int64_t i = 0; i < run.count; ++i) {
         const float* row = whole.data() + (b * spec.length + run.at(i)) * width;
         part.insert(part.end(), row, row + width);
@@ -79,7 +79,7 @@ inline void unshard(const attention::AttentionSpec& spec, Rank rank, const Float
   whole->resize(static_cast<size_t>(spec.batch * spec.length * width));
   const float* row = part.data();
   for (int64_t b = 0; b < spec.batch; ++b) {
-    for (const auto& run : attention::tokens_of(spec.layout, spec.length, rank, spec.ranks)) {
+    for (const auto& run : attention::tokens_of(spec, rank)) {
       for (int64_t i = 0; i < run.count; ++i, row += width) {
         std::copy_n(row, width, whole->data() + (b * spec.length + run.at(i)) * width);
       }

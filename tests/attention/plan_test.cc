@@ -75,7 +75,7 @@ std::string check_spec(const AttentionSpec& spec) {
     plans.push_back(plan_of(spec, r));
     tokens.push_back(positions(plans.back().tokens));
     if (plans.back().report.hash != plans.front().report.hash) return "hashes differ";
-    for (const int64_t t : positions(tokens_of(spec.layout, n, r, spec.ranks)))
+    for (const int64_t t : positions(tokens_of(spec, r)))
       ++owned[static_cast<size_t>(t)];
   }
   for (const int times : owned) {

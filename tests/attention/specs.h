@@ -39,7 +39,8 @@ struct SpecMaker {
         }
         mask.split_heads = kv_heads >= pairs && between(0, 2) == 0;
         mask.head_offset = one_of({attention::HeadOffset::kModulo, attention::HeadOffset::kBlock});
-        break;
+        if (between(0, 2) != 0) break;
+        [[fallthrough]];  // both together
       }
       case 2: {
         mask.block = between(1, n);
@@ -77,6 +78,7 @@ struct SpecMaker {
     spec.chunk_tokens = one_of<int64_t>({0, 0, 1, 5, 16});
     spec.gather_first = between(0, 5) == 0;
     spec.mask = mask(spec.length, spec.kv_heads);
+    spec.layout_per_sequence = !spec.mask.cu_seqlens.empty() && between(0, 1) != 0;
     return spec;
   }
 };

@@ -1,64 +1,18 @@
 """Distributed attention against dense attention in float64, on real ranks."""
 
+import pathlib
 import signal
+import subprocess
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import rueda as hvd
 import rueda.attention as ra
 import torch
+from attention_oracle import LENGTH, blocks_of, causal, check, dense, dilated, error, inputs
 from expect import raises
-from worlds import ranks, run_ranks
-
-LENGTH = 53  # divisible by nothing
-
-
-def inputs(heads=4, kv_heads=2, dim=16, batch=2, length=LENGTH, dtype=torch.float32):
-    torch.manual_seed(1)
-    shapes = [(batch, length, h, dim) for h in (heads, kv_heads, kv_heads, heads)]
-    return [torch.randn(shape).to(dtype) for shape in shapes]
-
-
-def dense(q, k, v, times):
-    """Output and log-sum-exp; ``times`` (heads or 1, n, n) says how often a key counts."""
-    group = q.shape[2] // k.shape[2]
-    q, k, v = (x.double() for x in (q, k, v))
-    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    scores = scores + torch.log(torch.as_tensor(times, dtype=torch.float64))
-    lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - torch.where(torch.isinf(lse), 0.0, lse)[..., None])
-    return torch.einsum("bhqk,bkhd->bqhd", weights, v), lse
-
-
-def causal(n=LENGTH):
-    return torch.tril(torch.ones(n, n))[None]
-
-
-def error(got, wanted):
-    return float((got.double() - wanted).norm() / wanted.norm())
-
-
-def check(call, times, layout="contiguous", **shape):
-    """Forward, log-sum-exp and gradients of a call on shards, against the whole."""
-    *qkv, dout = inputs(**shape)
-    whole = [x.clone().double().requires_grad_() for x in qkv]
-    wanted, lse = dense(*whole, times)
-    wanted.backward(dout.double())
-    shards = [ra.shard_sequence(x, layout=layout).requires_grad_() for x in qkv]
-    out, own_lse = call(*shards, layout=layout, return_lse=True)
-    length = qkv[0].shape[1]
-    together = ra.unshard_sequence(out, layout=layout, length=length)
-    assert error(together.detach(), wanted.detach()) <= 1e-6
-    position = torch.from_numpy(ra.position_ids(length, layout))
-    own = lse.detach()[:, :, position]
-    assert torch.equal(torch.isinf(own_lse), torch.isinf(own))
-    seen = ~torch.isinf(own)
-    assert torch.allclose(own_lse.detach()[seen].double(), own[seen], rtol=2e-6, atol=2e-6)
-    out.backward(ra.shard_sequence(dout, layout=layout))
-    for shard, full in zip(shards, whole):
-        gathered = ra.unshard_sequence(shard.grad, layout=layout, length=length)
-        assert error(gathered, full.grad) <= 2e-6
+from worlds import ranks, ruedarun, run_ranks
 
 
 @ranks(1, 2, 3)
@@ -88,19 +42,23 @@ def test_hybrid_of_exchange_and_ring():
 @ranks(2)
 def test_dilated_attention_is_one_softmax_over_all_pairs():
     pairs = [(8, 1), (24, 3)]
-    times = torch.zeros(4, LENGTH, LENGTH)
-    for head in range(4):
-        for w, r in pairs:
-            t = torch.arange(LENGTH)
-            chosen = t % w % r == head // 2 % r  # two query heads for each KV head
-            times[head] += chosen[:, None] & chosen & (t[:, None] // w == t // w)
     lengths, rates = zip(*pairs)
     for layout in ("contiguous", "striped"):
         check(
             lambda *x, **o: ra.ring_dilated_attention(*x, lengths, rates, causal=True, **o),
-            times * causal(),
+            dilated(pairs) * causal(),
             layout,
         )
+    check(
+        lambda *x, **o: ra.ring_dilated_attention(*x, lengths, rates, head_groups="split", **o),
+        dilated(pairs, head_groups="split"),
+    )
+    mask = ra.BlockMask.random(LENGTH, 8, density=0.5, seed=3)
+    check(
+        lambda *x, **o: ra.ring_dilated_attention(*x, lengths, rates, block_mask=mask, **o),
+        dilated(pairs) * blocks_of(mask),
+        "zigzag",
+    )
 
 
 @ranks(2)
@@ -137,11 +95,22 @@ def test_detached_mixing_weights_have_no_gradient():
 
 @ranks(2)
 def test_block_masks_from_a_density_and_a_seed():
-    mask = ra.BlockMask.random(LENGTH, 8, density=0.3, seed=5)
-    same = hvd.allgather_object(mask.bytes)
-    assert same[0] == same[1]
-    seen = torch.from_numpy(np.kron(mask.dense[0], np.ones((8, 8))))[:LENGTH, :LENGTH]
-    check(lambda *x, **o: ra.ring_block_sparse_attention(*x, mask, **o), seen[None], "zigzag")
+    names = ["random", "local_window", "dilated_sparse", "global_local", "strided", "hierarchical"]
+    masks = [
+        ra.BlockMask.pattern(name, LENGTH, 4, density=0.3, seed=5, window=12, global_tokens=4)
+        for name in names
+    ]
+    same = hvd.allgather_object([mask.bytes for mask in masks])
+    assert same[0] == same[1] and len(set(same[0])) == len(names)
+    for name, mask in zip(names, masks):
+        assert abs(mask.density - 0.3) < 0.01 or name == "random", (name, mask.density)
+        assert mask.dense[0].diagonal().all()
+    for mask in masks[:2]:
+        check(
+            lambda *x, **o: ra.ring_block_sparse_attention(*x, mask, **o),
+            blocks_of(mask),
+            "zigzag",
+        )
 
 
 @ranks(2)
@@ -154,6 +123,64 @@ def test_packed_sequences():
     shards = [ra.shard_sequence(x, layout="striped")[0] for x in (q, k, v)]
     out = ra.ring_attention_varlen(*shards, ends, causal=True)
     assert error(ra.unshard_sequence(out[None], layout="striped", length=LENGTH), wanted) <= 1e-6
+    # Each sequence spread by itself.
+    mine = torch.from_numpy(ra.position_ids(layout="zigzag", cu_seqlens=ends))
+    out = ra.ring_attention_varlen(
+        *(x[0, mine] for x in (q, k, v)), ends, ends, 29, 29, causal=True, layout="zigzag",
+        layout_of="sequence",
+    )  # fmt: skip
+    assert error(out, wanted[0, mine]) <= 1e-6
+    with raises(ValueError, "attend to themselves"):
+        ra.ring_attention_varlen(*shards, ends, [0, LENGTH], causal=True)
+
+
+@ranks(2)
+def test_both_orders_of_dimensions_and_asynchronous_calls():
+    q, k, v, dout = (ra.shard_sequence(x, layout="zigzag") for x in inputs())
+    options = {"causal": True, "layout": "zigzag"}
+    both = []
+    for heads_first in (False, True):
+        own = [x.transpose(1, 2) if heads_first else x for x in (q, k, v)]
+        own = [x.clone().requires_grad_() for x in own]
+        order = {"qkv_format": "bhsd"} if heads_first else {}
+        works = [ra.ring_attention(*own, **options, **order, async_op=True) for _ in range(2)]
+        out = works[1].wait() + works[0].wait(60)
+        assert works[0].done() and works[1].done()
+        out.backward(dout.transpose(1, 2) if heads_first else dout)
+        found = [out.detach(), *(x.grad for x in own)]
+        both.append([x.transpose(1, 2) if heads_first else x for x in found])
+    assert all(torch.equal(a, b) for a, b in zip(*both))
+    assert torch.equal(both[0][0], 2 * ra.ring_attention(q, k, v, **options))
+    work = ra.ring_attention(*(x.numpy() for x in (q, k, v)), **options, async_op=True)
+    assert np.array_equal(2 * work.wait(), both[0][0].numpy())
+    with raises(ValueError, "expected 'bshd' or 'bhsd'"):
+        ra.ring_attention(q, k, v, qkv_format="sbhd")
+    with raises(ValueError, "all must be of the same tokens"):
+        ra.ring_attention(q, k[:, 1:], v[:, 1:])
+
+
+@ranks(3)
+def test_heads_are_exchanged_around_any_local_attention():
+    def local(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        return out.transpose(1, 2)
+
+    for heads, kv_heads in ((6, 3), (7, 7), (4, 2), (2, 1)):
+        *qkv, dout = inputs(heads=heads, kv_heads=kv_heads)
+        whole = [x.double().requires_grad_() for x in qkv]
+        wanted, _ = dense(*whole, causal())
+        wanted.backward(dout.double())
+        for layout in ("contiguous", "zigzag"):
+            own = [ra.shard_sequence(x, layout=layout).requires_grad_() for x in qkv]
+            out = ra.ulysses_attention(*own, layout=layout, local_attention=local)
+            out.backward(ra.shard_sequence(dout, layout=layout))
+            for got, full in zip((out.detach(), *(x.grad for x in own)),
+                                 (wanted.detach(), *(x.grad for x in whole))):  # fmt: skip
+                together = ra.unshard_sequence(got, layout=layout, length=LENGTH)
+                assert error(together, full) <= 2e-6, (heads, kv_heads, layout)
 
 
 @ranks(2)
@@ -179,20 +206,15 @@ def test_numpy_half_precision_and_compression():
 @ranks(2)
 def test_merging_results_over_two_sets_of_keys():
     q, k, v, _ = inputs()
-    alone = hvd.ProcessSet([hvd.rank()])
-    sets = [hvd.add_process_set([0]), hvd.add_process_set([1])]
-    alone = sets[hvd.rank()]
     parts = []
     for allowed in (causal(), 1 - causal()):
         mask = ra.BlockMask(allowed[0].numpy(), LENGTH, 1)
-        parts += ra.block_sparse_attention(q, k, v, mask, process_set=alone, return_lse=True)
+        parts += ra.block_sparse_attention(q, k, v, mask, return_lse=True)
     wanted, lse = dense(q, k, v, torch.ones(1, LENGTH, LENGTH))
     for make in (lambda x: x, lambda x: x.numpy()):
         out, merged = ra.merge_attention(*map(make, parts))
         assert error(torch.as_tensor(out), wanted) <= 1e-6
         assert error(torch.as_tensor(merged), lse) <= 2e-6
-    for process_set in sets:
-        hvd.remove_process_set(process_set)
 
 
 @ranks(3)
@@ -246,28 +268,90 @@ def test_plans_can_be_looked_at_without_a_job():
         ra.AttentionPlan(rank=8, ranks=8, length=64, heads=1, head_dim=8)
 
 
-@ranks(2)
-def test_call_sites_of_ring_flash_attention_run():
-    from rueda.compat import ring_flash_attn as rfa
+def test_local_operations_need_no_job():
+    *qkv, dout = inputs()
+    pairs = [(8, 1), (24, 3)]
+    mask = ra.BlockMask.local_window(LENGTH, 8, 16)
+    calls = [
+        (lambda *x: ra.dilated_attention(*x, *zip(*pairs), causal=True), dilated(pairs) * causal()),
+        (lambda *x: ra.block_sparse_attention(*x, mask), blocks_of(mask)),
+    ]
+    for call, times in calls:
+        whole = [x.double().requires_grad_() for x in qkv]
+        wanted, _ = dense(*whole, times)
+        wanted.backward(dout.double())
+        own = [x.clone().requires_grad_() for x in qkv]
+        out = call(*own)
+        assert error(out.detach(), wanted.detach()) <= 1e-6
+        out.backward(dout)
+        for got, full in zip(own, whole):
+            assert error(got.grad, full.grad) <= 2e-6
+        assert np.array_equal(call(*(x.numpy() for x in qkv)), out.detach().numpy())
 
-    q, k, v, dout = inputs(kv_heads=4)
-    whole = [x.double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = dense(*whole, causal())
-    wanted.backward(dout.double())
-    for name, layout in (("zigzag_ring", "zigzag"), ("stripe", "striped"), ("ring", "contiguous")):
-        qkv = torch.stack([ra.shard_sequence(x, layout=layout) for x in (q, k, v)], 2)
-        qkv.requires_grad_()
-        out, lse, _ = getattr(rfa, f"{name}_flash_attn_qkvpacked_func")(
-            qkv, dropout_p=0, causal=True, window_size=(-1, -1), alibi_slopes=None,
-            deterministic=False, return_attn_probs=True,
-        )  # fmt: skip
-        assert lse.shape == (2, 4, out.shape[1])
-        out.backward(ra.shard_sequence(dout, layout=layout))
-        for i, full in enumerate(whole):
-            together = ra.unshard_sequence(qkv.grad[:, :, i], layout=layout, length=LENGTH)
-            assert error(together, full.grad) <= 2e-6
-        packed = getattr(rfa, f"{name}_flash_attn_kvpacked_func")
-        again = packed(qkv[:, :, 0], qkv[:, :, 1:], causal=True)
-        assert torch.equal(again, out)
-        with raises(NotImplementedError, "dropout"):
-            packed(qkv[:, :, 0], qkv[:, :, 1:], 0.1)
+
+def test_layouts_are_those_of_the_library():
+    from rueda import _ffi
+    from rueda.attention._layouts import LAYOUTS
+
+    for layout, code in LAYOUTS.items():
+        for length in (1, 2, 7, 16, 53):
+            for world in (1, 2, 3, 8):
+                for rank in range(world):
+                    own = np.empty(length, np.int64)
+                    count = _ffi.library.rueda_attention_tokens(
+                        code, length, rank, world, own.ctypes.data, length
+                    )
+                    positions = ra.position_ids(length, layout, rank, world)
+                    assert np.array_equal(positions, own[:count]), (layout, length, world, rank)
+
+
+def test_a_schedule_has_every_pair_once():
+    seen = np.zeros((LENGTH, LENGTH), int)
+    for rank in range(4):
+        plan = ra.AttentionPlan(
+            rank=rank, ranks=4, length=LENGTH, heads=1, head_dim=8, layout="zigzag", causal=True
+        )
+        assert len(plan.schedule()) == plan.tiles
+        for tile in plan.schedule():
+            q = tile.q + tile.q_step * np.arange(tile.q_count)
+            k = tile.k + tile.k_step * np.arange(tile.k_count)
+            inside = q[:, None] >= k
+            assert inside.sum() == tile.pairs
+            seen[np.ix_(q, k)] += inside
+    assert np.array_equal(seen, np.tril(np.ones((LENGTH, LENGTH), int)))
+
+
+def test_the_tool_prints_and_draws_plans(tmp_path):
+    tool = pathlib.Path(ruedarun()).with_name("rueda")
+    picture = tmp_path / "zigzag.svg"
+    plan = "attention plan --ranks 4 --length 64 --causal --layout zigzag --svg"
+    done = subprocess.run([tool, *plan.split(), picture], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    known = ra.AttentionPlan(
+        rank=0, ranks=4, length=64, heads=1, head_dim=64, layout="zigzag", causal=True
+    )
+    assert f"plan {known.hash:016x}" in done.stdout
+    assert "step 3\n" in done.stdout and "step 4\n" not in done.stdout
+    root = ElementTree.parse(picture).getroot()
+    steps = [g for g in root if g.get("class") == "step"]
+    cell = 190 / 64
+    areas = [
+        sum(
+            float(r.get("width")) * float(r.get("height")) / cell**2
+            for r in step[1:]
+            if float(r.get("x")) >= 0
+        )
+        for step in steps
+    ]
+    # Every pair of the causal mask, once; in each step as much as in the others but the first.
+    assert abs(sum(areas) - 64 * 65 / 2) < 1, areas
+    assert all(abs(area - 4 * 16 * 16 / 2) < 1 for area in areas[1:]), areas
+    for options, complaint in (
+        ("--ranks 4 --ulysses-degree 3", "does not divide"),
+        ("--segment-lengths 8", "are pairs"),
+        ("--layout spiral", "spiral"),
+    ):
+        wrong = subprocess.run(
+            [tool, "attention", "plan", *options.split()], text=True, capture_output=True
+        )
+        assert wrong.returncode != 0 and complaint in wrong.stderr, wrong.stderr

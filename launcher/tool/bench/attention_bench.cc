@@ -29,7 +29,7 @@ std::vector<Figure> tested_figures() {
 
 Status run(const AttentionOptions& options) {
   RUEDA_ASSIGN_OR_RETURN(const LibRueda api, open_librueda());
-  if (api.attention_plan_create == nullptr)
+  if (api.attention_plan_create == nullptr || api.attention_forward == nullptr)
     return unavailable("librueda has no attention: it is of another version");
   rueda_context* raw = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;

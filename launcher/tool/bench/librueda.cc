@@ -58,17 +58,23 @@ Result<LibRueda> open_librueda() {
   if (!prepares) api.prepare = nullptr;
   if (!find(library, "rueda_alloc", &api.alloc) || !find(library, "rueda_free", &api.free))
     api.alloc = nullptr;
-  const bool attends =
+  const bool plans =
       find(library, "rueda_attention_plan_create", &api.attention_plan_create) &&
       find(library, "rueda_attention_plan_release", &api.attention_plan_release) &&
       find(library, "rueda_attention_plan_report", &api.attention_plan_report) &&
-      find(library, "rueda_attention_plan_balance", &api.attention_plan_balance) &&
+      find(library, "rueda_attention_plan_balance", &api.attention_plan_balance);
+  if (!plans) api.attention_plan_create = nullptr;
+  if (!find(library, "rueda_attention_tokens", &api.attention_tokens) ||
+      !find(library, "rueda_attention_plan_tiles", &api.attention_plan_tiles)) {
+    api.attention_plan_tiles = nullptr;
+  }
+  const bool calls =
       find(library, "rueda_attention_forward", &api.attention_forward) &&
       find(library, "rueda_attention_backward", &api.attention_backward) &&
       find(library, "rueda_attention_wait", &api.attention_wait) &&
       find(library, "rueda_attention_call_release", &api.attention_call_release) &&
       find(library, "rueda_attention_saved_release", &api.attention_saved_release);
-  if (!attends) api.attention_plan_create = nullptr;
+  if (!calls) api.attention_forward = nullptr;
   return api;
 }
 

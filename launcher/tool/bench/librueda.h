@@ -39,6 +39,8 @@ struct LibRueda {
   decltype(&::rueda_attention_wait) attention_wait;
   decltype(&::rueda_attention_call_release) attention_call_release;
   decltype(&::rueda_attention_saved_release) attention_saved_release;
+  decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;  // null by itself too
+  decltype(&::rueda_attention_tokens) attention_tokens;
 };
 
 // Unavailable says where it was looked for and what the system answered.

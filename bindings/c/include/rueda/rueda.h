@@ -303,10 +303,11 @@ typedef struct rueda_attention_spec {
   int32_t split_heads;     /* each pair has heads of its own */
   int64_t block, block_heads; /* block mask: (block_heads, n, n) bytes, n = ceil(length / block); 0: none */
   const uint8_t* blocks;
+  int32_t layout_per_sequence; /* the layout spreads each packed sequence by itself */
 } rueda_attention_spec;
 #define RUEDA_ATTENTION_SPEC_INIT                                                                                  \
   {sizeof(rueda_attention_spec), 1, 0, 1, 1, 0, 7, 7, 0, 1, 0, 0, 0, 0, 0, -1, -1, 0.0, NULL, 0, NULL, NULL, 0, 0, \
-   0, 0, 1, NULL}
+   0, 0, 1, NULL, 0}
 
 typedef struct rueda_attention_plan rueda_attention_plan;   /* what one rank does; any number of calls may use it */
 typedef struct rueda_attention_saved rueda_attention_saved; /* what a forward keeps for its backward */
@@ -321,13 +322,21 @@ RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
  * sent (forward, backward), bytes received (forward, backward), flops (forward, backward), bytes saved for backward,
  * bytes of workspace (forward, backward). Fills values[0..count); returns how many there are. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values, int32_t count);
+/* The tiles that the rank computes in a forward (0) or backward (1), RUEDA_ATTENTION_TILE_NUMBERS numbers each, in this
+ * order: step (0: of its own rows), rank whose rows came, KV heads (begin, end, step), queries (first position, step,
+ * count), keys (first position, step, count), (query, key) pairs of a query head. Fills values[0..count); returns how many
+ * numbers there are. */
+#define RUEDA_ATTENTION_TILE_NUMBERS 12
+RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward, int64_t* values,
+                                             int64_t count);
 /* Largest over mean work of all ranks. */
 RUEDA_API double rueda_attention_plan_balance(const rueda_attention_plan* plan);
 /* Positions of the tokens of a rank, in the order of its tensors; returns their number, -1 for wrong arguments. */
 RUEDA_API int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t rank, int32_t ranks, int64_t* positions,
                                          int64_t max_count);
 
-/* Starts a call; its tensors belong to it until it has ended. threads: 0, this host's cores for each of its ranks. saved
+/* Starts a call; its tensors belong to it until it has ended. With context NULL and a plan of one rank it is a local
+ * operation, which needs no job. threads: 0, this host's cores for each of its ranks (all, without a job). saved
  * may be NULL when no backward follows. lse and dlse may be NULL. */
 RUEDA_API int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan, int32_t process_set,
                                           int32_t threads, const void* q, const void* k, const void* v, void* out,

@@ -13,20 +13,41 @@ is an error on each of them, and a rank that is lost is named with the step.
 
 Common keywords: ``causal``, ``window_size=(left, right)`` (-1: no limit), ``layout`` ("contiguous",
 "zigzag", "striped"), ``softmax_scale``, ``process_set``, ``return_lse`` (also returns the
-log-sum-exp, (batch, heads, tokens), float32), ``chunk_tokens`` (bounds the workspace), ``threads``.
-``length``: tokens of the whole sequence; left out, the ranks are asked.
+log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd": (batch, heads,
+tokens, head_dim)), ``async_op`` (returns an `AttentionWork` at once), ``chunk_tokens`` (bounds the
+workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked.
+
+`dilated_attention` and `block_sparse_attention` are local: whole sequences, one process, no job.
+
+The modules (`RingAttention`, `MultiheadDilatedAttention`, ...: `rueda.attention.modules`) are
+PyTorch's and are imported when they are asked for.
 """
 
-import sys
-
-import numpy as np
-
+from rueda.attention import _groups
+from rueda.attention._attend import AttentionWork, attend, framework, length_of
 from rueda.attention._blocks import BlockMask
-from rueda.attention._plans import AttentionPlan, Spec, plan_of, position_ids
+from rueda.attention._groups import sequence_parallel_sets
+from rueda.attention._layouts import places, position_ids
+from rueda.attention._plans import AttentionPlan
 from rueda.common.process_sets import global_process_set
+
+_MODULES = (
+    "BlockSparseRingDilatedAttention",
+    "BlockSparseRingDistributedDilatedAttention",
+    "DilatedAttention",
+    "DistributedImprovedMultiheadDilatedAttention",
+    "DistributedMultiheadDilatedAttention",
+    "MultiheadDilatedAttention",
+    "RingAttention",
+    "RingDilatedAttention",
+    "RingDilatedAttentionProduction",
+    "RingDistributedDilatedAttention",
+    "UlyssesAttention",
+)
 
 __all__ = [
     "AttentionPlan",
+    "AttentionWork",
     "BlockMask",
     "all_gather_attention",
     "block_sparse_attention",
@@ -37,6 +58,7 @@ __all__ = [
     "ring_attention_varlen",
     "ring_block_sparse_attention",
     "ring_dilated_attention",
+    "sequence_parallel_sets",
     "shard_sequence",
     "ulysses_attention",
     "unshard_sequence",
@@ -44,61 +66,16 @@ __all__ = [
 ]
 
 
-def _framework(tensor):
-    """The module that works on it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        from rueda.attention import _torch
+def __getattr__(name):
+    if name in _MODULES:
+        from rueda.attention import modules
 
-        return _torch
-    if isinstance(tensor, np.ndarray):
-        from rueda.attention import _numpy
-
-        return _numpy
-    raise ValueError(f"expected a NumPy array or a PyTorch tensor, got {type(tensor).__name__}")
+        return getattr(modules, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _length(tokens, process_set):
-    """Tokens of all ranks together."""
-    if process_set.size() == 1:
-        return tokens
-    from rueda import numpy as hvd
-
-    mine = np.array([tokens], np.int64)
-    return int(hvd.allreduce(mine, op=hvd.Sum, process_set=process_set)[0])
-
-
-def _attend(q, k, v, process_set=None, length=None, return_lse=False, threads=0,
-            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
-            chunk_tokens=None, **spec):  # fmt: skip
-    process_set = process_set or global_process_set
-    module = _framework(q)
-    if any(x.ndim != 4 for x in (q, k, v)):
-        raise ValueError("q, k, v must be (batch, tokens, heads, head_dim)")
-    if k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            f"shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-        )
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v have different dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
-    if length is None:
-        length = _length(q.shape[1], process_set)
-    batch, tokens, heads, head_dim = q.shape
-    plan = plan_of(
-        Spec(
-            batch, length, heads, k.shape[2], head_dim, module.name_of(q),
-            rotate_forward=rotate, rotate_backward=rotate, window=tuple(window_size),
-            scale=softmax_scale or 0.0, chunk_tokens=chunk_tokens or 0, kv_wire=compression, **spec,
-        ),
-        process_set,
-    )  # fmt: skip
-    if plan.tokens != tokens:
-        raise ValueError(
-            f"this rank has {tokens} tokens, the {plan.spec.layout} layout of {length} tokens gives "
-            f"it {plan.tokens}; use shard_sequence with the same layout"
-        )
-    out, lse = module.attention(plan, q, k, v, threads)
-    return (out, lse) if return_lse else out
+def __dir__():
+    return sorted([*globals(), *_MODULES])
 
 
 def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):
@@ -119,111 +96,177 @@ def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):
     **options
         The common keywords; see the module.
     """
-    return _attend(q, k, v, causal=causal, layout=layout, **options)
+    return attend(q, k, v, causal=causal, layout=layout, **options)
 
 
-def ring_attention_varlen(q, k, v, cu_seqlens, *, causal=False, layout="striped", **options):
+def ring_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k=None, max_seqlen_q=None,
+                          max_seqlen_k=None, *, causal=False, layout="striped", layout_of="whole",
+                          **options):  # fmt: skip
     """Packed sequences: q, k, v are (tokens of this rank, heads, head_dim).
 
-    ``cu_seqlens``: 0, end of the first sequence, ..., end of the last, in tokens of all ranks. The
-    striped layout balances any lengths.
+    Parameters
+    ----------
+    cu_seqlens_q : sequence of int
+        0, end of the first sequence, ..., end of the last, in tokens of all ranks.
+    cu_seqlens_k : sequence of int, optional
+        The same: a sequence attends to itself.
+    max_seqlen_q, max_seqlen_k : int, optional
+        Not needed.
+    layout_of : {"whole", "sequence"}
+        The layout spreads all tokens together, whatever sequence they are of, or each sequence by
+        itself, as ring-flash-attention does. The striped layout of the whole balances any lengths.
     """
-    ends = tuple(int(x) for x in cu_seqlens)
-    result = _attend(
+    ends = tuple(int(x) for x in cu_seqlens_q)
+    if cu_seqlens_k is not None and tuple(int(x) for x in cu_seqlens_k) != ends:
+        raise ValueError("cu_seqlens_q and cu_seqlens_k differ: packed sequences attend to themselves")
+    if layout_of not in ("whole", "sequence"):
+        raise ValueError(f"layout_of is {layout_of!r}, expected 'whole' or 'sequence'")
+    if q.ndim != 3 or k.ndim != 3 or v.ndim != 3:
+        raise ValueError("packed q, k, v must be (tokens of this rank, heads, head_dim)")
+    if options.get("async_op") or "qkv_format" in options:
+        raise ValueError("ring_attention_varlen takes no async_op and no qkv_format")
+    result = attend(
         q[None], k[None], v[None], causal=causal, layout=layout, cu_seqlens=ends, length=ends[-1],
-        **options,
+        per_sequence=layout_of == "sequence", **options,
     )  # fmt: skip
     return tuple(x[0] for x in result) if isinstance(result, tuple) else result[0]
 
 
 def all_gather_attention(q, k, v, *, causal=False, layout="contiguous", **options):
     """As `ring_attention`, but everything is received before computing: more memory, fewer waits."""
-    return _attend(q, k, v, causal=causal, layout=layout, gather_first=True, rotate="kv", **options)
+    return attend(q, k, v, causal=causal, layout=layout, gather_first=True, rotate="kv", **options)
 
 
-def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", **options):
-    """Exchanges heads for tokens, computes whole sequences, exchanges back. Any number of heads."""
-    ranks = (options.get("process_set") or global_process_set).size()
-    return _attend(q, k, v, causal=causal, layout=layout, ulysses=ranks, **options)
+def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_attention=None,
+                      **options):  # fmt: skip
+    """Exchanges heads for tokens, computes whole sequences, exchanges back. Any number of heads.
+
+    ``local_attention(q, k, v)`` computes instead of rueda, on PyTorch tensors of all tokens, in their
+    order, and this rank's share of the heads; mask and scale are then its own affair.
+    """
+    process_set = options.get("process_set") or global_process_set
+    if local_attention is None:
+        ranks = process_set.size()
+        return attend(q, k, v, causal=causal, layout=layout, ulysses=ranks, **options)
+    if causal or set(options) - {"process_set", "length"}:
+        raise ValueError("with local_attention, mask, scale and the like are given to it")
+    from rueda.attention import _heads
+
+    return _heads.with_local_attention(
+        q, k, v, local_attention, layout, process_set, options.get("length")
+    )
 
 
 def usp_attention(q, k, v, *, ulysses_degree, causal=False, layout="contiguous", **options):
     """Ulysses among neighbouring ``ulysses_degree`` ranks, a ring across the groups."""
-    return _attend(q, k, v, causal=causal, layout=layout, ulysses=ulysses_degree, **options)
+    return attend(q, k, v, causal=causal, layout=layout, ulysses=ulysses_degree, **options)
 
 
 def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=False,
                            layout="contiguous", head_offset="mod", head_groups="all",
-                           mix_grad="exact", **options):  # fmt: skip
+                           block_mask=None, mix_grad="exact", **options):  # fmt: skip
     """LongNet's dilated attention over all ranks: every head runs every (segment, rate) pair, and
     one softmax goes over all keys that they select.
 
-    ``head_groups="split"``: each pair has its own heads instead, as fkodom's package has it.
-    ``mix_grad="detached"``: the weights with which the pairs' results are mixed count as constants
-    in backward, as torchscale has it; each pair is then a call of its own.
+    Parameters
+    ----------
+    segment_lengths, dilation_rates : sequences of int
+        The pairs, in tokens.
+    head_offset : {"mod", "block"}
+        Head h of H takes the tokens with ``position % segment % rate`` equal to h mod rate (the
+        paper), or to h * rate // H (torchscale).
+    head_groups : {"all", "split"}
+        "split": each pair has its own heads instead, as fkodom's package has it.
+    block_mask : BlockMask, optional
+        Keys that a pair selects are seen only where it allows them.
+    mix_grad : {"exact", "detached"}
+        "detached": the weights with which the pairs' results are mixed count as constants in
+        backward, as torchscale has it; each pair is then a call of its own.
     """
     if head_groups not in ("all", "split"):
         raise ValueError(f"head_groups is {head_groups!r}, expected 'all' or 'split'")
+    if len(segment_lengths) != len(dilation_rates):
+        raise ValueError(
+            f"{len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates: "
+            "they are pairs"
+        )
     if mix_grad not in ("exact", "detached"):
         raise ValueError(f"mix_grad is {mix_grad!r}, expected 'exact' or 'detached'")
-    if len(segment_lengths) != len(dilation_rates):
-        raise ValueError("segment_lengths and dilation_rates differ in length")
     mixes = head_groups == "all" and len(segment_lengths) > 1
     if mix_grad == "detached" and mixes and hasattr(_framework(q), "mix_detached"):
+        if options.get("async_op"):
+            raise ValueError("mix_grad='detached' is several calls: leave async_op out")
         want_lse = options.pop("return_lse", False)
         parts = [
             ring_dilated_attention(
                 q, k, v, [w], [r], causal=causal, layout=layout, head_offset=head_offset,
-                return_lse=True, **options,
+                block_mask=block_mask, return_lse=True, **options,
             )
             for w, r in zip(segment_lengths, dilation_rates)
         ]  # fmt: skip
-        out, lse = _framework(q).mix_detached(*zip(*parts))
+        out, lse = _framework(q).mix_detached(*zip(*parts), options.get("qkv_format") == "bhsd")
         return (out, lse) if want_lse else out
-    return _attend(
+    if block_mask is not None:
+        options.update(_of_mask(block_mask))
+    return attend(
         q, k, v, causal=causal, layout=layout, head_offset=head_offset,
         split_heads=head_groups == "split", segment_lengths=tuple(map(int, segment_lengths)),
         dilation_rates=tuple(map(int, dilation_rates)), **options,
     )  # fmt: skip
 
 
+def _of_mask(mask):
+    return {
+        "length": mask.length,
+        "block": mask.block,
+        "block_heads": mask.heads,
+        "blocks": mask.bytes,
+    }
+
+
 def ring_block_sparse_attention(q, k, v, block_mask, *, causal=False, layout="contiguous",
                                 **options):  # fmt: skip
     """Attention where a `BlockMask` allows it; only rows that are needed travel."""
-    return _attend(
-        q, k, v, causal=causal, layout=layout, length=block_mask.length, block=block_mask.block,
-        block_heads=block_mask.heads, blocks=block_mask.bytes, **options,
-    )  # fmt: skip
+    options.update(_of_mask(block_mask))
+    return attend(q, k, v, causal=causal, layout=layout, **options)
 
 
-# Of one rank they are the local operations.
-dilated_attention = ring_dilated_attention
-block_sparse_attention = ring_block_sparse_attention
+def dilated_attention(q, k, v, segment_lengths, dilation_rates, **options):
+    """`ring_dilated_attention` of whole sequences in this process alone; needs no job."""
+    return ring_dilated_attention(
+        q, k, v, segment_lengths, dilation_rates, process_set=_groups.local, **options
+    )
+
+
+def block_sparse_attention(q, k, v, block_mask, **options):
+    """`ring_block_sparse_attention` of whole sequences in this process alone; needs no job."""
+    return ring_block_sparse_attention(q, k, v, block_mask, process_set=_groups.local, **options)
 
 
 def merge_attention(out, lse, out2, lse2):
     """Attention over two sets of keys from the results over each: (out, lse)."""
-    return _framework(out).merge(out, lse, out2, lse2)
+    return framework(out).merge(out, lse, out2, lse2)
 
 
 def shard_sequence(full, *, layout="contiguous", axis=1, process_set=None):
-    """This rank's tokens of a tensor that every rank has. Shards differ by one token at most."""
-    positions = position_ids(full.shape[axis], layout, process_set=process_set)
-    return _framework(full).take(full, positions, axis)
+    """This rank's tokens of a tensor that every rank has. Shards differ by one token at most.
+
+    Gradients flow back to this rank's tokens of ``full``.
+    """
+    return framework(full).take(full, layout, axis, process_set or global_process_set)
 
 
 def unshard_sequence(shard, *, layout="contiguous", length=None, axis=1, process_set=None):
-    """The whole on every rank, from each rank's tokens; gradients flow back."""
+    """The whole on every rank, from each rank's tokens; gradients flow back, added over the ranks."""
     process_set = process_set or global_process_set
+    module = framework(shard)
+    if process_set.size() == 1:
+        return shard
+    if module.is_compiling():
+        return module.graph.unshard(shard, layout, length, axis, process_set)
     if length is None:
-        length = _length(shard.shape[axis], process_set)
-    ranks = range(process_set.size())
-    each = [position_ids(length, layout, rank, len(ranks)) for rank in ranks]
-    own = each[process_set.rank()]
+        length = length_of(shard.shape[axis], process_set)
+    positions, own = places(layout, length, process_set)
     if shard.shape[axis] != len(own):
         raise ValueError(f"this rank has {shard.shape[axis]} tokens, expected {len(own)}")
-    positions = np.concatenate(each)
-    module = _framework(shard)
-    if module.__name__.endswith("_torch"):
-        return module.put_together(shard, positions, own, length, axis, process_set)
-    return module.put_together(shard, positions, length, axis, process_set)
+    return module.put_together(shard, positions, own, length, axis, process_set)

@@ -82,3 +82,53 @@ class BlockMask:
         dense = cls.local_window(length, block, window).dense
         dense = dense | cls.dilated(length, block, dilation_rates).dense
         return cls(dense | cls.global_local(length, block, global_tokens, 0).dense, length, block)
+
+    def with_density(self, density, seed=0):
+        """Blocks added or taken away at random until a share ``density`` is seen; the same on all ranks.
+
+        The diagonal stays.
+        """
+        count = self.dense.shape[-1]
+        wanted = min(max(round(density * count * count), count), count * count)
+        random = np.random.Generator(np.random.PCG64(seed))
+        dense = self.dense | np.eye(count, dtype=bool)
+        off_diagonal = ~np.eye(count, dtype=bool)
+        for head in dense:
+            excess = int(head.sum()) - wanted
+            candidates = np.flatnonzero((head if excess > 0 else ~head) & off_diagonal)
+            head.flat[random.permutation(candidates)[: abs(excess)]] = excess < 0
+        return type(self)(dense, self.length, self.block)
+
+    @classmethod
+    def pattern(cls, name, length, block, *, density=None, seed=0, window=512, global_tokens=64,
+                dilation_rates=(1, 2, 4, 8), stride=8):  # fmt: skip
+        """A mask by the name of its pattern, optionally brought to a density.
+
+        Parameters
+        ----------
+        name : {"local_window", "dilated_sparse", "global_local", "strided", "random", "hierarchical"}
+        density : float, optional
+            Share of the blocks that are seen; "random" needs it.
+        window, global_tokens : int
+            In tokens; dilation_rates and stride are in blocks.
+        """
+        if name == "random":
+            if density is None:
+                raise ValueError("a random block mask needs a density")
+            return cls.random(length, block, density, seed)
+        makers = {
+            "local_window": lambda: cls.local_window(length, block, window),
+            "dilated_sparse": lambda: cls.dilated(length, block, dilation_rates),
+            "global_local": lambda: cls.global_local(length, block, global_tokens, window),
+            "strided": lambda: cls.strided(length, block, stride),
+            "hierarchical": lambda: cls.hierarchical(
+                length, block, window, dilation_rates, global_tokens
+            ),
+        }
+        if name not in makers:
+            raise ValueError(
+                f"block pattern is {name!r}, expected one of {', '.join(makers)}, random: a pattern that "
+                "depends on the content would differ between ranks"
+            )
+        mask = makers[name]()
+        return mask if density is None else mask.with_density(density, seed)

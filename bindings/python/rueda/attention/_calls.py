@@ -61,11 +61,15 @@ class Call:
         _lib.rueda_attention_call_release(self._pointer)
 
 
+def _context(plan):
+    return None if plan.local else runtime._require_context()
+
+
 def start_forward(plan, threads, q, k, v, out, lse, keep):
     """Addresses; returns (Call, Saved)."""
     call, saved, error = ctypes.c_void_p(), Saved(), _ffi.Error()
     code = _lib.rueda_attention_forward(
-        runtime._require_context(), plan.pointer, plan.process_set_id, threads, q, k, v, out, lse,
+        _context(plan), plan.pointer, plan.process_set_id, threads, q, k, v, out, lse,
         ctypes.byref(saved.pointer), ctypes.byref(call), ctypes.byref(error),
     )  # fmt: skip
     if code != _ffi.OK:
@@ -76,8 +80,8 @@ def start_forward(plan, threads, q, k, v, out, lse, keep):
 def start_backward(plan, threads, dout, dlse, q, k, v, out, lse, saved, dq, dk, dv, keep):
     call, error = ctypes.c_void_p(), _ffi.Error()
     code = _lib.rueda_attention_backward(
-        runtime._require_context(), plan.pointer, plan.process_set_id, threads, dout, dlse, q, k, v,
-        out, lse, saved.pointer, dq, dk, dv, ctypes.byref(call), ctypes.byref(error),
+        _context(plan), plan.pointer, plan.process_set_id, threads, dout, dlse, q, k, v, out,
+        lse, saved.pointer, dq, dk, dv, ctypes.byref(call), ctypes.byref(error),
     )  # fmt: skip
     if code != _ffi.OK:
         raise _ffi.exception(code, error)

@@ -4,15 +4,13 @@ import collections
 import ctypes
 import functools
 
-import numpy as np
-
 from rueda import _ffi
 from rueda._runtime import runtime
-from rueda.common.process_sets import global_process_set
+from rueda.attention._groups import local
+from rueda.attention._layouts import LAYOUTS
 
 _lib = _ffi.library
 
-LAYOUTS = {"contiguous": 0, "zigzag": 1, "striped": 2}
 ROTATIONS = {"auto": 0, "kv": 1, "q": 2}
 _DTYPES = {"float32": _ffi.FLOAT32, "bfloat16": _ffi.BFLOAT16, "float16": _ffi.FLOAT16}
 _WIRES = {**_DTYPES, "int8": _ffi.INT8}
@@ -27,10 +25,19 @@ Spec = collections.namedtuple(
     "Spec",
     "batch length heads kv_heads head_dim dtype layout ulysses rotate_forward rotate_backward "
     "gather_first causal chunk_tokens window scale cu_seqlens segment_lengths dilation_rates "
-    "head_offset split_heads block block_heads blocks kv_wire",
+    "head_offset split_heads block block_heads blocks kv_wire per_sequence",
     defaults=("contiguous", 1, "auto", "auto", False, False, 0, (-1, -1), 0.0)
-    + ((), (), (), "mod", False, 0, 1, b"", None),
+    + ((), (), (), "mod", False, 0, 1, b"", None, False),
 )
+
+
+Tile = collections.namedtuple(
+    "Tile",
+    "step peer head_begin head_end head_step q q_step q_count k k_step k_count pairs",
+)
+Tile.__doc__ = """What one kernel call computes: the queries at positions q, q + q_step, ... (q_count of them)
+against the keys k, k + k_step, ...; ``pairs`` of them are seen. ``step`` 0 is the rank's own rows, else the rows of
+``peer`` have come. Heads are key/value heads."""
 
 
 def _choice(value, choices, what):
@@ -74,6 +81,7 @@ def _struct(spec):
         spec.block,
         spec.block_heads,
         blocks,
+        bool(spec.per_sequence),
     )
 
 
@@ -99,8 +107,9 @@ class AttentionPlan:
         spec.setdefault("kv_heads", spec.get("heads"))
         spec.setdefault("dtype", "float32")
         self.spec = Spec(**spec)
-        self.process_set_id = process_set.process_set_id if process_set is not None else 0
-        context = runtime._require_context() if process_set is not None else None
+        self.local = process_set is None or process_set is local  # no job behind it
+        self.process_set_id = 0 if self.local else process_set.process_set_id
+        context = None if self.local else runtime._require_context()
         pointer, error = ctypes.c_void_p(), _ffi.Error()
         code = _lib.rueda_attention_plan_create(
             context, _struct(self.spec), self.process_set_id, rank, ranks,
@@ -114,6 +123,14 @@ class AttentionPlan:
         for name, value in zip(_REPORT, values):
             setattr(self, name, value)
         self.hash &= (1 << 64) - 1
+
+    def schedule(self, backward=False):
+        """The rectangles of (query, key) positions that the rank computes, as `Tile`s, step by step."""
+        count = _lib.rueda_attention_plan_tiles(self.pointer, backward, None, 0)
+        numbers = (ctypes.c_int64 * count)()
+        _lib.rueda_attention_plan_tiles(self.pointer, backward, numbers, count)
+        width = len(Tile._fields)
+        return [Tile(*numbers[at : at + width]) for at in range(0, count, width)]
 
     @property
     def balance(self):
@@ -131,24 +148,7 @@ def _cached(spec, process_set, key, place):
 
 def plan_of(spec, process_set):
     """The plan of this rank, made once."""
-    place = runtime.place
+    place = None if process_set is local else runtime.place
     if process_set.process_set_id is None:
         raise ValueError(f"the process set is not registered: {process_set}")
     return _cached(spec, process_set, process_set.key, place)
-
-
-def position_ids(length, layout="contiguous", rank=None, world=None, process_set=None):
-    """Positions in the whole sequence of a rank's tokens, in the order of its tensors (int64).
-
-    What rotary embeddings need. rank and world default to this rank's place in the process set.
-    """
-    process_set = process_set or global_process_set
-    rank = process_set.rank() if rank is None else rank
-    world = process_set.size() if world is None else world
-    code = _choice(layout, LAYOUTS, "layout")
-    count = _lib.rueda_attention_tokens(code, length, rank, world, None, 0)
-    if count < 0:
-        raise ValueError(f"no rank {rank} of {world} with {length} tokens")
-    positions = np.empty(count, np.int64)
-    _lib.rueda_attention_tokens(code, length, rank, world, positions.ctypes.data, count)
-    return positions

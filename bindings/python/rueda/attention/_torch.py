@@ -4,76 +4,116 @@ import torch
 
 from rueda import torch as hvd
 from rueda.attention import _calls
+from rueda.attention._layouts import runs_of
+from rueda.torch._compiler import graph as _collectives_graph
+from rueda.torch._compiler import is_compiling  # noqa: F401
+
+if _collectives_graph is None:
+    graph = None
+else:
+    from rueda.attention import _graph as graph  # noqa: F401
 
 
 def name_of(tensor):
     return str(tensor.dtype).replace("torch.", "")
 
 
+def heads_second(tensor):
+    return tensor.transpose(1, 2)
+
+
+def forward(plan, threads, q, k, v):
+    """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
+    for x in (q, k, v):
+        if x.device.type != "cpu":
+            raise ValueError(f"attention: tensors must be on the CPU, got {x.device}")
+    q, k, v = (x.detach().contiguous() for x in (q, k, v))
+    out = torch.empty_like(q)
+    lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+    tensors = (q, k, v, out, lse)
+    call, saved = _calls.start_forward(plan, threads, *(x.data_ptr() for x in tensors), tensors)
+    return call, saved, tensors
+
+
+def backward(plan, threads, saved, tensors, dout, dlse):
+    """The gradients of q, k, v; those of out and lse may be None."""
+    q, k, v, out, lse = tensors
+    dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
+    if dlse is not None:
+        dlse = dlse.to(torch.float32).contiguous()
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    call = _calls.start_backward(
+        plan, threads, dout.data_ptr(), None if dlse is None else dlse.data_ptr(),
+        *(x.data_ptr() for x in tensors), saved, *(x.data_ptr() for x in (dq, dk, dv)),
+        (*tensors, dout, dlse, dq, dk, dv),
+    )  # fmt: skip
+    call.wait()
+    return dq, dk, dv
+
+
 class _Attention(torch.autograd.Function):
-    """(q, k, v) -> (out, lse); both have gradients."""
+    """(q, k, v) -> (out, lse); both have gradients. ``started`` receives the call."""
 
     @staticmethod
-    def forward(ctx, plan, threads, q, k, v):
-        q, k, v = (x.detach().contiguous() for x in (q, k, v))
-        out = torch.empty_like(q)
-        lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
-        tensors = (q, k, v, out, lse)
-        call, ctx.saved = _calls.start_forward(
-            plan, threads, *(x.data_ptr() for x in tensors), tensors
-        )
-        call.wait()
+    def forward(ctx, plan, threads, wait, started, q, k, v):
+        ctx.call, ctx.saved, tensors = forward(plan, threads, q, k, v)
+        if wait:
+            ctx.call.wait()
+        started.append(ctx.call)
         ctx.plan, ctx.threads = plan, threads
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        return out, lse
+        return tensors[3], tensors[4]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
-        q, k, v, out, lse = ctx.saved_tensors
-        dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
-        if dlse is not None:
-            dlse = dlse.to(torch.float32).contiguous()
-        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        inputs = [x.data_ptr() for x in (q, k, v, out, lse)]
-        call = _calls.start_backward(
-            ctx.plan, ctx.threads, dout.data_ptr(), None if dlse is None else dlse.data_ptr(),
-            *inputs, ctx.saved, *(x.data_ptr() for x in (dq, dk, dv)),
-            (q, k, v, out, lse, dout, dlse, dq, dk, dv),
-        )  # fmt: skip
-        call.wait()
-        return None, None, dq, dk, dv
+        ctx.call.wait()
+        grads = backward(ctx.plan, ctx.threads, ctx.saved, ctx.saved_tensors, dout, dlse)
+        return None, None, None, None, *grads
 
 
-def attention(plan, q, k, v, threads):
-    for x in (q, k, v):
-        if x.device.type != "cpu":
-            raise ValueError(f"attention: tensors must be on the CPU, got {x.device}")
-    return _Attention.apply(plan, threads, q, k, v)
+def attention(plan, q, k, v, threads, wait):
+    """(out, lse, call); without ``wait`` the first two are filled when the call has ended."""
+    started = []
+    out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
+    return out, lse, started[0]
 
 
-def take(full, positions, axis):
-    return full.index_select(axis, torch.from_numpy(positions)).contiguous()
+def take(full, layout, axis, process_set):
+    """Cut by runs, not by an index: autograd and the compiler see it all."""
+    runs = runs_of(layout, full.shape[axis], process_set.rank(), process_set.size())
+    if layout == "striped":
+        begin, _, step = runs[0]
+        index = (slice(None),) * (axis % full.ndim) + (slice(begin, None, step),)
+        return full[index].contiguous()
+    parts = [full.narrow(axis, begin, count) for begin, count, _ in runs]
+    return torch.cat(parts, axis) if len(parts) > 1 else parts[0].contiguous()
+
+
+def unshard(shard, positions, length, axis, process_set):
+    rows = shard.detach().movedim(axis, 0).contiguous()
+    gathered = hvd.allgather(rows, process_set=process_set)
+    whole = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype)
+    whole[torch.from_numpy(positions)] = gathered
+    return whole.movedim(0, axis).contiguous()
+
+
+def unshard_gradient(grad, own, axis, process_set):
+    """Each rank's gradient is that of its own copy of the whole; they are added."""
+    total = hvd.allreduce(grad.contiguous(), op=hvd.Sum, process_set=process_set)
+    return total.index_select(axis, torch.from_numpy(own))
 
 
 class _Unshard(torch.autograd.Function):
-    """Each rank's gradient is that of its own copy of the whole; they are added."""
-
     @staticmethod
     def forward(ctx, shard, positions, own, length, axis, process_set):
         ctx.arguments = own, axis, process_set
-        rows = shard.detach().movedim(axis, 0).contiguous()
-        gathered = hvd.allgather(rows, process_set=process_set)
-        whole = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype)
-        whole[torch.from_numpy(positions)] = gathered
-        return whole.movedim(0, axis).contiguous()
+        return unshard(shard, positions, length, axis, process_set)
 
     @staticmethod
     def backward(ctx, grad):
-        own, axis, process_set = ctx.arguments
-        total = hvd.allreduce(grad.contiguous(), op=hvd.Sum, process_set=process_set)
-        return take(total, own, axis), None, None, None, None, None
+        return unshard_gradient(grad, *ctx.arguments), None, None, None, None, None
 
 
 def put_together(shard, positions, own, length, axis, process_set):
@@ -92,11 +132,13 @@ def merge(out, lse, out2, lse2):
     return (out * weights[0] + out2 * weights[1]).to(out.dtype), merged
 
 
-def mix_detached(outs, lses):
+def mix_detached(outs, lses, heads_first=False):
     """Attention over all sets of keys from the results over each; the weights have no gradient."""
     every = torch.stack([lse.detach() for lse in lses])
     total = torch.logsumexp(every, 0)
     safe = torch.where(torch.isinf(total), torch.zeros_like(total), total)
-    weights = torch.exp(every - safe).transpose(2, 3).unsqueeze(-1)
+    weights = torch.exp(every - safe).unsqueeze(-1)
+    if not heads_first:
+        weights = weights.transpose(2, 3)
     mixed = sum(weight * out for weight, out in zip(weights, outs))
     return mixed.to(outs[0].dtype), total

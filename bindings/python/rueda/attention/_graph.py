@@ -1,0 +1,149 @@
+"""Attention as operations of a graph, for torch.compile: as `rueda.torch._graph` has collectives.
+
+An operation gets its tensors and the number of its settings: what else a call says, which the
+compiler has checked to be constant. Plans are made, and arguments checked, when it runs.
+"""
+
+import ctypes
+import weakref
+
+import torch
+
+from rueda.attention import _groups, _torch
+from rueda.attention._attend import length_of, plan_for, threads_of
+from rueda.attention._calls import Saved
+from rueda.attention._layouts import places
+from rueda.torch._graph import _id, _operation
+
+_settings = []  # (process set id, threads, options as pairs)
+_numbers = {}
+_kept = weakref.WeakValueDictionary()
+
+
+@torch._dynamo.assume_constant_result
+def _number_of(set_id, threads, options):
+    """The number of these settings, while compiling; they are guarded by who called."""
+    settings = (set_id, threads, options)
+    if settings not in _numbers:
+        _numbers[settings] = len(_settings)
+        _settings.append(settings)
+    return _numbers[settings]
+
+
+class _Saved(ctypes.Structure):
+    """What a forward keeps for its backward, as the memory of a tensor: it lives as long."""
+
+    _fields_ = [("number", ctypes.c_int64)]
+
+    def __init__(self, call_saved):
+        super().__init__(id(self))
+        self.call_saved = call_saved
+        _kept[id(self)] = self
+
+
+def _plan(q, k, length, number):
+    set_id, threads, options = _settings[number]
+    process_set = _groups.of_id(set_id)
+    plan = plan_for(
+        tuple(q.shape), k.shape[2], _torch.name_of(q), length, process_set, dict(options)
+    )
+    return plan, threads_of(threads, process_set)
+
+
+@_operation(
+    "(Tensor dout, Tensor dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor kept, "
+    "SymInt? length, int number) -> Tensor[]",
+    lambda dout, dlse, q, k, v, *_: [torch.empty_like(x).contiguous() for x in (q, k, v)],
+)
+def _attention_backward(dout, dlse, q, k, v, out, lse, kept, length, number):
+    plan, threads = _plan(q, k, length, number)
+    tensors = [x.detach().contiguous() for x in (q, k, v, out, lse)]
+    known = _kept.get(kept.item())
+    saved = Saved() if known is None else known.call_saved
+    return list(_torch.backward(plan, threads, saved, tensors, dout, dlse))
+
+
+def _setup(ctx, inputs, output):
+    q, k, v, ctx.length, ctx.number = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.mark_non_differentiable(output[2])
+
+
+def _gradient(ctx, grads):
+    own = _attention_backward(grads[0], grads[1], *ctx.saved_tensors, ctx.length, ctx.number)
+    return own[0], own[1], own[2], None, None
+
+
+def _shapes(q, k, v, *_):
+    return [
+        q.new_empty(q.shape),
+        q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32),
+        q.new_empty((1,), dtype=torch.int64),
+    ]
+
+
+@_operation(
+    "(Tensor q, Tensor k, Tensor v, SymInt? length, int number) -> Tensor[]",
+    _shapes,
+    _gradient,
+    _setup,
+)
+def _attention(q, k, v, length, number):
+    plan, threads = _plan(q, k, length, number)
+    call, saved, tensors = _torch.forward(plan, threads, q, k, v)
+    call.wait()
+    return [tensors[3], tensors[4], torch.frombuffer(_Saved(saved), dtype=torch.int64)]
+
+
+def attention(q, k, v, length, process_set, threads, options):
+    number = _number_of(_id(process_set), threads, tuple(options.items()))
+    out, lse, _ = _attention(q, k, v, length, number)
+    return out, lse
+
+
+@_operation(
+    "(Tensor grad, SymInt tokens, str layout, int axis, int set_id) -> Tensor",
+    lambda grad, tokens, layout, axis, *_: grad.new_empty(
+        [tokens if i == axis else n for i, n in enumerate(grad.shape)]
+    ),
+)
+def _unshard_backward(grad, tokens, layout, axis, set_id):
+    process_set = _groups.of_id(set_id)
+    _, own = places(layout, grad.shape[axis], process_set)
+    return _torch.unshard_gradient(grad, own, axis, process_set)
+
+
+def _unshard_setup(ctx, inputs, output):
+    shard, _, *ctx.rest = inputs
+    ctx.tokens = shard.shape[ctx.rest[1]]
+
+
+def _unshard_gradient(ctx, grad):
+    return _unshard_backward(grad, ctx.tokens, *ctx.rest), None, None, None, None
+
+
+def _whole(shard, length, layout, axis, *_):
+    if length is None:
+        length = torch.library.get_ctx().new_dynamic_size()
+    return shard.new_empty([length if i == axis else n for i, n in enumerate(shard.shape)])
+
+
+@_operation(
+    "(Tensor shard, SymInt? length, str layout, int axis, int set_id) -> Tensor",
+    _whole,
+    _unshard_gradient,
+    _unshard_setup,
+)
+def _unshard(shard, length, layout, axis, set_id):
+    process_set = _groups.of_id(set_id)
+    tokens = shard.shape[axis]
+    if length is None:
+        length = length_of(tokens, process_set)
+    positions, own = places(layout, length, process_set)
+    if tokens != len(own):
+        raise ValueError(f"this rank has {tokens} tokens, expected {len(own)}")
+    return _torch.unshard(shard, positions, length, axis, process_set)
+
+
+def unshard(shard, layout, length, axis, process_set):
+    return _unshard(shard, length, layout, axis % shard.ndim, _id(process_set))
