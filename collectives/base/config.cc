@@ -93,6 +93,9 @@ const Row kTable[] = {
     {"RUEDA_TCP_STREAMS", "", &Config::tcp_streams, Check::kStreams, true,
      "TCP connections between two ranks of different hosts, 1 to 16: more than one where a network "
      "limits each connection"},
+    {"RUEDA_TCP_RATE_LIMIT", "", &Config::tcp_rate_limit, Check::kNotNegative, false,
+     "bytes per second that each connection between hosts sends at most, paced by the kernel; 0: no "
+     "limit"},
     {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
      "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
      "empty: within a host nothing is needed, else it follows from the launcher's variables"},
@@ -119,6 +122,8 @@ const Row kTable[] = {
      "1: log messages do not begin with the time"},
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
+    {"RUEDA_ATTENTION_KERNEL", "", &Config::attention_kernel, Check::kAny, false,
+     "local kernel of attention by name; auto: the best that takes the call's dtypes"},
 };
 
 // Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_

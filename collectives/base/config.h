@@ -44,6 +44,7 @@ struct Config {
   int64_t tcp_streams = 1;  // connections between two ranks of different hosts: 1 to 16
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  int64_t tcp_rate_limit = 0;  // bytes per second of each connection; 0: no limit
   int64_t mpi_chunk_bytes = 256 << 10;  // bytes of one message of the MPI transport
   std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
   std::string key_file;     // the job's key, for ranks of several hosts without ruedarun
@@ -56,6 +57,7 @@ struct Config {
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   bool log_hide_time = false;         // log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has
+  std::string attention_kernel = "auto";  // local kernel by name; auto: the best for the dtypes
 };
 
 // One row of `--print-config`.

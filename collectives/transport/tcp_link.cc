@@ -19,10 +19,14 @@ constexpr size_t kMaxCallBytes = 1 << 30;  // system calls move at most 1 GiB
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, EventLoop* loop)
+TcpLink::TcpLink(UniqueFd socket, EventLoop* loop, int64_t rate_limit)
     : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {
   const int one = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  if (rate_limit > 0) {  // 8 bytes: above 4 GiB/s too
+    const auto rate = static_cast<uint64_t>(rate_limit);
+    setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+  }
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   if (!loop_->add(socket_.get(), this).ok()) readable_ = false;
 }

@@ -12,7 +12,8 @@ namespace rueda::transport {
 class TcpLink final : public Link, private FdHandler {
  public:
   // Takes the socket; sets it non-blocking and without delay. `loop` must outlive the link.
-  TcpLink(UniqueFd socket, EventLoop* loop);
+  // rate_limit: bytes per second that the kernel lets out at most; 0: no limit.
+  TcpLink(UniqueFd socket, EventLoop* loop, int64_t rate_limit = 0);
   ~TcpLink() override;
 
   const char* kind() const override { return "tcp"; }

@@ -237,12 +237,12 @@ Result<std::vector<int>> compare_mpi_ranks(Joining* joining, World* world) {
 }
 
 std::unique_ptr<transport::Link> make_tcp_link(std::vector<UniqueFd> sockets,
-                                               transport::EventLoop* loop) {
+                                               transport::EventLoop* loop, int64_t rate_limit) {
   if (sockets.size() == 1)
-    return std::make_unique<transport::TcpLink>(std::move(sockets.front()), loop);
+    return std::make_unique<transport::TcpLink>(std::move(sockets.front()), loop, rate_limit);
   std::vector<std::unique_ptr<transport::TcpLink>> streams;
   for (auto& socket : sockets)
-    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), loop));
+    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), loop, rate_limit));
   return std::make_unique<transport::StripedLink>(std::move(streams));
 }
 
@@ -331,7 +331,8 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
     }
     if (!joining->local[rank]) {
       streams[rank].front() = std::move(sockets[rank]);
-      peers[rank].link = make_tcp_link(std::move(streams[rank]), world->loop.get());
+      peers[rank].link = make_tcp_link(std::move(streams[rank]), world->loop.get(),
+                                       joining->options.config.tcp_rate_limit);
       if (const auto& wrap = joining->options.wrap_link)
         peers[rank].link =
             wrap(static_cast<Rank>(rank), std::move(peers[rank].link), world->loop.get());

@@ -62,6 +62,38 @@ def test_dilated_attention_is_one_softmax_over_all_pairs():
 
 
 @ranks(2)
+def test_detached_mixing_weights_have_no_gradient():
+    pairs = [(8, 1), (24, 2)]
+    *qkv, dout = inputs()
+    whole = [x.clone().double().requires_grad_() for x in qkv]
+    t = torch.arange(LENGTH)
+    outs, lses = [], []
+    for w, r in pairs:
+        times = torch.zeros(4, LENGTH, LENGTH)
+        for head in range(4):
+            chosen = t % w % r == head // 2 % r
+            times[head] += chosen[:, None] & chosen & (t[:, None] // w == t // w)
+        out, lse = dense(*whole, times * causal())
+        outs.append(out)
+        lses.append(lse.detach())
+    weights = torch.softmax(torch.stack(lses), 0).transpose(2, 3).unsqueeze(-1)
+    wanted = sum(weight * out for weight, out in zip(weights, outs))
+    wanted.backward(dout.double())
+    shards = [ra.shard_sequence(x).requires_grad_() for x in qkv]
+    lengths, rates = zip(*pairs)
+    options = {"causal": True, "return_lse": True}
+    out, lse = ra.ring_dilated_attention(*shards, lengths, rates, mix_grad="detached", **options)
+    exact, exact_lse = ra.ring_dilated_attention(*shards, lengths, rates, **options)
+    assert error(out.detach(), exact.detach().double()) <= 1e-6
+    assert error(lse, exact_lse.detach().double()) <= 1e-6
+    out.backward(ra.shard_sequence(dout))
+    for shard, full in zip(shards, whole):
+        assert error(ra.unshard_sequence(shard.grad, length=LENGTH), full.grad) <= 2e-6
+    with raises(ValueError, "'exact' or 'detached'"):
+        ra.ring_dilated_attention(*shards, lengths, rates, mix_grad="none")
+
+
+@ranks(2)
 def test_block_masks_from_a_density_and_a_seed():
     names = ["random", "local_window", "dilated_sparse", "global_local", "strided", "hierarchical"]
     masks = [
