@@ -119,7 +119,7 @@ def train(args):
     hvd.init()
     args.threads = args.threads or max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
     torch.set_num_threads(args.threads)
-    sequence, data = ra.sequence_parallel_sets(args.ring_size or hvd.size())
+    sequence, _ = ra.sequence_parallel_sets(args.ring_size or hvd.size())
     groups = hvd.size() // sequence.size()
     if args.batch_size % groups:
         raise SystemExit(f"--batch-size {args.batch_size} cannot be shared by {groups} groups of ranks")

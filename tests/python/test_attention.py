@@ -11,7 +11,16 @@ import pytest
 import rueda as hvd
 import rueda.attention as ra
 import torch
-from attention_oracle import LENGTH, blocks_of, causal, check, dense, dilated, error, inputs
+from attention_oracle import (
+    LENGTH,
+    blocks_of,
+    causal,
+    check,
+    dense,
+    dilated,
+    error,
+    inputs,
+)
 from expect import raises
 from worlds import ranks, ruedarun, run_ranks
 

@@ -4,7 +4,7 @@
 
 #include "launcher/tool/plan/picture.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 // Of ranks 0, 1, ...; told apart by people who see few colours too, and again from the start.
@@ -66,10 +66,10 @@ std::string cells_of(const Picture& picture, const Panel& panel) {
 
 std::string title_of(const PlanOptions& o) {
   static constexpr const char* kLayouts[] = {"contiguous", "zigzag", "striped"};
-  std::string text = o.gather_first             ? "all-gather"
+  std::string text = o.gather_first                        ? "all-gather"
                      : o.ulysses == o.ranks && o.ranks > 1 ? "Ulysses"
-                     : o.ulysses > 1            ? "Ulysses x ring"
-                                                : "ring";
+                     : o.ulysses > 1                       ? "Ulysses x ring"
+                                                           : "ring";
   text += std::string(", ") + kLayouts[o.layout] + " layout";
   if (o.causal) text += ", causal";
   if (o.left >= 0 || o.right >= 0)
@@ -82,7 +82,8 @@ std::string title_of(const PlanOptions& o) {
   }
   if (o.block > 0) text += ", blocks of " + std::to_string(o.block);
   if (o.backward) text += ", backward";
-  return text + ": " + std::to_string(o.length) + " tokens on " + std::to_string(o.ranks) + " ranks";
+  return text + ": " + std::to_string(o.length) + " tokens on " + std::to_string(o.ranks) +
+         " ranks";
 }
 
 std::string as_table(const Schedule& schedule) {
@@ -94,8 +95,8 @@ std::string as_table(const Schedule& schedule) {
     text += format("%4zu %8lld %6lld %9lld %7lld %12.3f %8.3f %10.3f %8.3f %9.3f %17.3f %8.3f\n",
                    rank, static_cast<long long>(n[1]), static_cast<long long>(n[3]),
                    static_cast<long long>(n[4]), static_cast<long long>(n[5]), double(n[6]) / 1e6,
-                   double(n[7]) / 1e6, double(n[10]) / 1e9, double(n[11]) / 1e9, double(n[12]) / 1e6,
-                   double(n[13]) / 1e6, double(n[14]) / 1e6);
+                   double(n[7]) / 1e6, double(n[10]) / 1e9, double(n[11]) / 1e9,
+                   double(n[12]) / 1e6, double(n[13]) / 1e6, double(n[14]) / 1e6);
   }
   return text + format("balance: the busiest rank has %.3f of the mean work; plan %016llx\n",
                        schedule.balance,
@@ -126,8 +127,8 @@ std::string as_svg(const PlanOptions& o, const Schedule& schedule, const Picture
     const double y0 = kTop + static_cast<double>(step / across) * (kSide + 2 * kGap);
     svg += label(x0, y0 - 5, step == 0 ? "step 0: own keys" : "step " + std::to_string(step));
     svg += rectangle(x0, y0, kSide, kSide, "#f2f2f2");
-    svg += format("<g transform=\"translate(%g %g) scale(%g)\" shape-rendering=\"crispEdges\">\n", x0,
-                  y0, kSide / static_cast<double>(cells));
+    svg += format("<g transform=\"translate(%g %g) scale(%g)\" shape-rendering=\"crispEdges\">\n",
+                  x0, y0, kSide / static_cast<double>(cells));
     svg += cells_of(picture, picture.panels[step]) + "</g>\n";
   }
   // Work of each rank and step: equal lengths are balance.
@@ -159,4 +160,4 @@ std::string as_svg(const PlanOptions& o, const Schedule& schedule, const Picture
   return svg + "</svg>\n";
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan
