@@ -57,7 +57,7 @@ class Agent {
         driver_link_(std::move(driver_link)),
         console_(plan.options.prefix, plan.options.prefix_timestamp,
                  find_variable(plan.base_environment, "NO_COLOR") == nullptr,
-                 static_cast<int>(plan.places.size())),
+                 static_cast<int>(plan.places.size()), plan.options.fold),
         supervisor_(std::chrono::duration_cast<Duration>(
             std::chrono::duration<double>(plan.options.grace_seconds))) {
     console_.show_only(plan.options.shown_ranks);
@@ -69,7 +69,8 @@ class Agent {
   Status prepare();
   Status start_ranks();
   Result<std::unique_ptr<OutputTaker>> make_output(Rank rank);
-  Status start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd);
+  Status start_rank(RankProcess* rank, const JobEnvironment& job, const RankBinding& binding,
+                    int null_fd);
   int pick_stdin(Rank rank, int null_fd) const;
 
   void start_observer(const std::string& job_id);
@@ -168,7 +169,8 @@ Result<std::unique_ptr<OutputTaker>> Agent::make_output(Rank rank) {
   return std::unique_ptr<OutputTaker>(std::move(output));
 }
 
-Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_fd) {
+Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, const RankBinding& binding,
+                         int null_fd) {
   int out[2], err[2], talk[2];
   if (pipe2(out, O_CLOEXEC) != 0) return errno_status("cannot open a pipe", errno);
   UniqueFd out_read(out[0]), out_write(out[1]);
@@ -191,6 +193,7 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
     set_variable(&request.environment, "RUEDA_FLIGHT_FD", std::to_string(fd));
     request.inherited.push_back(fd);
   }
+  request.cpus = binding.cpus;
   request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
@@ -203,7 +206,8 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, int null_
   rank->started(pid, std::move(out_read), std::move(err_read));
   lives_->started(rank->place().rank, pid);
   if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
-  narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid));
+  narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid) + ", " +
+          binding.text);
   if (uplink_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
   uplink_->rank_started(rank->place().rank, pid);
   return uplink_->attach(std::move(agent_end), rank->place().rank);
@@ -213,14 +217,16 @@ Status Agent::start_ranks() {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return errno_status("cannot open /dev/null", errno);
   const std::string job_id = plan_.job_id.empty() ? make_job_id() : plan_.job_id;
-  const JobEnvironment job = {job_id, plan_.usable_cores, key_fd_.get()};
+  JobEnvironment job = {job_id, 1, key_fd_.get()};
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
   start_observer(job_id);
-  for (const RankPlace& place : plan_.places) {
+  for (size_t i = 0; i < plan_.places.size(); ++i) {
+    const RankPlace& place = plan_.places[i];
+    job.threads = plan_.bindings[i].threads;
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<OutputTaker> output, make_output(place.rank));
     ranks_.push_back(std::make_unique<RankProcess>(place, std::move(output)));
-    RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, null.get()));
+    RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), job, plan_.bindings[i], null.get()));
   }
   return {};
 }
@@ -280,6 +286,8 @@ void Agent::wait_for_events() {
   std::optional<TimePoint> deadline = supervisor_.next_deadline();
   if (give_up_at_ && (!deadline || *give_up_at_ < *deadline)) deadline = give_up_at_;
   const std::optional<TimePoint> look = lives_ ? lives_->next_deadline() : std::nullopt;
+  const std::optional<TimePoint> lines = console_.next_deadline();
+  if (lines && (!deadline || *lines < *deadline)) deadline = lines;
   if (look && (!deadline || *look < *deadline)) deadline = look;
   if (deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now()).count();
@@ -477,6 +485,7 @@ int Agent::run() {
 
 // Our reader may be slow or stopped; a signal ends the wait for it.
 void Agent::drain_console() {
+  console_.release_lines();
   console_.flush();
   while (console_.pending() && driver_link_ && signals_received_ < 2) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {driver_link_.get(), POLLIN, 0}};

@@ -14,6 +14,7 @@
 
 #include "collectives/base/unique_fd.h"
 #include "collectives/rendezvous/job_key.h"
+#include "launcher/binding/binding.h"
 #include "launcher/host_plan.h"
 #include "launcher/options.h"
 #include "launcher/rank_environment.h"
@@ -27,7 +28,7 @@ struct AgentPlan {
   std::vector<RankPlace> places;
   std::string program;  // path of the command
   std::vector<std::string> base_environment;
-  int usable_cores = 1;
+  std::vector<RankBinding> bindings;  // of each of `places`
   pid_t driver = 0;  // our parent, who must live; 0: nobody in particular
   bool hangup_ignored = false;
   TimelineFiles timeline;

@@ -31,14 +31,19 @@ std::string time_text() {
 
 }  // namespace
 
-Console::Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks)
-    : timestamp_(timestamp) {
+Console::Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks,
+                 std::optional<bool> fold)
+    : timestamp_(timestamp),
+      num_ranks_(num_ranks),
+      folder_(num_ranks),
+      printer_([this](const LineFolder::Line& line) { print_line(line); }) {
   const int fds[2] = {STDOUT_FILENO, STDERR_FILENO};
   for (int i = 0; i < 2; ++i) {
     Place& place = places_[i];
     place.style.prefix = prefix;
     place.style.terminal = isatty(fds[i]) == 1;
     place.style.colour = place.style.terminal && colour_allowed;
+    place.folds = prefix && num_ranks > 1 && fold.value_or(place.style.terminal);
     place.style.rank_width = static_cast<int>(std::to_string(num_ranks - 1).size());
     if (i == 1 && same_file(fds[0], fds[1])) {
       place.sink = places_[0].sink;
@@ -54,11 +59,35 @@ void Console::print(Rank rank, Stream stream, const Piece& piece) {
   if (!shown_.empty() && !shown_.contains(rank)) return;
   Place& place = places_[static_cast<int>(stream)];
   scratch_ = timestamp_ ? time_text() : "";
+  if (place.folds && piece.end == '\n') {
+    folder_.add(rank, stream, piece.text, scratch_, std::chrono::steady_clock::now());
+    return;
+  }
+  folder_.release_rank(rank, printer_);
   append_piece(place.style, rank, stream, piece, place.redraw_open.get(), &scratch_);
   place.sink->queue(scratch_);
 }
 
+void Console::print_line(const LineFolder::Line& line) {
+  Place& place = places_[static_cast<int>(line.stream)];
+  std::string text = line.time;
+  append_line(place.style, line.ranks, line.stream, line.text, place.redraw_open.get(), &text);
+  place.sink->queue(text);
+}
+
+void Console::show_only(std::set<Rank> ranks) {
+  shown_ = std::move(ranks);
+  folder_ = LineFolder(shown_.empty() ? num_ranks_ : static_cast<int>(shown_.size()));
+}
+
+void Console::release_lines() { folder_.release_all(printer_); }
+
+std::optional<LineFolder::TimePoint> Console::next_deadline() const {
+  return folder_.next_deadline();
+}
+
 void Console::say(const std::string& text) {
+  release_lines();  // what has been written before
   Place& place = places_[static_cast<int>(Stream::kStderr)];
   if (*place.redraw_open) place.sink->queue("\n");
   *place.redraw_open = false;
@@ -80,6 +109,7 @@ void Console::add_to_poll(std::vector<pollfd>* fds) const {
 }
 
 void Console::flush() {
+  folder_.release_due(std::chrono::steady_clock::now(), printer_);
   for (const Place& place : places_) place.sink->flush();
 }
 

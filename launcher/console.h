@@ -7,11 +7,13 @@
 #include <poll.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "launcher/line_folder.h"
 #include "launcher/output_format.h"
 #include "launcher/output_sink.h"
 
@@ -20,11 +22,12 @@ namespace rueda::launcher {
 class Console {
  public:
   // Looks at descriptors 1 and 2. `timestamp`: the time stands before every piece.
-  // `colour_allowed`: NO_COLOR is not set.
-  Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks);
+  // `colour_allowed`: NO_COLOR is not set. `fold`: the same line of several ranks is printed once;
+  // nothing: on a terminal. Never without prefixes, which say whose it is.
+  Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks, std::optional<bool> fold);
 
   // Only these ranks' output is printed; empty: everybody's.
-  void show_only(std::set<Rank> ranks) { shown_ = std::move(ranks); }
+  void show_only(std::set<Rank> ranks);
   void print(Rank rank, Stream stream, const Piece& piece);
   // "ruedarun: text", on stderr.
   void say(const std::string& text);
@@ -36,18 +39,30 @@ class Console {
   bool pending() const;
   void add_to_poll(std::vector<pollfd>* fds) const;
   void flush();
+  // When flush() has lines to print that wait for equal ones; nothing when there are none.
+  std::optional<LineFolder::TimePoint> next_deadline() const;
+  // No more output is to come: none waits any longer.
+  void release_lines();
+
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
 
  private:
   struct Place {
     OutputStyle style;
     std::shared_ptr<OutputSink> sink;   // shared when both streams are one file
     std::shared_ptr<bool> redraw_open;  // belongs to the sink's cursor
+    bool folds = false;
   };
+  void print_line(const LineFolder::Line& line);
   const Place& place(Stream stream) const { return places_[static_cast<int>(stream)]; }
 
   Place places_[2];
   const bool timestamp_;
+  const int num_ranks_;
   std::set<Rank> shown_;
+  LineFolder folder_;
+  LineFolder::Print printer_;
   std::string scratch_;
 };
 

@@ -13,6 +13,7 @@
 #include "collectives/base/config.h"
 #include "collectives/base/timeline_file.h"
 #include "launcher/agent.h"
+#include "launcher/binding/host_binding.h"
 #include "launcher/guard.h"
 #include "launcher/hosts/head.h"
 #include "launcher/hosts/machine.h"
@@ -121,7 +122,11 @@ int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const Foun
   request.own_host = host_name();
   std::random_device random;
   request.rendezvous_port = std::uniform_int_distribution(20000, 29999)(random);
-  request.usable_cores = plan.usable_cores;
+  int most_ranks = 1;
+  for (const HostPlan& host : request.hosts)
+    most_ranks = std::max(most_ranks, static_cast<int>(host.places.size()));
+  const auto unbound = bind_here("none", most_ranks);
+  if (unbound.ok()) request.threads = unbound.value().front().threads;
   request.root = geteuid() == 0;
   request.terminal_stdin = plan.terminal_stdin;
   request.environment = plan.base_environment;
@@ -148,7 +153,6 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
                           found.value().source);
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   plan.base_environment = base_environment(environment, options);
-  plan.usable_cores = count_usable_cores();
   plan.terminal_stdin = terminal_is_ours();
 
   // A wrong setting would fail in every rank; here it fails once.
@@ -174,6 +178,9 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
                         version, config.value().start_timeout_seconds);
   }
   plan.places = std::move(hosts.value().front().places);
+  auto bindings = bind_here(options.bind, static_cast<int>(plan.places.size()));
+  if (!bindings.ok()) return fail(kUsageError, bindings.status().message());
+  plan.bindings = std::move(bindings).value();
   const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
   if (command.exit_code != 0) return fail(command.exit_code, command.reason);
   plan.program = command.path;

@@ -7,6 +7,7 @@
 
 #include "collectives/base/config.h"
 #include "launcher/backends.h"
+#include "launcher/binding/host_binding.h"
 #include "launcher/driver.h"
 #include "launcher/horovod_path.h"
 #include "launcher/hosts/host_agent.h"
@@ -42,6 +43,12 @@ int print_config(const Options& options, const std::vector<std::string>& environ
     if (entry.variable == "RUEDA_TRANSPORT") transport = entry.value;
   }
   std::printf("%s", rueda::launcher::backends_text(transport).c_str());
+  const auto binding = rueda::launcher::binding_text(options.bind, options.num_proc);
+  if (!binding.ok()) {
+    std::fprintf(stderr, "ruedarun: %s\n", binding.status().message().c_str());
+    return rueda::launcher::kUsageError;
+  }
+  std::printf("%s", binding.value().c_str());
   return 0;
 }
 

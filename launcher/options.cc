@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "launcher/binding/binding.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -24,7 +26,8 @@ struct Raw {
   double silence = 5;
   std::vector<std::string> environment;
   bool prefix = true, prefix_timestamp = false, horovod = false, mpi = false;
-  std::string mpi_args, mpirun;
+  std::optional<bool> fold;
+  std::string bind, mpi_args, mpirun;
   std::string timeline, log_level, flight_folder, stall_policy;
   bool timeline_all_ranks = false, summary = false;
   std::optional<bool> timeline_cycles;
@@ -56,6 +59,10 @@ void describe(CLI::App* app, Raw* raw) {
                 "put the rank before every line of output (default)");
   app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
                 "put the time before every line of output");
+  app->add_flag_function(
+      "--fold,!--no-fold", [raw](int64_t count) { raw->fold = count > 0; },
+      "print a line that several ranks write at about the same time once,\n"
+      "as [0-7] (default on a terminal)");
   app->add_option("--ranks", raw->shown_ranks,
                   "0,3-5: print only these ranks' output (copies and the report have all)");
   app->add_option("--output-filename", raw->output_folder,
@@ -64,6 +71,8 @@ void describe(CLI::App* app, Raw* raw) {
                   "auto, none, or the rank that reads our standard input\n"
                   "(auto: rank 0 when it is a terminal)");
   app->add_flag("--horovod", raw->horovod, "`import horovod` means rueda in the ranks");
+  app->add_option("--bind", raw->bind,
+                  "none (default), core, numa, or cpus of each rank as in 0-3:4-7");
   app->add_flag("--verbose", raw->verbose, "say what is started and stopped");
 
   const std::string several = "Several hosts";
@@ -329,7 +338,13 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.verbose = raw.verbose;
   options.prefix = raw.prefix;
   options.prefix_timestamp = raw.prefix_timestamp;
+  if (raw.fold.value_or(false) && !raw.prefix)
+    return invalid_argument("--fold needs prefixes, which say whose a line is: leave out --no-prefix");
+  options.fold = raw.fold;
   options.output_folder = raw.output_folder;
+  const auto bind = parse_bind(raw.bind);
+  if (!bind.ok()) return bind.status();
+  options.bind = raw.bind;
   options.mpi = raw.mpi;
   options.mpi_args = raw.mpi_args;
   options.mpirun = raw.mpirun;

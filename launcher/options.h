@@ -46,8 +46,10 @@ struct Options {
   bool verbose = false;
   bool prefix = true;
   bool prefix_timestamp = false;
+  std::optional<bool> fold;   // equal lines of several ranks are one; nothing: on a terminal
   std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
   std::string output_folder;  // copies of the ranks' output; empty: none
+  std::string bind;           // --bind, checked: binding/binding.h
   bool mpi = false;           // mpirun starts the ranks: mpi/mpirun_command.h
   std::string mpi_args;       // more words for it, as a shell would read them
   std::string mpirun;         // its path; empty: the one that belongs to librueda_mpi.so

@@ -2,11 +2,13 @@
 //
 //   not a terminal   [3]<stdout>: loss 0.3
 //   a terminal       3│ loss 0.3        (the prefix in the rank's colour unless NO_COLOR is set)
+//   of several       [0-3]<stdout>: loss 0.3    0-3│ loss 0.3
 //
 // Pure.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "collectives/base/types.h"
 #include "launcher/line_splitter.h"
@@ -26,5 +28,9 @@ struct OutputStyle {
 // cursor's line holds a progress bar that the next piece must wipe out.
 void append_piece(const OutputStyle& style, Rank rank, Stream stream, const Piece& piece,
                   bool* redraw_open, std::string* out);
+
+// A line that these ranks have all written (line_folder.h); ascending, at least one.
+void append_line(const OutputStyle& style, const std::vector<Rank>& ranks, Stream stream,
+                 const std::string& text, bool* redraw_open, std::string* out);
 
 }  // namespace rueda::launcher

@@ -99,8 +99,7 @@ Environment rank_environment(const Environment& base, const JobEnvironment& job,
   set_default(&out, "WORLD_SIZE", size);
   set_default(&out, "LOCAL_RANK", local_rank);
   set_default(&out, "LOCAL_WORLD_SIZE", local_size);
-  set_default(&out, "OMP_NUM_THREADS",
-              std::to_string(std::max(1, job.usable_cores / std::max(1, place.local_size))));
+  set_default(&out, "OMP_NUM_THREADS", std::to_string(job.threads));
   // Python buffers its output when it writes to a pipe; lines would come late or, after a crash,
   // never.
   set_default(&out, "PYTHONUNBUFFERED", "1");

@@ -15,7 +15,7 @@ namespace rueda::launcher {
 
 struct JobEnvironment {
   std::string job_id;
-  int usable_cores = 1;
+  int threads = 1;  // OMP_NUM_THREADS of this rank, unless the user has set it
   int key_fd = -1;
 };
 

@@ -2,11 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <memory>
 
 namespace rueda::launcher {
 namespace {
@@ -31,6 +35,8 @@ struct ChildPlan {
   char* const* arguments;
   char* const* shell_arguments;  // for a script without "#!"
   char* const* environment;
+  const cpu_set_t* cpus;  // null: not bound
+  size_t cpus_bytes;
 };
 
 [[noreturn]] void run_child(const ChildPlan& plan) {
@@ -54,6 +60,11 @@ struct ChildPlan {
   dup2(request.stdin_fd, STDIN_FILENO);
   dup2(request.stdout_fd, STDOUT_FILENO);
   dup2(request.stderr_fd, STDERR_FILENO);
+  if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) {
+    say("ruedarun: this rank could not be bound to its cpus: ");
+    say(strerrordesc_np(errno));
+    say("; it runs on any\n");
+  }
   for (const int fd : request.inherited) fcntl(fd, F_SETFD, 0);
 
   execve(request.program.c_str(), plan.arguments, plan.environment);
@@ -76,8 +87,17 @@ Result<pid_t> spawn_rank(const SpawnRequest& request) {
   const std::vector<char*> arguments = pointers(request.arguments);
   const std::vector<char*> shell_arguments = pointers(shell);
   const std::vector<char*> environment = pointers(request.environment);
-  const ChildPlan plan = {&request, getpid(), arguments.data(), shell_arguments.data(),
-                          environment.data()};
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus(nullptr, [](cpu_set_t* set) { CPU_FREE(set); });
+  size_t cpus_bytes = 0;
+  if (!request.cpus.empty()) {
+    const auto count = static_cast<size_t>(*std::max_element(request.cpus.begin(), request.cpus.end())) + 1;
+    cpus_bytes = CPU_ALLOC_SIZE(count);
+    cpus.reset(CPU_ALLOC(count));
+    CPU_ZERO_S(cpus_bytes, cpus.get());
+    for (const int cpu : request.cpus) CPU_SET_S(static_cast<size_t>(cpu), cpus_bytes, cpus.get());
+  }
+  const ChildPlan plan = {&request,           getpid(),   arguments.data(), shell_arguments.data(),
+                          environment.data(), cpus.get(), cpus_bytes};
   const pid_t pid = fork();
   if (pid == 0) run_child(plan);
   if (pid < 0) return errno_status("cannot start another process", errno);

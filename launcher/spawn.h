@@ -20,6 +20,7 @@ struct SpawnRequest {
   std::vector<std::string> environment;
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
   std::vector<int> inherited;         // stay open across exec, at the same numbers
+  std::vector<int> cpus;              // that it may run on; empty: ours
   bool hangup_stays_ignored = false;  // started under nohup
 };
 

@@ -32,7 +32,7 @@ Status check_shape(const std::string& title, const Shape& shape) {
 
 // Waiters look, spin and yield only where they can drive: where all ranks share memory.
 transport::WaitPolicy wait_policy_of(const bootstrap::World& world) {
-  return world.shares_memory() ? transport::WaitPolicy::measure(world.local_size)
+  return world.shares_memory() ? transport::WaitPolicy::measure(world.local_size, world.local_pids)
                                : transport::WaitPolicy{};
 }
 

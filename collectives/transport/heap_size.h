@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "collectives/base/types.h"
-#include "collectives/transport/cgroup.h"
+#include "collectives/base/cgroup.h"
 
 namespace rueda::transport {
 

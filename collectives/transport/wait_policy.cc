@@ -1,5 +1,6 @@
 #include "collectives/transport/wait_policy.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -11,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/transport/cgroup.h"
+#include "collectives/base/cgroup.h"
 
 namespace rueda::transport {
 namespace {
@@ -24,18 +25,22 @@ constexpr uint32_t kLooksPerClock = 64;  // the clock is read once for this many
 constexpr nanoseconds kLeastWakeUp = microseconds(15);
 constexpr nanoseconds kMostWakeUp = microseconds(50);
 
-int cores_by_affinity() {
+// Marks what a process may use, 0 being this one.
+void add_cores(pid_t pid, std::vector<bool>* cores) {
   // The set grows until the kernel's mask fits.
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpus));
-    if (set == nullptr) break;
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus));
-    const int result = sched_getaffinity(0, bytes, set);
-    const int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
+  for (size_t cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    cpu_set_t* set = CPU_ALLOC(cpus);
+    if (set == nullptr) return;
+    const size_t bytes = CPU_ALLOC_SIZE(cpus);
+    const bool known = sched_getaffinity(pid, bytes, set) == 0;
+    const bool too_small = !known && errno == EINVAL;
+    if (known && cores->size() < cpus) cores->resize(cpus);
+    for (size_t cpu = 0; known && cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set)) (*cores)[cpu] = true;
+    }
     CPU_FREE(set);
-    if (count > 0) return count;
+    if (!too_small) return;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
@@ -73,9 +78,17 @@ nanoseconds measure_wake_up() {
 
 }  // namespace
 
-int usable_cores() {
+int usable_cores() { return usable_cores({}); }
+
+int usable_cores(const std::vector<int>& pids) {
+  std::vector<bool> cores;
+  add_cores(0, &cores);
+  for (const int pid : pids) {
+    if (pid > 0) add_cores(pid, &cores);
+  }
+  const auto by_affinity = static_cast<int>(std::count(cores.begin(), cores.end(), true));
   const double limit = std::ceil(std::min(cgroup_core_limit(read_small_file).value_or(1e6), 1e6));
-  return std::max(1, std::min(cores_by_affinity(), static_cast<int>(limit)));
+  return std::max(1, std::min(by_affinity, static_cast<int>(limit)));
 }
 
 WaitPolicy WaitPolicy::for_costs(Rank local_ranks, int cores, nanoseconds wake_up) {
@@ -87,8 +100,8 @@ WaitPolicy WaitPolicy::for_costs(Rank local_ranks, int cores, nanoseconds wake_u
   return policy;
 }
 
-WaitPolicy WaitPolicy::measure(Rank local_ranks) {
-  return for_costs(local_ranks, usable_cores(), measure_wake_up());
+WaitPolicy WaitPolicy::measure(Rank local_ranks, const std::vector<int>& pids) {
+  return for_costs(local_ranks, usable_cores(pids), measure_wake_up());
 }
 
 bool Waiting::next() {

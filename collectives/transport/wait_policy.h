@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "collectives/base/types.h"
 
@@ -16,6 +17,9 @@ namespace rueda::transport {
 
 // Cores this process may use: affinity, and the cgroup's CPU limit rounded up. At least 1.
 int usable_cores();
+// Cores these processes may use between them: a launcher may have bound each to its own. A process that
+// cannot be asked counts as one that may use the same as this one, which always counts.
+int usable_cores(const std::vector<int>& pids);
 
 struct WaitPolicy {
   // A blocked user's thread.
@@ -24,8 +28,8 @@ struct WaitPolicy {
   // The background thread, which shares cores with the user's computation.
   int background_yields = 0;
 
-  // Measures what waking a thread costs here (about a millisecond).
-  static WaitPolicy measure(Rank local_ranks);
+  // Measures what waking a thread costs here (about a millisecond). `pids`: of the local ranks.
+  static WaitPolicy measure(Rank local_ranks, const std::vector<int>& pids = {});
   static WaitPolicy for_costs(Rank local_ranks, int cores, std::chrono::nanoseconds wake_up);
 };
 

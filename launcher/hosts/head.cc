@@ -62,7 +62,12 @@ void Head::wait_for_events() {
   console_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
-  if (poll(fds.data(), fds.size(), static_cast<int>(kHeartbeat.count())) < 0) return;
+  auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
+  if (const auto lines = console_.next_deadline()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
+    wait = std::clamp(left, std::chrono::milliseconds(0), wait);
+  }
+  if (poll(fds.data(), fds.size(), static_cast<int>(wait.count())) < 0) return;
   if (fds[0].revents != 0) read_signals();
   if (link_.fd && fds[1].revents != 0) {
     link_.fd.reset();

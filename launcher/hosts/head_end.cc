@@ -136,6 +136,7 @@ void Head::say_goodbye() {
 
 // Our reader may be slow or stopped; a signal ends the wait for it.
 void Head::drain_console() {
+  console_.release_lines();
   console_.flush();
   while (console_.pending() && link_.fd && signals_received_ < 2) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {link_.fd.get(), POLLIN, 0}};

@@ -78,6 +78,7 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   for (const std::string& entry : variables) assign.add_environment(entry);
   for (const char* name : kOfTheHost) assign.add_own_variables(name);
   assign.set_folder(job.folder);
+  assign.set_bind(job.bind);
   assign.set_grace_seconds(job.grace_seconds);
   assign.set_silence_seconds(job.silence_seconds);
   assign.set_verbose(job.verbose);

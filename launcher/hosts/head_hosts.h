@@ -32,7 +32,7 @@ std::string name_hosts(const std::vector<std::string>& names);
 
 // The assignment of one host. `key`: the job's, 32 bytes. `address`: for the ranks' sockets.
 struct JobText {
-  std::string job_id, key, address, folder;
+  std::string job_id, key, address, folder, bind;
   double grace_seconds = 5, silence_seconds = 5;
   double dead_seconds = 5;
   bool verbose = false, hangup_ignored = false;

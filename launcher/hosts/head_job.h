@@ -34,7 +34,7 @@ class Head {
         link_(std::move(link)),
         console_(plan.options.prefix, plan.options.prefix_timestamp,
                  find_variable(plan.base_environment, "NO_COLOR") == nullptr,
-                 plan.options.num_proc),
+                 plan.options.num_proc, plan.options.fold),
         supervisor_(std::chrono::duration_cast<Duration>(
             std::chrono::duration<double>(plan.options.grace_seconds))) {
     console_.show_only(plan.options.shown_ranks);

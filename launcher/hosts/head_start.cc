@@ -196,6 +196,7 @@ void Head::all_probed() {
   job.job_id = job_id_;
   job.key = std::string(key_->bytes().begin(), key_->bytes().end());
   job.folder = plan_.folder;
+  job.bind = plan_.options.bind;
   job.dead_seconds = plan_.dead_seconds;
   job.grace_seconds = plan_.options.grace_seconds;
   job.silence_seconds = plan_.options.silence_seconds;

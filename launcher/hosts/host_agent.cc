@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "launcher/agent.h"
+#include "launcher/binding/host_binding.h"
 #include "launcher/driver.h"
 #include "launcher/guard.h"
 #include "launcher/hosts/agent_uplink.h"
@@ -213,7 +214,12 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
     return internal_error("the driver's assignment is empty");
   plan.options.num_proc = plan.places.front().size;
   plan.base_environment = environment_here(assign, ours);
-  plan.usable_cores = count_usable_cores();
+  auto bindings = bind_here(assign.bind(), static_cast<int>(plan.places.size()));
+  if (!bindings.ok()) {
+    *exit_code = kUsageError;
+    return bindings.status();
+  }
+  plan.bindings = std::move(bindings).value();
   plan.driver = link.guard;
   plan.hangup_ignored = assign.hangup_ignored();
   if (chdir(assign.folder().c_str()) != 0) {

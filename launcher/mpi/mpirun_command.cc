@@ -25,6 +25,7 @@ Status check(const Options& options) {
     return invalid_argument(flag + " does not work with --mpi: " + why);
   };
   if (!options.shown_ranks.empty()) return refuse("--ranks", "mpirun prints the output of all");
+  if (options.fold.value_or(false)) return refuse("--fold", "mpirun prints the output of all");
   if (!options.token_file.empty()) return refuse("--token-file", "mpirun starts its own daemons");
   if (options.listen_port != plain.listen_port)
     return refuse("--listen-port", "mpirun listens, see its oob_tcp_static_ports");
@@ -32,6 +33,8 @@ Status check(const Options& options) {
     return refuse("--remote-ruedarun", "mpirun starts its own daemons (--mpi-args '--prefix PATH')");
   if (options.silence_seconds != plain.silence_seconds)
     return refuse("--silence-timeout", "mpirun watches the hosts in its own way");
+  if (!options.bind.empty() && options.bind != "none" && options.bind != "core" && options.bind != "numa")
+    return refuse("--bind " + options.bind, "give mpirun a rankfile: --mpi-args '--rankfile F'");
   for (const Setting& setting : options.settings) {
     if (setting.flag == "--summary") return refuse("--summary", "it is printed by ruedarun's agents");
   }
@@ -164,7 +167,8 @@ Result<MpirunCommand> mpirun_command(const MpirunRequest& request) {
   }
   RUEDA_ASSIGN_OR_RETURN(const Words more, split_words(options.mpi_args));
   if (!names_any(more, {"map-by", "rankfile", "rf"})) add(&words, {"--map-by", "slot"});
-  if (!names_any(more, {"bind-to", "cpu-set", "rankfile", "rf"})) add(&words, {"--bind-to", "none"});
+  if (!names_any(more, {"bind-to", "cpu-set", "rankfile", "rf"}))
+    add(&words, {"--bind-to", options.bind.empty() ? "none" : options.bind});
   add(&words, {"--stdin", stdin_of(request)});
   if (options.prefix) words.push_back("--tag-output");
   if (options.prefix_timestamp) words.push_back("--timestamp-output");
@@ -181,12 +185,9 @@ Result<MpirunCommand> mpirun_command(const MpirunRequest& request) {
     add(&words, remote);
     RUEDA_RETURN_IF_ERROR(tell_meeting_place(request, &command.environment));
   }
-  int most_ranks = 1;
-  for (const HostPlan& host : request.hosts)
-    most_ranks = std::max(most_ranks, static_cast<int>(host.places.size()));
-  set_default(&command.environment, "OMP_NUM_THREADS",
-              std::to_string(std::max(1, request.usable_cores / most_ranks)));
-  set_default(&command.environment, "PYTHONUNBUFFERED", "1");
+  set_default(&command.environment, "OMP_NUM_THREADS", std::to_string(request.threads));
+  // Not PYTHONUNBUFFERED: mpirun gives ranks a terminal for stdout, whose lines Python keeps whole, and
+  // prints pieces of lines as they come.
   if (request.several_hosts) {  // ranks of this host have it all anyway
     Words named = options.named_variables;
     for (const auto& [name, value] : options.environment) named.push_back(name);

@@ -24,7 +24,7 @@ struct MpirunRequest {
   std::string mpirun;        // path
   std::string own_host;      // a name of this machine that the other hosts know
   int rendezvous_port = 0;   // of the first host, for the ranks to meet; several hosts only
-  int usable_cores = 1;
+  int threads = 1;  // OMP_NUM_THREADS of each rank, unless the user has set it
   bool root = false;
   bool terminal_stdin = false;
   std::vector<std::string> environment;  // base_environment()

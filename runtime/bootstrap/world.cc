@@ -145,6 +145,9 @@ void count_hosts(const std::vector<wire::PlaceInfo>& places, bool separate, Worl
   const auto me = static_cast<size_t>(world->rank);
   world->local_rank = local_rank[me];
   world->local_size = sizes[host_of[me]];
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (host_of[i] == host_of[me]) world->local_pids.push_back(static_cast<int>(places[i].pid));
+  }
   world->cross_size = 0;
   for (size_t host = 0; host < hosts.size(); ++host) {
     if (sizes[host] <= world->local_rank) continue;  // no rank of this local rank there

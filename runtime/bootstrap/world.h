@@ -36,6 +36,7 @@ struct World {
   uint64_t epoch = 0;
   int flight_fd = -1;               // Place::flight_fd
   ClockOffset clock;                // to rank 0's
+  std::vector<int> local_pids;     // of the processes on this host, where known
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
   // By rank, a number of its host: equal where ranks share memory.
   std::vector<int> memory_host;

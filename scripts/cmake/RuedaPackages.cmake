@@ -29,6 +29,9 @@ pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
 # The launcher's.
 find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
+# hwloc's header; its library is opened at run time, where it is installed (ruedarun --bind).
+find_path(RUEDA_HWLOC_INCLUDE hwloc.h)
+
 # gRPC with everything below it, static: the launcher then needs none of it at run time. libprotobuf
 # and these archives are not position-independent, so they are for programs only.
 find_package(Protobuf REQUIRED)

@@ -30,7 +30,7 @@ MpirunRequest request(const Words& words, const std::vector<HostSlots>& hosts = 
   out.mpirun = "/opt/bin/mpirun";
   out.own_host = "here.example";
   out.rendezvous_port = 20001;
-  out.usable_cores = 8;
+  out.threads = 2;
   out.environment = {"A=1", "API_TOKEN=x", "RUEDA_KEY_FILE=/k"};
   return out;
 }
@@ -68,6 +68,15 @@ TEST_CASE("output, standard input and more arguments are handed on", "[mpirun]")
         "--timestamp-output --output-filename out:nojobid --mca btl self,tcp python train.py --mpi");
 }
 
+TEST_CASE("who binds is asked once", "[mpirun]") {
+  const auto line = [](const Words& words) { return joined(mpirun_command(request(words)).value().words); };
+  CHECK_THAT(line({"--bind", "numa"}), Catch::Contains("--map-by slot --bind-to numa "));
+  CHECK_THAT(line({"--bind", "core", "--mpi-args", "--bind-to socket"}),
+             Catch::Contains("--bind-to socket ") && !Catch::Contains("--bind-to core"));
+  CHECK_THAT(line({"--mpi-args", "-rankfile f"}),
+             !Catch::Contains("--bind-to") && !Catch::Contains("--map-by"));
+}
+
 TEST_CASE("other hosts get names of variables, never a value or a secret", "[mpirun]") {
   const auto command =
       mpirun_command(request({"-p", "2222", "-i", "key", "--network-interfaces", "=ib0,=eth0"},
@@ -86,6 +95,7 @@ TEST_CASE("other hosts get names of variables, never a value or a secret", "[mpi
 TEST_CASE("several hosts need a key, and names that Open MPI can read", "[mpirun]") {
   auto asked = request({}, {{"node1", 2, "", 0}, {"node2", 2, "", 0}});
   CHECK(mpirun_command(asked).ok());
+  CHECK_THAT(refusal(request({"--bind", "0:1:2:3"})), Catch::Contains("--rankfile"));
   asked.environment.clear();
   CHECK_THAT(refusal(asked), Catch::Contains("RUEDA_KEY_FILE") && Catch::Contains("umask 077"));
   CHECK_THAT(refusal(request({}, {{"fd00::1", 2, "", 0}, {"node2", 2, "", 0}})),
@@ -99,7 +109,8 @@ TEST_CASE("several hosts need a key, and names that Open MPI can read", "[mpirun
 TEST_CASE("what only our own agents can do is refused", "[mpirun]") {
   const std::vector<Words> all = {{"--ranks", "0"},          {"--token-file", "f"},
                                   {"--listen-port", "1"},    {"--remote-ruedarun", "r"},
-                                  {"--silence-timeout", "9"}, {"--summary"}};
+                                  {"--silence-timeout", "9"}, {"--summary"},
+                                  {"--fold"}};
   for (const Words& words : all)
     CHECK_THAT(refusal(request(words)), Catch::StartsWith(words[0] + " does not work with --mpi"));
 }

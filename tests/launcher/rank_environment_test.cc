@@ -17,7 +17,7 @@ std::string get(const Environment& environment, const std::string& name) {
 
 TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
   const RankPlace place{3, 4, 1, 2, 1, 2};
-  const auto env = rank_environment({"HOME=/h"}, {"abc", 8, 5}, place, 9);
+  const auto env = rank_environment({"HOME=/h"}, {"abc", 4, 5}, place, 9);
   const std::map<std::string, std::string> expected = {{"HOME", "/h"},
                                                        {"RUEDA_RANK", "3"},
                                                        {"RUEDA_SIZE", "4"},
@@ -47,9 +47,9 @@ TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
   }
 }
 
-TEST_CASE("threads per rank are at least one, and the user's number wins", "[rank_environment]") {
+TEST_CASE("the user's number of threads wins", "[rank_environment]") {
   const RankPlace place{0, 4, 0, 4, 0, 1};
-  CHECK(get(rank_environment({}, {"", 2, 5}, place, 9), "OMP_NUM_THREADS") == "1");
+  CHECK(get(rank_environment({}, {"", 3, 5}, place, 9), "OMP_NUM_THREADS") == "3");
   CHECK(get(rank_environment({"OMP_NUM_THREADS=7"}, {"", 2, 5}, place, 9), "OMP_NUM_THREADS") ==
         "7");
 }

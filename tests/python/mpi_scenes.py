@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 
 import numpy as np
@@ -65,6 +66,23 @@ def beside_mpi4py():
     report(rank=int(os.environ["OMPI_COMM_WORLD_RANK"]), finalised=left, code=mpi.MPI_Finalize())
 
 
+def with_mpi4py():
+    """mpi4py initialises MPI when it is imported and finalises it at exit; its own calls overlap with ours."""
+    from mpi4py import MPI
+
+    hvd.init()
+    world = MPI.COMM_WORLD
+    assert (world.rank, world.size) == (hvd.rank(), hvd.size())
+    mine, late = np.full(50_000, world.rank + 1.0), np.zeros(50_000)
+    request = world.Iallreduce(mine, late)
+    every_kind(1000)
+    request.Wait()
+    sums = [hvd.allreduce(np.full(3, 1.0), op=hvd.Sum, name=f"turn {i}") * world.allreduce(1) for i in range(5)]
+    hvd.shutdown()
+    world.Barrier()
+    report(rank=world.rank, late=late[-1], sums=sums[-1].tolist(), finalised=MPI.Is_finalized())
+
+
 def the_program_ends_mpi_first():
     mpi = initialised_by_the_program()
     hvd.init()
@@ -96,6 +114,16 @@ def chunks():
     for count in (1, 7, 1000, 100_003):
         every_kind(count)
     report(rank=hvd.rank(), mpi=hvd.counter("mpi_bytes"), tcp=hvd.counter("tcp_bytes"))
+    hvd.shutdown()
+
+
+def between_hosts():
+    hvd.init()
+    for count in (1, 1000, 100_003):
+        every_kind(count)
+    bytes_over = {name: hvd.counter(f"{name}_bytes") for name in ("mpi", "tcp", "shm")}
+    report(rank=hvd.rank(), local=hvd.local_size(), host=socket.gethostname(), own=os.environ["MY_OWN"],
+           token=os.environ.get("MY_TOKEN"), **bytes_over)  # fmt: skip
     hvd.shutdown()
 
 

@@ -5,7 +5,9 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -112,6 +114,17 @@ def test_a_hostfile_and_collectives_over_three_hosts(lab, tmp_path):
     assert job.wait() == 0, job.text
     assert sorted(job.lines) == ["4 1 1 10.0 10.0", "4 1 2 10.0 10.0", "4 2 0 10.0 10.0", "4 2 0 10.0 10.0"]
     assert (tmp_path / "out/rank.3/stdout").read_text() == "4 1 2 10.0 10.0\n"
+
+
+def test_ranks_are_bound_on_every_host(lab):
+    first, *_, last = cpus = sorted(os.sched_getaffinity(0)) * 2
+    show = "import os; print(sorted(os.sched_getaffinity(0)))"
+    job = Job(*over(lab), "--no-prefix", "--bind", f"{first}:{last}", sys.executable, "-c", show)
+    assert job.wait() == 0, job.text
+    assert sorted(job.lines) == sorted([str([first]), str([last])] * 2)
+    job = Job(*over(lab, np=2 * len(cpus), slots=len(cpus)), "--bind", "core", "true")
+    assert job.wait() == 2, job.text
+    assert f"for {len(cpus)} ranks; --bind none lets ranks share cores" in job.text
 
 
 def test_lines_of_many_ranks_stay_whole_and_nothing_is_lost(lab):
@@ -292,6 +305,22 @@ def test_twin_bridges_and_dead_interfaces_are_not_taken(lab):
         for i in range(2):
             lab.inside(i, "link", "del", "docker0")
             lab.inside(i, "link", "del", "aaa0")
+
+
+def test_a_host_that_calls_itself_a_loopback_address_is_reached_by_its_own(lab, tmp_path):
+    """Debian's 127.0.1.1: on every host the own name, and the name the job knows it by, lead nowhere else."""
+    folders = [pathlib.Path("/etc/netns", host) for host in lab.hosts[:2]]
+    try:
+        for host, folder in zip(lab.hosts, folders):
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()} {host}\n")
+        script = "import socket, rueda; rueda.init(); print(socket.gethostbyname(socket.gethostname()), rueda.local_size())"
+        job = Job(*over(lab, np=2, slots=1), "--no-prefix", sys.executable, "-c", script)
+        assert job.wait() == 0, job.text
+        assert job.lines == ["127.0.1.1 1"] * 2
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_hosts_that_cannot_reach_each_other_get_the_table_of_tries(lab):

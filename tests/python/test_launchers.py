@@ -1,5 +1,6 @@
 """One script under everybody's launcher: mpirun, mpiexec, torchrun, srun's variables, nothing at all."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -255,6 +256,42 @@ def two_hosts():
     finally:
         for name in names:
             ip("netns", "del", name)
+
+
+@pytest.fixture
+def own_hosts_files(two_hosts):
+    """writes(namespace, text): the /etc/hosts that programs started by ip netns exec see."""
+    folders = []
+
+    def write(namespace, text):
+        folder = pathlib.Path("/etc/netns", namespace)
+        folder.mkdir(parents=True, exist_ok=True)
+        folders.append(folder)
+        (folder / "hosts").write_text(text)
+
+    yield write
+    for folder in folders:
+        shutil.rmtree(folder)
+    with contextlib.suppress(OSError):
+        folders[0].parent.rmdir()  # only if it is empty
+
+
+def test_rank_0s_name_is_a_loopback_address_at_home(two_hosts, own_hosts_files, tmp_path):
+    """As Debian's installer leaves it: a host calls itself 127.0.1.1, others know its real address."""
+    names, addresses = two_hosts
+    own_hosts_files(names[0], f"127.0.0.1 localhost\n127.0.1.1 nodea {socket.gethostname()}\n")
+    own_hosts_files(names[1], f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n{addresses[0]} nodea\n")
+    key = by_hand(0, 2, tmp_path, "")["RUEDA_KEY_FILE"]
+    environments = [
+        {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "nodea",
+         "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "RUEDA_KEY_FILE": key}
+        for rank in range(2)
+    ]  # fmt: skip
+    prefixes = [["ip", "netns", "exec", name] for name in names]
+    codes, outputs, reports = start_ranks(environments, prefixes)
+    assert codes == [0, 0], outputs
+    check(reports, 2, local=1)
+    assert all(report["tcp"] > 0 for report in reports)
 
 
 def test_torchruns_variables_on_two_hosts(two_hosts, tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import namespaces
 import pytest
 import rueda
 from rueda import _ffi
@@ -45,11 +46,11 @@ def scene(size, name, env=None, options=()):
     return run(command, {**MPI_ONLY, **(env or {})})
 
 
-def pytest_under_mpirun(*modules):
+def pytest_under_mpirun(*arguments):
     """Runs modules of these tests again, with mpirun instead of ruedarun."""
     env = {**MPI_ONLY, "RUEDA_TEST_LAUNCHER": " ".join([*MPIRUN, "-np"])}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *modules],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
         cwd=HERE,
         env=clean(env),
         stdout=subprocess.PIPE,
@@ -60,18 +61,22 @@ def pytest_under_mpirun(*modules):
 
 
 def test_every_collective_dtype_and_op_on_mpi():
-    done = pytest_under_mpirun("test_numpy_collectives.py")
+    # Three ranks: every other size is among the slow ones.
+    done = pytest_under_mpirun("test_numpy_collectives.py", "-k", "3")
+    assert "passed" in done.stdout
     assert done.returncode == 0, done.stdout
 
 
 def test_ranks_that_disagree_are_named_on_mpi():
-    done = pytest_under_mpirun("test_disagreement.py")
+    done = pytest_under_mpirun("test_disagreement.py", "-k", "3")
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
-def test_torch_and_process_sets_on_mpi():
-    done = pytest_under_mpirun("test_torch_table.py", "test_process_sets.py")
+def test_torch_and_process_sets_and_every_size_on_mpi():
+    done = pytest_under_mpirun(
+        "test_numpy_collectives.py", "test_disagreement.py", "test_torch_table.py", "test_process_sets.py"
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -95,6 +100,13 @@ def test_mpi_that_the_program_initialised_is_used_and_left_alone():
     code, output, reports = scene(2, "beside_mpi4py")
     assert code == 0, output
     assert [(found["finalised"], found["code"]) for found in reports] == [(0, 0), (0, 0)]
+
+
+def test_mpi4py_and_rueda_use_mpi_side_by_side():
+    pytest.importorskip("mpi4py")
+    code, output, reports = scene(3, "with_mpi4py")
+    assert code == 0, output
+    assert [(found["late"], found["sums"], found["finalised"]) for found in reports] == [(6.0, [9.0] * 3, False)] * 3
 
 
 def test_a_program_that_finalises_mpi_first_ends_collectives_with_an_error():
@@ -174,6 +186,29 @@ def test_slots_a_hostfile_and_more_arguments_are_passed_on(tmp_path):
     assert code == 2 and "has 2" in output
 
 
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_two_hosts_by_mpis_own_daemons(tmp_path):
+    agent, key = tmp_path / "agent", tmp_path / "key"
+    # As ssh would: an environment and a name of its own, and the words are for a shell there.
+    agent.write_text('#!/bin/sh\nhost=$1; shift\nexec env -i "PATH=$PATH" ip netns exec $host unshare -u sh -c "hostname $host; $*"\n')
+    agent.chmod(0o755)
+    key.touch(0o600)
+    key.write_text("the secret of one test run")
+    lab = namespaces.Lab(2, number=5)
+    try:
+        env = {"RUEDA_KEY_FILE": str(key), "RUEDA_RENDEZVOUS": f"{lab.address(0)}:4711", "MY_TOKEN": "hidden"}
+        hosts = ",".join(f"{host}:2" for host in lab.hosts)
+        options = ["-H", hosts, "--rsh-agent", agent, "-x", "MY_OWN=7"]
+        code, output, reports = under_ruedarun(4, sys.executable, SCENES, "between_hosts", options=options, env=env)
+        assert code == 0, output
+        assert [found["host"] for found in reports] == [lab.hosts[0]] * 2 + [lab.hosts[1]] * 2
+        assert all(found["mpi"] > 1_000_000 and found["tcp"] == 0 for found in reports), reports
+        assert all(found["shm"] > 0 and found["local"] == 2 for found in reports), reports
+        assert all(found["own"] == "7" and found["token"] is None for found in reports)
+    finally:
+        lab.close()
+
+
 def test_exit_codes_are_the_failed_ranks_under_mpirun():
     code, output, _ = under_ruedarun(2, "sh", "-c", "exit $((OMPI_COMM_WORLD_RANK * 7))")
     assert code == 7, output
@@ -229,7 +264,7 @@ def test_print_config_says_that_mpi_serves():
 
 
 def test_horovodrun_and_run_take_mpi():
-    script = "import os, rueda as hvd; hvd.init(); print('is', hvd.rank(), os.environ['RUEDA_TRANSPORT'])"
+    script = "import os, rueda; rueda.init(); os.write(1, b'is %d %s\\n' % (rueda.rank(), os.environb[b'RUEDA_TRANSPORT']))"
     command = [sys.executable, "-m", "rueda.compat.horovodrun", "--mpi", "-np", 2, "--mpi-args=--mca btl self,tcp"]
     code, output, _ = run([*command, sys.executable, "-c", script], {"RUEDA_RUEDARUN": ruedarun()})
     assert code == 0, output

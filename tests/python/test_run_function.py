@@ -140,8 +140,6 @@ def test_parameters_are_flags(capfd, tmp_path):
         ({"reset_limit": 1}, "elastic"),
         ({"cooldown_range": [1, 2]}, "elastic"),
         ({"host_discovery_script": "x"}, "elastic"),
-        ({"use_mpi": True}, "MPI"),
-        ({"mpi_args": "-x"}, "MPI"),
         ({"use_mpi": True, "use_gloo": True}, "give one of them"),
         ({"hosts": "localhost:2", "hostfile": "x"}, "give one of them"),
         ({"hosts": "else where:2"}, "'else where' is no name of a host"),

@@ -1,3 +1,6 @@
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -24,6 +27,39 @@ TEST_CASE("nobody spins where ranks have to share cores", "[waiting]") {
   const WaitPolicy measured = WaitPolicy::measure(1);
   CHECK(measured.spin > microseconds(1));
   CHECK(usable_cores() >= 1);
+}
+
+TEST_CASE("ranks that are bound to a core each have a core each", "[waiting]") {
+  cpu_set_t before;
+  REQUIRE(sched_getaffinity(0, sizeof(before), &before) == 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) cpus.push_back(cpu);
+  }
+  if (cpus.size() < 2 || usable_cores() < 2) return;
+  const auto bind = [](pid_t pid, int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return sched_setaffinity(pid, sizeof(one), &one);
+  };
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  REQUIRE(other > 0);
+  const bool bound = bind(other, cpus[1]) == 0 && bind(0, cpus[0]) == 0;
+  const int alone = usable_cores(), together = usable_cores({getpid(), other});
+  bind(other, cpus[0]);
+  const int shared = usable_cores({getpid(), other});
+  sched_setaffinity(0, sizeof(before), &before);
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+  CHECK(bound);
+  CHECK(alone == 1);
+  CHECK(together == 2);
+  CHECK(shared == 1);
+  CHECK(usable_cores({0, -1, other}) == usable_cores());  // gone
 }
 
 TEST_CASE("a wait ends in sleep, and progress begins it anew", "[waiting]") {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace rueda::transport {
+namespace rueda {
 
 // Whole text of a file, or nothing.
 using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
@@ -21,4 +21,4 @@ std::optional<uint64_t> cgroup_memory_limit(const ReadFile& read);
 // Cores' worth of time; nothing where there is no limit.
 std::optional<double> cgroup_core_limit(const ReadFile& read);
 
-}  // namespace rueda::transport
+}  // namespace rueda

@@ -1,4 +1,4 @@
-#include "collectives/transport/cgroup.h"
+#include "collectives/base/cgroup.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include <iterator>
 #include <sstream>
 
-namespace rueda::transport {
+namespace rueda {
 namespace {
 
 // Is the word one of "one,two,three"?
@@ -94,4 +94,4 @@ std::optional<double> cgroup_core_limit(const ReadFile& read) {
   return least;
 }
 
-}  // namespace rueda::transport
+}  // namespace rueda

@@ -1,0 +1,69 @@
+"""``--fold``: a line that several ranks write at about the same time is printed once, and none is lost."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+from worlds import TIMEOUT_SECONDS, ruedarun
+
+RANK = """touch ready.$RUEDA_RANK
+until [ -e go ]; do sleep 0.01; done
+echo loading; echo to stderr >&2; echo loading; echo mine is $RUEDA_RANK
+touch written.$RUEDA_RANK
+until [ -e leave ]; do sleep 0.01; done"""
+
+
+def until(true):
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def written_while_nobody_reads(folder, size, *options):
+    """Sorted lines of stdout, stderr; all ranks write before the agent reads anything."""
+    command = [ruedarun(), "-np", str(size), "--verbose", *options, "sh", "-c", RANK]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    said = []
+    while not (said and "agent is pid" in said[-1]):
+        said.append(process.stderr.readline())
+        assert said[-1], said
+    agent = int(re.search(r"agent is pid (\d+)", said[-1]).group(1))
+    until(lambda: all((folder / f"ready.{rank}").exists() for rank in range(size)))
+    os.kill(agent, signal.SIGSTOP)
+    until(lambda: pathlib.Path(f"/proc/{agent}/stat").read_text().rsplit(") ", 1)[1][0] == "T")
+    (folder / "go").touch()
+    until(lambda: all((folder / f"written.{rank}").exists() for rank in range(size)))
+    os.kill(agent, signal.SIGCONT)
+    (folder / "leave").touch()
+    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 0, err
+    return sorted(out.splitlines()), sorted(line for line in err.splitlines() if "<stderr>" in line)
+
+
+def test_equal_lines_are_one_with_their_ranks(tmp_path):
+    out, err = written_while_nobody_reads(tmp_path, 3, "--fold")
+    mine = [f"[{rank}]<stdout>: mine is {rank}" for rank in range(3)]
+    assert out == ["[0-2]<stdout>: loading"] * 2 + mine
+    # It comes behind what its own rank has written before, which differs.
+    assert err == [f"[{rank}]<stderr>: to stderr" for rank in range(3)]
+
+
+def test_ranks_that_are_not_shown_are_not_waited_for(tmp_path):
+    out, _ = written_while_nobody_reads(tmp_path, 3, "--fold", "--ranks", "0,2")
+    assert out == ["[0,2]<stdout>: loading"] * 2 + ["[0]<stdout>: mine is 0", "[2]<stdout>: mine is 2"]
+
+
+def test_a_file_gets_every_line_of_every_rank(tmp_path):
+    out, err = written_while_nobody_reads(tmp_path, 2)
+    expected = [f"[{rank}]<stdout>: {line}" for rank in range(2) for line in ("loading", "loading", f"mine is {rank}")]
+    assert out == sorted(expected)
+    assert len(err) == 2
+
+
+def test_fold_needs_prefixes():
+    done = subprocess.run([ruedarun(), "-np", "2", "--fold", "--no-prefix", "true"], capture_output=True, text=True)
+    assert done.returncode == 2 and "--fold needs prefixes" in done.stderr
