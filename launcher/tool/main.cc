@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
     return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "attention")
-    return rueda::plan_tool::run_attention(std::vector<std::string>(argv + 2, argv + argc));
+    return rueda::plan::run_attention(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "explain")
     return rueda::launcher::run_explain(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "status")

@@ -37,7 +37,7 @@ def forward(plan, threads, q, k, v):
 
 def backward(plan, threads, saved, tensors, dout, dlse):
     """The gradients of q, k, v; those of out and lse may be None."""
-    q, k, v, out, lse = tensors
+    q, k, v, out, _ = tensors
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
     if dlse is not None:
         dlse = dlse.to(torch.float32).contiguous()
