@@ -68,7 +68,7 @@ TEST_CASE("when rank 0 leaves because somebody else did, that one is named", "[r
     world[1].shutdown();
     CHECK(has(call(world[0], sum_of("x", &data)).message(), "rank 1"));
     world[0].shutdown();
-    const Status status = call(world[2], sum_of("x", &data));
+    const Status status = call(world[2], sum_of("y", &data));
     CHECK(status.code() == Code::kCancelled);
     CHECK(has(status.message(), "rank 1"));
     CHECK(has(status.message(), "has been shut down, and then rank 0"));
