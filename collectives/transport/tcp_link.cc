@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -37,8 +38,10 @@ void TcpLink::unwatch() { loop_->remove(socket_.get()); }
 
 void TcpLink::on_ready(bool readable, bool) {
   if (readable) readable_ = true;
-  // Nobody asked: the connection is lost, and would tell so again and again until it is read.
-  if (readable && !reading_) unwatch();
+  if (!readable || reading_) return;
+  // Nobody asks any more. A lost connection would tell so again and again until it is read.
+  pollfd lost{socket_.get(), 0, 0};
+  if (poll(&lost, 1, 0) == 1) unwatch();
 }
 
 Result<size_t> TcpLink::write(std::span<const ByteView> pieces) {
