@@ -6,6 +6,8 @@
 #include <new>
 #include <thread>
 
+#include "attention/kernel_registry.h"
+
 namespace rueda::attention {
 namespace {
 
@@ -31,7 +33,7 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
 }
 
 // All tiles of one batch and KV head.
-void one_head(const AttentionPlan& plan, bool backward, const std::vector<Tile>& tiles,
+void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
               const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head) {
   static thread_local std::unique_ptr<Scratch> own;
   if (own == nullptr) own = std::make_unique<Scratch>();
@@ -40,6 +42,7 @@ void one_head(const AttentionPlan& plan, bool backward, const std::vector<Tile>&
   const auto q_bytes = static_cast<int64_t>(size_of(spec.dtype));
   const auto k_bytes = static_cast<int64_t>(size_of(keys.dtype));
   const int64_t count = plan.heads.queries_of(head, plan.head_group());
+  const LocalKernel* kernel = kernel_for(spec.dtype, keys.dtype);
   KernelTile call;
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
@@ -96,7 +99,7 @@ void one_head(const AttentionPlan& plan, bool backward, const std::vector<Tile>&
     call.q_step = tile.q_step;
     call.k_pos = tile.k_pos;
     call.k_step = tile.k_step;
-    (backward ? local_kernel().backward : local_kernel().forward)(call, scratch.floats);
+    (backward ? kernel->backward : kernel->forward)(call, scratch.floats);
   }
 }
 
@@ -114,7 +117,7 @@ void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>&
   for (std::thread& thread : others) thread.join();
 }
 
-void compute(const AttentionPlan& plan, bool backward, const std::vector<Tile>& tiles,
+void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
              const QuerySide& queries, const KeySide& keys, int threads) {
   if (tiles.empty()) return;
   const int64_t heads = plan.heads.kv_end - plan.heads.kv_begin;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "attention/geometry.h"
 #include "attention/local_kernel.h"
@@ -31,7 +32,7 @@ struct KeySide {
   float* dv = nullptr;
 };
 
-void compute(const AttentionPlan& plan, bool backward, const std::vector<Tile>& tiles,
+void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
              const QuerySide& queries, const KeySide& keys, int threads);
 
 // fn(i) for i < count, each once, on up to `threads` threads.

@@ -7,6 +7,7 @@
 #endif
 
 #include "attention/local_kernel.h"
+#include "attention/seen.h"
 #include "collectives/kernels/half-inl.h"
 #include "hwy/highway.h"
 
@@ -98,11 +99,18 @@ HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const f
 // exp for x <= 1 or so, error about an ulp; 0 below -87 and for -infinity. Reduction as in Cephes.
 HWY_INLINE V exp_of(V x) {
   const F d;
+  x = hn::Min(x, hn::Set(d, 80.0f));
+#if HWY_TARGET == HWY_AVX3
+  // Scaling by a power of two is one instruction, and its mask makes zeros of what is too small.
+  const auto seen = hn::Ge(x, hn::Set(d, -87.0f));
+  const V nf = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+#else
   const hn::RebindToSigned<F> di;
   const auto tiny = hn::Lt(x, hn::Set(d, -87.0f));
-  x = hn::Min(hn::Max(x, hn::Set(d, -87.0f)), hn::Set(d, 80.0f));
+  x = hn::Max(x, hn::Set(d, -87.0f));
   const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
   const V nf = hn::ConvertTo(d, n);
+#endif
   x = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);
   x = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), x);
   V p = hn::Set(d, 1.9875691500e-4f);
@@ -112,8 +120,12 @@ HWY_INLINE V exp_of(V x) {
   p = hn::MulAdd(p, x, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, x, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(x, x), p, x), hn::Set(d, 1.0f));
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_maskz_scalef_ps(seen.raw, p.raw, nf.raw)};
+#else
   const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
   return hn::IfThenElse(tiny, hn::Zero(d), hn::Mul(p, power));
+#endif
 }
 
 // The lanes at, at + 1, ... that lie in [from, to).
@@ -169,19 +181,6 @@ HWY_INLINE void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t fi
     float* to = panels + j / kPanel * kPanel * tile.head_dim + j % kPanel;
     for (int64_t x = 0; x < tile.head_dim; ++x) to[x * kPanel] = row[x];
   }
-}
-
-// The keys [from, to) of the tile that query i sees.
-struct Seen {
-  int64_t from, to;
-};
-HWY_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-HWY_INLINE Seen seen_by(const KernelTile& tile, int64_t i) {
-  const int64_t q = tile.q_pos + i * tile.q_step;
-  // k_pos + j * k_step >= q + low, <= q + high
-  const int64_t from = -floor_div(-(q + tile.low - tile.k_pos), tile.k_step);
-  const int64_t to = floor_div(q + tile.high - tile.k_pos, tile.k_step) + 1;
-  return {max(from, 0), min(to, tile.keys)};
 }
 
 }  // namespace rueda::attention::HWY_NAMESPACE

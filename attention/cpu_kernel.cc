@@ -23,7 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace rueda::attention::HWY_NAMESPACE {
 
-constexpr LocalKernel kKernel = {"native", forward, backward};
+constexpr NativeKernel kKernel = {forward, backward};
 
 }  // namespace rueda::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -35,7 +35,7 @@ HWY_AFTER_NAMESPACE();
 
 namespace rueda::attention {
 
-const LocalKernel& local_kernel() {
+const NativeKernel& native_kernel() {
   const std::string target = kernels::active_target();
 #if HWY_TARGETS & ~HWY_STATIC_TARGET & HWY_SSE4
   if (target == "sse4") return N_SSE4::kKernel;

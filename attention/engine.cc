@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "attention/kernel_registry.h"
+#include "attention/wire.h"
+
 namespace rueda::attention {
 
 Call::~Call() {
@@ -53,6 +56,8 @@ Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) con
 
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, Body body,
                               bool inline_call) {
+  RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, plan.spec.dtype));
+  RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, computed_as(plan.spec)));
   auto call = std::make_shared<Call>();
   Link::Place place;
   place.runtime = runtime_;

@@ -57,6 +57,9 @@ struct KernelTile {
 
 struct LocalKernel {
   const char* name;
+  int priority;         // of those that are available and take the dtypes, the highest is used
+  bool (*available)();  // on this machine, now; null: yes
+  uint32_t dtypes;      // 1 << DType: of queries and of keys
   void (*forward)(const KernelTile& tile, float* scratch);
   void (*backward)(const KernelTile& tile, float* scratch);
 };
@@ -64,7 +67,11 @@ struct LocalKernel {
 // Floats of scratch that both need, 64-byte aligned; contents do not matter.
 inline constexpr size_t kScratchFloats = 512 * 1024;
 
-// The best for this CPU: of the instruction set that rueda::kernels uses.
-const LocalKernel& local_kernel();
+// The one source for every instruction set, of the one that rueda::kernels uses.
+struct NativeKernel {
+  void (*forward)(const KernelTile& tile, float* scratch);
+  void (*backward)(const KernelTile& tile, float* scratch);
+};
+const NativeKernel& native_kernel();
 
 }  // namespace rueda::attention

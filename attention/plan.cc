@@ -2,12 +2,23 @@
 
 #include <algorithm>
 
+#include "attention/wire.h"
 #include "attention/workspace.h"
 
 namespace rueda::attention {
 namespace {
 
-constexpr int64_t kSmallestChunk = 64;  // tokens, unless asked for less
+// Tokens of a message, unless asked for: a twelfth of a shard. The last message is computed when
+// nothing travels any more, so a ring of two hides at most 1 - 1/24 of the shorter of both.
+constexpr int64_t kChunks = 12;
+constexpr int64_t kSmallestChunk = 64;  // whole panels of the kernel
+constexpr int64_t kKernelBlock = 192;   // from here on whole blocks of it
+
+int64_t usual_chunk(int64_t tokens) {
+  const int64_t part = ceil_div(tokens, kChunks);
+  const int64_t grain = part < kKernelBlock ? kSmallestChunk : kKernelBlock;
+  return std::max<int64_t>(1, ceil_div(part, grain)) * grain;
+}
 
 // Tokens of the ranks of one Ulysses group, in the order of the ranks.
 std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group) {
@@ -138,15 +149,19 @@ RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& compon
   const bool keys_travel = ring.rotate == Rotate::kKeysAndValues;
   const Rank rings = spec.rings();
   const Rank mine = plan.rank / spec.ulysses;
-  ring.local = tiles_of(plan, components, plan.tokens, plan.tokens, keys_travel, 0, kUnlimited);
   int64_t most = 0;  // tokens of the largest group
   for (Rank group = 0; group < rings; ++group)
     most = std::max(most, total(group_tokens(spec, group)));
-  // A quarter of a shard: two slots then cost half a shard, and the first message is soon there.
-  const int64_t chunk =
-      std::min(most, spec.chunk_tokens != 0 ? spec.chunk_tokens
-                                            : std::max<int64_t>(kSmallestChunk, ceil_div(most, 4)));
+  const int64_t asked = spec.chunk_tokens != 0 ? spec.chunk_tokens : usual_chunk(most);
+  const int64_t chunk = rings == 1 ? most : std::min(most, asked);
   const int64_t chunks = ceil_div(most, chunk);
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (Tile& tile : tiles_of(plan, components, plan.tokens, plan.tokens, keys_travel, c * chunk,
+                               (c + 1) * chunk)) {
+      ring.local.push_back(tile);
+    }
+    ring.local_ends.push_back(ring.local.size());
+  }
   ring.keys = (rings - 1) * chunks;
   ring.chunks = chunks;
   const Rank place = plan.rank % spec.ulysses;
@@ -267,14 +282,21 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place) {
   return share;
 }
 
+std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t key) const {
+  const int64_t each = std::max<int64_t>(1, spec.rings() - 1);  // exchanges to a piece
+  if (key % each != 0) return {};
+  const auto piece = static_cast<size_t>(key / each);
+  const size_t begin = piece == 0 ? 0 : ring.local_ends[piece - 1];
+  return std::span(ring.local).subspan(begin, ring.local_ends[piece] - begin);
+}
+
 int64_t AttentionPlan::own_tokens() const {
   return token_count(spec, rank);
 }
 
 RowBytes row_bytes(const AttentionSpec& spec, bool backward, Rotate rotate, int64_t queries) {
   const int64_t d = spec.head_dim, e = static_cast<int64_t>(size_of(spec.dtype));
-  const auto wire = static_cast<int64_t>(size_of(spec.kv_wire));
-  if (rotate == Rotate::kKeysAndValues) return {2 * d * wire, backward ? 2 * d * 4 : 0};
+  if (rotate == Rotate::kKeysAndValues) return {wire_bytes(spec), backward ? 2 * d * 4 : 0};
   if (backward) return {queries * (2 * d * e + 8), queries * d * 4};
   return {queries * d * e, queries * (d * 4 + 4)};
 }

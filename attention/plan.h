@@ -12,6 +12,7 @@
 // mask takes 3/4 of that in the zigzag layout, 1/2 in the contiguous one.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,9 @@ struct RingPlan {
   Rotate rotate = Rotate::kKeysAndValues;  // whose rows travel
   int64_t keys = 0;    // (rings - 1) * chunks
   int64_t chunks = 1;  // exchanges of a step
+  // Needs no message: in `chunks` pieces of equally many rows, to fill the time between exchanges.
   std::vector<Tile> local;
+  std::vector<size_t> local_ends;  // of the pieces in it
   std::vector<Hop> receives;  // ascending by key
   std::vector<Hop> sends;
 };
@@ -88,6 +91,8 @@ struct AttentionPlan {
   PlanReport report;
 
   Rank group_begin() const { return rank / spec.ulysses * spec.ulysses; }
+  // What is computed before the key-th exchange is; all of it where there is none (key 0).
+  std::span<const Tile> local_tiles(const RingPlan& ring, int64_t key) const;
   int64_t own_tokens() const;
   int64_t group_tokens() const { return total(tokens); }
   int64_t head_group() const { return spec.heads / spec.kv_heads; }

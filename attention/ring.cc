@@ -1,7 +1,9 @@
-// For each key k of the plan, on every rank: post the messages of k + 1, compute with what came for
-// k, answer, take in the answers to k - 1. At most two messages each way and three answers are under
-// way, whence the slots. Nothing waits for a larger key, so the smallest unfinished exchange always
-// proceeds.
+// For each key k of the plan, on every rank: compute a piece of what needs no message, compute with
+// what came for k, answer, post the messages of k + 2, take in the answers to k - 1. At most two
+// messages each way and four answers are under way, whence the slots. While one message is computed
+// the next one travels, and the pieces spread what is at home over all exchanges, so that a link
+// and arithmetic of the same speed are both busy throughout. Nothing waits for a larger key, so the
+// smallest unfinished exchange always proceeds.
 #include "attention/ring.h"
 
 #include <algorithm>
@@ -31,7 +33,7 @@ class Ring {
     in_.init(link, plan.spec.gather_first ? receives : std::min<int64_t>(2, receives), in.out);
     out_.init(link, std::min<int64_t>(2, sends), out.out);
     answers_out_.init(link, std::min<int64_t>(2, receives), in.back);
-    answers_in_.init(link, std::min<int64_t>(3, sends), out.back);
+    answers_in_.init(link, std::min<int64_t>(4, sends), out.back);
   }
 
   Status run() {
@@ -40,12 +42,13 @@ class Ring {
       // Everybody can receive everything; but answers come only when others have computed.
       while (!answered() && next_send_ < ring_.sends.size()) RUEDA_RETURN_IF_ERROR(post_send());
     }
-    RUEDA_RETURN_IF_ERROR(post(0));
-    calls_.local();
+    RUEDA_RETURN_IF_ERROR(post(1));
+    if (ring_.keys == 0) calls_.local(0);
     for (int64_t key = 0; key < ring_.keys; ++key) {
       RUEDA_RETURN_IF_ERROR(link_->check_aborted());
-      RUEDA_RETURN_IF_ERROR(post(key + 1));
+      calls_.local(key);
       RUEDA_RETURN_IF_ERROR(serve(key));
+      RUEDA_RETURN_IF_ERROR(post(key + 2));
       RUEDA_RETURN_IF_ERROR(absorb(key - 1));
     }
     RUEDA_RETURN_IF_ERROR(absorb(ring_.keys));

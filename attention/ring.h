@@ -15,8 +15,8 @@ struct RingCalls {
   std::function<void(const Hop&, const std::byte* message, std::byte* answer)> serve;
   // Takes in the answer to a hop that was sent.
   std::function<void(const Hop&, const std::byte* answer)> absorb;
-  // Computes what needs no message.
-  std::function<void()> local;
+  // Computes what needs no message and comes before the key-th exchange.
+  std::function<void(int64_t key)> local;
 };
 
 Status run_ring(const AttentionPlan& plan, bool backward, Link* link, const RingCalls& calls);

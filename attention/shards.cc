@@ -7,6 +7,8 @@
 
 #include "attention/compute.h"
 #include "attention/ring.h"
+#include "attention/wire.h"
+#include "attention/workspace.h"
 #include "collectives/kernels/kernels.h"
 
 namespace rueda::attention {
@@ -20,21 +22,6 @@ struct Copy {
   int64_t bytes;  // of an element
   void operator()(int64_t at, int64_t into, int64_t count) const {
     std::memcpy(to + into * bytes, from + at * bytes, static_cast<size_t>(count * bytes));
-  }
-};
-
-// Keys and values as they travel.
-struct CopyKeys {
-  const AttentionSpec& spec;
-  const std::byte* from;
-  std::byte* to;
-  void operator()(int64_t at, int64_t into, int64_t count) const {
-    if (spec.kv_wire == spec.dtype) {
-      Copy{from, to, static_cast<int64_t>(size_of(spec.dtype))}(at, into, count);
-      return;
-    }
-    kernels::convert_from_f32(spec.kv_wire, reinterpret_cast<const float*>(from) + at,
-                              to + 2 * into, static_cast<size_t>(count));
   }
 };
 
@@ -81,6 +68,8 @@ class Shard {
     return to;
   }
   bool is_wide() const { return spec_.dtype == DType::kFloat32; }
+  // Where int8 becomes float32.
+  float* wide_keys(const RingPlan& ring) { return link_->take_array<float>(widened_floats(plan_, ring)); }
 
   const AttentionPlan& plan_;
   const AttentionSpec& spec_;
@@ -103,7 +92,9 @@ class Forward : Shard {
     const QuerySide queries{&wide_, &narrow_, t.q, acc, m, l, nullptr, nullptr, nullptr, nullptr};
     const KeySide keys{&keys_, spec_.dtype, t.k, t.v, nullptr, nullptr};
     RingCalls calls;
-    calls.local = [&] { compute(plan_, false, plan_.forward.local, queries, keys, threads_); };
+    calls.local = [&](int64_t key) {
+      compute(plan_, false, plan_.local_tiles(plan_.forward, key), queries, keys, threads_);
+    };
     if (plan_.forward.rotate == Rotate::kKeysAndValues) {
       keys_travel(t, queries, &calls);
     } else {
@@ -118,16 +109,14 @@ class Forward : Shard {
  private:
   void keys_travel(const ShardForward& t, const QuerySide& queries, RingCalls* calls) {
     calls->pack = [this, &t](const Hop& hop, std::byte* message) {
-      const Geometry there = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
-      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
-      there.each_row(keys_, CopyKeys{spec_, t.k, message});
-      there.each_row(keys_, CopyKeys{spec_, t.v, message + there.elements() * wire});
+      pack_keys(spec_, Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim), keys_, t.k,
+                t.v, message);
     };
-    calls->serve = [this, &queries](const Hop& hop, const std::byte* message, std::byte*) {
+    calls->serve = [this, &queries, wide = wide_keys(plan_.forward)](
+                       const Hop& hop, const std::byte* message, std::byte*) {
       const Geometry here = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
-      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
-      const KeySide theirs{&here, spec_.kv_wire, message, message + here.elements() * wire,
-                           nullptr, nullptr};
+      const ReceivedKeys came = unpack_keys(spec_, here.elements(), message, wide);
+      const KeySide theirs{&here, came.dtype, came.k, came.v, nullptr, nullptr};
       compute(plan_, false, hop.tiles, queries, theirs, threads_);
     };
   }
@@ -193,7 +182,9 @@ class Backward : Shard {
                             nullptr, t.dout,  t.lse,   t.delta, dq};
     const KeySide keys{&keys_, spec_.dtype, t.k, t.v, dk, dv};
     RingCalls calls;
-    calls.local = [&] { compute(plan_, true, plan_.backward.local, queries, keys, threads_); };
+    calls.local = [&](int64_t key) {
+      compute(plan_, true, plan_.local_tiles(plan_.backward, key), queries, keys, threads_);
+    };
     if (plan_.backward.rotate == Rotate::kKeysAndValues) {
       keys_travel(queries, keys, &calls);
     } else {
@@ -211,18 +202,16 @@ class Backward : Shard {
   // The answer: dk, then dv.
   void keys_travel(const QuerySide& queries, const KeySide& keys, RingCalls* calls) {
     calls->pack = [this, &keys](const Hop& hop, std::byte* message) {
-      const Geometry there = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
-      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
-      there.each_row(keys_, CopyKeys{spec_, keys.k, message});
-      there.each_row(keys_, CopyKeys{spec_, keys.v, message + there.elements() * wire});
+      pack_keys(spec_, Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim), keys_, keys.k,
+                keys.v, message);
     };
-    calls->serve = [this, &queries](const Hop& hop, const std::byte* message, std::byte* answer) {
+    calls->serve = [this, &queries, wide = wide_keys(plan_.backward)](
+                       const Hop& hop, const std::byte* message, std::byte* answer) {
       const Geometry here = Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim);
-      const auto wire = static_cast<int64_t>(size_of(spec_.kv_wire));
+      const ReceivedKeys came = unpack_keys(spec_, here.elements(), message, wide);
       auto* dk = reinterpret_cast<float*>(answer);
       std::fill_n(dk, 2 * here.elements(), 0.0f);
-      const KeySide theirs{&here, spec_.kv_wire, message, message + here.elements() * wire,
-                           dk,    dk + here.elements()};
+      const KeySide theirs{&here, came.dtype, came.k, came.v, dk, dk + here.elements()};
       compute(plan_, true, hop.tiles, queries, theirs, threads_);
     };
     calls->absorb = [this, &keys](const Hop& hop, const std::byte* answer) {

@@ -166,7 +166,8 @@ Status check(const AttentionSpec& spec) {
                             " is not supported; use float32, bfloat16 or float16");
   }
   if (spec.kv_wire != spec.dtype &&
-      !(spec.dtype == DType::kFloat32 && spec.kv_wire == DType::kBFloat16)) {
+      !(spec.dtype == DType::kFloat32 && spec.kv_wire == DType::kBFloat16) &&
+      spec.kv_wire != DType::kInt8) {
     return invalid_argument(std::string("attention: ") + name_of(spec.dtype) +
                             " cannot travel as " + name_of(spec.kv_wire));
   }

@@ -57,7 +57,8 @@ struct AttentionSpec {
   int64_t kv_heads = 1;  // divides heads
   int64_t head_dim = 0;  // elements, 1 to 256
   DType dtype = DType::kFloat32;     // float32, bfloat16 or float16
-  DType kv_wire = DType::kFloat32;   // what keys and values travel as; dtype, or bfloat16 for float32
+  // What keys and values travel as: dtype, bfloat16 for float32, or int8 (see wire.h).
+  DType kv_wire = DType::kFloat32;
   Rank ranks = 1;
   Rank ulysses = 1;  // ranks that exchange heads for tokens; divides `ranks`. The others form rings
   Layout layout = Layout::kContiguous;
@@ -65,7 +66,7 @@ struct AttentionSpec {
   bool layout_per_sequence = false;
   Rotate rotate_forward = Rotate::kAuto;
   Rotate rotate_backward = Rotate::kAuto;
-  int64_t chunk_tokens = 0;  // at most so many tokens in a message; 0: a quarter of a shard
+  int64_t chunk_tokens = 0;  // at most so many tokens in a message; 0: about a twelfth of a shard
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
   double scale = 0;  // of the scores; 0: head_dim ^ -0.5
   Mask mask;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "attention/wire.h"
+
 namespace rueda::attention {
 namespace {
 
@@ -27,11 +29,20 @@ int64_t slots(const AttentionPlan& plan, bool backward) {
   const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
   // Passing queries on in forward: the sums of exp of the partial result.
   const int64_t sums = !backward && in.back > 0 ? in.back / (4 * plan.spec.head_dim + 4) * 4 : 0;
-  return receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
-         std::min<int64_t>(3, static_cast<int64_t>(ring.sends.size())) * out.back + sums;
+  return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
+         std::min<int64_t>(4, static_cast<int64_t>(ring.sends.size())) * out.back + sums;
 }
 
 }  // namespace
+
+int64_t widened_floats(const AttentionPlan& plan, const RingPlan& ring) {
+  if (plan.spec.kv_wire != DType::kInt8 || ring.rotate != Rotate::kKeysAndValues) return 0;
+  const bool backward = &ring == &plan.backward;
+  int64_t most = 0;
+  for (const Hop& hop : ring.receives)
+    most = std::max(most, hop_bytes(plan, backward, hop).out / wire_bytes(plan.spec));
+  return most * 2 * plan.spec.head_dim;
+}
 
 Workspace workspace_of(const AttentionPlan& plan) {
   const AttentionSpec& spec = plan.spec;

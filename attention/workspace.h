@@ -14,6 +14,9 @@ struct Workspace {
 
 Workspace workspace_of(const AttentionPlan& plan);
 
+// Floats of the largest message of keys and values as float32, where they travel as int8; else 0.
+int64_t widened_floats(const AttentionPlan& plan, const RingPlan& ring);
+
 // Message slots of one direction of a ring: two, or one for each hop where everything is received
 // first.
 inline int64_t receive_slots(const AttentionPlan& plan, const RingPlan& ring) {

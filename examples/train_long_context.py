@@ -39,6 +39,7 @@ def parse_arguments():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="of a rank; its share of this host's cores")
     parser.add_argument("--report", metavar="FILE", help="rank 0 writes losses and figures as JSON")
     parser.add_argument("--scaling", metavar="RANKS", help="run on each number of ranks and compare")
     return parser.parse_args()
@@ -62,11 +63,13 @@ def rotate(x, positions):
 
 
 class Block(nn.Module):
-    def __init__(self, embed_dim, heads, sequence):
+    def __init__(self, embed_dim, heads, threads, sequence):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
-        self.attend = ra.RingAttention(causal=True, layout="zigzag", process_set=sequence)
+        self.attend = ra.RingAttention(
+            causal=True, layout="zigzag", process_set=sequence, threads=threads
+        )
         self.out = nn.Linear(embed_dim, embed_dim)
         self.norms = nn.ModuleList([nn.LayerNorm(embed_dim) for _ in range(2)])
         self.mlp = nn.Sequential(
@@ -86,7 +89,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, args.embed_dim)
         self.blocks = nn.ModuleList(
-            [Block(args.embed_dim, args.heads, sequence) for _ in range(args.layers)]
+            [Block(args.embed_dim, args.heads, args.threads, sequence) for _ in range(args.layers)]
         )
         self.norm = nn.LayerNorm(args.embed_dim)
         self.out = nn.Linear(args.embed_dim, VOCABULARY)
@@ -114,8 +117,9 @@ def peak_memory():
 
 def train(args):
     hvd.init()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
-    sequence, data = ra.sequence_parallel_sets(args.ring_size or hvd.size())
+    args.threads = args.threads or max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
+    torch.set_num_threads(args.threads)
+    sequence, _ = ra.sequence_parallel_sets(args.ring_size or hvd.size())
     groups = hvd.size() // sequence.size()
     if args.batch_size % groups:
         raise SystemExit(f"--batch-size {args.batch_size} cannot be shared by {groups} groups of ranks")
@@ -169,7 +173,7 @@ def run_on(ranks, args, length):
     report = pathlib.Path(f"{args.report or 'long_context'}.{ranks}.{length}.json")
     command = [
         os.environ.get("RUEDA_RUEDARUN", "ruedarun"), "-np", ranks, sys.executable, __file__,
-        "--length", length, "--report", report,
+        "--length", length, "--report", report, "--threads", args.threads or 1,
     ]  # fmt: skip
     for name in ("batch_size", "steps", "layers", "embed_dim", "heads", "lr", "seed"):
         command += ["--" + name.replace("_", "-"), getattr(args, name)]

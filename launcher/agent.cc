@@ -16,6 +16,7 @@
 #include <set>
 
 #include "collectives/base/config.h"
+#include "collectives/base/signal_names.h"
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store_server.h"
 #include "launcher/console.h"
@@ -25,6 +26,7 @@
 #include "launcher/job_observer.h"
 #include "launcher/life_watch.h"
 #include "launcher/oom_watch.h"
+#include "launcher/process_state.h"
 #include "launcher/process_tree.h"
 #include "launcher/rank_process.h"
 #include "launcher/spawn.h"
@@ -78,6 +80,11 @@ class Agent {
   void read_signals();
   void check_driver();
   void signal_ranks(int signal);
+  void observe(const HostQuestion& question);
+  struct Drained {
+    int asked = 0, ranks = 0;
+  };
+  Drained drain_ranks();
   void follow(const std::vector<Order>& orders);
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
@@ -111,6 +118,7 @@ class Agent {
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
   std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
+  std::vector<int> drain_signals_;
   std::vector<RankEnd> ends_;
   int noticed_ = 0;                // number of the deaths that are noticed together
   std::set<Rank> dying_together_;  // were ending already when the first failure was noticed
@@ -240,12 +248,19 @@ void Agent::start_observer(const std::string& job_id) {
     plan.command += word;
   }
   for (const RankPlace& place : plan_.places) plan.ranks.push_back(place.rank);
+  plan.counts = uplink_ != nullptr;
   const auto config = load_config(
       [&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {
-    plan.stall_seconds = config.value().stall_check_seconds;
+    // Over several hosts the driver explains, who sees all ranks.
+    plan.stall_seconds = uplink_ != nullptr ? 0 : config.value().stall_check_seconds;
     plan.dump_stalls = config.value().stall_policy != "warn";
     plan.folder = config.value().flight_folder;
+    auto signals = parse_signals(config.value().preemption_signal);
+    if (signals.ok()) drain_signals_ = std::move(signals).value();
+    // SIGTERM and SIGINT mean other things to many a script.
+    std::stable_partition(drain_signals_.begin(), drain_signals_.end(),
+                          [](int signal) { return signal != SIGTERM && signal != SIGINT; });
   }
   auto observer = JobObserver::start(std::move(plan));
   if (observer.ok()) {
@@ -300,7 +315,15 @@ void Agent::wait_for_events() {
   if (uplink_ != nullptr) follow(uplink_->work());
   if (fds[observed].revents != 0) {
     for (const std::string& line : observer_->take_lines()) say(line);
+    if (observer_->take_drain()) {
+      const Drained drained = drain_ranks();
+      observer_->drained(drained.asked, drained.ranks);
+    }
+    if (uplink_ != nullptr) {
+      for (HostReport& report : observer_->take_reports()) uplink_->report(std::move(report));
+    }
   }
+  if (uplink_ != nullptr && observer_ != nullptr) uplink_->count(observer_->counters());
   if (fds[0].revents != 0) read_signals();
   if (driver_link_ && fds[1].revents != 0) check_driver();
   for (const Source& source : sources) {
@@ -347,8 +370,40 @@ void Agent::follow(const std::vector<Order>& orders) {
       case Order::Kind::kUserSignal: signal_ranks(order.signal); break;
       case Order::Kind::kOutputClosed: supervisor_.output_closed(now()); break;
       case Order::Kind::kKill: supervisor_.driver_lost(now()); break;
+      case Order::Kind::kObserve: observe(order.question); break;
+      case Order::Kind::kMail:
+        if (observer_ != nullptr) observer_->mail(order.rank, order.text);
+        break;
+      case Order::Kind::kDrain: {
+        const Drained drained = drain_ranks();
+        uplink_->drained(drained.asked, drained.ranks);
+        break;
+      }
     }
   }
+}
+
+void Agent::observe(const HostQuestion& question) {
+  if (observer_ == nullptr) return uplink_->report({question.round, 0, {}});
+  observer_->request_report(question);
+  for (HostReport& report : observer_->take_reports()) uplink_->report(std::move(report));
+}
+
+// Ranks hear of it as of a preemption: with a signal that should_stop() waits for. To those that do not
+// wait for one it would be the end, so they are left alone; one that listens is enough.
+Agent::Drained Agent::drain_ranks() {
+  Drained drained;
+  for (const auto& rank : ranks_) {
+    if (!rank->running()) continue;
+    ++drained.ranks;
+    for (const int signal : drain_signals_) {
+      if (!catches_signal(rank->pid(), signal)) continue;
+      rank->signal_process(signal);
+      ++drained.asked;
+      break;
+    }
+  }
+  return drained;
 }
 
 void Agent::check_driver() {
@@ -396,12 +451,20 @@ void Agent::look_at_lives() {
 
 // The one place through which a loss becomes known to the job, from wherever it was noticed. The
 // first verdict stands; a newer one about the same rank says more of its cause.
+//
+// Over several hosts ranks may be lost on two of them at once: the driver decides which was the first,
+// and its word comes back to us too (from_driver). Until then ours hear nothing, so that no two
+// survivors ever hear of different ranks.
 void Agent::rank_lost(const LostRank& lost, bool from_driver) {
+  if (uplink_ != nullptr && !from_driver) {
+    uplink_->rank_lost(lost);
+    stop_for_failure();
+    return;
+  }
   if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
   const bool first = !lost_;
   lost_ = lost;
   lives_->tell(lost);
-  if (uplink_ != nullptr && !from_driver) uplink_->rank_lost(lost);
   if (!first) return;
   narrate(lost.describe() + "; known at " + std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
   if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
@@ -503,13 +566,16 @@ int Agent::finish(const Status& started) {
     for (const std::string& line : observer_->take_lines()) say(line);
     const bool failed = std::any_of(ends_.begin(), ends_.end(),
                                     [](const RankEnd& end) { return end.wait_status != 0; });
-    if (failed && observer_->has_folder()) {
+    if (uplink_ == nullptr && failed && observer_->has_folder()) {
       for (const std::string& line : observer_->write_files()) say(line);
     }
   }
   if (uplink_ != nullptr) {
     for (const auto& rank : ranks_) rank->drain();
-    uplink_->finish(started.message());
+    uplink_->finish(started.message(),
+                    [this](const std::vector<Order>& orders) { follow(orders); });
+    if (uplink_->driver_was_lost() && observer_ != nullptr && observer_->has_folder())
+      observer_->write_files();  // nobody else can
     return started.ok() ? 0 : kLauncherFailure;
   }
   JobEnd job;

@@ -63,7 +63,7 @@ void Console::print(Rank rank, Stream stream, const Piece& piece) {
     folder_.add(rank, stream, piece.text, scratch_, std::chrono::steady_clock::now());
     return;
   }
-  folder_.release_rank(rank, printer_);
+  if (place.folds) folder_.release_rank(rank, printer_);  // a redraw, behind the lines before it
   append_piece(place.style, rank, stream, piece, place.redraw_open.get(), &scratch_);
   place.sink->queue(scratch_);
 }

@@ -1,4 +1,4 @@
-// `rueda explain` and `rueda status`.
+// `rueda explain`, `rueda status` and `rueda drain`.
 #pragma once
 
 #include <string>
@@ -10,5 +10,6 @@ namespace rueda::launcher {
 // kUsageError.
 int run_explain(const std::vector<std::string>& arguments);
 int run_status(const std::vector<std::string>& arguments);
+int run_drain(const std::vector<std::string>& arguments);
 
 }  // namespace rueda::launcher

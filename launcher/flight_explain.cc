@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "collectives/base/utf8.h"
 #include "launcher/exit_report.h"
 
 namespace rueda::launcher {
@@ -80,14 +81,14 @@ std::string nearest_name(const flight::Snapshot& snapshot, const Operation& want
 std::string with_state(std::string text, const RankRecord& record) {
   if (record.state.empty()) return text;
   text += ": ";
-  return text += record.state;
+  return text += printable_text(record.state);
 }
 
 std::string life_of(const RankRecord& record) {
   switch (record.life) {
     case RankRecord::Life::kDead: return with_state("dead", record);
     case RankRecord::Life::kLeft: return "has left the job (shutdown)";
-    case RankRecord::Life::kSilent: return "silent: " + record.state;
+    case RankRecord::Life::kSilent: return "silent: " + printable_text(record.state);
     case RankRecord::Life::kRunning: break;
   }
   return with_state("does something else", record);
@@ -96,7 +97,7 @@ std::string life_of(const RankRecord& record) {
 void add_lines(const std::string& text, std::vector<std::string>* lines) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    if (end > at) lines->push_back("      " + text.substr(at, end - at));
+    if (end > at) lines->push_back("      " + printable_text(text.substr(at, end - at)));
     at = end + 1;
   }
 }
@@ -326,7 +327,7 @@ std::vector<std::string> explain(const std::vector<RankRecord>& ranks, int64_t n
     if (record.life != RankRecord::Life::kRunning) {
       line += "; " + life_of(record);
     } else if (!record.state.empty()) {
-      line += "; " + record.state;
+      line += "; " + printable_text(record.state);
     }
     lines.push_back(line);
     const auto last = std::find_if(s.operations.rbegin(), s.operations.rend(), is_user_operation);

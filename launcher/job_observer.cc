@@ -12,15 +12,12 @@
 #include "launcher/process_state.h"
 #include "launcher/stack_collector.h"
 #include "launcher/status_report.h"
-#include "launcher/status_socket.h"
 
 namespace rueda::launcher {
 namespace {
 
 constexpr int kTickMs = 1000;
 constexpr std::chrono::milliseconds kStackPatience{1000};
-constexpr size_t kMostStacks = 4;  // in one explanation
-constexpr size_t kMostTold = 1024;
 
 int64_t now_ns() {
   timespec now{};
@@ -40,11 +37,6 @@ void clear(int fd) {
   static_cast<void>(ignored);
 }
 
-std::string key_of(const Wait& wait) {
-  return std::to_string(wait.operation.process_set) + "/" + wait.operation.name + "/" +
-         std::to_string(wait.since_ns);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
@@ -57,8 +49,8 @@ Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
   observer->wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!observer->event_ || !observer->wake_) return errno_status("cannot make an eventfd", errno);
   // Without it `rueda status` finds nothing; the job runs all the same.
-  if (auto listener = listen_for_status(observer->plan_.job_id); listener.ok())
-    observer->status_ = std::move(listener).value();
+  if (auto door = ToolDoor::open(observer->plan_.job_id); door.ok())
+    observer->door_ = std::move(door).value();
   observer->thread_ = std::thread([raw = observer.get()] { raw->run(); });
   return observer;
 }
@@ -97,6 +89,33 @@ std::vector<std::string> JobObserver::take_lines() {
   return std::exchange(lines_, {});
 }
 
+void JobObserver::request_report(HostQuestion question) {
+  const bool stopped = !thread_.joinable();
+  HostReport now = stopped ? report(question) : HostReport{};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stopped) {
+    reports_.push_back(std::move(now));
+  } else {
+    questions_.push_back(std::move(question));
+    ring(wake_.get());
+  }
+}
+
+std::vector<HostReport> JobObserver::take_reports() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(reports_, {});
+}
+
+std::vector<RankCounters> JobObserver::counters() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return counters_;
+}
+
+void JobObserver::mail(Rank rank, const std::string& text) {
+  if (const auto known = ranks_.find(rank); known != ranks_.end())
+    flight::write_mail(known->second->memory.bytes(), text);
+}
+
 void JobObserver::say(std::vector<std::string> lines) {
   if (lines.empty()) return;
   {
@@ -123,19 +142,68 @@ void JobObserver::run() {
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   for (;;) {
-    pollfd fds[] = {{wake_.get(), POLLIN, 0}, {status_.get(), POLLIN, 0}};
-    poll(fds, status_ ? 2 : 1, kTickMs);
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+    if (door_) door_->add_to_poll(&fds);
+    poll(fds.data(), fds.size(), kTickMs);
     clear(wake_.get());
     bool dump_wanted = false;
+    std::vector<HostQuestion> questions;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return;
       dump_wanted = std::exchange(dump_wanted_, false);
+      questions.swap(questions_);
     }
     if (dump_wanted) dump();
-    if (fds[1].revents != 0) answer();
+    for (const HostQuestion& question : questions) {
+      HostReport made = report(question);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      reports_.push_back(std::move(made));
+      ring(event_.get());
+    }
+    if (door_) serve_tools();
+    if (plan_.counts) count();
     look_for_stalls();
   }
+}
+
+HostReport JobObserver::report(const HostQuestion& question) {
+  HostReport made;
+  made.round = question.round;
+  for (RankRecord& record : look(question.stacks_of)) {
+    const Watched& watched = *ranks_.at(record.rank);
+    RankView view;
+    view.pid = record.flight ? record.flight->pid : watched.pid;
+    view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
+    record.flight.reset();
+    view.record = std::move(record);
+    made.ranks.push_back(std::move(view));
+  }
+  made.now_ns = now_ns();
+  return made;
+}
+
+void JobObserver::count() {
+  std::vector<RankCounters> counters;
+  for (const auto& [rank, watched] : ranks_) {
+    const auto counted = flight::read_counters(watched->memory.bytes());
+    if (!counted) continue;
+    RankCounters one{rank, counted->submitted, counted->ended, counted->planned,
+                     counted->planned_tensors, 0};
+    if (flight::has_unfinished(watched->memory.bytes())) {
+      if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
+        for (const flight::Operation& operation : flight.value().operations) {
+          if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
+          const int64_t age = (now_ns() - operation.submitted_ns) / 1'000'000;
+          one.oldest_wait_ms = std::max<uint64_t>(one.oldest_wait_ms, static_cast<uint64_t>(
+                                                      std::max<int64_t>(age, 1)));
+        }
+      }
+    }
+    counters.push_back(one);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counters_ = std::move(counters);
 }
 
 std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
@@ -178,46 +246,21 @@ void JobObserver::look_for_stalls() {
   const bool any = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
     return flight::has_unfinished(entry.second->memory.bytes());
   });
-  if (!any) return told_.clear();
+  if (!any) return stalls_.forget();
   const int64_t now = now_ns();
-  const std::vector<RankRecord> records = look({});
-  bool due = false;
-  std::set<Rank> waiting, absent;
-  std::map<std::string, double> told;
-  for (const Wait& wait : find_waits(records)) {
-    const double age = wait.seconds(now);
-    if (age < plan_.stall_seconds || wait.operation.kind == CollectiveKind::kJoin) continue;
-    const std::string key = key_of(wait);
-    const auto known = told_.find(key);
-    double next = known == told_.end() ? 0 : known->second;
-    if (age >= next) {
-      due = true;
-      next = 2 * age;
-    }
-    if (told.size() < kMostTold) told.emplace(key, next);
-    waiting.insert(wait.in.begin(), wait.in.end());
-    for (const Rank rank : wait.out) {
-      if (absent.size() < kMostStacks) absent.insert(rank);
-    }
-  }
-  told_ = std::move(told);
-  if (!due) return;
-  if (absent.empty()) {  // all ranks are in it: whoever is stuck is one of them
-    for (const Rank rank : waiting) {
-      if (absent.size() < kMostStacks) absent.insert(rank);
-    }
-  }
-  const std::vector<RankRecord> closer = look({absent.begin(), absent.end()});
+  const StallWatch::Due due = stalls_.look(look({}), now);
+  if (!due.any) return;
+  const std::vector<RankRecord> closer = look({due.absent.begin(), due.absent.end()});
   std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
   if (lines.empty()) return;
   // For the errors of those that wait, which have less room.
-  for (const Rank rank : waiting) {
+  for (const Rank rank : due.waiting) {
     std::string mail;
     for (const std::string& line :
          explain_waits(closer, now, plan_.stall_seconds, Stacks::kPlace, rank)) {
       mail += (mail.empty() ? "" : "\n") + line;
     }
-    flight::write_mail(ranks_.at(rank)->memory.bytes(), mail);
+    this->mail(rank, mail);
   }
   if (plan_.dump_stalls) {
     for (std::string& line : write(closer)) lines.push_back(std::move(line));
@@ -244,9 +287,47 @@ void JobObserver::dump() {
 
 std::vector<std::string> JobObserver::write_files() { return write(look({})); }
 
-void JobObserver::answer() {
-  const JobStatus job{plan_.job_id, plan_.command, now_ns(), look({})};
-  answer_status(status_.get(), status_json(job) + '\x1e' + status_text(job));
+void JobObserver::serve_tools() {
+  const auto now = std::chrono::steady_clock::now();
+  std::string drained;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    drained = std::exchange(drain_answer_, "");
+  }
+  if (!drained.empty()) {
+    for (const int client : std::exchange(drain_clients_, {})) door_->answer(client, drained);
+  }
+  for (const ToolDoor::Question& one : door_->work(now)) {
+    if (one.text == "status") {
+      door_->answer(one.client, status());
+    } else if (one.text == "drain") {
+      drain_clients_.push_back(one.client);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      drain_wanted_ = true;
+      ring(event_.get());
+    } else {
+      door_->answer(one.client, "");
+    }
+  }
+  door_->work(now);
+}
+
+bool JobObserver::take_drain() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(drain_wanted_, false);
+}
+
+void JobObserver::drained(int asked, int ranks) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    drain_answer_ = drain_answer(asked, ranks);
+  }
+  ring(wake_.get());
+}
+
+std::string JobObserver::status() {
+  const JobStatus job{plan_.job_id, plan_.command, now_ns(), look({}), {}, {}};
+  return status_json(job) + kStatusCut + status_text(job);
 }
 
 }  // namespace rueda::launcher

@@ -5,6 +5,9 @@
 // is woken for that, and none has to be able to answer. One thread of its own, because collecting
 // stacks takes a while and the agent may not wait.
 //
+// In a job over several hosts it answers the driver's questions, who explains for all (reports,
+// mail, counters); here it then only listens for `rueda status` about this host.
+//
 // Ownership: memory, socket and thread. Threads: every member from one thread (the agent's).
 // End:       stop() or the destructor joins the thread.
 #pragma once
@@ -18,7 +21,10 @@
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
+#include "launcher/host_report.h"
 #include "launcher/recorder_files.h"
+#include "launcher/stall_watch.h"
+#include "launcher/status_socket.h"
 
 namespace rueda::launcher {
 
@@ -26,7 +32,8 @@ struct ObserverPlan {
   std::string job_id;
   std::string command;        // for people
   std::vector<Rank> ranks;    // of this host
-  double stall_seconds = 60;  // 0: hangs are not explained
+  double stall_seconds = 60;  // 0: hangs are not explained here
+  bool counts = false;        // counters() are wanted
   bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
   std::string folder;         // for files; "": rueda-flight-<job> where one has to be written
 };
@@ -44,9 +51,20 @@ class JobObserver {
   void rank_ended(Rank rank, bool well, const std::string& how);
   // A folder for the files was asked for.
   bool has_folder() const { return !plan_.folder.empty(); }
-  // Readable when there are lines to print.
+  // Readable when there are lines to print, or reports.
   int event_fd() const { return event_.get(); }
   std::vector<std::string> take_lines();
+  // A question of the driver, answered by a report: soon, or at once after stop().
+  void request_report(HostQuestion question);
+  std::vector<HostReport> take_reports();
+  // As of the last second.
+  std::vector<RankCounters> counters() const;
+  // Whether somebody has asked for a drain (`rueda drain`) since the last call; to be answered with
+  // drained(): how many ranks of those that run were asked.
+  bool take_drain();
+  void drained(int asked, int ranks);
+  // What this rank is to say about a wait, in its error.
+  void mail(Rank rank, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
   void request_dump();
   // The files as of now, without stacks of the dead. What the user should know, a line each.
@@ -62,15 +80,19 @@ class JobObserver {
     std::string how;
     std::string stacks;  // when they were last asked for
   };
-  explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)) {}
+  explicit JobObserver(ObserverPlan plan)
+      : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
 
   void run();
   // Ranks with their states; stacks of those that are named.
   std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
+  HostReport report(const HostQuestion& question);
+  void count();
   void look_for_stalls();
   std::vector<std::string> write(const std::vector<RankRecord>& records);
   void dump();
-  void answer();
+  void serve_tools();
+  std::string status();
   void say(std::vector<std::string> lines);
   std::string folder() const;
 
@@ -78,11 +100,17 @@ class JobObserver {
   std::map<Rank, std::unique_ptr<Watched>> ranks_;  // set up before the thread runs; then under mutex_
   UniqueFd event_;    // to the agent
   UniqueFd wake_;     // to the thread
-  UniqueFd status_;   // listens
+  std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
   bool stopping_ = false, dump_wanted_ = false;
-  std::map<std::string, double> told_;  // waits that were explained, by set and name: next time at
+  bool drain_wanted_ = false;
+  std::string drain_answer_;
+  std::vector<HostQuestion> questions_;
+  std::vector<HostReport> reports_;
+  std::vector<RankCounters> counters_;
+  StallWatch stalls_;              // the thread's
+  std::vector<int> drain_clients_;  // likewise
   std::thread thread_;
 };
 

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "collectives/base/utf8.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -68,13 +70,14 @@ FlightMemory::~FlightMemory() {
 std::string flight_file_name(Rank rank) { return "flight.rank" + std::to_string(rank) + ".bin"; }
 
 Status write_flight_file(const std::string& folder, const RankRecord& record, ByteView memory,
-                         int64_t now_ns) {
+                         int64_t now_ns, int64_t shift_ns) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = folder + "/" + flight_file_name(record.rank);
   const std::string draft = path + ".part";
   std::string trailer(kTrailer);
-  trailer += "rank " + std::to_string(record.rank) + "\nnow " + std::to_string(now_ns) + "\nlife " +
+  trailer += "rank " + std::to_string(record.rank) + "\nnow " + std::to_string(now_ns) +
+             (shift_ns == 0 ? "" : "\nshift " + std::to_string(shift_ns)) + "\nlife " +
              kLives[static_cast<int>(record.life)] + "\nstate " + one_line(record.state) +
              "\nstacks\n" + record.stacks;
   {
@@ -113,15 +116,17 @@ Result<RankRecord> parse_flight_file(ByteView bytes, int64_t* now_ns) {
   if (rank < 0 || rank > INT32_MAX) return Status(Code::kDataLoss, "it does not say whose it is");
   record.rank = static_cast<Rank>(rank);
   *now_ns = number("now ");
+  const int64_t shift = text.starts_with("shift ") ? number("shift ") : 0;
   const std::string life = take_line(&text, "life ");
   for (size_t i = 0; i < std::size(kLives); ++i) {
     if (life == kLives[i]) record.life = static_cast<RankRecord::Life>(i);
   }
-  record.state = take_line(&text, "state ");
+  record.state = printable_text(take_line(&text, "state "));
   if (text.starts_with("stacks\n")) record.stacks = std::string(text.substr(7));
   auto flight = flight::read_flight(bytes.first(flight::kTotalBytes));
   if (flight.ok()) {
     record.flight = std::move(flight).value();
+    flight::shift_times(&*record.flight, shift);
   } else if (flight.status().code() != Code::kFailedPrecondition) {
     return flight.status();
   }

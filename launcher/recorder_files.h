@@ -36,8 +36,9 @@ class FlightMemory {
 // "flight.rank3.bin"
 std::string flight_file_name(Rank rank);
 // Writes one rank's file into a folder, which is made if need be; what was there is replaced whole.
+// now_ns: on our clock; shift_ns: how far that is ahead of the rank's.
 Status write_flight_file(const std::string& folder, const RankRecord& record, ByteView memory,
-                         int64_t now_ns);
+                         int64_t now_ns, int64_t shift_ns = 0);
 
 struct FlightFiles {
   std::vector<RankRecord> ranks;  // by rank

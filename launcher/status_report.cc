@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "collectives/base/utf8.h"
 #include "launcher/exit_report.h"
 
 namespace rueda::launcher {
@@ -52,7 +53,7 @@ std::string json_ranks(const std::vector<Rank>& ranks) {
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : clean_text(text, std::string::npos)) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
@@ -65,6 +66,10 @@ std::string json_string(const std::string& text) {
     }
   }
   return out + "\"";
+}
+
+std::string drain_answer(int asked, int ranks) {
+  return std::to_string(asked) + " " + std::to_string(ranks);
 }
 
 std::string status_json(const JobStatus& job) {
@@ -81,7 +86,8 @@ std::string status_json(const JobStatus& job) {
       out += ",\"pid\":" + std::to_string(s.pid) + ",\"host\":" + json_string(s.host) +
              ",\"epoch\":" + std::to_string(s.epoch) +
              ",\"pending\":" + std::to_string(s.submitted - std::min(s.submitted, s.ended)) +
-             ",\"planned_batches\":" + std::to_string(s.planned);
+             ",\"planned_batches\":" + std::to_string(s.planned) +
+             ",\"planned_tensors\":" + std::to_string(s.planned_tensors);
       if (const flight::Operation* last = s.last()) {
         out += ",\"last\":{\"name\":" + json_string(last->name) +
                ",\"what\":" + json_string(describe(*last)) +
@@ -90,6 +96,28 @@ std::string status_json(const JobStatus& job) {
       }
     }
     out += "}";
+  }
+  if (!job.hosts.empty()) {
+    out += "],\n\"hosts\":[";
+    first = true;
+    for (const HostStatus& host : job.hosts) {
+      out += std::string(first ? "" : ",") + "\n {\"name\":" + json_string(host.name) +
+             ",\"state\":" + json_string(host.state) +
+             ",\"silent_ms\":" + std::to_string(host.silent_ms) +
+             ",\"ranks\":" + json_ranks(host.ranks) + "}";
+      first = false;
+    }
+    out += "],\n\"counters\":[";
+    first = true;
+    for (const RankCounters& one : job.counters) {
+      out += std::string(first ? "" : ",") + "\n {\"rank\":" + std::to_string(one.rank) +
+             ",\"submitted\":" + std::to_string(one.submitted) +
+             ",\"ended\":" + std::to_string(one.ended) +
+             ",\"planned_batches\":" + std::to_string(one.planned_batches) +
+             ",\"planned_tensors\":" + std::to_string(one.planned_tensors) +
+             ",\"oldest_wait_ms\":" + std::to_string(one.oldest_wait_ms) + "}";
+      first = false;
+    }
   }
   out += "],\n\"behind\":" + json_ranks(behind(job.ranks)) + ",\n\"waits\":[";
   first = true;
@@ -106,7 +134,12 @@ std::string status_json(const JobStatus& job) {
 
 std::string status_text(const JobStatus& job) {
   std::string out = "job " + job.job_id + ": " + std::to_string(job.ranks.size()) + " ranks of " +
-                    job.command + "\n";
+                    printable_text(job.command) + "\n";
+  for (const HostStatus& host : job.hosts) {
+    out += "host " + printable_text(host.name) + ": " + host.state + ", " + name_ranks(host.ranks);
+    if (host.silent_ms > 1000) out += ", silent for " + std::to_string(host.silent_ms / 1000) + " s";
+    out += "\n";
+  }
   const std::vector<Rank> slow = behind(job.ranks);
   for (const RankRecord& r : job.ranks) {
     char line[160];
@@ -122,7 +155,7 @@ std::string status_text(const JobStatus& job) {
                     last->ended() ? "" : " and not ended");
       out += "; last " + describe(*last) + line;
     }
-    if (!r.state.empty()) out += "; " + r.state;
+    if (!r.state.empty()) out += "; " + printable_text(r.state);
     out += "\n";
   }
   for (const Wait& wait : find_waits(job.ranks)) {

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,16 +15,31 @@
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
 #include "launcher/exit_report.h"
+#include "launcher/host_report.h"
 #include "launcher/rank_output.h"
 
 namespace rueda::launcher {
 
-// Something that happened elsewhere and that this host's ranks are to be stopped for.
+// Something that happened elsewhere and that this host's ranks are to be stopped for, or a wish of the
+// driver.
 struct Order {
-  enum class Kind { kRankFailed, kRankLost, kSignal, kUserSignal, kOutputClosed, kKill };
+  enum class Kind {
+    kRankFailed,
+    kRankLost,
+    kSignal,
+    kUserSignal,
+    kOutputClosed,
+    kKill,
+    kObserve,
+    kMail,
+    kDrain
+  };
   Kind kind = Kind::kKill;
-  int signal = 0;  // of kSignal, kUserSignal
-  LostRank lost;   // of kRankLost: the job's verdict, for every rank of this host
+  int signal = 0;         // of kSignal, kUserSignal
+  LostRank lost;          // of kRankLost: the job's verdict, for every rank of this host
+  HostQuestion question;  // of kObserve
+  Rank rank = 0;          // of kMail
+  std::string text;       // of kMail
 };
 
 class Uplink {
@@ -47,9 +63,16 @@ class Uplink {
   // driver sends the job's first one to every agent as an order.
   virtual void rank_lost(const LostRank& lost) { static_cast<void>(lost); }
   virtual void say(const std::string& text) = 0;
+  // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.
+  virtual void report(HostReport report) { static_cast<void>(report); }
+  virtual void drained(int asked, int ranks) { static_cast<void>(asked), static_cast<void>(ranks); }
+  virtual void count(const std::vector<RankCounters>& counters) { static_cast<void>(counters); }
   // Every process of this host's ranks has ended. `failure`: why we could not do our part, else
-  // empty. Returns when the driver knows, or is gone.
-  virtual void finish(const std::string& failure) = 0;
+  // empty. Returns when the driver has said goodbye, or is gone: until then it may have orders.
+  using Follow = std::function<void(const std::vector<Order>&)>;
+  virtual void finish(const std::string& failure, const Follow& follow) = 0;
+  // It ended without a goodbye.
+  virtual bool driver_was_lost() const { return false; }
 };
 
 }  // namespace rueda::launcher

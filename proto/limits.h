@@ -3,7 +3,7 @@
 // message (times a small constant: see kMaxEntries).
 //
 // Senders keep to the same limits: names are checked when they are submitted, free text is cut by
-// the encoder (utf8.h).
+// the encoder (collectives/base/utf8.h).
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,11 @@ inline constexpr size_t kMaxMessageBytes = size_t{16} << 20;
 inline constexpr size_t kMaxNameBytes = 512;     // tensor and group names
 inline constexpr size_t kMaxLayoutBytes = 1024;  // 64 extents, each at most 15 characters
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;  // free text: errors, messages
+inline constexpr size_t kMaxPlaceBytes = 256;  // a call site
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxSplits = size_t{1} << 22;  // 2048 ranks squared; also first_dims
 
-inline constexpr size_t kMaxRequests = size_t{1} << 16;  // per list: requests, cached, wanted
+inline constexpr size_t kMaxRequests = size_t{1} << 16;  // per list: requests, cached, wanted, call sites
 inline constexpr size_t kMaxEntries = size_t{1} << 16;   // entries of one response
 inline constexpr size_t kMaxPlanBatches = 512;           // of one step plan
 inline constexpr size_t kMaxPlanSlots = size_t{1} << 14;  // of all its batches together

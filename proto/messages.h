@@ -35,6 +35,14 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
+// Where a rank called an operation that it waits for.
+struct CallSite {
+  std::string name;
+  std::string place;  // "train.py:22 in step"; "": unknown
+
+  bool operator==(const CallSite&) const = default;
+};
+
 // rank -> root.
 struct RequestList {
   uint64_t epoch = 0;
@@ -45,6 +53,7 @@ struct RequestList {
   bool leaving = false;
   uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
   bool joining = false;  // after all of the above: stand-ins play this rank's part from here on
+  std::vector<CallSite> call_sites;  // answers ResponseList::where
 
   bool operator==(const RequestList&) const = default;
 };
@@ -106,6 +115,7 @@ struct ResponseList {
   std::vector<Response> responses;
   std::vector<Stall> stalls;
   bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
+  std::vector<std::string> where;  // names on which ranks disagree: say where they were called
   int32_t left_before = 0;  // with left: who left first, before the root; 0: nobody
 
   bool operator==(const ResponseList&) const = default;

@@ -60,6 +60,21 @@ inline void read(Reader& in, Request* m) {
   }
 }
 
+inline void write(Writer out, const CallSite& m) {
+  out.put_bytes(1, m.name);
+  out.put_free_text(2, m.place, kMaxPlaceBytes);
+}
+
+inline void read(Reader& in, CallSite* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
+      case 2: in.read_text(&m->place, "place", kMaxPlaceBytes); break;
+      default: in.skip();
+    }
+  }
+}
+
 inline void write(Writer out, const RequestList& m) {
   out.put(1, m.epoch);
   out.put(2, m.process_set);
@@ -74,6 +89,11 @@ inline void write(Writer out, const RequestList& m) {
   out.put(6, m.leaving);
   out.put(7, m.plan);
   out.put(8, m.joining);
+  for (const CallSite& site : m.call_sites) {
+    inner.clear();
+    write(Writer(&inner), site);
+    out.put_even_empty(9, inner);
+  }
 }
 
 inline void read(Reader& in, RequestList* m) {
@@ -90,6 +110,10 @@ inline void read(Reader& in, RequestList* m) {
       case 6: in.read(&m->leaving); break;
       case 7: in.read(&m->plan); break;
       case 8: in.read(&m->joining); break;
+      case 9:
+        in.append_message(&m->call_sites, "call_sites", kMaxRequests,
+                          [](Reader& inner, CallSite* site) { read(inner, site); });
+        break;
       default: in.skip();
     }
   }
@@ -241,7 +265,8 @@ inline void write(Writer out, const ResponseList& m) {
     out.put_even_empty(4, inner);
   }
   out.put(5, m.left);
-  out.put_zigzag(6, m.left_before);
+  for (const std::string& name : m.where) out.put_even_empty(6, name);
+  out.put_zigzag(7, m.left_before);
 }
 
 inline void read(Reader& in, ResponseList* m) {
@@ -262,7 +287,8 @@ inline void read(Reader& in, ResponseList* m) {
                           [](Reader& inner, Stall* stall) { read(inner, stall); });
         break;
       case 5: in.read(&m->left); break;
-      case 6: in.read_zigzag(&m->left_before); break;
+      case 6: in.append_text(&m->where, "where", kMaxRequests, kMaxNameBytes); break;
+      case 7: in.read_zigzag(&m->left_before); break;
       default: in.skip();
     }
   }

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "collectives/base/status.h"
+#include "collectives/base/utf8.h"
 #include "proto/limits.h"
-#include "proto/utf8.h"
 
 namespace rueda::wire::detail {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/utf8.h"
+#include "collectives/base/utf8.h"
 
 namespace rueda::wire::detail {
 

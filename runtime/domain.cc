@@ -252,6 +252,10 @@ void Domain::finish(Ticket ticket, const Status& status) {
   owner_->finish(pending.submission, status);
 }
 
+std::string Domain::call_site(Ticket ticket) {
+  return flight_->site_text(static_cast<Pending*>(ticket)->submission.site);
+}
+
 // On its way through the negotiation.
 void Domain::asked(Ticket ticket, bool by_number) {
   Submission& s = static_cast<Pending*>(ticket)->submission;

@@ -117,6 +117,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   Ticket stand_in(const wire::Request& request) override;
   void finish(Ticket ticket, const Status& status) override;
   std::string explanation() override { return flight_->mail(); }
+  std::string call_site(Ticket ticket) override;
   void asked(Ticket ticket, bool by_number) override;
   void note(Ticket ticket, const std::string& text) override;
   bool may_hold(Ticket ticket) override;

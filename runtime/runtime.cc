@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "collectives/base/utf8.h"
 #include "proto/limits.h"
-#include "proto/utf8.h"
 #include "runtime/flight/stack_dump.h"
 #include "runtime/negotiation/agreement.h"
 #include "runtime/negotiation/portions.h"
@@ -211,8 +211,8 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
     return invalid_argument("the name of a tensor may have at most " +
                             std::to_string(wire::kMaxNameBytes) + " bytes");
   }
-  if (!wire::is_valid_utf8(request.name)) {
-    return invalid_argument(wire::clean_text(title, title.size()) +
+  if (!is_valid_utf8(request.name)) {
+    return invalid_argument(clean_text(title, title.size()) +
                             ": the name of a tensor must be UTF-8");
   }
   if (operation.shape.size() > wire::kMaxDims) {

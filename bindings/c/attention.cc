@@ -1,5 +1,9 @@
+#include <cstddef>
 #include <cstring>
+#include <memory>
+#include <string>
 
+#include "attention/kernel_registry.h"
 #include "bindings/c/context.h"
 
 using rueda::Result;
@@ -86,6 +90,33 @@ Result<attention::Engine*> engine_of(rueda_context* context) {
     context->attention = std::make_unique<attention::Engine>(context->runtime.get());
   return context->attention.get();
 }
+
+// The C structs are the library's own, field by field.
+using attention::KernelTile;
+using attention::QueryHead;
+static_assert(sizeof(rueda_attention_rows) == sizeof(attention::RowsIn));
+static_assert(sizeof(rueda_attention_head) == sizeof(QueryHead) &&
+              offsetof(rueda_attention_head, l) == offsetof(QueryHead, l) &&
+              offsetof(rueda_attention_head, dout) == offsetof(QueryHead, dout) &&
+              offsetof(rueda_attention_head, dq) == offsetof(QueryHead, dq));
+static_assert(sizeof(rueda_attention_tile) == sizeof(KernelTile) &&
+              offsetof(rueda_attention_tile, high) == offsetof(KernelTile, high) &&
+              offsetof(rueda_attention_tile, scale) == offsetof(KernelTile, scale) &&
+              offsetof(rueda_attention_tile, heads) == offsetof(KernelTile, heads) &&
+              offsetof(rueda_attention_tile, k) == offsetof(KernelTile, k) &&
+              offsetof(rueda_attention_tile, dkv_stride) == offsetof(KernelTile, dkv_stride));
+
+using KernelFunction = void (*)(const KernelTile&, float*);
+// A reference is passed as a pointer is.
+KernelFunction own(void (*function)(const rueda_attention_tile*, float*)) {
+  return reinterpret_cast<KernelFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+// Its name and itself, for as long as the process lives.
+struct AddedKernel {
+  std::string name;
+  attention::LocalKernel kernel;
+};
 
 const std::byte* in(const void* memory) { return static_cast<const std::byte*>(memory); }
 std::byte* out(void* memory) { return static_cast<std::byte*>(memory); }
@@ -235,5 +266,27 @@ int32_t rueda_attention_poll(const rueda_attention_call* call) {
 void rueda_attention_abort(rueda_attention_call* call) { call->call->abort(); }
 
 void rueda_attention_call_release(rueda_attention_call* call) { delete call; }
+
+int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (kernel == nullptr || kernel->struct_size != sizeof(*kernel) || kernel->name == nullptr ||
+        kernel->name[0] == 0 || kernel->forward == nullptr || kernel->backward == nullptr) {
+      return rueda::invalid_argument(
+          "attention: a kernel needs struct_size, a name, forward and backward");
+    }
+    auto added = std::make_unique<AddedKernel>();
+    added->name = kernel->name;
+    added->kernel = {added->name.c_str(), kernel->priority, nullptr,
+                     kernel->dtypes,      own(kernel->forward), own(kernel->backward)};
+    RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
+    (void)added.release();  // the registry's from now on
+    return {};
+  });
+}
+
+int32_t rueda_attention_use_kernel(const char* name, rueda_error* error) {
+  return rueda::c_abi::guarded(
+      error, [&]() -> Status { return attention::use_kernel(name == nullptr ? "auto" : name); });
+}
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "attention/kernel_registry.h"
 #include "bindings/c/context.h"
 #include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
@@ -99,6 +100,7 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
       config.log_hide_time);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
+  RUEDA_RETURN_IF_ERROR(rueda::attention::use_kernel(config.attention_kernel));
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);

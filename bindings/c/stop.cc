@@ -1,5 +1,6 @@
 // should_stop: one small agreed maximum per call, so that all ranks hear of a signal at the same call.
 #include "bindings/c/context.h"
+#include "collectives/base/signal_names.h"
 #include "runtime/life/preemption.h"
 
 using rueda::Status;
@@ -22,7 +23,7 @@ Status ask(rueda_context* context, int32_t* stop) {
   if (mine.agreed) return *stop = 1, Status();
   if (mine.prepared == nullptr) {
     RUEDA_ASSIGN_OR_RETURN(const std::vector<int> signals,
-                           rueda::runtime::parse_signals(context->preemption_signals));
+                           rueda::parse_signals(context->preemption_signals));
     rueda::runtime::note_signals(signals);
     RUEDA_ASSIGN_OR_RETURN(mine.prepared, context->runtime->prepare(vote()));
   }

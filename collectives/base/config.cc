@@ -21,7 +21,9 @@ enum class Check {
   kRoad,
   kStallPolicy,
   kDeadSeconds,
-  kCompression
+  kCompression,
+  kExchange,
+  kStreams
 };
 
 struct Row {
@@ -51,6 +53,9 @@ const Row kTable[] = {
      "measures both"},
     {"RUEDA_HOST_COMPRESSION", "", &Config::host_compression, Check::kCompression, true,
      "how float32 sums travel between hosts: none (as they are), bf16 or fp16 (half the bytes)"},
+    {"RUEDA_HOST_EXCHANGE", "", &Config::host_exchange, Check::kExchange, true,
+     "how hosts add up: auto, by size and number of hosts; one-shot (everybody sends everything), "
+     "doubling (passed on in log2 H rounds) or two-shot (shares, then sums) for all sizes"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -85,6 +90,12 @@ const Row kTable[] = {
      "overrides this host's identity, so that ranks of one machine count as separate hosts"},
     {"RUEDA_TCP_ADDRESS", "", &Config::tcp_address, Check::kAny, false,
      "IPv4 or IPv6 address that the tcp transport listens on; empty is 127.0.0.1"},
+    {"RUEDA_TCP_STREAMS", "", &Config::tcp_streams, Check::kStreams, true,
+     "TCP connections between two ranks of different hosts, 1 to 16: more than one where a network "
+     "limits each connection"},
+    {"RUEDA_TCP_RATE_LIMIT", "", &Config::tcp_rate_limit, Check::kNotNegative, false,
+     "bytes per second that each connection between hosts sends at most, paced by the kernel; 0: no "
+     "limit"},
     {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
      "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
      "empty: within a host nothing is needed, else it follows from the launcher's variables"},
@@ -111,6 +122,8 @@ const Row kTable[] = {
      "1: log messages do not begin with the time"},
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
+    {"RUEDA_ATTENTION_KERNEL", "", &Config::attention_kernel, Check::kAny, false,
+     "local kernel of attention by name; auto: the best that takes the call's dtypes"},
 };
 
 // Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_
@@ -163,6 +176,7 @@ Status check_number(const Row& row, const Found& found, T value) {
     }
     if (row.check == Check::kMpiChunk && (value < 1 || value > (1 << 30)))
       return refuse(found, "1 to 1073741824");
+    if (row.check == Check::kStreams && (value < 1 || value > 16)) return refuse(found, "1 to 16");
     if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
@@ -198,6 +212,10 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     }
     if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
       return refuse(found, "none, bf16 or fp16");
+    if (row.check == Check::kExchange && value != "auto" && value != "one-shot" &&
+        value != "doubling" && value != "two-shot") {
+      return refuse(found, "auto, one-shot, doubling or two-shot");
+    }
     if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
       return refuse(found, "auto, windows or pull");
     if (row.check == Check::kStallPolicy && value != "warn" && value != "dump" && value != "abort")

@@ -23,6 +23,7 @@ struct Config {
   int64_t windows = 4;                        // windows per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
   std::string host_compression = "none";      // of f32 sums between hosts: none, bf16, fp16
+  std::string host_exchange = "auto";         // see RUEDA_HOST_EXCHANGE
   std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
   // Local.
   double fusion_hold_seconds =
@@ -40,8 +41,10 @@ struct Config {
   bool crash_handlers = true;           // signal handlers that tell the agent of a crash at once
   std::string transport =
       "auto";               // auto, tcp, mpi, mpi-only: see RUEDA_TRANSPORT
+  int64_t tcp_streams = 1;  // connections between two ranks of different hosts: 1 to 16
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
+  int64_t tcp_rate_limit = 0;  // bytes per second of each connection; 0: no limit
   int64_t mpi_chunk_bytes = 256 << 10;  // bytes of one message of the MPI transport
   std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
   std::string key_file;     // the job's key, for ranks of several hosts without ruedarun
@@ -54,6 +57,7 @@ struct Config {
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   bool log_hide_time = false;         // log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has
+  std::string attention_kernel = "auto";  // local kernel by name; auto: the best for the dtypes
 };
 
 // One row of `--print-config`.

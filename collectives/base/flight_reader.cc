@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collectives/base/fence.h"
+#include "collectives/base/utf8.h"
 
 namespace rueda::flight {
 namespace {
@@ -27,24 +28,20 @@ T copy(const std::byte* at) {
   return value;
 }
 
-// Printable whatever the bytes are.
+// Printable UTF-8 whatever the bytes are.
 std::string text_of(const char* bytes, size_t room) {
-  std::string text(bytes, strnlen(bytes, room));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
+  return printable_text({bytes, strnlen(bytes, room)});
 }
 
 std::string name_of_record(const Record& record) {
-  std::string name = text_of(record.name, kNameBytes);
-  if (record.name_length > name.size() && name.size() == kNameBytes) {
-    // Not in the middle of a character.
-    while (!name.empty() && (static_cast<unsigned char>(name.back()) & 0xc0) == 0x80) name.pop_back();
-    if (!name.empty() && static_cast<unsigned char>(name.back()) >= 0xc0) name.pop_back();
-    name += "...";
+  size_t size = strnlen(record.name, kNameBytes);
+  const bool is_cut = record.name_length > size && size == kNameBytes;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(record.name[i]); };
+  if (is_cut) {  // not in the middle of a character
+    while (size > 0 && (byte(size - 1) & 0xc0) == 0x80) --size;
+    if (size > 0 && byte(size - 1) >= 0xc0) --size;
   }
-  return name;
+  return text_of(record.name, size) + (is_cut ? "..." : "");
 }
 
 std::string site_of(ByteView memory, uint32_t number, uint64_t known) {
@@ -191,11 +188,32 @@ Result<Snapshot> read_flight(ByteView memory) {
   return out;
 }
 
+void shift_times(Snapshot* snapshot, int64_t ns) {
+  const auto shift = [ns](int64_t* time) {
+    const uint64_t sum = static_cast<uint64_t>(*time) + static_cast<uint64_t>(ns);
+    if (*time != 0) *time = static_cast<int64_t>(sum);
+  };
+  shift(&snapshot->monotonic_ns);
+  for (Operation& operation : snapshot->operations) {
+    for (int64_t* time : {&operation.submitted_ns, &operation.agreed_ns, &operation.started_ns,
+                          &operation.ended_ns}) {
+      shift(time);
+    }
+  }
+}
+
 bool has_unfinished(ByteView memory) {
   if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return false;
   const auto header = copy<Header>(memory.data());
   return header.magic == kMagic && (header.submitted != header.ended ||
                                      header.planned != header.planned_ended);
+}
+
+std::optional<Counters> read_counters(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return std::nullopt;
+  const auto header = copy<Header>(memory.data());
+  if (header.magic != kMagic) return std::nullopt;
+  return Counters{header.submitted, header.ended, header.planned, header.planned_tensors};
 }
 
 std::string read_mail(ByteView memory) {
@@ -206,8 +224,8 @@ std::string read_mail(ByteView memory) {
   const auto mail = copy<Mailbox>(at);
   seqlock_fence(std::memory_order_acquire);
   if (load(at) != before) return "";
-  std::string text(mail.text, strnlen(mail.text, std::min<size_t>(mail.length, kMailBytes)));
-  return text;
+  return clean_text({mail.text, strnlen(mail.text, std::min<size_t>(mail.length, kMailBytes))},
+                    kMailBytes);
 }
 
 void write_mail(ByteSpan memory, const std::string& text) {

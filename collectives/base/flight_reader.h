@@ -1,9 +1,10 @@
 // Reads a flight recorder's memory, of a live rank, a dead one, or from a file.
 //
 // Pure and distrustful: whatever the bytes are, it reads nothing outside of them, ends, and gives back
-// texts without control characters. What was overwritten or half written meanwhile is left out.
+// texts that are UTF-8 without control characters. What was overwritten or half written meanwhile is left out.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,15 @@ struct Snapshot {
 // kDataLoss: no flight recorder's memory of this version. kFailedPrecondition: no rank has taken it
 // yet.
 Result<Snapshot> read_flight(ByteView memory);
+// Its times on another host's clock, which is so far ahead.
+void shift_times(Snapshot* snapshot, int64_t ns);
 // Is anything submitted and not ended? Cheap; false for what is no recorder's memory.
 bool has_unfinished(ByteView memory);
+struct Counters {
+  uint64_t submitted = 0, ended = 0, planned = 0, planned_tensors = 0;
+};
+// Empty: no rank has taken this memory. Cheap.
+std::optional<Counters> read_counters(ByteView memory);
 // What the mailbox of this memory says; "" for none.
 std::string read_mail(ByteView memory);
 // Puts a text into the mailbox, cut if longer. memory: kTotalBytes of it. One writer.

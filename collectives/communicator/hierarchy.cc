@@ -36,8 +36,8 @@ Task drive_call(std::unique_ptr<HierarchyCall> call) {
 }
 
 Hierarchy::Hierarchy(HostMap map, const LaneGroup& local, size_t first_lane,
-                     std::optional<DType> wire)
-    : map_(std::move(map)), wire_(wire) {
+                     std::optional<DType> wire, std::optional<Exchange> exchange)
+    : map_(std::move(map)), wire_(wire), exchange_(exchange) {
   if (map_.local_size() == 1) return;
   down_ = std::make_unique<Lane>(local, first_lane);
   up_ = std::make_unique<Lane>(local, first_lane + 1);

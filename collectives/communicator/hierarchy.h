@@ -5,9 +5,10 @@
 //
 //   allreduce       chunk by chunk, several under way:
 //                     down   reduce-scatter inside the host: each carrier has its slice, summed
-//                     cross  host_exchange.h between the carriers of a slice
+//                     cross  host_exchange.h between the carriers of a slice, by exchange.h
 //                     up     allgather inside the host
-//                   2(H-1)/H*N bytes per host. Small ones: one carrier per host, one hop.
+//                   2(H-1)/H*N bytes per host. Small ones: one carrier per host. Where every host
+//                   has one rank there is no down and no up: exchanged where the result will be.
 //   reducescatter   down for each destination host, then the sums go to their owners
 //   allgather       each block once to every other host, then allgather inside the host
 //   broadcast       root -> one rank of each other host (chain), then broadcast inside the host
@@ -53,8 +54,9 @@ class Turns {
 class Hierarchy {
  public:
   // local: the lanes of this rank's host, in the order of map.local_members(); no arenas where this
-  // rank is alone there. first_lane: it and the next.
-  Hierarchy(HostMap map, const LaneGroup& local, size_t first_lane, std::optional<DType> wire);
+  // rank is alone there. first_lane: it and the next. exchange: the one for all sizes.
+  Hierarchy(HostMap map, const LaneGroup& local, size_t first_lane, std::optional<DType> wire,
+            std::optional<Exchange> exchange);
 
   // group: with a fresh tag space for the call.
   Task allreduce(const direct::Group& group, std::vector<Part> parts, DType dtype, ReduceOp op,
@@ -72,6 +74,9 @@ class Hierarchy {
   // ---- for the calls
   const HostMap& map() const { return map_; }
   std::optional<DType> wire_of(DType dtype, ReduceOp op) const;
+  Exchange exchange_of(int64_t bytes) const {
+    return exchange_.value_or(choose_exchange(map_.hosts(), bytes));
+  }
   Lane* down() const { return down_.get(); }  // null: alone on this host
   Lane* up() const { return up_.get(); }
   Turns& down_turns() { return down_turns_; }
@@ -80,6 +85,7 @@ class Hierarchy {
  private:
   HostMap map_;
   std::optional<DType> wire_;
+  std::optional<Exchange> exchange_;  // asked for; else by size
   std::unique_ptr<Lane> down_;
   std::unique_ptr<Lane> up_;
   Turns down_turns_;

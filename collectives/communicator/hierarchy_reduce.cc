@@ -9,8 +9,8 @@
 namespace rueda::communicator {
 namespace {
 
-// Up to this one rank of a host exchanges everything in one hop.
-constexpr int64_t kOneHopBytes = 4 << 10;
+// Up to this one rank of a host carries everything: more messages would cost more than the bytes.
+constexpr int64_t kOneCarrierBytes = 4 << 10;
 // Of a chunk, for each slice: long enough that frames and round trips do not matter, short enough
 // that the stages overlap.
 constexpr int64_t kSliceBytes = 512 << 10;
@@ -30,7 +30,7 @@ class Allreduce final : public HierarchyCall {
     const int64_t total = list_.total();
     const auto slices = static_cast<int64_t>(map_.slices());
     const int64_t unit = share_unit(dtype);
-    one_hop_ = total * bytes_ <= kOneHopBytes;
+    one_carrier_ = total * bytes_ <= kOneCarrierBytes;
     // A sixteenth of the whole, within bounds; whole units, so that shares are.
     const int64_t least = slices * kLeastSliceBytes / bytes_;
     const int64_t most = slices * kSliceBytes / bytes_;
@@ -79,13 +79,14 @@ class Allreduce final : public HierarchyCall {
     Job down;
     Job up;
     std::vector<std::byte> staging;  // a batch: the chunk as one vector
-    std::vector<std::byte> carried;  // this rank's slices
+    std::vector<std::byte> carried;  // this rank's slices, unless they have a better place
+    std::byte* slices = nullptr;     // where they are
     std::vector<std::unique_ptr<HostExchange>> exchanges;
   };
 
   Chunk& chunk(int64_t index) { return ring_[static_cast<size_t>(index) % kUnderWay]; }
   int64_t slice_begin(const Chunk& c, size_t slice) const {
-    if (one_hop_) return slice == 0 ? 0 : c.count;
+    if (one_carrier_) return slice == 0 ? 0 : c.count;
     return share_begin(c.count, static_cast<Rank>(slice), static_cast<Rank>(map_.slices()),
                        share_unit(dtype_));
   }
@@ -100,20 +101,19 @@ class Allreduce final : public HierarchyCall {
     c.count = std::min(length_, list_.total() - c.begin);
     const int64_t mine =
         local_begin(c, map_.local() + 1) - local_begin(c, map_.local());
-    c.carried.resize(static_cast<size_t>(mine * bytes_));
+    if (!straight_) c.staging.resize(static_cast<size_t>(c.count * bytes_));
+    if (!alone()) c.carried.resize(static_cast<size_t>(mine * bytes_));
+    c.slices = alone() ? result(&c) : c.carried.data();
     post_exchanges(&c, index);
-    Part part{nullptr, c.carried.data(), 0};
+    Part part{straight_ ? list_.parts()[0].in + c.begin * bytes_ : c.staging.data(), c.slices, 0};
     double prescale = scaling_.prescale;
-    if (straight_) {
-      part.in = list_.parts()[0].in + c.begin * bytes_;
-    } else {
-      c.staging.resize(static_cast<size_t>(c.count * bytes_));
+    if (!straight_) {
       pack(list_, dtype_, c.begin, c.count, prescale, c.staging.data());
-      part.in = c.staging.data();
       prescale = 1.0;
     }
     if (alone()) {
-      kernels::scaled_copy(dtype_, part.in, part.out, static_cast<size_t>(c.count), prescale);
+      if (part.in != part.out || prescale != 1.0)
+        kernels::scaled_copy(dtype_, part.in, part.out, static_cast<size_t>(c.count), prescale);
       c.down.done = true;
       return;
     }
@@ -124,6 +124,11 @@ class Allreduce final : public HierarchyCall {
     c.down.parts = {part};
     c.down.counts = local_counts(c, 1);
     start(h_.down(), &c.down);
+  }
+
+  // A chunk's place in the output, or before it is handed out to the batch's tensors.
+  std::byte* result(Chunk* c) {
+    return straight_ ? list_.parts()[0].out + c->begin * bytes_ : c->staging.data();
   }
 
   std::vector<int64_t> local_counts(const Chunk& c, int64_t unit) const {
@@ -149,12 +154,12 @@ class Allreduce final : public HierarchyCall {
       plan.op = op_;
       plan.finish = scaling_.finish;
       plan.wire = h_.wire_of(dtype_, op_);
-      plan.one_shot = one_hop_;
       const int64_t begin = slice_begin(*c, slice);
-      std::byte* data =
-          c->carried.data() + (begin - local_begin(*c, map_.local())) * bytes_;
-      c->exchanges.push_back(std::make_unique<HostExchange>(std::move(plan), data,
-                                                            slice_begin(*c, slice + 1) - begin));
+      const int64_t count = slice_begin(*c, slice + 1) - begin;
+      std::byte* data = c->slices + (begin - local_begin(*c, map_.local())) * bytes_;
+      plan.exchange = h_.exchange_of(
+          count * static_cast<int64_t>(size_of(plan.wire.value_or(dtype_))));
+      c->exchanges.push_back(std::make_unique<HostExchange>(std::move(plan), data, count));
       c->exchanges.back()->post();
     }
   }
@@ -178,15 +183,12 @@ class Allreduce final : public HierarchyCall {
 
   void begin_up(Chunk* c) {
     c->stage = Stage::kUp;
-    std::byte* out =
-        straight_ ? list_.parts()[0].out + c->begin * bytes_ : c->staging.data();
     if (alone()) {
-      std::memcpy(out, c->carried.data(), c->carried.size());
       c->up.done = true;
       return;
     }
     c->up.kind = CollectiveKind::kAllgather;
-    c->up.parts = {{c->carried.data(), out, 0}};
+    c->up.parts = {{c->slices, result(c), 0}};
     c->up.counts = local_counts(*c, bytes_);
     start(h_.up(), &c->up);
   }
@@ -196,7 +198,7 @@ class Allreduce final : public HierarchyCall {
   ReduceOp op_;
   Scaling scaling_;
   int64_t bytes_;
-  bool one_hop_ = false;
+  bool one_carrier_ = false;
   bool straight_ = false;
   int64_t length_ = 1;  // of a chunk, elements
   int64_t chunks_ = 0;

@@ -1,5 +1,6 @@
 #include "collectives/communicator/host_exchange.h"
 
+#include <cstring>
 #include <utility>
 
 #include "collectives/communicator/parts.h"
@@ -12,7 +13,7 @@ HostExchange::HostExchange(Plan plan, std::byte* data, int64_t count)
 }
 
 int64_t HostExchange::begin_of(size_t host) const {
-  if (plan_.one_shot) return host <= plan_.host ? 0 : count_;  // the own share is everything
+  if (!is(Exchange::kTwoShot)) return host <= plan_.host ? 0 : count_;  // the own is everything
   return share_begin(count_, static_cast<Rank>(host), static_cast<Rank>(hosts()),
                      share_unit(plan_.dtype));
 }
@@ -34,25 +35,40 @@ void HostExchange::post() {
   if (stage_ != Stage::kNew) return;
   stage_ = Stage::kPosted;
   if (plan_.wire) narrow_.resize(static_cast<size_t>(count_ * bytes_));
-  const int64_t mine = begin_of(plan_.host + 1) - begin_of(plan_.host);
-  arrived_.resize(hosts() * static_cast<size_t>(mine * bytes_));
+  arrived_.resize(hosts() * static_cast<size_t>(mine() * bytes_));
+  if (is(Exchange::kDoubling)) {
+    arrivals_.resize(doubling_rounds(hosts()));
+    for (size_t round = 0; round < arrivals_.size(); ++round) {
+      const DoublingRound r = doubling_round(hosts(), round);
+      const size_t from = (plan_.host + r.distance) % hosts();
+      add_recv(&arrivals_[round], from, arrived(from), static_cast<int64_t>(r.blocks) * count_,
+               plan_.tag);
+    }
+    return;
+  }
+  arrivals_.resize(1);
   for (size_t step = 1; step < hosts(); ++step) {
     const size_t peer = (plan_.host + hosts() - step) % hosts();
-    add_recv(&contributions_, peer,
-             arrived_.data() + peer * static_cast<size_t>(mine * bytes_), mine, plan_.tag);
+    add_recv(arrivals_.data(), peer, arrived(peer), mine(), plan_.tag);
   }
 }
 
 void HostExchange::start() {
   post();
-  stage_ = Stage::kCombining;
+  stage_ = Stage::kGathering;
   if (plan_.wire) {
     kernels::convert_from_f32(*plan_.wire, reinterpret_cast<const float*>(data_), narrow_.data(),
                               static_cast<size_t>(count_));
   }
+  if (is(Exchange::kDoubling)) {
+    const auto bytes = static_cast<size_t>(count_ * bytes_);
+    if (bytes > 0) std::memcpy(arrived(plan_.host), travelling(), bytes);
+    if (!arrivals_.empty()) pass_on();
+    return;
+  }
   for (size_t step = 1; step < hosts(); ++step) {
     const size_t peer = (plan_.host + step) % hosts();
-    if (plan_.one_shot) {
+    if (is(Exchange::kOneShot)) {
       add_send(peer, travelling(), count_, plan_.tag);
       continue;
     }
@@ -64,20 +80,24 @@ void HostExchange::start() {
   }
 }
 
+void HostExchange::pass_on() {
+  const DoublingRound r = doubling_round(hosts(), round_);
+  add_send((plan_.host + hosts() - r.distance) % hosts(), arrived(plan_.host),
+           static_cast<int64_t>(r.blocks) * count_, plan_.tag);
+}
+
 void HostExchange::combine() {
   const int64_t begin = begin_of(plan_.host);
-  const int64_t count = begin_of(plan_.host + 1) - begin;
-  const auto elements = static_cast<size_t>(count);
-  if (count == 0) return;
+  const auto elements = static_cast<size_t>(mine());
+  if (elements == 0) return;
   std::byte* own = data_ + begin * static_cast<int64_t>(size_of(plan_.dtype));
   std::vector<const std::byte*> inputs;
   std::vector<float> widened;
   if (plan_.wire) widened.resize(hosts() * elements);
-  // One-shot: everybody has to see the same contributions, the own one rounded too.
   for (size_t host = 0; host < hosts(); ++host) {
-    const bool is_own = host == plan_.host;
-    const std::byte* from = arrived_.data() + host * elements * static_cast<size_t>(bytes_);
-    if (is_own) from = plan_.wire ? narrow_.data() + begin * bytes_ : own;
+    const std::byte* from = arrived(host);
+    // Everybody has to see the same contributions, the own one rounded too.
+    if (host == plan_.host) from = plan_.wire ? narrow_.data() + begin * bytes_ : own;
     if (plan_.wire) {
       kernels::convert_to_f32(*plan_.wire, from, widened.data() + host * elements, elements);
       from = reinterpret_cast<const std::byte*>(widened.data() + host * elements);
@@ -85,13 +105,13 @@ void HostExchange::combine() {
     inputs.push_back(from);
   }
   kernels::reduce(plan_.dtype, plan_.op, inputs, own, elements, plan_.finish);
-  if (plan_.one_shot) return;
   if (plan_.wire) {
     kernels::convert_from_f32(*plan_.wire, reinterpret_cast<const float*>(own),
                               narrow_.data() + begin * bytes_, elements);
   }
+  if (!is(Exchange::kTwoShot)) return;
   for (size_t step = 1; step < hosts(); ++step) {
-    add_send((plan_.host + step) % hosts(), travelling() + begin * bytes_, count, plan_.tag + 1);
+    add_send((plan_.host + step) % hosts(), travelling() + begin * bytes_, mine(), plan_.tag + 1);
   }
 }
 
@@ -100,31 +120,45 @@ void HostExchange::fail(const Status& status) {
   stage_ = Stage::kDone;
 }
 
-bool HostExchange::step() {
-  if (stage_ == Stage::kCombining) {
-    auto arrived = contributions_.finished();
+// True if something happened; then all is combined, or a round is passed on, or it has failed.
+bool HostExchange::finish_gathering() {
+  if (round_ < arrivals_.size()) {
+    auto arrived = arrivals_[round_].finished();
     if (!arrived.ready()) return false;
-    // The result goes where the contribution leaves from.
-    if (plan_.one_shot && !sends_.finished().ready()) return false;
     const Status status = arrived.await_resume();
     if (!status.ok()) {
       fail(status);
       return true;
     }
-    combine();
-    stage_ = Stage::kSpreading;
+    if (++round_ < arrivals_.size()) {
+      pass_on();
+      return true;
+    }
   }
-  if (stage_ != Stage::kSpreading) return false;
+  // The result goes where a one-shot contribution leaves from.
+  if (is(Exchange::kOneShot) && !sends_.finished().ready()) return false;
+  combine();
+  stage_ = Stage::kSpreading;
+  return true;
+}
+
+bool HostExchange::step() {
+  bool moved = false;
+  while (stage_ == Stage::kGathering) {
+    if (!finish_gathering()) return moved;
+    moved = true;
+  }
+  if (stage_ != Stage::kSpreading) return moved;
   auto results = results_.finished();
   auto sends = sends_.finished();
-  if (!results.ready() || !sends.ready()) return false;
+  if (!results.ready() || !sends.ready()) return moved;
   Status status = results.await_resume();
   if (status.ok()) status = sends.await_resume();
   if (!status.ok()) {
     fail(status);
     return true;
   }
-  if (plan_.wire && !plan_.one_shot) {
+  if (plan_.wire) {
     kernels::convert_to_f32(*plan_.wire, narrow_.data(), reinterpret_cast<float*>(data_),
                             static_cast<size_t>(count_));
   }

@@ -39,10 +39,10 @@ NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(gro
   }
   if (group_.host_of.empty()) return;
   HostMap map(group_.host_of, rank_);
-  if (map.has_levels() || (map.hosts() > 1 && group_.wire)) {
-    hierarchy_ = std::make_unique<Hierarchy>(std::move(map), group_.local, group_.first_lane,
-                                             group_.wire);
-  }
+  if (map.hosts() < 2) return;
+  has_levels_ = map.has_levels();
+  hierarchy_ = std::make_unique<Hierarchy>(std::move(map), group_.local, group_.first_lane,
+                                           group_.wire, group_.exchange);
 }
 
 direct::Group NativeCommunicator::next_call() {
@@ -86,7 +86,7 @@ Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
                                        std::vector<int64_t> counts, DType dtype, ReduceOp op,
                                        const Scaling& scaling) {
   const direct::Group group = next_call();
-  if (hierarchy_) {
+  if (has_levels_) {
     return hierarchy_->reducescatter(group, in, out, std::move(counts), dtype, op, scaling);
   }
   if (!lanes_[0])
@@ -103,7 +103,7 @@ Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
 
 Task NativeCommunicator::allgather(std::vector<direct::GatherPart> parts) {
   const direct::Group group = next_call();
-  if (hierarchy_) return hierarchy_->allgather(group, std::move(parts));
+  if (has_levels_) return hierarchy_->allgather(group, std::move(parts));
   if (!lanes_[0]) return direct::allgather(group, std::move(parts));
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kAllgather;
@@ -116,7 +116,7 @@ Task NativeCommunicator::allgather(std::vector<direct::GatherPart> parts) {
 
 Task NativeCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart> parts) {
   const direct::Group group = next_call();
-  if (hierarchy_) return hierarchy_->broadcast(group, root, std::move(parts));
+  if (has_levels_) return hierarchy_->broadcast(group, root, std::move(parts));
   if (!lanes_[0]) return direct::broadcast(group, root, std::move(parts));
   auto job = std::make_shared<Job>();
   job->kind = CollectiveKind::kBroadcast;

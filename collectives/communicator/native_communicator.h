@@ -1,5 +1,5 @@
 // NativeCommunicator: lanes of shared memory where all members share a host, a hierarchy where some
-// do, direct messages else.
+// do and for every allreduce between hosts, direct messages else.
 //
 // The choice is a function of the members and their links alone, the same on all ranks.
 #pragma once
@@ -28,6 +28,7 @@ struct NativeGroup {
   std::vector<int> host_of;
   LaneGroup local;             // of the members on this rank's host; no arenas: alone there
   std::optional<DType> wire;   // f32 sums travel between hosts as this
+  std::optional<Exchange> exchange;  // of every allreduce between hosts; empty: by exchange.h
 };
 
 class NativeCommunicator final : public Communicator {
@@ -74,7 +75,8 @@ class NativeCommunicator final : public Communicator {
   Road road_ = Road::kWindows;
   StageTimes* times_ = nullptr;
   std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
-  std::unique_ptr<Hierarchy> hierarchy_;  // then there are no lanes_
+  std::unique_ptr<Hierarchy> hierarchy_;  // of several hosts; then there are no lanes_
+  bool has_levels_ = false;               // the hierarchy serves more than allreduce
   std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };
 

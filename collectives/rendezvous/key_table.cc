@@ -2,8 +2,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/utf8.h"
 #include "collectives/rendezvous/store.h"
-#include "proto/utf8.h"
 
 namespace rueda::rendezvous {
 
@@ -13,7 +13,7 @@ Status check_key(const std::string& key) {
     return invalid_argument(
         fmt::format("store: a key of {} bytes is too long (at most {})", key.size(), kMaxKeyBytes));
   }
-  if (!wire::is_valid_utf8(key)) return invalid_argument("store: a key must be UTF-8");
+  if (!is_valid_utf8(key)) return invalid_argument("store: a key must be UTF-8");
   return {};
 }
 

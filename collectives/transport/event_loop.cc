@@ -22,9 +22,9 @@ Status EventLoop::add(int fd, FdHandler* handler) {
   return {};
 }
 
-void EventLoop::want_write(int fd, bool wanted) {
+void EventLoop::want(int fd, bool readable, bool writable) {
   epoll_event event{};
-  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.events = (readable ? EPOLLIN : 0u) | (writable ? EPOLLOUT : 0u);
   event.data.fd = fd;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }

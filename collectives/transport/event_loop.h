@@ -33,13 +33,15 @@ class EventLoop {
   // handler nullptr: only wakes the sleeper (the doorbell). Borrowed until remove().
   Status add(int fd, FdHandler* handler);
   // Asks for writability too, or no longer.
-  void want_write(int fd, bool wanted);
+  void want_write(int fd, bool wanted) { want(fd, true, wanted); }
+  // Asks for these alone. The loss of a connection is told in any case.
+  void want(int fd, bool readable, bool writable);
   void remove(int fd);
 
   // Waits at most `timeout` (negative: without limit), tells the handlers. True if any fd was
   // ready.
   bool wait(std::chrono::nanoseconds timeout);
-  // Its two halves: sleep touches nothing that add, want_write, remove and wait touch, so another
+  // Its two halves: sleep touches nothing that add, want, remove and wait touch, so another
   // thread may call these meanwhile; dispatch tells the handlers what the last sleep found.
   void sleep(std::chrono::nanoseconds timeout);
   bool dispatch();

@@ -6,7 +6,9 @@
 //   answers a grant whose size or meta differs from the send's (bytes, meta: the send's); no body
 //   kBeat  a sign of life, nothing else; no body
 //
-// On links between hosts header and body carry a CRC32C each: what differs ends the peer by name.
+// On links between hosts header and body carry a CRC32C each: what differs ends the peer by name. The
+// header's begins with the number of the frame on its link, so that a frame that is lost or comes
+// twice differs too.
 //
 // Both ends have the same byte order and version: the handshake (rendezvous) and the layout hash
 // see to it.

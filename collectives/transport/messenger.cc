@@ -82,7 +82,7 @@ TransferPtr Messenger::send(Rank peer, Tag tag, ByteView bytes, uint16_t meta) {
   }
   Channel& channel = channels_[static_cast<size_t>(peer)];
   channel.waiting_sends[tag].push_back(
-      {bytes, meta, transfer, peer != rank_ && is_eager(tag, bytes.size())});
+      {bytes, meta, transfer, peer != rank_ && is_eager(channel, tag, bytes.size())});
   if (peer == rank_) {
     match_self(channel, tag);
   } else {
@@ -118,7 +118,7 @@ TransferPtr Messenger::recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) {
   channel.recvs[tag].push_back({bytes, meta, transfer});
   if (peer == rank_) {
     match_self(channel, tag);
-  } else if (!is_eager(tag, bytes.size())) {
+  } else if (!is_eager(channel, tag, bytes.size())) {
     channel.urgent.push_back(
         {header_of(FrameType::kGrant, tag, bytes.size(), meta), {}, {}, 0, nullptr});
   }
@@ -225,7 +225,7 @@ void Messenger::say_goodbye() {
 
 bool Messenger::flushed() const {
   return std::all_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
-    return channel.link == nullptr || channel.end ||
+    return channel.link == nullptr || !can_be_told(channel) ||
            (!channel.current && channel.urgent.empty() && channel.bodies.empty());
   });
 }
@@ -235,12 +235,14 @@ void Messenger::abort(const Status& verdict, bool peers_know) {
   if (peers_know) return close(verdict);
   for (Rank peer = 0; peer < size(); ++peer) {
     Channel& channel = channels_[static_cast<size_t>(peer)];
-    if (peer == rank_ || channel.end) continue;
-    std::optional<Outgoing> half_sent = std::move(channel.current);
-    channel.current.reset();
-    if (half_sent) finish(std::exchange(half_sent->transfer, nullptr), verdict);
+    if (peer == rank_ || !can_be_told(channel)) continue;
+    std::optional<Outgoing> half_sent;
+    if (channel.current && channel.current->sent > 0) {
+      half_sent = std::exchange(channel.current, std::nullopt);
+      finish(std::exchange(half_sent->transfer, nullptr), verdict);
+    }
     fail_transfers(channel, verdict);
-    if (half_sent && half_sent->sent > 0) {
+    if (half_sent) {
       // The frame has to be finished before another can follow: from a copy, the caller's memory is
       // not ours any more.
       half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()),
@@ -256,7 +258,7 @@ void Messenger::abort(const Status& verdict, bool peers_know) {
   const auto deadline = std::chrono::steady_clock::now() + kAbortLinger;
   while (true) {
     for (Rank peer = 0; peer < size(); ++peer) {
-      if (peer != rank_ && !channels_[static_cast<size_t>(peer)].end) write_some(peer);
+      if (peer != rank_ && can_be_told(channels_[static_cast<size_t>(peer)])) write_some(peer);
     }
     if (flushed() || std::chrono::steady_clock::now() >= deadline) break;
     loop_->wait(std::chrono::milliseconds(1));

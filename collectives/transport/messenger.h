@@ -1,8 +1,8 @@
 // Messenger: the Transport over Links. Frames, matching, flow control: the same for shm, tcp,
 // inproc and their mixture.
 //
-// Small messages (<= kEagerBytes) are sent at once and kept by the receiver until a recv asks for
-// them. Larger ones wait for a grant: posting a recv tells the sender that a buffer is there, so
+// Small messages (<= kEagerBytes, between hosts kFarEagerBytes) are sent at once and kept by the
+// receiver until a recv asks for them. Larger ones wait for a grant: posting a recv tells the sender that a buffer is there, so
 // bodies always go straight to their place and a link never stalls behind a message that nobody
 // wants yet:
 //
@@ -31,6 +31,8 @@ namespace rueda::transport {
 class Messenger final : public Transport, private FdHandler {
  public:
   static constexpr size_t kEagerBytes = 8 << 10;
+  // What a link of 10 Gbit/s carries while a grant is under way.
+  static constexpr size_t kFarEagerBytes = 64 << 10;
   // Largest piece of a message in one frame.
   static constexpr size_t kPieceBytes = 1 << 20;
   // Eager bodies that nobody has asked for yet, per peer; beyond it the peer breaks the protocol.
@@ -106,6 +108,9 @@ class Messenger final : public Transport, private FdHandler {
     std::map<Tag, std::deque<PendingRecv>> recvs;
     std::map<Tag, std::deque<Unexpected>> unexpected;
     size_t unexpected_bytes = 0;
+    // Frames between hosts that have begun to leave, and whose header has arrived.
+    uint32_t frames_out = 0;
+    uint32_t frames_in = 0;
     // The frame being read.
     FrameHeader header;
     size_t header_read = 0;
@@ -118,11 +123,14 @@ class Messenger final : public Transport, private FdHandler {
     std::vector<std::byte> body;         // where no recv is posted: control, abort, eager, dropped
     bool drop = false;
     bool goodbye_sent = false;
+    bool cut_short = false;     // a frame was left half sent: nothing can follow
     std::optional<Status> end;  // set once the peer has left or is lost
   };
 
-  static bool is_eager(Tag tag, size_t bytes) {
-    return bytes <= kEagerBytes && (tag & kRendezvousTag) == 0;
+  static bool is_eager(const Channel& channel, Tag tag, size_t bytes) {
+    const size_t most =
+        channel.link != nullptr && channel.link->crosses_hosts() ? kFarEagerBytes : kEagerBytes;
+    return bytes <= most && (tag & kRendezvousTag) == 0;
   }
   FrameHeader header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const;
   // The status with which a new transfer with this peer ends at once, if it does.
@@ -145,7 +153,12 @@ class Messenger final : public Transport, private FdHandler {
   Status begin_body(Channel& channel);
   Status finish_body(Rank peer);
   void end_peer(Rank peer, const Status& status);
+  static void drop_current(Channel& channel);
   void fail_transfers(Channel& channel, const Status& status);
+  // A verdict can be sent: the peer is there, or only what it sends is damaged.
+  static bool can_be_told(const Channel& channel) {
+    return !channel.end || (channel.end->code() == Code::kDataLoss && !channel.cut_short);
+  }
   static void finish(const TransferPtr& transfer, Status status);
 
   Rank rank_;

@@ -11,11 +11,20 @@ namespace {
 // Bytes moved for one peer before the next has its turn.
 constexpr size_t kRoundBytes = 4 << 20;
 
-uint32_t sum_of(const FrameHeader& header) {
-  return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, header_sum)));
+// number: of the frame on its link. A frame that is missing or comes twice has a wrong sum.
+uint32_t sum_of(const FrameHeader& header, uint32_t number) {
+  return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, header_sum)),
+                number);
 }
 
 }  // namespace
+
+// A frame that has not begun to leave gives its number back.
+void Messenger::drop_current(Channel& channel) {
+  if (channel.current && channel.current->sent == 0 && channel.link->crosses_hosts())
+    --channel.frames_out;
+  channel.current.reset();
+}
 
 void Messenger::fail_transfers(Channel& channel, const Status& status) {
   for (auto& [tag, sends] : channel.waiting_sends) {
@@ -32,7 +41,8 @@ void Messenger::fail_transfers(Channel& channel, const Status& status) {
   channel.recvs.clear();
   channel.urgent.clear();
   channel.bodies.clear();
-  channel.current.reset();
+  if (channel.current && channel.current->sent > 0) channel.cut_short = true;
+  drop_current(channel);
   channel.target.reset();
   channel.partial.reset();
 }
@@ -85,7 +95,7 @@ bool Messenger::write_round(Rank peer) {
       if (channel.link->crosses_hosts()) {
         FrameHeader& header = channel.current->header;
         header.body_sum = crc32c(channel.current->body);
-        header.header_sum = sum_of(header);
+        header.header_sum = sum_of(header, channel.frames_out++);
       }
     }
     Outgoing& out = *channel.current;
@@ -143,7 +153,8 @@ bool Messenger::read_some(Rank peer) {
       if (channel.header_read < sizeof(FrameHeader)) continue;
       channel.body_sum = 0;
       const bool damaged =
-          channel.link->crosses_hosts() && sum_of(channel.header) != channel.header.header_sum;
+          channel.link->crosses_hosts() &&
+          sum_of(channel.header, channel.frames_in++) != channel.header.header_sum;
       const Status begun = damaged ? Status(Code::kDataLoss,
                                             "damaged frame (the checksum of its header is wrong)")
                                    : begin_body(channel);
@@ -225,7 +236,7 @@ Status Messenger::begin_data(Channel& channel) {
     if (recvs->second.empty()) channel.recvs.erase(recvs);
     return {};
   }
-  if (!is_eager(header.tag, header.total) || header.bytes != header.total) {
+  if (!is_eager(channel, header.tag, header.total) || header.bytes != header.total) {
     return {Code::kDataLoss, "a body came without a grant"};
   }
   if (channel.unexpected_bytes + header.bytes > kMaxUnexpectedBytes) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -19,10 +20,14 @@ constexpr size_t kMaxCallBytes = 1 << 30;  // system calls move at most 1 GiB
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, EventLoop* loop)
+TcpLink::TcpLink(UniqueFd socket, EventLoop* loop, int64_t rate_limit)
     : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {
   const int one = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  if (rate_limit > 0) {  // 8 bytes: above 4 GiB/s too
+    const auto rate = static_cast<uint64_t>(rate_limit);
+    setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+  }
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   if (!loop_->add(socket_.get(), this).ok()) readable_ = false;
 }
@@ -33,6 +38,10 @@ void TcpLink::unwatch() { loop_->remove(socket_.get()); }
 
 void TcpLink::on_ready(bool readable, bool) {
   if (readable) readable_ = true;
+  if (!readable || reading_) return;
+  // Nobody asks any more. A lost connection would tell so again and again until it is read.
+  pollfd lost{socket_.get(), 0, 0};
+  if (poll(&lost, 1, 0) == 1) unwatch();
 }
 
 Result<size_t> TcpLink::write(std::span<const ByteView> pieces) {
@@ -90,7 +99,14 @@ Result<size_t> TcpLink::read(ByteSpan into) {
 void TcpLink::set_blocked(bool blocked) {
   if (blocked == blocked_) return;
   blocked_ = blocked;
-  loop_->want_write(socket_.get(), blocked);
+  loop_->want(socket_.get(), reading_, blocked_);
+}
+
+void TcpLink::set_reading(bool reading) {
+  if (reading == reading_) return;
+  reading_ = reading;
+  readable_ = true;  // what came meanwhile was not told
+  loop_->want(socket_.get(), reading_, blocked_);
 }
 
 void TcpLink::finish() { shutdown(socket_.get(), SHUT_WR); }

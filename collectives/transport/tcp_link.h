@@ -12,7 +12,8 @@ namespace rueda::transport {
 class TcpLink final : public Link, private FdHandler {
  public:
   // Takes the socket; sets it non-blocking and without delay. `loop` must outlive the link.
-  TcpLink(UniqueFd socket, EventLoop* loop);
+  // rate_limit: bytes per second that the kernel lets out at most; 0: no limit.
+  TcpLink(UniqueFd socket, EventLoop* loop, int64_t rate_limit = 0);
   ~TcpLink() override;
 
   const char* kind() const override { return "tcp"; }
@@ -23,6 +24,8 @@ class TcpLink final : public Link, private FdHandler {
   void flush() override {}
   void finish() override;
   void unwatch() override;
+  // Whether arriving bytes wake the sleeper; at first they do.
+  void set_reading(bool reading);
 
  private:
   void on_ready(bool readable, bool writable) override;
@@ -32,6 +35,7 @@ class TcpLink final : public Link, private FdHandler {
   EventLoop* loop_;
   bool readable_ = true;  // until a read says otherwise; epoll sets it again
   bool blocked_ = false;
+  bool reading_ = true;
   // Headers are small: they are read through a buffer, large bodies go straight to their place.
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;

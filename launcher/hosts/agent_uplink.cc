@@ -1,6 +1,7 @@
 #include "launcher/hosts/agent_uplink.h"
 
 #include "launcher/hosts/limits.h"
+#include "launcher/hosts/report_wire.h"
 
 namespace rueda::launcher {
 namespace {
@@ -54,10 +55,18 @@ void AgentUplink::add_to_poll(std::vector<pollfd>* fds) const {
 int AgentUplink::poll_limit_ms() const { return static_cast<int>(kHeartbeat.count()); }
 
 void AgentUplink::beat(Clock::time_point now) {
+  if (!unhurried_.empty() && client_->idle()) {
+    client_->send(std::move(unhurried_.front()));
+    unhurried_.pop_front();
+  }
   if (now - last_beat_ < kHeartbeat || !client_->idle()) return;
   last_beat_ = now;
   control::AgentMessage message;
-  message.mutable_heartbeat();
+  auto* beat = message.mutable_heartbeat();
+  if (counters_ != counters_sent_) {
+    for (const RankCounters& one : counters_) *beat->add_ranks() = to_wire(one);
+    counters_sent_ = counters_;
+  }
   client_->send(std::move(message));
 }
 
@@ -69,25 +78,8 @@ void AgentUplink::take_messages(Clock::time_point now, std::vector<Order>* order
       relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
     } else if (message.has_goodbye()) {
       goodbye_ = true;
-    } else if (message.has_rank_lost()) {
-      orders->push_back({Order::Kind::kRankLost, 0, from_wire(message.rank_lost())});
-    } else if (message.has_order()) {
-      switch (message.order().kind()) {
-        case control::Order::RANK_FAILED:
-          orders->push_back({Order::Kind::kRankFailed, 0, {}});
-          break;
-        case control::Order::SIGNAL:
-          orders->push_back({Order::Kind::kSignal, message.order().signal(), {}});
-          break;
-        case control::Order::USER_SIGNAL:
-          orders->push_back({Order::Kind::kUserSignal, message.order().signal(), {}});
-          break;
-        case control::Order::OUTPUT_CLOSED:
-          orders->push_back({Order::Kind::kOutputClosed, 0, {}});
-          break;
-        case control::Order::KILL: orders->push_back({Order::Kind::kKill, 0, {}}); break;
-        default: break;
-      }
+    } else if (auto order = order_from_wire(message)) {
+      orders->push_back(std::move(*order));
     }
   }
 }
@@ -150,7 +142,21 @@ void AgentUplink::say(const std::string& text) {
   client_->send(std::move(message));
 }
 
-void AgentUplink::finish(const std::string& failure) {
+void AgentUplink::report(HostReport report) {
+  for (control::AgentMessage& message : to_wire(std::move(report)))
+    unhurried_.push_back(std::move(message));
+}
+
+void AgentUplink::drained(int asked, int ranks) {
+  control::AgentMessage message;
+  message.mutable_drained()->set_asked(asked);
+  message.mutable_drained()->set_ranks(ranks);
+  client_->send(std::move(message));
+}
+
+void AgentUplink::count(const std::vector<RankCounters>& counters) { counters_ = counters; }
+
+void AgentUplink::finish(const std::string& failure, const Follow& follow) {
   client_->finish_output();
   bool told = false;
   while (!goodbye_ && !driver_is_lost(Clock::now())) {
@@ -165,7 +171,7 @@ void AgentUplink::finish(const std::string& failure) {
     std::vector<pollfd> fds;
     add_to_poll(&fds);
     poll(fds.data(), fds.size(), poll_limit_ms());
-    work();
+    follow(work());
   }
 }
 

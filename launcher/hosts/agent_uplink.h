@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <string>
 
 #include "launcher/hosts/control_client.h"
@@ -28,7 +29,11 @@ class AgentUplink : public Uplink {
   void rank_ended(const RankEnd& end) override;
   void rank_lost(const LostRank& lost) override;
   void say(const std::string& text) override;
-  void finish(const std::string& failure) override;
+  void report(HostReport report) override;
+  void drained(int asked, int ranks) override;
+  void count(const std::vector<RankCounters>& counters) override;
+  void finish(const std::string& failure, const Follow& follow) override;
+  bool driver_was_lost() const override { return !goodbye_; }
 
   // The exit code that goes with a failure that finish() tells.
   void set_failure_code(int code) { failure_code_ = code; }
@@ -46,6 +51,8 @@ class AgentUplink : public Uplink {
   bool kill_told_ = false;
   bool goodbye_ = false;
   int failure_code_ = 0;
+  std::deque<control::AgentMessage> unhurried_;  // sent one by one while nothing else is
+  std::vector<RankCounters> counters_, counters_sent_;
 };
 
 }  // namespace rueda::launcher

@@ -95,7 +95,7 @@ Result<std::string> pem_of(X509* certificate) {
   return text_of(memory.get());
 }
 
-Result<KeyPair> make_pair(X509* authority, EVP_PKEY* authority_key, const char* name,
+Result<KeyPair> make_pair(X509* authority, EVP_PKEY* authority_key, const std::string& name,
                           const std::string& job) {
   const Key key(EVP_EC_gen("P-256"));
   if (!key) return failed("key");
@@ -114,7 +114,11 @@ Result<KeyPair> make_pair(X509* authority, EVP_PKEY* authority_key, const char* 
 
 }  // namespace
 
-Result<Certificates> make_certificates(const std::string& job_id) {
+std::string agent_name(int host) {
+  return std::string(kSharedAgentName) + "-" + std::to_string(host);
+}
+
+Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared) {
   const Key key(EVP_EC_gen("P-256"));
   if (!key) return failed("key");
   const Certificate authority =
@@ -123,7 +127,12 @@ Result<Certificates> make_certificates(const std::string& job_id) {
   Certificates made;
   RUEDA_ASSIGN_OR_RETURN(made.authority, pem_of(authority.get()));
   RUEDA_ASSIGN_OR_RETURN(made.driver, make_pair(authority.get(), key.get(), kDriverName, job_id));
-  RUEDA_ASSIGN_OR_RETURN(made.agent, make_pair(authority.get(), key.get(), kAgentName, job_id));
+  for (int host = 0; host < (shared ? 1 : hosts); ++host) {
+    RUEDA_ASSIGN_OR_RETURN(KeyPair agent,
+                           make_pair(authority.get(), key.get(),
+                                     shared ? kSharedAgentName : agent_name(host), job_id));
+    made.agents.push_back(std::move(agent));
+  }
   return made;
 }
 

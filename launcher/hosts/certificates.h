@@ -1,8 +1,13 @@
 // The certificates of one job: an authority made in memory, a certificate for the driver and one
-// for the agents. The authority's private key is dropped at once, so nobody can sign another.
+// for each agent, with the place of its host in its name. The authority's private key is dropped at
+// once, so nobody can sign another.
+//
+// Where one ticket serves all hosts (srun, a token file) the agents share a certificate, which is good
+// for any place that is still free.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "collectives/base/status.h"
 
@@ -10,7 +15,9 @@ namespace rueda::launcher {
 
 // The name in the driver's certificate, whatever the address.
 inline constexpr const char* kDriverName = "rueda-driver";
-inline constexpr const char* kAgentName = "rueda-agent";
+inline constexpr const char* kSharedAgentName = "rueda-agent";
+// "rueda-agent-3": of the agent of host 3.
+std::string agent_name(int host);
 
 struct KeyPair {
   std::string certificate;  // PEM
@@ -19,11 +26,12 @@ struct KeyPair {
 
 struct Certificates {
   std::string authority;  // PEM
-  KeyPair driver, agent;
+  KeyPair driver;
+  std::vector<KeyPair> agents;  // by host; one where it is shared
 };
 
 // P-256, valid from a day ago (clocks differ) for a year.
-Result<Certificates> make_certificates(const std::string& job_id);
+Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared);
 
 // 64 hexadecimal digits from the kernel's random numbers.
 Result<std::string> make_token();

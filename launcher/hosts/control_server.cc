@@ -17,10 +17,22 @@ namespace {
 
 class Hub;
 
+// Who is at the other end of a call, as TLS has proved it.
+struct Peer {
+  explicit Peer(const grpc::CallbackServerContext& context) : address(context.peer()) {
+    const auto names = context.auth_context()->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    if (names.size() == 1) name = std::string(names.front().data(), names.front().size());
+  }
+  bool may_be(int host) const { return name == kSharedAgentName || name == agent_name(host); }
+
+  std::string name;     // in its certificate
+  std::string address;  // of its connection
+};
+
 // One agent's Attach. Deletes itself when gRPC is done with it.
 class AgentStream : public grpc::ServerBidiReactor<control::AgentMessage, control::DriverMessage> {
  public:
-  explicit AgentStream(Hub* hub) : hub_(hub) { StartRead(&incoming_); }
+  AgentStream(Hub* hub, Peer peer) : hub_(hub), peer_(std::move(peer)) { StartRead(&incoming_); }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -29,12 +41,14 @@ class AgentStream : public grpc::ServerBidiReactor<control::AgentMessage, contro
   void send(control::DriverMessage message);
   bool idle();
   void read_on() { StartRead(&incoming_); }
+  const Peer& peer() const { return peer_; }
 
  private:
   void refuse(const std::string& reason);
   void close(const grpc::Status& status);
 
   Hub* const hub_;
+  const Peer peer_;
   control::AgentMessage incoming_;
   int host_ = -1;
   std::mutex mutex_;  // of what follows
@@ -47,13 +61,14 @@ class AgentStream : public grpc::ServerBidiReactor<control::AgentMessage, contro
 // One agent's Output.
 class OutputStream : public grpc::ServerReadReactor<control::OutputMessage> {
  public:
-  explicit OutputStream(Hub* hub) : hub_(hub) { StartRead(&incoming_); }
+  OutputStream(Hub* hub, Peer peer) : hub_(hub), peer_(std::move(peer)) { StartRead(&incoming_); }
   void OnReadDone(bool ok) override;
   void OnDone() override;
   void read_on() { StartRead(&incoming_); }
 
  private:
   Hub* const hub_;
+  const Peer peer_;
   control::OutputMessage incoming_;
   int host_ = -1;
 };
@@ -83,6 +98,10 @@ class Hub {
     if (host < 0) host = place_by_name(agent.host_name());
     if (host < 0 || host >= static_cast<int>(hosts_.size()))
       return failed_precondition("the job has no place for another host");
+    if (!stream->peer().may_be(host)) {
+      return Status(Code::kUnauthenticated, "its certificate is not that of host " +
+                                                hosts_[static_cast<size_t>(host)]);
+    }
     if (joined_[static_cast<size_t>(host)]) {
       return Status(Code::kAlreadyExists, "host " + hosts_[static_cast<size_t>(host)] +
                                               " of this job has joined already");
@@ -92,11 +111,15 @@ class Hub {
     return host;
   }
 
-  bool knows_output(const control::OutputMessage& first) {
+  // It must come over the connection of the host that it is said to be of.
+  bool knows_output(const control::OutputMessage& first, const Peer& peer) {
     if (!same_secret(first.token(), token_)) return false;
     const std::lock_guard lock(mutex_);
-    return first.host_index() >= 0 && first.host_index() < static_cast<int>(hosts_.size()) &&
-           joined_[static_cast<size_t>(first.host_index())];
+    if (first.host_index() < 0 || first.host_index() >= static_cast<int>(hosts_.size()))
+      return false;
+    const AgentStream* const stream = streams_[static_cast<size_t>(first.host_index())];
+    return stream != nullptr && stream->peer().address == peer.address &&
+           stream->peer().name == peer.name;
   }
 
   // Returns whether the stream may read on now; else it is told with read_on().
@@ -306,7 +329,7 @@ void AgentStream::OnDone() {
 void OutputStream::OnReadDone(bool ok) {
   if (!ok) return Finish(grpc::Status::OK);
   if (host_ < 0) {
-    if (!hub_->knows_output(incoming_))
+    if (!hub_->knows_output(incoming_, peer_))
       return Finish({grpc::StatusCode::UNAUTHENTICATED, "the token is wrong"});
     host_ = incoming_.host_index();
   }
@@ -324,12 +347,12 @@ class Service : public control::Control::CallbackService {
  public:
   explicit Service(Hub* hub) : hub_(hub) {}
   grpc::ServerBidiReactor<control::AgentMessage, control::DriverMessage>* Attach(
-      grpc::CallbackServerContext*) override {
-    return new AgentStream(hub_);
+      grpc::CallbackServerContext* context) override {
+    return new AgentStream(hub_, Peer(*context));
   }
-  grpc::ServerReadReactor<control::OutputMessage>* Output(grpc::CallbackServerContext*,
+  grpc::ServerReadReactor<control::OutputMessage>* Output(grpc::CallbackServerContext* context,
                                                           control::OutputEnd*) override {
-    return new OutputStream(hub_);
+    return new OutputStream(hub_, Peer(*context));
   }
 
  private:

@@ -61,6 +61,7 @@ void Head::wait_for_events() {
                              {server_ == nullptr ? -1 : server_->fd(), POLLIN, 0}};
   console_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
+  if (observer_) observer_->add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
   if (const auto lines = console_.next_deadline()) {
@@ -80,6 +81,10 @@ void Head::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR2 && observer_ && observer_->has_folder()) {
+      observer_->request_dump(true);
+      continue;
+    }
     if (signal == SIGUSR1 || signal == SIGUSR2) {
       broadcast(control::Order::USER_SIGNAL, signal);
       continue;
@@ -107,8 +112,11 @@ void Head::take_events() {
       case AgentEvent::Kind::kRegistered:
         agent_here(event.host, event.message.register_());
         break;
-      case AgentEvent::Kind::kMessage: take_message(event.host, event.message); break;
-      case AgentEvent::Kind::kGone: host_lost(event.host, event.text); break;
+      case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
+      case AgentEvent::Kind::kGone:
+        observer_->host_gone(event.host);
+        host_lost(event.host, event.text);
+        break;
       case AgentEvent::Kind::kOutput: {
         const auto& output = event.output;
         const auto known = host_of_.find(output.rank());
@@ -126,7 +134,8 @@ void Head::take_events() {
   }
 }
 
-void Head::take_message(int number, const control::AgentMessage& message) {
+void Head::take_message(int number, control::AgentMessage* taken) {
+  const control::AgentMessage& message = *taken;
   HeadHost& host = hosts_[static_cast<size_t>(number)];
   const auto is_theirs = [&](Rank rank) {
     const auto known = host_of_.find(rank);
@@ -148,6 +157,12 @@ void Head::take_message(int number, const control::AgentMessage& message) {
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().rank())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+  } else if (message.has_heartbeat()) {
+    observer_->take(number, message.heartbeat());
+  } else if (message.has_observed()) {
+    observer_->take(number, std::move(*taken->mutable_observed()));
+  } else if (message.has_drained()) {
+    observer_->take(number, message.drained());
   } else if (message.has_say()) {
     console_.say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
@@ -262,6 +277,9 @@ int Head::run() {
       server_->send(host_of_[rank], std::move(message));
     });
     check_time();
+    if (observer_) {
+      for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+    }
     console_.flush();
     if (console_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
       supervisor_.output_closed(clock_now());

@@ -46,14 +46,15 @@ void Head::tell_failure(int except) {
   broadcast(control::Order::RANK_FAILED, 0, except);
 }
 
-// The verdict on a lost rank: the first of the job goes to every host, so that all pending calls end
-// with it; a newer version about the same rank has its cause.
+// The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every host,
+// also back to the one that told it, so that all pending calls end with the same; a newer version about
+// the same rank has its cause.
 void Head::rank_lost(int host, const LostRank& lost) {
   if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
   const bool first = !lost_;
   lost_ = lost;
   for (size_t other = 0; other < hosts_.size(); ++other) {
-    if (!hosts_[other].talks() || static_cast<int>(other) == host) continue;
+    if (!hosts_[other].talks()) continue;
     control::DriverMessage message;
     *message.mutable_rank_lost() = to_wire(lost);
     server_->send(static_cast<int>(other), std::move(message));
@@ -77,6 +78,7 @@ void Head::host_lost(int number, const std::string& why) {
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
   host.state = State::kLost;
+  if (observer_) observer_->host_gone(number);
   const std::string text = "host " + host.name() + " (agent pid " + std::to_string(host.pid) +
                            ") is lost: " + why;
   if (!ran) {
@@ -148,7 +150,24 @@ void Head::drain_console() {
   }
 }
 
+// A failed job's, from every agent that is still there: they hold them until we say goodbye.
+void Head::gather_recorders() {
+  const bool failed = std::any_of(ends_.begin(), ends_.end(),
+                                  [](const RankEnd& end) { return end.wait_status != 0; });
+  if (!failed || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
+  observer_->request_dump(false);
+  while (observer_->busy() && link_.fd && signals_received_ < 2) {
+    for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+    check_time();
+    console_.flush();
+    if (observer_->busy()) wait_for_events();
+    reap();
+    take_events();
+  }
+}
+
 int Head::finish() {
+  gather_recorders();
   say_goodbye();
   JobEnd job;
   std::map<Rank, wire::RankSummary> summaries;

@@ -17,6 +17,7 @@
 #include "launcher/hosts/control_server.h"
 #include "launcher/hosts/head.h"
 #include "launcher/hosts/head_hosts.h"
+#include "launcher/hosts/hosts_observer.h"
 #include "launcher/hosts/starter.h"
 #include "launcher/hosts/stream_relay.h"
 #include "launcher/rank_environment.h"
@@ -48,13 +49,18 @@ class Head {
  private:
   Status prepare();
   Status open_store();
-  Status start_agents(const std::string& ticket);
+  void open_observer();
+  std::vector<HostStatus> host_states() const;
+  void gather_recorders();
+  // By host; one for all where one_ticket().
+  Status start_agents(const std::vector<std::string>& tickets);
+  bool one_ticket() const { return plan_.use_srun || !plan_.options.token_file.empty(); }
   Status write_token_file(const std::string& ticket);
 
   void wait_for_events();
   void read_signals();
   void take_events();
-  void take_message(int host, const control::AgentMessage& message);
+  void take_message(int host, control::AgentMessage* message);
   void agent_here(int host, const control::Register& agent);
   void all_here();
   void all_probed();
@@ -93,6 +99,7 @@ class Head {
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
   std::vector<HeadHost> hosts_;
+  std::optional<HostsObserver> observer_;  // from prepare() on
   std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank
   std::map<Rank, int> host_of_, pids_;
   std::vector<ReachTry> tries_;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "collectives/base/config.h"
 #include "launcher/driver.h"
 #include "launcher/hosts/certificates.h"
 #include "launcher/hosts/machine.h"
@@ -43,9 +44,12 @@ Status Head::prepare() {
     hosts_.push_back(std::move(entry));
   }
   RUEDA_RETURN_IF_ERROR(open_store());
+  open_observer();
 
   ControlServer::Setup setup;
-  RUEDA_ASSIGN_OR_RETURN(setup.certificates, make_certificates(job_id_));
+  RUEDA_ASSIGN_OR_RETURN(
+      setup.certificates,
+      make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
@@ -59,14 +63,19 @@ Status Head::prepare() {
   ticket.job_id = job_id_;
   ticket.token = setup.token;
   ticket.authority = setup.certificates.authority;
-  ticket.certificate = setup.certificates.agent.certificate;
-  ticket.private_key = setup.certificates.agent.private_key;
+  const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
   ticket.addresses = server_->addresses();
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the driver listens on " +
           name_hosts(ticket.addresses));
-  return start_agents(write_ticket(ticket));
+  std::vector<std::string> tickets;
+  for (const KeyPair& agent : agents) {
+    ticket.certificate = agent.certificate;
+    ticket.private_key = agent.private_key;
+    tickets.push_back(write_ticket(ticket));
+  }
+  return start_agents(tickets);
 }
 
 // The store and the ranks' ends of their streams to it; their agents have the others.
@@ -94,6 +103,58 @@ Status Head::open_store() {
   return {};
 }
 
+void Head::open_observer() {
+  HostsObserver::Setup setup;
+  setup.job_id = job_id_;
+  for (const std::string& word : plan_.options.command)
+    setup.command += (setup.command.empty() ? "" : " ") + word;
+  for (const HeadHost& host : hosts_) {
+    setup.ranks.emplace_back();
+    for (const RankPlace& place : host.plan.places) setup.ranks.back().push_back(place.rank);
+  }
+  const auto config = load_config(
+      [&](const char* name) { return find_variable(plan_.base_environment, name); });
+  if (config.ok()) {
+    setup.stall_seconds = config.value().stall_check_seconds;
+    setup.dump_stalls = config.value().stall_policy != "warn";
+    setup.folder = config.value().flight_folder;
+  }
+  HostsObserver::Link link;
+  link.send = [this](int host, control::DriverMessage message) {
+    server_->send(host, std::move(message));
+  };
+  link.can_be_asked = [this](int host) {
+    const State state = hosts_[static_cast<size_t>(host)].state;
+    return server_ != nullptr && (state == State::kRunning || state == State::kFinished);
+  };
+  link.hosts = [this] { return host_states(); };
+  observer_.emplace(std::move(setup), std::move(link));
+}
+
+std::vector<HostStatus> Head::host_states() const {
+  const TimePoint at = clock_now();
+  std::vector<HostStatus> states;
+  for (const HeadHost& host : hosts_) {
+    HostStatus one;
+    one.name = host.name();
+    switch (host.state) {
+      case State::kAwaited: one.state = "waiting"; break;
+      case State::kHere:
+      case State::kProbed: one.state = "starting"; break;
+      case State::kRunning: one.state = host.suspect ? "suspect" : "running"; break;
+      case State::kFinished: one.state = "finished"; break;
+      case State::kLost: one.state = "lost"; break;
+    }
+    if (host.state != State::kAwaited) {
+      one.silent_ms = std::max<int64_t>(
+          0, std::chrono::duration_cast<std::chrono::milliseconds>(at - host.last_heard).count());
+    }
+    for (const RankPlace& place : host.plan.places) one.ranks.push_back(place.rank);
+    states.push_back(std::move(one));
+  }
+  return states;
+}
+
 Status Head::write_token_file(const std::string& ticket) {
   const std::string& path = plan_.options.token_file;
   unlink(path.c_str());
@@ -108,16 +169,16 @@ Status Head::write_token_file(const std::string& ticket) {
   return {};
 }
 
-Status Head::start_agents(const std::string& ticket) {
+Status Head::start_agents(const std::vector<std::string>& tickets) {
   const Options& options = plan_.options;
-  if (!options.token_file.empty()) return write_token_file(ticket);
+  if (!options.token_file.empty()) return write_token_file(tickets.front());
   const std::string program = own_program();
   if (plan_.use_srun) {
     std::vector<std::string> names;
     for (const HeadHost& host : hosts_) names.push_back(host.name());
     RUEDA_ASSIGN_OR_RETURN(auto starter, Starter::start(name_hosts(names),
                                                         srun_command(names, program),
-                                                        plan_.own_environment, ticket));
+                                                        plan_.own_environment, tickets.front()));
     starters_.push_back(std::move(starter));
     return {};
   }
@@ -135,7 +196,7 @@ Status Head::start_agents(const std::string& ticket) {
       RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
     }
     RUEDA_ASSIGN_OR_RETURN(
-        auto starter, Starter::start(host.name(), command, plan_.own_environment, ticket));
+        auto starter, Starter::start(host.name(), command, plan_.own_environment, tickets[i]));
     narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
             std::to_string(starter->pid()) + ")");
     starters_.push_back(std::move(starter));

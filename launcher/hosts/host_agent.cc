@@ -254,7 +254,11 @@ int work(const AgentArguments& arguments, const std::vector<std::string>& enviro
   const auto plan = make_plan(assign.value(), link, environment, &exit_code);
   if (!plan.ok()) {
     uplink.set_failure_code(exit_code);
-    uplink.finish(plan.status().message());
+    uplink.finish(plan.status().message(), [&](const std::vector<Order>& orders) {
+      for (const Order& order : orders) {
+        if (order.kind == Order::Kind::kObserve) uplink.report({order.question.round, 0, {}});
+      }
+    });
     return exit_code;
   }
   uplink.set_failure_code(kLauncherFailure);

@@ -14,11 +14,13 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
     return rueda::bench::run_bench(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "attention")
-    return rueda::plan_tool::run_attention(std::vector<std::string>(argv + 2, argv + argc));
+    return rueda::plan::run_attention(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "explain")
     return rueda::launcher::run_explain(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "status")
     return rueda::launcher::run_status(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "drain")
+    return rueda::launcher::run_drain(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "migrate") {
     std::fputs("rueda: migrate is part of the Python package: python -m rueda.migrate SCRIPT...\n",
                stderr);
@@ -37,6 +39,7 @@ int main(int argc, char** argv) {
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
       "       rueda attention plan  what each rank computes and sends in a distributed attention\n"
       "       rueda status       what the ranks of a running job do (rueda status --help)\n"
+      "       rueda drain        asks a running job to end at the same step on all ranks\n"
       "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"
       "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate --help)\n"
       "       rueda --version\n"

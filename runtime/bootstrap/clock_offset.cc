@@ -72,7 +72,7 @@ Result<ClockOffset> compare_clocks(const ClockTask& task) {
   if (me == 0) {
     for (size_t rank = 1; rank < task.hosts.size(); ++rank) {
       if (first_of_host(rank) != rank) continue;
-      const Status told = tell_time((*task.sockets)[rank].get(), task.deadline);
+      const Status told = tell_time((*task.sockets)[rank].front().get(), task.deadline);
       if (!told.ok()) return named(rank, told);
     }
   }
@@ -87,7 +87,7 @@ Result<ClockOffset> compare_clocks(const ClockTask& task) {
     std::istringstream(text) >> clock.offset >> clock.error;
     return clock;
   }
-  const auto asked = ask_for_time((*task.sockets)[0].get(), task.deadline);
+  const auto asked = ask_for_time((*task.sockets)[0].front().get(), task.deadline);
   if (!asked.ok()) return named(0, asked.status());
   RUEDA_RETURN_IF_ERROR(
       task.store->set(key, std::to_string(asked.value().offset) + " " +

@@ -13,7 +13,7 @@
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
 #include "collectives/rendezvous/store.h"
-#include "runtime/bootstrap/sockets.h"
+#include "runtime/bootstrap/mesh.h"
 
 namespace rueda::bootstrap {
 
@@ -26,7 +26,7 @@ struct ClockTask {
   Rank rank = 0;
   std::vector<std::string> hosts;                // identity of each rank's host
   const std::vector<std::string>* names;         // of ranks, for errors
-  const std::vector<UniqueFd>* sockets;          // by rank; nothing else is under way on them
+  const MeshSockets* sockets;                    // nothing else is under way on them
   rendezvous::Store* store = nullptr;            // the first rank of a host tells its others here
   std::string key;                               // of rank 0; the last part is replaced
   Deadline deadline;

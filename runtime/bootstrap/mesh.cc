@@ -22,6 +22,10 @@ using rendezvous::HandshakeTerms;
 constexpr std::chrono::milliseconds kLookAround{
     200};  // between looks whether missing ranks are alive
 
+size_t streams_to(const MeshTask& task, size_t rank) {
+  return task.peers[rank].local ? 1 : task.tcp_streams;
+}
+
 HandshakeTerms terms_of(const MeshTask& task, HandshakeRole role, bool local) {
   HandshakeTerms terms;
   terms.role = role;
@@ -53,7 +57,7 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
 // Accepts the ranks above this one.
 class Reception {
  public:
-  Reception(const MeshTask& task, const rendezvous::JobKey& key, std::vector<UniqueFd>* connected)
+  Reception(const MeshTask& task, const rendezvous::JobKey& key, MeshSockets* connected)
       : task_(task), key_(key), connected_(*connected) {}
 
   Status run() {
@@ -70,7 +74,7 @@ class Reception {
       if (const auto now = std::chrono::steady_clock::now(); now >= next_look_) {
         next_look_ = now + kLookAround;
         for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
-          if (!connected_[rank]) RUEDA_RETURN_IF_ERROR(task_.alive(static_cast<Rank>(rank)));
+          if (!is_complete(rank)) RUEDA_RETURN_IF_ERROR(task_.alive(static_cast<Rank>(rank)));
         }
       }
     }
@@ -78,9 +82,12 @@ class Reception {
   }
 
  private:
+  bool is_complete(size_t rank) const {
+    return connected_[rank].size() == streams_to(task_, rank);
+  }
   Rank missing() const {
     for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
-      if (!connected_[rank]) return static_cast<Rank>(rank);
+      if (!is_complete(rank)) return static_cast<Rank>(rank);
     }
     return -1;
   }
@@ -88,7 +95,7 @@ class Reception {
   Status too_late() const {
     std::string who;
     for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
-      if (!connected_[rank]) who += (who.empty() ? "" : ", ") + task_.names[rank];
+      if (!is_complete(rank)) who += (who.empty() ? "" : ", ") + task_.names[rank];
     }
     return deadline_exceeded("not connected in time (RUEDA_START_TIMEOUT): " + who);
   }
@@ -131,8 +138,9 @@ class Reception {
       if (stays && guest->handshake.done()) {
         const auto rank = static_cast<size_t>(guest->handshake.peer_rank());
         const bool expected = rank > static_cast<size_t>(task_.rank) && rank < connected_.size() &&
-                              !connected_[rank] && task_.peers[rank].local == guest->local;
-        if (expected) connected_[rank] = std::move(guest->fd);
+                              !is_complete(rank) && task_.peers[rank].local == guest->local;
+        // In order: a rank begins its next connection when it has seen our proof on this one.
+        if (expected) connected_[rank].push_back(std::move(guest->fd));
         stays = false;
       } else if (!stays) {
         RUEDA_INFO("bootstrap", "sent a connection away: {}",
@@ -144,7 +152,7 @@ class Reception {
 
   const MeshTask& task_;
   const rendezvous::JobKey& key_;
-  std::vector<UniqueFd>& connected_;
+  MeshSockets& connected_;
   std::list<Guest> guests_;
   int shortage_ = 0;  // errno of an accept that had not what it needs, in this turn
   Deadline next_look_ = std::chrono::steady_clock::now() + kLookAround;
@@ -152,10 +160,13 @@ class Reception {
 
 }  // namespace
 
-Result<std::vector<UniqueFd>> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key) {
-  std::vector<UniqueFd> connected(task.peers.size());
-  for (Rank rank = 0; rank < task.rank; ++rank) {
-    RUEDA_ASSIGN_OR_RETURN(connected[static_cast<size_t>(rank)], connect_to(task, rank, key));
+Result<MeshSockets> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key) {
+  MeshSockets connected(task.peers.size());
+  for (size_t rank = 0; rank < static_cast<size_t>(task.rank); ++rank) {
+    while (connected[rank].size() < streams_to(task, rank)) {
+      RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, connect_to(task, static_cast<Rank>(rank), key));
+      connected[rank].push_back(std::move(fd));
+    }
   }
   RUEDA_RETURN_IF_ERROR(Reception(task, key, &connected).run());
   return connected;

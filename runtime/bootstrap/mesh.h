@@ -1,4 +1,4 @@
-// Mesh: one authenticated connection to every other rank.
+// Mesh: authenticated connections to every other rank: one, or between hosts as many as asked for.
 //
 // Of two ranks the higher connects and the lower accepts. Whoever connects must prove that it knows
 // the job's key before another byte is read; foreign users' processes are closed at once, slow or
@@ -26,13 +26,15 @@ struct MeshTask {
   std::vector<MeshPeer> peers;  // by rank
   const Listener* unix_listener = nullptr;
   const Listener* tcp_listener = nullptr;  // null when no peer is remote
+  size_t tcp_streams = 1;                  // connections to each remote peer
   Deadline deadline;
   // Asked now and then while waiting for a rank: an error when it is known to be dead.
   std::function<Status(Rank)> alive;
   std::vector<std::string> names;
 };
 
-// Connected, authenticated sockets by rank; the own entry is empty.
-Result<std::vector<UniqueFd>> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key);
+// Connected, authenticated sockets by rank, in the same order at both ends; the own entry is empty.
+using MeshSockets = std::vector<std::vector<UniqueFd>>;
+Result<MeshSockets> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key);
 
 }  // namespace rueda::bootstrap

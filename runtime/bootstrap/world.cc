@@ -13,6 +13,7 @@
 #include "collectives/transport/heap_size.h"
 #include "collectives/transport/mpi/mpi_link.h"
 #include "collectives/transport/ring_link.h"
+#include "collectives/transport/striped_link.h"
 #include "collectives/transport/tcp_link.h"
 #include "proto/messages.h"
 #include "proto/store_codec.h"
@@ -70,6 +71,12 @@ std::optional<DType> host_wire_of(const Config& config) {
 // What all ranks must have in common, as text that an error can show.
 std::string agreement(const Config& config) {
   return "version=" + std::to_string(kVersion) + "\n" + agreed_settings(config);
+}
+
+// MPI's links keep a socket to tell that the peer is gone: one is enough.
+size_t tcp_streams(const Config& config) {
+  const bool mpi = config.transport == "mpi" || config.transport == "mpi-only";
+  return mpi ? 1 : static_cast<size_t>(config.tcp_streams);
 }
 
 bool shares_inside_hosts(const Config& config) {
@@ -170,7 +177,7 @@ Result<Listener> publish_tcp(Joining* joining) {
   return listener;
 }
 
-Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix_listener) {
+Result<MeshSockets> connect_all(Joining* joining, const Listener& unix_listener) {
   // Every rank opens its port if any two ranks are on different hosts: each sees that alike.
   const bool all_local =
       std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
@@ -184,6 +191,7 @@ Result<std::vector<UniqueFd>> connect_all(Joining* joining, const Listener& unix
   task.job_id = joining->options.place.job_id;
   task.unix_listener = &unix_listener;
   task.tcp_listener = all_local ? nullptr : &tcp;
+  task.tcp_streams = tcp_streams(joining->options.config);
   task.deadline = joining->deadline;
   for (size_t rank = 0; rank < joining->places.size(); ++rank) {
     const bool local = joining->local[rank];
@@ -228,6 +236,16 @@ Result<std::vector<int>> compare_mpi_ranks(Joining* joining, World* world) {
   return ranks;
 }
 
+std::unique_ptr<transport::Link> make_tcp_link(std::vector<UniqueFd> sockets,
+                                               transport::EventLoop* loop, int64_t rate_limit) {
+  if (sockets.size() == 1)
+    return std::make_unique<transport::TcpLink>(std::move(sockets.front()), loop, rate_limit);
+  std::vector<std::unique_ptr<transport::TcpLink>> streams;
+  for (auto& socket : sockets)
+    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), loop, rate_limit));
+  return std::make_unique<transport::StripedLink>(std::move(streams));
+}
+
 // What a shared-memory link keeps alive besides its arenas.
 struct LocalPeer {
   std::shared_ptr<Arena> mine;
@@ -264,9 +282,11 @@ Result<int> share_heap(const Config& config, Rank sharing, World* world) {
   return heap->fd();
 }
 
-Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world) {
+Status build_links(Joining* joining, MeshSockets streams, World* world) {
   const auto size = static_cast<size_t>(world->size);
   const auto me = static_cast<size_t>(world->rank);
+  std::vector<UniqueFd> sockets;  // the first of each
+  for (auto& to : streams) sockets.push_back(to.empty() ? UniqueFd() : std::move(to.front()));
   // Ranks this one shares memory with, itself included, and their order among themselves.
   std::vector<Rank> slot(size, -1);
   Rank sharing = 0;
@@ -310,8 +330,12 @@ Status build_links(Joining* joining, std::vector<UniqueFd> sockets, World* world
       continue;
     }
     if (!joining->local[rank]) {
-      peers[rank].link =
-          std::make_unique<transport::TcpLink>(std::move(sockets[rank]), world->loop.get());
+      streams[rank].front() = std::move(sockets[rank]);
+      peers[rank].link = make_tcp_link(std::move(streams[rank]), world->loop.get(),
+                                       joining->options.config.tcp_rate_limit);
+      if (const auto& wrap = joining->options.wrap_link)
+        peers[rank].link =
+            wrap(static_cast<Rank>(rank), std::move(peers[rank].link), world->loop.get());
       continue;
     }
     auto fds = receive_fds(sockets[rank].get(), 3, joining->deadline);
@@ -389,6 +413,7 @@ communicator::NativeGroup World::group(std::vector<Rank> members) const {
   }
   group.local = std::move(local);
   group.wire = host_wire;
+  group.exchange = host_exchange;
   return group;
 }
 
@@ -407,7 +432,7 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
     world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
     joining.local = {true};
     world->memory_host = {0};
-    RUEDA_RETURN_IF_ERROR(build_links(&joining, std::vector<UniqueFd>(1), world.get()));
+    RUEDA_RETURN_IF_ERROR(build_links(&joining, MeshSockets(1), world.get()));
     return world;
   }
   RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
@@ -415,6 +440,7 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   for (const auto& place : joining.places) world->names.push_back(name_of(place));
   count_hosts(joining.places, !shares_inside_hosts(options.config), world.get());
   world->host_wire = host_wire_of(options.config);
+  world->host_exchange = communicator::exchange_named(options.config.host_exchange);
   RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
   ClockTask clocks{world->rank, {}, &world->names, &sockets, store, joining.key_of("clock", 0),
                    joining.deadline};

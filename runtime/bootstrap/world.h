@@ -1,6 +1,7 @@
 // World: what init builds: the ranks' places, the links between them, the memory they share.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,7 @@ struct World {
   // By rank, a number of its host: equal where ranks share memory.
   std::vector<int> memory_host;
   std::optional<DType> host_wire;  // see communicator::NativeGroup::wire
+  std::optional<communicator::Exchange> host_exchange;  // see communicator::NativeGroup::exchange
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared
   // By rank, the own one included; null where memory is not shared.
@@ -70,6 +72,10 @@ struct JoinOptions {
   uint64_t epoch = 1;
   Config config;
   std::shared_ptr<mpi::Engine> mpi;  // needed when config.transport asks for MPI
+  // Tests: what stands between this rank and a link to another host. Empty: nothing.
+  std::function<std::unique_ptr<transport::Link>(Rank peer, std::unique_ptr<transport::Link>,
+                                                 transport::EventLoop*)>
+      wrap_link;
 };
 
 // Meets the other ranks over the store, connects to each (shared memory where both are on one host,

@@ -111,8 +111,14 @@ uint32_t FlightRecorder::site(const std::string& text) {
   sites_.emplace(text, number);
   Site site = {};
   site.length = static_cast<uint32_t>(std::min(text.size(), kSiteBytes));
-  // The end says more than the beginning.
-  std::memcpy(site.text, text.data() + text.size() - site.length, site.length);
+  // The end says more than the beginning; not from the middle of a character.
+  const char* from = text.data() + text.size() - site.length;
+  while (site.length > 0 && site.length < text.size() &&
+         (static_cast<unsigned char>(*from) & 0xc0) == 0x80) {
+    ++from;
+    --site.length;
+  }
+  std::memcpy(site.text, from, site.length);
   uint64_t words[sizeof(Site) / kWord];
   std::memcpy(words, &site, sizeof(site));
   auto* at = reinterpret_cast<uint64_t*>(base_ + kSitesOffset) + (number - 1) * std::size(words);

@@ -4,15 +4,9 @@
 // anything: there the signal does what it would have done.
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include "collectives/base/status.h"
-
 namespace rueda::runtime {
-
-// "SIGTERM,SIGUSR1", "TERM", "10"; "none" or "": no signals. InvalidArgument names the setting.
-Result<std::vector<int>> parse_signals(const std::string& text);
 
 // From now on these are noted. Signals that were noted before stay so.
 void note_signals(const std::vector<int>& signals);

@@ -13,19 +13,27 @@ using wire::Request;
 
 // Groups the ranks by what they sent. Empty when all sent the same.
 std::string differing(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& numbers,
+                      const std::vector<std::string>& sites,
                       const std::function<std::string(const Request&)>& value) {
-  std::vector<std::pair<std::string, std::vector<Rank>>> groups;  // in order of their first rank
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const std::string text = value(*by_rank[rank]);
+  struct Group {
+    std::string sent;
+    std::vector<Rank> ranks;
+    std::vector<std::string> sites;
+  };
+  std::vector<Group> groups;  // in order of their first rank
+  for (size_t place = 0; place < by_rank.size(); ++place) {
+    const std::string text = value(*by_rank[place]);
     auto it = std::find_if(groups.begin(), groups.end(),
-                           [&](const auto& group) { return group.first == text; });
-    if (it == groups.end()) it = groups.insert(groups.end(), {text, {}});
-    it->second.push_back(numbers.empty() ? static_cast<Rank>(rank) : numbers[rank]);
+                           [&](const Group& group) { return group.sent == text; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {text, {}, {}});
+    it->ranks.push_back(numbers.empty() ? static_cast<Rank>(place) : numbers[place]);
+    it->sites.push_back(sites.empty() ? "" : sites[place]);
   }
   if (groups.size() < 2) return "";
   std::string text;
-  for (const auto& [sent, ranks] : groups) {
-    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + " sent " + sent;
+  for (const Group& group : groups) {
+    text += (text.empty() ? "" : "; ") + name_ranks(group.ranks) + " sent " + group.sent +
+            name_sites(group.ranks, group.sites);
   }
   return text;
 }
@@ -72,6 +80,23 @@ std::string name_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
+std::string name_sites(const std::vector<Rank>& ranks, const std::vector<std::string>& sites) {
+  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == sites[i]; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {sites[i], {}});
+    it->second.push_back(ranks[i]);
+  }
+  std::string text;
+  for (const auto& [site, callers] : groups) {
+    if (site.empty()) continue;
+    text += (text.empty() ? " at " : ", at ") + site;
+    if (groups.size() > 1) text += " (" + name_ranks(callers) + ")";
+  }
+  return text;
+}
+
 std::string describe_change(const Request& r) {
   if (r.root >= 0) return "to remove process set " + std::to_string(r.root);
   std::string text;
@@ -79,7 +104,8 @@ std::string describe_change(const Request& r) {
   return "to add [" + text + "]" + (r.layout.empty() ? "" : ", but " + r.layout);
 }
 
-Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks) {
+Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks,
+                       const std::vector<std::string>& sites) {
   const RequestPtr& first = by_rank.front();
   const bool same =
       std::all_of(by_rank.begin(), by_rank.end(), [&](const RequestPtr& r) { return r == first; });
@@ -95,7 +121,7 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
     return describe(r.dtype, r.shape) + (r.layout.empty() ? "" : " in layout " + r.layout);
   };
   const auto differ = [&](const std::function<std::string(const Request&)>& value) {
-    return differing(by_rank, ranks, value);
+    return differing(by_rank, ranks, sites, value);
   };
   if (first->kind == CollectiveKind::kProcessSet) {
     const std::string asked = differ(describe_change);

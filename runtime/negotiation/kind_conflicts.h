@@ -27,10 +27,15 @@ class KindConflicts {
 
   struct Conflict {
     std::vector<std::string> wire_names;
-    Status status;
+    std::vector<std::vector<Rank>> senders;  // of each: places of members
   };
   // Conflicts that have lasted. They stay known until on_decided.
   std::vector<Conflict> due(const ReadinessTable& table, const Members& members, Time now);
+  // Nothing has changed since it was due.
+  bool stands(const Conflict& conflict) const;
+  // The error of it; sites[i][place]: where that member called wire_names[i], empty: not known.
+  static Status status_of(const Conflict& conflict, const Members& members,
+                          const std::vector<std::vector<std::string>>& sites);
   std::optional<Time> next_deadline() const;
 
  private:

@@ -15,6 +15,7 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
   if (seat_.rank == kRoot) {
     root_ = std::make_unique<Root>(config, seat_.epoch, seat_.members, &cache_);
     root_->explain_with([this] { return effects_->explanation(); });
+    root_->enable_call_sites();
     if (lane != nullptr) root_->enable_plans();
   }
   if (lane != nullptr) {
@@ -200,10 +201,13 @@ std::optional<Time> Negotiator::plan_deadline() const {
 // The root: what was decided goes to all ranks, itself included.
 bool Negotiator::publish(Time now) {
   if (broken_) return false;
-  auto list = root_->take_responses(now);
-  if (!list) return false;
-  tell_everyone(std::move(*list), now);
-  return true;
+  bool told = false;
+  while (auto list = root_->take_responses(now)) {
+    tell_everyone(std::move(*list), now);
+    told = true;
+    if (broken_) break;
+  }
+  return told;
 }
 
 void Negotiator::tell_everyone(wire::ResponseList list, Time now) {
@@ -225,6 +229,7 @@ void Negotiator::handle_responses(const wire::ResponseList& list, Time now) {
     if (broken_) return;
   }
   for (const wire::Stall& stall : list.stalls) handle_stall(stall);
+  say_where(list.where, now);
   if (list.left) root_has_left(list.left_before);
 }
 
@@ -298,6 +303,17 @@ void Negotiator::handle_stall(const wire::Stall& stall) {
   const std::string known = effects_->explanation();
   effects_->note(it->second.ticket,
                  "not yet submitted by " + missing + (known.empty() ? "" : "\n" + known));
+}
+
+// Ranks disagree about these names: the error is to say where each called.
+void Negotiator::say_where(const std::vector<std::string>& names, Time now) {
+  wire::RequestList answer;
+  for (const std::string& name : names) {
+    const auto it = pending_.find(name);
+    if (it != pending_.end())
+      answer.call_sites.push_back({name, effects_->call_site(it->second.ticket)});
+  }
+  if (!answer.call_sites.empty()) send(std::move(answer), now);
 }
 
 bool Negotiator::check_stalls(Time now) {

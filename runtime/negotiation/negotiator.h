@@ -51,6 +51,8 @@ class Effects {
   virtual void finish(Ticket ticket, const Status& status) = 0;
   // What the launcher knows of whom everybody waits for; "" for nothing.
   virtual std::string explanation() { return ""; }
+  // Where this ticket's operation was called, "train.py:22 in step"; "": not known.
+  virtual std::string call_site(Ticket /*ticket*/) { return ""; }
   // It is negotiated, by its cache number or with its whole request.
   virtual void asked(Ticket /*ticket*/, bool /*by_number*/) {}
   // What this ticket waits for, as a text for people.
@@ -157,6 +159,7 @@ class Negotiator {
   void handle_responses(const wire::ResponseList& list, Time now);
   void handle_response(const wire::Response& response);
   void handle_stall(const wire::Stall& stall);
+  void say_where(const std::vector<std::string>& names, Time now);
   void root_has_left(Rank first = kRoot);  // first: who left before it, if not the root
   Status root_is_gone(const char* what) const;
   void refuse(Ticket ticket);

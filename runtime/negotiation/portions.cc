@@ -82,6 +82,8 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
   for (const uint32_t slot : list.cached) filler.next(1, 10).cached.push_back(slot);
   for (std::string& name : list.wanted)
     filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
+  for (wire::CallSite& site : list.call_sites)
+    filler.next(1, 16 + site.name.size() + wire::kMaxPlaceBytes).call_sites.push_back(std::move(site));
   filler.last().leaving = list.leaving;
   filler.last().joining = list.joining;
   return filler.take();
@@ -98,6 +100,8 @@ std::vector<wire::ResponseList> portions(wire::ResponseList list) {
   }
   for (wire::Stall& stall : list.stalls)
     filler.next(1, weight(stall)).stalls.push_back(std::move(stall));
+  for (std::string& name : list.where)
+    filler.next(1, 8 + name.size()).where.push_back(std::move(name));
   filler.last().left = list.left;
   filler.last().left_before = list.left_before;
   return filler.take();

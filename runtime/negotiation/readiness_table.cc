@@ -40,7 +40,7 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   entry.latest = now;
   for (size_t other = 0; other < left_.size(); ++other) {
     if (left_[other] && entry.by_rank[other] == nullptr) {
-      Decision decision{std::move(entry.by_rank), {}, {}, {}};
+      Decision decision{std::move(entry.by_rank), {}, {}, {}, false};
       decision.status = missing_rank(it->first, static_cast<Rank>(other));
       entries_.erase(it);
       return decision;
@@ -62,24 +62,31 @@ bool ReadinessTable::is_complete(const std::string& name, const Entry& entry) co
 }
 
 Decision ReadinessTable::decide(Entry entry) const {
-  Decision decision{std::move(entry.by_rank), {}, {}, entry.latest};
-  if (entry.count == decision.by_rank.size()) {
-    decision.status = check_agreement(decision.by_rank, members_.ranks);
-    return decision;
+  Decision decision{std::move(entry.by_rank), {}, {}, entry.latest, false};
+  for (size_t place = 0; entry.count < decision.by_rank.size() && place < decision.by_rank.size();
+       ++place) {
+    if (decision.by_rank[place] == nullptr) decision.absent.push_back(static_cast<Rank>(place));
   }
+  decision.status = agreement_of(decision);
+  decision.disagreement = !decision.status.ok();
+  if (!decision.absent.empty() && decision.status.ok())
+    decision.status = check_absent(decision.request(), decision.absent);
+  return decision;
+}
+
+Status ReadinessTable::agreement_of(const Decision& decision,
+                                    const std::vector<std::string>& sites) const {
+  if (decision.absent.empty()) return check_agreement(decision.by_rank, members_.ranks, sites);
   std::vector<RequestPtr> present;
   std::vector<Rank> ranks;
+  std::vector<std::string> sites_of_present;
   for (size_t place = 0; place < decision.by_rank.size(); ++place) {
-    if (decision.by_rank[place] == nullptr) {
-      decision.absent.push_back(static_cast<Rank>(place));
-    } else {
-      present.push_back(decision.by_rank[place]);
-      ranks.push_back(members_.ranks[place]);
-    }
+    if (decision.by_rank[place] == nullptr) continue;
+    present.push_back(decision.by_rank[place]);
+    ranks.push_back(members_.ranks[place]);
+    if (!sites.empty()) sites_of_present.push_back(sites[place]);
   }
-  decision.status = check_agreement(present, ranks);
-  if (decision.status.ok()) decision.status = check_absent(*present.front(), decision.absent);
-  return decision;
+  return check_agreement(present, ranks, sites_of_present);
 }
 
 // What nobody can stand in for.
@@ -143,7 +150,7 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
     if (entry.by_rank[static_cast<size_t>(rank)] != nullptr) --entry.count;
     entry.by_rank[static_cast<size_t>(rank)] = nullptr;
     if (entry.count > 0)
-      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank), {}, {}});
+      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank), {}, {}, false});
     it = entries_.erase(it);
   }
   return decisions;
@@ -152,7 +159,7 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
 std::optional<Decision> ReadinessTable::fail(const std::string& name, const Status& status) {
   const auto it = entries_.find(name);
   if (it == entries_.end()) return std::nullopt;
-  Decision decision{std::move(it->second.by_rank), status, {}, {}};
+  Decision decision{std::move(it->second.by_rank), status, {}, {}, false};
   entries_.erase(it);
   return decision;
 }

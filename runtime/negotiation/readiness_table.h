@@ -26,6 +26,7 @@ struct Decision {
   Status status;                    // not ok: every rank that waits gets this
   std::vector<Rank> absent;         // ok: those that had joined instead
   Time before{};                    // when the last rank but one had submitted it
+  bool disagreement = false;        // the status comes from check_agreement
   const RequestPtr& first() const;  // of the first rank that had
   const wire::Request& request() const { return *first(); }
 };
@@ -61,6 +62,8 @@ class ReadinessTable {
   // True if nothing of that name waits any more.
   bool withdraw(const RequestPtr& request);
   std::vector<Waiting> waiting() const;
+  // check_agreement of those that have submitted it; sites: by member.
+  Status agreement_of(const Decision& decision, const std::vector<std::string>& sites = {}) const;
   bool empty() const { return entries_.empty(); }
   // Tensors that wait and that some rank has submitted in this grouped call, by name.
   std::vector<std::string> members_of(const std::string& group) const;

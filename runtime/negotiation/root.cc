@@ -77,6 +77,7 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
     wanted_[name].push_back(rank);
     recheck_wants(name, now);
   }
+  for (const wire::CallSite& site : list.call_sites) call_sites_.on_answer(rank, site);
   if (list.joining && plans_.is_back(rank)) on_join(rank, now);
   if (list.leaving) on_leave(rank, now);
   return {};
@@ -128,6 +129,8 @@ void Root::on_leave(Rank rank, Time now) {
   if (table_.has_left(rank)) return;
   if (first_left_ == 0) first_left_ = rank;
   plans_.stop();
+  call_sites_.close();
+  tell_answered(now);
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), now);
   fail_split_groups(now);
   // What is held is ready on all ranks, the leaver included: it goes out before the leaver's
@@ -135,7 +138,45 @@ void Root::on_leave(Rank rank, Time now) {
   for (const Batch& batch : planner_.flush()) add_batch(batch, now);
 }
 
+// Ranks are told that they disagree once each has said where it called.
+void Root::ask_where(Decision decision, Time now) {
+  decision.disagreement = false;
+  std::vector<Rank> senders;
+  for (size_t place = 0; place < decision.by_rank.size(); ++place) {
+    if (decision.by_rank[place] != nullptr) senders.push_back(static_cast<Rank>(place));
+  }
+  const std::string name = decision.request().name;
+  call_sites_.ask({name}, {senders}, members_.size(), now,
+                  [this, decision](const CallSites::Sites& sites, Time then) {
+                    Decision told = decision;
+                    told.status = table_.agreement_of(told, sites.front());
+                    decide(std::move(told), then);
+                  });
+}
+
+void Root::ask_where(KindConflicts::Conflict conflict, Time now) {
+  call_sites_.ask(conflict.wire_names, conflict.senders, members_.size(), now,
+                  [this, conflict](const CallSites::Sites& sites, Time then) {
+                    // What has changed meanwhile is looked at again.
+                    if (conflicts_.stands(conflict)) fail_conflict(conflict, sites, then);
+                  });
+}
+
+void Root::tell_answered(Time now) {
+  for (const CallSites::Answered& answered : call_sites_.take_answered(now))
+    answered.then(answered.sites, now);
+}
+
+void Root::fail_conflict(const KindConflicts::Conflict& conflict, const CallSites::Sites& sites,
+                         Time now) {
+  const Status status = KindConflicts::status_of(conflict, members_, sites);
+  for (const std::string& name : conflict.wire_names) {
+    if (auto decision = table_.fail(name, status)) decide(std::move(*decision), now);
+  }
+}
+
 void Root::decide(Decision decision, Time now) {
+  if (decision.disagreement && asks_call_sites_) return ask_where(std::move(decision), now);
   const wire::Request& request = decision.request();
   told_.erase(request.name);
   if (request.kind == CollectiveKind::kJoin) return decide_join(decision, now);
@@ -311,16 +352,20 @@ void Root::recheck_wants(const std::string& name, Time now) {
 
 std::optional<wire::ResponseList> Root::take_responses(Time now) {
   for (const Batch& batch : planner_.on_time(now)) add_batch(batch, now);
-  for (const auto& conflict : conflicts_.due(table_, members_, now)) {
-    for (const std::string& name : conflict.wire_names) {
-      if (auto decision = table_.fail(name, conflict.status)) decide(std::move(*decision), now);
+  for (auto& conflict : conflicts_.due(table_, members_, now)) {
+    if (asks_call_sites_) {
+      ask_where(std::move(conflict), now);
+    } else {
+      fail_conflict(conflict, {}, now);
     }
   }
+  tell_answered(now);
   fail_split_groups(now);
   release_fresh();
-  if (responses_.empty()) return std::nullopt;
-  freeze_plan();
   wire::ResponseList list;
+  list.where = call_sites_.take_questions();
+  if (responses_.empty() && list.where.empty()) return std::nullopt;
+  if (!responses_.empty()) freeze_plan();
   list.epoch = epoch_;
   list.responses.swap(responses_);
   return list;
@@ -332,6 +377,8 @@ std::optional<Time> Root::next_deadline() const {
       conflict && (!deadline || *conflict < *deadline)) {
     deadline = conflict;
   }
+  if (const auto answers = call_sites_.next_deadline(); answers && (!deadline || *answers < *deadline))
+    deadline = answers;
   if (!table_.empty() && (!deadline || next_stall_check_ < *deadline)) deadline = next_stall_check_;
   return deadline;
 }

@@ -20,6 +20,7 @@
 #include "collectives/base/config.h"
 #include "runtime/negotiation/arrivals.h"
 #include "runtime/negotiation/batch_planner.h"
+#include "runtime/negotiation/call_sites.h"
 #include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
 #include "runtime/negotiation/response_cache.h"
@@ -43,6 +44,9 @@ class Root {
 
   // Borrowed; null: nobody listens.
   void listen(Arrivals* arrivals) { arrivals_ = arrivals; }
+
+  // The ranks answer ResponseList::where, so disagreements are told with call sites.
+  void enable_call_sites() { asks_call_sites_ = true; }
 
   RoadChooser& roads() { return roads_; }
   // The plan's roads were measured long ago: revoke it, so that they are measured again.
@@ -72,6 +76,10 @@ class Root {
  private:
   Status add(Rank rank, const RequestPtr& request, Time now);
   void decide(Decision decision, Time now);
+  void ask_where(Decision decision, Time now);
+  void ask_where(KindConflicts::Conflict conflict, Time now);
+  void tell_answered(Time now);
+  void fail_conflict(const KindConflicts::Conflict& conflict, const CallSites::Sites& sites, Time now);
   void decide_group(Decision decision);
   void decide_join(const Decision& decision, Time now);
   void on_join(Rank rank, Time now);
@@ -96,6 +104,8 @@ class Root {
   ReadinessTable table_;
   BatchPlanner planner_;
   KindConflicts conflicts_;
+  CallSites call_sites_;
+  bool asks_call_sites_ = false;
   plan::PlanKeeper plans_;
   RoadChooser roads_;
   Arrivals* arrivals_ = nullptr;

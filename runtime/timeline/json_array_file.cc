@@ -8,7 +8,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "collectives/base/timeline_file.h"
-#include "proto/utf8.h"
+#include "collectives/base/utf8.h"
 
 namespace rueda::timeline {
 namespace {
@@ -29,7 +29,7 @@ bool write_all(int fd, std::string_view bytes, size_t at) {
 
 std::string json_quoted(const std::string& text) {
   std::string result = "\"";
-  for (const char c : wire::clean_text(text, std::string::npos)) {
+  for (const char c : clean_text(text, std::string::npos)) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
       result += '\\';

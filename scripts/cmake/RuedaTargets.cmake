@@ -15,6 +15,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 add_library(rueda_flags INTERFACE)
 target_compile_options(rueda_flags INTERFACE
   -Wall -Wextra -Wshadow -Wno-missing-field-initializers
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>  # GCC bug 105651: false alarms in std::string
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>
   -ffp-contract=off)

@@ -4,12 +4,15 @@ import itertools
 import os
 from typing import NamedTuple
 
+from fault_matrix_lib import links
+
 # fault: what must come of it.
 #   lost         the target is lost: every other rank raises an error that names it, exit code not 0
 #   ends         the target leaves or raises by itself: as lost, but its exit code may be 0
 #   fine         nobody is lost, all results right, exit code 0
 #   refused      where init is under way an error with the needed and the available amount, else fine
 #   cut          a connection ends, no process does: every rank raises an error that names a rank
+#   parted       the target's host is cut off: every rank raises an error that names a rank of the other side
 #   interrupted  exit code 130, nothing left
 #   orphaned     the agent is gone: every process ends, exit code not 0
 FAULTS = {
@@ -25,16 +28,16 @@ FAULTS = {
     "shm_full": "refused",
     "no_descriptors": "refused",
     "disk_full": "fine",
-    "black_hole": "link",
-    "black_hole_in": "link",
-    "black_hole_out": "link",
+    "black_hole": "parted",
+    "black_hole_in": "parted",
+    "black_hole_out": "parted",
     "reset": "cut",
-    "link_down": "link",
-    "delay": "link",
-    "loss_20": "link",
-    "one_mbit": "link",
-    "corrupt": "link",
-    "reorder": "link",
+    "link_down": "parted",
+    "delay": "fine",
+    "loss_20": "fine",
+    "one_mbit": "fine",
+    "corrupt": "cut",
+    "reorder": "fine",
     "ctrl_c": "interrupted",
     "agent_killed": "orphaned",
 }
@@ -71,10 +74,10 @@ MEMORY_GROUPS = "/sys/fs/cgroup/memory"
 def why_not(cell):
     """Why this cell cannot be run here; None if it can."""
     kind = FAULTS[cell.fault]
-    if kind in ("link", "cut") and cell.transport == "shm":
+    if cell.fault in (*links.FAULTS, "reset") and cell.transport == "shm":
         return "shared memory has no link"
-    if kind == "link":
-        return "needs a network between hosts: faults of links are made between namespaces, not by this program"
+    if cell.fault in links.FAULTS:
+        return links.why_not()
     if kind == "cut" and cell.phase in ("rendezvous", "init"):
         return "no connection has been made yet"
     if cell.fault == "oom_kill" and not os.access(MEMORY_GROUPS, os.W_OK):
@@ -96,6 +99,8 @@ def sample():
         Cell("stop_for_ever", "negotiate", "shm", "coordinator"),
         Cell("no_descriptors", "collective", "shm", "other"),
         Cell("reset", "collective", "tcp", "other"),
+        Cell("black_hole", "collective", "tcp", "other"),
+        Cell("delay", "fuse", "mixed", "coordinator"),
         Cell("ctrl_c", "fuse", "mixed", "other"),
         Cell("agent_killed", "collective", "shm", "other"),
     ]

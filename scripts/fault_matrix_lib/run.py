@@ -5,6 +5,7 @@ launcher; (c) no result is wrong; (d) nothing is left within ten seconds: no pro
 exit code is not 0 unless all went well; (f) who is merely slow is never called dead.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+from fault_matrix_lib import links
 from fault_matrix_lib.cells import FAULTS, MEMORY_GROUPS
 
 SIZE = 3
@@ -107,15 +109,21 @@ def run_cell(cell, seed, ruedarun):
     output = Path(folder, "output")
     started = time.monotonic()
     try:
-        with open(output, "wb") as sink:
+        with contextlib.ExitStack() as stack:
+            command, network = [sys.executable, str(RANK)], None
+            if cell.fault in links.FAULTS:
+                network = stack.enter_context(links.Network(cell, target, plan["seed"]))
+                command = network.command(command)
+                environment.update(network.environment())
+            sink = stack.enter_context(open(output, "wb"))
             job = subprocess.Popen(
-                [str(ruedarun), "-np", str(SIZE), "--grace-period", "10", sys.executable, str(RANK)],
+                [str(ruedarun), "-np", str(SIZE), "--grace-period", "10", *command],
                 stdout=sink, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
             )
-            code = follow(job, cell, folder, target, started)
+            code = follow(job, cell, folder, target, started, network)
         seconds = time.monotonic() - started
         text = output.read_text(errors="replace")
-        failures = judge(cell, target, code, text, folder)
+        failures = judge(cell, target, code, text, folder, network)
         failures += leftovers(canary)
         faults = read_reports(folder, "now")
         told = [r["at"] for r in read_reports(folder, "outcome").values() if r.get("outcome") == "raised"]
@@ -137,16 +145,20 @@ def remove_group(group):
             time.sleep(0.1)  # the kernel lets go of the dead a moment later
 
 
-def follow(job, cell, folder, target, started):
+def follow(job, cell, folder, target, started, network=None):
     """Waits for the end; suffers the job what is the launcher's to suffer. None: it did not end in time."""
-    pending = cell.fault in ("ctrl_c", "agent_killed")
+    pending = network is not None or cell.fault in ("ctrl_c", "agent_killed")
     while time.monotonic() - started < DEADLINE:
         if pending and Path(folder, f"now.{target}").exists():
             pending = False
-            if cell.fault == "ctrl_c":
+            if network is not None:
+                network.break_link(time.monotonic())
+            elif cell.fault == "ctrl_c":
                 os.kill(job.pid, signal.SIGINT)
             elif (agent := agent_of(job.pid)) is not None:
                 os.kill(agent, signal.SIGKILL)
+        if network is not None:
+            network.mend_if_due(time.monotonic())
         try:
             return job.wait(timeout=0.02)
         except subprocess.TimeoutExpired:
@@ -156,7 +168,7 @@ def follow(job, cell, folder, target, started):
     return None
 
 
-def judge(cell, target, code, text, folder):
+def judge(cell, target, code, text, folder, network=None):
     if code is None:
         return [f"(a) the job did not end within {DEADLINE:g} s"]
     kind = FAULTS[cell.fault]
@@ -166,7 +178,9 @@ def judge(cell, target, code, text, folder):
     raised = {rank: r for rank, r in outcomes.items() if r["outcome"] == "raised"}
     others = [rank for rank in range(SIZE) if rank != target]
     # A fault at a random moment may come after the target's last step: then the job has ended well.
-    too_late = kind in ("lost", "ends", "cut", "interrupted", "orphaned") and len(finished) == SIZE and code == 0
+    if len(finished) != SIZE and not Path(folder, f"now.{target}").exists():
+        failures.append("the job ended before the fault's moment came")
+    too_late = kind in ("lost", "ends", "cut", "parted", "interrupted", "orphaned") and len(finished) == SIZE and code == 0
     in_init = cell.phase in ("rendezvous", "init")
     if kind == "fine" or too_late or (kind == "refused" and len(finished) == SIZE):
         if len(finished) != SIZE or code != 0:
@@ -191,6 +205,8 @@ def judge(cell, target, code, text, folder):
             failures.append("(e) exit code 0 although init failed")
         elif target in raised and not any(word in raised[target]["text"] for word in ("descriptor", "bytes", "memory", "limit", "open files")):
             failures.append(f"(b) no amounts: {raised[target]['text'][:300]}")
+    elif kind == "parted":
+        failures += network.judge_cut({rank: report["text"] for rank, report in raised.items()}, code, text)
     elif kind == "cut":
         for rank, report in raised.items():
             if "rank " not in report["text"]:

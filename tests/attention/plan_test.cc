@@ -202,6 +202,12 @@ TEST_CASE("rings send the bytes of the formulas", "[attention]") {
       spec.rotate_backward = Rotate::kKeysAndValues;
       CHECK(plan_of(spec, 0).report.bytes_sent_backward == (p - 1) * c * 2 * 2 * 16 * 6);
     }
+    AttentionSpec packed = ring(c * p, p, Layout::kContiguous, false);
+    packed.kv_wire = DType::kInt8;  // and a scale for each head and token
+    CHECK(plan_of(packed, 0).report.bytes_sent_forward == (p - 1) * c * 2 * 2 * (16 + 4));
+    CHECK(plan_of(packed, 0).report.bytes_sent_backward == (p - 1) * c * 2 * 2 * (16 + 4 + 64));
+    packed.kv_wire = DType::kBFloat16;
+    CHECK(plan_of(packed, 0).report.bytes_sent_forward == (p - 1) * c * 2 * 2 * 32);
     // Causal: three quarters of it in the zigzag layout, half in the contiguous one.
     const int64_t full = p * (p - 1) * c * kv_row;
     for (const bool backward : {false, true}) {
@@ -272,11 +278,12 @@ TEST_CASE("memory falls with the ranks, message slots with their square if so as
     return plan_of(spec, 0).report;
   };
   for (const Rank p : {2, 4}) {
-    const PlanReport few = workspace(p, 4096, 0), many = workspace(2 * p, 4096, 0);
+    const int64_t n = 16384;
+    const PlanReport few = workspace(p, n, 0), many = workspace(2 * p, n, 0);
     CHECK(many.saved_bytes * 100 <= few.saved_bytes * 55);
     CHECK(many.workspace_forward * 100 <= few.workspace_forward * 55);
     CHECK(many.workspace_backward * 100 <= few.workspace_backward * 55);
-    const PlanReport weak = workspace(2 * p, 8192, 0);
+    const PlanReport weak = workspace(2 * p, 2 * n, 0);
     // A ring of two does not fill its slots, so the step from two to four ranks adds one.
     CHECK((weak.saved_bytes + weak.workspace_backward) * 100 <=
           (few.saved_bytes + few.workspace_backward) * (p == 2 ? 104 : 102));

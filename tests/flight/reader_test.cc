@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/base/flight_reader.h"
+#include "collectives/base/utf8.h"
 #include "launcher/recorder_files.h"
+#include "launcher/status_report.h"
 #include "runtime/flight/flight_recorder.h"
 #include "tests/support/folder.h"
 
@@ -37,6 +39,10 @@ Bytes filled() {
   return bytes;
 }
 
+bool can_be_shown(const std::string& text) {
+  return is_valid_utf8(text) && text.find_first_of(std::string("\x00\x01\x1b\x7f\n", 5)) == std::string::npos;
+}
+
 // Uses everything that the reader gives.
 size_t walk(ByteView memory) {
   const auto snapshot = flight::read_flight(memory);
@@ -49,11 +55,16 @@ size_t walk(ByteView memory) {
         operation.site.size() > flight::kSiteBytes) {
       FAIL("too long: " << operation.name);
     }
+    if (!can_be_shown(operation.name) || !can_be_shown(operation.site)) FAIL("not text");
     sum += launcher::describe(operation).size();
   }
   launcher::RankRecord record;
   record.flight = snapshot.value();
-  return sum + launcher::explain({record}, 1).size() + flight::read_mail(memory).size();
+  if (!is_valid_utf8(launcher::status_json({"job", "train.py", 1, {record}}))) FAIL("not JSON");
+  for (const std::string& line : launcher::explain({record}, 1)) {
+    if (!can_be_shown(line)) FAIL("not a line");
+  }
+  return sum + flight::read_mail(memory).size();
 }
 
 }  // namespace
@@ -90,6 +101,47 @@ TEST_CASE("damaged memory is read without harm", "[flight]") {
   walk(noise.view());
   std::memcpy(noise.at(0), good.words.data(), offsetof(flight::Header, rank));
   walk(noise.view());
+}
+
+TEST_CASE("texts of damaged memory are shown as UTF-8, whatever is in them", "[flight]") {
+  const std::string broken = "a\xff\xc3(\xed\xa0\x80\xc2\x9b[2J\x1b[2J\n\"b";
+  const auto recorder = flight::FlightRecorder::open(-1, {0, 1, 1, "node" + broken, "job" + broken});
+  wire::Request request;
+  request.name = "allreduce." + broken;
+  recorder->submitted(request, 0, recorder->site("train" + broken), flight::Gear::kNegotiated);
+  request.name = "allreduce.";
+  while (request.name.size() < flight::kNameBytes - 1) request.name += 'n';
+  request.name += "\xe2\x82\xac and more";  // cut in the middle of its character
+  std::string place = "\xe2\x82\xac";       // cut in the middle, too
+  while (place.size() < flight::kSiteBytes + 1) place += 's';
+  recorder->submitted(request, 0, recorder->site(place), flight::Gear::kNegotiated);
+  Bytes bytes;
+  std::memcpy(bytes.at(0), recorder->memory().data(), flight::kTotalBytes);
+  flight::write_mail({bytes.at(0), flight::kTotalBytes}, "first line\n" + broken);
+
+  auto snapshot = flight::read_flight(bytes.view());
+  REQUIRE(snapshot.ok());
+  const std::string shown = "a?" "?(?" "???[2J?[2J?\"b";
+  CHECK(snapshot.value().host == "node" + shown);
+  CHECK(snapshot.value().job == "job" + shown);
+  REQUIRE(snapshot.value().operations.size() == 2);
+  CHECK(snapshot.value().operations[0].name == "allreduce." + shown);
+  CHECK(snapshot.value().operations[0].site == "train" + shown);
+  CHECK(snapshot.value().operations[1].name.ends_with("nnn..."));
+  CHECK(snapshot.value().operations[1].site == std::string(flight::kSiteBytes - 2, 's'));
+  CHECK(is_valid_utf8(flight::read_mail(bytes.view())));
+  CHECK(flight::read_mail(bytes.view()).starts_with("first line\na?"));
+
+  launcher::RankRecord record;
+  record.flight = std::move(snapshot).value();
+  record.state = record.stacks = broken;
+  const std::string json = launcher::status_json({"job", "python " + broken, 1, {record}});
+  CHECK(is_valid_utf8(json));
+  CHECK(json.find('\x1b') == std::string::npos);
+  const std::string text = launcher::status_text({"job", "python " + broken, 1, {record}});
+  CHECK(is_valid_utf8(text));
+  CHECK(text.find('\x1b') == std::string::npos);
+  for (const std::string& line : launcher::explain({record}, 1)) CHECK(can_be_shown(line));
 }
 
 TEST_CASE("files come back as they were written, damaged ones are named", "[flight]") {

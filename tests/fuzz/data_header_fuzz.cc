@@ -36,11 +36,11 @@ FrameHeader header(Input* input) {
   return frame;
 }
 
-// What a sender adds on a link that leaves its host.
-void seal(FrameHeader* frame, std::string_view body) {
+// What a sender adds on a link that leaves its host to its frame of this number.
+void seal(FrameHeader* frame, uint32_t number, std::string_view body) {
   frame->body_sum = crc32c(std::as_bytes(std::span(body)));
   frame->header_sum = crc32c(
-      std::as_bytes(std::span(frame, 1)).first(offsetof(FrameHeader, header_sum)));
+      std::as_bytes(std::span(frame, 1)).first(offsetof(FrameHeader, header_sum)), number);
 }
 
 void session(Input input) {
@@ -58,6 +58,7 @@ void session(Input input) {
   std::vector<TransferPtr> transfers;
   Messenger messenger(0, kEpoch, std::move(peers), &loop.value(), &bell.value());
   int ends = 0;
+  uint32_t number = 0;
   TransportEvents events;
   events.on_peer_end = [&](Rank, const Status&) { ++ends; };
   events.on_abort = [](Rank, const Status& verdict) { expect(!verdict.ok(), "a verdict is bad"); };
@@ -84,7 +85,8 @@ void session(Input input) {
       default: {
         FrameHeader frame = header(&input);
         const std::string_view body = input.bytes(std::min<uint64_t>(frame.bytes, 64 << 10));
-        if (what < 250) seal(&frame, body);
+        if (what < 250) seal(&frame, number, body);
+        ++number;
         in->put(frame);
         in->put(std::as_bytes(std::span(body)));
       }

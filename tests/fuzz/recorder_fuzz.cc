@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/flight_explain.h"
+#include "collectives/base/utf8.h"
+#include "launcher/status_report.h"
 #include "tests/fuzz/input.h"
 
 namespace rueda::fuzz {
@@ -63,14 +64,16 @@ void change(Input* input, Memory* memory) {
 }
 
 bool is_printable(const std::string& text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  return is_valid_utf8(text) && std::none_of(text.begin(), text.end(), [](char c) {
+           return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+         });
 }
 
 launcher::RankRecord look(const Memory& memory, Rank rank) {
   launcher::RankRecord record;
   record.rank = rank;
-  expect(read_mail(memory.view()).size() <= kMailBytes, "mail is bounded");
+  const std::string mail = read_mail(memory.view());
+  expect(mail.size() <= kMailBytes && is_valid_utf8(mail), "mail is bounded and UTF-8");
   (void)has_unfinished(memory.view());
   auto snapshot = read_flight(memory.view());
   if (!snapshot.ok()) return record;
@@ -97,7 +100,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<launcher::RankRecord> ranks;
   for (Rank rank = 0; rank < 2; ++rank) ranks.push_back(fuzz::look(memories[rank], rank));
   for (const std::string& line : launcher::explain(ranks, 1'000'000'000))
-    fuzz::expect(line.find('\n') == std::string::npos, "a line is a line");
+    fuzz::expect(fuzz::is_printable(line), "a line is a line of UTF-8");
+  const launcher::JobStatus job{"job", "train.py", 1'000'000'000, ranks};
+  fuzz::expect(is_valid_utf8(launcher::status_json(job)), "JSON is UTF-8");
+  fuzz::expect(is_valid_utf8(launcher::status_text(job)), "what is shown is UTF-8");
   for (fuzz::Memory& memory : memories) memory.restore();
   return 0;
 }

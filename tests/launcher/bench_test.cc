@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/launcher/job.h"
+#include "launcher/tool/bench/figures.h"
 #include "launcher/tool/bench/gradient_sets.h"
 #include "launcher/tool/bench/measure.h"
 
@@ -103,4 +104,30 @@ TEST_CASE("rueda bench measures the ranks of a job that ruedarun started", "[ben
            "--iterations", "2"});
   CHECK(job.wait() == 0);
   CHECK_THAT(job.out(), Catch::Contains("3 ranks") && Catch::Contains("exact"));
+}
+
+TEST_CASE("a figure is met when the median of its rounds reaches the goal", "[bench]") {
+  const Figure fast = at_least("A10", "speed", spread_of({0.5, 1.2, 1.1}), 1.1, "x");
+  CHECK(fast.verdict == Verdict::kMet);
+  CHECK(fast.measured == "1.10x (0.50 to 1.20)");
+  CHECK(at_least("A10", "speed", spread_of({0.5, 1.2, 1.1}), 1.11, "x").verdict == Verdict::kShort);
+  CHECK(at_most("A7", "memory", spread_of({0.55}), 0.55, "x").verdict == Verdict::kMet);
+  CHECK(at_most("A7", "memory", spread_of({0.56}), 0.55, "x").verdict == Verdict::kShort);
+  CHECK_THAT(table_of({fast}), Catch::Contains("A10") && Catch::Contains(">= 1.10x") &&
+                                   Catch::EndsWith("met\n"));
+}
+
+TEST_CASE("rueda bench attention gives every figure of the attention page", "[bench]") {
+  Job job({"bench", "attention", "--quick", "--rounds", "1", "--json", "-"}, tool());
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  for (const char* id : {"A5", "A6", "A7", "A8", "A9", "A10", "A10b", "A11", "A14", "A16", "A17"})
+    CHECK_THAT(job.out(), Catch::Contains("\"id\": \"" + std::string(id) + "\""));
+  // What is counted holds on every machine.
+  for (const auto& line : job.out_lines()) {
+    for (const char* counted : {"\"A6\"", "\"A7\"", "\"A8\""}) {
+      INFO(line);
+      if (line.find(counted) != std::string::npos) CHECK(line.find("SHORT") == std::string::npos);
+    }
+  }
 }

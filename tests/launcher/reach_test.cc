@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <atomic>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "launcher/hosts/control_client.h"
@@ -98,28 +99,25 @@ TEST_CASE("secrets and what belongs to a host stay at home", "[environment]") {
 
 namespace {
 
-// A driver that waits for two agents, and the ticket to it.
+// A driver that waits for two agents, and the tickets to it, by host.
 struct Door {
   std::unique_ptr<ControlServer> server;
-  Ticket ticket;
+  std::vector<Ticket> tickets;
 };
 
-Door open_door() {
+Door open_door(bool shared = false) {
   Door door;
   ControlServer::Setup setup;
-  setup.certificates = make_certificates("0123456789abcdef").value();
+  setup.certificates = make_certificates("0123456789abcdef", 2, shared).value();
   setup.token = make_token().value();
-  setup.version = "1";
+  setup.version.assign(1, '1');
   setup.hosts = {"h0", "h1"};
   setup.addresses = {"127.0.0.1"};
-  door.ticket = {"0123456789abcdef",
-                 setup.token,
-                 {},
-                 setup.certificates.authority,
-                 setup.certificates.agent.certificate,
-                 setup.certificates.agent.private_key};
   door.server = ControlServer::start(setup).value();
-  door.ticket.addresses = door.server->addresses();
+  for (const KeyPair& agent : setup.certificates.agents) {
+    door.tickets.push_back({"0123456789abcdef", setup.token, door.server->addresses(),
+                            setup.certificates.authority, agent.certificate, agent.private_key});
+  }
   return door;
 }
 
@@ -142,6 +140,45 @@ std::string knock(const Ticket& ticket, int host, const std::string& version = "
   return client.value()->why_gone();
 }
 
+// Says yes to whoever has registered, and collects what is written, until its end.
+class Welcome {
+ public:
+  explicit Welcome(ControlServer* server)
+      : server_(server), driver_([this] { run(); }) {}
+  ~Welcome() {
+    over_ = true;
+    driver_.join();
+  }
+  std::string output() const {
+    const std::lock_guard lock(mutex_);
+    return output_;
+  }
+
+ private:
+  void run() {
+    while (!over_) {
+      pollfd fd = {server_->fd(), POLLIN, 0};
+      poll(&fd, 1, 50);
+      for (const AgentEvent& event : server_->take()) {
+        if (event.kind == AgentEvent::Kind::kOutput) {
+          const std::lock_guard lock(mutex_);
+          output_ += event.output.data();
+        }
+        if (event.kind != AgentEvent::Kind::kRegistered) continue;
+        control::DriverMessage welcome;
+        welcome.mutable_heartbeat();
+        server_->send(event.host, std::move(welcome));
+      }
+    }
+  }
+
+  ControlServer* const server_;
+  mutable std::mutex mutex_;
+  std::string output_;
+  std::atomic<bool> over_{false};
+  std::thread driver_;
+};
+
 size_t resident_bytes() {
   size_t total = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> total >> resident;
@@ -152,49 +189,88 @@ size_t resident_bytes() {
 
 TEST_CASE("only who has the job's certificate and token becomes an agent", "[control]") {
   Door door = open_door();
-  // Says yes to whoever has registered.
-  std::atomic<bool> over{false};
-  std::thread driver([&] {
-    while (!over) {
-      pollfd fd = {door.server->fd(), POLLIN, 0};
-      poll(&fd, 1, 50);
-      for (const AgentEvent& event : door.server->take()) {
-        if (event.kind != AgentEvent::Kind::kRegistered) continue;
-        control::DriverMessage welcome;
-        welcome.mutable_heartbeat();
-        door.server->send(event.host, std::move(welcome));
-      }
-    }
-  });
-  Ticket other = door.ticket;
+  const Welcome welcome(door.server.get());
+  const Ticket& first = door.tickets[0];
+  const Ticket& second = door.tickets[1];
+  Ticket other = first;
   other.token[0] = other.token[0] == 'a' ? 'b' : 'a';
   CHECK(knock(other, 0) == "the token is wrong");
-  CHECK(knock(door.ticket, 0, "2") == "rueda 2 is installed there, 1 here; install one version");
-  CHECK(knock(door.ticket, 7) == "the job has no place for another host");
+  CHECK(knock(first, 0, "2") == "rueda 2 is installed there, 1 here; install one version");
+  CHECK(knock(first, 7) == "the job has no place for another host");
   // A certificate of another job, with the right token.
-  const auto foreign = make_certificates("0123456789abcdef").value();
-  other = door.ticket;
-  other.certificate = foreign.agent.certificate;
-  other.private_key = foreign.agent.private_key;
+  const auto foreign = make_certificates("0123456789abcdef", 2, false).value();
+  other = first;
+  other.certificate = foreign.agents[0].certificate;
+  other.private_key = foreign.agents[0].private_key;
   CHECK_FALSE(knock(other, 0).empty());
   // A driver that is not the job's.
-  other = door.ticket;
+  other = first;
   other.authority = foreign.authority;
   CHECK_THAT(knock(other, 0), Catch::Contains("not as this job's driver"));
-  CHECK(knock(door.ticket, 0).empty());
-  CHECK(knock(door.ticket, 0) == "host h0 of this job has joined already");  // the ticket replayed
-  CHECK(knock(door.ticket, 1).empty());
-  over = true;
-  driver.join();
+  // The agent of another host of this very job.
+  CHECK(knock(second, 0) == "its certificate is not that of host h0");
+  CHECK(knock(first, 1) == "its certificate is not that of host h1");
+  CHECK(knock(first, 0).empty());
+  CHECK(knock(first, 0) == "host h0 of this job has joined already");  // the ticket replayed
+  CHECK(knock(second, 1).empty());
   door.server->stop_listening();
-  CHECK_THAT(knock(door.ticket, 1), Catch::Contains("Connection refused"));
+  CHECK_THAT(knock(second, 1), Catch::Contains("Connection refused"));
+}
+
+TEST_CASE("a shared certificate is good for any free place", "[control]") {
+  Door door = open_door(true);
+  const Welcome welcome(door.server.get());
+  REQUIRE(door.tickets.size() == 1);
+  CHECK(knock(door.tickets[0], 1).empty());
+  CHECK(knock(door.tickets[0], 1) == "host h1 of this job has joined already");
+  CHECK(knock(door.tickets[0], 0).empty());
+}
+
+TEST_CASE("output is taken over the connection of its own host only", "[control]") {
+  Door door = open_door(true);  // the same certificate on both sides
+  const Welcome welcome(door.server.get());
+  const auto join = [&](int host) {
+    auto client = ControlClient::connect(door.tickets[0], std::chrono::seconds(3)).value();
+    control::AgentMessage message;
+    message.mutable_register_()->set_host_index(host);
+    message.mutable_register_()->set_version("1");
+    client->send(std::move(message));
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (client->take().empty() && std::chrono::steady_clock::now() < until) {
+      pollfd fd = {client->fd(), POLLIN, 0};
+      poll(&fd, 1, 100);
+    }
+    return client;
+  };
+  const auto first = join(0);
+  const auto second = join(1);
+  // Says that it is host 0.
+  second->open_output(0);
+  second->output(0, 1, "forged\n");
+  second->finish_output();
+  first->open_output(0);
+  first->output(0, 1, "real\n");
+  first->finish_output();
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!(first->output_done() && second->output_done()) &&
+         std::chrono::steady_clock::now() < until) {
+    pollfd fds[2] = {{first->fd(), POLLIN, 0}, {second->fd(), POLLIN, 0}};
+    poll(fds, 2, 100);
+    first->take();
+    second->take();
+  }
+  CHECK(first->output_done());
+  CHECK(second->output_done());
+  while (welcome.output().empty() && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();  // it has arrived; the driver's loop takes it in its next round
+  CHECK(welcome.output() == "real\n");
 }
 
 TEST_CASE("connections that say nothing are bounded, and a driver survives them", "[control]") {
   Door door = open_door();
   std::string address;
   int port = 0;
-  REQUIRE(split_port(door.ticket.addresses.front(), &address, &port));
+  REQUIRE(split_port(door.tickets[0].addresses.front(), &address, &port));
   const size_t before = resident_bytes();
   std::vector<rueda::UniqueFd> silent;
   for (int i = 0; i < 400; ++i) {

@@ -36,6 +36,16 @@ constexpr const char* kStubborn =
     "while :; do sleep 1000; done";
 // A rank with a child in its group and one in a session of its own.
 constexpr const char* kWithChildren = "sleep 1000 & setsid sleep 1000 & echo ready; wait";
+// A rank whose daemon is in a session of its own, ignores requests, and has one of its own in another session.
+constexpr const char* kWithDaemons =
+    "echo rank $RANK is $$; setsid sh -c 'trap \"\" TERM INT HUP; setsid sleep 1000 & echo daemon; "
+    "while :; do sleep 1000; done' & wait";
+
+pid_t pid_of_rank(const Job& job, int rank) {
+  const std::string said = "rank " + std::to_string(rank) + " is ";
+  const size_t at = job.out().find(said);
+  return at == std::string::npos ? -1 : atoi(job.out().c_str() + at + said.size());
+}
 
 }  // namespace
 
@@ -70,8 +80,10 @@ TEST_CASE("ranks that fail because another was lost do not hide it", "[ruedarun]
   const std::string text = job.err();
   CHECK_THAT(text, Catch::Contains("ruedarun: rank 1 (pid ") &&
                        Catch::Contains(") failed: killed by signal 9 (SIGKILL)\n") &&
-                       Catch::Contains(" reported: ") &&
-                       Catch::Contains(") was killed by signal 9 (SIGKILL)\n"));
+                       Catch::Contains(" reported: rank 1 (pid "));
+  // By the store or by the life page, whichever spoke first.
+  CHECK_THAT(text, Catch::Contains(") was killed by signal 9 (SIGKILL)\n") ||
+                       Catch::Contains(") was lost: killed by signal 9 (SIGKILL); it had not"));
   CHECK(last_line(job) == "ruedarun: ranks 0, 2 then exited with code 1; exit code 137");
 }
 
@@ -144,6 +156,20 @@ TEST_CASE("what outlives its rank is ended with the job", "[ruedarun][failure]")
   Job job({"-np", "2", "sh", "-c", "sleep 1000 & setsid sh -c 'sleep 1000 & wait' & exit 0"});
   CHECK(job.wait() == 0);
   CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("sessions of their own are ended with the job after a rank, the agent or ruedarun was killed",
+          "[ruedarun][failure]") {
+  for (const std::string target : {"rank", "agent", "ruedarun"}) {
+    INFO(target);
+    Job job({"-np", "2", "--grace-period", "0.2", "sh", "-c", kWithDaemons});
+    REQUIRE(job.wait_for_output("daemon", 2));
+    const pid_t victim = target == "rank" ? pid_of_rank(job, 1) : target == "agent" ? job.agent() : job.pid();
+    REQUIRE(victim > 0);
+    REQUIRE(kill(victim, SIGKILL) == 0);
+    CHECK(job.wait() == 137);
+    CHECK(job.wait_until_gone());
+  }
 }
 
 TEST_CASE("a job whose output nobody reads any more is stopped", "[ruedarun][failure]") {

@@ -51,6 +51,12 @@ TEST_CASE("a message at its limits is read and one beyond them is refused by nam
   RequestList wanted;
   wanted.wanted.resize(kMaxRequests + 1);
   check_refused(wanted, "wanted");
+  RequestList called;
+  called.call_sites.resize(kMaxRequests + 1);
+  check_refused(called, "call_sites");
+  ResponseList asked;
+  asked.where.resize(kMaxRequests + 1);
+  check_refused(asked, "where");
 }
 
 TEST_CASE("the entries of all responses together are limited", "[proto]") {

@@ -88,6 +88,8 @@ inline void roll(Dice& dice, RequestList* m) {
   m->leaving = dice.one_in(2);
   m->plan = dice.number<uint64_t>();
   m->joining = dice.one_in(2);
+  m->call_sites.resize(dice.below(3));
+  for (CallSite& site : m->call_sites) site = {dice.text(), dice.text()};
 }
 
 inline void roll(Dice& dice, ResponseList* m) {
@@ -120,6 +122,9 @@ inline void roll(Dice& dice, ResponseList* m) {
       }
     }
   }
+  m->left = dice.one_in(2);
+  m->where.resize(dice.below(3));
+  for (std::string& name : m->where) name = dice.text();
   m->stalls.resize(dice.below(3));
   for (Stall& stall : m->stalls) {
     stall.name = dice.text();
@@ -206,6 +211,11 @@ inline void convert(const RequestList& m, v1::RequestList* p) {
   p->set_leaving(m.leaving);
   p->set_plan(m.plan);
   p->set_joining(m.joining);
+  for (const CallSite& site : m.call_sites) {
+    v1::CallSite* s = p->add_call_sites();
+    s->set_name(site.name);
+    s->set_place(site.place);
+  }
 }
 
 inline void convert(const ResponseList& m, v1::ResponseList* p) {
@@ -244,6 +254,7 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
     s->set_seconds(stall.seconds);
   }
   p->set_left(m.left);
+  for (const std::string& name : m.where) p->add_where(name);
   p->set_left_before(m.left_before);
 }
 

@@ -8,7 +8,8 @@ limited by a token bucket in both directions. A namespace has its own identity f
 different ones share no memory. Needs root and iproute2: `why_not()` says what is missing.
 
 Inside, the launcher's ranks enter their host through this file as a command:
-    ruedarun -np 4 python hosts_lab.py LAB 2 v4 COMMAND...     (2 ranks per host)
+    ruedarun -np 4 python hosts_lab.py LAB NUMBER 2 v4 COMMAND...       (2 ranks per host)
+    ruedarun -np 3 python hosts_lab.py LAB NUMBER 0,1,0 v4 COMMAND...   (by rank, the host's number)
 """
 
 import ctypes
@@ -157,7 +158,8 @@ def address(number, host, ipv6):
 
 def enter(name, number, ranks_per_host, family, *command):
     """As a rank: goes to its host and becomes the command. The descriptors of the launcher stay."""
-    host = int(os.environ["RUEDA_RANK"]) // int(ranks_per_host)
+    rank = int(os.environ["RUEDA_RANK"])
+    host = int(ranks_per_host.split(",")[rank]) if "," in ranks_per_host else rank // int(ranks_per_host)
     os.environ["RUEDA_TCP_ADDRESS"] = address(int(number), host, family == "v6")
     clone_newuts = 0x04000000
     if ctypes.CDLL(None).unshare(clone_newuts) == 0:  # so that messages name the host

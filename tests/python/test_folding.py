@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from worlds import TIMEOUT_SECONDS, ruedarun
 
 RANK = """touch ready.$RUEDA_RANK
@@ -23,10 +24,10 @@ def until(true):
         time.sleep(0.01)
 
 
-def written_while_nobody_reads(folder, size, *options):
+def written_while_nobody_reads(folder, size, *options, stdout=subprocess.PIPE):
     """Sorted lines of stdout, stderr; all ranks write before the agent reads anything."""
     command = [ruedarun(), "-np", str(size), "--verbose", *options, "sh", "-c", RANK]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=folder)
     said = []
     while not (said and "agent is pid" in said[-1]):
         said.append(process.stderr.readline())
@@ -41,7 +42,7 @@ def written_while_nobody_reads(folder, size, *options):
     (folder / "leave").touch()
     out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, err
-    return sorted(out.splitlines()), sorted(line for line in err.splitlines() if "<stderr>" in line)
+    return sorted((out or "").splitlines()), sorted(line for line in err.splitlines() if "<stderr>" in line)
 
 
 def test_equal_lines_are_one_with_their_ranks(tmp_path):
@@ -55,6 +56,17 @@ def test_equal_lines_are_one_with_their_ranks(tmp_path):
 def test_ranks_that_are_not_shown_are_not_waited_for(tmp_path):
     out, _ = written_while_nobody_reads(tmp_path, 3, "--fold", "--ranks", "0,2")
     assert out == ["[0,2]<stdout>: loading"] * 2 + ["[0]<stdout>: mine is 0", "[2]<stdout>: mine is 2"]
+
+
+@pytest.mark.parametrize("options, loading", [((), ["0-1│ loading"]), (("--no-fold",), ["0│ loading", "1│ loading"])])
+def test_a_terminal_folds_unless_it_is_switched_off(options, loading, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    ours, theirs = os.openpty()
+    written_while_nobody_reads(tmp_path, 2, *options, stdout=theirs)
+    os.close(theirs)
+    lines = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    assert sorted(lines) == sorted([*loading * 2, "0│ mine is 0", "1│ mine is 1"])
 
 
 def test_a_file_gets_every_line_of_every_rank(tmp_path):

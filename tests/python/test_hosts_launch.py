@@ -19,6 +19,7 @@ import namespaces
 import worlds
 
 PATIENCE = 90
+TOOL = str(pathlib.Path(worlds.ruedarun()).with_name("rueda"))
 WHY_NOT = namespaces.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 pytestmark = needs_hosts
@@ -232,6 +233,159 @@ def test_a_host_that_is_cut_off_is_lost_after_the_silence_limit(lab):
         assert wait_until_empty(lab)  # its agent has noticed as well
     finally:
         namespaces.ip("link", "set", lab.cable(1), "up")
+
+
+def tool(*words, host=None):
+    """The output of `rueda words`, here or on a host; None if it says no."""
+    where = ["ip", "netns", "exec", host] if host else []
+    done = subprocess.run([*where, TOOL, *words], capture_output=True, text=True, timeout=PATIENCE)
+    return done.stdout if done.returncode == 0 else None
+
+
+def wait_until(look):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that")
+
+
+WAIT_FOR_RANK_3 = """
+import os, numpy as np, rueda as hvd
+hvd.init()
+for _ in range(200): hvd.allreduce(np.ones(1), name='g')
+if hvd.rank() == 3: os.read(os.open('gate', os.O_RDONLY), 1)
+hvd.allreduce(np.ones(2), name='h')
+"""
+
+
+def test_the_driver_shows_the_ranks_of_all_hosts_and_collects_their_recorders(lab, tmp_path):
+    (tmp_path / "run.py").write_text(WAIT_FOR_RANK_3)
+    os.mkfifo(tmp_path / "gate")
+    job = Job(*over(lab), "--verbose", "--flight-recorder", "flight", sys.executable, "run.py", folder=tmp_path)
+    name = job.wait_for(r"job ([0-9a-f]{16}),")[0]
+
+    def status(host=None):
+        said = tool("status", name, "--json", host=host)
+        return json.loads(said) if said else {}
+
+    def all_wait():
+        found = status()
+        waits = [(wait["name"], wait["in"]) for wait in found.get("waits", [])]
+        return found if waits == [("allreduce.h", [0, 1, 2])] else None
+
+    shown = wait_until(all_wait)
+    assert [rank["operations"] for rank in shown["ranks"]] == [201, 201, 201, 200]
+    assert [rank["life"] for rank in shown["ranks"]] == ["running"] * 4
+    assert shown["waits"][0]["out"] == [3]
+    assert [(host["name"], host["state"], host["ranks"]) for host in shown["hosts"]] == [
+        (lab.hosts[0], "running", [0, 1]), (lab.hosts[1], "running", [2, 3])]
+    # As signs of life tell, a second later.
+    wait_until(lambda: [c["rank"] for c in status()["counters"] if c["oldest_wait_ms"] > 0] == [0, 1, 2])
+    assert "allreduce 'h' float64[2] at run.py:6 in <module>: ranks 0-2 in, not in: rank 3" in tool("status", name)
+    assert [rank["rank"] for rank in status(lab.hosts[1])["ranks"]] == [2, 3]  # elsewhere, of that host
+
+    names = [f"flight.rank{rank}.bin" for rank in range(4)]
+    job.process.send_signal(signal.SIGUSR2)
+    job.wait_for("rueda explain flight")
+    assert sorted(path.name for path in (tmp_path / "flight").iterdir()) == names
+    for path in (tmp_path / "flight").iterdir():
+        path.unlink()
+
+    victim = int(job.wait_for(r"rank 3 is pid (\d+)")[0])
+    os.kill(victim, signal.SIGKILL)
+    assert job.wait() == 137, job.text
+    assert sorted(path.name for path in (tmp_path / "flight").iterdir()) == names
+    said = tool("explain", tmp_path / "flight")
+    assert f"rank 3 (pid {victim} on" in said and "dead: killed by signal 9 (SIGKILL)" in said, said
+    assert "200 operations" in said and "ranks 0-2 submitted allreduce 'h' float64[2]" in said, said
+    assert wait_until_empty(lab)
+
+
+def test_a_lost_hosts_recorders_are_told_as_missing(lab, tmp_path):
+    job = Job(*over(lab), "--verbose", "--flight-recorder", tmp_path / "flight", "sh", "-c", SLEEP)
+    job.wait_for("<stdout>: up", 4)
+    os.kill(job.agent_of(lab.hosts[1]), signal.SIGKILL)
+    assert job.wait() == 137
+    assert "no flight recorder came from ranks 2, 3" in job.text
+    assert {path.name for path in (tmp_path / "flight").iterdir()} == {"flight.rank0.bin", "flight.rank1.bin"}
+    assert wait_until_empty(lab)
+
+
+def test_a_rank_of_another_host_that_all_wait_for_is_explained(lab, tmp_path):
+    script = tmp_path / "hang.py"
+    script.write_text("import time, numpy as np, rueda as hvd\n"
+                      "def elsewhere():\n    time.sleep(1000)\n"
+                      "hvd.init()\nhvd.allreduce(np.ones(2), name='gradient')\n"
+                      "if hvd.rank() == 3: elsewhere()\n"
+                      "hvd.allreduce(np.ones((3, 2), np.float32), name='lonely')\n")
+    job = Job(*over(lab), "--grace-period", "2", sys.executable, "hang.py", folder=tmp_path,
+              env={"RUEDA_STALL_CHECK_TIME_SECONDS": "1", "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "6"})
+    assert job.wait() not in (0, None), job.text
+    assert "allreduce 'lonely' float32[3,2] at hang.py:7 in <module>" in job.text, job.text
+    assert re.search(r"^ruedarun:   in: ranks 0-2", job.text, re.M), job.text
+    assert re.search(r"^ruedarun:   not in: rank 3 \(pid \d+\) does something else: blocked in", job.text, re.M), job.text
+    assert re.search(r"^ruedarun: .*in elsewhere", job.text, re.M), job.text  # Python's stack
+    for rank in range(3):  # every waiting rank's error has it too
+        own = [line for line in job.lines if line.startswith(f"[{rank}]<stderr>")]
+        assert any("not in: rank 3" in line for line in own), job.text
+        assert any("in elsewhere" in line for line in own), job.text
+    assert wait_until_empty(lab)
+
+
+LOSE_TWO = """
+import numpy, rueda, rueda.numpy as hvd
+rueda.init()
+hvd.allreduce(numpy.ones(4), name='first')
+print('up', flush=True)
+try:
+    while True: hvd.allreduce(numpy.ones(4), name='work')
+except rueda.RankLostError as error:
+    print('lost', error.rank, flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize("_round", range(3))
+def test_two_ranks_that_die_together_on_two_hosts_are_one_verdict(lab, tmp_path, _round):
+    script = tmp_path / "lose.py"
+    script.write_text(LOSE_TWO)
+    job = Job(*over(lab, np=6, slots=3), "--verbose", sys.executable, script)
+    job.wait_for("<stdout>: up", 6)
+    pids = {rank: int(job.wait_for(rf"rank {rank} is pid (\d+) on")[0]) for rank in (1, 4)}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait() == 137
+    heard = re.findall(r"\[(\d)\]<stdout>: lost (\d)", job.text)
+    assert {who for who, _ in heard} == {"0", "2", "3", "5"}, job.text
+    assert len({rank for _, rank in heard}) == 1, job.text
+    blamed = int(heard[0][1])
+    assert f"rank {blamed} (pid {pids[blamed]} on " in job.lines[-3] + job.lines[-2] + job.lines[-1], job.text
+    assert wait_until_empty(lab)
+
+
+def test_a_drained_job_ends_at_the_same_step_on_all_hosts(lab, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import numpy, rueda, rueda.numpy as hvd\nrueda.init()\nprint('up', flush=True)\nstep = 0\n"
+                      "while not rueda.should_stop():\n"
+                      "    hvd.allreduce(numpy.ones(4), name='work')\n    step += 1\n"
+                      "print('saved at', step, flush=True)\n")
+    early = Job(*over(lab), "--verbose", "sh", "-c", SLEEP)
+    early.wait_for("<stdout>: up", 4)
+    name = early.wait_for(r"job ([0-9a-f]{16}),")[0]
+    refused = subprocess.run([TOOL, "drain", name], capture_output=True, text=True)
+    assert refused.returncode == 1 and "none of the 4 ranks listens" in refused.stderr
+    early.process.send_signal(signal.SIGTERM)
+    assert early.wait() == 143  # and nobody was ended by the question
+    job = Job(*over(lab), "--verbose", sys.executable, script)
+    job.wait_for("<stdout>: up", 4)
+    name = job.wait_for(r"job ([0-9a-f]{16}),")[0]
+    wait_until(lambda: tool("drain", name))
+    assert job.wait() == 0, job.text
+    steps = re.findall(r"saved at (\d+)", job.text)
+    assert len(steps) == 4 and len(set(steps)) == 1, job.text
 
 
 def test_ctrl_c_once_asks_and_twice_kills(lab):

@@ -1,15 +1,41 @@
-"""Every kind of disagreement: one rank calls otherwise, and all ranks are told which, with both values.
+"""Every kind of disagreement: one rank calls otherwise, and all ranks are told which, with both values, and
+the lines of the program that disagree.
 
 Each row of the table runs fresh, and again after ranks have agreed on that name before (the remembered form).
 Who disagrees changes from row to row.
 """
 
 import functools
+import pathlib
+import re
 
 import numpy as np
 import rueda as hvd
 from expect import raises, same
 from worlds import ranks
+
+
+FILE = pathlib.Path(__file__)
+LINES = FILE.read_text().splitlines()
+
+
+def line_of(mark):
+    """Of this file, where the comment stands."""
+    return 1 + next(i for i, line in enumerate(LINES) if line.endswith("# " + mark))
+
+
+def message_of(call):
+    try:
+        call()
+    except hvd.HorovodInternalError as error:
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
+def sides(text):
+    """[(ranks, what they sent, place)] of an error's text."""
+    parts = re.findall(r"ranks? ([\d, ]+) sent (.*?) at \S*?(test_\w+\.py:\d+ in \S+?)(?=;)", text)
+    return [([int(rank) for rank in ranks.split(",")], sent, place) for ranks, sent, place in parts]
 
 
 def calls(function, usual, odd, *fragments, **both):
@@ -174,7 +200,10 @@ def test_every_rank_is_told_who_disagrees_and_how():
                 with raises(
                     hvd.HorovodInternalError, name, f"rank {odd} ", others_than(odd), *fragments
                 ):
-                    call(hvd.rank() == odd, name)
+                    text = message_of(functools.partial(call, hvd.rank() == odd, name))
+                    everyone = sorted(rank for ranks, _, _ in sides(text) for rank in ranks)
+                    assert everyone == list(range(hvd.size())), f"places are missing: {text}"
+                    raise hvd.HorovodInternalError(text)
             except AssertionError as error:
                 raise AssertionError(f"{what}, {'remembered' if remembered else 'new'}: {error}") from error
             count += 1
@@ -185,6 +214,50 @@ def test_every_rank_is_told_who_disagrees_and_how():
 @ranks(3)
 def test_process_sets_that_differ():
     members = [0, 1] if hvd.rank() != 1 else [0, 2]
-    with raises(hvd.HorovodInternalError, "Mismatched process sets", "[0, 1]", "[0, 2]", "rank 1 "):
-        hvd.add_process_set(members)
+    with raises(hvd.HorovodInternalError, "Mismatched process sets", "[0, 1]", "[0, 2]", "rank 1 ", f"{FILE.name}:{line_of('of sets')} in "):
+        hvd.add_process_set(members)  # of sets
     same(hvd.allreduce(np.ones(1), op=hvd.Sum), np.full(1, 3.0))
+
+
+@ranks(2, 3)
+def test_the_lines_that_disagree_are_named():
+    odd = hvd.size() - 1
+    others = [rank for rank in range(hvd.size()) if rank != odd]
+    for name in ("fresh", "again"):
+        if name == "again":
+            for _ in range(3):
+                hvd.allreduce(np.ones(2), name=name)
+
+        def one():
+            if hvd.rank() == odd:
+                hvd.allreduce(np.ones(3), name=name)  # the odd one
+            else:
+                hvd.allreduce(np.ones(2), name=name)  # the others
+
+        text = message_of(one)
+        one_place = f"{FILE.name}:{line_of('the odd one')} in one"
+        expected = [
+            (others, "float64[2]", f"{FILE.name}:{line_of('the others')} in one"),
+            ([odd], "float64[3]", one_place),
+        ]
+        if name == "again":  # the others' is prepared, with the place of its second time
+            assert sides(text)[0][:2] == expected[0][:2], text
+            assert sides(text)[1] == expected[1], text
+        else:
+            assert sides(text) == expected, text
+
+
+@ranks(3)
+def test_ranks_that_agree_from_different_lines_are_told_apart():
+    if hvd.rank() == 0:
+        call = lambda: hvd.allreduce(np.ones(2), name="lines")  # noqa: E731 # first
+    elif hvd.rank() == 1:
+        call = lambda: hvd.allreduce(np.ones(2), name="lines")  # noqa: E731 # second
+    else:
+        call = lambda: hvd.allreduce(np.ones(3), name="lines")  # noqa: E731 # third
+    text = message_of(call)
+    first, second, third = (
+        f"{FILE.name}:{line_of(mark)} in <lambda>" for mark in ("first", "second", "third")
+    )
+    assert re.search(rf"ranks 0, 1 sent float64\[2\] at \S*{first} \(rank 0\), at \S*{second} \(rank 1\); ", text), text
+    assert re.search(rf"rank 2 sent float64\[3\] at \S*{third}; ", text), text

@@ -111,6 +111,23 @@ TEST_CASE("every disagreement names tensor, ranks and both values", "[agreement]
   }
 }
 
+TEST_CASE("call sites stand beside what was sent, ranks where one side has several", "[agreement]") {
+  const auto text = [](const std::vector<std::string>& sites) {
+    return check_agreement({share(request("x")), share(request("x", 5)), share(request("x"))},
+                           {4, 5, 6}, sites)
+        .message();
+  };
+  const std::string title = "Mismatched ALLREDUCE tensor shapes: allreduce 'x': ";
+  const std::string end = "; make all ranks submit the same";
+  CHECK(text({"a.py:1 in f", "a.py:2 in f", "a.py:1 in f"}) ==
+        title + "ranks 4, 6 sent float32[4] at a.py:1 in f; rank 5 sent float32[5] at a.py:2 in f" + end);
+  CHECK(text({"a.py:1 in f", "", "a.py:3 in f"}) ==
+        title + "ranks 4, 6 sent float32[4] at a.py:1 in f (rank 4), at a.py:3 in f (rank 6); rank 5 sent float32[5]" + end);
+  CHECK(text({"", "", "a.py:3 in f"}) ==
+        title + "ranks 4, 6 sent float32[4] at a.py:3 in f (rank 6); rank 5 sent float32[5]" + end);
+  CHECK(text({}) == title + "ranks 4, 6 sent float32[4]; rank 5 sent float32[5]" + end);
+}
+
 TEST_CASE("the first disagreement in the fixed order is the one reported", "[agreement]") {
   wire::Request other = request("x");
   other.device = 0;

@@ -36,9 +36,11 @@ TEST_CASE("a list that fits is one message, unchanged, also an empty one", "[por
   list.requests = {request("a"), request("b")};
   list.cached = {1, 2};
   list.wanted = {"allreduce.a"};
+  list.call_sites = {{"allreduce.a", "train.py:22 in step"}, {"allreduce.b", ""}};
   CHECK(portions(list) == std::vector<wire::RequestList>{list});
   wire::ResponseList answer;
   answer.left = true;
+  answer.where = {"allreduce.a"};
   CHECK(portions(answer) == std::vector<wire::ResponseList>{answer});
 }
 
@@ -64,6 +66,16 @@ TEST_CASE("long request lists are cut in order; leaving comes last, wants after 
   joined.epoch = 5;
   joined.leaving = true;
   CHECK((joined == list));
+}
+
+TEST_CASE("call sites of many names are cut in order", "[portions]") {
+  wire::RequestList list;
+  for (int i = 0; i < 30000; ++i)
+    list.call_sites.push_back({std::string(500, 'n'), std::string(240, 's') + std::to_string(i)});
+  std::vector<wire::CallSite> received;
+  for (const auto& portion : through_the_wire(list))
+    received.insert(received.end(), portion.call_sites.begin(), portion.call_sites.end());
+  CHECK(received == list.call_sites);
 }
 
 TEST_CASE("the members of a group stay together", "[portions]") {
@@ -98,8 +110,10 @@ TEST_CASE("long answers are cut between responses, whatever fills them", "[porti
     list.responses.push_back(response);
   }
   for (int i = 0; i < 10000; ++i) list.stalls.push_back({std::string(500, 's'), {0, 1, 2}, 1.5});
+  for (int i = 0; i < 50000; ++i) list.where.push_back(std::string(500, 'w'));
   size_t responses = 0;
   size_t stalls = 0;
+  size_t where = 0;
   for (const auto& portion : portions(list)) {
     const std::string message = wire::encode(portion);
     REQUIRE(message.size() <= wire::kMaxMessageBytes);
@@ -107,9 +121,11 @@ TEST_CASE("long answers are cut between responses, whatever fills them", "[porti
     REQUIRE(wire::decode(message, &decoded).ok());
     responses += decoded.responses.size();
     stalls += decoded.stalls.size();
+    where += decoded.where.size();
   }
   CHECK(responses == 340);
   CHECK(stalls == 10000);
+  CHECK(where == 50000);
 }
 
 }  // namespace

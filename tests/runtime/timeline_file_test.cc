@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "collectives/base/timeline_file.h"
-#include "proto/utf8.h"
+#include "collectives/base/utf8.h"
 #include "runtime/timeline/event_ring.h"
 #include "runtime/timeline/json_array_file.h"
 #include "tests/runtime/hostile_names.h"
@@ -24,7 +24,7 @@ TEST_CASE("any bytes become a JSON string in UTF-8", "[timeline]") {
     const std::string quoted = json_quoted(text);
     INFO(quoted);
     CHECK(JsonReader(quoted).whole());
-    CHECK(wire::is_valid_utf8(quoted));
+    CHECK(is_valid_utf8(quoted));
   }
   CHECK(json_quoted("a\"b\\c\n") == "\"a\\\"b\\\\c\\u000a\"");
   CHECK(json_quoted("\xff\x41\xe2\x82") == "\"?A??\"");

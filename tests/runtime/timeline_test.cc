@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "proto/utf8.h"
+#include "collectives/base/utf8.h"
 #include "runtime/timeline/layout.h"
 #include "runtime/timeline/recorder.h"
 #include "runtime/timeline/totals.h"
@@ -73,7 +73,7 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   const std::string lanes = written_by(timeline::lanes_layout(&labels, origin).get(), &labels);
   for (const std::string& text : {dialect, lanes}) {
     CHECK(JsonReader(text).whole());
-    CHECK(wire::is_valid_utf8(text));
+    CHECK(is_valid_utf8(text));
     CHECK(text.find("start_time_since_epoch_in_micros\":17") != std::string::npos);
     CHECK(text.find("CYCLE_START") != std::string::npos);
     CHECK(text.find("3 events were lost") != std::string::npos);

@@ -4,8 +4,14 @@
 #include "collectives/rendezvous/memory_store.h"
 #include "runtime/bootstrap/sockets.h"
 #include "tests/support/fake_mpi.h"
+#include "tests/support/faulty_link.h"
 
 namespace rueda::testing {
+
+namespace {
+// Longer than a frame takes otherwise, short enough for thousands of collectives.
+constexpr std::chrono::microseconds kMostHeld{300};
+}  // namespace
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -17,17 +23,32 @@ const char* name_of(Kind kind) {
     case Kind::kMpi: return "mpi";
     case Kind::kPairs: return "pairs";
     case Kind::kTriples: return "triples";
+    case Kind::kLateTcp: return "late tcp";
+    case Kind::kLatePairs: return "late pairs";
+    case Kind::kStriped: return "striped";
   }
   return "?";
 }
 
 bool has_ipv6() { return bootstrap::listen_tcp("::1", 1).ok(); }
 
-std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config) {
+std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config,
+                                                           const LinkWrapper& wrap) {
+  if (kind == Kind::kLateTcp || kind == Kind::kLatePairs) {
+    const uint64_t seed = fault_seed();
+    return make_worlds(kind == Kind::kLateTcp ? Kind::kTcp : Kind::kPairs, size, std::move(config),
+                       [seed](Rank rank, Rank peer, auto link, auto* loop) {
+                         const LinkFaults faults{
+                             seed + static_cast<uint64_t>(1000 * rank + peer), kMostHeld};
+                         return std::make_unique<FaultyLink>(std::move(link), loop, faults);
+                       });
+  }
   if (kind == Kind::kInproc) return must(bootstrap::make_inproc_worlds(size, 1));
   rendezvous::MemoryStore store;
   const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
-  if (kind == Kind::kTcp || kind == Kind::kTcp6) config.transport = "tcp";
+  if (kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped)
+    config.transport = "tcp";
+  if (kind == Kind::kStriped) config.tcp_streams = 3;
   if (kind == Kind::kTcp6) config.tcp_address = "::1";
   if (kind == Kind::kMpi) config.transport = "mpi-only";
   const auto mpi = kind == Kind::kMpi ? std::make_shared<FakeMpi>(size) : nullptr;
@@ -41,6 +62,12 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
     if (kind == Kind::kHybrid) options.config.host_id = rank % 2 == 0 ? "even" : "odd";
     if (kind == Kind::kPairs) options.config.host_id = "pair " + std::to_string(rank / 2);
     if (kind == Kind::kTriples) options.config.host_id = "triple " + std::to_string(rank / 3);
+    if (wrap) {
+      options.wrap_link = [&wrap, rank](Rank peer, std::unique_ptr<transport::Link> link,
+                                        transport::EventLoop* loop) {
+        return wrap(rank, peer, std::move(link), loop);
+      };
+    }
     return must(bootstrap::join_world(options, &store, &key));
   });
 }
@@ -74,8 +101,8 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator,
   return task.status();
 }
 
-RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config) {
-  for (auto& world : make_worlds(kind, size, config)) {
+RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const LinkWrapper& wrap) {
+  for (auto& world : make_worlds(kind, size, config, wrap)) {
     runtimes_.push_back(must(runtime::Runtime::create(config, std::move(world))));
   }
 }

@@ -5,6 +5,8 @@
 //   hybrid   even and odd ranks count as two hosts: shared memory inside, tcp between
 //   mpi      the MPI transport over an MPI of our own (fake_mpi.h), in chunks of odd sizes
 //   pairs    two neighbours count as a host (the last one may be alone)   triples  three do
+//   striped  tcp over three connections to each peer
+//   late tcp, late pairs  frames between hosts are held back for random times (faulty_link.h)
 //
 // Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return
 // values, or throw Failure.
@@ -25,7 +27,20 @@
 
 namespace rueda::testing {
 
-enum class Kind { kInproc, kShm, kTcp, kTcp6, kHybrid, kPairs, kTriples, kMpi };
+enum class Kind {
+  kInproc,
+  kShm,
+  kTcp,
+  kTcp6,
+  kHybrid,
+  kPairs,
+  kTriples,
+  kMpi,
+  kLateTcp,
+  kLatePairs,
+  kStriped
+};
+// All but the late ones and striped.
 inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6,
                                      Kind::kHybrid, Kind::kPairs, Kind::kTriples,
                                      Kind::kMpi};
@@ -48,9 +63,13 @@ T must(Result<T> result) {
 // True when this machine has an IPv6 loopback; without it tcp6 cells are listed as not run.
 bool has_ipv6();
 
+// What stands between a rank and its TCP link to a peer.
+using LinkWrapper = std::function<std::unique_ptr<transport::Link>(
+    Rank rank, Rank peer, std::unique_ptr<transport::Link>, transport::EventLoop*)>;
+
 // One world per rank, connected. Config is each rank's (host_id and transport are set by the kind).
-std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
-                                                           Config config = {});
+std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config = {},
+                                                           const LinkWrapper& wrap = {});
 
 // A collective driven by hand: until the task is done or ten minutes have passed.
 Status drive(bootstrap::World& world, communicator::Communicator& communicator,
@@ -86,7 +105,7 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
 // A Runtime per rank, as threads. Shut down together by the destructor.
 class RuntimeWorld {
  public:
-  RuntimeWorld(Kind kind, Rank size, Config config = {});
+  RuntimeWorld(Kind kind, Rank size, Config config = {}, const LinkWrapper& wrap = {});
   ~RuntimeWorld();
   Rank size() const { return static_cast<Rank>(runtimes_.size()); }
   runtime::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }

@@ -56,7 +56,8 @@ struct Pair {
   bool meet(bool local) {
     auto sockets = on_ranks(2, [&](Rank rank) {
       auto all = must(connect_mesh(task(rank, local), key));
-      return std::make_shared<UniqueFd>(std::move(all[static_cast<size_t>(1 - rank)]));
+      return std::make_shared<UniqueFd>(
+          std::move(all[static_cast<size_t>(1 - rank)].front()));
     });
     for (const int from : {0, 1}) {
       char byte = static_cast<char>('a' + from);

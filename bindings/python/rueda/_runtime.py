@@ -278,7 +278,7 @@ class Runtime:
                 names = [f"{full}_{i + 1}of{count}" for i in range(count)]
             else:
                 names = [name]  # None: the library counts
-            site = self._sites.number(context, operations[0].kind, name)
+            site = self._sites.number(context)
             structs = (_ffi.Op * count)(*(_struct(*each, site) for each in zip(operations, names)))
             handle, entry = self._next_handle, _Entry(keep, finish)
             self._next_handle += 1
@@ -345,7 +345,7 @@ class Runtime:
         prepared = cache.pop(key)
         if prepared is not False:
             return prepared
-        site = self._sites.number(context, operation.kind, name)
+        site = self._sites.number(context)
         pointer, struct = ctypes.c_void_p(), _struct(operation, name, site)
         if _lib.rueda_prepare(context, struct, ctypes.byref(pointer), None) != _OK:
             return None

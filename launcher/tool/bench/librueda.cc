@@ -68,6 +68,13 @@ Result<LibRueda> open_librueda() {
       !find(library, "rueda_attention_plan_tiles", &api.attention_plan_tiles)) {
     api.attention_plan_tiles = nullptr;
   }
+  const bool calls =
+      find(library, "rueda_attention_forward", &api.attention_forward) &&
+      find(library, "rueda_attention_backward", &api.attention_backward) &&
+      find(library, "rueda_attention_wait", &api.attention_wait) &&
+      find(library, "rueda_attention_call_release", &api.attention_call_release) &&
+      find(library, "rueda_attention_saved_release", &api.attention_saved_release);
+  if (!calls) api.attention_forward = nullptr;
   return api;
 }
 

@@ -34,6 +34,11 @@ struct LibRueda {
   decltype(&::rueda_attention_plan_release) attention_plan_release;
   decltype(&::rueda_attention_plan_report) attention_plan_report;
   decltype(&::rueda_attention_plan_balance) attention_plan_balance;
+  decltype(&::rueda_attention_forward) attention_forward;
+  decltype(&::rueda_attention_backward) attention_backward;
+  decltype(&::rueda_attention_wait) attention_wait;
+  decltype(&::rueda_attention_call_release) attention_call_release;
+  decltype(&::rueda_attention_saved_release) attention_saved_release;
   decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;  // null by itself too
   decltype(&::rueda_attention_tokens) attention_tokens;
 };

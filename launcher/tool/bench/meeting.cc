@@ -112,6 +112,12 @@ double Meeting::slowest(int index) const {
   return most;
 }
 
+double Meeting::total(int index) const {
+  double sum = 0;
+  for (int rank = 0; rank < size_; ++rank) sum += page_->samples[rank].value[index];
+  return sum;
+}
+
 double Meeting::one_way_ns() {
   if (size_ < 2) return 0;
   constexpr int kBatches = 20, kTrips = 100;

@@ -38,6 +38,8 @@ class Meeting {
   void put_sample(int index, double value);
   // The largest over all ranks.
   double slowest(int index) const;
+  // The sum over all ranks.
+  double total(int index) const;
 
   // Nanoseconds in which a cache line goes from rank 0's core to rank 1's: the median of 20 x 100
   // round trips, halved; 0 with one rank. Ranks above 1 sleep meanwhile.

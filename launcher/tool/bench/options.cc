@@ -20,6 +20,7 @@ void describe(CLI::App* app, Raw* raw, BenchOptions* options) {
       "How fast collectives are on this machine, and which part of its memory's speed that is.\n\n"
       "  rueda bench                        two ranks on this machine\n"
       "  ruedarun -np 4 rueda bench         the ranks of a job\n"
+      "  rueda bench attention              the figures of distributed attention (--help)\n"
       "  rueda bench --op allgather --bytes 1M,64M --json result.json");
   app->add_option("-n,--np", options->ranks, "number of ranks (2); with ruedarun -np it is given")
       ->check(CLI::Range(1, kMaxMeetingRanks));

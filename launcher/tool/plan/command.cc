@@ -6,7 +6,7 @@
 #include "launcher/options.h"
 #include "launcher/tool/plan/picture.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 int fail(const Status& status, int code) {
@@ -43,10 +43,10 @@ int run_attention(const std::vector<std::string>& arguments) {
     if (!(file << svg << std::flush))
       return fail(invalid_argument("cannot write " + options.svg), 1);
   }
-  const std::string text = title_of(options) + "\n" + as_table(schedule) +
-                           as_text(draw(options, schedule, 32));
+  const std::string text =
+      title_of(options) + "\n" + as_table(schedule) + as_text(draw(options, schedule, 32));
   std::fputs(text.c_str(), stdout);
   return 0;
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 
 // `arguments` follow "rueda attention". Returns the exit code; 2 for a wrong command line.
 int run_attention(const std::vector<std::string>& arguments);
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -2,7 +2,7 @@
 
 #include "launcher/tool/plan/picture.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 // Positions at which a long sequence is looked at: all, or a spread that meets no stride.
@@ -12,7 +12,8 @@ std::vector<int64_t> samples_of(int64_t length, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = i * length / count, end = (i + 1) * length / count;
     state = state * 6364136223846793005u + 1442695040888963407u;
-    samples.push_back(begin + static_cast<int64_t>((state >> 33) % static_cast<uint64_t>(end - begin)));
+    samples.push_back(begin +
+                      static_cast<int64_t>((state >> 33) % static_cast<uint64_t>(end - begin)));
   }
   return samples;
 }
@@ -51,7 +52,8 @@ Picture draw(const PlanOptions& o, const Schedule& schedule, int64_t most_cells)
         picture.owner[row] = static_cast<int>(rank);
     }
     for (const Tile& t : schedule.ranks[rank].tiles) {
-      if (o.head < t.head_begin || o.head >= t.head_end || (o.head - t.head_begin) % t.head_step != 0)
+      if (o.head < t.head_begin || o.head >= t.head_end ||
+          (o.head - t.head_begin) % t.head_step != 0)
         continue;
       const auto keys = inside(samples, t.k, t.k_step, t.k_count);
       for (const size_t i : inside(samples, t.q, t.q_step, t.q_count)) {
@@ -94,8 +96,10 @@ std::string as_text(const Picture& picture) {
       text += '\n';
     }
   }
-  return text + "\nRows are queries, behind the rank that has them; columns are keys; a digit is the rank\n"
-                "that computes there.\n";
+  return text +
+         "\nRows are queries, behind the rank that has them; columns are keys; a digit is the "
+         "rank\n"
+         "that computes there.\n";
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -5,7 +5,7 @@
 
 #include "rueda/rueda.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 struct Raw {
@@ -18,9 +18,11 @@ void describe(CLI::App* app, Raw* raw, PlanOptions* o) {
   app->description(
       "What each rank computes, sends and keeps in a distributed attention, without running it.\n\n"
       "  rueda attention plan --ranks 4 --length 64 --causal --layout zigzag\n"
-      "  rueda attention plan --ranks 8 --length 65536 --heads 32 --kv-heads 8 --head-dim 128 --causal\n"
+      "  rueda attention plan --ranks 8 --length 65536 --heads 32 --kv-heads 8 --head-dim 128 "
+      "--causal\n"
       "  rueda attention plan --segment-lengths 16,64 --dilation-rates 1,4 --svg dilated.svg");
-  app->add_option("-n,--ranks", o->ranks, "that share the sequence (4)")->check(CLI::Range(1, 4096));
+  app->add_option("-n,--ranks", o->ranks, "that share the sequence (4)")
+      ->check(CLI::Range(1, 4096));
   app->add_option("--length", o->length, "tokens of the whole sequence (64)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app->add_option("--heads", o->heads, "query heads (1)");
@@ -45,12 +47,14 @@ void describe(CLI::App* app, Raw* raw, PlanOptions* o) {
     return app->add_option(name, *into, what)->delimiter(',');
   };
   list("--cu-seqlens", &o->cu_seqlens, "packed sequences: 0, ends of all, in tokens");
-  app->add_flag("--per-sequence", o->per_sequence, "the layout spreads each packed sequence by itself");
+  app->add_flag("--per-sequence", o->per_sequence,
+                "the layout spreads each packed sequence by itself");
   list("--segment-lengths", &o->segment_lengths, "dilated attention: pairs with --dilation-rates");
   list("--dilation-rates", &o->dilation_rates, "");
   app->add_flag("--split-heads", o->split_heads, "each dilated pair has heads of its own");
   app->add_option("--block", o->block, "block mask: tokens of a block, with --block-mask");
-  app->add_option("--block-mask", raw->mask, "file with a line of 0 and 1 for each block of queries")
+  app->add_option("--block-mask", raw->mask,
+                  "file with a line of 0 and 1 for each block of queries")
       ->check(CLI::ExistingFile);
   app->add_flag("--backward", o->backward, "draw the backward pass");
   app->add_option("--head", o->head, "the key/value head that is drawn (0)");
@@ -94,7 +98,8 @@ Result<PlanOptions> parse_plan_options(const std::vector<std::string>& arguments
   o.dtype = raw.dtype == "float32"    ? RUEDA_FLOAT32
             : raw.dtype == "bfloat16" ? RUEDA_BFLOAT16
                                       : RUEDA_FLOAT16;
-  o.layout = index_of(std::initializer_list<const char*>{"contiguous", "zigzag", "striped"}, raw.layout);
+  o.layout =
+      index_of(std::initializer_list<const char*>{"contiguous", "zigzag", "striped"}, raw.layout);
   o.rotate = index_of(std::initializer_list<const char*>{"auto", "kv", "q"}, raw.rotate);
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (raw.scheme == "ulysses") o.ulysses = o.ranks;
@@ -123,4 +128,4 @@ Result<PlanOptions> parse_plan_options(const std::vector<std::string>& arguments
   return o;
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

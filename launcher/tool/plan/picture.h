@@ -6,7 +6,7 @@
 
 #include "launcher/tool/plan/schedule.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 
 // One step. Cell (row, column) is of queries and keys around row / cells and column / cells of the
 // sequence; -1: nobody computes anything there, else the rank that computes most.
@@ -31,4 +31,4 @@ std::string as_table(const Schedule& schedule);
 // What is planned, in a line.
 std::string title_of(const PlanOptions& options);
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -4,7 +4,7 @@
 
 #include "launcher/tool/bench/librueda.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 rueda_attention_spec spec_of(const PlanOptions& o) {
@@ -44,8 +44,7 @@ std::vector<int64_t> tokens_of(const bench::LibRueda& api, const PlanOptions& o,
     std::vector<int64_t> own(static_cast<size_t>(ends[i] - ends[i - 1]));
     const int64_t count = api.attention_tokens(o.layout, ends[i] - ends[i - 1], rank, o.ranks,
                                                own.data(), static_cast<int64_t>(own.size()));
-    for (int64_t t = 0; t < count; ++t)
-      tokens.push_back(own[static_cast<size_t>(t)] + ends[i - 1]);
+    for (int64_t t = 0; t < count; ++t) tokens.push_back(own[static_cast<size_t>(t)] + ends[i - 1]);
   }
   return tokens;
 }
@@ -85,4 +84,4 @@ Result<Schedule> load_schedule(const PlanOptions& options) {
   return schedule;
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -7,7 +7,7 @@
 #include "collectives/base/status.h"
 #include "launcher/tool/plan/options.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 
 // A rectangle of (query, key) positions that one kernel call computes, in positions.
 struct Tile {
@@ -29,4 +29,4 @@ struct Schedule {
 
 Result<Schedule> load_schedule(const PlanOptions& options);
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "launcher/tool/plan/picture.h"
 
-namespace rueda::plan_tool {
+namespace rueda::plan {
 namespace {
 
 // Of ranks 0, 1, ...; told apart by people who see few colours too, and again from the start.
@@ -19,26 +20,56 @@ std::string format(const char* pattern, Values... values) {
   return text;
 }
 
-std::string rectangle(double x, double y, double width, double height, const std::string& fill,
-                      double opacity = 1) {
-  std::string text = format("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"%s\"", x, y,
-                            width, height, fill.c_str());
-  if (opacity < 1) text += format(" fill-opacity=\"%.2f\"", opacity);
-  return text + "/>\n";
+std::string rectangle(double x, double y, double width, double height, const std::string& fill) {
+  return format("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"%s\"/>\n", x, y, width,
+                height, fill.c_str());
 }
 
 std::string label(double x, double y, const std::string& words, const char* more = "") {
   return format("<text x=\"%g\" y=\"%g\"%s>", x, y, more) + words + "</text>\n";
 }
 
+// The cells of one step, one path for each colour, and at their left whose tokens the rows are. In
+// units of cells.
+std::string cells_of(const Picture& picture, const Panel& panel) {
+  const auto cells = static_cast<size_t>(picture.cells);
+  std::map<std::pair<int, int>, std::string> paths;  // by rank and share in percent
+  std::map<int, std::string> owners;
+  for (size_t row = 0; row < cells; ++row) {
+    if (picture.owner[row] >= 0) owners[picture.owner[row]] += format("M-2.2 %zuh1.5v1h-1.5z", row);
+    const auto key = [&](size_t column) {
+      const size_t at = row * cells + column;
+      return std::pair(panel.rank[at], static_cast<int>(panel.share[at] * 100));
+    };
+    for (size_t begin = 0; begin < cells;) {
+      size_t end = begin + 1;
+      while (end < cells && key(end) == key(begin)) ++end;
+      if (key(begin).first >= 0) {
+        const size_t width = end - begin;
+        paths[key(begin)] += format("M%zu %zuh%zuv1h-%zuz", begin, row, width, width);
+      }
+      begin = end;
+    }
+  }
+  std::string text;
+  for (const auto& [rank, path] : owners)
+    text += "<path fill=\"" + colour(rank) + "\" d=\"" + path + "\"/>\n";
+  for (const auto& [key, path] : paths) {
+    text += "<path class=\"work\" fill=\"" + colour(key.first) + "\"";
+    if (key.second < 100) text += format(" fill-opacity=\"%.2f\"", 0.25 + 0.0075 * key.second);
+    text += " d=\"" + path + "\"/>\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string title_of(const PlanOptions& o) {
   static constexpr const char* kLayouts[] = {"contiguous", "zigzag", "striped"};
-  std::string text = o.gather_first             ? "all-gather"
+  std::string text = o.gather_first                        ? "all-gather"
                      : o.ulysses == o.ranks && o.ranks > 1 ? "Ulysses"
-                     : o.ulysses > 1            ? "Ulysses x ring"
-                                                : "ring";
+                     : o.ulysses > 1                       ? "Ulysses x ring"
+                                                           : "ring";
   text += std::string(", ") + kLayouts[o.layout] + " layout";
   if (o.causal) text += ", causal";
   if (o.left >= 0 || o.right >= 0)
@@ -51,7 +82,8 @@ std::string title_of(const PlanOptions& o) {
   }
   if (o.block > 0) text += ", blocks of " + std::to_string(o.block);
   if (o.backward) text += ", backward";
-  return text + ": " + std::to_string(o.length) + " tokens on " + std::to_string(o.ranks) + " ranks";
+  return text + ": " + std::to_string(o.length) + " tokens on " + std::to_string(o.ranks) +
+         " ranks";
 }
 
 std::string as_table(const Schedule& schedule) {
@@ -63,8 +95,8 @@ std::string as_table(const Schedule& schedule) {
     text += format("%4zu %8lld %6lld %9lld %7lld %12.3f %8.3f %10.3f %8.3f %9.3f %17.3f %8.3f\n",
                    rank, static_cast<long long>(n[1]), static_cast<long long>(n[3]),
                    static_cast<long long>(n[4]), static_cast<long long>(n[5]), double(n[6]) / 1e6,
-                   double(n[7]) / 1e6, double(n[10]) / 1e9, double(n[11]) / 1e9, double(n[12]) / 1e6,
-                   double(n[13]) / 1e6, double(n[14]) / 1e6);
+                   double(n[7]) / 1e6, double(n[10]) / 1e9, double(n[11]) / 1e9,
+                   double(n[12]) / 1e6, double(n[13]) / 1e6, double(n[14]) / 1e6);
   }
   return text + format("balance: the busiest rank has %.3f of the mean work; plan %016llx\n",
                        schedule.balance,
@@ -79,7 +111,6 @@ std::string as_svg(const PlanOptions& o, const Schedule& schedule, const Picture
   const double width = std::max(kLeft + static_cast<double>(across) * (kSide + kGap), 470.0);
   const double height = kTop + static_cast<double>(down) * (kSide + 2 * kGap) + bars;
   const auto cells = static_cast<size_t>(picture.cells);
-  const double cell = kSide / static_cast<double>(cells);
   std::string svg = format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n",
@@ -95,29 +126,10 @@ std::string as_svg(const PlanOptions& o, const Schedule& schedule, const Picture
     const double x0 = kLeft + static_cast<double>(step % across) * (kSide + kGap);
     const double y0 = kTop + static_cast<double>(step / across) * (kSide + 2 * kGap);
     svg += label(x0, y0 - 5, step == 0 ? "step 0: own keys" : "step " + std::to_string(step));
-    svg += format("<g class=\"step\" transform=\"translate(%g %g)\" shape-rendering=\"crispEdges\">\n",
-                  x0, y0);
-    svg += rectangle(0, 0, kSide, kSide, "#f2f2f2");
-    for (size_t row = 0; row < cells; ++row) {
-      const double y = static_cast<double>(row) * cell;
-      if (picture.owner[row] >= 0) svg += rectangle(-6, y, 4, cell, colour(picture.owner[row]));
-      const Panel& panel = picture.panels[step];
-      for (size_t begin = 0; begin < cells;) {
-        const size_t at = row * cells + begin;
-        size_t end = begin + 1;
-        while (end < cells && panel.rank[row * cells + end] == panel.rank[at] &&
-               panel.share[row * cells + end] == panel.share[at]) {
-          ++end;
-        }
-        if (panel.rank[at] >= 0) {
-          svg += rectangle(static_cast<double>(begin) * cell, y,
-                           static_cast<double>(end - begin) * cell, cell, colour(panel.rank[at]),
-                           0.25 + 0.75 * panel.share[at]);
-        }
-        begin = end;
-      }
-    }
-    svg += "</g>\n";
+    svg += rectangle(x0, y0, kSide, kSide, "#f2f2f2");
+    svg += format("<g transform=\"translate(%g %g) scale(%g)\" shape-rendering=\"crispEdges\">\n",
+                  x0, y0, kSide / static_cast<double>(cells));
+    svg += cells_of(picture, picture.panels[step]) + "</g>\n";
   }
   // Work of each rank and step: equal lengths are balance.
   double y = kTop + static_cast<double>(down) * (kSide + 2 * kGap);
@@ -148,4 +160,4 @@ std::string as_svg(const PlanOptions& o, const Schedule& schedule, const Picture
   return svg + "</svg>\n";
 }
 
-}  // namespace rueda::plan_tool
+}  // namespace rueda::plan

@@ -284,7 +284,7 @@ typedef struct rueda_attention_spec {
   size_t struct_size;
   int64_t batch, length, heads, kv_heads, head_dim; /* length: tokens of the whole sequence */
   int32_t dtype;           /* RUEDA_FLOAT32, _BFLOAT16 or _FLOAT16 */
-  int32_t kv_wire;         /* what keys and values travel as: dtype, or RUEDA_BFLOAT16 for float32 */
+  int32_t kv_wire;         /* what keys and values travel as: dtype, RUEDA_BFLOAT16 for float32, RUEDA_INT8 */
   int32_t layout;          /* 0 contiguous, 1 zigzag, 2 striped */
   int32_t ulysses;         /* ranks that exchange heads for tokens; divides the number of ranks */
   int32_t rotate_forward;  /* 0 what takes fewer bytes, 1 keys and values travel, 2 queries travel */
@@ -355,6 +355,50 @@ RUEDA_API int32_t rueda_attention_poll(const rueda_attention_call* call);
 RUEDA_API void rueda_attention_abort(rueda_attention_call* call);
 /* Gives the handle up; a call that has not ended goes on with its tensors. */
 RUEDA_API void rueda_attention_call_release(rueda_attention_call* call);
+
+/* A local kernel of your own: attention of some rows against some keys, as partial softmax sums. A partial result of a
+ * query is (acc, m, l): m the largest score so far, l the sum of exp(score - m), acc the sum of exp(score - m) * v; (0,
+ * -infinity, 0) is the identity. forward goes on from what is there. Scores are scale * q.k; everything but rows is
+ * float32. backward adds to dq, dk, dv, with p = exp(score - lse), ds = p * (dout.v - delta). Rows are picked by number
+ * and lie `stride` elements apart. */
+typedef struct rueda_attention_rows {
+  const void* base;
+  int64_t stride;
+  uint8_t dtype;
+} rueda_attention_rows;
+typedef struct rueda_attention_head { /* one query head; row i of acc and dq at i * acc_stride, of the others at i * ml_stride */
+  rueda_attention_rows q;
+  float *acc, *m, *l; /* forward */
+  rueda_attention_rows dout; /* backward */
+  const float *lse, *delta;
+  float* dq;
+} rueda_attention_head;
+/* The i-th query, row q_rows[i], sees the j-th key, row k_rows[j], where
+ * low <= (k_pos + j * k_step) - (q_pos + i * q_step) <= high. */
+typedef struct rueda_attention_tile {
+  int64_t queries, keys, head_dim;
+  const int32_t *q_rows, *k_rows;
+  int64_t q_pos, q_step, k_pos, k_step, low, high;
+  float scale;
+  const rueda_attention_head* heads; /* all query heads that share the keys */
+  int64_t head_count, acc_stride, ml_stride;
+  rueda_attention_rows k, v;
+  float *dk, *dv; /* backward: row k_rows[j] at k_rows[j] * dkv_stride */
+  int64_t dkv_stride;
+} rueda_attention_tile;
+typedef struct rueda_attention_kernel {
+  size_t struct_size;
+  const char* name;
+  int32_t priority; /* the highest that takes the dtypes is used; the library's own have 10 and 20 */
+  uint32_t dtypes;  /* 1 << RUEDA_FLOAT32 | ...: of queries and of keys */
+  /* Called from several threads at once, each with 64-byte aligned scratch of its own, 512 Ki floats. */
+  void (*forward)(const rueda_attention_tile* tile, float* scratch);
+  void (*backward)(const rueda_attention_tile* tile, float* scratch);
+} rueda_attention_kernel;
+/* For the whole process, for ever; the functions stay where they are. */
+RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_error* error);
+/* That kernel for all calls from now on, on this rank; "auto": the best. As RUEDA_ATTENTION_KERNEL. */
+RUEDA_API int32_t rueda_attention_use_kernel(const char* name, rueda_error* error);
 
 #ifdef __cplusplus
 }

@@ -89,8 +89,10 @@ def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):
         How the tokens are spread. With ``causal`` zigzag and striped give all ranks equal work.
     rotate : {"auto", "kv", "q"}
         What travels; automatic is what takes fewer bytes, for forward and backward by themselves.
-    compression : {None, "bfloat16"}
-        Of float32 keys and values that travel: half the bytes, relative error of each 2^-9.
+    compression : {None, "bfloat16", "int8"}
+        Of keys and values that travel. "bfloat16" (of float32): half the bytes, relative error of
+        each 2^-9. "int8": head_dim + 4 bytes for each head and token, each element off by at most
+        1/254 of the largest of its head. Gradients travel in float32.
     **options
         The common keywords; see the module.
     """
@@ -162,7 +164,7 @@ def usp_attention(q, k, v, *, ulysses_degree, causal=False, layout="contiguous",
 
 def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=False,
                            layout="contiguous", head_offset="mod", head_groups="all",
-                           block_mask=None, **options):  # fmt: skip
+                           block_mask=None, mix_grad="exact", **options):  # fmt: skip
     """LongNet's dilated attention over all ranks: every head runs every (segment, rate) pair, and
     one softmax goes over all keys that they select.
 
@@ -177,6 +179,9 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
         "split": each pair has its own heads instead, as fkodom's package has it.
     block_mask : BlockMask, optional
         Keys that a pair selects are seen only where it allows them.
+    mix_grad : {"exact", "detached"}
+        "detached": the weights with which the pairs' results are mixed count as constants in
+        backward, as torchscale has it; each pair is then a call of its own.
     """
     if head_groups not in ("all", "split"):
         raise ValueError(f"head_groups is {head_groups!r}, expected 'all' or 'split'")
@@ -185,6 +190,22 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
             f"{len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates: "
             "they are pairs"
         )
+    if mix_grad not in ("exact", "detached"):
+        raise ValueError(f"mix_grad is {mix_grad!r}, expected 'exact' or 'detached'")
+    mixes = head_groups == "all" and len(segment_lengths) > 1
+    if mix_grad == "detached" and mixes and hasattr(_framework(q), "mix_detached"):
+        if options.get("async_op"):
+            raise ValueError("mix_grad='detached' is several calls: leave async_op out")
+        want_lse = options.pop("return_lse", False)
+        parts = [
+            ring_dilated_attention(
+                q, k, v, [w], [r], causal=causal, layout=layout, head_offset=head_offset,
+                block_mask=block_mask, return_lse=True, **options,
+            )
+            for w, r in zip(segment_lengths, dilation_rates)
+        ]  # fmt: skip
+        out, lse = _framework(q).mix_detached(*zip(*parts), options.get("qkv_format") == "bhsd")
+        return (out, lse) if want_lse else out
     if block_mask is not None:
         options.update(_of_mask(block_mask))
     return attend(

@@ -13,6 +13,7 @@ _lib = _ffi.library
 
 ROTATIONS = {"auto": 0, "kv": 1, "q": 2}
 _DTYPES = {"float32": _ffi.FLOAT32, "bfloat16": _ffi.BFLOAT16, "float16": _ffi.FLOAT16}
+_WIRES = {**_DTYPES, "int8": _ffi.INT8}
 _REPORT = (
     "hash tokens steps tiles messages_sent_forward messages_sent_backward bytes_sent_forward "
     "bytes_sent_backward bytes_received_forward bytes_received_backward flops_forward "
@@ -59,7 +60,7 @@ def _struct(spec):
         spec.kv_heads,
         spec.head_dim,
         _choice(spec.dtype, _DTYPES, "dtype"),
-        _choice(spec.kv_wire or spec.dtype, _DTYPES, "compression"),
+        _choice(spec.kv_wire or spec.dtype, _WIRES, "compression"),
         _choice(spec.layout, LAYOUTS, "layout"),
         spec.ulysses,
         _choice(spec.rotate_forward, ROTATIONS, "rotate"),

@@ -37,7 +37,7 @@ def forward(plan, threads, q, k, v):
 
 def backward(plan, threads, saved, tensors, dout, dlse):
     """The gradients of q, k, v; those of out and lse may be None."""
-    q, k, v, out, lse = tensors
+    q, k, v, out, _ = tensors
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
     if dlse is not None:
         dlse = dlse.to(torch.float32).contiguous()
@@ -130,3 +130,15 @@ def merge(out, lse, out2, lse2):
     merged = torch.where(none, torch.full_like(safe, -torch.inf), safe + torch.log(total))
     weights = [(x / total).transpose(1, 2).unsqueeze(-1) for x in (a, b)]
     return (out * weights[0] + out2 * weights[1]).to(out.dtype), merged
+
+
+def mix_detached(outs, lses, heads_first=False):
+    """Attention over all sets of keys from the results over each; the weights have no gradient."""
+    every = torch.stack([lse.detach() for lse in lses])
+    total = torch.logsumexp(every, 0)
+    safe = torch.where(torch.isinf(total), torch.zeros_like(total), total)
+    weights = torch.exp(every - safe).unsqueeze(-1)
+    if not heads_first:
+        weights = weights.transpose(2, 3)
+    mixed = sum(weight * out for weight, out in zip(weights, outs))
+    return mixed.to(outs[0].dtype), total

@@ -16,12 +16,7 @@ import rueda.attention as ra
 from rueda import numpy as hvd
 from rueda.common.process_sets import global_process_set
 
-__all__ = [
-    "llama3_flash_attn_prepare_cu_seqlens",
-    "llama3_flash_attn_varlen_func",
-    "llama3_flash_attn_varlen_kvpacked_func",
-    "llama3_flash_attn_varlen_qkvpacked_func",
-]
+__all__ = ["llama3_flash_attn_prepare_cu_seqlens"]
 
 
 def _refuse(name, dropout_p, alibi_slopes):
@@ -43,8 +38,7 @@ def _register(name, dim, call, doc):
         function.__name__ = function.__qualname__ = name + suffix
         function.__doc__ = doc
         globals()[name + suffix] = function
-        if name + suffix not in __all__:
-            __all__.append(name + suffix)
+        __all__.append(name + suffix)
 
 
 def _function(name, layout):

@@ -1,0 +1,43 @@
+// What a driver asks the agents of its hosts about their ranks, and what they answer.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/flight_explain.h"
+#include "launcher/flight_pieces.h"
+
+namespace rueda::launcher {
+
+struct HostQuestion {
+  uint64_t round = 0;           // comes back with the answer
+  bool whole = false;           // all that is recorded; else what was last and what waits
+  std::vector<Rank> stacks_of;  // of these; the others are not disturbed
+};
+
+// One rank. `record.flight` is empty: it is in the pieces.
+struct RankView {
+  RankRecord record;
+  pid_t pid = -1;
+  std::vector<FlightPiece> pieces;
+};
+
+struct HostReport {
+  uint64_t round = 0;
+  int64_t now_ns = 0;  // CLOCK_MONOTONIC of that host
+  std::vector<RankView> ranks;
+};
+
+// What counts how far a rank is, for every second.
+struct RankCounters {
+  Rank rank = 0;
+  uint64_t submitted = 0, ended = 0;  // one by one
+  uint64_t planned_batches = 0, planned_tensors = 0;
+  uint64_t oldest_wait_ms = 0;  // of what has not ended; 0: nothing waits
+  bool operator==(const RankCounters&) const = default;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,26 @@
+// Questions, reports and orders as messages between driver and agents. Whatever arrives is checked here:
+// numbers outside of what they may be are refused, texts and pieces are of bounded size.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "launcher/host_report.h"
+#include "launcher/hosts/wire.h"
+#include "launcher/uplink.h"
+
+namespace rueda::launcher {
+
+control::RankCounters to_wire(const RankCounters& counters);
+RankCounters from_wire(const control::RankCounters& message);
+
+// One message per rank, each within kMaxControlBytes; the last one says so.
+std::vector<control::AgentMessage> to_wire(HostReport report);
+// kDataLoss: it cannot be. `pieces` are moved out of the message.
+Result<RankView> view_from_wire(control::Observed* message);
+
+control::DriverMessage to_wire(const HostQuestion& question);
+// Empty: the message is no order.
+std::optional<Order> order_from_wire(const control::DriverMessage& message);
+
+}  // namespace rueda::launcher

@@ -1,0 +1,88 @@
+// What driver and agents tell each other about ranks: bounded, checked, the same on both sides.
+#include "launcher/host_report.h"
+
+#include <catch2/catch.hpp>
+
+#include "launcher/hosts/limits.h"
+#include "launcher/hosts/report_wire.h"
+
+using namespace rueda::launcher;
+
+TEST_CASE("a report comes out as it went in, one message per rank", "[report]") {
+  HostReport report;
+  report.round = 7;
+  report.now_ns = 12345;
+  for (int rank = 2; rank < 4; ++rank) {
+    RankView view;
+    view.record.rank = rank;
+    view.record.life = RankRecord::Life::kDead;
+    view.record.state = "killed by signal 9 (SIGKILL)";
+    view.record.stacks = "here\nthere\n";
+    view.pid = 100 + rank;
+    view.pieces = {{0, std::string(16, 'a')}, {4096, std::string(8, 'b')}};
+    report.ranks.push_back(view);
+  }
+  auto messages = to_wire(report);
+  REQUIRE(messages.size() == 2);
+  CHECK_FALSE(messages[0].observed().last());
+  CHECK(messages[1].observed().last());
+  for (int i = 0; i < 2; ++i) {
+    auto& observed = *messages[static_cast<size_t>(i)].mutable_observed();
+    CHECK(observed.round() == 7);
+    CHECK(observed.now_ns() == 12345);
+    const auto view = view_from_wire(&observed);
+    REQUIRE(view.ok());
+    CHECK(view.value().record.rank == 2 + i);
+    CHECK(view.value().pid == 102 + i);
+    CHECK(view.value().record.life == RankRecord::Life::kDead);
+    CHECK(view.value().record.state == "killed by signal 9 (SIGKILL)");
+    CHECK(view.value().record.stacks == "here\nthere\n");
+    REQUIRE(view.value().pieces.size() == 2);
+    CHECK(view.value().pieces[1].offset == 4096);
+    CHECK(view.value().pieces[1].bytes == "bbbbbbbb");
+  }
+}
+
+TEST_CASE("a host without ranks answers, too", "[report]") {
+  const auto messages = to_wire(HostReport{3, 1, {}});
+  REQUIRE(messages.size() == 1);
+  CHECK(messages[0].observed().last());
+  CHECK(messages[0].observed().rank() == -1);
+}
+
+TEST_CASE("long texts are cut, and refused where they were not", "[report]") {
+  HostReport report;
+  report.ranks.emplace_back();
+  report.ranks[0].record.stacks = std::string(2 * kMaxStacksText, 'x');
+  report.ranks[0].record.state = std::string(2 * kMaxStateText, 'y');
+  auto messages = to_wire(report);
+  CHECK(messages[0].ByteSizeLong() < static_cast<size_t>(kMaxControlBytes));
+  CHECK(view_from_wire(messages[0].mutable_observed()).ok());
+  control::Observed bad;
+  bad.set_stacks(std::string(kMaxStacksText + 1, 'x'));
+  CHECK_FALSE(view_from_wire(&bad).ok());
+  bad.clear_stacks();
+  bad.set_life(static_cast<control::Observed::Life>(9));
+  CHECK_FALSE(view_from_wire(&bad).ok());
+}
+
+TEST_CASE("orders of the driver are read back; other messages are none", "[report]") {
+  const auto order = order_from_wire(to_wire(HostQuestion{5, true, {1, 3}}));
+  REQUIRE(order.has_value());
+  CHECK(order->kind == Order::Kind::kObserve);
+  CHECK(order->question.round == 5);
+  CHECK(order->question.whole);
+  CHECK(order->question.stacks_of == std::vector<rueda::Rank>{1, 3});
+  control::DriverMessage message;
+  message.mutable_mail()->set_rank(2);
+  message.mutable_mail()->set_text("so");
+  const auto mail = order_from_wire(message);
+  REQUIRE(mail.has_value());
+  CHECK(mail->kind == Order::Kind::kMail);
+  CHECK(mail->rank == 2);
+  CHECK(mail->text == "so");
+  message.mutable_heartbeat();
+  CHECK_FALSE(order_from_wire(message).has_value());
+  message.mutable_order()->set_kind(static_cast<control::Order::Kind>(77));
+  CHECK_FALSE(order_from_wire(message).has_value());
+}

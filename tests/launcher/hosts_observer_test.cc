@@ -1,0 +1,197 @@
+// The driver's questions to its hosts: whose answers count, what is said of hosts that give none.
+#include "launcher/hosts/hosts_observer.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <ctime>
+#include <thread>
+
+#include "collectives/base/flight_layout.h"
+#include "tests/support/folder.h"
+
+using namespace rueda::launcher;
+namespace flight = rueda::flight;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+// Two hosts with two ranks each; what the observer sends is kept.
+struct Hosts {
+  std::vector<std::pair<int, control::DriverMessage>> sent;
+  std::string job = "observer-test-" + std::to_string(getpid());
+  Clock::time_point now = Clock::now();
+  HostsObserver observer;
+
+  explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
+      : observer({job, "train", {{0, 1}, {2, 3}}, stall_seconds, false, folder},
+                 {[this](int host, control::DriverMessage message) {
+                    sent.emplace_back(host, std::move(message));
+                  },
+                  [](int) { return true; },
+                  [] {
+                    return std::vector<HostStatus>{{"h0", "running", 0, {0, 1}},
+                                                   {"h1", "running", 0, {2, 3}}};
+                  }}) {}
+
+  std::vector<std::string> later(std::chrono::milliseconds time) {
+    now += time;
+    return observer.work(now);
+  }
+  uint64_t round() const { return sent.back().second.observe().round(); }
+};
+
+// A rank whose only operation waits since so many seconds, on a clock that is an hour behind ours; or
+// that has recorded nothing.
+control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
+  constexpr int64_t kBehind = int64_t{3600} * 1'000'000'000;
+  control::Observed message;
+  message.set_round(round);
+  message.set_rank(rank);
+  message.set_last(last);
+  message.set_now_ns(now_ns() - kBehind);
+  flight::Header header{};
+  header.magic = flight::kMagic;
+  header.version = flight::kVersion;
+  header.header_bytes = sizeof(header);
+  header.total_bytes = flight::kTotalBytes;
+  header.layout = flight::layout_hash();
+  header.rank = rank;
+  header.size = 4;
+  header.pid = 1000 + rank;
+  header.submitted = waits_for > 0 ? 1 : 0;
+  auto* piece = message.add_pieces();
+  piece->set_data(&header, sizeof(header));
+  if (waits_for > 0) {
+    flight::Record record{};
+    record.stamp = 1;
+    record.submitted_ns = now_ns() - kBehind - static_cast<int64_t>(waits_for * 1e9);
+    record.state = static_cast<uint8_t>(flight::State::kSubmitted);
+    std::strcpy(record.name, "allreduce.x");
+    record.name_length = 11;
+    piece = message.add_pieces();
+    piece->set_offset(flight::kRecordsOffset);
+    piece->set_data(&record, sizeof(record));
+  }
+  return message;
+}
+
+bool has(const std::vector<std::string>& lines, const std::string& text) {
+  for (const std::string& line : lines) {
+    if (line.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a wait over hosts is explained once, to the user and to those that wait", "[observer]") {
+  Hosts hosts(10);
+  CHECK(hosts.later(std::chrono::seconds(2)).empty());
+  CHECK(hosts.sent.empty());  // nobody is asked while nothing is old
+  control::Heartbeat beat;
+  beat.add_ranks()->set_rank(0);
+  beat.mutable_ranks(0)->set_oldest_wait_ms(20'000);
+  hosts.observer.take(1, beat);  // of a rank that is not its own
+  hosts.later(std::chrono::seconds(2));
+  CHECK(hosts.sent.empty());
+  hosts.observer.take(0, beat);
+  hosts.later(std::chrono::seconds(2));
+  REQUIRE(hosts.sent.size() == 2);
+  const auto answer = [&] {
+    const uint64_t round = hosts.round();
+    hosts.observer.take(0, view(round, 0, false, 20));
+    hosts.observer.take(0, view(round, 1, true, 20));
+    hosts.observer.take(1, view(round, 2, false, 20));
+    hosts.observer.take(1, view(round, 3, true, 0));
+  };
+  answer();
+  hosts.later(std::chrono::milliseconds(10));
+  REQUIRE(hosts.sent.size() == 4);  // asked more closely: the stacks of rank 3
+  CHECK(hosts.sent[2].second.observe().stacks_of().empty());
+  REQUIRE(hosts.sent[3].second.observe().stacks_of().size() == 1);
+  CHECK(hosts.sent[3].second.observe().stacks_of(0) == 3);
+  answer();
+  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  CHECK(has(lines, "stalled for 20 s: allreduce 'x'"));
+  CHECK(has(lines, "in: ranks 0-2"));
+  CHECK(has(lines, "not in: rank 3 (pid 1003)"));
+  std::vector<int> mailed;
+  for (size_t i = 4; i < hosts.sent.size(); ++i) {
+    if (hosts.sent[i].second.has_mail()) mailed.push_back(hosts.sent[i].second.mail().rank());
+  }
+  CHECK(mailed == std::vector<int>{0, 1, 2});
+  hosts.later(std::chrono::seconds(2));
+  answer();
+  CHECK(hosts.later(std::chrono::milliseconds(10)).empty());  // it has been said
+}
+
+TEST_CASE("files are written of every rank that was told of, missing ones are named", "[observer]") {
+  const rueda::testing::Folder folder;
+  Hosts hosts(0, folder.file("flight"));
+  hosts.observer.request_dump(false);
+  hosts.later(std::chrono::milliseconds(10));
+  REQUIRE(hosts.sent.size() == 2);
+  CHECK(hosts.sent[0].second.observe().whole());
+  const uint64_t round = hosts.round();
+  hosts.observer.take(0, view(round - 1, 0, true, 1));  // of an earlier round
+  hosts.observer.take(0, view(round, 2, false, 1));     // another host's rank
+  hosts.observer.take(0, view(round, 0, false, 1));
+  hosts.observer.take(0, view(round, 1, true, 1));
+  CHECK(hosts.observer.busy());
+  hosts.observer.host_gone(1);
+  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  CHECK_FALSE(hosts.observer.busy());
+  CHECK(has(lines, "no flight recorder came from ranks 2, 3"));
+  CHECK(has(lines, "rueda explain "));
+  CHECK(access(folder.file("flight/flight.rank1.bin").c_str(), R_OK) == 0);
+  CHECK(access(folder.file("flight/flight.rank2.bin").c_str(), R_OK) != 0);
+}
+
+TEST_CASE("pieces that do not fit are told, and harm nothing", "[observer]") {
+  const rueda::testing::Folder folder;
+  Hosts hosts(0, folder.file("flight"));
+  hosts.observer.request_dump(false);
+  hosts.later(std::chrono::milliseconds(10));
+  control::Observed bad = view(hosts.round(), 0, true, 1);
+  bad.add_pieces()->set_offset(~uint64_t{7});
+  bad.mutable_pieces(2)->set_data(std::string(64, 'x'));
+  hosts.observer.take(0, bad);
+  hosts.observer.host_gone(1);
+  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  CHECK(has(lines, "rank 0: a piece of a flight recorder lies outside of its memory"));
+  CHECK(access(folder.file("flight/flight.rank0.bin").c_str(), R_OK) != 0);
+}
+
+TEST_CASE("`rueda status` is answered without the host that says nothing", "[observer]") {
+  Hosts hosts;
+  std::string answer;
+  std::thread tool([&] {
+    auto said = ask_job(hosts.job, "status");
+    answer = said.ok() ? said.value() : said.status().message();
+  });
+  while (hosts.sent.empty()) {
+    std::vector<pollfd> fds;
+    hosts.observer.add_to_poll(&fds);
+    poll(fds.data(), fds.size(), 10);
+    hosts.later(std::chrono::milliseconds(0));
+  }
+  const uint64_t round = hosts.round();
+  hosts.observer.take(0, view(round, 0, false, 5));
+  hosts.observer.take(0, view(round, 1, true, 5));
+  hosts.later(std::chrono::seconds(4));
+  hosts.later(std::chrono::milliseconds(0));
+  tool.join();
+  CHECK(answer.find("\"rank\":0,\"life\":\"running\"") != std::string::npos);
+  CHECK(answer.find("\"rank\":3,\"life\":\"silent\",\"state\":\"its host h1 does not answer\"") !=
+        std::string::npos);
+  CHECK(answer.find("allreduce 'x'") != std::string::npos);
+}

@@ -1,0 +1,99 @@
+"""Attention under torch.compile: one graph, the same bits."""
+
+import pytest
+import rueda.attention as ra
+import torch
+from attention_oracle import LENGTH, inputs
+from expect import raises
+from rueda.torch import _compiler
+from worlds import ranks
+
+if _compiler.graph is None:
+    pytest.skip("this PyTorch cannot keep calls in their order", allow_module_level=True)
+
+PAIRS = ([8, 24], [1, 3])
+EMBED, HEADS = 32, 4
+
+
+def compiled(function):
+    torch.compiler.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+
+def outputs_and_gradients(function, tensors):
+    tensors = [x.clone().requires_grad_() for x in tensors]
+    outs = function(*tensors)
+    sum((out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum() for out in outs).backward()
+    return [out.detach() for out in outs], [x.grad for x in tensors]
+
+
+def expect_same(graph, eager):
+    """The same bits; of gradients a graph may add the parts in another order."""
+    assert len(graph[0]) == len(eager[0])
+    for at, (mine, wanted) in enumerate(zip(graph[0], eager[0])):
+        assert torch.equal(mine, wanted), f"output {at}"
+    for at, (mine, wanted) in enumerate(zip(graph[1], eager[1])):
+        assert float((mine - wanted).norm()) <= 1e-6 * float(wanted.norm() + 1), f"gradient {at}"
+
+
+@ranks(2)
+def test_functions_are_one_graph_and_give_the_same_bits():
+    mask = ra.BlockMask.random(LENGTH, 8, density=0.5, seed=3)
+
+    def every_scheme(q, k, v):
+        own = [ra.shard_sequence(x, layout="zigzag") for x in (q, k, v)]
+        spread = {"layout": "zigzag", "length": LENGTH}
+        outs = [
+            *ra.ring_attention(*own, causal=True, **spread, return_lse=True),
+            ra.ring_attention(*own, layout="zigzag", softmax_scale=0.3, rotate="q"),
+            ra.ulysses_attention(*own, causal=True, window_size=(9, 0), **spread),
+            ra.all_gather_attention(*own, **spread),
+            ra.ring_dilated_attention(*own, *PAIRS, **spread),
+            ra.ring_block_sparse_attention(*own, mask, layout="zigzag"),
+            ra.ring_attention(*(x.transpose(1, 2) for x in own), qkv_format="bhsd", **spread),
+            ra.dilated_attention(q, k, v, *PAIRS),
+            ra.ring_attention_varlen(*(x[0] for x in own), [0, 9, LENGTH], layout="zigzag"),
+        ]
+        return [*outs, ra.unshard_sequence(outs[0], **spread)]
+
+    qkv = inputs()[:3]
+    eager = outputs_and_gradients(every_scheme, qkv)
+    for _ in range(2):
+        graph = outputs_and_gradients(compiled(every_scheme), qkv)
+        expect_same(graph, eager)
+
+
+@ranks(2)
+def test_modules_are_one_graph_and_give_the_same_bits():
+    torch.manual_seed(3)
+    sparse = {"sparsity_ratio": 0.5, "block_size": 8}
+    layers = torch.nn.ModuleList([
+        ra.RingAttention(EMBED, HEADS, kv_heads=2, causal=True),
+        ra.UlyssesAttention(EMBED, HEADS),
+        ra.RingDistributedDilatedAttention(EMBED, HEADS, *PAIRS),
+        ra.MultiheadDilatedAttention(EMBED, HEADS, PAIRS[1], PAIRS[0]),
+        ra.BlockSparseRingDistributedDilatedAttention(EMBED, HEADS, *PAIRS, **sparse),
+    ])  # fmt: skip
+
+    def model(x):
+        for layer in layers:
+            x = x + layer(x, length=LENGTH)
+        return [x]
+
+    x = ra.shard_sequence(torch.randn(2, LENGTH, EMBED, generator=torch.Generator().manual_seed(1)))
+    results = []
+    for function in (model, compiled(model)):
+        layers.zero_grad()
+        results.append(outputs_and_gradients(function, [x]))
+        results[-1][1].extend(p.grad.clone() for p in layers.parameters())
+    expect_same(*results)
+
+
+@ranks(2)
+def test_errors_come_when_a_graph_runs():
+    q, k, v = (ra.shard_sequence(x) for x in inputs()[:3])
+    fast = compiled(lambda q, k, v: ra.ring_attention(q, k, v, length=LENGTH))
+    wanted = fast(q, k, v)
+    with raises(ValueError, "use shard_sequence"):
+        compiled(lambda q, k, v: ra.ring_attention(q, k, v, length=LENGTH + 4))(q, k, v)
+    assert torch.equal(fast(q, k, v), wanted)
