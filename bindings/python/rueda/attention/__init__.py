@@ -193,7 +193,7 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
     if mix_grad not in ("exact", "detached"):
         raise ValueError(f"mix_grad is {mix_grad!r}, expected 'exact' or 'detached'")
     mixes = head_groups == "all" and len(segment_lengths) > 1
-    if mix_grad == "detached" and mixes and hasattr(_framework(q), "mix_detached"):
+    if mix_grad == "detached" and mixes and hasattr(framework(q), "mix_detached"):
         if options.get("async_op"):
             raise ValueError("mix_grad='detached' is several calls: leave async_op out")
         want_lse = options.pop("return_lse", False)
@@ -204,7 +204,7 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
             )
             for w, r in zip(segment_lengths, dilation_rates)
         ]  # fmt: skip
-        out, lse = _framework(q).mix_detached(*zip(*parts), options.get("qkv_format") == "bhsd")
+        out, lse = framework(q).mix_detached(*zip(*parts), options.get("qkv_format") == "bhsd")
         return (out, lse) if want_lse else out
     if block_mask is not None:
         options.update(_of_mask(block_mask))
