@@ -38,15 +38,8 @@ void backward(const KernelTile& tile, float* scratch) {
     bool packed = false;
     for (int64_t start = 0; start < tile.queries; start += kBackQueries) {
       const int64_t rows = min(kBackQueries, tile.queries - start);
-      int64_t tile_from = block_keys, tile_to = 0;
-      for (int64_t i = 0; i < rows; ++i) {
-        const Seen all = seen_by(tile, start + i);
-        seen[i] = {max(all.from - block, 0), min(all.to - block, block_keys)};
-        if (seen[i].from >= seen[i].to) continue;
-        tile_from = min(tile_from, seen[i].from);
-        tile_to = max(tile_to, seen[i].to);
-      }
-      if (tile_from >= tile_to) continue;
+      const Seen all = seen_in_block(tile, start, rows, kBackQueries, block, block_keys, seen);
+      if (all.from >= all.to) continue;
       if (!packed) {
         pack_keys(tile, tile.k, block, block_keys, padded, 1.0f, nullptr, k_panels, row_buffer);
         pack_keys(tile, tile.v, block, block_keys, padded, 1.0f, nullptr, v_panels, row_buffer);
@@ -54,8 +47,8 @@ void backward(const KernelTile& tile, float* scratch) {
         for (int64_t x = 0; x < 2 * kKeys * padded; x += kLanes) store(hn::Zero(d), dk + x);
         packed = true;
       }
-      const int64_t begin = tile_from / kGrain * kGrain;
-      const int64_t end = round_up(tile_to, kGrain);
+      const int64_t begin = all.from / kGrain * kGrain;
+      const int64_t end = round_up(all.to, kGrain);
       for (int64_t h = 0; h < tile.head_count; ++h) {
         const QueryHead& head = tile.heads[h];
         const int64_t groups = (rows + kRows - 1) / kRows;
@@ -112,8 +105,8 @@ void backward(const KernelTile& tile, float* scratch) {
                               vectors);
         }
         for (int64_t g = 0; g < groups; ++g) {
-          multiply_wide<false>(dp + g * kRows * kKeys + tile_from, kKeys, 1,
-                               k_rows + tile_from * padded, padded, tile_to - tile_from,
+          multiply_wide<false>(dp + g * kRows * kKeys + all.from, kKeys, 1,
+                               k_rows + all.from * padded, padded, all.to - all.from,
                                dq + g * kRows * padded, padded, vectors);
         }
         for (int64_t i = 0; i < rows; ++i) {

@@ -37,8 +37,6 @@ constexpr int64_t kGrain = 96;  // whole groups of kRows, whole pairs of vectors
 
 using Word = uint32_t;
 
-inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] . B[k * ldb].
@@ -218,21 +216,6 @@ inline void softmax_row(const float* s, Word* p, int64_t begin, int64_t end, int
   }
 }
 
-// The part of a block that the queries [start, start + rows) see; seen relative to the block.
-inline Seen seen_in_block(const KernelTile& tile, int64_t start, int64_t rows, int64_t most,
-                          int64_t block, int64_t block_keys, Seen* seen) {
-  Seen all = {block_keys, 0};
-  for (int64_t i = 0; i < most; ++i) {
-    seen[i] = {0, 0};
-    if (i >= rows) continue;
-    const Seen one = seen_by(tile, start + i);
-    seen[i] = {max(one.from - block, 0), min(one.to - block, block_keys)};
-    if (seen[i].from >= seen[i].to) continue;
-    all = {min(all.from, seen[i].from), max(all.to, seen[i].to)};
-  }
-  return all;
-}
-
 void forward(const KernelTile& tile, float* scratch) {
   const int64_t width = tile.head_dim, padded = round_up(width, kLanes), half = padded / 2;
   const int64_t depth = (width + 1) / 2;
@@ -279,12 +262,7 @@ void forward(const KernelTile& tile, float* scratch) {
         for (int64_t part = all.from / kKeys * kKeys; part < all.to; part += kKeys) {
           const int64_t part_keys = min(kKeys, block_keys - part);
           for (int64_t g = 0; g * kRows < rows; ++g) {
-            Seen group = {kKeys, 0};
-            for (int64_t i = g * kRows; i < (g + 1) * kRows; ++i) {
-              const int64_t from = max(seen[i].from - part, 0);
-              const int64_t to = min(seen[i].to - part, part_keys);
-              if (from < to) group = {min(group.from, from), max(group.to, to)};
-            }
+            const Seen group = seen_in_part(seen + g * kRows, kRows, part, part_keys);
             if (group.from >= group.to) continue;
             float* s = scores + g * kRows * kKeys;
             for (int64_t key = group.from / kPanel * kPanel; key < group.to; key += kPanel) {

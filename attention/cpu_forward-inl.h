@@ -84,17 +84,8 @@ void forward(const KernelTile& tile, float* scratch) {
     bool packed = false;
     for (int64_t start = 0; start < tile.queries; start += kTileQueries) {
       const int64_t rows = min(kTileQueries, tile.queries - start);
-      int64_t tile_from = block_keys, tile_to = 0;
-      for (int64_t i = 0; i < kTileQueries; ++i) {
-        seen[i] = {0, 0};
-        if (i >= rows) continue;
-        const Seen all = seen_by(tile, start + i);
-        seen[i] = {max(all.from - block, 0), min(all.to - block, block_keys)};
-        if (seen[i].from >= seen[i].to) continue;
-        tile_from = min(tile_from, seen[i].from);
-        tile_to = max(tile_to, seen[i].to);
-      }
-      if (tile_from >= tile_to) continue;
+      const Seen all = seen_in_block(tile, start, rows, kTileQueries, block, block_keys, seen);
+      if (all.from >= all.to) continue;
       if (!packed) {
         pack_keys(tile, tile.k, block, block_keys, padded, 1.0f, nullptr, panels, row_buffer);
         pack_keys(tile, tile.v, block, block_keys, padded, 1.0f, values, nullptr, nullptr);
@@ -116,20 +107,12 @@ void forward(const KernelTile& tile, float* scratch) {
           m[i] = head.m[row * tile.ml_stride];
           l[i] = head.l[row * tile.ml_stride];
         }
-        for (int64_t part = tile_from / kKeys * kKeys; part < tile_to; part += kKeys) {
+        for (int64_t part = all.from / kKeys * kKeys; part < all.to; part += kKeys) {
           const int64_t part_keys = min(kKeys, block_keys - part);
           // What each group of rows needs of this part.
           Seen group[kTileQueries / kRows];
-          for (int64_t g = 0; g * kRows < rows; ++g) {
-            group[g] = {kKeys, 0};
-            for (int64_t i = g * kRows; i < (g + 1) * kRows; ++i) {
-              const int64_t from = max(seen[i].from - part, 0);
-              const int64_t to = min(seen[i].to - part, part_keys);
-              if (from >= to) continue;
-              group[g].from = min(group[g].from, from);
-              group[g].to = max(group[g].to, to);
-            }
-          }
+          for (int64_t g = 0; g * kRows < rows; ++g)
+            group[g] = seen_in_part(seen + g * kRows, kRows, part, part_keys);
           for (int64_t key = 0; key < part_keys; key += kPanel) {
             const float* panel = panels + (part + key) * width;
             for (int64_t g = 0; g * kRows < rows; ++g) {
