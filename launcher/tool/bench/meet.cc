@@ -1,11 +1,13 @@
 #include "launcher/tool/bench/meet.h"
 
-#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+
+#include "collectives/base/unique_fd.h"
 
 namespace rueda::bench {
 
@@ -31,12 +33,13 @@ Result<Meeting> meet(const LibRueda& api, rueda_context* context, const std::str
   if (!given.empty()) return Meeting::open(given, rank, size);
   if (api.local_size(context) != size)
     return Status{Code::kUnimplemented, "the ranks must be on one machine"};
+  // A file without a name of its own: whenever the ranks end, nothing is left.
   char name[64] = {};
+  UniqueFd file;
   if (rank == 0) {
-    std::strcpy(name, "/dev/shm/rueda-bench-XXXXXX");
-    const int file = mkostemp(name, O_CLOEXEC);
-    if (file < 0) name[0] = 0;  // open() then fails on every rank
-    else close(file);
+    file = UniqueFd(memfd_create("rueda-bench", MFD_CLOEXEC));
+    // Without a file, open() fails on every rank.
+    std::snprintf(name, sizeof(name), "/proc/%d/fd/%d", getpid(), file.get());
   }
   const auto run = [&](int32_t kind, const char* label, void* data, int64_t bytes) {
     rueda_op op = RUEDA_OP_INIT;
@@ -52,7 +55,6 @@ Result<Meeting> meet(const LibRueda& api, rueda_context* context, const std::str
   Status status = run(RUEDA_BROADCAST, "bench.meeting", name, sizeof(name));
   auto meeting = Meeting::open(name, rank, size);
   if (status.ok()) status = run(RUEDA_BARRIER, "bench.met", nullptr, 0);
-  if (rank == 0) unlink(name);
   RUEDA_RETURN_IF_ERROR(status);
   return meeting;
 }

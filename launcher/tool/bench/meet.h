@@ -9,7 +9,7 @@
 
 namespace rueda::bench {
 
-// Rank 0's meeting file on every rank; its name is gone as soon as all have opened it. given: the
+// Rank 0's meeting file (of memory, without a name) on every rank. given: the
 // file to use, empty for one of their own. Collective.
 Result<Meeting> meet(const LibRueda& api, rueda_context* context, const std::string& given);
 
