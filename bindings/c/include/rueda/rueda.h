@@ -230,11 +230,12 @@ RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);
  * (whose order does not matter); else every rank gets RUEDA_FAILED_PRECONDITION. A list that is no set of ranks, or that
  * exists already, is RUEDA_INVALID_ARGUMENT on every rank. The work ends when all ranks have called it; the id of an added
  * set is its result. Sets are independent: operations in one wait for nothing in another, and names are each set's own.
- * Removing one ends what is pending in it with an error. Ids of removed sets are given again. Shutdown removes all. */
-RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count, rueda_work** work,
-                                        rueda_error* error);
-RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, rueda_work** work,
-                                           rueda_error* error);
+ * Removing one ends what is pending in it with an error. Ids of removed sets are given again. Shutdown removes all.
+ * call_site: as in rueda_op. */
+RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count, int32_t call_site,
+                                        rueda_work** work, rueda_error* error);
+RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, int32_t call_site,
+                                           rueda_work** work, rueda_error* error);
 /* Number of sets, the global one included; up to max_count of their ids, ascending. */
 RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids, int32_t max_count);
 /* Number of a set's ranks, -1 if there is no such set; up to max_count of them, ascending. */
