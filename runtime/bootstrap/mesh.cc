@@ -47,7 +47,10 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
     return unavailable(task.names[static_cast<size_t>(rank)] + ": " + fd.status().message());
   }
-  if (!peer.local) end_when_silent(fd.value().get(), task.silence);
+  if (!peer.local) {
+    retransmit_soon(fd.value().get(), task.silence);
+    end_when_silent(fd.value().get(), task.silence);
+  }
   HandshakeTerms terms = terms_of(task, HandshakeRole::kConnecting, peer.local);
   terms.peer = rank;
   const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, patience);
@@ -131,7 +134,10 @@ class Reception {
         return;
       }
       if (local && !same_user(fd.get())) continue;
-      if (!local) end_when_silent(fd.get(), task_.silence);
+      if (!local) {
+        retransmit_soon(fd.get(), task_.silence);
+        end_when_silent(fd.get(), task_.silence);
+      }
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
                          local});
