@@ -106,6 +106,13 @@ LifeWatch::Watched* LifeWatch::find(Rank rank) const {
   return found == ranks_.end() ? nullptr : found->get();
 }
 
+// The process that is in the job: what was started, or something below it, as `sh -c 'python train.py; ...'` is not the
+// one that waits and computes. The page is the rank's to write, so only a process of the rank's own is believed.
+pid_t LifeWatch::member_of(const Watched& watched) {
+  const pid_t joined = watched.page->pid.load(std::memory_order_acquire);
+  return joined > 0 && joined != watched.pid && descends_from(joined, watched.pid) ? joined : watched.pid;
+}
+
 // A thread of its own.
 void LifeWatch::wait_for_end(Watched* watched) {
   std::atomic<uint32_t>& word = watched->page->owner;
@@ -140,9 +147,13 @@ std::optional<std::string> LifeWatch::cause_of(Watched* watched, TimePoint now) 
     return std::nullopt;
   }
   if (!watched->crash_seen) watched->crash_seen = now;
-  if (crash == Crash::kHandled && watched->died_ns.load() == 0 && !is_dying(watched->pid))
+  if (crash == Crash::kHandled && watched->died_ns.load() == 0 && !is_dying(member_of(*watched)))
     return std::nullopt;
-  return "crashed with " + signal_name(watched->page->crash_signal.load());
+  const std::string signal = signal_name(watched->page->crash_signal.load());
+  // It may have jumped out of its handler long ago and have died of something else.
+  if (crash == Crash::kHandled && watched->died_ns.load() != 0)
+    return "it ended without leaving the job after " + signal + ", which a handler of its own had taken";
+  return "crashed with " + signal;
 }
 
 LifeWatch::Findings LifeWatch::look(TimePoint now) {
@@ -181,9 +192,10 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
 
 void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findings) {
   if (!watched->kill_reason.empty()) return;
-  const ProcessState state = read_process_state(watched->pid);
+  const pid_t member = member_of(*watched);
+  const ProcessState state = read_process_state(member);
   const Duration since = last_look_ == TimePoint{} ? kLookEvery : now - last_look_;
-  const std::string who = name_of(watched->rank, watched->pid);
+  const std::string who = name_of(watched->rank, member);
   switch (watched->silence->observe(state, false, since)) {
     case Silence::Verdict::kSuspect:
       findings->remarks.push_back(who + " is " + describe_state(state) +
@@ -201,8 +213,7 @@ void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findi
       watched->kill_reason = "it was " + describe_state(state) + " for " +
                              seconds_text(watched->silence->quiet()) +
                              ", so ruedarun killed it (RUEDA_DEAD_SECONDS)";
-      kill(watched->pid, SIGKILL);
-      kill(watched->pid, SIGCONT);
+      kill(member, SIGKILL);
       break;
   }
 }

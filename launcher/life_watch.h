@@ -89,6 +89,7 @@ class LifeWatch {
   void wait_for_end(Watched* watched);
   std::optional<std::string> cause_of(Watched* watched, TimePoint now);
   void look_at_silence(Watched* watched, TimePoint now, Findings* findings);
+  static pid_t member_of(const Watched& watched);
   Watched* find(Rank rank) const;
 
   const std::string host_;

@@ -87,6 +87,17 @@ ProcessState read_process_state(pid_t pid) {
   return state;
 }
 
+bool descends_from(pid_t pid, pid_t ancestor) {
+  constexpr int kMostGenerations = 64;
+  for (int i = 0; i < kMostGenerations && pid > 1; ++i) {
+    if (pid == ancestor) return true;
+    const auto stat = read_stat(pid);
+    if (!stat) return false;
+    pid = stat->parent;
+  }
+  return false;
+}
+
 std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::seconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   sigset_t child_ended;

@@ -1,12 +1,14 @@
 #include "runtime/flight/flight_recorder.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 
@@ -57,10 +59,14 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
   bool shared = true;
   void* at = map(fd);
   if (at != nullptr) {
-    // One process at a time: a program that a rank has started may have the same environment.
-    std::atomic_ref<int32_t> owner(static_cast<Header*>(at)->pid);
+    // One process at a time: a program that a rank has started may have the same environment. One that has left in
+    // order and ended has a successor: `sh -c 'python one.py && python two.py'`.
+    auto* const header = static_cast<Header*>(at);
+    std::atomic_ref<int32_t> owner(header->pid);
     int32_t none = owner.load();
-    if ((none != 0 && none != getpid()) || !owner.compare_exchange_strong(none, getpid())) {
+    const bool is_free = none == 0 || none == getpid() ||
+                         (std::atomic_ref<int32_t>(header->left).load() != 0 && kill(none, 0) != 0 && errno == ESRCH);
+    if (!is_free || !owner.compare_exchange_strong(none, getpid())) {
       munmap(at, kTotalBytes);
       at = nullptr;
     }

@@ -72,6 +72,13 @@ TEST_CASE("an earlier handler has the last word", "[failure][crash]") {
     CHECK_THAT(job.out(), Catch::Contains("handler of signal 11"));
     CHECK_THAT(line_with(job.out(), "rank 0 told at "), Catch::Contains("rank 1 (pid "));
   }
+  SECTION("one that returns, before an end of another kind") {
+    Job job(job_of(2, "", {"handled", "victim=1", "handler=returns", "how=kill"}), setup_of(""));
+    CHECK(job.wait() == 137);
+    INFO(job.out() << job.err());
+    const std::string told = line_with(job.out(), "rank 0 told at ");
+    CHECK_THAT(told, Catch::Contains("rank 1 (pid ") && !Catch::Contains("SIGFPE"));
+  }
   SECTION("one that goes on") {
     Job job(job_of(2, "", {"handled", "victim=1", "handler=recovers"}), setup_of(""));
     CHECK(job.wait() == 0);

@@ -7,6 +7,10 @@
 
 using rueda::testing::check_death;
 using rueda::testing::Death;
+using rueda::testing::Job;
+using rueda::testing::job_of;
+using rueda::testing::line_with;
+using rueda::testing::setup_of;
 
 namespace {
 
@@ -89,4 +93,23 @@ TEST_CASE("a rank that dies instead of leaving does not keep the others", "[fail
   check_death({"shutdown", "exit3", 2, 1});
   check_death({"shutdown", "leave", 3, 0});
   check_death({"shutdown", "leave", 2, 1, "hybrid"});
+}
+
+TEST_CASE("a death that follows from another does not take its place", "[failure]") {
+  for (const char* transport : {"", "tcp"}) {
+    std::vector<std::string> words = {"--grace-period", "1"};
+    for (std::string& word : job_of(4, transport, {"domino", "victim=1", "next=2", "how=kill"}))
+      words.push_back(std::move(word));
+    Job job(words, setup_of(transport));
+    CHECK(job.wait() == 137);  // not the 134 of rank 2
+    INFO(job.out() << job.err());
+    for (const char* rank : {"rank 0", "rank 3"}) {
+      CHECK_THAT(line_with(job.out(), std::string(rank) + " told at "), Catch::Contains("rank 1 (pid "));
+      CHECK_THAT(line_with(job.out(), std::string(rank) + " asked: "), Catch::Contains("lost_rank 1, "));
+    }
+    CHECK_THAT(job.err(), Catch::Contains("ruedarun: rank 1 (pid ") &&
+                              Catch::Contains(") failed: killed by signal 9 (SIGKILL)") &&
+                              Catch::Contains("rank 2 then was killed by signal 6 (SIGABRT)"));
+    CHECK(job.wait_until_gone());
+  }
 }

@@ -84,6 +84,8 @@ std::vector<std::string> job_of(int size, const std::string& transport,
     arguments.insert(arguments.end(),
                      {"sh", "-c", "RUEDA_HOST_ID=h$((RUEDA_RANK%2)) exec \"$0\" \"$@\""});
   }
+  // What is started is not what joins: a shell that has more to do waits for it.
+  if (transport == "below a shell") arguments.insert(arguments.end(), {"sh", "-c", "\"$0\" \"$@\"; exit $?"});
   arguments.emplace_back(RANK_PROGRAM);
   arguments.insert(arguments.end(), scene.begin(), scene.end());
   return arguments;

@@ -70,11 +70,17 @@ int recovers() {
 int handled() {
   // Before init: the library finds it and leaves it the last word.
   signal(SIGSEGV, options["handler"] == "recovers" ? jump_back : write_and_end);
+  signal(SIGFPE, nothing_to_say);
   signal(SIGTERM, nothing_to_say);
   join();
   barrier();
+  if (is_victim() && options["handler"] == "returns") {
+    raise(SIGFPE);
+    die();
+  }
   if (is_victim() && options["handler"] == "recovers") {
     if (sigsetjmp(back, 1) == 0) write_nowhere();
+    usleep(500'000);  // twice as long as an agent takes to look
     say("rank %d survived", my_rank);
   } else if (is_victim()) {
     usleep(20'000);
@@ -98,6 +104,45 @@ int halted() {
     say("rank %d pid %d stops", my_rank, getpid());
     raise(SIGSTOP);
     say("rank %d goes on", my_rank);
+  }
+  barrier();
+  rueda_shutdown(context);
+  say("rank %d finished", my_rank);
+  return 0;
+}
+
+int domino() {
+  sigset_t asked;
+  sigemptyset(&asked);
+  sigaddset(&asked, SIGTERM);
+  sigprocmask(SIG_BLOCK, &asked, nullptr);
+  join();
+  barrier();
+  if (is_victim()) {
+    usleep(20'000);
+    die();
+  }
+  rueda_op op = RUEDA_OP_INIT;
+  op.kind = RUEDA_BARRIER;
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (rueda_run(context, &op, &error) == RUEDA_OK) return 98;
+  if (my_rank == number("next", -1)) abort();
+  int signal = 0;
+  sigwait(&asked, &signal);  // the launcher wants to end us: it knows of both by now
+  give_up("barrier", error);
+}
+
+int held() {
+  sigset_t wake;
+  sigemptyset(&wake);
+  sigaddset(&wake, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &wake, nullptr);
+  join();
+  barrier();
+  if (is_victim()) {
+    say("rank %d pid %d waits for SIGUSR1", my_rank, getpid());
+    int signal = 0;
+    sigwait(&wake, &signal);
   }
   barrier();
   rueda_shutdown(context);

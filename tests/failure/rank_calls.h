@@ -124,7 +124,9 @@ int asleep();
 int large();
 int recovers();
 int handled();
+int domino();
 int halted();
+int held();
 int preempted();
 // set_scenes.cc
 int sets();

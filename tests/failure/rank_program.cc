@@ -23,7 +23,9 @@
 //   recovers      rank 1 has a handler that survives invalid memory accesses; nobody is lost
 //   handled       the victim crashes under an earlier handler, which writes to stderr first
 //   preempted     steps of a plan until should_stop(); the victim signals itself at step `at`
+//   domino        the victim dies, and `next` as soon as it is told
 //   halted        the victim stops itself (SIGSTOP)
+//   held          the victim waits for SIGUSR1, as its debugger does
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
 #include <stdlib.h>
@@ -265,7 +267,9 @@ int main(int argc, char** argv) {
                                                    {"large", large},
                                                    {"recovers", recovers},
                                                    {"handled", handled},
+                                                   {"domino", domino},
                                                    {"halted", halted},
+                                                   {"held", held},
                                                    {"preempted", preempted}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   return scene == scenes.end() ? 64 : scene->second();

@@ -1,5 +1,8 @@
 // Ranks that stop: suspected soon, dead after RUEDA_DEAD_SECONDS, and not before.
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -16,7 +19,7 @@ TEST_CASE("a stopped rank is suspected, then dead, and the verdict says why",
   for (const int victim : {0, 1}) {
     Job::Setup setup = setup_of("");
     setup.environment.emplace_back("RUEDA_DEAD_SECONDS=2");
-    Job job(job_of(3, "", {"halted", "victim=" + std::to_string(victim)}), setup);
+    Job job(job_of(3, victim == 0 ? "" : "below a shell", {"halted", "victim=" + std::to_string(victim)}), setup);
     CHECK(job.wait() == 137);
     INFO(job.out() << job.err());
     const std::string who = "rank " + std::to_string(victim) + " (pid ";
@@ -46,5 +49,31 @@ TEST_CASE("a rank that goes on in time is nobody's loss", "[failure][silence]") 
   kill(pid, SIGCONT);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
+  CHECK_THAT(job.out(), Catch::Contains("rank 0 finished") && Catch::Contains("rank 1 finished"));
+}
+
+TEST_CASE("a rank that a debugger holds is named and waited for", "[failure][silence]") {
+  Job::Setup setup = setup_of("");
+  setup.environment.emplace_back("RUEDA_DEAD_SECONDS=0.5");
+  Job job(job_of(2, "", {"held", "victim=1"}), setup);
+  REQUIRE(job.wait_for_output("rank 1 pid "));
+  const auto pid = static_cast<pid_t>(number_after(job.out(), "rank 1 pid "));
+  REQUIRE(pid > 0);
+  if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) {
+    WARN("no process may be traced here");
+    kill(job.pid(), SIGTERM);
+    CHECK(job.wait() == 143);
+    return;
+  }
+  REQUIRE(ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) == 0);
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, __WALL) == pid);
+  REQUIRE(job.wait_for_output("rank 1 (pid "));
+  for (int i = 0; i < 300; ++i) usleep(5000);  // three times as long as a stopped one would be left alive
+  kill(pid, SIGUSR1);
+  REQUIRE(ptrace(PTRACE_DETACH, pid, nullptr, nullptr) == 0);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK_THAT(job.err(), Catch::Contains(") is held by a debugger (state t); the others wait for it"));
   CHECK_THAT(job.out(), Catch::Contains("rank 0 finished") && Catch::Contains("rank 1 finished"));
 }

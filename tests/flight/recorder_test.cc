@@ -177,6 +177,37 @@ TEST_CASE("what a killed process did is read by who holds the memory", "[flight]
   CHECK_FALSE(other->is_shared());
 }
 
+TEST_CASE("who has left in order and ended leaves the memory to the next", "[flight]") {
+  auto memory = launcher::FlightMemory::make();
+  REQUIRE(memory.ok());
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    const auto recorder = FlightRecorder::open(memory.value().fd(), {1, 2, 1, "h", ""});
+    recorder->submitted(request("allreduce.first"), 0, 0, Gear::kNegotiated);
+    recorder->leave();
+    char byte = 0;
+    while (read(ends[0], &byte, 1) > 0) {
+    }
+    _exit(0);
+  }
+  close(ends[0]);
+  while (!flight::read_flight(memory.value().bytes()).ok() ||
+         !flight::read_flight(memory.value().bytes()).value().left) {
+  }
+  CHECK_FALSE(FlightRecorder::open(memory.value().fd(), {})->is_shared());  // it may begin anew
+  close(ends[1]);
+  waitpid(child, nullptr, 0);
+  const auto next = FlightRecorder::open(memory.value().fd(), {});
+  CHECK(next->is_shared());
+  const auto s = flight::read_flight(memory.value().bytes());
+  REQUIRE(s.ok());
+  CHECK(s.value().pid == getpid());
+  CHECK(s.value().operations.empty());
+}
+
 TEST_CASE("mail reaches the rank whole, cut to its room", "[flight]") {
   auto memory = launcher::FlightMemory::make();
   const auto recorder = FlightRecorder::open(memory.value().fd(), {});

@@ -286,3 +286,42 @@ TEST_CASE("connections that say nothing are bounded, and a driver survives them"
   silent.clear();
   CHECK(door.server->take().empty());
 }
+
+TEST_CASE("a connection that does not greet is closed after five seconds", "[control]") {
+  Door door = open_door();
+  std::string address;
+  int port = 0;
+  REQUIRE(split_port(door.tickets[0].addresses.front(), &address, &port));
+  auto silent = connect_to(address, port, 2000);
+  REQUIRE(silent.ok());
+  pollfd fd = {silent.value().get(), POLLIN, 0};
+  REQUIRE(poll(&fd, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+  char byte = 0;
+  CHECK(recv(silent.value().get(), &byte, 1, 0) <= 0);
+}
+
+TEST_CASE("an agent that sends more than a message may hold is cut off alone", "[control]") {
+  Door door = open_door();
+  const Welcome welcome(door.server.get());
+  const auto join = [&](int host) {
+    auto client = ControlClient::connect(door.tickets[static_cast<size_t>(host)], std::chrono::seconds(3)).value();
+    control::AgentMessage message;
+    message.mutable_register_()->set_host_index(host);
+    message.mutable_register_()->set_version("1");
+    client->send(std::move(message));
+    return client;
+  };
+  const auto sound = join(0);
+  const auto loud = join(1);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  control::AgentMessage message;
+  message.mutable_say()->set_text(std::string(kMaxControlBytes, 'x'));
+  loud->send(std::move(message));
+  while (!loud->gone() && std::chrono::steady_clock::now() < until) {
+    pollfd fd = {loud->fd(), POLLIN, 0};
+    poll(&fd, 1, 100);
+    loud->take();
+  }
+  CHECK(loud->gone());
+  CHECK_FALSE(sound->gone());
+}

@@ -1,6 +1,8 @@
-"""What every rank of a test world runs: ``rank_main.py MODULE FOLDER TEST...``; see worlds.py."""
+"""What every rank of a test world runs: ``rank_main.py FOLDER MODULE.py::TEST...``; see worlds.py."""
 
+import gc
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -8,11 +10,16 @@ import sys
 import traceback
 
 
-def main(module_file, folder, *names):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+def load(module_file):
     spec = importlib.util.spec_from_file_location("tests_on_ranks", module_file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def run_module(module_file, names, folder, alone):
+    """Whether all went well."""
+    module = load(module_file)
     import rueda as hvd
 
     manual = bool(os.environ.get("RUEDA_TEST_MANUAL"))
@@ -23,10 +30,10 @@ def main(module_file, folder, *names):
     for name in names:
         function = getattr(module, name)
         function = getattr(function, "body", function)
-        report = {"test": name}
+        report = {"file": module_file, "test": name}
         try:
             report["result"] = function()
-            if len(names) > 1:
+            if not alone:
                 hvd.barrier()  # ranks that failed are noticed here, not in the next test
         except BaseException as error:
             failed = True
@@ -43,7 +50,17 @@ def main(module_file, folder, *names):
         if failed:
             break
     hvd.shutdown()
-    return 1 if failed else 0
+    return not failed
+
+
+def main(folder, *tests):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+    pairs = [test.rsplit("::", 1) for test in tests]
+    for module_file, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        if not run_module(module_file, [name for _, name in group], folder, len(pairs) == 1):
+            return 1
+        gc.collect()  # what one module leaves to the collector must not be found by the next
+    return 0
 
 
 if __name__ == "__main__":

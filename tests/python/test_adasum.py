@@ -7,6 +7,8 @@ import torch
 from expect import raises, same
 from worlds import ranks
 
+WORLD = "torch"
+
 DTYPES = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-13}
 
 

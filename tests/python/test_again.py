@@ -13,6 +13,8 @@ from rueda import torch as hvt
 from rueda._runtime import runtime
 from worlds import ranks, results, run_ranks
 
+WORLD = "torch"
+
 
 def prepared():
     """Keys of what is prepared and not in use."""

@@ -24,6 +24,8 @@ from attention_oracle import (
 from expect import raises
 from worlds import ranks, ruedarun, run_ranks
 
+WORLD = "torch"
+
 
 @ranks(1, 2, 3)
 def test_every_scheme_gives_the_exact_result_and_gradients():

@@ -8,6 +8,8 @@ from expect import raises
 from rueda.torch import _compiler
 from worlds import ranks
 
+WORLD = "compile"
+
 if _compiler.graph is None:
     pytest.skip("this PyTorch cannot keep calls in their order", allow_module_level=True)
 

@@ -11,6 +11,8 @@ from attention_oracle import LENGTH, blocks_of, causal, dense, dilated, error, i
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 PAIRS = ([8, 24], [1, 3])
 DILATED = list(zip(*PAIRS))
 EMBED, HEADS = 32, 4

@@ -7,6 +7,8 @@ from attention_oracle import LENGTH, causal, dense, error, inputs
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 
 def expect_parts(got, wanted, cut, tolerance=2e-6):
     for mine, whole in zip(got, wanted):

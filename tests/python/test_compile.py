@@ -16,6 +16,8 @@ from expect import raises
 from rueda.torch import _compiler
 from worlds import ranks, results, run_ranks
 
+WORLD = "compile"
+
 if _compiler.graph is None:
     pytest.skip("this PyTorch cannot keep collectives in their order", allow_module_level=True)
 

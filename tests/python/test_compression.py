@@ -14,6 +14,8 @@ from rueda.torch._compress_chain import Chain
 from rueda.torch._compress_int8 import from_int8, to_int8
 from worlds import ranks, results, run_ranks
 
+WORLD = "torch"
+
 C = hvd.Compression
 EVERY = {
     "int8": lambda: C.int8(),

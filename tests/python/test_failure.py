@@ -2,10 +2,13 @@
 
 import os
 import signal
+import socket
 
 import numpy as np
 import rueda as hvd
-from expect import raises, same
+from expect import eventually, raises, same
+from rueda import _marks
+from rueda._runtime import runtime
 from worlds import launch, run_ranks
 
 # Survivors are given time to report, also on a busy machine.
@@ -90,7 +93,9 @@ def dies_in_a_process_set():
 
 
 def dies_after_a_step():
-    """The error says who, where, what it did last and why; the same on all."""
+    """The error says who, where, what it did last and why; the same on all. The rest of why comes later."""
+    for _ in range(3):
+        _marks.begin_step()  # as the wrapped optimizers do
     same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="first"), np.full(3, float(hvd.size())))
     if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -101,7 +106,11 @@ def dies_after_a_step():
         assert isinstance(error, hvd.HorovodInternalError)
         assert error.rank == 1 and f"rank 1 (pid {error.pid} on {error.host})" in str(error)
         assert error.operation == "allreduce.first" and error.operations == 1, error.operation
+        assert error.step == 3, error.step
+        assert error.host == socket.gethostname(), error.host
         assert error.cause, str(error)
+        eventually(lambda: runtime.lost().cause_is_final)
+        assert b"killed by signal 9 (SIGKILL)" in runtime.lost().cause
         return "raised"
     return "nothing was raised"
 

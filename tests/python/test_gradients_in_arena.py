@@ -9,6 +9,8 @@ from expect import is_shared
 from test_optimizer import average, backward, batch, check, gradients, make_model
 from worlds import ranks, results
 
+WORLD = "torch"
+
 
 def wrap(model, kind=torch.optim.SGD, **options):
     options.setdefault("named_parameters", model.named_parameters())

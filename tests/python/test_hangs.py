@@ -1,5 +1,6 @@
 """A rank that others wait for is explained by the launcher: who, what it does, where, since when."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -51,21 +52,50 @@ SHOWN = {
 }
 
 
-def hang(how, tmp_path, env=None, options=(), size=3):
-    script = tmp_path / "hang.py"
-    script.write_text(HANG)
+# Rank 0 comes when somebody writes into the gate.
+WAITS_AT_A_GATE = """import os, numpy as np, rueda as hvd
+hvd.init()
+hvd.allreduce(np.ones(1), name='g')
+if hvd.rank() == 0: os.read(os.open('gate', os.O_RDONLY), 1)
+hvd.allreduce(np.ones(2), name='h')
+"""
+
+STOPPED = """
+import os, signal, numpy as np, rueda as hvd
+hvd.init()
+if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+hvd.allreduce(np.ones(1), name='x')
+"""
+
+
+def hang(how, folder, env=None, options=(), size=3):
+    script = folder / "hang.py"
+    script.write_text(STOPPED if how == "stopped" else HANG)
     return launch(
         size,
         [sys.executable, script, how],
-        {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "4", **(env or {})},
+        {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "6", "RUEDA_DEAD_SECONDS": "60", **(env or {})},
         options=["--grace-period", "2", *options],
-        folder=tmp_path,
+        folder=folder,
     )
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """(exit code, output, folder) of a job that hung in one of these ways: all at once, as they only wait."""
+    folders = {how: tmp_path_factory.mktemp(how) for how in (*SHOWN, "stopped", "abort")}
+    policy = ["--stall-policy", "abort", "--flight-recorder", folders["abort"] / "flight"]
+    with concurrent.futures.ThreadPoolExecutor(len(folders)) as pool:
+        jobs = {how: pool.submit(hang, how, folders[how]) for how in (*SHOWN, "stopped")}
+        jobs["abort"] = pool.submit(
+            hang, "sleep", folders["abort"], {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "0"}, policy
+        )
+        yield lambda how: (*jobs[how].result(), folders[how])
+
+
 @pytest.mark.parametrize("how", SHOWN)
-def test_an_absent_rank_is_explained_with_its_stacks(how, tmp_path):
-    code, output = hang(how, tmp_path)
+def test_an_absent_rank_is_explained_with_its_stacks(how, ended):
+    code, output, _ = ended(how)
     assert code not in (0, None), output
     assert f"allreduce 'lonely' float32[3,2] at hang.py:{WAITS_AT} in <module>" in output, output
     assert "in: ranks 0, 2" in output
@@ -83,37 +113,58 @@ def test_an_absent_rank_is_explained_with_its_stacks(how, tmp_path):
         assert any("in elsewhere" in line for line in own), output
 
 
-def test_a_stopped_rank_is_called_silent(tmp_path):
-    script = tmp_path / "stop.py"
-    script.write_text(
-        "import os, signal, numpy as np, rueda as hvd\n"
-        "hvd.init()\n"
-        "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "hvd.allreduce(np.ones(1), name='x')\n"
-    )
-    env = {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "4"}
-    code, output = launch(
-        2, [sys.executable, script], env, options=["--grace-period", "2"], folder=tmp_path
-    )
+def test_a_stopped_rank_is_called_silent(ended):
+    code, output, _ = ended("stopped")
     assert code not in (0, None), output
     assert "silent: stopped by a signal" in output, output
 
 
-def test_the_policy_abort_fails_the_tensor_and_writes_the_flight_recorders(tmp_path):
-    code, output = hang(
-        "sleep",
-        tmp_path,
-        {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "0"},
-        ["--stall-policy", "abort", "--flight-recorder", str(tmp_path / "flight")],
-    )
+def test_the_policy_abort_fails_the_tensor_and_writes_the_flight_recorders(ended):
+    code, output, folder = ended("abort")
     assert code not in (0, None), output
     assert "RUEDA_STALL_POLICY=abort" in output, output
-    said = subprocess.run([TOOL, "explain", tmp_path / "flight"], capture_output=True, text=True)
+    said = subprocess.run([TOOL, "explain", folder / "flight"], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert "first divergence after allreduce 'gradient':" in said.stdout, said.stdout
     assert "rank 1 submitted allreduce 'lonley' float64[3]" in said.stdout
     assert "ranks 0, 2 submitted allreduce 'lonely' float32[3,2]" in said.stdout
     assert "in elsewhere" in said.stdout  # from when it still lived
+
+
+def test_the_policies_warn_and_dump_tell_and_let_the_job_go_on(tmp_path):
+    """Longer than the policy abort would: the third explanation comes after four seconds."""
+    jobs = {}
+    for policy in ("warn", "dump"):
+        folder = tmp_path / policy
+        folder.mkdir()
+        (folder / "run.py").write_text(WAITS_AT_A_GATE)
+        os.mkfifo(folder / "gate")
+        options = ["--stall-policy", policy, "--flight-recorder", "flight"]
+        jobs[policy] = subprocess.Popen(
+            [ruedarun(), *options, "-np", "2", sys.executable, "run.py"],
+            cwd=folder,
+            env={**os.environ, **SOON},
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "err").open("w"),
+        )
+    try:
+        for policy, job in jobs.items():
+            folder = tmp_path / policy
+
+            def told(times=3, err=folder / "err"):
+                return err.read_text().count("ruedarun: stalled for") >= times
+
+            wait_until(lambda job=job: told() or job.poll() is not None)
+            text = (folder / "err").read_text()
+            assert job.poll() is None, text
+            files = sorted(path.name for path in folder.glob("flight/*"))
+            assert files == (["flight.rank0.bin", "flight.rank1.bin"] if policy == "dump" else []), text
+            (folder / "gate").write_text("x")
+            assert job.wait(60) == 0, (folder / "err").read_text()
+    finally:
+        for job in jobs.values():
+            job.kill()
+            job.wait()
 
 
 def test_the_flight_recorder_of_a_killed_rank_is_read(tmp_path):
@@ -149,13 +200,7 @@ def wait_until(look, patience=60):
 
 def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
     script = tmp_path / "run.py"
-    script.write_text(
-        "import os, numpy as np, rueda as hvd\n"
-        "hvd.init()\n"
-        "hvd.allreduce(np.ones(1), name='g')\n"
-        "if hvd.rank() == 0: os.read(os.open('gate', os.O_RDONLY), 1)\n"
-        "hvd.allreduce(np.ones(2), name='h')\n"
-    )
+    script.write_text(WAITS_AT_A_GATE)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     job = subprocess.Popen(

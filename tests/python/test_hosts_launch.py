@@ -388,6 +388,14 @@ def test_a_drained_job_ends_at_the_same_step_on_all_hosts(lab, tmp_path):
     assert len(steps) == 4 and len(set(steps)) == 1, job.text
 
 
+def test_users_signals_reach_the_ranks_of_all_hosts_and_stop_nothing(lab):
+    job = Job(*over(lab), "sh", "-c", "trap 'echo heard; exit 0' USR1; echo up; while :; do sleep 0.1; done")
+    job.wait_for("<stdout>: up", 4)
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.wait() == 0, job.text
+    assert len(re.findall("heard", job.text)) == 4
+
+
 def test_ctrl_c_once_asks_and_twice_kills(lab):
     polite = Job(*over(lab), "sh", "-c", "trap 'echo stopping; exit 3' INT; echo up; sleep 300 & wait")
     polite.wait_for("<stdout>: up", 4)

@@ -7,6 +7,8 @@ from expect import raises, same
 from rueda import torch as hvt
 from worlds import ranks
 
+WORLD = "torch"
+
 
 @ranks(1, 2, 3)
 def test_ranks_with_fewer_steps_join():

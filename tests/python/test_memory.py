@@ -14,6 +14,8 @@ from expect import is_shared, raises
 from rueda._heap import Block
 from worlds import ranks, results
 
+WORLD = "torch"
+
 HEAP = {"RUEDA_HEAP_BYTES": str(64 << 20)}
 DTYPES = [
     torch.bool,

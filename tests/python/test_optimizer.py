@@ -7,6 +7,8 @@ import torch
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 
 def make_model():
     torch.manual_seed(0)

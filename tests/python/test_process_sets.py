@@ -9,6 +9,8 @@ from expect import raises, same
 from rueda import torch as hvt
 from worlds import ranks, results, run_ranks
 
+WORLD = "torch"
+
 
 def add(*members):
     return hvd.add_process_set(members)

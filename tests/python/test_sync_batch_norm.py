@@ -5,6 +5,8 @@ import torch
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 LAYERS = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}
 LAYERS[5] = torch.nn.BatchNorm3d
 

@@ -6,6 +6,8 @@ import torch
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES = [torch.bool] + INTEGERS + FLOATS

@@ -6,6 +6,8 @@ from expect import raises
 from test_torch_collectives import DTYPES, FLOATS, INTEGERS, same
 from worlds import ranks
 
+WORLD = "torch"
+
 REDUCTIONS = ("Sum", "Average", "Min", "Max", "Product")
 
 

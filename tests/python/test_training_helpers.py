@@ -7,6 +7,8 @@ import torch
 from expect import raises
 from worlds import ranks
 
+WORLD = "torch"
+
 
 def make_optimizer(**options):
     w = torch.nn.Parameter(torch.zeros(2))

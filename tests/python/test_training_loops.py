@@ -9,6 +9,8 @@ from expect import raises
 from test_optimizer import average, backward, batch, check, gradients, make_model, wrap
 from worlds import ranks
 
+WORLD = "torch"
+
 
 def everyone(values):
     return [torch.equal(other, values) for other in hvd.allgather(values[None])]

@@ -2,7 +2,9 @@
 
 A test marked ``@ranks(2, 3)`` runs on every rank of a world of that size, once per size. Tests of
 one module and size share a world, because starting ranks costs seconds; the first one that fails ends
-its world, and the rest get a new one. `run_ranks` starts a world for one function alone.
+its world, and the rest get a new one. Modules that say ``WORLD = "torch"`` share the processes of their
+worlds, too: each module has an ``init`` and ``shutdown`` of its own. `run_ranks` starts a world for one
+function alone.
 
 A rank reports through files, not through its output: one JSON line per finished test.
 """
@@ -38,8 +40,11 @@ def ruedarun():
     return str(found)
 
 
-def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=None):
-    """Runs a command on ``size`` ranks; returns (exit code, output). A hang has the code None."""
+def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=None, progress=None):
+    """Runs a command on ``size`` ranks; returns (exit code, output). A hang has the code None.
+
+    progress: asked when the time is over; if it says something new, that much time begins again.
+    """
     other = os.environ.get("RUEDA_TEST_LAUNCHER")  # "mpirun -np": options are ruedarun's alone
     start = [*shlex.split(other), str(size)] if other else [ruedarun(), "-np", str(size), *options]
     process = subprocess.Popen(
@@ -51,9 +56,15 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=
         cwd=folder,
         start_new_session=True,
     )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+    seen = progress and progress()
+    while True:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            before, seen = seen, progress and progress()
+            if before != seen:
+                continue
         process.send_signal(signal.SIGTERM)
         try:
             output, _ = process.communicate(timeout=10)
@@ -61,20 +72,28 @@ def launch(size, command, env=None, timeout=TIMEOUT_SECONDS, options=(), folder=
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
         return None, f"{size} ranks did not end within {timeout} s; their output:\n{output}"
-    return process.returncode, output
 
 
-def run_world(size, module_file, names, env=None, manual=False, options=()):
-    """Runs functions of a module, one after another, on every rank of one world."""
+def run_world(size, tests, env=None, manual=False, options=()):
+    """Runs functions, given as (file of the module, name), one after another, on every rank of one world.
+
+    The reports' keys are such pairs.
+    """
     with tempfile.TemporaryDirectory(prefix="test-of-rueda-") as folder:
-        command = [sys.executable, HERE / "rank_main.py", module_file, folder, *names]
+        command = [sys.executable, HERE / "rank_main.py", folder, *(f"{file}::{name}" for file, name in tests)]
+        paths = [pathlib.Path(folder, f"{rank}.jsonl") for rank in range(size)]
         env = {"RUEDA_TEST_MANUAL": "1" if manual else "", **(env or {})}
-        code, output = launch(size, command, env, options=options)
+        code, output = launch(
+            size,
+            command,
+            env,
+            options=options,
+            progress=lambda: [path.exists() and path.stat().st_size for path in paths],
+        )
         reports = []
-        for rank in range(size):
-            path = pathlib.Path(folder, f"{rank}.jsonl")
+        for path in paths:
             lines = path.read_text().splitlines() if path.exists() else []
-            reports.append({line["test"]: line for line in map(json.loads, lines)})
+            reports.append({(line["file"], line["test"]): line for line in map(json.loads, lines)})
     return Outcome(code, output, reports)
 
 
@@ -83,7 +102,8 @@ def run_ranks(size, function, env=None, manual=False, options=()):
 
     ``manual`` functions call init() and shutdown() themselves, and receive their rank from it.
     """
-    return run_world(size, function.__code__.co_filename, [function.__name__], env, manual, options)
+    outcome = run_world(size, [(function.__code__.co_filename, function.__name__)], env, manual, options)
+    return outcome._replace(reports=[{name: line for (_, name), line in r.items()} for r in outcome.reports])
 
 
 def results(outcome):
@@ -109,32 +129,39 @@ def ranks(*sizes):
     return decorate
 
 
+def world_of(body):
+    """What tests in one world have in common: the module's WORLD, or its file."""
+    return body.__globals__.get("WORLD", body.__code__.co_filename)
+
+
+def test_of(body):
+    return body.__code__.co_filename, body.__name__
+
+
 class SharedWorlds:
     """Starts worlds for `ranks` tests as needed and remembers what their ranks reported."""
 
     def __init__(self, items):
-        self._wanted = collections.defaultdict(list)  # (file, size): names in order
+        self._wanted = collections.defaultdict(list)  # (world, size): (file, name) in order
         for item in items:
             body = getattr(getattr(item, "function", None), "body", None)
             if body:
-                key = (body.__code__.co_filename, item.callspec.params["size"])
-                self._wanted[key].append(body.__name__)
-        self._reports = {}  # (file, size, name): (per rank report or None, output)
+                self._wanted[(world_of(body), item.callspec.params["size"])].append(test_of(body))
+        self._reports = {}  # (size, (file, name)): (per rank report or None, output)
 
     def check(self, body, size):
-        file = body.__code__.co_filename
-        key = (file, size, body.__name__)
-        if key not in self._reports:
-            wanted = self._wanted[(file, size)]
-            missing = [name for name in wanted if (file, size, name) not in self._reports]
-            missing = missing[missing.index(body.__name__) :]
-            outcome = run_world(size, file, missing)
-            for name in missing:
-                reported = [report.get(name) for report in outcome.reports]
-                self._reports[(file, size, name)] = (reported, outcome.output)
+        test = test_of(body)
+        if (size, test) not in self._reports:
+            wanted = self._wanted[(world_of(body), size)]
+            missing = [other for other in wanted if (size, other) not in self._reports]
+            missing = missing[missing.index(test) :]
+            outcome = run_world(size, missing)
+            for other in missing:
+                reported = [report.get(other) for report in outcome.reports]
+                self._reports[(size, other)] = (reported, outcome.output)
                 if not all(reported):
                     break  # the world ended in this one; those behind it get another world
-        reported, output = self._reports[key]
+        reported, output = self._reports[(size, test)]
         problems = []
         for rank, report in enumerate(reported):
             if report is None:
