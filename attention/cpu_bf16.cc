@@ -33,6 +33,8 @@ constexpr int64_t kPanel = kVecs * kLanes;  // keys of a panel
 constexpr int64_t kKeys = 192;              // scores of a row at a time
 constexpr int64_t kTileQueries = 48, kBlockKeys = 4 * kKeys;
 constexpr int64_t kBackQueries = 24;
+constexpr float kSlack = 0;
+constexpr int64_t kFetchAhead = 16;  // as in cpu_blocks-inl.h
 constexpr int64_t kGrain = 96;  // whole groups of kRows, whole pairs of vectors
 
 using Word = uint32_t;
@@ -40,9 +42,11 @@ using Word = uint32_t;
 inline int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] . B[k * ldb].
+// A function of its own, so that no register holds anything else.
 template <int kCount, bool kAdd>
-inline void multiply(const Word* __restrict a, int64_t row, int64_t step, const Word* __restrict b,
-                     int64_t ldb, int64_t depth, float* __restrict c, int64_t ldc) {
+__attribute__((noinline)) void multiply(const Word* __restrict a, int64_t row, int64_t step,
+                                        const Word* __restrict b, int64_t ldb, int64_t depth,
+                                        float* __restrict c, int64_t ldc) {
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kRows; ++i) {
@@ -97,19 +101,17 @@ inline void multiply_wide(const Word* a, int64_t row, int64_t step, const Word* 
 
 // As exp_of in cpu_blocks-inl.h.
 inline __m512 exp_of(__m512 x) {
-  x = _mm512_min_ps(x, _mm512_set1_ps(80.0f));
+  const __m512 log2e = _mm512_set1_ps(1.44269504088896341f);
   const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ);
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)),
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  x = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-  x = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), x);
-  __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-  p = _mm512_fmadd_ps(p, x, _mm512_set1_ps(1.3981999507e-3f));
-  p = _mm512_fmadd_ps(p, x, _mm512_set1_ps(8.3334519073e-3f));
-  p = _mm512_fmadd_ps(p, x, _mm512_set1_ps(4.1665795894e-2f));
-  p = _mm512_fmadd_ps(p, x, _mm512_set1_ps(1.6666665459e-1f));
-  p = _mm512_fmadd_ps(p, x, _mm512_set1_ps(5.0000001201e-1f));
-  p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(x, x), p, x), _mm512_set1_ps(1.0f));
+  const __m512 f = _mm512_fmsub_ps(x, log2e, n);
+  __m512 p = _mm512_set1_ps(1.326472731e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.671512991e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733581e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
   return _mm512_maskz_scalef_ps(seen, p, n);
 }
 
@@ -151,35 +153,48 @@ inline void interleave(const Word* rows, int64_t count, int64_t padded, Word* to
   }
 }
 
-// Keys [first, first + count) of the tile, transposed in panels ([panel][word][key]) and, where so
-// asked, interleaved; what is missing from whole grains is zeros.
-inline void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first, int64_t count,
-                      int64_t padded, Word* panels, Word* interleaved, Word* buffer) {
-  const int64_t depth = (tile.head_dim + 1) / 2;
-  for (int64_t j = 0; j < round_up(count, kKeys); ++j) {
-    Word* row = buffer + j % 2 * padded / 2;
-    if (j < count) {
-      take_row(rows, tile.k_rows[first + j], tile.head_dim, padded, row);
-    } else {
-      memset(row, 0, static_cast<size_t>(2 * padded));
-    }
-    if (panels != nullptr) {
-      Word* to = panels + j / kPanel * kPanel * depth + j % kPanel;
-      for (int64_t x = 0; x < depth; ++x) to[x * kPanel] = row[x];
-    }
-    if (interleaved != nullptr && j % 2 == 1)
-      interleave(buffer, 2, padded, interleaved + j / 2 * padded);
+// Four rows of `depth` words, `stride` apart, become columns of a panel.
+inline void transpose_four(const Word* from, int64_t stride, int64_t depth, Word* to) {
+  int64_t x = 0;
+  for (; x + 4 <= depth; x += 4) {
+    __m128 row[4];
+    for (int64_t i = 0; i < 4; ++i)
+      row[i] = _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride + x));
+    _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
+    for (int64_t i = 0; i < 4; ++i)
+      _mm_storeu_ps(reinterpret_cast<float*>(to + (x + i) * kPanel), row[i]);
+  }
+  for (; x < depth; ++x) {
+    for (int64_t i = 0; i < 4; ++i) to[x * kPanel + i] = from[i * stride + x];
   }
 }
 
-// Scores of one query in s[begin, end) become exp(score - m) in p, a bfloat16 each; those outside
-// [from, to) zero. begin and end are multiples of 32.
-inline void softmax_row(const float* s, Word* p, int64_t begin, int64_t end, int64_t from,
-                        int64_t to, float scale, float* m, float* l, float* acc, int64_t padded) {
-  if (from >= to) {
-    memset(p + begin / 2, 0, static_cast<size_t>(2 * (end - begin)));
-    return;
+// Keys [first, first + count) of the tile, transposed in panels ([panel][word][key]) and, where so
+// asked, interleaved; what is missing from whole grains is zeros. buffer: four rows.
+inline void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first, int64_t count,
+                      int64_t padded, Word* panels, Word* interleaved, Word* buffer) {
+  const int64_t depth = (tile.head_dim + 1) / 2, half = padded / 2;
+  for (int64_t four = 0; four < round_up(count, kKeys); four += 4) {
+    for (int64_t j = four; j < four + 4; ++j) {
+      Word* row = buffer + (j - four) * half;
+      if (j + kFetchAhead < count) {
+        const std::byte* next = rows.base + 2 * tile.k_rows[first + j + kFetchAhead] * rows.stride;
+        for (int64_t x = 0; x < tile.head_dim; x += 32) __builtin_prefetch(next + 2 * x);
+      }
+      if (j < count) {
+        take_row(rows, tile.k_rows[first + j], tile.head_dim, padded, row);
+      } else {
+        memset(row, 0, static_cast<size_t>(2 * padded));
+      }
+    }
+    if (panels != nullptr)
+      transpose_four(buffer, half, depth, panels + four / kPanel * kPanel * depth + four % kPanel);
+    if (interleaved != nullptr) interleave(buffer, 4, padded, interleaved + four / 2 * padded);
   }
+}
+
+// The largest of the scores s[begin, end) in [from, to).
+inline float largest_of(const float* s, int64_t begin, int64_t end, int64_t from, int64_t to) {
   const bool whole = from <= begin && to >= end;
   const __m512 lowest = _mm512_set1_ps(-3.402823466e38f);
   __m512 most[2] = {lowest, lowest};
@@ -190,9 +205,15 @@ inline void softmax_row(const float* s, Word* p, int64_t begin, int64_t end, int
       most[h] = _mm512_mask_max_ps(most[h], in, most[h], _mm512_loadu_ps(s + at));
     }
   }
-  const float largest = _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1])) * scale;
-  const float before = *m, now = largest > before ? largest : before;
-  const __m512 shift = _mm512_set1_ps(now), factor = _mm512_set1_ps(scale);
+  return _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1]));
+}
+
+// s[begin, end) becomes exp(scale * s - m) in p, a bfloat16 each, zero outside [from, to). Returns
+// the sum.
+inline float exp_row(const float* s, Word* p, int64_t begin, int64_t end, int64_t from, int64_t to,
+                     float scale, float m) {
+  const bool whole = from <= begin && to >= end;
+  const __m512 shift = _mm512_set1_ps(m), factor = _mm512_set1_ps(scale);
   __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   for (int64_t j = begin; j < end; j += 2 * kLanes) {
     __m512 x[2];
@@ -204,15 +225,35 @@ inline void softmax_row(const float* s, Word* p, int64_t begin, int64_t end, int
     }
     store_pairs(p + j / 2, x[0], x[1]);
   }
-  const float total = _mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1]));
-  if (now > before) {
-    const __m512 shrink = exp_of(_mm512_set1_ps(before - now));
-    *l = *l * _mm512_cvtss_f32(shrink) + total;
-    *m = now;
+  return _mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1]));
+}
+
+// As in cpu_forward-inl.h; the weights go to p, a bfloat16 each. begin and end are multiples of 32.
+inline void softmax_rows(const float* s, Word* p, int64_t begin, int64_t end, const Seen* seen,
+                         int64_t part, float scale, float* m, float* l, float* acc, int64_t padded) {
+  Seen here[kRows];
+  float largest[kRows];
+  for (int64_t i = 0; i < kRows; ++i) {
+    here[i] = {seen[i].from - part, min(seen[i].to - part, end)};
+    largest[i] = 0;
+    if (here[i].from < here[i].to)
+      largest[i] = scale * largest_of(s + i * kKeys, begin, end, here[i].from, here[i].to);
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    if (here[i].from >= here[i].to || !(largest[i] > m[i] + kSlack)) continue;
+    const __m512 shrink = exp_of(_mm512_set1_ps(m[i] - largest[i]));
+    l[i] *= _mm512_cvtss_f32(shrink);
+    m[i] = largest[i];
+    float* a = acc + i * padded;
     for (int64_t x = 0; x < padded; x += kLanes)
-      _mm512_storeu_ps(acc + x, _mm512_mul_ps(_mm512_loadu_ps(acc + x), shrink));
-  } else {
-    *l += total;
+      _mm512_storeu_ps(a + x, _mm512_mul_ps(_mm512_loadu_ps(a + x), shrink));
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    if (here[i].from < here[i].to) {
+      l[i] += exp_row(s + i * kKeys, p + i * kKeys / 2, begin, end, here[i].from, here[i].to, scale, m[i]);
+    } else {
+      memset(p + (i * kKeys + begin) / 2, 0, static_cast<size_t>(2 * (end - begin)));
+    }
   }
 }
 
@@ -226,7 +267,7 @@ void forward(const KernelTile& tile, float* scratch) {
   Word* queries = values + kBlockKeys * half;
   Word* weights = queries + kTileQueries * half;
   Word* buffer = weights + kTileQueries * kKeys / 2;
-  auto* acc = reinterpret_cast<float*>(buffer + 2 * half);
+  auto* acc = reinterpret_cast<float*>(buffer + 4 * half);
   float* scores = acc + kTileQueries * padded;
   Seen seen[kTileQueries];
   float m[kTileQueries], l[kTileQueries];
@@ -271,13 +312,8 @@ void forward(const KernelTile& tile, float* scratch) {
             }
             const int64_t begin = group.from / (2 * kLanes) * (2 * kLanes);
             const int64_t end = round_up(group.to, 2 * kLanes);
-            for (int64_t i = g * kRows; i < (g + 1) * kRows; ++i) {
-              const bool real = i < rows;
-              softmax_row(scores + i * kKeys, weights + i * kKeys / 2, begin, end,
-                          real ? seen[i].from - part : 0,
-                          real ? min(seen[i].to - part, part_keys) : 0, scale, &m[i], &l[i],
-                          acc + i * padded, padded);
-            }
+            softmax_rows(s, weights + g * kRows * kKeys / 2, begin, end, seen + g * kRows, part,
+                         scale, m + g * kRows, l + g * kRows, acc + g * kRows * padded, padded);
             multiply_wide<true>(weights + (g * kRows * kKeys + begin) / 2, kKeys / 2, 1,
                                 values + (part + begin) / 2 * padded, padded, (end - begin) / 2,
                                 acc + g * kRows * padded, padded, padded / kLanes);
@@ -338,7 +374,7 @@ void backward(const KernelTile& tile, float* scratch) {
   Word* ds_words = p_words + kBackQueries * kKeys / 2;
   Word* ds_rows = ds_words + kBackQueries * kKeys / 2;
   Word* buffer = ds_rows + kBackQueries * kKeys / 2;
-  auto* dk = reinterpret_cast<float*>(buffer + 2 * half);
+  auto* dk = reinterpret_cast<float*>(buffer + 4 * half);
   float* dv = dk + kKeys * padded;
   float* dq = dv + kKeys * padded;
   float* s = dq + kBackQueries * padded;

@@ -28,7 +28,7 @@ constexpr int kVecs = 4;
 #else
 constexpr int kVecs = 2;
 #endif
-constexpr int64_t kPanel = kVecs * kLanes;  // keys of a panel
+constexpr int64_t kPanel = kVecs * kLanes;  // keys of a panel, a multiple of four
 constexpr int64_t kKeys = 192;              // of a block: whole panels, whole groups of kRows
 
 HWY_INLINE V load(const float* from) { return hn::LoadU(F(), from); }
@@ -94,35 +94,39 @@ HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const f
   }
 }
 
-// exp for x <= 1 or so, error about an ulp; 0 below -87 and for -infinity. Reduction as in Cephes.
+// exp for x < 88, error under two ulps near 0 and 1.6e-8 * |x| beyond; 0 below -87 and for -infinity.
+// 2^n * 2^f with |f| <= 1/2: the polynomial is the best of degree 5 that is 1 at 0 (error 9e-8).
 HWY_INLINE V exp_of(V x) {
   const F d;
-  x = hn::Min(x, hn::Set(d, 80.0f));
+  const V log2e = hn::Set(d, 1.44269504088896341f);
+  const auto seen = hn::Ge(x, hn::Set(d, -87.0f));
 #if HWY_TARGET == HWY_AVX3
   // Scaling by a power of two is one instruction, and its mask makes zeros of what is too small.
-  const auto seen = hn::Ge(x, hn::Set(d, -87.0f));
-  const V nf = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  const V nf = hn::Round(hn::Mul(x, log2e));
 #else
-  const hn::RebindToSigned<F> di;
-  const auto tiny = hn::Lt(x, hn::Set(d, -87.0f));
   x = hn::Max(x, hn::Set(d, -87.0f));
-  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  const hn::RebindToSigned<F> di;
+  const auto n = hn::NearestInt(hn::Mul(x, log2e));
   const V nf = hn::ConvertTo(d, n);
 #endif
-  x = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);
-  x = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), x);
-  V p = hn::Set(d, 1.9875691500e-4f);
-  p = hn::MulAdd(p, x, hn::Set(d, 1.3981999507e-3f));
-  p = hn::MulAdd(p, x, hn::Set(d, 8.3334519073e-3f));
-  p = hn::MulAdd(p, x, hn::Set(d, 4.1665795894e-2f));
-  p = hn::MulAdd(p, x, hn::Set(d, 1.6666665459e-1f));
-  p = hn::MulAdd(p, x, hn::Set(d, 5.0000001201e-1f));
-  p = hn::Add(hn::MulAdd(hn::Mul(x, x), p, x), hn::Set(d, 1.0f));
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
+  // Without fused multiplication the product is rounded: first what is left of x, in two steps.
+  V f = hn::Sub(x, hn::Mul(nf, hn::Set(d, 0.693359375f)));
+  f = hn::Mul(hn::Add(f, hn::Mul(nf, hn::Set(d, 2.12194440e-4f))), log2e);
+#else
+  const V f = hn::MulSub(x, log2e, nf);
+#endif
+  V p = hn::Set(d, 1.326472731e-3f);
+  p = hn::MulAdd(p, f, hn::Set(d, 9.671512991e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.550733581e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.402224243e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.931470037e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_maskz_scalef_ps(seen.raw, p.raw, nf.raw)};
 #else
   const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
-  return hn::IfThenElse(tiny, hn::Zero(d), hn::Mul(p, power));
+  return hn::IfThenElseZero(seen, hn::Mul(p, power));
 #endif
 }
 
@@ -162,22 +166,62 @@ HWY_INLINE void widen_row(const RowsIn& rows, int64_t index, int64_t width, int6
   for (; x < padded; ++x) to[x] = 0.0f;
 }
 
+// Four rows, `stride` apart, of `width` elements become columns of a panel.
+HWY_INLINE void transpose_four(const float* from, int64_t stride, int64_t width, float* to) {
+  int64_t x = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> pairs;
+  for (; x + 4 <= width; x += 4) {
+    const auto a = hn::LoadU(d, from + x), b = hn::LoadU(d, from + stride + x);
+    const auto c = hn::LoadU(d, from + 2 * stride + x), e = hn::LoadU(d, from + 3 * stride + x);
+    const auto low_ab = hn::BitCast(pairs, hn::InterleaveLower(d, a, b));
+    const auto low_ce = hn::BitCast(pairs, hn::InterleaveLower(d, c, e));
+    const auto high_ab = hn::BitCast(pairs, hn::InterleaveUpper(d, a, b));
+    const auto high_ce = hn::BitCast(pairs, hn::InterleaveUpper(d, c, e));
+    float* at = to + x * kPanel;
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low_ab, low_ce)), d, at);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low_ab, low_ce)), d, at + kPanel);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high_ab, high_ce)), d, at + 2 * kPanel);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high_ab, high_ce)), d, at + 3 * kPanel);
+  }
+#endif
+  for (; x < width; ++x) {
+    for (int64_t i = 0; i < 4; ++i) to[x * kPanel + i] = from[i * stride + x];
+  }
+}
+
+// Rows are fetched so many rows before they are packed: small tiles come from anywhere in memory.
+constexpr int64_t kFetchAhead = 16;
+
+HWY_INLINE void fetch_row(const KernelTile& tile, const RowsIn& rows, int64_t j) {
+  const int64_t bytes = rows.dtype == 7 ? 4 : 2;
+  const std::byte* from = rows.base + tile.k_rows[j] * rows.stride * bytes;
+  for (int64_t x = 0; x < tile.head_dim * bytes; x += 64) __builtin_prefetch(from + x);
+}
+
 // Keys [first, first + count) of the tile: by rows, and transposed in panels of kPanel keys
 // ([panel][element][key]). Either may be null. Rows that are missing from whole panels are zeros.
+// row_buffer: four rows.
 HWY_INLINE void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first, int64_t count,
                           int64_t padded, float factor, float* by_row, float* panels,
                           float* row_buffer) {
   const int64_t whole = round_up(count, kPanel);
-  for (int64_t j = 0; j < whole; ++j) {
-    float* row = by_row != nullptr ? by_row + j * padded : row_buffer;
-    if (j < count) {
-      widen_row(rows, tile.k_rows[first + j], tile.head_dim, padded, factor, row);
-    } else {
-      for (int64_t x = 0; x < padded; ++x) row[x] = 0.0f;
+  for (int64_t four = 0; four < whole; four += 4) {
+    float* some = by_row != nullptr ? by_row + four * padded : row_buffer;
+    for (int64_t j = four; j < min(four + 4, count - kFetchAhead); ++j)
+      fetch_row(tile, rows, first + j + kFetchAhead);
+    for (int64_t j = four; j < four + 4; ++j) {
+      float* row = some + (j - four) * padded;
+      if (j < count) {
+        widen_row(rows, tile.k_rows[first + j], tile.head_dim, padded, factor, row);
+      } else {
+        for (int64_t x = 0; x < padded; ++x) row[x] = 0.0f;
+      }
     }
     if (panels == nullptr) continue;
-    float* to = panels + j / kPanel * kPanel * tile.head_dim + j % kPanel;
-    for (int64_t x = 0; x < tile.head_dim; ++x) to[x * kPanel] = row[x];
+    transpose_four(some, padded, tile.head_dim,
+                   panels + four / kPanel * kPanel * tile.head_dim + four % kPanel);
   }
 }
 

@@ -15,37 +15,36 @@ namespace rueda::attention::HWY_NAMESPACE {
 
 constexpr int64_t kTileQueries = 48;
 constexpr int64_t kBlockKeys = 4 * kKeys;
+// A row is scaled to a new largest score only when that is so much larger: weights up to exp(8).
+constexpr float kSlack = 8;
 
-// Scores of one query in s[0, end) become exp(score - m); those outside [from, to) zero.
-// s is processed in [begin, end), whole vectors. Scales acc.
-HWY_INLINE void softmax_row(float* s, int64_t begin, int64_t end, int64_t from, int64_t to,
-                            float* m, float* l, float* acc, int64_t padded) {
+// The largest of s[begin, end), whole vectors; what lies outside [from, to) becomes -infinity.
+HWY_INLINE float largest_of(float* s, int64_t begin, int64_t end, int64_t from, int64_t to) {
   const F d;
-  if (from >= to) {
-    for (int64_t j = begin; j < end; j += kLanes) store(hn::Zero(d), s + j);
-    return;
-  }
-  const V lowest = hn::Set(d, -hwy::HighestValue<float>());
-  const V minus_infinity = hn::Neg(hn::Inf(d));
-  V largest0 = lowest, largest1 = lowest;
   if (from > begin || to < end) {
+    const V minus_infinity = hn::Neg(hn::Inf(d));
     for (int64_t j = begin; j < end; j += kLanes) {
       if (from <= j && j + kLanes <= to) continue;
       store(hn::IfThenElse(lanes_in(j, from, to), load(s + j), minus_infinity), s + j);
     }
   }
+  V most0 = hn::Set(d, -hwy::HighestValue<float>()), most1 = most0;
   int64_t j = begin;
   for (; j + 2 * kLanes <= end; j += 2 * kLanes) {
-    largest0 = hn::Max(largest0, load(s + j));
-    largest1 = hn::Max(largest1, load(s + j + kLanes));
+    most0 = hn::Max(most0, load(s + j));
+    most1 = hn::Max(most1, load(s + j + kLanes));
   }
-  if (j < end) largest0 = hn::Max(largest0, load(s + j));
-  const float largest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest0, largest1)));
-  const float before = *m;
-  const float now = largest > before ? largest : before;
-  const V shift = hn::Set(d, now);
+  if (j < end) most0 = hn::Max(most0, load(s + j));
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(most0, most1)));
+}
+
+// s[begin, end) becomes exp(s - m). Returns the sum.
+HWY_INLINE float exp_row(float* s, int64_t begin, int64_t end, float m) {
+  const F d;
+  const V shift = hn::Set(d, m);
   V sum0 = hn::Zero(d), sum1 = hn::Zero(d);
-  for (j = begin; j + 2 * kLanes <= end; j += 2 * kLanes) {
+  int64_t j = begin;
+  for (; j + 2 * kLanes <= end; j += 2 * kLanes) {
     const V p0 = exp_of(hn::Sub(load(s + j), shift));
     const V p1 = exp_of(hn::Sub(load(s + j + kLanes), shift));
     store(p0, s + j);
@@ -58,14 +57,37 @@ HWY_INLINE void softmax_row(float* s, int64_t begin, int64_t end, int64_t from, 
     store(p, s + j);
     sum0 = hn::Add(sum0, p);
   }
-  const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
-  if (now > before) {
-    const V shrink = exp_of(hn::Set(d, before - now));
-    *l = *l * hn::GetLane(shrink) + sum;
-    *m = now;
-    for (int64_t x = 0; x < padded; x += kLanes) store(hn::Mul(load(acc + x), shrink), acc + x);
-  } else {
-    *l += sum;
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+}
+
+// Scores of kRows queries at keys [begin, end) of a part become exp(score - m); those that a query
+// does not see zero. Row i of s is kKeys long and sees [seen[i].from, seen[i].to) - part. Each step
+// is done for all rows before the next: what a row waits for is hidden behind the others.
+HWY_INLINE void softmax_rows(float* s, int64_t begin, int64_t end, const Seen* seen, int64_t part,
+                             float* m, float* l, float* acc, int64_t padded) {
+  const F d;
+  float largest[kRows];
+  for (int64_t i = 0; i < kRows; ++i) {
+    const int64_t from = seen[i].from - part, to = min(seen[i].to - part, end);
+    largest[i] = from < to ? largest_of(s + i * kKeys, begin, end, from, to) : 0;
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    if (seen[i].from - part >= min(seen[i].to - part, end)) continue;
+    const float before = m[i];
+    if (!(largest[i] > before + kSlack)) continue;
+    const V shrink = exp_of(hn::Set(d, before - largest[i]));
+    l[i] *= hn::GetLane(shrink);
+    m[i] = largest[i];
+    float* a = acc + i * padded;
+    for (int64_t x = 0; x < padded; x += kLanes) store(hn::Mul(load(a + x), shrink), a + x);
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    float* row = s + i * kKeys;
+    if (seen[i].from - part < min(seen[i].to - part, end)) {
+      l[i] += exp_row(row, begin, end, m[i]);
+    } else {
+      for (int64_t j = begin; j < end; j += kLanes) store(hn::Zero(d), row + j);
+    }
   }
 }
 
@@ -125,15 +147,8 @@ void forward(const KernelTile& tile, float* scratch) {
             if (group[g].from >= group[g].to) continue;
             const int64_t begin = group[g].from / kLanes * kLanes;
             const int64_t end = round_up(group[g].to, kLanes);
-            for (int64_t i = g * kRows; i < (g + 1) * kRows; ++i) {
-              float* s = scores + i * kKeys;
-              if (i >= rows) {
-                for (int64_t j = begin; j < end; ++j) s[j] = 0.0f;
-                continue;
-              }
-              softmax_row(s, begin, end, seen[i].from - part, min(seen[i].to - part, part_keys),
-                          &m[i], &l[i], acc + i * padded, padded);
-            }
+            softmax_rows(scores + g * kRows * kKeys, begin, end, seen + g * kRows, part,
+                         m + g * kRows, l + g * kRows, acc + g * kRows * padded, padded);
             multiply_wide<true>(scores + g * kRows * kKeys + group[g].from, kKeys, 1,
                                 values + (part + group[g].from) * padded, padded,
                                 group[g].to - group[g].from, acc + g * kRows * padded, padded,

@@ -11,13 +11,11 @@ namespace {
 // Tokens of a message, unless asked for: a twelfth of a shard. The last message is computed when
 // nothing travels any more, so a ring of two hides at most 1 - 1/24 of the shorter of both.
 constexpr int64_t kChunks = 12;
-constexpr int64_t kSmallestChunk = 64;  // whole panels of the kernel
-constexpr int64_t kKernelBlock = 192;   // from here on whole blocks of it
+// Whole blocks of the kernel: smaller messages cost more than what they hide.
+constexpr int64_t kGrain = 192;
 
 int64_t usual_chunk(int64_t tokens) {
-  const int64_t part = ceil_div(tokens, kChunks);
-  const int64_t grain = part < kKernelBlock ? kSmallestChunk : kKernelBlock;
-  return std::max<int64_t>(1, ceil_div(part, grain)) * grain;
+  return std::max<int64_t>(1, ceil_div(tokens, kChunks * kGrain)) * kGrain;
 }
 
 // Tokens of the ranks of one Ulysses group, in the order of the ranks.

@@ -81,6 +81,7 @@ Result<AttentionOptions> parse_attention_options(const std::vector<std::string>&
   app.add_option("--json", options.json, "write the figures here too; - for standard output");
   app.add_flag("--as-rank", options.as_rank)->group("");
   app.add_flag("--backward", options.backward)->group("");
+  app.add_flag("--forward-untimed", options.forward_untimed)->group("");
   app.add_flag("--causal", options.causal)->group("");
   app.add_flag("--link", options.link)->group("");
   app.add_option("--tokens", options.tokens)->group("");

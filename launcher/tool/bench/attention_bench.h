@@ -18,6 +18,7 @@ struct AttentionOptions {
   std::string json;               // file, "-" for standard output
   // Of a rank of a job that the benchmark has started.
   bool as_rank = false, backward = false, causal = false, link = false;
+  bool forward_untimed = false;  // with backward: only that is timed
   int64_t tokens = 0, heads = 1, head_dim = 64;
 
   bool wants(const std::string& id) const;

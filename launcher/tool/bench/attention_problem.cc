@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace rueda::bench {
 namespace {
@@ -58,6 +59,7 @@ Result<std::unique_ptr<AttentionProblem>> AttentionProblem::make(const LibRueda&
 }
 
 AttentionProblem::~AttentionProblem() {
+  drop_saved();
   if (plan_ != nullptr) api_.attention_plan_release(plan_);
 }
 
@@ -114,23 +116,34 @@ Status AttentionProblem::end(rueda_attention_call* call, int32_t code,
   return status;
 }
 
-Status AttentionProblem::run(bool backward) {
+Status AttentionProblem::run_forward(bool keep_for_backward) {
+  drop_saved();
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_attention_saved* saved = nullptr;
   rueda_attention_call* call = nullptr;
-  int32_t code =
-      api_.attention_forward(context_, plan_, 0, 1, q_.data(), k_.data(), v_.data(), out_.data(),
-                             lse_.data(), backward ? &saved : nullptr, &call, &error);
-  Status status = end(call, code, error);
-  if (status.ok() && backward) {
-    call = nullptr;
-    code = api_.attention_backward(context_, plan_, 0, 1, dout_.data(), nullptr, q_.data(),
-                                   k_.data(), v_.data(), out_.data(), lse_.data(), saved,
-                                   dq_.data(), dk_.data(), dv_.data(), &call, &error);
-    status = end(call, code, error);
-  }
-  if (saved != nullptr) api_.attention_saved_release(saved);
+  const int32_t code = api_.attention_forward(
+      context_, plan_, 0, 1, q_.data(), k_.data(), v_.data(), out_.data(), lse_.data(),
+      keep_for_backward ? &saved_ : nullptr, &call, &error);
+  return end(call, code, error);
+}
+
+Status AttentionProblem::run_backward() {
+  rueda_error error = RUEDA_ERROR_INIT;
+  rueda_attention_call* call = nullptr;
+  const int32_t code = api_.attention_backward(
+      context_, plan_, 0, 1, dout_.data(), nullptr, q_.data(), k_.data(), v_.data(), out_.data(),
+      lse_.data(), saved_, dq_.data(), dk_.data(), dv_.data(), &call, &error);
+  const Status status = end(call, code, error);
+  drop_saved();
   return status;
+}
+
+Status AttentionProblem::run(bool backward) {
+  RUEDA_RETURN_IF_ERROR(run_forward(backward));
+  return backward ? run_backward() : Status{};
+}
+
+void AttentionProblem::drop_saved() {
+  if (saved_ != nullptr) api_.attention_saved_release(std::exchange(saved_, nullptr));
 }
 
 double AttentionProblem::flops(bool backward) const {

@@ -32,6 +32,9 @@ class AttentionProblem {
   void make_dirty();
   // On this thread and no other of the library's; `backward` after it.
   Status run(bool backward);
+  // The same, one after the other.
+  Status run_forward(bool keep_for_backward);
+  Status run_backward();
   // Of this rank, both passes if so asked: as the plan counts them.
   double flops(bool backward) const;
   int64_t bytes_sent(bool backward) const;
@@ -40,6 +43,7 @@ class AttentionProblem {
   AttentionProblem(const LibRueda& api, rueda_context* context) : api_(api), context_(context) {}
   Status plan(const AttentionShape& shape);
   void fill(const AttentionShape& shape);
+  void drop_saved();
   Status end(rueda_attention_call* call, int32_t code, const rueda_error& error) const;
 
   LibRueda api_;
@@ -49,6 +53,7 @@ class AttentionProblem {
   std::vector<uint8_t> mask_;
   std::vector<uint32_t> q_, k_, v_, dout_, out_, dq_, dk_, dv_;  // words: of float32, or two of bf16
   std::vector<float> lse_;
+  rueda_attention_saved* saved_ = nullptr;
 };
 
 // A random mask with the same number of blocks in each row, the diagonal among them; equal bits for

@@ -359,8 +359,8 @@ RUEDA_API void rueda_attention_abort(rueda_attention_call* call);
 RUEDA_API void rueda_attention_call_release(rueda_attention_call* call);
 
 /* A local kernel of your own: attention of some rows against some keys, as partial softmax sums. A partial result of a
- * query is (acc, m, l): m the largest score so far, l the sum of exp(score - m), acc the sum of exp(score - m) * v; (0,
- * -infinity, 0) is the identity. forward goes on from what is there. Scores are scale * q.k; everything but rows is
+ * query is (acc, m, l): m about the largest score so far, l the sum of exp(score - m), acc the sum of exp(score - m) * v;
+ * (0, -infinity, 0) is the identity. forward goes on from what is there. Scores are scale * q.k; everything but rows is
  * float32. backward adds to dq, dk, dv, with p = exp(score - lse - lse_low), ds = p * (dout.v - delta). Rows are picked by number
  * and lie `stride` elements apart. */
 typedef struct rueda_attention_rows {
