@@ -129,6 +129,8 @@ class AttentionSpec(ctypes.Structure):
         ("block_heads", ctypes.c_int64),
         ("blocks", ctypes.c_void_p),
         ("layout_per_sequence", ctypes.c_int32),
+        ("key_length", ctypes.c_int64),
+        ("cu_seqlens_k", ctypes.POINTER(ctypes.c_int64)),
     ]
 
 
@@ -225,6 +227,11 @@ _FUNCTIONS = {
     "rueda_attention_poll": (_I32, [_P]),
     "rueda_attention_abort": (None, [_P]),
     "rueda_attention_call_release": (None, [_P]),
+    "rueda_attention_use_kernel": (_I32, [ctypes.c_char_p, _ERROR]),
+    "rueda_attention_kernel_for": (
+        _I32,
+        [_I32, _I32, _I64, ctypes.c_char_p, _SIZE, ctypes.c_char_p, _SIZE, _ERROR],
+    ),
 }
 
 
