@@ -57,7 +57,7 @@ int recovers() {
     // this one replaces them as a language runtime's would.
     sigaction(SIGSEGV, &mine, nullptr);
     volatile int survived = 0;
-    for (volatile int i = 0; i < 3; i = i + 1) {
+    while (survived < 3) {
       if (sigsetjmp(back, 1) == 0) write_nowhere();
       survived = survived + 1;
     }
