@@ -27,11 +27,13 @@ from worlds import ranks, ruedarun, run_ranks
 WORLD = "torch"
 
 
-@ranks(1, 2, 3)
+@ranks(1, 3)
 def test_every_scheme_gives_the_exact_result_and_gradients():
     size = hvd.size()
     for layout in ("contiguous", "zigzag", "striped"):
-        for options in ({}, {"rotate": "q"}, {"chunk_tokens": 4}):
+        # Each variant with one layout; all of them with all: tests/attention.
+        more = {"zigzag": ({"rotate": "q"},), "striped": ({"chunk_tokens": 4},)}.get(layout, ())
+        for options in ({}, *more):
             check(lambda *x, **o: ra.ring_attention(*x, causal=True, **o, **options), causal(), layout)
         check(lambda *x, **o: ra.ulysses_attention(*x, causal=True, **o), causal(), layout)
     check(ra.ring_attention, torch.ones(1, LENGTH, LENGTH))
