@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <thread>
 
@@ -42,7 +44,7 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
   const auto q_bytes = static_cast<int64_t>(size_of(spec.dtype));
   const auto k_bytes = static_cast<int64_t>(size_of(keys.dtype));
   const int64_t count = plan.heads.queries_of(head, plan.head_group());
-  const LocalKernel* kernel = kernel_for(spec.dtype, keys.dtype);
+  const LocalKernel* kernel = kernel_for(spec.dtype, keys.dtype, spec.head_dim);
   KernelTile call;
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
@@ -68,6 +70,7 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
           one.dout = {queries.dout + wide * q_bytes, stride, dtype};
           one.lse = queries.lse + narrow;
           one.delta = queries.delta + narrow;
+          if (queries.lse_low != nullptr) one.lse_low = queries.lse_low + narrow;
           one.dq = queries.dq + wide;
         } else {
           one.acc = queries.acc + wide;
@@ -108,13 +111,21 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn) {
   const int64_t helpers = std::min<int64_t>(threads, count) - 1;
   std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr trouble;  // the first
   const auto work = [&] {
-    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) fn(i);
+    try {
+      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) fn(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (trouble == nullptr) trouble = std::current_exception();
+    }
   };
   std::vector<std::thread> others;
   for (int64_t i = 0; i < helpers; ++i) others.emplace_back(work);
   work();
   for (std::thread& thread : others) thread.join();
+  if (trouble != nullptr) std::rethrow_exception(trouble);
 }
 
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,

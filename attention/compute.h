@@ -22,6 +22,7 @@ struct QuerySide {
   const float* lse = nullptr;
   const float* delta = nullptr;
   float* dq = nullptr;
+  const float* lse_low = nullptr;  // may be null
 };
 struct KeySide {
   const Geometry* wide = nullptr;
@@ -35,7 +36,7 @@ struct KeySide {
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
              const QuerySide& queries, const KeySide& keys, int threads);
 
-// fn(i) for i < count, each once, on up to `threads` threads.
+// fn(i) for i < count, each once, on up to `threads` threads. Throws what the first fn threw.
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn);
 
 }  // namespace rueda::attention

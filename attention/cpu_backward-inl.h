@@ -17,6 +17,11 @@ constexpr int64_t kBackQueries = 24;
 // Whole vectors and whole groups of kRows.
 constexpr int64_t kGrain = 48;
 
+// exp(s - lse - low) is exp(s - lse) times this: dout and delta carry it.
+HWY_INLINE float fold_of(const QueryHead& head, int64_t at) {
+  return head.lse_low == nullptr ? 1.0f : hn::GetLane(exp_of(hn::Set(F(), -head.lse_low[at])));
+}
+
 void backward(const KernelTile& tile, float* scratch) {
   const F d;
   const int64_t width = tile.head_dim, padded = round_up(width, kLanes);
@@ -61,7 +66,7 @@ void backward(const KernelTile& tile, float* scratch) {
           }
           const int64_t row = tile.q_rows[start + i];
           widen_row(head.q, row, width, padded, tile.scale, q);
-          widen_row(head.dout, row, width, padded, 1.0f, o);
+          widen_row(head.dout, row, width, padded, fold_of(head, row * tile.ml_stride), o);
         }
         const NextQueries next = after(tile, start, h, kBackQueries);
         const int64_t first_key = begin / kPanel * kPanel;
@@ -87,7 +92,8 @@ void backward(const KernelTile& tile, float* scratch) {
           const bool some = i < rows && seen[i].from < seen[i].to;
           const int64_t row = some ? tile.q_rows[start + i] : 0;
           const V lse = hn::Set(d, some ? head.lse[row * tile.ml_stride] : 0.0f);
-          const V delta = hn::Set(d, some ? head.delta[row * tile.ml_stride] : 0.0f);
+          const float fold = some ? fold_of(head, row * tile.ml_stride) : 0.0f;
+          const V delta = hn::Set(d, some ? head.delta[row * tile.ml_stride] * fold : 0.0f);
           const int64_t from = some ? seen[i].from : 0, to = some ? seen[i].to : 0;
           for (int64_t j = begin; j < end; j += kLanes) {
             if (j >= to || j + kLanes <= from) {

@@ -29,12 +29,15 @@ void each_row(const Part& part, int64_t batch, int64_t head_bytes, Fn copy) {
 class Group {
  public:
   Group(const AttentionPlan& plan, bool inward) : plan_(plan), inward_(inward) {
-    int64_t row = 0;
+    int64_t row = 0, key = 0;
     for (Rank u = 0; u < plan.spec.ulysses; ++u) {
       first_row_.push_back(row);
+      first_key_.push_back(key);
       row += token_count(plan.spec, plan.group_begin() + u);
+      key += key_count(plan.spec, plan.group_begin() + u);
     }
     first_row_.push_back(row);
+    first_key_.push_back(key);
   }
 
   // This rank's part in what it and place u exchange: of `own`, my tokens and u's heads; of
@@ -46,13 +49,14 @@ class Group {
     };
     if (of_own) {
       const auto [begin, end] = heads(heads_of(plan_.spec, u));
-      return {t.own, plan_.own_tokens(), t.keys ? plan_.spec.kv_heads : plan_.spec.heads, 0,
-              plan_.own_tokens(), begin, end - begin};
+      const int64_t rows = t.keys ? plan_.own_keys() : plan_.own_tokens();
+      return {t.own, rows, t.keys ? plan_.spec.kv_heads : plan_.spec.heads, 0, rows, begin, end - begin};
     }
     const auto [begin, end] = heads(plan_.heads);
     const auto place = static_cast<size_t>(u);
-    return {t.group, first_row_.back(), end - begin, first_row_[place],
-            first_row_[place + 1] - first_row_[place], 0, end - begin};
+    const std::vector<int64_t>& first = t.keys ? first_key_ : first_row_;
+    return {t.group, first.back(), end - begin, first[place], first[place + 1] - first[place], 0,
+            end - begin};
   }
   int64_t bytes(const std::vector<Exchanged>& tensors, Rank u, bool of_own) const {
     int64_t sum = 0;
@@ -90,7 +94,7 @@ class Group {
  private:
   const AttentionPlan& plan_;
   const bool inward_;
-  std::vector<int64_t> first_row_;
+  std::vector<int64_t> first_row_, first_key_;
 };
 
 Status named(const Status& status, const char* what, const char* doing, Rank peer) {

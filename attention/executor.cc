@@ -51,16 +51,29 @@ void make_delta(const AttentionSpec& spec, const BackwardTensors& t, const float
   }
 }
 
+// Room for what the log-sum-exp of float32 inputs loses; of 16 bits the inputs' rounding is more.
+float* keep_low(const AttentionPlan& plan, Saved* saved) {
+  if (saved == nullptr || plan.spec.dtype != DType::kFloat32) return nullptr;
+  const int64_t heads = plan.heads.q_end - plan.heads.q_begin;
+  saved->lse_low.resize(static_cast<size_t>(plan.spec.batch * plan.group_tokens() * heads));
+  return saved->lse_low.data();
+}
+
+const float* low_of(const Saved* saved) {
+  return saved == nullptr || saved->lse_low.empty() ? nullptr : saved->lse_low.data();
+}
+
 struct Sizes {
   explicit Sizes(const AttentionPlan& plan)
       : batch(plan.spec.batch),
-        own(plan.own_tokens()),
+        own_keys(plan.own_keys()),
         group(plan.group_tokens()),
+        group_keys(plan.group_keys()),
         q_heads(plan.heads.q_end - plan.heads.q_begin),
         kv_heads(plan.heads.kv_end - plan.heads.kv_begin),
         d(plan.spec.head_dim),
         bytes(static_cast<int64_t>(size_of(plan.spec.dtype))) {}
-  int64_t batch, own, group, q_heads, kv_heads, d, bytes;
+  int64_t batch, own_keys, group, group_keys, q_heads, kv_heads, d, bytes;
 };
 
 template <typename T>
@@ -76,7 +89,7 @@ Status forward_exchanged(const AttentionPlan& plan, Link* link, int threads,
   Saved& kept = saved == nullptr ? local : *saved;
   kept.filled = true;
   const auto q_size = static_cast<size_t>(s.batch * s.group * s.q_heads * s.d * s.bytes);
-  const auto kv_size = static_cast<size_t>(s.batch * s.group * s.kv_heads * s.d * s.bytes);
+  const auto kv_size = static_cast<size_t>(s.batch * s.group_keys * s.kv_heads * s.d * s.bytes);
   kept.q.resize(q_size);
   kept.k.resize(kv_size);
   kept.v.resize(kv_size);
@@ -88,7 +101,8 @@ Status forward_exchanged(const AttentionPlan& plan, Link* link, int threads,
                                  "attention forward, exchange of heads"));
   std::byte* out = link->take(static_cast<int64_t>(q_size));
   RUEDA_RETURN_IF_ERROR(forward_shard(
-      plan, link, threads, {kept.q.data(), kept.k.data(), kept.v.data(), out, kept.lse.data()}));
+      plan, link, threads,
+      {kept.q.data(), kept.k.data(), kept.v.data(), out, kept.lse.data(), keep_low(plan, saved)}));
   return exchange(plan, link, false,
                   {{as_bytes(lse), as_bytes(kept.lse.data()), false, 1, 4},
                    {t.out, out, false, s.d, s.bytes}},
@@ -102,8 +116,8 @@ Status backward_exchanged(const AttentionPlan& plan, Link* link, int threads,
   const int64_t kv_bytes = replicated ? 4 : s.bytes;
   std::byte* dout = link->take(s.batch * s.group * s.q_heads * s.d * s.bytes);
   std::byte* dq = link->take(s.batch * s.group * s.q_heads * s.d * s.bytes);
-  std::byte* dk = link->take(s.batch * s.group * s.kv_heads * s.d * kv_bytes);
-  std::byte* dv = link->take(s.batch * s.group * s.kv_heads * s.d * kv_bytes);
+  std::byte* dk = link->take(s.batch * s.group_keys * s.kv_heads * s.d * kv_bytes);
+  std::byte* dv = link->take(s.batch * s.group_keys * s.kv_heads * s.d * kv_bytes);
   float* deltas = link->take_array<float>(s.batch * s.group * s.q_heads);
   RUEDA_RETURN_IF_ERROR(exchange(plan, link, true,
                                  {{as_bytes(delta), as_bytes(deltas), false, 1, 4},
@@ -111,9 +125,10 @@ Status backward_exchanged(const AttentionPlan& plan, Link* link, int threads,
                                  "attention backward, exchange of heads"));
   RUEDA_RETURN_IF_ERROR(backward_shard(plan, link, threads,
                                        {dout, deltas, saved.q.data(), saved.k.data(),
-                                        saved.v.data(), saved.lse.data(), dq, dk, dv, replicated}));
+                                        saved.v.data(), saved.lse.data(), dq, dk, dv, replicated,
+                                        low_of(&saved)}));
   // A head that several ranks have computed with: its gradients are added, in float32.
-  const int64_t own = s.batch * s.own * plan.spec.kv_heads * s.d;
+  const int64_t own = s.batch * s.own_keys * plan.spec.kv_heads * s.d;
   std::byte *sum_k = t.dk, *sum_v = t.dv;
   if (replicated) {
     if (s.bytes != 4) {
@@ -145,7 +160,8 @@ Status forward(const AttentionPlan& plan, Link* link, int threads, const Forward
   if (plan.spec.ulysses > 1) {
     RUEDA_RETURN_IF_ERROR(forward_exchanged(plan, link, threads, t, lse, saved));
   } else {
-    RUEDA_RETURN_IF_ERROR(forward_shard(plan, link, threads, {t.q, t.k, t.v, t.out, lse}));
+    RUEDA_RETURN_IF_ERROR(forward_shard(
+        plan, link, threads, {t.q, t.k, t.v, t.out, lse, keep_low(plan, saved)}));
   }
   if (t.lse != nullptr) transpose(lse, plan.spec.batch, rows, heads, t.lse);
   return {};
@@ -169,7 +185,8 @@ Status backward(const AttentionPlan& plan, Link* link, int threads, const Backwa
     return backward_exchanged(plan, link, threads, t, delta, *saved);
   }
   transpose(t.lse, batch, heads, rows, lse);
-  return backward_shard(plan, link, threads, {t.dout, delta, t.q, t.k, t.v, lse, t.dq, t.dk, t.dv});
+  return backward_shard(plan, link, threads, {t.dout, delta, t.q, t.k, t.v, lse, t.dq, t.dk, t.dv,
+                                              false, low_of(saved)});
 }
 
 }  // namespace rueda::attention

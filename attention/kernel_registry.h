@@ -1,5 +1,10 @@
-// The local kernels of this process: an ordered list, from which each call takes the best one for
-// its dtypes, or the one that was asked for by name.
+// The local kernels of this process: an ordered list, from which each call takes one for its dtypes.
+//
+//   auto      the highest priority. Where bfloat16 meets a CPU with matrix units (AMX), which none of
+//             our own kernels uses: measured
+//   measured  the fastest: timed once for each dtype and class of head_dim, at the first call. Another
+//             than the one of highest priority is taken if it is a tenth faster
+//   a name    that one
 //
 // Threads: any; add and use_kernel before calls that should see it.
 #pragma once
@@ -20,12 +25,18 @@ std::vector<const LocalKernel*> kernels_here();
 // names the kernel that has the name.
 Status add_kernel(const LocalKernel* kernel);
 
-// From now on calls use this kernel and no other; "auto" or "": the best. InvalidArgument lists the
+// From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument lists the
 // names that this machine has.
 Status use_kernel(const std::string& name);
 
 // For queries and keys of these dtypes. Null: the kernel that was asked for does not take them.
-const LocalKernel* kernel_for(DType queries, DType keys);
+const LocalKernel* kernel_for(DType queries, DType keys, int64_t head_dim);
+// The same, and why, for people.
+struct KernelChoice {
+  const LocalKernel* kernel = nullptr;
+  std::string why;
+};
+KernelChoice choose_kernel(DType queries, DType keys, int64_t head_dim);
 // Says so, by name.
 Status check_kernel(DType queries, DType keys);
 

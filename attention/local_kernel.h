@@ -32,7 +32,9 @@ struct QueryHead {
   RowsIn dout;
   const float* lse = nullptr;    // of the finished softmax
   const float* delta = nullptr;  // sum(dout * out) - dlse
-  float* dq = nullptr;           // added to, as acc lies
+  // What lse lacks of the log-sum-exp, which float32 cannot hold at large scores; may be null: zeros.
+  const float* lse_low = nullptr;
+  float* dq = nullptr;  // added to, as acc lies
 };
 
 // One tile: the i-th query, row q_rows[i], sees the j-th key, row k_rows[j], where

@@ -44,9 +44,18 @@ double dot(const double* a, const double* b, int64_t n) {
 
 int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
   const Mask& mask = spec.mask;
-  if (mask.causal && j > i) return 0;
-  if (mask.left >= 0 && i - j > mask.left) return 0;
-  if (mask.right >= 0 && j - i > mask.right) return 0;
+  int64_t shift = spec.keys() - spec.length;
+  for (size_t s = 1; s < mask.cu_seqlens.size(); ++s) {
+    const auto& ends = mask.cu_seqlens_k.empty() ? mask.cu_seqlens : mask.cu_seqlens_k;
+    if (i >= mask.cu_seqlens[s]) continue;
+    if (j < ends[s - 1] || j >= ends[s]) return 0;
+    shift = ends[s] - mask.cu_seqlens[s];
+    break;
+  }
+  const int64_t place = i + shift;  // of the query among the keys
+  if (mask.causal && j > place) return 0;
+  if (mask.left >= 0 && place - j > mask.left) return 0;
+  if (mask.right >= 0 && j - place > mask.right) return 0;
   const int64_t selected =
       mask.segment_lengths.empty() ? 1 : dilated_multiplicity(spec, kv_head, i, j);
   if (mask.block > 0) {
@@ -55,27 +64,24 @@ int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int6
     const int64_t at = (head * rows + i / mask.block) * rows + j / mask.block;
     return mask.blocks[static_cast<size_t>(at)] != 0 ? selected : 0;
   }
-  for (size_t s = 1; s < mask.cu_seqlens.size(); ++s) {
-    if (i < mask.cu_seqlens[s]) return j >= mask.cu_seqlens[s - 1] && j < mask.cu_seqlens[s];
-  }
   return selected;
 }
 
 OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const Doubles& k,
                             const Doubles& v) {
   const int64_t n = spec.length, d = spec.head_dim, group = spec.heads / spec.kv_heads;
-  const Shape4 queries{n, spec.heads, d}, keys{n, spec.kv_heads, d};
+  const Shape4 queries{n, spec.heads, d}, keys{spec.keys(), spec.kv_heads, d};
   OracleResult result;
   result.out.assign(q.size(), 0.0);
   result.lse.assign(static_cast<size_t>(spec.batch * spec.heads * n),
                     -std::numeric_limits<double>::infinity());
-  Doubles scores(static_cast<size_t>(n));
+  Doubles scores(static_cast<size_t>(keys.tokens));
   const double scale = spec.softmax_scale();
   for (int64_t b = 0; b < spec.batch; ++b) {
     for (int64_t h = 0; h < spec.heads; ++h) {
       for (int64_t i = 0; i < n; ++i) {
         double largest = -std::numeric_limits<double>::infinity();
-        for (int64_t j = 0; j < n; ++j) {
+        for (int64_t j = 0; j < keys.tokens; ++j) {
           if (multiplicity(spec, h / group, i, j) == 0) continue;
           const double s = scale * dot(&q[queries.at(b, i, h)], &k[keys.at(b, j, h / group)], d);
           scores[static_cast<size_t>(j)] = s;
@@ -83,7 +89,7 @@ OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const D
         }
         double sum = 0;
         double* out = &result.out[queries.at(b, i, h)];
-        for (int64_t j = 0; j < n; ++j) {
+        for (int64_t j = 0; j < keys.tokens; ++j) {
           const int64_t times = multiplicity(spec, h / group, i, j);
           if (times == 0) continue;
           const double p =
@@ -105,7 +111,7 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
                                 const Doubles& v, const OracleResult& result, const Doubles& dout,
                                 const Doubles& dlse) {
   const int64_t n = spec.length, d = spec.head_dim, group = spec.heads / spec.kv_heads;
-  const Shape4 queries{n, spec.heads, d}, keys{n, spec.kv_heads, d};
+  const Shape4 queries{n, spec.heads, d}, keys{spec.keys(), spec.kv_heads, d};
   OracleGradients gradients;
   gradients.dq.assign(q.size(), 0.0);
   gradients.dk.assign(k.size(), 0.0);
@@ -118,7 +124,7 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
         const auto li = static_cast<size_t>((b * spec.heads + h) * n + i);
         double delta = dot(&dout[qi], &result.out[qi], d);
         if (!dlse.empty()) delta -= dlse[li];
-        for (int64_t j = 0; j < n; ++j) {
+        for (int64_t j = 0; j < keys.tokens; ++j) {
           const int64_t times = multiplicity(spec, h / group, i, j);
           if (times == 0) continue;
           const size_t kj = keys.at(b, j, h / group);

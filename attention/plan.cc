@@ -19,10 +19,11 @@ int64_t usual_chunk(int64_t tokens) {
 }
 
 // Tokens of the ranks of one Ulysses group, in the order of the ranks.
-std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group) {
+std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group, bool keys) {
   std::vector<Run> result;
   for (Rank u = 0; u < spec.ulysses; ++u) {
-    for (const Run& run : tokens_of(spec, group * spec.ulysses + u))
+    const Rank rank = group * spec.ulysses + u;
+    for (const Run& run : keys ? key_tokens_of(spec, rank) : tokens_of(spec, rank))
       append(&result, run);
   }
   return result;
@@ -78,15 +79,15 @@ std::vector<Tile> tiles_of(const AttentionPlan& plan, const std::vector<Componen
         Run q = intersect(q_part, c.q);
         Run k = intersect(k_part, c.k);
         if (q.count == 0 || k.count == 0) continue;
-        k = clip(k, q.begin + band.low, q.last() + band.high);
+        k = clip(k, q.begin + c.shift + band.low, q.last() + c.shift + band.high);
         if (k.count == 0) continue;
-        q = clip(q, k.begin - band.high, k.last() - band.low);
+        q = clip(q, k.begin - c.shift - band.high, k.last() - c.shift - band.low);
         if (q.count == 0) continue;
         tile.q = {q_start + index_in(q_run, q.begin), q.count,
                   q.count > 1 ? q.step / q_run.step : 1};
         tile.k = {k_start + index_in(k_run, k.begin), k.count,
                   k.count > 1 ? k.step / k_run.step : 1};
-        tile.q_pos = q.begin;
+        tile.q_pos = q.begin + c.shift;
         tile.q_step = q.step;
         tile.k_pos = k.begin;
         tile.k_step = k.step;
@@ -135,8 +136,9 @@ Rotate choose(const AttentionSpec& spec, bool backward) {
   const int64_t group = spec.heads / spec.kv_heads;
   const RowBytes keys = row_bytes(spec, backward, Rotate::kKeysAndValues, group);
   const RowBytes queries = row_bytes(spec, backward, Rotate::kQueries, group);
-  return queries.out + queries.back < keys.out + keys.back ? Rotate::kQueries
-                                                           : Rotate::kKeysAndValues;
+  const bool fewer =
+      (queries.out + queries.back) * spec.length < (keys.out + keys.back) * spec.keys();
+  return fewer ? Rotate::kQueries : Rotate::kKeysAndValues;
 }
 
 RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& components,
@@ -149,12 +151,12 @@ RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& compon
   const Rank mine = plan.rank / spec.ulysses;
   int64_t most = 0;  // tokens of the largest group
   for (Rank group = 0; group < rings; ++group)
-    most = std::max(most, total(group_tokens(spec, group)));
+    most = std::max(most, total(group_tokens(spec, group, keys_travel)));
   const int64_t asked = spec.chunk_tokens != 0 ? spec.chunk_tokens : usual_chunk(most);
   const int64_t chunk = rings == 1 ? most : std::min(most, asked);
   const int64_t chunks = ceil_div(most, chunk);
   for (int64_t c = 0; c < chunks; ++c) {
-    for (Tile& tile : tiles_of(plan, components, plan.tokens, plan.tokens, keys_travel, c * chunk,
+    for (Tile& tile : tiles_of(plan, components, plan.tokens, plan.key_tokens, keys_travel, c * chunk,
                                (c + 1) * chunk)) {
       ring.local.push_back(tile);
     }
@@ -166,21 +168,22 @@ RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& compon
   for (Rank step = 1; step < rings; ++step) {
     const Rank from = (mine - step + rings) % rings;
     const Rank to = (mine + step) % rings;
-    const std::vector<Run> theirs = group_tokens(spec, from);
-    const std::vector<Run> receiver = group_tokens(spec, to);
+    const std::vector<Run> theirs = group_tokens(spec, from, keys_travel);
+    const std::vector<Run> receiver = group_tokens(spec, to, !keys_travel);
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t begin = c * chunk, end = begin + chunk;
       const int64_t key = (step - 1) * chunks + c;
       Hop in{from * spec.ulysses + place, key, {}, {}};
       in.tiles = keys_travel ? tiles_of(plan, components, plan.tokens, theirs, true, begin, end)
-                             : tiles_of(plan, components, theirs, plan.tokens, false, begin, end);
+                             : tiles_of(plan, components, theirs, plan.key_tokens, false, begin, end);
       in.rows = rows_of(plan, in.tiles, keys_travel, total(theirs));
       if (!in.tiles.empty()) ring.receives.push_back(std::move(in));
       Hop out{to * spec.ulysses + place, key, {}, {}};
       const auto needed =
-          keys_travel ? tiles_of(plan, components, receiver, plan.tokens, true, begin, end)
+          keys_travel ? tiles_of(plan, components, receiver, plan.key_tokens, true, begin, end)
                       : tiles_of(plan, components, plan.tokens, receiver, false, begin, end);
-      out.rows = rows_of(plan, needed, keys_travel, plan.group_tokens());
+      out.rows = rows_of(plan, needed, keys_travel,
+                         keys_travel ? plan.group_keys() : plan.group_tokens());
       if (!needed.empty()) ring.sends.push_back(std::move(out));
     }
   }
@@ -221,21 +224,24 @@ void add_exchange(const AttentionPlan& plan, PlanReport* report) {
     const HeadShare theirs = heads_of(spec, u);
     const int64_t c = plan.own_tokens() * spec.batch;
     const int64_t c_theirs = token_count(spec, peer) * spec.batch;
-    const auto in = [&](int64_t rows, const HeadShare& to) {
-      return rows * (q_heads(to) * d * e + 2 * kv_heads(to) * d * e);
+    const int64_t keys = plan.own_keys() * spec.batch, keys_theirs = key_count(spec, peer) * spec.batch;
+    const auto in = [&](int64_t rows, int64_t key_rows, const HeadShare& to) {
+      return rows * q_heads(to) * d * e + key_rows * 2 * kv_heads(to) * d * e;
     };
     const auto out = [&](int64_t rows, const HeadShare& of) {
       return rows * q_heads(of) * (d * e + 4);
     };
-    const auto gradients = [&](int64_t rows, const HeadShare& of) {
-      return rows * (q_heads(of) * d * e + 2 * kv_heads(of) * d * gradient);
+    const auto gradients = [&](int64_t rows, int64_t key_rows, const HeadShare& of) {
+      return rows * q_heads(of) * d * e + key_rows * 2 * kv_heads(of) * d * gradient;
     };
-    report->bytes_sent_forward += in(c, theirs) + out(c_theirs, plan.heads);
-    report->bytes_received_forward += in(c_theirs, plan.heads) + out(c, theirs);
-    report->bytes_sent_backward += out(c, theirs) + gradients(c_theirs, plan.heads);
-    report->bytes_received_backward += out(c_theirs, plan.heads) + gradients(c, theirs);
-    report->messages_sent_forward += (in(c, theirs) > 0) + (out(c_theirs, plan.heads) > 0);
-    report->messages_sent_backward += (out(c, theirs) > 0) + (gradients(c_theirs, plan.heads) > 0);
+    const int64_t inward = in(c, keys, theirs), result = out(c_theirs, plan.heads);
+    const int64_t douts = out(c, theirs), sums = gradients(c_theirs, keys_theirs, plan.heads);
+    report->bytes_sent_forward += inward + result;
+    report->bytes_received_forward += in(c_theirs, keys_theirs, plan.heads) + out(c, theirs);
+    report->bytes_sent_backward += douts + sums;
+    report->bytes_received_backward += out(c_theirs, plan.heads) + gradients(c, keys, theirs);
+    report->messages_sent_forward += (inward > 0) + (result > 0);
+    report->messages_sent_backward += (douts > 0) + (sums > 0);
   }
 }
 
@@ -288,15 +294,14 @@ std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t k
   return std::span(ring.local).subspan(begin, ring.local_ends[piece] - begin);
 }
 
-int64_t AttentionPlan::own_tokens() const {
-  return token_count(spec, rank);
-}
+int64_t AttentionPlan::own_tokens() const { return token_count(spec, rank); }
+int64_t AttentionPlan::own_keys() const { return key_count(spec, rank); }
 
 RowBytes row_bytes(const AttentionSpec& spec, bool backward, Rotate rotate, int64_t queries) {
   const int64_t d = spec.head_dim, e = static_cast<int64_t>(size_of(spec.dtype));
   if (rotate == Rotate::kKeysAndValues) return {wire_bytes(spec), backward ? 2 * d * 4 : 0};
   if (backward) return {queries * (2 * d * e + 8), queries * d * 4};
-  return {queries * d * e, queries * (d * 4 + 4)};
+  return {queries * d * e, queries * (d * 4 + 8)};
 }
 
 RowBytes hop_bytes(const AttentionPlan& plan, bool backward, const Hop& hop) {
@@ -325,7 +330,8 @@ Result<AttentionPlan> make_plan(const AttentionSpec& spec, Rank rank) {
   plan.rank = rank;
   plan.band = band_of(spec.mask);
   plan.heads = heads_of(spec, rank % spec.ulysses);
-  plan.tokens = group_tokens(spec, rank / spec.ulysses);
+  plan.tokens = group_tokens(spec, rank / spec.ulysses, false);
+  plan.key_tokens = group_tokens(spec, rank / spec.ulysses, true);
   const std::vector<Component> components = components_of(spec);
   plan.forward = ring_of(plan, components, false);
   plan.backward = ring_of(plan, components, true);
@@ -356,10 +362,10 @@ double balance(const AttentionSpec& spec) {
     plan.rank = rank;
     plan.band = band_of(spec.mask);
     plan.heads = heads_of(spec, rank % spec.ulysses);
-    plan.tokens = group_tokens(spec, rank / spec.ulysses);
+    plan.tokens = group_tokens(spec, rank / spec.ulysses, false);
     int64_t flops = 0;
     for (Rank group = 0; group < spec.rings(); ++group) {
-      flops += flops_of(plan, tiles_of(plan, components, plan.tokens, group_tokens(spec, group),
+      flops += flops_of(plan, tiles_of(plan, components, plan.tokens, group_tokens(spec, group, true),
                                        true, 0, kUnlimited));
     }
     most = std::max(most, flops);

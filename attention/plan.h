@@ -31,8 +31,8 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place);
 // True if two places of a group need the same KV head (fewer KV heads than places).
 bool replicates_kv(const AttentionSpec& spec);
 
-// Queries `q` against keys `k`, both as indices into the tokens of a shard: the i-th query, at
-// position q_pos + i * q_step, sees the j-th key, at k_pos + j * k_step, where the difference k - q
+// Queries `q` against keys `k`, both as indices into the tokens of a shard: the i-th query, which stands
+// at q_pos + i * q_step among the keys, sees the j-th key, at k_pos + j * k_step, where the difference k - q
 // lies in the plan's band.
 struct Tile {
   int64_t head_begin = 0, head_end = 0, head_step = 1;  // global KV heads
@@ -87,6 +87,7 @@ struct AttentionPlan {
   Band band{};
   HeadShare heads;          // after the exchange of heads
   std::vector<Run> tokens;  // of the group, as positions; of this rank where ulysses is 1
+  std::vector<Run> key_tokens;
   RingPlan forward, backward;
   PlanReport report;
 
@@ -94,7 +95,9 @@ struct AttentionPlan {
   // What is computed before the key-th exchange is; all of it where there is none (key 0).
   std::span<const Tile> local_tiles(const RingPlan& ring, int64_t key) const;
   int64_t own_tokens() const;
+  int64_t own_keys() const;
   int64_t group_tokens() const { return total(tokens); }
+  int64_t group_keys() const { return total(key_tokens); }
   int64_t head_group() const { return spec.heads / spec.kv_heads; }
 };
 

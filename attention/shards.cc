@@ -33,15 +33,31 @@ struct Add {
   }
 };
 
-// acc / l and m + log l, in place (acc may be out itself); rows x width.
-void finish(float* acc, float* m, const float* l, int64_t rows, int64_t width) {
+// acc / l and m + log l, in place (acc may be out itself); rows x width. low, if any, gets what the
+// latter loses by rounding.
+void finish(float* acc, float* m, const float* l, int64_t rows, int64_t width, float* low) {
   for (int64_t i = 0; i < rows; ++i) {
+    if (low != nullptr) low[i] = 0;
     if (l[i] == 0) continue;  // saw no key: zeros and -infinity
     const float factor = 1.0f / l[i];
     for (int64_t x = 0; x < width; ++x) acc[i * width + x] *= factor;
-    m[i] += std::log(l[i]);
+    const double lse = static_cast<double>(m[i]) + std::log(static_cast<double>(l[i]));
+    m[i] = static_cast<float>(lse);
+    if (low != nullptr) low[i] = static_cast<float>(lse - static_cast<double>(m[i]));
   }
 }
+
+// Rows of float32 into a message, times exp(-low) of each row and head: who computes with them then
+// needs no low (see KernelTile). `width` elements to a row and head.
+struct CopyFolded {
+  const float* from;
+  float* to;
+  const float* low;
+  int64_t width;
+  void operator()(int64_t at, int64_t into, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) to[into + i] = from[at + i] * std::exp(-low[(at + i) / width]);
+  }
+};
 
 void narrow(DType dtype, const float* from, std::byte* to, int64_t count) {
   if (dtype == DType::kFloat32) return;  // was computed in place
@@ -101,7 +117,7 @@ class Forward : Shard {
       queries_travel(t, queries, keys, &calls);
     }
     RUEDA_RETURN_IF_ERROR(run_ring(plan_, false, link_, calls));
-    finish(acc, m, l, rows, spec_.head_dim);
+    finish(acc, m, l, rows, spec_.head_dim, t.lse_low);
     narrow(spec_.dtype, acc, t.out, wide_.elements());
     return {};
   }
@@ -121,47 +137,43 @@ class Forward : Shard {
     };
   }
 
-  // The answer: outputs, then their log-sum-exps.
+  // The answer: acc, then m, then l.
   void queries_travel(const ShardForward& t, const QuerySide& mine, const KeySide& keys,
                       RingCalls* calls) {
-    int64_t most = 0;
-    for (const Hop& hop : plan_.forward.receives) {
-      most = std::max(most, Geometry::message(plan_, hop.rows, Side::kQueries, 1).elements());
-    }
-    float* sums = link_->take_array<float>(most);
     calls->pack = [this, &t](const Hop& hop, std::byte* message) {
       Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim)
           .each_row(wide_, Copy{t.q, message, element_});
     };
-    calls->serve = [this, &keys, sums](const Hop& hop, const std::byte* message, std::byte* answer) {
+    calls->serve = [this, &keys](const Hop& hop, const std::byte* message, std::byte* answer) {
       const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
       const Geometry thin = Geometry::message(plan_, hop.rows, Side::kQueries, 1);
       auto* acc = reinterpret_cast<float*>(answer);
       float* m = acc + wide.elements();
+      float* l = m + thin.elements();
       std::fill_n(acc, wide.elements(), 0.0f);
       std::fill_n(m, thin.elements(), kNone);
-      std::fill_n(sums, thin.elements(), 0.0f);
-      const QuerySide theirs{&wide, &thin, message, acc, m, sums, nullptr, nullptr, nullptr, nullptr};
+      std::fill_n(l, thin.elements(), 0.0f);
+      const QuerySide theirs{&wide, &thin, message, acc, m, l, nullptr, nullptr, nullptr, nullptr};
       compute(plan_, false, hop.tiles, theirs, keys, threads_);
-      finish(acc, m, sums, thin.elements(), spec_.head_dim);
     };
     calls->absorb = [this, &mine](const Hop& hop, const std::byte* answer) {
       const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);
-      const auto* out = reinterpret_cast<const float*>(answer);
-      const float* lse = out + wide.elements();
+      const auto* sums = reinterpret_cast<const float*>(answer);
+      const float* largest = sums + wide.elements();
+      const float* weights = largest + wide.elements() / spec_.head_dim;
       const int64_t d = spec_.head_dim;
       const auto merge = [&](int64_t at, int64_t into, int64_t count) {
         for (int64_t i = 0; i < count; ++i) {
-          const float theirs = lse[into + i];
+          const float theirs = largest[into + i];
           if (theirs == kNone) continue;
           float& m = mine.m[at + i];
           float& l = mine.l[at + i];
           float* acc = mine.acc + (at + i) * d;
-          const float* add = out + (into + i) * d;
+          const float* add = sums + (into + i) * d;
           const float now = std::max(m, theirs);
           const float keep = std::exp(m - now), take = std::exp(theirs - now);
           for (int64_t x = 0; x < d; ++x) acc[x] = acc[x] * keep + add[x] * take;
-          l = l * keep + take;
+          l = l * keep + weights[into + i] * take;
           m = now;
         }
       };
@@ -179,7 +191,7 @@ class Backward : Shard {
     float* dk = sums(t.dk, keys_.elements(), wide_kv);
     float* dv = sums(t.dv, keys_.elements(), wide_kv);
     const QuerySide queries{&wide_, &narrow_, t.q,     nullptr, nullptr,
-                            nullptr, t.dout,  t.lse,   t.delta, dq};
+                            nullptr, t.dout,  t.lse,   t.delta, dq,      t.lse_low};
     const KeySide keys{&keys_, spec_.dtype, t.k, t.v, dk, dv};
     RingCalls calls;
     calls.local = [&](int64_t key) {
@@ -232,9 +244,18 @@ class Backward : Shard {
       };
       std::byte* after = message + 8 * thin.elements();
       thin.each_row(narrow_, Copy{bytes(mine.lse), message, 4});
-      thin.each_row(narrow_, Copy{bytes(mine.delta), message + 4 * thin.elements(), 4});
       wide.each_row(wide_, Copy{mine.q, after, element_});
-      wide.each_row(wide_, Copy{mine.dout, after + wide.elements() * element_, element_});
+      std::byte* deltas = message + 4 * thin.elements();
+      std::byte* douts = after + wide.elements() * element_;
+      if (mine.lse_low == nullptr) {
+        thin.each_row(narrow_, Copy{bytes(mine.delta), deltas, 4});
+        wide.each_row(wide_, Copy{mine.dout, douts, element_});
+        return;
+      }
+      const auto floats = [](std::byte* memory) { return reinterpret_cast<float*>(memory); };
+      thin.each_row(narrow_, CopyFolded{mine.delta, floats(deltas), mine.lse_low, 1});
+      wide.each_row(wide_, CopyFolded{reinterpret_cast<const float*>(mine.dout), floats(douts),
+                                      mine.lse_low, spec_.head_dim});
     };
     calls->serve = [this, &keys](const Hop& hop, const std::byte* message, std::byte* answer) {
       const Geometry wide = Geometry::message(plan_, hop.rows, Side::kQueries, spec_.head_dim);

@@ -14,6 +14,7 @@ struct ShardForward {
   const std::byte* v = nullptr;
   std::byte* out = nullptr;
   float* lse = nullptr;
+  float* lse_low = nullptr;  // may be null
 };
 struct ShardBackward {
   const std::byte* dout = nullptr;
@@ -26,6 +27,7 @@ struct ShardBackward {
   std::byte* dk = nullptr;
   std::byte* dv = nullptr;
   bool wide_kv_gradients = false;  // dk and dv are float32 whatever the dtype
+  const float* lse_low = nullptr;  // may be null
 };
 
 Status forward_shard(const AttentionPlan& plan, Link* link, int threads, const ShardForward& t);

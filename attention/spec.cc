@@ -6,21 +6,37 @@
 namespace rueda::attention {
 namespace {
 
+Status check_rises(const std::vector<int64_t>& ends, const char* side, int64_t tokens) {
+  bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == tokens;
+  for (size_t i = 1; i < ends.size(); ++i) rising = rising && ends[i] >= ends[i - 1];
+  if (rising) return {};
+  return invalid_argument(std::string("attention: cu_seqlens") + side +
+                          " must rise from 0 to the number of tokens, " + std::to_string(tokens));
+}
+
 Status check_mask(const AttentionSpec& spec) {
   const Mask& mask = spec.mask;
   if (!mask.cu_seqlens.empty() && (!mask.segment_lengths.empty() || mask.block > 0)) {
     return invalid_argument(
         "attention: packed sequences cannot be combined with dilation or a block mask");
   }
+  if (spec.key_length < 0) return invalid_argument("attention: key_length is negative");
+  if (spec.keys() != spec.length && (!mask.segment_lengths.empty() || mask.block > 0)) {
+    return invalid_argument("attention: " + std::to_string(spec.length) + " queries and " +
+                            std::to_string(spec.keys()) +
+                            " keys: dilation and block masks need as many keys as queries");
+  }
+  if (spec.keys() != spec.length && !mask.cu_seqlens.empty() && mask.cu_seqlens_k.empty())
+    return invalid_argument("attention: packed sequences of " + std::to_string(spec.keys()) + " keys need cu_seqlens_k");
   if (spec.layout_per_sequence && mask.cu_seqlens.empty())
     return invalid_argument("attention: a layout of each packed sequence needs cu_seqlens");
-  if (!mask.cu_seqlens.empty()) {
-    const auto& ends = mask.cu_seqlens;
-    bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == spec.length;
-    for (size_t i = 1; i < ends.size(); ++i) rising = rising && ends[i] >= ends[i - 1];
-    if (!rising) {
-      return invalid_argument("attention: cu_seqlens must rise from 0 to the number of tokens, " +
-                              std::to_string(spec.length));
+  if (!mask.cu_seqlens.empty()) RUEDA_RETURN_IF_ERROR(check_rises(mask.cu_seqlens, "", spec.length));
+  if (!mask.cu_seqlens_k.empty()) {
+    RUEDA_RETURN_IF_ERROR(check_rises(mask.cu_seqlens_k, "_k", spec.keys()));
+    if (mask.cu_seqlens_k.size() != mask.cu_seqlens.size()) {
+      return invalid_argument("attention: cu_seqlens_k has " + std::to_string(mask.cu_seqlens_k.size()) +
+                              " entries, cu_seqlens " + std::to_string(mask.cu_seqlens.size()) +
+                              ": each sequence needs its queries and its keys");
     }
   }
   if (mask.segment_lengths.size() != mask.dilation_rates.size())
@@ -149,7 +165,7 @@ double AttentionSpec::softmax_scale() const {
 Status check(const AttentionSpec& spec) {
   if (spec.length < 1 || spec.batch < 1)
     return invalid_argument("attention: an empty sequence or batch");
-  if (spec.length > (int64_t{1} << 30))
+  if (std::max(spec.length, spec.keys()) > (int64_t{1} << 30))
     return invalid_argument("attention: more than 2^30 tokens");
   if (spec.head_dim < 1 || spec.head_dim > 256) {
     return invalid_argument("attention: head_dim is " + std::to_string(spec.head_dim) +
@@ -187,12 +203,13 @@ uint64_t hash_of(const AttentionSpec& s) {
         int64_t(s.ranks), int64_t(s.ulysses), int64_t(s.layout), int64_t(s.rotate_forward),
         int64_t(s.rotate_backward), s.chunk_tokens, int64_t(s.gather_first),
         int64_t(s.mask.causal), s.mask.left, s.mask.right, int64_t(s.mask.head_offset),
-        int64_t(s.mask.split_heads), int64_t(s.layout_per_sequence), s.mask.block, s.mask.block_heads}) {
+        int64_t(s.mask.split_heads), int64_t(s.layout_per_sequence), s.keys(), s.mask.block, s.mask.block_heads}) {
     hash.number(x);
   }
   const double scale = s.softmax_scale();
   hash.bytes(&scale, sizeof scale);
   hash.list(s.mask.cu_seqlens);
+  hash.list(s.mask.cu_seqlens_k);
   hash.list(s.mask.segment_lengths);
   hash.list(s.mask.dilation_rates);
   hash.list(s.mask.blocks);
@@ -221,10 +238,12 @@ int64_t token_count(Layout layout, int64_t length, Rank rank, Rank ranks) {
   return total(tokens_of(layout, length, rank, ranks));
 }
 
-std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank) {
-  if (!spec.layout_per_sequence) return tokens_of(spec.layout, spec.length, rank, spec.ranks);
+namespace {
+
+std::vector<Run> tokens_of_side(const AttentionSpec& spec, Rank rank, int64_t length,
+                                const std::vector<int64_t>& ends) {
+  if (!spec.layout_per_sequence) return tokens_of(spec.layout, length, rank, spec.ranks);
   std::vector<Run> runs;
-  const std::vector<int64_t>& ends = spec.mask.cu_seqlens;
   for (size_t i = 1; i < ends.size(); ++i) {
     for (Run run : tokens_of(spec.layout, ends[i] - ends[i - 1], rank, spec.ranks)) {
       run.begin += ends[i - 1];
@@ -234,7 +253,21 @@ std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank) {
   return runs;
 }
 
+const std::vector<int64_t>& key_ends(const Mask& mask) {
+  return mask.cu_seqlens_k.empty() ? mask.cu_seqlens : mask.cu_seqlens_k;
+}
+
+}  // namespace
+
+std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank) {
+  return tokens_of_side(spec, rank, spec.length, spec.mask.cu_seqlens);
+}
+std::vector<Run> key_tokens_of(const AttentionSpec& spec, Rank rank) {
+  return tokens_of_side(spec, rank, spec.keys(), key_ends(spec.mask));
+}
+
 int64_t token_count(const AttentionSpec& spec, Rank rank) { return total(tokens_of(spec, rank)); }
+int64_t key_count(const AttentionSpec& spec, Rank rank) { return total(key_tokens_of(spec, rank)); }
 
 Band band_of(const Mask& mask) {
   const int64_t low = mask.left < 0 ? -kUnlimited : -mask.left;
@@ -251,11 +284,13 @@ std::vector<Component> components_of(const AttentionSpec& spec) {
   } else {
     Component part;
     part.head_end = spec.kv_heads;
-    std::vector<int64_t> ends = spec.mask.cu_seqlens;
-    if (ends.empty()) ends = {0, spec.length};
+    std::vector<int64_t> ends = spec.mask.cu_seqlens, k_ends = key_ends(spec.mask);
+    if (ends.empty()) ends = {0, spec.length}, k_ends = {0, spec.keys()};
     for (size_t i = 1; i < ends.size(); ++i) {
-      if (ends[i] == ends[i - 1]) continue;
-      part.q = part.k = {ends[i - 1], ends[i] - ends[i - 1], 1};
+      if (ends[i] == ends[i - 1] || k_ends[i] == k_ends[i - 1]) continue;
+      part.q = {ends[i - 1], ends[i] - ends[i - 1], 1};
+      part.k = {k_ends[i - 1], k_ends[i] - k_ends[i - 1], 1};
+      part.shift = k_ends[i] - ends[i];  // the last query stands at the last key
       result.push_back(part);
     }
   }

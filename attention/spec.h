@@ -34,6 +34,8 @@ struct Mask {
   int64_t right = -1;  // and after it
   // Packed sequences: 0, end of the first, end of the second, ..., n. A query sees its own sequence.
   std::vector<int64_t> cu_seqlens;
+  // Of the keys, where they are others; as many. Empty: the same.
+  std::vector<int64_t> cu_seqlens_k;
   // Dilated (LongNet): pairs (w, r). A key that two pairs select counts twice.
   std::vector<int64_t> segment_lengths;
   std::vector<int64_t> dilation_rates;
@@ -52,7 +54,7 @@ struct Mask {
 
 struct AttentionSpec {
   int64_t batch = 1;
-  int64_t length = 0;    // tokens of the whole sequence, >= 1
+  int64_t length = 0;    // tokens of the whole sequence, >= 1; of the queries, if key_length is set
   int64_t heads = 1;     // of the queries
   int64_t kv_heads = 1;  // divides heads
   int64_t head_dim = 0;  // elements, 1 to 256
@@ -69,8 +71,13 @@ struct AttentionSpec {
   int64_t chunk_tokens = 0;  // at most so many tokens in a message; 0: a twelfth of a shard, at least 192
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
   double scale = 0;  // of the scores; 0: head_dim ^ -0.5
+  // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are aligned
+  // at the end: the last query stands at the last key (of its packed sequence), so that new queries see
+  // a prefix and themselves. Each side is spread by the layout.
+  int64_t key_length = 0;
   Mask mask;
 
+  int64_t keys() const { return key_length == 0 ? length : key_length; }
   Rank rings() const { return ranks / ulysses; }
   double softmax_scale() const;
 };
@@ -85,8 +92,11 @@ std::vector<Run> tokens_of(Layout layout, int64_t length, Rank rank, Rank ranks)
 int64_t token_count(Layout layout, int64_t length, Rank rank, Rank ranks);
 std::vector<Run> tokens_of(const AttentionSpec& spec, Rank rank);
 int64_t token_count(const AttentionSpec& spec, Rank rank);
+// Of the keys.
+std::vector<Run> key_tokens_of(const AttentionSpec& spec, Rank rank);
+int64_t key_count(const AttentionSpec& spec, Rank rank);
 
-// Part of a mask: every query of `q` sees the keys k of `k` with low <= k - q <= high, on the KV
+// Part of a mask: every query of `q` sees the keys k of `k` with low <= k - (q + shift) <= high, on the KV
 // heads [head_begin, head_end) in steps. A mask is a list of these; overlaps count twice.
 struct Component {
   Run q;
@@ -94,6 +104,7 @@ struct Component {
   int64_t head_begin = 0;
   int64_t head_end = 0;
   int64_t head_step = 1;
+  int64_t shift = 0;  // where the first query stands among the keys
 };
 struct Band {
   int64_t low;

@@ -27,10 +27,8 @@ int64_t slots(const AttentionPlan& plan, bool backward) {
   const Largest out = largest(plan, backward, ring.sends);
   const auto sends = std::min<int64_t>(2, static_cast<int64_t>(ring.sends.size()));
   const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
-  // Passing queries on in forward: the sums of exp of the partial result.
-  const int64_t sums = !backward && in.back > 0 ? in.back / (4 * plan.spec.head_dim + 4) * 4 : 0;
   return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
-         std::min<int64_t>(4, static_cast<int64_t>(ring.sends.size())) * out.back + sums;
+         std::min<int64_t>(4, static_cast<int64_t>(ring.sends.size())) * out.back;
 }
 
 }  // namespace
@@ -50,13 +48,15 @@ Workspace workspace_of(const AttentionPlan& plan) {
   const int64_t q_heads = plan.heads.q_end - plan.heads.q_begin;
   const int64_t kv_heads = plan.heads.kv_end - plan.heads.kv_begin;
   const int64_t rows = plan.group_tokens() * b;
-  const int64_t own = plan.own_tokens() * b;
+  const int64_t own = plan.own_tokens() * b, own_keys = plan.own_keys() * b;
   Workspace result;
   const bool exchanges = spec.ulysses > 1;
-  const int64_t q = rows * q_heads * d, kv = rows * kv_heads * d;
-  const int64_t shards = exchanges ? (2 * q + 2 * kv) * e + rows * q_heads * 4 : 0;
-  result.saved = own * (2 * spec.heads + 2 * spec.kv_heads) * d * e + own * spec.heads * 4 + shards;
+  const int64_t q = rows * q_heads * d, kv = plan.group_keys() * b * kv_heads * d;
   const bool narrow = e != 4;
+  const int64_t low = narrow ? 0 : rows * q_heads * 4;  // what lse lacks
+  const int64_t shards = exchanges ? (2 * q + 2 * kv) * e + rows * q_heads * 4 : 0;
+  result.saved =
+      (own * spec.heads + own_keys * spec.kv_heads) * 2 * d * e + own * spec.heads * 4 + low + shards;
   result.forward = 2 * rows * q_heads * 4 + (narrow ? q * 4 : 0) + slots(plan, false);
   result.backward = 2 * rows * q_heads * 4 + (narrow ? (q + 2 * kv) * 4 : 0) + slots(plan, true);
   if (exchanges) {

@@ -113,6 +113,7 @@ class Agent {
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
   std::optional<LostRank> lost_;  // the job's first
+  bool lost_by_us_ = false;       // it ended because we stopped the job: nobody's failure
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
@@ -438,8 +439,11 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   lives_->ended(number);
   // What was told before the process was reaped gets its cause; what nobody saw is told now.
   if ((lost_ && lost_->rank == number) ||
-      (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number))))
-    rank_lost(lives_->verdict(number, end.pid, how, true));
+      (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number)))) {
+    const bool by_us = lost_ ? lost_by_us_ : end.stopped;
+    rank_lost(
+        lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : how, true));
+  }
   if (wait_status != 0) stop_for_failure();
 }
 
@@ -466,6 +470,7 @@ void Agent::rank_lost(const LostRank& lost, bool from_driver) {
   lost_ = lost;
   lives_->tell(lost);
   if (!first) return;
+  lost_by_us_ = supervisor_.stopping();
   narrate(lost.describe() + "; known at " + std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
   if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
@@ -598,7 +603,7 @@ int Agent::finish(const Status& started) {
     return kLauncherFailure;
   }
   job.ends = ends_;
-  if (lost_ && lives_->has_joined(lost_->rank)) job.lost = *lost_;
+  if (lost_ && !lost_by_us_ && lives_->has_joined(lost_->rank)) job.lost = *lost_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kTickMs = 1000;
 constexpr std::chrono::milliseconds kStackPatience{1000};
+constexpr std::chrono::seconds kWriteLimit{5};
 
 int64_t now_ns() {
   timespec now{};
@@ -269,13 +270,24 @@ void JobObserver::look_for_stalls() {
 }
 
 std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& records) {
-  std::vector<std::string> lines;
+  const std::string hangs = "the folder '" + folder() + "' has not answered for " +
+                            std::to_string(kWriteLimit.count()) +
+                            " s: the flight recorders were not written (is it on a file server that "
+                            "is gone? --flight-recorder FOLDER names another)";
+  if (!writer_.idle()) return {hangs};
   const int64_t now = now_ns();
   for (const RankRecord& record : records) {
-    const Status written =
-        write_flight_file(folder(), record, ranks_.at(record.rank)->memory.bytes(), now);
-    if (!written.ok()) return {written.message()};
+    const ByteView memory = ranks_.at(record.rank)->memory.bytes();
+    std::vector<std::byte> copy(memory.begin(), memory.end());
+    writer_.add([folder = folder(), record, now, copy = std::move(copy)] {
+      return write_flight_file(folder, record, copy, now);
+    });
   }
+  const bool written = writer_.wait(kWriteLimit);
+  writer_.forget();
+  const std::vector<std::string> problems = writer_.take_problems();
+  if (!problems.empty()) return {problems.front()};
+  if (!written) return {hangs};
   return {"the flight recorders are in '" + folder() + "': rueda explain " + folder()};
 }
 

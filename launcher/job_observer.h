@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
+#include "launcher/file_writer.h"
 #include "launcher/host_report.h"
 #include "launcher/recorder_files.h"
 #include "launcher/stall_watch.h"
@@ -67,7 +68,8 @@ class JobObserver {
   void mail(Rank rank, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
   void request_dump();
-  // The files as of now, without stacks of the dead. What the user should know, a line each.
+  // The files as of now, without stacks of the dead. What the user should know, a line each. A folder
+  // that does not answer is waited for for a few seconds.
   std::vector<std::string> write_files();
   void stop();
 
@@ -111,6 +113,7 @@ class JobObserver {
   std::vector<RankCounters> counters_;
   StallWatch stalls_;              // the thread's
   std::vector<int> drain_clients_;  // likewise
+  FileWriter writer_;               // likewise; the agent's after stop()
   std::thread thread_;
 };
 

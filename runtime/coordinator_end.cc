@@ -86,7 +86,9 @@ void Coordinator::hear_verdict() {
 bool Coordinator::look_at_suspicion(Time now) {
   if (state_ == State::kBroken || state_ == State::kEnded) return false;
   if (now >= suspicion_ends_) {
-    end_everything(*suspicion_);
+    // Who closed its connections may still have been in init, and have said why.
+    const auto earlier = world_->init_verdict ? world_->init_verdict() : std::nullopt;
+    end_everything(earlier ? unavailable(*earlier) : *suspicion_);
     return false;
   }
   if (state_ == State::kRunning) take_submissions(now);

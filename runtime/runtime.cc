@@ -324,23 +324,25 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   return works;
 }
 
-Result<std::shared_ptr<Work>> Runtime::add_process_set(std::vector<int64_t> ranks) {
+Result<std::shared_ptr<Work>> Runtime::add_process_set(std::vector<int64_t> ranks,
+                                                       uint32_t site) {
   std::sort(ranks.begin(), ranks.end());
   wire::Request request;
   request.root = -1;
   request.splits = std::move(ranks);
-  return change_sets(std::move(request), "add_process_set");
+  return change_sets(std::move(request), "add_process_set", site);
 }
 
-Result<std::shared_ptr<Work>> Runtime::remove_process_set(uint32_t id) {
+Result<std::shared_ptr<Work>> Runtime::remove_process_set(uint32_t id, uint32_t site) {
   wire::Request request;
   request.root = static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX));
-  return change_sets(std::move(request), "remove_process_set");
+  return change_sets(std::move(request), "remove_process_set", site);
 }
 
 // Checked when all ranks have agreed on it, so that a wrong one is an error on all of them. One at
 // a time: the others wait for its name.
-Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::string title) {
+Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::string title,
+                                                   uint32_t site) {
   Submission submission;
   request.kind = CollectiveKind::kProcessSet;
   request.name = negotiation::kChangeName;
@@ -352,7 +354,8 @@ Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::s
   submission.work = std::make_shared<Work>(std::move(title), driver_);
   std::shared_ptr<Work> work = submission.work;
   const auto record = submission.flight =
-      flight_->submitted(submission.request, 0, 0, flight::Gear::kNegotiated);
+      flight_->submitted(submission.request, 0, site, flight::Gear::kNegotiated);
+  submission.site = site;
   std::vector<Submission> submissions;
   submissions.push_back(std::move(submission));
   const Status taken = queue_->submit(std::move(submissions));

@@ -62,8 +62,8 @@ class Runtime {
   // Collective over all ranks of the job, members or not: all have to call them in one order. The
   // work's result is the id of the new set; its ranks in any order.
   // A removed set's pending operations end with an error on all members.
-  Result<std::shared_ptr<Work>> add_process_set(std::vector<int64_t> ranks);
-  Result<std::shared_ptr<Work>> remove_process_set(uint32_t id);
+  Result<std::shared_ptr<Work>> add_process_set(std::vector<int64_t> ranks, uint32_t site = 0);
+  Result<std::shared_ptr<Work>> remove_process_set(uint32_t id, uint32_t site = 0);
   const ProcessSetTable& process_sets() const { return sets_; }
   // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
   void shutdown();
@@ -86,7 +86,8 @@ class Runtime {
           std::function<void(const std::string&)> blame);
   Status record(const std::string& path, bool mark_cycles);
   Result<Submission> check(Operation operation, bool with_memory, bool group = false);
-  Result<std::shared_ptr<Work>> change_sets(wire::Request request, std::string title);
+  Result<std::shared_ptr<Work>> change_sets(wire::Request request, std::string title,
+                                            uint32_t site);
   static std::string number(ProcessSet* set, CollectiveKind kind, bool group);
 
   Config config_;

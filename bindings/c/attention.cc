@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -73,6 +74,8 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
     result.mask.blocks.assign(c.blocks, c.blocks + c.block_heads * rows * rows);
   }
   result.layout_per_sequence = c.layout_per_sequence != 0;
+  result.key_length = c.key_length;
+  result.mask.cu_seqlens_k = list(c.cu_seqlens_k, c.cu_seqlens_count);
   return result;
 }
 
@@ -98,6 +101,7 @@ static_assert(sizeof(rueda_attention_rows) == sizeof(attention::RowsIn));
 static_assert(sizeof(rueda_attention_head) == sizeof(QueryHead) &&
               offsetof(rueda_attention_head, l) == offsetof(QueryHead, l) &&
               offsetof(rueda_attention_head, dout) == offsetof(QueryHead, dout) &&
+              offsetof(rueda_attention_head, lse_low) == offsetof(QueryHead, lse_low) &&
               offsetof(rueda_attention_head, dq) == offsetof(QueryHead, dq));
 static_assert(sizeof(rueda_attention_tile) == sizeof(KernelTile) &&
               offsetof(rueda_attention_tile, high) == offsetof(KernelTile, high) &&
@@ -165,7 +169,8 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
                          r.flops_backward,
                          r.saved_bytes,
                          r.workspace_forward,
-                         r.workspace_backward};
+                         r.workspace_backward,
+                         plan->plan->own_keys()};
   constexpr int32_t kCount = sizeof all / sizeof all[0];
   for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
   return kCount;
@@ -287,6 +292,21 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
 int32_t rueda_attention_use_kernel(const char* name, rueda_error* error) {
   return rueda::c_abi::guarded(
       error, [&]() -> Status { return attention::use_kernel(name == nullptr ? "auto" : name); });
+}
+
+int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim, char* name,
+                                   size_t name_size, char* why, size_t why_size, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    const auto queries = static_cast<rueda::DType>(q_dtype), keys = static_cast<rueda::DType>(k_dtype);
+    RUEDA_RETURN_IF_ERROR(attention::check_kernel(queries, keys));
+    const attention::KernelChoice choice = attention::choose_kernel(queries, keys, head_dim);
+    const auto fill = [](const std::string& text, char* to, size_t size) {
+      if (to != nullptr && size > 0) std::snprintf(to, size, "%s", text.c_str());
+    };
+    fill(choice.kernel->name, name, name_size);
+    fill(choice.why, why, why_size);
+    return {};
+  });
 }
 
 }  // extern "C"

@@ -126,21 +126,30 @@ rueda::Result<std::unique_ptr<rueda_context>> init() {
     RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));
     options.epoch = launcher.epoch;
   }
+  if (life != nullptr) {
+    // A connection that ended says who closed it; the agents' verdict says who was lost first.
+    options.agents_verdict = [&life]() -> std::optional<std::string> {
+      const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
+      return lost ? std::optional(lost->describe()) : std::nullopt;
+    };
+  }
   auto joined = options.place.agentless
                     ? join_without_agent(&options)
                     : rueda::bootstrap::join_world(options, launcher.store.get(),
                                                    launcher.key ? &*launcher.key : nullptr);
-  if (joined.status().code() == rueda::Code::kUnavailable && life != nullptr) {
-    // A connection that ended says who closed it; the agents' verdict says who was lost first.
-    const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
-    if (lost) joined = rueda::unavailable(lost->describe());
-  }
-  if (joined.status().code() == rueda::Code::kUnavailable && launcher.store != nullptr) {
+  const rueda::Code code = joined.status().code();
+  if ((code == rueda::Code::kUnavailable || code == rueda::Code::kDeadlineExceeded) &&
+      launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
     (void)launcher.store->report("failure", joined.status().message());
   }
   RUEDA_ASSIGN_OR_RETURN(auto world, std::move(joined));
   RUEDA_RETURN_IF_ERROR(watch_life(world.get(), std::move(life)));
+  if (launcher.store != nullptr) {
+    world->init_verdict = [store = launcher.store, epoch = launcher.epoch] {
+      return rueda::bootstrap::said_at_init(store.get(), epoch);
+    };
+  }
   auto context = std::make_unique<rueda_context>();
   context->process = rueda::fork_generation();
   context->heap_bytes = config.heap_bytes;

@@ -24,6 +24,10 @@ int32_t change(rueda_context* context, rueda_work** work, rueda_error* error, St
   });
 }
 
+uint32_t site_of(int32_t call_site) {
+  return call_site > 0 ? static_cast<uint32_t>(call_site) : 0;
+}
+
 template <typename From>
 int32_t give(const std::vector<From>& from, int32_t* to, int32_t max_count) {
   if (to != nullptr) {
@@ -38,23 +42,24 @@ int32_t give(const std::vector<From>& from, int32_t* to, int32_t max_count) {
 extern "C" {
 
 int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count,
-                              rueda_work** work, rueda_error* error) {
+                              int32_t call_site, rueda_work** work, rueda_error* error) {
   return change(context, work, error, [&](rueda::runtime::Runtime* runtime) -> Result<WorkPtr> {
     if (count < 0 || (ranks == nullptr && count > 0))
       return rueda::invalid_argument("add_process_set: no ranks (NULL)");
     std::vector<int64_t> list;
     if (count > 0) list.assign(ranks, ranks + count);
-    return runtime->add_process_set(std::move(list));
+    return runtime->add_process_set(std::move(list), site_of(call_site));
   });
 }
 
-int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, rueda_work** work,
-                                 rueda_error* error) {
+int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, int32_t call_site,
+                                 rueda_work** work, rueda_error* error) {
   return change(context, work, error, [&](rueda::runtime::Runtime* runtime) -> Result<WorkPtr> {
     if (process_set < 0)
       return rueda::invalid_argument("process set " + std::to_string(process_set) +
                                      " does not exist");
-    return runtime->remove_process_set(static_cast<uint32_t>(process_set));
+    return runtime->remove_process_set(static_cast<uint32_t>(process_set),
+                                       site_of(call_site));
   });
 }
 

@@ -123,7 +123,7 @@ const Row kTable[] = {
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
     {"RUEDA_ATTENTION_KERNEL", "", &Config::attention_kernel, Check::kAny, false,
-     "local kernel of attention by name; auto: the best that takes the call's dtypes"},
+     "local kernel of attention by name; auto: of highest priority for the dtypes; measured: the fastest"},
 };
 
 // Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_

@@ -57,7 +57,7 @@ struct Config {
   std::string log_level = "warning";  // trace, debug, info, warning, error, fatal
   bool log_hide_time = false;         // log messages without the time
   std::string simd_target;            // kernels' target by name; empty: the best this CPU has
-  std::string attention_kernel = "auto";  // local kernel by name; auto: the best for the dtypes
+  std::string attention_kernel = "auto";  // local kernel by name, auto or measured
 };
 
 // One row of `--print-config`.

@@ -22,7 +22,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +29,7 @@
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
 #include "collectives/rendezvous/job_key.h"
+#include "collectives/rendezvous/poll_until.h"
 
 namespace rueda::rendezvous {
 
@@ -95,8 +95,8 @@ class Handshake {
 
 // Runs the handshake over `fd` (borrowed, blocking or not) and returns the peer's rank.
 // kUnauthenticated as above, kUnavailable when the peer is gone before it said anything,
-// kDeadlineExceeded. Does not touch the descriptor's flags and reads no byte beyond the handshake.
+// kDeadlineExceeded, or what a look of patience says. Does not touch the descriptor's flags and reads no byte beyond the handshake.
 Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key,
-                         std::chrono::steady_clock::time_point deadline);
+                         const Patience& patience);
 
 }  // namespace rueda::rendezvous

@@ -28,4 +28,14 @@ Status poll_until(int fd, short events, Deadline deadline) {
   }
 }
 
+Status poll_patiently(int fd, short events, const Patience& patience) {
+  if (!patience.look) return poll_until(fd, events, patience.deadline);
+  for (;;) {
+    const auto next = std::chrono::steady_clock::now() + Patience::kLookAround;
+    const Status ready = poll_until(fd, events, std::min(next, patience.deadline));
+    if (ready.code() != Code::kDeadlineExceeded || next >= patience.deadline) return ready;
+    RUEDA_RETURN_IF_ERROR(patience.look());
+  }
+}
+
 }  // namespace rueda::rendezvous

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "collectives/rendezvous/handshake.h"
-#include "collectives/rendezvous/poll_until.h"
 
 namespace rueda::rendezvous {
 namespace {
@@ -39,7 +38,7 @@ void push(int fd, Handshake& handshake) {
 
 }  // namespace
 
-Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key, Deadline deadline) {
+Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key, const Patience& patience) {
   Handshake handshake(std::move(terms), key);
   while (handshake.status().ok() && !handshake.done()) {
     const bool sending = !handshake.bytes_to_send().empty();
@@ -48,7 +47,7 @@ Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key, Deadli
     const bool receiving = handshake.bytes_wanted() > 0;
     const short events = static_cast<short>((receiving ? POLLIN : 0) |
                                             (handshake.bytes_to_send().empty() ? 0 : POLLOUT));
-    const Status ready = poll_until(fd, events, deadline);
+    const Status ready = poll_patiently(fd, events, patience);
     if (ready.code() == Code::kDeadlineExceeded) {
       return deadline_exceeded("handshake: the other side did not answer in time");
     }

@@ -19,7 +19,7 @@
 namespace rueda::transport {
 namespace {
 
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 constexpr size_t kControlBytes = round_up(kLanes * sizeof(LaneControl), 4096);
@@ -32,9 +32,12 @@ size_t ArenaLayout::windows_offset() const {
 size_t ArenaLayout::rings_offset() const {
   return windows_offset() + kLanes * windows * chunk_bytes;
 }
-size_t ArenaLayout::groups_offset() const {
+size_t ArenaLayout::heard_offset() const {
   return round_up(
-      rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 4096);
+      rings_offset() + static_cast<size_t>(local_size) * ByteRing::bytes_for(ring_bytes), 128);
+}
+size_t ArenaLayout::groups_offset() const {
+  return round_up(heard_offset() + hosts * sizeof(std::atomic<int64_t>), 4096);
 }
 size_t ArenaLayout::group_bytes() const {
   return round_up(kControlBytes + kLanes * windows * chunk_bytes, 4096);
@@ -47,7 +50,7 @@ uint64_t ArenaLayout::hash() const {
   uint64_t hash = 14695981039346656037ull;  // FNV-1a over the numbers that fix every offset
   for (const uint64_t number :
        {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
-        uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{sizeof(ArenaHeader)},
+        uint64_t{windows}, uint64_t{ring_bytes}, uint64_t{hosts}, uint64_t{sizeof(ArenaHeader)},
         uint64_t{sizeof(LaneControl)}, uint64_t{kLanes}, uint64_t{kLaneGroups},
         uint64_t{sizeof(RingHeader)}}) {
     for (int byte = 0; byte < 8; ++byte)
@@ -116,6 +119,9 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, const ArenaLayout& lay
 std::byte* Arena::base() const { return mapping_->base(); }
 SleepWord* Arena::sleep_word() const {
   return reinterpret_cast<SleepWord*>(base() + kSleepWordOffset);
+}
+std::atomic<int64_t>* Arena::heard() const {
+  return reinterpret_cast<std::atomic<int64_t>*>(base() + layout_.heard_offset());
 }
 SleepWord* Arena::lane_word() const { return sleep_word() + 1; }
 std::byte* Arena::group(size_t number) const {

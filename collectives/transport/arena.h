@@ -4,6 +4,7 @@
 //   | for each lane: LaneControl, entry slots
 //   | for each lane: window 0 .. windows-1
 //   | ring to local rank 0 .. local_size-1
+//   | for each host: when the owner last heard from there
 //   | for each further group of ranks: its lanes' controls and entry slots, its lanes' windows
 //
 // One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The
@@ -42,9 +43,11 @@ struct ArenaLayout {
   size_t chunk_bytes = 256 << 10;  // of one window
   size_t windows = 4;              // of one lane
   size_t ring_bytes = 128 << 10;  // of one ring; a power of two
+  size_t hosts = 1;               // of the job
 
   size_t windows_offset() const;
   size_t rings_offset() const;
+  size_t heard_offset() const;
   size_t groups_offset() const;  // of the further groups
   size_t group_bytes() const;
   size_t total_bytes() const;  // whole pages
@@ -123,6 +126,9 @@ class Arena {
   void release_lanes(size_t group);
   // As the owner wrote it when it made the arena.
   const ArenaHeader& header() const { return header_; }
+  // By host: when the owner last heard from there, in ns of the steady clock; 0: never. Written by
+  // the owner only.
+  std::atomic<int64_t>* heard() const;
   // The ring whose producer is this arena's owner.
   ByteRing ring_to(Rank local_rank) const;
 

@@ -12,6 +12,7 @@
 // Control frames and grants overtake bodies that have not begun.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -51,6 +52,10 @@ class Messenger final : public Transport, private FdHandler {
   Messenger(Rank rank, uint64_t epoch, std::vector<Peer> peers, EventLoop* loop,
             Doorbell* doorbell);
   ~Messenger() override;
+
+  // Signs of life of hosts, shared by the ranks of this one (Arena::heard, this rank's first). host_of:
+  // by rank. Without it every peer is a host of its own. Before watch_peers; borrowed.
+  void share_signs_of_life(std::vector<int> host_of, std::vector<std::atomic<int64_t>*> boards);
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(channels_.size()); }
@@ -142,6 +147,7 @@ class Messenger final : public Transport, private FdHandler {
   // messenger_watch_io.cc
   void on_ready(bool readable, bool writable) override;  // the watch's timer
   bool look_at_peers();
+  std::vector<bool> hosts_heard(std::chrono::steady_clock::time_point now);
 
   // messenger_io.cc
   bool write_some(Rank peer);
@@ -171,6 +177,9 @@ class Messenger final : public Transport, private FdHandler {
   std::optional<MessengerWatch> watch_;
   GuardedFd watch_timer_;
   bool look_is_due_ = false;
+  std::vector<int> host_of_;
+  std::vector<std::atomic<int64_t>*> boards_;
+  int64_t looked_ns_ = 0;
   uint64_t control_sent_ = 0;
   std::map<std::string, uint64_t, std::less<>> bytes_sent_;
 };

@@ -4,10 +4,20 @@
 
 namespace rueda::transport {
 
-MessengerWatch::MessengerWatch(WatchTimes times, size_t peers, Time now)
-    : times_(times), last_look_(now), peers_(peers) {}
+MessengerWatch::MessengerWatch(WatchTimes times, std::vector<int> host_of, Time now)
+    : times_(times), host_of_(std::move(host_of)), last_look_(now), peers_(host_of_.size()) {}
 
-MessengerWatch::Verdicts MessengerWatch::look(Time now, const std::vector<bool>& watched) {
+std::vector<bool> MessengerWatch::hosts_heard() const {
+  const auto last = std::max_element(host_of_.begin(), host_of_.end());
+  std::vector<bool> heard(last == host_of_.end() ? 0 : static_cast<size_t>(*last) + 1);
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].heard) heard[static_cast<size_t>(host_of_[i])] = true;
+  }
+  return heard;
+}
+
+MessengerWatch::Verdicts MessengerWatch::look(Time now, const std::vector<bool>& watched,
+                                              const std::vector<bool>& hosts_heard) {
   Verdicts verdicts;
   // Looks come regularly. A longer pause was this process's own: of it only one beat counts.
   const auto passed = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * times_.beat_every());
@@ -18,13 +28,15 @@ MessengerWatch::Verdicts MessengerWatch::look(Time now, const std::vector<bool>&
     const auto rank = static_cast<Rank>(i);
     if (!peer.said) verdicts.beats.push_back(rank);
     peer.said = false;
+    const bool network = peer.heard || hosts_heard[static_cast<size_t>(host_of_[i])];
     peer.silence = peer.heard ? std::chrono::nanoseconds(0) : peer.silence + passed;
+    peer.network_silence = network ? std::chrono::nanoseconds(0) : peer.network_silence + passed;
     if (peer.heard && peer.suspect) {
       peer.suspect = false;
       verdicts.recovered.push_back(rank);
     }
     peer.heard = false;
-    if (peer.silence >= times_.dead_after) {
+    if (peer.network_silence >= times_.dead_after || peer.silence >= times_.dead_alone_after()) {
       verdicts.dead.push_back(rank);
     } else if (peer.silence >= times_.suspect_after() && !peer.suspect) {
       peer.suspect = true;

@@ -24,7 +24,9 @@ Status Messenger::watch_peers(std::chrono::nanoseconds dead_after) {
   for (const Channel& channel : channels_)
     any = any || (channel.link != nullptr && channel.link->crosses_hosts());
   if (!any || dead_after.count() <= 0) return {};
-  watch_.emplace(WatchTimes{dead_after}, channels_.size(), std::chrono::steady_clock::now());
+  for (int rank = static_cast<int>(host_of_.size()); rank < static_cast<int>(channels_.size()); ++rank)
+    host_of_.push_back(rank);
+  watch_.emplace(WatchTimes{dead_after}, host_of_, std::chrono::steady_clock::now());
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return errno_status("cannot create a timer", errno);
   itimerspec times{};
@@ -42,6 +44,25 @@ void Messenger::on_ready(bool, bool) {
   if (read(watch_timer_.get(), &ticks, sizeof(ticks)) == sizeof(ticks)) look_is_due_ = true;
 }
 
+void Messenger::share_signs_of_life(std::vector<int> host_of,
+                                    std::vector<std::atomic<int64_t>*> boards) {
+  host_of_ = std::move(host_of);
+  boards_ = std::move(boards);
+}
+
+// What this rank has heard, written down for the others of this host, and what they have.
+std::vector<bool> Messenger::hosts_heard(std::chrono::steady_clock::time_point now) {
+  std::vector<bool> heard = watch_->hosts_heard();
+  const int64_t now_ns = now.time_since_epoch().count();
+  for (size_t host = 0; host < heard.size() && !boards_.empty(); ++host) {
+    if (heard[host]) boards_.front()[host].store(now_ns, std::memory_order_relaxed);
+    for (size_t i = 1; i < boards_.size() && !heard[host]; ++i)
+      heard[host] = boards_[i][host].load(std::memory_order_relaxed) > looked_ns_;
+  }
+  looked_ns_ = now_ns;
+  return heard;
+}
+
 // After everything that has arrived was read.
 bool Messenger::look_at_peers() {
   look_is_due_ = false;
@@ -50,7 +71,8 @@ bool Messenger::look_at_peers() {
     watched.push_back(channel.link != nullptr && channel.link->crosses_hosts() && !channel.end &&
                       !channel.goodbye_sent);
   }
-  const auto verdicts = watch_->look(std::chrono::steady_clock::now(), watched);
+  const auto now = std::chrono::steady_clock::now();
+  const auto verdicts = watch_->look(now, watched, hosts_heard(now));
   for (const Rank peer : verdicts.beats) {
     Channel& channel = channels_[static_cast<size_t>(peer)];
     // Behind a frame that has begun, a beat would say nothing that its next byte does not.
@@ -65,9 +87,12 @@ bool Messenger::look_at_peers() {
     RUEDA_WARN("transport", "{} is back", channels_[static_cast<size_t>(peer)].name);
   for (const Rank peer : verdicts.dead) {
     if (closed_) break;
+    const std::string why = watch_->is_alone(peer)
+                                ? "the process is stopped (its host answers)"
+                                : "the process is stopped, its host is down, or the network between "
+                                  "is cut";
     end_peer(peer, unavailable("no sign of life for " + seconds(watch_->silence(peer)) +
-                               " (RUEDA_DEAD_SECONDS): the process is stopped, its host is down, or "
-                               "the network between is cut"));
+                               " (RUEDA_DEAD_SECONDS): " + why));
   }
   return !verdicts.beats.empty() || !verdicts.dead.empty();
 }

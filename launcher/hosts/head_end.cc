@@ -60,6 +60,7 @@ void Head::rank_lost(int host, const LostRank& lost) {
     server_->send(static_cast<int>(other), std::move(message));
   }
   if (!first) return;
+  lost_by_us_ = supervisor_.stopping();
   store_->mark_dead(lost.rank, lost.describe());
   supervisor_.rank_failed(clock_now());
   tell_failure(host);
@@ -188,7 +189,7 @@ int Head::finish() {
       summaries[report.rank] = std::move(summary);
   }
   job.ends = ends_;
-  job.lost = lost_;
+  if (!lost_by_us_) job.lost = lost_;
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

@@ -106,6 +106,7 @@ class Head {
   std::vector<RankEnd> ends_;
   std::set<Rank> ended_;
   std::optional<LostRank> lost_;  // the job's first
+  bool lost_by_us_ = false;       // it ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;
   bool assigned_ = false, failure_told_ = false;

@@ -15,6 +15,7 @@ constexpr std::chrono::seconds kLookLimit{3};
 constexpr std::chrono::seconds kExplainLimit{8};
 constexpr std::chrono::seconds kWholeLimit{20};
 constexpr std::chrono::seconds kDrainLimit{5};
+constexpr std::chrono::seconds kWriteLimit{5};  // for the folder, once all have answered
 
 int64_t now_ns() {
   timespec now{};
@@ -98,9 +99,11 @@ void HostsObserver::take_view(int host, control::Observed* message) {
     record.flight = std::move(flight).value();
     flight::shift_times(&*record.flight, shift);
   }
-  if (round_->purpose == Purpose::kWhole) {
-    status = write_flight_file(folder(), record, mirror.value().bytes(), now, shift);
-    if (!status.ok()) round_->problems.push_back(status.message());
+  if (round_->purpose == Purpose::kWhole && !round_->folder_hangs) {
+    auto memory = std::make_shared<FlightMirror>(std::move(mirror).value());
+    writer_.add([folder = folder(), record, memory, now, shift] {
+      return write_flight_file(folder, record, memory->bytes(), now, shift);
+    });
   }
   const Rank rank = record.rank;
   round_->records.insert_or_assign(rank, std::move(record));
@@ -145,10 +148,31 @@ std::vector<std::string> HostsObserver::work(TimePoint now) {
     for (const ToolDoor::Question& question : door_->work(now)) take_question(question, now);
   }
   if (drain_ && (drain_->awaited.empty() || now > drain_->until)) end_drain();
-  if (round_ && (round_->awaited.empty() || now > round_->until)) end_round(now, &lines);
+  if (round_ && (round_->awaited.empty() || now > round_->until) &&
+      (round_->purpose != Purpose::kWhole || is_written(now))) {
+    end_round(now, &lines);
+  }
   if (!round_) begin_next(now);
   if (door_) door_->work(now);
   return lines;
+}
+
+// What the hosts have sent, or no more is waited for.
+bool HostsObserver::is_written(TimePoint now) {
+  if (!round_->folder_hangs && !writer_.idle()) {
+    if (!round_->written_until) round_->written_until = now + kWriteLimit;
+    if (now <= *round_->written_until) return false;
+    round_->folder_hangs = true;
+  }
+  writer_.forget();
+  for (std::string& problem : writer_.take_problems())
+    round_->problems.push_back(std::move(problem));
+  if (round_->folder_hangs) {
+    round_->problems.push_back("the folder '" + folder() +
+                               "' does not answer: the flight recorders were not written (is it on a "
+                               "file server that is gone? --flight-recorder FOLDER names another)");
+  }
+  return true;
 }
 
 bool HostsObserver::something_waits() const {
@@ -183,6 +207,8 @@ void HostsObserver::begin_next(TimePoint now) {
 
 void HostsObserver::begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint) {
   round.number = ++last_number_;
+  // A folder that hung the last time and hangs still.
+  round.folder_hangs = round.purpose == Purpose::kWhole && !writer_.idle();
   round.awaited = askable();
   for (const int host : round.awaited) {
     HostQuestion question{round.number, whole, {}};

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/file_writer.h"
 #include "launcher/hosts/wire.h"
 #include "launcher/host_report.h"
 #include "launcher/stall_watch.h"
@@ -74,6 +75,8 @@ class HostsObserver {
     std::map<Rank, RankRecord> records;
     StallWatch::Due due;  // of kExplain
     std::vector<std::string> problems;
+    bool folder_hangs = false;  // what it was to write is dropped
+    std::optional<TimePoint> written_until;
   };
   struct DrainRound {
     std::set<int> awaited;
@@ -92,6 +95,7 @@ class HostsObserver {
   void take_view(int host, control::Observed* message);
   std::vector<RankRecord> all_records(Round* round) const;
   JobStatus status_of(std::vector<RankRecord> records) const;
+  bool is_written(TimePoint now);
   bool something_waits() const;
   std::set<int> askable() const;
   std::set<Rank> all_ranks() const;
@@ -112,6 +116,7 @@ class HostsObserver {
   std::optional<std::set<Rank>> dump_wanted_;  // with stacks of these
   std::vector<int> status_wanted_;             // clients
   TimePoint next_look_{};
+  FileWriter writer_;
 };
 
 }  // namespace rueda::launcher

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct ClockTask {
   const MeshSockets* sockets;                    // nothing else is under way on them
   rendezvous::Store* store = nullptr;            // the first rank of a host tells its others here
   std::string key;                               // of rank 0; the last part is replaced
-  Deadline deadline;
+  std::function<Patience(Rank)> patience;        // while waiting for that rank
 };
 
 // Called by all ranks at the same point. Borrows everything for the call.

@@ -19,8 +19,7 @@ using rendezvous::Handshake;
 using rendezvous::HandshakeRole;
 using rendezvous::HandshakeTerms;
 
-constexpr std::chrono::milliseconds kLookAround{
-    200};  // between looks whether missing ranks are alive
+constexpr auto kLookAround = Patience::kLookAround;
 
 size_t streams_to(const MeshTask& task, size_t rank) {
   return task.peers[rank].local ? 1 : task.tcp_streams;
@@ -38,14 +37,23 @@ HandshakeTerms terms_of(const MeshTask& task, HandshakeRole role, bool local) {
 
 Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::JobKey& key) {
   const MeshPeer& peer = task.peers[static_cast<size_t>(rank)];
-  auto fd = peer.local ? connect_unix(peer.address) : connect_tcp(peer.address, task.deadline);
+  Patience patience{task.deadline, [&] { return task.alive(rank); }};
+  Patience answer = patience;
+  // It listens already: its address was there.
+  if (task.silence.count() > 0)
+    answer.deadline = std::min(answer.deadline, std::chrono::steady_clock::now() + 2 * task.silence);
+  auto fd = peer.local ? connect_unix(peer.address) : connect_tcp(peer.address, answer);
   if (!fd.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
     return unavailable(task.names[static_cast<size_t>(rank)] + ": " + fd.status().message());
   }
+  if (!peer.local) {
+    retransmit_soon(fd.value().get(), task.silence);
+    end_when_silent(fd.value().get(), task.silence);
+  }
   HandshakeTerms terms = terms_of(task, HandshakeRole::kConnecting, peer.local);
   terms.peer = rank;
-  const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, task.deadline);
+  const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, patience);
   if (!met.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
     return Status(met.status().code(),
@@ -126,6 +134,10 @@ class Reception {
         return;
       }
       if (local && !same_user(fd.get())) continue;
+      if (!local) {
+        retransmit_soon(fd.get(), task_.silence);
+        end_when_silent(fd.get(), task_.silence);
+      }
       guests_.push_back({std::move(fd),
                          Handshake(terms_of(task_, HandshakeRole::kAccepting, local), key_),
                          local});
@@ -160,16 +172,16 @@ class Reception {
 
 }  // namespace
 
-Result<MeshSockets> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key) {
-  MeshSockets connected(task.peers.size());
+Status connect_mesh(const MeshTask& task, const rendezvous::JobKey& key, MeshSockets* sockets) {
+  sockets->resize(task.peers.size());
   for (size_t rank = 0; rank < static_cast<size_t>(task.rank); ++rank) {
-    while (connected[rank].size() < streams_to(task, rank)) {
+    auto& connected = (*sockets)[rank];
+    while (connected.size() < streams_to(task, rank)) {
       RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, connect_to(task, static_cast<Rank>(rank), key));
-      connected[rank].push_back(std::move(fd));
+      connected.push_back(std::move(fd));
     }
   }
-  RUEDA_RETURN_IF_ERROR(Reception(task, key, &connected).run());
-  return connected;
+  return Reception(task, key, sockets).run();
 }
 
 }  // namespace rueda::bootstrap

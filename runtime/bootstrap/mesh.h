@@ -5,6 +5,7 @@
 // silent ones after a few seconds, and neither delays the ranks of the job.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -28,13 +29,18 @@ struct MeshTask {
   const Listener* tcp_listener = nullptr;  // null when no peer is remote
   size_t tcp_streams = 1;                  // connections to each remote peer
   Deadline deadline;
-  // Asked now and then while waiting for a rank: an error when it is known to be dead.
+  // Asked now and then while waiting for a rank: an error when there is no use in it.
   std::function<Status(Rank)> alive;
+  // A connection between hosts ends once nothing has come from there for so long, and one that
+  // nobody answers is given up after twice that; zero: never before the deadline.
+  std::chrono::nanoseconds silence{};
   std::vector<std::string> names;
 };
 
 // Connected, authenticated sockets by rank, in the same order at both ends; the own entry is empty.
 using MeshSockets = std::vector<std::vector<UniqueFd>>;
-Result<MeshSockets> connect_mesh(const MeshTask& task, const rendezvous::JobKey& key);
+// Whatever comes of it, what was connected is in `sockets`: who fails closes them when it has said
+// why.
+Status connect_mesh(const MeshTask& task, const rendezvous::JobKey& key, MeshSockets* sockets);
 
 }  // namespace rueda::bootstrap

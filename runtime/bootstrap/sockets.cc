@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -114,7 +115,7 @@ Result<UniqueFd> connect_unix(const std::string& name) {
   return fd;
 }
 
-Result<UniqueFd> connect_tcp(const std::string& text, Deadline deadline) {
+Result<UniqueFd> connect_tcp(const std::string& text, const Patience& patience) {
   const size_t colon = text.rfind(':');
   int port = 0;
   if (colon == std::string::npos ||
@@ -129,14 +130,37 @@ Result<UniqueFd> connect_tcp(const std::string& text, Deadline deadline) {
   if (connect(fd.get(), address.get(), address.length) != 0) {
     if (errno != EINPROGRESS && errno != EINTR)
       return errno_status("cannot connect to " + text, errno);
-    if (!wait_ready(fd.get(), true, deadline))
-      return deadline_exceeded("connecting to " + text + " took too long");
+    const Status ready = rendezvous::poll_patiently(fd.get(), POLLOUT, patience);
+    if (ready.code() == Code::kDeadlineExceeded)
+      return deadline_exceeded("nobody answers at " + text);
+    RUEDA_RETURN_IF_ERROR(ready);
     int error = 0;
     socklen_t length = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return errno_status("cannot connect to " + text, error);
   }
   return fd;
+}
+
+void retransmit_soon(int tcp_socket, std::chrono::nanoseconds silence) {
+  constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, newer than most headers
+  constexpr int64_t kLeast = 1000, kMost = 120'000;
+  const auto quarter = std::chrono::ceil<std::chrono::milliseconds>(silence / 4).count();
+  const int milliseconds = static_cast<int>(std::clamp<int64_t>(quarter, kLeast, kMost));
+  const int on = 1;
+  setsockopt(tcp_socket, IPPROTO_TCP, kRtoMaxMs, &milliseconds, sizeof(milliseconds));
+  setsockopt(tcp_socket, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+}
+
+void end_when_silent(int tcp_socket, std::chrono::nanoseconds silence) {
+  const auto limit = std::chrono::ceil<std::chrono::milliseconds>(silence);
+  const int on = limit.count() > 0 ? 1 : 0;
+  const int milliseconds = static_cast<int>(limit.count());
+  const int second = 1;  // the shortest there is
+  setsockopt(tcp_socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(tcp_socket, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
+  setsockopt(tcp_socket, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+  setsockopt(tcp_socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
 }
 
 Status make_pair(UniqueFd* a, UniqueFd* b) {
@@ -175,7 +199,7 @@ Status send_fds(int socket, const std::vector<int>& fds) {
   return {};
 }
 
-Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline deadline) {
+Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, const Patience& patience) {
   char byte = 0;
   iovec piece{&byte, 1};
   std::vector<char> control(CMSG_SPACE(count * sizeof(int)), 0);
@@ -184,8 +208,10 @@ Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline dea
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  if (!wait_ready(socket, false, deadline))
+  const Status ready = rendezvous::poll_patiently(socket, POLLIN, patience);
+  if (ready.code() == Code::kDeadlineExceeded)
     return deadline_exceeded("no answer while sharing memory");
+  RUEDA_RETURN_IF_ERROR(ready);
   ssize_t got = 0;
   do {
     got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);

@@ -9,10 +9,12 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
+#include "collectives/rendezvous/poll_until.h"
 
 namespace rueda::bootstrap {
 
 using Deadline = std::chrono::steady_clock::time_point;
+using rendezvous::Patience;
 
 struct Listener {
   UniqueFd fd;          // non-blocking
@@ -25,7 +27,16 @@ Result<Listener> listen_unix(int backlog);
 Result<Listener> listen_tcp(const std::string& host, int backlog);
 
 Result<UniqueFd> connect_unix(const std::string& address);
-Result<UniqueFd> connect_tcp(const std::string& address, Deadline deadline);
+Result<UniqueFd> connect_tcp(const std::string& address, const Patience& patience);
+
+// A packet that was lost is sent again at least every quarter of `silence` (a second or more). The
+// kernel's own pause doubles each time: signs of life that a full queue had dropped a few times would
+// come too late, though the link lives. Kernels before 6.15 do that for connections with little data.
+void retransmit_soon(int tcp_socket, std::chrono::nanoseconds silence);
+
+// From now on the connection ends once the other host has answered nothing for so long, also while
+// nothing is sent; zero: it never does, as at first.
+void end_when_silent(int tcp_socket, std::chrono::nanoseconds silence);
 
 // Two connected unix stream sockets.
 Status make_pair(UniqueFd* a, UniqueFd* b);
@@ -35,7 +46,7 @@ bool same_user(int fd);
 
 // File descriptors over a connected unix socket, with one byte of data.
 Status send_fds(int socket, const std::vector<int>& fds);
-Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, Deadline deadline);
+Result<std::vector<UniqueFd>> receive_fds(int socket, size_t count, const Patience& patience);
 
 // Waits until fd is readable (or writable) or the deadline has passed; false then.
 bool wait_ready(int fd, bool write, Deadline deadline);

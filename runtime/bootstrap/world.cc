@@ -17,6 +17,7 @@
 #include "collectives/transport/tcp_link.h"
 #include "proto/messages.h"
 #include "proto/store_codec.h"
+#include "runtime/bootstrap/first_verdict.h"
 #include "runtime/bootstrap/mesh.h"
 #include "runtime/bootstrap/sockets.h"
 
@@ -35,16 +36,26 @@ struct Joining {
   const rendezvous::JobKey* key;
   Deadline deadline;
   std::vector<wire::PlaceInfo> places = {};
+  FirstVerdict verdict;
   std::vector<bool> local = {};  // by rank: memory can be shared with it
+  // Open until this rank has said why it gives up, if it does: others would blame it for their end.
+  MeshSockets sockets = {};
+  std::vector<UniqueFd> first_sockets = {};
+  std::vector<transport::Messenger::Peer> peers = {};
 
   std::string key_of(const char* what, Rank rank) const {
-    return "e" + std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
+    return prefix_of(options.epoch) + what + "/" + std::to_string(rank);
+  }
+  static std::string prefix_of(uint64_t epoch) { return "e" + std::to_string(epoch) + "/"; }
+  Patience patience(Rank rank) {
+    return {deadline, [this, rank] { return verdict.look(rank); }};
   }
   std::chrono::nanoseconds left() const { return deadline - std::chrono::steady_clock::now(); }
 };
 
-ArenaLayout layout_of(const Config& config, Rank local_size) {
+ArenaLayout layout_of(const Config& config, Rank local_size, size_t hosts = 1) {
   ArenaLayout layout;
+  layout.hosts = hosts;
   layout.local_size = local_size;
   layout.chunk_bytes = static_cast<size_t>(config.chunk_bytes);
   layout.windows = static_cast<size_t>(config.windows);
@@ -177,7 +188,7 @@ Result<Listener> publish_tcp(Joining* joining) {
   return listener;
 }
 
-Result<MeshSockets> connect_all(Joining* joining, const Listener& unix_listener) {
+Status connect_all(Joining* joining, const Listener& unix_listener) {
   // Every rank opens its port if any two ranks are on different hosts: each sees that alike.
   const bool all_local =
       std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
@@ -200,9 +211,13 @@ Result<MeshSockets> connect_all(Joining* joining, const Listener& unix_listener)
     task.names.push_back(name_of(joining->places[rank]));
   }
   task.alive = [joining](Rank rank) {
+    RUEDA_RETURN_IF_ERROR(joining->verdict.look(rank));
     return joining->store->get(joining->key_of("place", rank), std::chrono::seconds(1)).status();
   };
-  return connect_mesh(task, *joining->key);
+  const double silence = joining->options.config.dead_seconds;
+  task.silence = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(silence));
+  return connect_mesh(task, *joining->key, &joining->sockets);
 }
 
 // The ranks that MPI gave to ours, in our order; empty when MPI is not used.
@@ -282,10 +297,12 @@ Result<int> share_heap(const Config& config, Rank sharing, World* world) {
   return heap->fd();
 }
 
-Status build_links(Joining* joining, MeshSockets streams, World* world) {
+Status build_links(Joining* joining, World* world) {
   const auto size = static_cast<size_t>(world->size);
   const auto me = static_cast<size_t>(world->rank);
-  std::vector<UniqueFd> sockets;  // the first of each
+  MeshSockets& streams = joining->sockets;
+  streams.resize(size);
+  auto& sockets = joining->first_sockets;
   for (auto& to : streams) sockets.push_back(to.empty() ? UniqueFd() : std::move(to.front()));
   // Ranks this one shares memory with, itself included, and their order among themselves.
   std::vector<Rank> slot(size, -1);
@@ -294,7 +311,9 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
     if (rank == me || joining->local[rank]) slot[rank] = sharing++;
   }
   std::shared_ptr<Arena> arena;
-  const ArenaLayout layout = layout_of(joining->options.config, sharing);
+  const auto hosts = std::max_element(world->memory_host.begin(), world->memory_host.end());
+  const ArenaLayout layout =
+      layout_of(joining->options.config, sharing, static_cast<size_t>(*hosts) + 1);
   if (sharing > 1) {
     RUEDA_ASSIGN_OR_RETURN(arena, Arena::create(layout, slot[me], world->epoch));
   }
@@ -318,7 +337,8 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
   if (size > 1) {
     RUEDA_ASSIGN_OR_RETURN(mpi_ranks, compare_mpi_ranks(joining, world));
   }
-  std::vector<transport::Messenger::Peer> peers(size);
+  auto& peers = joining->peers;
+  peers.resize(size);
   for (size_t rank = 0; rank < size; ++rank) {
     peers[rank].name = world->names[rank];
     if (rank == me) continue;
@@ -330,6 +350,10 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
       continue;
     }
     if (!joining->local[rank]) {
+      // From here on signs of life are the transport's business.
+      end_when_silent(sockets[rank].get(), std::chrono::seconds(0));
+      for (size_t i = 1; i < streams[rank].size(); ++i)
+        end_when_silent(streams[rank][i].get(), std::chrono::seconds(0));
       streams[rank].front() = std::move(sockets[rank]);
       peers[rank].link = make_tcp_link(std::move(streams[rank]), world->loop.get(),
                                        joining->options.config.tcp_rate_limit);
@@ -338,7 +362,7 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
             wrap(static_cast<Rank>(rank), std::move(peers[rank].link), world->loop.get());
       continue;
     }
-    auto fds = receive_fds(sockets[rank].get(), 3, joining->deadline);
+    auto fds = receive_fds(sockets[rank].get(), 3, joining->patience(static_cast<Rank>(rank)));
     if (!fds.ok()) return {fds.status().code(), world->names[rank] + ": " + fds.status().message()};
     auto peer = std::make_shared<LocalPeer>();
     peer->mine = arena;
@@ -363,6 +387,12 @@ Status build_links(Joining* joining, MeshSockets streams, World* world) {
   }
   world->transport = std::make_unique<transport::Messenger>(
       world->rank, world->epoch, std::move(peers), world->loop.get(), world->doorbell.get());
+  std::vector<std::atomic<int64_t>*> boards;
+  if (arena != nullptr) boards.push_back(arena->heard());
+  for (size_t rank = 0; rank < size && arena != nullptr; ++rank) {
+    if (rank != me && world->arenas[rank] != nullptr) boards.push_back(world->arenas[rank]->heard());
+  }
+  world->transport->share_signs_of_life(world->memory_host, std::move(boards));
   return {};
 }
 
@@ -417,6 +447,39 @@ communicator::NativeGroup World::group(std::vector<Rank> members) const {
   return group;
 }
 
+namespace {
+
+Status join(Joining* joining, World* world) {
+  RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
+  RUEDA_RETURN_IF_ERROR(exchange_places(joining, listener.address));
+  for (const auto& place : joining->places) world->names.push_back(name_of(place));
+  joining->verdict.set_names(world->names);
+  const Config& config = joining->options.config;
+  count_hosts(joining->places, !shares_inside_hosts(config), world);
+  world->host_wire = host_wire_of(config);
+  world->host_exchange = communicator::exchange_named(config.host_exchange);
+  RUEDA_RETURN_IF_ERROR(connect_all(joining, listener));
+  ClockTask clocks{world->rank, {}, &world->names, &joining->sockets, joining->store,
+                   joining->key_of("clock", 0),
+                   [joining](Rank rank) { return joining->patience(rank); }};
+  for (const auto& place : joining->places) clocks.hosts.push_back(place.host_id);
+  RUEDA_ASSIGN_OR_RETURN(world->clock, compare_clocks(clocks));
+  return build_links(joining, world);
+}
+
+// Another rank's doing is said by all ranks in the same words, the agents' where they know it.
+Status explain(Joining* joining, Status failure) {
+  if (failure.code() == Code::kUnavailable && joining->options.agents_verdict) {
+    if (auto text = joining->options.agents_verdict()) {
+      (void)joining->verdict.settle(unavailable(*text));
+      return unavailable(std::move(*text));
+    }
+  }
+  return joining->verdict.settle(failure);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
                                           const rendezvous::JobKey* key) {
   auto world = std::make_unique<World>();
@@ -427,30 +490,25 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   const auto timeout = std::chrono::duration<double>(options.config.start_timeout_seconds);
   Joining joining{options, store, key,
                   std::chrono::steady_clock::now() +
-                      std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)};
+                      std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
+                  {}, FirstVerdict(store, Joining::prefix_of(options.epoch), options.place.rank)};
   if (world->size == 1) {
     world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
     joining.local = {true};
     world->memory_host = {0};
-    RUEDA_RETURN_IF_ERROR(build_links(&joining, MeshSockets(1), world.get()));
+    RUEDA_RETURN_IF_ERROR(build_links(&joining, world.get()));
     return world;
   }
-  RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
-  RUEDA_RETURN_IF_ERROR(exchange_places(&joining, listener.address));
-  for (const auto& place : joining.places) world->names.push_back(name_of(place));
-  count_hosts(joining.places, !shares_inside_hosts(options.config), world.get());
-  world->host_wire = host_wire_of(options.config);
-  world->host_exchange = communicator::exchange_named(options.config.host_exchange);
-  RUEDA_ASSIGN_OR_RETURN(auto sockets, connect_all(&joining, listener));
-  ClockTask clocks{world->rank, {}, &world->names, &sockets, store, joining.key_of("clock", 0),
-                   joining.deadline};
-  for (const auto& place : joining.places) clocks.hosts.push_back(place.host_id);
-  RUEDA_ASSIGN_OR_RETURN(world->clock, compare_clocks(clocks));
-  RUEDA_RETURN_IF_ERROR(build_links(&joining, std::move(sockets), world.get()));
+  if (const Status joined = join(&joining, world.get()); !joined.ok())
+    return explain(&joining, joined);
   RUEDA_DEBUG("bootstrap", "joined epoch {} as {} of {} ({} on this host), place from {}",
               world->epoch, world->names[static_cast<size_t>(world->rank)], world->size,
               world->local_size, options.place.source);
   return world;
+}
+
+std::optional<std::string> said_at_init(rendezvous::Store* store, uint64_t epoch) {
+  return FirstVerdict::said(store, Joining::prefix_of(epoch));
 }
 
 Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64_t epoch) {

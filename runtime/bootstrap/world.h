@@ -56,6 +56,8 @@ struct World {
   std::unique_ptr<transport::EventLoop> loop;
   std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
+  // Why another rank gave up before all had met, if one has; empty: nobody can be asked.
+  std::function<std::optional<std::string>()> init_verdict;
 
   // Every rank can map every other's memory.
   bool shares_memory() const;
@@ -76,14 +78,21 @@ struct JoinOptions {
   std::function<std::unique_ptr<transport::Link>(Rank peer, std::unique_ptr<transport::Link>,
                                                  transport::EventLoop*)>
       wrap_link;
+  // What the agents say of a rank that was lost, waited for a moment; asked before another rank is
+  // blamed. Empty: there are no agents.
+  std::function<std::optional<std::string>()> agents_verdict;
 };
 
 // Meets the other ranks over the store, connects to each (shared memory where both are on one host,
 // tcp else), checks versions and agreed settings. Blocks until all are there or
-// config.start_timeout_seconds have passed; errors name the ranks that are missing, dead or
-// different. A job of one rank needs neither store nor key (both may be null).
+// config.start_timeout_seconds have passed, or the network to a host has been silent for
+// config.dead_seconds; errors name the ranks that are missing, dead or different, alike on all ranks
+// (first_verdict.h). A job of one rank needs neither store nor key (both may be null).
 Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
                                           const rendezvous::JobKey* key);
+
+// Why a rank gave up before all had met, if one has said it.
+std::optional<std::string> said_at_init(rendezvous::Store* store, uint64_t epoch);
 
 // n ranks as threads of this process, linked by rings in heap memory: the smallest world, for
 // tests.

@@ -283,7 +283,9 @@ void Negotiator::handle_response(const wire::Response& response) {
   if (response.kind == CollectiveKind::kJoin) joined_ = false;
   if (members.empty()) return;
   if (!response.error.empty()) {
-    if (response.error_code == Code::kCancelled) effects_->blame(response.error);
+    // Somebody has left, or has not come in time: the launcher shall know why this rank fails.
+    if (response.error_code == Code::kCancelled || response.error_code == Code::kDeadlineExceeded)
+      effects_->blame(response.error);
     for (const Ticket ticket : tickets)
       effects_->finish(ticket, {response.error_code, response.error});
     return;

@@ -184,7 +184,8 @@ def judge(cell, target, code, text, folder, network=None):
     in_init = cell.phase in ("rendezvous", "init")
     if kind == "fine" or too_late or (kind == "refused" and len(finished) == SIZE):
         if len(finished) != SIZE or code != 0:
-            failures.append(f"(f) nobody was lost, but ranks {finished} finished and the exit code is {code}")
+            told = "".join(f"; rank {rank} was told: {report['text'][:300]}" for rank, report in raised.items())
+            failures.append(f"(f) nobody was lost, but ranks {finished} finished and the exit code is {code}{told}")
     elif kind in ("lost", "ends"):
         for rank in others:
             if rank in finished:

@@ -53,21 +53,26 @@ inline Problem make_problem(const attention::AttentionSpec& spec, uint64_t seed,
   };
   const int64_t rows = spec.batch * spec.length;
   fill(&problem.q, rows * spec.heads * spec.head_dim);
-  fill(&problem.k, rows * spec.kv_heads * spec.head_dim);
-  fill(&problem.v, rows * spec.kv_heads * spec.head_dim);
+  const int64_t keys = spec.batch * spec.keys();
+  fill(&problem.k, keys * spec.kv_heads * spec.head_dim);
+  fill(&problem.v, keys * spec.kv_heads * spec.head_dim);
   fill(&problem.dout, rows * spec.heads * spec.head_dim);
   fill(&problem.dlse, rows * spec.heads);
   return problem;
 }
 
 // The rows of a rank, batch by batch, out of the whole sequence; and back.
+using attention::key_tokens_of;
+using attention::tokens_of;
+
 inline Floats shard(const attention::AttentionSpec& spec, Rank rank, const Floats& whole,
-                    int64_t width) {
+                    int64_t width, bool keys = false) {
   Floats part;
+  const int64_t length = keys ? spec.keys() : spec.length;
   for (int64_t b = 0; b < spec.batch; ++b) {
-    for (const auto& run : attention::tokens_of(spec, rank)) {
+    for (const auto& run : keys ? key_tokens_of(spec, rank) : tokens_of(spec, rank)) {
       for (int64_t i = 0; i < run.count; ++i) {
-        const float* row = whole.data() + (b * spec.length + run.at(i)) * width;
+        const float* row = whole.data() + (b * length + run.at(i)) * width;
         part.insert(part.end(), row, row + width);
       }
     }
@@ -75,13 +80,14 @@ inline Floats shard(const attention::AttentionSpec& spec, Rank rank, const Float
   return part;
 }
 inline void unshard(const attention::AttentionSpec& spec, Rank rank, const Floats& part,
-                    int64_t width, Floats* whole) {
-  whole->resize(static_cast<size_t>(spec.batch * spec.length * width));
+                    int64_t width, Floats* whole, bool keys = false) {
+  const int64_t length = keys ? spec.keys() : spec.length;
+  whole->resize(static_cast<size_t>(spec.batch * length * width));
   const float* row = part.data();
   for (int64_t b = 0; b < spec.batch; ++b) {
-    for (const auto& run : attention::tokens_of(spec, rank)) {
+    for (const auto& run : keys ? key_tokens_of(spec, rank) : tokens_of(spec, rank)) {
       for (int64_t i = 0; i < run.count; ++i, row += width) {
-        std::copy_n(row, width, whole->data() + (b * spec.length + run.at(i)) * width);
+        std::copy_n(row, width, whole->data() + (b * length + run.at(i)) * width);
       }
     }
   }
@@ -99,11 +105,11 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   const AttentionSpec& spec = problem.spec;
   const auto plan = std::make_shared<AttentionPlan>(must(engine->plan(spec, process_set)));
   const int64_t d = spec.head_dim;
-  const auto in = [&](const Floats& whole, int64_t heads) {
-    return narrowed(spec.dtype, shard(spec, rank, whole, heads * d));
+  const auto in = [&](const Floats& whole, int64_t heads, bool keys) {
+    return narrowed(spec.dtype, shard(spec, rank, whole, heads * d, keys));
   };
-  const auto q = in(problem.q, spec.heads), k = in(problem.k, spec.kv_heads),
-             v = in(problem.v, spec.kv_heads), dout = in(problem.dout, spec.heads);
+  const auto q = in(problem.q, spec.heads, false), k = in(problem.k, spec.kv_heads, true),
+             v = in(problem.v, spec.kv_heads, true), dout = in(problem.dout, spec.heads, false);
   // (batch, rows, heads) -> (batch, heads, rows)
   const int64_t rows = plan->own_tokens();
   const Floats by_row = shard(spec, rank, problem.dlse, spec.heads);
@@ -158,10 +164,10 @@ inline Answer put_together(const attention::AttentionSpec& spec,
     const RankAnswer& part = parts[static_cast<size_t>(r)];
     unshard(spec, r, part.out, spec.heads * spec.head_dim, &answer.out);
     unshard(spec, r, part.lse, spec.heads, &answer.lse);
-    if (part.dq.empty() && part.dk.empty() && !part.out.empty()) continue;
+    if (part.dq.empty() && part.dk.empty() && !part.out.empty()) continue;  // no backward
     unshard(spec, r, part.dq, spec.heads * spec.head_dim, &answer.dq);
-    unshard(spec, r, part.dk, spec.kv_heads * spec.head_dim, &answer.dk);
-    unshard(spec, r, part.dv, spec.kv_heads * spec.head_dim, &answer.dv);
+    unshard(spec, r, part.dk, spec.kv_heads * spec.head_dim, &answer.dk, true);
+    unshard(spec, r, part.dv, spec.kv_heads * spec.head_dim, &answer.dv, true);
   }
   return answer;
 }

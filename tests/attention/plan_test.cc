@@ -28,22 +28,23 @@ std::vector<int64_t> positions(const std::vector<Run>& runs) {
 std::string cover(const AttentionPlan& plan, const std::vector<Tile>& tiles,
                   const std::vector<int64_t>& q_tokens, const std::vector<int64_t>& k_tokens,
                   std::vector<int>* seen) {
-  const int64_t n = plan.spec.length, group = plan.head_group();
+  const int64_t n = plan.spec.length, nk = plan.spec.keys(), group = plan.head_group();
   for (const Tile& t : tiles) {
     int64_t pairs = 0;
     for (int64_t i = 0; i < t.q.count; ++i) {
-      const int64_t q = t.q_pos + i * t.q_step;
-      if (q_tokens.at(static_cast<size_t>(t.q.at(i))) != q) return "query rows and positions differ";
+      const int64_t place = t.q_pos + i * t.q_step;  // among the keys
+      const int64_t q = q_tokens.at(static_cast<size_t>(t.q.at(i)));
+      if (plan.spec.mask.cu_seqlens.empty() && q + nk - n != place) return "query rows and positions differ";
       for (int64_t j = 0; j < t.k.count; ++j) {
         const int64_t k = t.k_pos + j * t.k_step;
         if (k_tokens.at(static_cast<size_t>(t.k.at(j))) != k) return "key rows and positions differ";
-        if (k - q < plan.band.low || k - q > plan.band.high) continue;
+        if (k - place < plan.band.low || k - place > plan.band.high) continue;
         ++pairs;
         for (int64_t h = t.head_begin; h < t.head_end; h += t.head_step) {
           for (int64_t g = 0; g < group; ++g) {
             const int64_t head = h * group + g;
             if (head < plan.heads.q_begin || head >= plan.heads.q_end) continue;
-            ++(*seen)[static_cast<size_t>((head * n + q) * n + k)];
+            ++(*seen)[static_cast<size_t>((head * n + q) * nk + k)];
           }
         }
       }
@@ -67,13 +68,14 @@ bool has_rows(const Hop& hop, const Tile& tile, const Run& run) {
 }
 
 std::string check_spec(const AttentionSpec& spec) {
-  const int64_t n = spec.length;
+  const int64_t n = spec.length, nk = spec.keys();
   std::vector<AttentionPlan> plans;
-  std::vector<std::vector<int64_t>> tokens;
+  std::vector<std::vector<int64_t>> tokens, keys;
   std::vector<int> owned(static_cast<size_t>(n), 0);
   for (Rank r = 0; r < spec.ranks; ++r) {
     plans.push_back(plan_of(spec, r));
     tokens.push_back(positions(plans.back().tokens));
+    keys.push_back(positions(plans.back().key_tokens));
     if (plans.back().report.hash != plans.front().report.hash) return "hashes differ";
     for (const int64_t t : positions(tokens_of(spec, r)))
       ++owned[static_cast<size_t>(t)];
@@ -82,7 +84,7 @@ std::string check_spec(const AttentionSpec& spec) {
     if (times != 1) return "a token has not one owner";
   }
   for (const bool backward : {false, true}) {
-    std::vector<int> seen(static_cast<size_t>(spec.heads * n * n), 0);
+    std::vector<int> seen(static_cast<size_t>(spec.heads * n * nk), 0);
     int64_t sent = 0, received = 0;
     std::map<std::tuple<Rank, Rank, int64_t>, std::vector<std::vector<int64_t>>> messages;
     const auto put_down = [](const Hop& hop) {
@@ -103,13 +105,13 @@ std::string check_spec(const AttentionSpec& spec) {
       const AttentionPlan& plan = plans[static_cast<size_t>(r)];
       const RingPlan& ring = backward ? plan.backward : plan.forward;
       const bool keys_travel = ring.rotate == Rotate::kKeysAndValues;
-      const auto& mine = tokens[static_cast<size_t>(r)];
-      std::string wrong = cover(plan, ring.local, mine, mine, &seen);
+      const auto mine = static_cast<size_t>(r);
+      std::string wrong = cover(plan, ring.local, tokens[mine], keys[mine], &seen);
       for (const Hop& hop : ring.receives) {
-        const auto& theirs = tokens[static_cast<size_t>(hop.peer)];
+        const auto theirs = static_cast<size_t>(hop.peer);
         if (wrong.empty()) {
-          wrong = keys_travel ? cover(plan, hop.tiles, mine, theirs, &seen)
-                              : cover(plan, hop.tiles, theirs, mine, &seen);
+          wrong = keys_travel ? cover(plan, hop.tiles, tokens[mine], keys[theirs], &seen)
+                              : cover(plan, hop.tiles, tokens[theirs], keys[mine], &seen);
         }
         for (const Tile& tile : hop.tiles) {
           if (!has_rows(hop, tile, keys_travel ? tile.k : tile.q)) return "a row does not travel";
@@ -128,9 +130,9 @@ std::string check_spec(const AttentionSpec& spec) {
     if (sent != received) return "bytes sent and received differ";
     for (int64_t h = 0; h < spec.heads; ++h) {
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < n; ++j) {
+        for (int64_t j = 0; j < nk; ++j) {
           const int64_t wanted = multiplicity(spec, h / (spec.heads / spec.kv_heads), i, j);
-          if (seen[static_cast<size_t>((h * n + i) * n + j)] != wanted) {
+          if (seen[static_cast<size_t>((h * n + i) * nk + j)] != wanted) {
             return "head " + std::to_string(h) + ", query " + std::to_string(i) + ", key " +
                    std::to_string(j) + " is computed a wrong number of times";
           }
@@ -197,6 +199,9 @@ TEST_CASE("rings send the bytes of the formulas", "[attention]") {
       spec.rotate_backward = Rotate::kQueries;
       CHECK(plan_of(spec, 0).report.bytes_sent_backward ==
             (p - 1) * c * 8 * (2 * 16 * 4 + 8 + 4 * 16));
+      spec.rotate_forward = Rotate::kQueries;
+      CHECK(plan_of(spec, 0).report.bytes_sent_forward == (p - 1) * c * 8 * (16 * 4 + 4 * 16 + 8));
+      spec.rotate_forward = Rotate::kAuto;
       // 16-bit inputs: gradients stay float32.
       spec.dtype = spec.kv_wire = DType::kBFloat16;
       spec.rotate_backward = Rotate::kKeysAndValues;
@@ -308,6 +313,14 @@ TEST_CASE("a spec that cannot be is refused by name", "[attention]") {
   CHECK(message([](auto& s) { s.ulysses = 3; }).find("does not divide 4") != std::string::npos);
   CHECK(message([](auto& s) { s.mask.cu_seqlens = {0, 5}; }).find("cu_seqlens") !=
         std::string::npos);
+  CHECK(message([](auto& s) {
+          s.key_length = 65;
+          s.mask.segment_lengths = s.mask.dilation_rates = {2};
+        }).find("64 queries and 65 keys: dilation and block masks need") != std::string::npos);
+  CHECK(message([](auto& s) {
+          s.mask.cu_seqlens = {0, 5, 64};
+          s.mask.cu_seqlens_k = {0, 64};
+        }).find("each sequence needs its queries and its keys") != std::string::npos);
   CHECK(message([](auto& s) { s.dtype = DType::kInt32; }).find("int32") != std::string::npos);
   CHECK(make_plan(ring(64, 4, Layout::kZigzag, true), 4).status().message().find("no rank 4") !=
         std::string::npos);

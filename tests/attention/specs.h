@@ -56,6 +56,20 @@ struct SpecMaker {
     return mask;
   }
 
+  // As many keys as it happens, packed ones for each sequence.
+  void other_keys(attention::AttentionSpec* spec, int64_t longest) {
+    attention::Mask& mask = spec->mask;
+    if (mask.cu_seqlens.empty()) {
+      spec->key_length = between(1, longest);
+      return;
+    }
+    mask.cu_seqlens_k = {0};
+    while (mask.cu_seqlens_k.size() < mask.cu_seqlens.size())
+      mask.cu_seqlens_k.push_back(mask.cu_seqlens_k.back() + between(0, longest / 2));
+    if (mask.cu_seqlens_k.back() == 0) mask.cu_seqlens_k.back() = 1;
+    spec->key_length = mask.cu_seqlens_k.back();
+  }
+
   attention::AttentionSpec spec(int64_t longest, Rank most_ranks) {
     attention::AttentionSpec spec;
     spec.length = between(1, longest);
@@ -79,6 +93,8 @@ struct SpecMaker {
     spec.gather_first = between(0, 5) == 0;
     spec.mask = mask(spec.length, spec.kv_heads);
     spec.layout_per_sequence = !spec.mask.cu_seqlens.empty() && between(0, 1) != 0;
+    if (spec.mask.segment_lengths.empty() && spec.mask.block == 0 && between(0, 2) == 0)
+      other_keys(&spec, longest);
     return spec;
   }
 };

@@ -288,12 +288,12 @@ static void check_sets_and_join(void) {
   CHECK(rueda_process_sets(context, ids, 2) == 1 && ids[0] == 0 && ids[1] == -1);
   CHECK(rueda_process_set_ranks(context, 0, NULL, 0) == size);
   CHECK(rueda_process_set_ranks(context, 1, NULL, 0) == -1 && rueda_process_set_ranks(context, -1, NULL, 0) == -1);
-  id = rueda_add_process_set(context, ranks, 2, &work, NULL);
+  id = rueda_add_process_set(context, ranks, 2, 0, &work, NULL);
   CHECK(change_of(id, work, "rank 0 twice") == -1);
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, NULL, 1, &work, &error));
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, ranks, 1, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, NULL, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, ranks, 1, 0, NULL, &error));
   if (size > 1) {
-    id = rueda_add_process_set(context, ranks, 1, &work, NULL);
+    id = rueda_add_process_set(context, ranks, 1, 0, &work, NULL);
     CHECK(change_of(id, work, NULL) == 1);
     CHECK(rueda_process_set_ranks(context, 1, ids, 2) == 1 && ids[0] == 0);
     op.process_set = 1;
@@ -303,7 +303,7 @@ static void check_sets_and_join(void) {
     } else {
       CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "is not a member", rueda_run(context, &op, &error));
     }
-    id = rueda_remove_process_set(context, 1, &work, NULL);
+    id = rueda_remove_process_set(context, 1, 0, &work, NULL);
     CHECK(change_of(id, work, NULL) == -1);
   }
   op.process_set = 1;

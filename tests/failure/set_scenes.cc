@@ -7,7 +7,7 @@ namespace {
 int32_t add_set(const std::vector<int32_t>& ranks) {
   rueda_error error = RUEDA_ERROR_INIT;
   rueda_work* work = nullptr;
-  if (rueda_add_process_set(context, ranks.data(), static_cast<int32_t>(ranks.size()), &work,
+  if (rueda_add_process_set(context, ranks.data(), static_cast<int32_t>(ranks.size()), 0, &work,
                             &error) != RUEDA_OK ||
       rueda_work_wait(work, -1, &error) != RUEDA_OK) {
     give_up("add_process_set", error);

@@ -1,6 +1,8 @@
 // The driver's questions to its hosts: whose answers count, what is said of hosts that give none.
 #include "launcher/hosts/hosts_observer.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -45,6 +47,15 @@ struct Hosts {
   std::vector<std::string> later(std::chrono::milliseconds time) {
     now += time;
     return observer.work(now);
+  }
+  // Files are written on a thread of their own.
+  std::vector<std::string> once_written() {
+    const auto until = Clock::now() + std::chrono::minutes(2);
+    while (observer.busy() && Clock::now() < until) {
+      if (auto lines = observer.work(now); !lines.empty()) return lines;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return {};
   }
   uint64_t round() const { return sent.back().second.observe().round(); }
 };
@@ -148,12 +159,42 @@ TEST_CASE("files are written of every rank that was told of, missing ones are na
   hosts.observer.take(0, view(round, 1, true, 1));
   CHECK(hosts.observer.busy());
   hosts.observer.host_gone(1);
-  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  const auto lines = hosts.once_written();
   CHECK_FALSE(hosts.observer.busy());
   CHECK(has(lines, "no flight recorder came from ranks 2, 3"));
   CHECK(has(lines, "rueda explain "));
   CHECK(access(folder.file("flight/flight.rank1.bin").c_str(), R_OK) == 0);
   CHECK(access(folder.file("flight/flight.rank2.bin").c_str(), R_OK) != 0);
+}
+
+TEST_CASE("a folder that hangs keeps the driver from nothing, and is told", "[observer]") {
+  const rueda::testing::Folder folder;
+  const std::string fifo = folder.file("flight.rank0.bin.part");  // opening it waits for a reader
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  {
+    Hosts hosts(0, folder.file(""));
+    hosts.observer.request_dump(false);
+    hosts.later(std::chrono::milliseconds(10));
+    const auto answer = [&] {
+      for (const int host : {0, 1}) {
+        hosts.observer.take(host, view(hosts.round(), 2 * host, false, 1));
+        hosts.observer.take(host, view(hosts.round(), 2 * host + 1, true, 1));
+      }
+    };
+    answer();
+    CHECK(hosts.later(std::chrono::milliseconds(10)).empty());
+    CHECK(hosts.observer.busy());
+    CHECK(has(hosts.later(std::chrono::seconds(6)), "does not answer: the flight recorders were not"));
+    CHECK_FALSE(hosts.observer.busy());
+    hosts.observer.request_dump(false);
+    hosts.later(std::chrono::milliseconds(10));
+    answer();
+    const auto again = hosts.later(std::chrono::milliseconds(10));
+    INFO((again.empty() ? "" : again.front()));
+    CHECK(has(again, "does not answer"));
+  }
+  CHECK(access(folder.file("flight.rank1.bin").c_str(), R_OK) != 0);
+  close(open(fifo.c_str(), O_RDONLY | O_NONBLOCK));  // lets the thread go
 }
 
 TEST_CASE("pieces that do not fit are told, and harm nothing", "[observer]") {
@@ -166,7 +207,7 @@ TEST_CASE("pieces that do not fit are told, and harm nothing", "[observer]") {
   bad.mutable_pieces(2)->set_data(std::string(64, 'x'));
   hosts.observer.take(0, bad);
   hosts.observer.host_gone(1);
-  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  const auto lines = hosts.once_written();
   CHECK(has(lines, "rank 0: a piece of a flight recorder lies outside of its memory"));
   CHECK(access(folder.file("flight/flight.rank0.bin").c_str(), R_OK) != 0);
 }

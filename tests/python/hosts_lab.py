@@ -137,9 +137,10 @@ class Lab:
         """A running job, its output as text lines on stdout."""
         import worlds
 
+        size = self.size(ranks_per_host)
         command = self.command(ranks_per_host, command)
         return subprocess.Popen(
-            [worlds.ruedarun(), "-np", str(self.hosts * ranks_per_host), *map(str, command)],
+            [worlds.ruedarun(), "-np", str(size), *map(str, command)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, **(env or {})}, start_new_session=True,
         )  # fmt: skip
@@ -148,8 +149,12 @@ class Lab:
         import worlds
 
         return worlds.launch(
-            self.hosts * ranks_per_host, self.command(ranks_per_host, command), **options
+            self.size(ranks_per_host), self.command(ranks_per_host, command), **options
         )
+
+    def size(self, ranks_per_host):
+        listed = str(ranks_per_host).split(",")
+        return len(listed) if len(listed) > 1 else self.hosts * int(ranks_per_host)
 
 
 def address(number, host, ipv6):

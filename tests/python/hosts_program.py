@@ -71,6 +71,21 @@ def slow():
     print("all right", flush=True)
 
 
-hvd.init()
-{"collectives": collectives, "bytes": crossing, "lost": until_lost, "slow": slow}[sys.argv[1]]()
+def crowded():
+    """Ranks 0 and 1 fill the cable between their hosts; rank 2, on the host of rank 0, has nothing to say."""
+    pair = hvd.add_process_set([0, 1])
+    if pair.included():
+        hvd.allreduce(np.ones(200_000, np.float32), name="much", process_set=pair)
+    hvd.barrier()
+    print("all right", flush=True)
+
+
+SCENES = {"collectives": collectives, "bytes": crossing, "lost": until_lost, "slow": slow, "crowded": crowded}
+try:
+    hvd.init()
+except hvd.HorovodInternalError as error:
+    print("not met:", str(error).replace("\n", " "), flush=True)
+    sys.exit(3)
+if sys.argv[1] in SCENES:
+    SCENES[sys.argv[1]]()
 hvd.shutdown()

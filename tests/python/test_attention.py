@@ -142,7 +142,7 @@ def test_packed_sequences():
         layout_of="sequence",
     )  # fmt: skip
     assert error(out, wanted[0, mine]) <= 1e-6
-    with raises(ValueError, "attend to themselves"):
+    with raises(ValueError, "each sequence needs its queries and its keys"):
         ra.ring_attention_varlen(*shards, ends, [0, LENGTH], causal=True)
 
 
@@ -167,8 +167,6 @@ def test_both_orders_of_dimensions_and_asynchronous_calls():
     assert np.array_equal(2 * work.wait(), both[0][0].numpy())
     with raises(ValueError, "expected 'bshd' or 'bhsd'"):
         ra.ring_attention(q, k, v, qkv_format="sbhd")
-    with raises(ValueError, "all must be of the same tokens"):
-        ra.ring_attention(q, k[:, 1:], v[:, 1:])
 
 
 @ranks(3)

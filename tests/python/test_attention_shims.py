@@ -210,3 +210,78 @@ def test_yunchang():
     out = UlyssesAttention()(*own, causal=True)
     out.backward(ra.shard_sequence(dout))
     expect_parts([out.detach(), *(x.grad for x in own)], wanted, ra.shard_sequence)
+
+
+class _Transformers:
+    """A stand-in with the two places where transformers lets attention be put in."""
+
+    def __init__(self):
+        import types
+
+        self.flash = types.ModuleType("transformers.modeling_flash_attention_utils")
+        self.flash._flash_attention_forward = lambda *args, **kwargs: None
+        self.utils = types.ModuleType("transformers.modeling_utils")
+        self.utils.ALL_ATTENTION_FUNCTIONS = {}
+        self.modules = {
+            "transformers": types.ModuleType("transformers"),
+            self.flash.__name__: self.flash,
+            self.utils.__name__: self.utils,
+        }
+
+
+@ranks(2)
+def test_models_of_transformers_compute_with_the_ring():
+    import sys
+    import types
+
+    from rueda.compat.ring_flash_attn import substitute_hf_flash_attn, update_ring_flash_attn_params
+
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        with raises(ImportError, "transformers"):
+            substitute_hf_flash_attn(None, 1)
+    stand_in = _Transformers()
+    sys.modules.update(stand_in.modules)
+    substitute_hf_flash_attn(hvd.global_process_set, heads_k_stride=1)
+    ends = torch.tensor([0, 8, 40, 64], dtype=torch.int32)
+    (q, k, v, dout), wanted, _ = exact(packed_mask(ends.tolist()), batch=1, length=64)
+    update_ring_flash_attn_params(ends, hvd.global_process_set)
+
+    def cut(x):
+        return ra.shard_sequence(x)
+
+    own = [cut(x).requires_grad_() for x in (q, k, v)]
+    # As LlamaAttention of 4.48 and newer calls it.
+    layer = types.SimpleNamespace(is_causal=True)
+    attend = stand_in.utils.ALL_ATTENTION_FUNCTIONS["flash_attention_2"]
+    out, weights = attend(
+        layer, *(x.transpose(1, 2) for x in own), None, dropout=0.0, scaling=16**-0.5,
+        sliding_window=None, position_ids=None, use_cache=False,
+    )  # fmt: skip
+    out.backward(cut(dout))
+    assert weights is None
+    expect_parts([out.detach(), *(x.grad for x in own)], wanted, cut)
+    # As LlamaFlashAttention2 of older releases does.
+    older = stand_in.flash._flash_attention_forward(
+        *own, None, own[0].shape[1], position_ids=None, dropout=0.0, sliding_window=None,
+        use_top_left_mask=False, is_causal=True,
+    )  # fmt: skip
+    assert torch.equal(older, out)
+    # Without packed sequences each row is one; a window of 9 tokens.
+    update_ring_flash_attn_params(None)
+    (q, k, v, _), wanted, _ = exact(causal(64) * torch.triu(torch.ones(64, 64), -8), length=64)
+    heads_first = [cut(x).transpose(1, 2) for x in (q, k, v)]
+    out, _ = attend(layer, *heads_first, None, scaling=None, sliding_window=9)
+    expect_parts([out], wanted[:1], cut)
+    with raises(NotImplementedError, "attention_dropout=0"):
+        attend(layer, *heads_first, None, dropout=0.1)
+    with raises(NotImplementedError, "pack the sequences"):
+        attend(layer, *heads_first, torch.tensor([[0, 1]]))
+    with raises(ValueError, "equal parts"):
+        update_ring_flash_attn_params([0, 63])
+    del stand_in.flash._flash_attention_forward, stand_in.utils.ALL_ATTENTION_FUNCTIONS
+    with raises(ValueError, "4.40 or newer"):
+        substitute_hf_flash_attn(None, 1)
+    for name in stand_in.modules:
+        del sys.modules[name]

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -123,12 +124,28 @@ def test_the_policy_abort_fails_the_tensor_and_writes_the_flight_recorders(ended
     code, output, folder = ended("abort")
     assert code not in (0, None), output
     assert "RUEDA_STALL_POLICY=abort" in output, output
+    # The last lines are about the hang, not about how we ended the absentee.
+    end = output[output.rindex(" failed: "):]
+    assert re.search(r"^ruedarun: rank [02] .* failed: exited with code 1$", output, re.MULTILINE), output
+    assert "reported: allreduce 'lonely' was submitted by ranks 0, 2 but not by rank 1 (pid " in end, output
+    assert "rank 1 was stopped" in end, output
     said = subprocess.run([TOOL, "explain", folder / "flight"], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert "first divergence after allreduce 'gradient':" in said.stdout, said.stdout
     assert "rank 1 submitted allreduce 'lonley' float64[3]" in said.stdout
     assert "ranks 0, 2 submitted allreduce 'lonely' float32[3,2]" in said.stdout
     assert "in elsewhere" in said.stdout  # from when it still lived
+
+
+def test_a_folder_that_hangs_keeps_nobody_waiting_for_ever(tmp_path):
+    folder = tmp_path / "flight"
+    folder.mkdir()
+    os.mkfifo(folder / "flight.rank0.bin.part")  # opening it waits for a reader, as a dead file server would
+    script = "import rueda as hvd, sys; hvd.init(); sys.exit(3 if hvd.rank() == 1 else 0)"
+    code, output = launch(2, [sys.executable, "-c", script], options=["--flight-recorder", folder])
+    assert code == 3, output
+    assert f"the folder '{folder}' has not answered for 5 s: the flight recorders were not written" in output
+    assert "rank 1 (pid " in output and "failed: exited with code 3" in output, output
 
 
 def test_the_policies_warn_and_dump_tell_and_let_the_job_go_on(tmp_path):

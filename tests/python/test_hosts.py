@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import time
 
 import hosts_lab
 import pytest
@@ -147,3 +148,28 @@ def test_a_slow_link_is_not_a_dead_one():
         output = run(lab, 1, "slow", {"RUEDA_DEAD_SECONDS": "1"})
     assert output.count("all right") == 2
     assert "no sign of life" not in output
+
+
+def test_signs_of_life_behind_the_data_of_a_neighbour_are_late_and_not_missing():
+    # Rank 0's data fill the queue of their common cable for 2.4 s; rank 2's signs of life come behind them.
+    with hosts_lab.Lab(2, rate="1mbit", queue="300kb") as lab:
+        output = run(lab, "0,1,0", "crowded", {"RUEDA_DEAD_SECONDS": "2"})
+    assert output.count("all right") == 3
+    assert "was lost" not in output
+
+
+def test_a_cable_that_is_cut_before_all_have_met_is_told_alike_and_soon():
+    # Rank 2 waits for its neighbour, which waits for rank 1 beyond the cut: nobody may name the neighbour.
+    with hosts_lab.Lab(2) as lab:
+        lab.cut(1)
+        command = [sys.executable, PROGRAM, "never_met"]
+        start = time.monotonic()
+        code, output = lab.launch("0,1,0", command, env={"RUEDA_DEAD_SECONDS": "1"})
+        seconds = time.monotonic() - start
+    assert code not in (0, None), output
+    told = dict(re.findall(r"\[(\d)\]<stdout>: not met: (.*)", output))
+    assert set(told) == {"0", "1", "2"}, output
+    for rank, text in told.items():
+        named = {int(number) for number in re.findall(r"\brank (\d) \(pid", text)}
+        assert named & ({0, 2} if rank == "1" else {1}), f"rank {rank} was told: {text}"
+    assert seconds < 60, f"{seconds:.0f} s: RUEDA_START_TIMEOUT is 120"

@@ -214,7 +214,7 @@ def test_every_rank_is_told_who_disagrees_and_how():
 @ranks(3)
 def test_process_sets_that_differ():
     members = [0, 1] if hvd.rank() != 1 else [0, 2]
-    with raises(hvd.HorovodInternalError, "Mismatched process sets", "[0, 1]", "[0, 2]", "rank 1 "):
+    with raises(hvd.HorovodInternalError, "Mismatched process sets", "[0, 1]", "[0, 2]", "rank 1 ", "test_mismatches.py:"):
         hvd.add_process_set(members)
     same(hvd.allreduce(np.ones(1), op=hvd.Sum), np.full(1, 3.0))
 

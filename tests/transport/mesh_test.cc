@@ -55,7 +55,9 @@ struct Pair {
   // Both ranks meet; true if a byte goes from each to the other.
   bool meet(bool local) {
     auto sockets = on_ranks(2, [&](Rank rank) {
-      auto all = must(connect_mesh(task(rank, local), key));
+      MeshSockets all;
+      const Status met = connect_mesh(task(rank, local), key, &all);
+      if (!met.ok()) throw std::runtime_error(met.to_string());
       return std::make_shared<UniqueFd>(
           std::move(all[static_cast<size_t>(1 - rank)].front()));
     });
@@ -144,7 +146,8 @@ TEST_CASE("a rank without descriptors says so at once", "[mesh]") {
   std::vector<UniqueFd> held;
   for (UniqueFd fd; (fd = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));)
     held.push_back(std::move(fd));
-  const Status status = connect_mesh(pair.task(0, true), pair.key).status();
+  MeshSockets sockets;
+  const Status status = connect_mesh(pair.task(0, true), pair.key, &sockets);
   held.clear();
   setrlimit(RLIMIT_NOFILE, &before);
   CHECK_THAT(status.message(), Catch::Contains("cannot accept the connection of another rank") &&

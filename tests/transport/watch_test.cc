@@ -12,11 +12,11 @@ using std::chrono::milliseconds;
 
 struct Looks {
   MessengerWatch::Time now{};
-  MessengerWatch watch{{milliseconds(1600)}, 2, now};  // beats of 100 ms, suspect at 320
+  MessengerWatch watch{{milliseconds(1600)}, {0, 1}, now};  // beats of 100 ms, suspect at 320
   std::vector<bool> watched{false, true};
   MessengerWatch::Verdicts after(milliseconds pause = milliseconds(100)) {
     now += pause;
-    return watch.look(now, watched);
+    return watch.look(now, watched, watch.hosts_heard());
   }
 };
 
@@ -51,6 +51,33 @@ TEST_CASE("a pause of this process does not count against its peers", "[watch]")
     REQUIRE(verdicts.dead.empty());
   }
   CHECK_FALSE(looks.after(milliseconds(60'000)).dead.empty());  // eight looks of at most 200 ms
+}
+
+// Ranks 1 and 2 are on one other host. The number of looks after which each is dead, 0: is not.
+std::vector<int> dead_after_looks(bool second_speaks, bool others_of_our_host_hear) {
+  MessengerWatch::Time now{};
+  MessengerWatch watch{{milliseconds(1600)}, {0, 1, 1}, now};
+  std::vector<int> dead(3);
+  for (int look = 1; look <= 40; ++look) {
+    now += milliseconds(100);
+    if (second_speaks && look % 3 == 0) watch.heard(2);
+    auto heard = watch.hosts_heard();
+    heard[1] = heard[1] || (others_of_our_host_hear && look % 3 == 0);
+    for (const Rank peer : watch.look(now, {false, true, true}, heard).dead) {
+      if (dead[static_cast<size_t>(peer)] == 0) {
+        dead[static_cast<size_t>(peer)] = look;
+        CHECK(watch.is_alone(peer) == (second_speaks || others_of_our_host_hear));
+      }
+    }
+  }
+  return dead;
+}
+
+TEST_CASE("a silent host is dead in time, a silent rank of a host that answers after twice the time",
+          "[watch]") {
+  CHECK(dead_after_looks(false, false) == std::vector<int>{0, 16, 16});
+  CHECK(dead_after_looks(true, false) == std::vector<int>{0, 32, 0});
+  CHECK(dead_after_looks(false, true) == std::vector<int>{0, 32, 32});
 }
 
 TEST_CASE("who says something else needs no beat", "[watch]") {

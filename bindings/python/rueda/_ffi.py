@@ -129,6 +129,8 @@ class AttentionSpec(ctypes.Structure):
         ("block_heads", ctypes.c_int64),
         ("blocks", ctypes.c_void_p),
         ("layout_per_sequence", ctypes.c_int32),
+        ("key_length", ctypes.c_int64),
+        ("cu_seqlens_k", ctypes.POINTER(ctypes.c_int64)),
     ]
 
 
@@ -186,8 +188,8 @@ _FUNCTIONS = {
     "rueda_should_stop": (_I32, [_P, _I32_ARRAY, _ERROR]),
     "rueda_split_rows": (_I64, [_I64, _I32, _I32]),
     "rueda_submit": (_I32, [_P, ctypes.POINTER(Op), _SIZE, _I32, _WORKS, _ERROR]),
-    "rueda_add_process_set": (_I32, [_P, _I32_ARRAY, _I32, _WORKS, _ERROR]),
-    "rueda_remove_process_set": (_I32, [_P, _I32, _WORKS, _ERROR]),
+    "rueda_add_process_set": (_I32, [_P, _I32_ARRAY, _I32, _I32, _WORKS, _ERROR]),
+    "rueda_remove_process_set": (_I32, [_P, _I32, _I32, _WORKS, _ERROR]),
     "rueda_process_sets": (_I32, [_P, _I32_ARRAY, _I32]),
     "rueda_process_set_ranks": (_I32, [_P, _I32, _I32_ARRAY, _I32]),
     "rueda_work_result": (_I64, [_P]),
@@ -225,6 +227,11 @@ _FUNCTIONS = {
     "rueda_attention_poll": (_I32, [_P]),
     "rueda_attention_abort": (None, [_P]),
     "rueda_attention_call_release": (None, [_P]),
+    "rueda_attention_use_kernel": (_I32, [ctypes.c_char_p, _ERROR]),
+    "rueda_attention_kernel_for": (
+        _I32,
+        [_I32, _I32, _I64, ctypes.c_char_p, _SIZE, ctypes.c_char_p, _SIZE, _ERROR],
+    ),
 }
 
 

@@ -204,7 +204,8 @@ class Runtime:
         pointer, error = ctypes.c_void_p(), _ffi.Error()
         with self._lock:
             context = self._require_context()
-            code = function(context, *arguments, ctypes.byref(pointer), ctypes.byref(error))
+            site = self._sites.number(context)
+            code = function(context, *arguments, site, ctypes.byref(pointer), ctypes.byref(error))
         if code != _ffi.OK:
             raise _ffi.exception(code, error)
         work = Work(pointer.value)

@@ -56,6 +56,7 @@ struct Task {
   uint64_t epoch;
   Deadline deadline;
   double timeout_seconds;
+  double dead_seconds;
 
   std::string purpose() const { return job + "/meet"; }
 };
@@ -148,6 +149,9 @@ Result<Met> find_by_address(const Task& task, const JobKey& key) {
       const Status proven = prove(fd.value().get(), task, key, deadline);
       if (proven.ok()) {
         std::string address = own_end(fd.value().get());
+        bootstrap::end_when_silent(fd.value().get(),
+                                   std::chrono::nanoseconds(static_cast<int64_t>(
+                                       task.dead_seconds * 1e9)));
         return joined(task, std::move(fd).value(), key, std::move(address));
       }
       last = Status(proven.code(), meeting.host + ":" + std::to_string(port) + ": " +
@@ -186,7 +190,8 @@ Result<Met> meet(const Place& place, const Config& config, uint64_t epoch) {
   const auto timeout = std::chrono::duration<double>(config.start_timeout_seconds);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   RUEDA_ASSIGN_OR_RETURN(Meeting meeting, plan_meeting(place, config));
-  Task task{place, std::move(meeting), place.job_id, epoch, deadline, config.start_timeout_seconds};
+  Task task{place, std::move(meeting), place.job_id, epoch, deadline, config.start_timeout_seconds,
+            config.dead_seconds};
   if (task.meeting.one_host) {
     if (task.job.empty()) task.job = proxy_above();
     if (task.job.empty()) {

@@ -230,11 +230,12 @@ RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);
  * (whose order does not matter); else every rank gets RUEDA_FAILED_PRECONDITION. A list that is no set of ranks, or that
  * exists already, is RUEDA_INVALID_ARGUMENT on every rank. The work ends when all ranks have called it; the id of an added
  * set is its result. Sets are independent: operations in one wait for nothing in another, and names are each set's own.
- * Removing one ends what is pending in it with an error. Ids of removed sets are given again. Shutdown removes all. */
-RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count, rueda_work** work,
-                                        rueda_error* error);
-RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, rueda_work** work,
-                                           rueda_error* error);
+ * Removing one ends what is pending in it with an error. Ids of removed sets are given again. Shutdown removes all.
+ * call_site: as in rueda_op. */
+RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count, int32_t call_site,
+                                        rueda_work** work, rueda_error* error);
+RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, int32_t call_site,
+                                           rueda_work** work, rueda_error* error);
 /* Number of sets, the global one included; up to max_count of their ids, ascending. */
 RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids, int32_t max_count);
 /* Number of a set's ranks, -1 if there is no such set; up to max_count of them, ascending. */
@@ -304,10 +305,12 @@ typedef struct rueda_attention_spec {
   int64_t block, block_heads; /* block mask: (block_heads, n, n) bytes, n = ceil(length / block); 0: none */
   const uint8_t* blocks;
   int32_t layout_per_sequence; /* the layout spreads each packed sequence by itself */
+  int64_t key_length; /* keys of all ranks; 0: as many as queries. Else the last query stands at the last key */
+  const int64_t* cu_seqlens_k; /* of packed keys, cu_seqlens_count of them; NULL: as of the queries */
 } rueda_attention_spec;
 #define RUEDA_ATTENTION_SPEC_INIT                                                                                  \
   {sizeof(rueda_attention_spec), 1, 0, 1, 1, 0, 7, 7, 0, 1, 0, 0, 0, 0, 0, -1, -1, 0.0, NULL, 0, NULL, NULL, 0, 0, \
-   0, 0, 1, NULL, 0}
+   0, 0, 1, NULL, 0, 0, NULL}
 
 typedef struct rueda_attention_plan rueda_attention_plan;   /* what one rank does; any number of calls may use it */
 typedef struct rueda_attention_saved rueda_attention_saved; /* what a forward keeps for its backward */
@@ -320,7 +323,7 @@ RUEDA_API int32_t rueda_attention_plan_create(rueda_context* context, const rued
 RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
 /* Numbers of the plan, in this order: hash, tokens of this rank, steps, tiles, messages sent (forward, backward), bytes
  * sent (forward, backward), bytes received (forward, backward), flops (forward, backward), bytes saved for backward,
- * bytes of workspace (forward, backward). Fills values[0..count); returns how many there are. */
+ * bytes of workspace (forward, backward), keys of this rank. Fills values[0..count); returns how many there are. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values, int32_t count);
 /* The tiles that the rank computes in a forward (0) or backward (1), RUEDA_ATTENTION_TILE_NUMBERS numbers each, in this
  * order: step (0: of its own rows), rank whose rows came, KV heads (begin, end, step), queries (first position, step,
@@ -359,7 +362,7 @@ RUEDA_API void rueda_attention_call_release(rueda_attention_call* call);
 /* A local kernel of your own: attention of some rows against some keys, as partial softmax sums. A partial result of a
  * query is (acc, m, l): m about the largest score so far, l the sum of exp(score - m), acc the sum of exp(score - m) * v;
  * (0, -infinity, 0) is the identity. forward goes on from what is there. Scores are scale * q.k; everything but rows is
- * float32. backward adds to dq, dk, dv, with p = exp(score - lse), ds = p * (dout.v - delta). Rows are picked by number
+ * float32. backward adds to dq, dk, dv, with p = exp(score - lse - lse_low), ds = p * (dout.v - delta). Rows are picked by number
  * and lie `stride` elements apart. */
 typedef struct rueda_attention_rows {
   const void* base;
@@ -371,6 +374,7 @@ typedef struct rueda_attention_head { /* one query head; row i of acc and dq at 
   float *acc, *m, *l; /* forward */
   rueda_attention_rows dout; /* backward */
   const float *lse, *delta;
+  const float* lse_low; /* what lse lacks of the log-sum-exp; NULL: nothing */
   float* dq;
 } rueda_attention_head;
 /* The i-th query, row q_rows[i], sees the j-th key, row k_rows[j], where
@@ -397,8 +401,12 @@ typedef struct rueda_attention_kernel {
 } rueda_attention_kernel;
 /* For the whole process, for ever; the functions stay where they are. */
 RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_error* error);
-/* That kernel for all calls from now on, on this rank; "auto": the best. As RUEDA_ATTENTION_KERNEL. */
+/* That kernel for all calls from now on, on this rank; "auto": of highest priority; "measured": the fastest, timed at
+ * the first call. As RUEDA_ATTENTION_KERNEL. */
 RUEDA_API int32_t rueda_attention_use_kernel(const char* name, rueda_error* error);
+/* The kernel of queries and keys of these dtypes, and why it is this one: both are cut to their sizes, NUL included. */
+RUEDA_API int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim, char* name,
+                                             size_t name_size, char* why, size_t why_size, rueda_error* error);
 
 #ifdef __cplusplus
 }

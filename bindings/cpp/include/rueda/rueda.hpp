@@ -214,7 +214,7 @@ class Context {
     rueda_error error = RUEDA_ERROR_INIT;
     rueda_work* handle_of_work = nullptr;
     detail::check(rueda_add_process_set(handle(), ranks.data(),
-                                        static_cast<std::int32_t>(ranks.size()), &handle_of_work,
+                                        static_cast<std::int32_t>(ranks.size()), 0, &handle_of_work,
                                         &error),
                   error);
     const Work work(handle_of_work, RUEDA_UINT8);
@@ -224,7 +224,7 @@ class Context {
   void remove_process_set(int process_set) {
     rueda_error error = RUEDA_ERROR_INIT;
     rueda_work* work = nullptr;
-    detail::check(rueda_remove_process_set(handle(), process_set, &work, &error), error);
+    detail::check(rueda_remove_process_set(handle(), process_set, 0, &work, &error), error);
     Work(work, RUEDA_UINT8).wait();
   }
   // Its ranks, ascending. Throws if there is no such set.

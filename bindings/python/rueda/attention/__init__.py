@@ -17,6 +17,10 @@ log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd"
 tokens, head_dim)), ``async_op`` (returns an `AttentionWork` at once), ``chunk_tokens`` (bounds the
 workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked.
 
+Keys may be more or fewer than queries (cross-attention; new queries with a prefix of keys): ``key_length``
+says how many, where ``length`` is given. Each side is spread by the layout. ``causal`` and ``window_size``
+are then aligned at the end, as in flash-attention: the last query stands at the last key.
+
 `dilated_attention` and `block_sparse_attention` are local: whole sequences, one process, no job.
 
 The modules (`RingAttention`, `MultiheadDilatedAttention`, ...: `rueda.attention.modules`) are
@@ -27,6 +31,7 @@ from rueda.attention import _groups
 from rueda.attention._attend import AttentionWork, attend, framework, length_of
 from rueda.attention._blocks import BlockMask
 from rueda.attention._groups import sequence_parallel_sets
+from rueda.attention._kernels import kernel_for, use_kernel
 from rueda.attention._layouts import places, position_ids
 from rueda.attention._plans import AttentionPlan
 from rueda.common.process_sets import global_process_set
@@ -52,6 +57,7 @@ __all__ = [
     "all_gather_attention",
     "block_sparse_attention",
     "dilated_attention",
+    "kernel_for",
     "merge_attention",
     "position_ids",
     "ring_attention",
@@ -62,6 +68,7 @@ __all__ = [
     "shard_sequence",
     "ulysses_attention",
     "unshard_sequence",
+    "use_kernel",
     "usp_attention",
 ]
 
@@ -109,7 +116,8 @@ def ring_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k=None, max_seqlen_q
     cu_seqlens_q : sequence of int
         0, end of the first sequence, ..., end of the last, in tokens of all ranks.
     cu_seqlens_k : sequence of int, optional
-        The same: a sequence attends to itself.
+        Of the keys, where they are others: as many sequences. ``causal`` and ``window_size`` are aligned at
+        the end of each.
     max_seqlen_q, max_seqlen_k : int, optional
         Not needed.
     layout_of : {"whole", "sequence"}
@@ -117,8 +125,11 @@ def ring_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k=None, max_seqlen_q
         itself, as ring-flash-attention does. The striped layout of the whole balances any lengths.
     """
     ends = tuple(int(x) for x in cu_seqlens_q)
+    if len(ends) < 2:
+        raise ValueError(f"cu_seqlens_q is {list(ends)}, expected 0, end of the first sequence, ..., all tokens")
     if cu_seqlens_k is not None and tuple(int(x) for x in cu_seqlens_k) != ends:
-        raise ValueError("cu_seqlens_q and cu_seqlens_k differ: packed sequences attend to themselves")
+        of_keys = tuple(int(x) for x in cu_seqlens_k)
+        options.update(cu_seqlens_k=of_keys, key_length=of_keys[-1])
     if layout_of not in ("whole", "sequence"):
         raise ValueError(f"layout_of is {layout_of!r}, expected 'whole' or 'sequence'")
     if q.ndim != 3 or k.ndim != 3 or v.ndim != 3:
@@ -185,6 +196,8 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
     """
     if head_groups not in ("all", "split"):
         raise ValueError(f"head_groups is {head_groups!r}, expected 'all' or 'split'")
+    if not (hasattr(segment_lengths, "__len__") and hasattr(dilation_rates, "__len__")):
+        raise ValueError("segment_lengths and dilation_rates are lists, one entry for each pair")
     if len(segment_lengths) != len(dilation_rates):
         raise ValueError(
             f"{len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates: "
@@ -244,7 +257,16 @@ def block_sparse_attention(q, k, v, block_mask, **options):
 
 
 def merge_attention(out, lse, out2, lse2):
-    """Attention over two sets of keys from the results over each: (out, lse)."""
+    """Attention over two sets of keys from the results over each: (out, lse).
+
+    Of the same queries: out is (batch, tokens, heads, head_dim), lse (batch, heads, tokens).
+    """
+    of_out = (out.shape[0], out.shape[2], out.shape[1]) if out.ndim == 4 else None
+    if out.shape != out2.shape or lse.shape != lse2.shape or tuple(lse.shape) != of_out:
+        raise ValueError(
+            f"results do not fit: out {tuple(out.shape)} and {tuple(out2.shape)}, lse {tuple(lse.shape)} and "
+            f"{tuple(lse2.shape)}; expected (batch, tokens, heads, head_dim) and (batch, heads, tokens)"
+        )
     return framework(out).merge(out, lse, out2, lse2)
 
 
@@ -268,5 +290,8 @@ def unshard_sequence(shard, *, layout="contiguous", length=None, axis=1, process
         length = length_of(shard.shape[axis], process_set)
     positions, own = places(layout, length, process_set)
     if shard.shape[axis] != len(own):
-        raise ValueError(f"this rank has {shard.shape[axis]} tokens, expected {len(own)}")
+        raise ValueError(
+            f"this rank has {shard.shape[axis]} tokens, the {layout} layout of {length} tokens gives it {len(own)}; "
+            "give the layout and length with which the sequence was spread"
+        )
     return module.put_together(shard, positions, own, length, axis, process_set)

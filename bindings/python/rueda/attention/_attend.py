@@ -7,7 +7,7 @@ import numpy as np
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._plans import Spec, plan_of
-from rueda.common.process_sets import global_process_set
+from rueda.common.process_sets import ProcessSet, global_process_set
 
 
 class AttentionWork:
@@ -57,20 +57,55 @@ def length_of(tokens, process_set):
     return int(hvd.allreduce(mine, op=hvd.Sum, process_set=process_set)[0])
 
 
+def _lengths_of(tokens, keys, process_set):
+    """Queries and keys of all ranks together."""
+    if process_set.size() == 1:
+        return tokens, keys
+    from rueda import numpy as hvd
+
+    mine = np.array([tokens, keys], np.int64)
+    return tuple(map(int, hvd.allreduce(mine, op=hvd.Sum, process_set=process_set)))
+
+
 def _check(q, k, v):
+    for other in (k, v):  # plain comparisons: torch.compile reads them too
+        framework(other)
+        if isinstance(other, np.ndarray) != isinstance(q, np.ndarray):
+            raise ValueError(
+                "q, k, v are of different frameworks: give all as NumPy arrays or as PyTorch tensors"
+            )
+        if not isinstance(q, np.ndarray) and q.device != other.device:
+            raise ValueError(f"q, k, v are on different devices: {q.device} and {other.device}")
     if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
-        raise ValueError("q, k, v must be (batch, tokens, heads, head_dim)")
-    if q.shape[1] != k.shape[1]:
         raise ValueError(
-            f"{q.shape[1]} queries and {k.shape[1]} keys: all must be of the same tokens of one sequence "
-            "(attention between two sequences is not supported)"
+            f"q, k, v must be (batch, tokens, heads, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions"
         )
     if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise ValueError(
-            f"shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+            f"shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; k and v must be "
+            "alike, and have q's batch and head_dim"
         )
     if q.dtype != k.dtype or q.dtype != v.dtype:
         raise ValueError(f"q, k, v have different dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
+
+
+def _check_options(window_size, softmax_scale, process_set, spec):
+    for name in spec:
+        if name in Spec._fields:
+            continue
+        raise TypeError(
+            f"attention has no option {name!r}; there are causal, window_size, layout, softmax_scale, "
+            "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
+            "compression"
+        )
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(
+            f"process_set is {process_set!r}, expected a ProcessSet: hvd.add_process_set, or sequence_parallel_sets"
+        )
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
+    if softmax_scale is not None and not softmax_scale:
+        raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
 
 def threads_of(asked, process_set):
@@ -80,25 +115,35 @@ def threads_of(asked, process_set):
     return max(1, (os.cpu_count() or 1) // runtime.place.local_size)
 
 
-def plan_for(q_shape, kv_heads, dtype, length, process_set, options):
+def plan_for(q_shape, k_shape, dtype, length, process_set, options):
     """The plan of a call on this rank, whose tokens must be those of the layout."""
     batch, tokens, heads, head_dim = q_shape
+    keys = options.get("key_length")
     if length is None:
-        length = length_of(tokens, process_set)
+        length, asked = _lengths_of(tokens, k_shape[1], process_set)
+        keys = keys or asked
+    options = {**options, "key_length": 0 if keys in (None, length) else keys}
     plan = plan_of(
-        Spec(batch, length, heads, kv_heads, head_dim, dtype, **options), process_set
+        Spec(batch, length, heads, k_shape[2], head_dim, dtype, **options), process_set
     )
     if plan.tokens != tokens:
         raise ValueError(
             f"this rank has {tokens} tokens, the {plan.spec.layout} layout of {length} tokens gives "
             f"it {plan.tokens}; use shard_sequence with the same layout"
         )
+    if plan.keys != k_shape[1]:
+        keys = plan.spec.key_length or length
+        hint = "" if plan.spec.key_length else ", and give key_length where keys are not as many as queries"
+        raise ValueError(
+            f"this rank has {k_shape[1]} keys, the {plan.spec.layout} layout of {keys} keys gives it "
+            f"{plan.keys}; use shard_sequence with the same layout{hint}"
+        )
     return plan
 
 
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
-           chunk_tokens=None, qkv_format="bshd", async_op=False, **spec):  # fmt: skip
+           chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, **spec):  # fmt: skip
     if process_set is None:
         process_set = global_process_set
     module = framework(q)
@@ -108,6 +153,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     elif qkv_format != "bshd":
         raise ValueError(f"qkv_format is {qkv_format!r}, expected 'bshd' or 'bhsd'")
     _check(q, k, v)
+    _check_options(window_size, softmax_scale, process_set, spec)
     left, right = window_size
     options = {
         "rotate_forward": rotate,
@@ -116,6 +162,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         "scale": softmax_scale or 0.0,
         "chunk_tokens": chunk_tokens or 0,
         "kv_wire": compression,
+        "key_length": key_length,
         **spec,
     }
     if module.is_compiling():
@@ -124,7 +171,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         out, lse = module.graph.attention(q, k, v, length, process_set, threads, options)
         call = None
     else:
-        plan = plan_for(q.shape, k.shape[2], module.name_of(q), length, process_set, options)
+        plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
             plan, q, k, v, threads_of(threads, process_set), not async_op
         )

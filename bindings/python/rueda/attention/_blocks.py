@@ -10,11 +10,15 @@ class BlockMask:
     """
 
     def __init__(self, dense, length, block):
+        self._check_sizes(length, block)
         dense = np.asarray(dense, bool)
         dense = dense[None] if dense.ndim == 2 else dense
         count = -(-length // block)
         if dense.ndim != 3 or dense.shape[1:] != (count, count):
-            raise ValueError(f"a block mask of {length} tokens has {count} x {count} blocks")
+            raise ValueError(
+                f"a block mask of {length} tokens in blocks of {block} has {count} x {count} blocks, got "
+                f"{' x '.join(map(str, dense.shape[1:]))}"
+            )
         self.dense, self.length, self.block = dense, length, block
         self.heads = len(dense)
         self.bytes = np.ascontiguousarray(dense, np.uint8).tobytes()
@@ -37,7 +41,13 @@ class BlockMask:
         return np.argsort(~self.dense, axis=-1, kind="stable").astype(np.int32)
 
     @staticmethod
-    def _indices(length, block):
+    def _check_sizes(length, block):
+        if length < 1 or block < 1:
+            raise ValueError(f"a block mask needs tokens and a block size, got {length} and {block}")
+
+    @classmethod
+    def _indices(cls, length, block):
+        cls._check_sizes(length, block)
         index = np.arange(-(-length // block))
         return index[:, None], index[None, :]
 
@@ -70,6 +80,9 @@ class BlockMask:
     @classmethod
     def random(cls, length, block, density, seed=0, heads=1):
         """A share ``density`` of the blocks, the diagonal included; the same on every rank."""
+        cls._check_sizes(length, block)
+        if not 0 <= density <= 1:
+            raise ValueError(f"density is {density}, expected the share of blocks that is seen, 0 to 1")
         count = -(-length // block)
         random = np.random.Generator(np.random.PCG64(seed))
         dense = random.random((heads, count, count)) < density
@@ -88,6 +101,8 @@ class BlockMask:
 
         The diagonal stays.
         """
+        if not 0 <= density <= 1:
+            raise ValueError(f"density is {density}, expected the share of blocks that is seen, 0 to 1")
         count = self.dense.shape[-1]
         wanted = min(max(round(density * count * count), count), count * count)
         random = np.random.Generator(np.random.PCG64(seed))

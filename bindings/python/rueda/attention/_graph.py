@@ -45,7 +45,7 @@ def _plan(q, k, length, number):
     set_id, threads, options = _settings[number]
     process_set = _groups.of_id(set_id)
     plan = plan_for(
-        tuple(q.shape), k.shape[2], _torch.name_of(q), length, process_set, dict(options)
+        tuple(q.shape), tuple(k.shape), _torch.name_of(q), length, process_set, dict(options)
     )
     return plan, threads_of(threads, process_set)
 

@@ -46,6 +46,8 @@ def position_ids(length=None, layout="contiguous", rank=None, world=None, proces
     process_set = process_set or global_process_set
     rank = process_set.rank() if rank is None else rank
     world = process_set.size() if world is None else world
+    if cu_seqlens is None and length is None:
+        raise ValueError("position_ids needs length, tokens of the whole sequence, or cu_seqlens")
     if cu_seqlens is None:
         ends = (0, length)
     else:

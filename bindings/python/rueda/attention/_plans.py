@@ -17,7 +17,7 @@ _WIRES = {**_DTYPES, "int8": _ffi.INT8}
 _REPORT = (
     "hash tokens steps tiles messages_sent_forward messages_sent_backward bytes_sent_forward "
     "bytes_sent_backward bytes_received_forward bytes_received_backward flops_forward "
-    "flops_backward saved_bytes workspace_forward workspace_backward"
+    "flops_backward saved_bytes workspace_forward workspace_backward keys"
 ).split()
 
 # What the ranks of a call agree on. Lists are tuples, block masks bytes: plans are cached by it.
@@ -25,9 +25,9 @@ Spec = collections.namedtuple(
     "Spec",
     "batch length heads kv_heads head_dim dtype layout ulysses rotate_forward rotate_backward "
     "gather_first causal chunk_tokens window scale cu_seqlens segment_lengths dilation_rates "
-    "head_offset split_heads block block_heads blocks kv_wire per_sequence",
+    "head_offset split_heads block block_heads blocks kv_wire per_sequence key_length cu_seqlens_k",
     defaults=("contiguous", 1, "auto", "auto", False, False, 0, (-1, -1), 0.0)
-    + ((), (), (), "mod", False, 0, 1, b"", None, False),
+    + ((), (), (), "mod", False, 0, 1, b"", None, False, 0, ()),
 )
 
 
@@ -51,6 +51,11 @@ def _struct(spec):
         return (ctypes.c_int64 * len(values))(*values)
 
     left, right = spec.window
+    if spec.cu_seqlens_k and len(spec.cu_seqlens_k) != len(spec.cu_seqlens):
+        raise ValueError(
+            f"cu_seqlens_k has {len(spec.cu_seqlens_k)} entries, cu_seqlens_q {len(spec.cu_seqlens)}: each "
+            "sequence needs its queries and its keys"
+        )
     blocks = ctypes.cast(ctypes.c_char_p(spec.blocks), ctypes.c_void_p) if spec.blocks else None
     return _ffi.AttentionSpec(
         ctypes.sizeof(_ffi.AttentionSpec),
@@ -82,6 +87,8 @@ def _struct(spec):
         spec.block_heads,
         blocks,
         bool(spec.per_sequence),
+        spec.key_length or 0,
+        numbers(spec.cu_seqlens_k) if spec.cu_seqlens_k else None,
     )
 
 
@@ -94,7 +101,7 @@ class AttentionPlan:
     Attributes
     ----------
     bytes_sent_forward, bytes_sent_backward, flops_forward, flops_backward, workspace_forward,
-    workspace_backward, saved_bytes, steps, tiles, tokens, messages_sent_forward, ... : int
+    workspace_backward, saved_bytes, steps, tiles, tokens, keys, messages_sent_forward, ... : int
         Of this rank; bytes and floating-point operations of one call.
     hash : int
         Equal on all ranks whose calls fit together.

@@ -26,7 +26,7 @@ def forward(plan, threads, q, k, v):
     """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
     for x in (q, k, v):
         if x.device.type != "cpu":
-            raise ValueError(f"attention: tensors must be on the CPU, got {x.device}")
+            raise ValueError(f"attention: tensors must be on the CPU, got {x.device}; use .cpu()")
     q, k, v = (x.detach().contiguous() for x in (q, k, v))
     out = torch.empty_like(q)
     lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)

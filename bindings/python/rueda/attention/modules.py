@@ -107,11 +107,12 @@ class _Attention(nn.Module):
 
     def forward(self, query, key=None, value=None, is_causal=None, *, length=None,
                 attention_mask=None, attn_mask=None, key_padding_mask=None, need_weights=False,
-                average_attn_weights=True):  # fmt: skip
+                average_attn_weights=True, key_length=None):  # fmt: skip
         """(batch, tokens, embed_dim), or (batch, tokens, heads, head_dim) without embed_dim.
 
         key and value are the query unless given; ``is_causal`` is the constructor's ``causal`` unless
-        given; ``length``: tokens of all ranks, so that they need not be asked. With
+        given; ``length``: tokens of all ranks, so that they need not be asked; ``key_length``: keys, where
+        they are not as many. With
         ``need_weights`` the result is (output, None), as `torch.nn.MultiheadAttention` returns it.
         """
         if not (attention_mask is None and attn_mask is None and key_padding_mask is None):
@@ -123,13 +124,16 @@ class _Attention(nn.Module):
         value = key if value is None else value
         causal = self.causal if is_causal is None else is_causal
         if self.process_set is _groups.local:
-            length = query.shape[1]
+            length, key_length = query.shape[1], key.shape[1]
+        spread = {"length": length}
+        if key_length is not None and key_length != length:
+            spread["key_length"] = key_length
         if self.embed_dim is None:
-            out = self._attend(query, key, value, causal=causal, length=length)
+            out = self._attend(query, key, value, causal=causal, **spread)
         else:
             q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
             out = self._attend(
-                self._heads(q), self._heads(k), self._heads(v), causal=causal, length=length
+                self._heads(q), self._heads(k), self._heads(v), causal=causal, **spread
             )
             out = out.flatten(-2)
             if self.norm is not None:

@@ -15,8 +15,13 @@ import torch
 import rueda.attention as ra
 from rueda import numpy as hvd
 from rueda.common.process_sets import global_process_set
+from rueda.compat._hf_attention import substitute_hf_flash_attn, update_ring_flash_attn_params
 
-__all__ = ["llama3_flash_attn_prepare_cu_seqlens"]
+__all__ = [
+    "llama3_flash_attn_prepare_cu_seqlens",
+    "substitute_hf_flash_attn",
+    "update_ring_flash_attn_params",
+]
 
 
 def _refuse(name, dropout_p, alibi_slopes):

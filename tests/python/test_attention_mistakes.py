@@ -1,0 +1,145 @@
+"""Wrong calls of attention: each is an error that says what to do, never a wrong number. Without a job."""
+
+import numpy as np
+import pytest
+import rueda.attention as ra
+import torch
+from attention_oracle import dense, error
+from rueda.attention import _groups
+
+N = 12
+
+
+def qkv(**changes):
+    shapes = {"q": (1, N, 4, 8), "k": (1, N, 2, 8), "v": (1, N, 2, 8), **changes}
+    return [torch.randn(shape) for shape in shapes.values()]
+
+
+def attend(q, k, v, **options):
+    return ra.ring_attention(q, k, v, **{"process_set": _groups.local, **options})
+
+
+MASK = ra.BlockMask.local_window(N, 4, 4)
+WRONG_TENSORS = {
+    "must be (batch, tokens, heads, head_dim), got 3": lambda q, k, v: (q[0], k, v),
+    "shapes do not fit": lambda q, k, v: (q, k, v[:, 1:]),
+    "have q's batch and head_dim": lambda q, k, v: (q, k[..., :4], v[..., :4]),
+    "no multiple of": lambda q, k, v: (q[:, :, :3], k, v),
+    "no multiple of 0": lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]),
+    "1 to 256 are supported": lambda q, k, v: [x.repeat(1, 1, 1, 33) for x in (q, k, v)],
+    "head_dim is 0": lambda q, k, v: [x[..., :0] for x in (q, k, v)],
+    "different dtypes": lambda q, k, v: (q, k.half(), v.half()),
+    "'float64', expected one of": lambda q, k, v: [x.double() for x in (q, k, v)],
+    "'int64', expected one of": lambda q, k, v: [x.long() for x in (q, k, v)],
+    "of different frameworks": lambda q, k, v: (q, k.numpy(), v.numpy()),
+    "different devices": lambda q, k, v: (q.to("meta"), k, v),
+    "use .cpu()": lambda q, k, v: [x.to("meta") for x in (q, k, v)],
+    "an empty sequence or batch": lambda q, k, v: [x[:, :0] for x in (q, k, v)],
+    "expected a NumPy array or a PyTorch tensor, got list": lambda q, k, v: (q.tolist(), k, v),
+}
+WRONG_OPTIONS = {
+    "expected one of 'contiguous'": {"layout": "zickzack"},
+    "expected (left, right)": {"window_size": 5},
+    "window_size is (1, 2, 3)": {"window_size": (1, 2, 3)},
+    "leave it out": {"softmax_scale": 0},
+    "not finite": {"softmax_scale": float("nan")},
+    "chunk_tokens is negative": {"chunk_tokens": -1},
+    "rotate is 'left'": {"rotate": "left"},
+    "compression is 'int4'": {"compression": "int4"},
+    "use shard_sequence": {"length": N + 1},
+    "gives it 9": {"key_length": 9},
+    "expected 'bshd' or 'bhsd'": {"qkv_format": "sbhd"},
+    "expected a ProcessSet": {"process_set": 0},
+    "does not divide 1": {"ulysses": 2},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_TENSORS)
+def test_wrong_tensors_are_told_what_to_do(message):
+    with pytest.raises(ValueError) as caught:
+        attend(*WRONG_TENSORS[message](*qkv()))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("message", WRONG_OPTIONS)
+def test_wrong_options_are_told_what_to_do(message):
+    with pytest.raises(ValueError) as caught:
+        attend(*qkv(), **WRONG_OPTIONS[message])
+    assert message in str(caught.value)
+
+
+CALLS = {
+    "attention has no option 'dropout_p'": lambda q, k, v: attend(q, k, v, dropout_p=0.1),
+    "they are pairs": lambda q, k, v: ra.dilated_attention(q, k, v, [4, 8], [1]),
+    "are lists": lambda q, k, v: ra.dilated_attention(q, k, v, 4, 1),
+    "must be positive": lambda q, k, v: ra.dilated_attention(q, k, v, [4], [0]),
+    "needs a KV head for each": lambda q, k, v: ra.dilated_attention(
+        q, k, v, [4, 8, 12], [1, 2, 3], head_groups="split"
+    ),
+    "has 3 x 3 blocks, got 2 x 2": lambda q, k, v: ra.BlockMask(np.ones((2, 2)), N, 4),
+    "needs tokens and a block size": lambda q, k, v: ra.BlockMask.local_window(N, 0, 4),
+    "density is 2": lambda q, k, v: ra.BlockMask.random(N, 4, 2),
+    "needs a density": lambda q, k, v: ra.BlockMask.pattern("random", N, 4),
+    "expected one of local_window": lambda q, k, v: ra.BlockMask.pattern("adaptive", N, 4),
+    "layout of 12 tokens gives it 12": lambda q, k, v: ra.block_sparse_attention(
+        *(x[:, 1:] for x in (q, k, v)), MASK
+    ),
+    "cu_seqlens must rise": lambda q, k, v: ra.ring_attention_varlen(
+        q[0], k[0], v[0], [0, 9, 5, N], process_set=_groups.local
+    ),
+    "cu_seqlens_q is []": lambda q, k, v: ra.ring_attention_varlen(q[0], k[0], v[0], []),
+    "packed q, k, v must be": lambda q, k, v: ra.ring_attention_varlen(q, k, v, [0, N]),
+    "takes no async_op": lambda q, k, v: ra.ring_attention_varlen(
+        q[0], k[0], v[0], [0, N], async_op=True
+    ),
+    "needs length": lambda q, k, v: ra.position_ids(process_set=_groups.local),
+    "results do not fit": lambda q, k, v: ra.merge_attention(q, q[..., 0], q, q[..., 0]),
+    "give the layout and length": lambda q, k, v: ra.unshard_sequence(
+        q, length=5, process_set=_TwoRanks()
+    ),
+}
+
+
+class _TwoRanks(type(_groups.local)):
+    def size(self):
+        return 2
+
+
+@pytest.mark.parametrize("message", CALLS)
+def test_wrong_calls_are_told_what_to_do(message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        CALLS[message](*qkv())
+    assert message in str(caught.value)
+
+
+def test_any_memory_layout_and_any_mixture_of_gradients():
+    """Strides, views, expanded and broadcast tensors; gradients for some of q, k, v."""
+    everything = torch.ones(1, N, N)
+    q, k, v = qkv()
+    made = {
+        "transposed": [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)],
+        "every other": [x.repeat_interleave(2, 1)[:, ::2] for x in (q, k, v)],
+        "flipped": [x.flip(1).flip(1) for x in (q, k, v)],
+        "expanded": [q, k[:, :, :1].expand(-1, -1, 2, -1), v[:, :1].expand(-1, N, -1, -1)],
+    }
+    for name, own in made.items():
+        wanted, _ = dense(*own, everything)
+        assert error(attend(*own), wanted) <= 1e-6, name
+    for needed in ((0,), (1,), (2,), (0, 2)):
+        whole = [x.double().requires_grad_(i in needed) for i, x in enumerate((q, k, v))]
+        own = [x.clone().requires_grad_(i in needed) for i, x in enumerate((q, k, v))]
+        dense(*whole, everything)[0].sum(-1).square().sum().backward()
+        attend(*own).sum(-1).square().sum().backward()
+        for i in range(3):
+            assert (own[i].grad is None) == (i not in needed)
+            assert i not in needed or error(own[i].grad, whole[i].grad) <= 5e-6
+    with pytest.raises(RuntimeError, match="once_differentiable|twice"):
+        x = q.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(attend(x, k, v).square().sum(), x, create_graph=True)
+        grad.sum().backward()
+    x = q.clone().requires_grad_()
+    doubled = x * 2
+    out = attend(doubled, k, v)
+    doubled.mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
