@@ -25,8 +25,8 @@ std::vector<Backend> backends(const std::string& transport) {
   return {{kAll, "inside a host", everywhere ? network : "native, shared memory",
            everywhere ? asked + ": not shared memory" : asked + ": the fastest way here"},
           {kAll, "between hosts", network, why_network},
-          {"all of them on CUDA tensors", "everywhere", "none",
-           "this version has no NCCL: tensors are refused, copy them to the host"}};
+          {"all of them on CUDA tensors", "everywhere", "NCCL",
+           "opened at run time with the first GPU tensor; not run on a GPU yet, docs/gpu.md"}};
 }
 
 std::string backends_text(const std::string& transport) {

@@ -27,7 +27,7 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<int64_t> splits;  // alltoall: rows for each rank
-  int32_t device = -1;          // -1: host memory
+  int32_t device = -1;          // -1: host memory, 0: a GPU, whichever this rank uses
   std::string group;            // "" or the name shared by the members of a grouped call
   uint32_t group_size = 0;
   std::string layout;  // dense-stride permutation, "" for row major

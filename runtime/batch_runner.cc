@@ -11,6 +11,12 @@ namespace {
 using communicator::Task;
 
 Task nothing() { co_return Status(); }
+Task failed(Status status) { co_return status; }
+
+// The same on all ranks, nothing was touched: the batch alone ends with it.
+bool is_refusal(const Status& status) {
+  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
+}
 
 }  // namespace
 
@@ -49,12 +55,42 @@ void BatchRunner::start(const wire::Response& response, std::vector<Pending> mem
     batch.times = std::make_unique<communicator::StageTimes>();
     communicator_->time_next(batch.times.get());
   }
-  batch.task = make_task(response.kind, &batch.members, response.entries);
+  communicator::Communicator* on = communicator_;
+  if (batch.members.front().submission.request.device >= 0 && has_tensor(response.kind)) {
+    batch.order = std::make_unique<communicator::StreamOrder>();
+    batch.order->device = batch.members.front().submission.device;
+    for (Pending& member : batch.members) {
+      Submission& s = member.submission;
+      if (s.device != device_->device(s.device)) batch.order->device = s.device;  // refused there
+      batch.order->ready.push_back(std::move(s.ready));
+    }
+    device_->order_next(batch.order.get());
+    on = device_;
+  }
+  batch.task = make_task(on, response.kind, &batch.members, response.entries);
   communicator_->time_next(nullptr);
   running_.push_back(std::move(batch));
 }
 
-Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
+// Where the result lies: given, or the work's own. Null: no memory on the GPU.
+std::byte* BatchRunner::output_of(Submission* s, std::byte* given, Shape shape,
+                                  std::vector<int64_t> rows) {
+  if (given == nullptr && s->device >= 0) {
+    const auto bytes =
+        static_cast<size_t>(element_count(shape)) * size_of(s->request.dtype);
+    auto memory = device_->allocate(s->device, bytes);
+    if (!memory.ok()) {
+      no_memory_ = memory.status();
+      return nullptr;
+    }
+    given = memory.value()->data();
+    s->work->keep_device_memory(std::move(memory).value());
+  }
+  return s->work->set_output(given, std::move(shape), s->request.dtype, std::move(rows));
+}
+
+Task BatchRunner::make_task(communicator::Communicator* on, CollectiveKind kind,
+                            std::vector<Pending>* members,
                             const std::vector<wire::ResponseEntry>& entries) {
   Submission& first = members->front().submission;
   switch (kind) {
@@ -62,27 +98,28 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
       std::vector<communicator::Part> parts;
       for (Pending& member : *members) {
         Submission& s = member.submission;
-        std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
+        std::byte* out = output_of(&s, s.out, s.request.shape, {});
         parts.push_back({s.in, out, element_count(s.request.shape)});
       }
-      return communicator_->allreduce(std::move(parts), first.request.dtype,
-                                      first.request.reduce_op,
-                                      scaling_of(first.request, communicator_->size()));
+      if (!no_memory_.ok()) return failed(no_memory_);
+      return on->allreduce(std::move(parts), first.request.dtype, first.request.reduce_op,
+                           scaling_of(first.request, on->size()));
     }
     case CollectiveKind::kBroadcast: {
       std::vector<communicator::direct::BroadcastPart> parts;
       for (Pending& member : *members) {
         Submission& s = member.submission;
-        std::byte* out = s.work->set_output(s.out, s.request.shape, s.request.dtype, {});
+        std::byte* out = output_of(&s, s.out, s.request.shape, {});
         parts.push_back(
             {s.in, out,
              element_count(s.request.shape) * static_cast<int64_t>(size_of(s.request.dtype))});
       }
-      return communicator_->broadcast(first.request.root, std::move(parts));
+      if (!no_memory_.ok()) return failed(no_memory_);
+      return on->broadcast(first.request.root, std::move(parts));
     }
-    case CollectiveKind::kAllgather: return make_allgather(members, entries);
-    case CollectiveKind::kReducescatter: return make_reducescatter(&first);
-    case CollectiveKind::kAlltoall: return make_alltoall(&first, entries.front());
+    case CollectiveKind::kAllgather: return make_allgather(on, members, entries);
+    case CollectiveKind::kReducescatter: return make_reducescatter(on, &first);
+    case CollectiveKind::kAlltoall: return make_alltoall(on, &first, entries.front());
     case CollectiveKind::kBarrier:  // the agreement was the barrier
     case CollectiveKind::kJoin:
     case CollectiveKind::kProcessSet:
@@ -92,7 +129,7 @@ Task BatchRunner::make_task(CollectiveKind kind, std::vector<Pending>* members,
   return nothing();
 }
 
-Task BatchRunner::make_allgather(std::vector<Pending>* members,
+Task BatchRunner::make_allgather(communicator::Communicator* on, std::vector<Pending>* members,
                                  const std::vector<wire::ResponseEntry>& entries) {
   std::vector<communicator::direct::GatherPart> parts;
   for (size_t i = 0; i < members->size(); ++i) {
@@ -108,24 +145,27 @@ Task BatchRunner::make_allgather(std::vector<Pending>* members,
       part.bytes.push_back(count * row_bytes);
     }
     part.in = s.in;
-    part.out = s.work->set_output(nullptr, shape, s.request.dtype, rows);
+    part.out = output_of(&s, nullptr, shape, rows);
     parts.push_back(std::move(part));
   }
-  return communicator_->allgather(std::move(parts));
+  if (!no_memory_.ok()) return failed(no_memory_);
+  return on->allgather(std::move(parts));
 }
 
-Task BatchRunner::make_reducescatter(Submission* s) {
-  const Rank size = communicator_->size();
+Task BatchRunner::make_reducescatter(communicator::Communicator* on, Submission* s) {
+  const Rank size = on->size();
   std::vector<int64_t> counts = share_counts(s->request.shape, size);
-  Shape shape = share_shape(s->request.shape, communicator_->rank(), size);
-  std::byte* out = s->work->set_output(s->out, std::move(shape), s->request.dtype, {});
-  return communicator_->reducescatter(s->in, out, std::move(counts), s->request.dtype,
-                                      s->request.reduce_op, scaling_of(s->request, size));
+  Shape shape = share_shape(s->request.shape, on->rank(), size);
+  std::byte* out = output_of(s, s->out, std::move(shape), {});
+  if (!no_memory_.ok()) return failed(no_memory_);
+  return on->reducescatter(s->in, out, std::move(counts), s->request.dtype, s->request.reduce_op,
+                           scaling_of(s->request, size));
 }
 
-Task BatchRunner::make_alltoall(Submission* s, const wire::ResponseEntry& entry) {
-  const auto size = static_cast<size_t>(communicator_->size());
-  const auto me = static_cast<size_t>(communicator_->rank());
+Task BatchRunner::make_alltoall(communicator::Communicator* on, Submission* s,
+                                const wire::ResponseEntry& entry) {
+  const auto size = static_cast<size_t>(on->size());
+  const auto me = static_cast<size_t>(on->rank());
   const int64_t row_bytes =
       elements_per_row(s->request.shape) * static_cast<int64_t>(size_of(s->request.dtype));
   std::vector<int64_t> bytes;
@@ -137,15 +177,19 @@ Task BatchRunner::make_alltoall(Submission* s, const wire::ResponseEntry& entry)
     rows.push_back(entry.splits[rank * size + me]);
     shape[0] += rows.back();
   }
-  std::byte* out = s->work->set_output(nullptr, shape, s->request.dtype, rows);
-  return communicator_->alltoall(s->in, out, std::move(bytes));
+  std::byte* out = output_of(s, nullptr, shape, rows);
+  if (!no_memory_.ok()) return failed(no_memory_);
+  return on->alltoall(s->in, out, std::move(bytes));
 }
 
 bool BatchRunner::advance() {
   bool moved = communicator_->progress();
+  if (failure_.ok()) failure_ = device_->health();
+  if (!failure_.ok()) return true;
   for (size_t i = 0; i < running_.size(); ++i) {
     moved |= running_[i].task.advance();
     if (!running_[i].task.done() || running_[i].task.status().ok()) continue;
+    if (running_[i].order != nullptr && is_refusal(running_[i].task.status())) continue;
     failure_ = running_[i].task.status();
     return true;
   }
@@ -158,7 +202,7 @@ bool BatchRunner::advance() {
     }
     Running ended = std::move(*it);
     it = running_.erase(it);
-    end(&ended, {});
+    end(&ended, ended.task.status());
     moved = true;
   }
   return moved;
@@ -187,6 +231,8 @@ void BatchRunner::end(Running* batch, const Status& status) {
   for (Pending& member : batch->members) {
     flight_->ended(member.submission.flight, timeline::nanos(now), status.ok());
     member.submission.flight = 0;
+    if (batch->order != nullptr && status.ok())
+      member.submission.work->set_device_end(batch->order->done);
     finish_(member.submission, status);
   }
 }

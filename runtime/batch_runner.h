@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "collectives/communicator/communicator.h"
+#include "collectives/communicator/device_communicator.h"
 #include "proto/messages.h"
 #include "runtime/flight/flight_recorder.h"
 #include "runtime/submission.h"
@@ -29,10 +31,11 @@ communicator::Scaling scaling_of(const wire::Request& request, Rank size);
 class BatchRunner {
  public:
   // finish: completes one work (and frees its name). The pointers are borrowed.
-  BatchRunner(communicator::Communicator* communicator, timeline::Recorder* recorder,
-              flight::FlightRecorder* flight,
+  // device: for GPU tensors; a batch of them ends when it has been given to the GPU.
+  BatchRunner(communicator::Communicator* communicator, communicator::DeviceCommunicator* device,
+              timeline::Recorder* recorder, flight::FlightRecorder* flight,
               std::function<void(Submission&, const Status&)> finish)
-      : communicator_(communicator), recorder_(recorder), flight_(flight), finish_(std::move(finish)) {}
+      : communicator_(communicator), device_(device), recorder_(recorder), flight_(flight), finish_(std::move(finish)) {}
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
@@ -54,22 +57,30 @@ class BatchRunner {
     std::chrono::steady_clock::time_point began;
     int64_t number;
     std::unique_ptr<communicator::StageTimes> times;  // while somebody records
+    std::unique_ptr<communicator::StreamOrder> order;  // of GPU tensors
   };
-  communicator::Task make_task(CollectiveKind kind, std::vector<Pending>* members,
+  // on: of the batch's memory. A result of unknown size lies there too.
+  communicator::Task make_task(communicator::Communicator* on, CollectiveKind kind,
+                               std::vector<Pending>* members,
                                const std::vector<wire::ResponseEntry>& entries);
-  communicator::Task make_allgather(std::vector<Pending>* members,
+  communicator::Task make_allgather(communicator::Communicator* on, std::vector<Pending>* members,
                                     const std::vector<wire::ResponseEntry>& entries);
-  communicator::Task make_reducescatter(Submission* submission);
-  communicator::Task make_alltoall(Submission* submission, const wire::ResponseEntry& entry);
+  communicator::Task make_reducescatter(communicator::Communicator* on, Submission* submission);
+  communicator::Task make_alltoall(communicator::Communicator* on, Submission* submission,
+                                   const wire::ResponseEntry& entry);
+  std::byte* output_of(Submission* submission, std::byte* given, Shape shape,
+                       std::vector<int64_t> rows);
   void record(Running* batch, std::chrono::steady_clock::time_point ended, int64_t bytes);
   void end(Running* batch, const Status& status);
 
   communicator::Communicator* communicator_;
+  communicator::DeviceCommunicator* device_;
   timeline::Recorder* recorder_;
   flight::FlightRecorder* flight_;
   std::function<void(Submission&, const Status&)> finish_;
   std::deque<Running> running_;
   Status failure_;
+  Status no_memory_;  // on the GPU, for a result
   int64_t batches_ = 0;
   int64_t tensors_ = 0;
   int64_t fused_tensors_ = 0;

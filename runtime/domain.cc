@@ -38,6 +38,16 @@ std::unique_ptr<PlanRunner> make_plan_runner(const bootstrap::World& world, cons
                                       std::move(ringers), recorder, flight, set.id, std::move(complete));
 }
 
+communicator::DeviceGroup device_group_of(const bootstrap::World& world, const ProcessSet& set) {
+  communicator::DeviceGroup group;
+  group.transport = world.transport.get();
+  group.members = set.ranks;
+  for (const Rank rank : set.ranks) group.names.push_back(world.names[static_cast<size_t>(rank)]);
+  group.process_set = set.serial;
+  group.machine = world.machine;
+  return group;
+}
+
 negotiation::Seat seat_of(const bootstrap::World& world, const ProcessSet& set) {
   negotiation::Members members(world.names);
   if (set.id != 0) {
@@ -59,7 +69,8 @@ Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder
       late_(late, set_->ranks, *set_->place),
       arenas_(group_of(*world, *set_).arenas),
       communicator_(group_of(*world, *set_)),
-      runner_(&communicator_, recorder, flight,
+      device_communicator_(device_group_of(*world, *set_)),
+      runner_(&communicator_, &device_communicator_, recorder, flight,
               [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
       plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
                                     communicator_.lane(kPlanLane), recorder, flight,
@@ -180,6 +191,7 @@ bool Domain::drop(const Status& status) {
 void Domain::break_down(const Status& verdict) {
   finish_join(verdict);
   communicator_.abandon();
+  device_communicator_.abandon();
   runner_.fail_all(verdict);
   if (plan_runner_) {
     for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict);

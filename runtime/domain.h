@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/communicator/device_communicator.h"
 #include "collectives/communicator/native_communicator.h"
 #include "runtime/batch_runner.h"
 #include "runtime/flight/flight_recorder.h"
@@ -105,7 +106,9 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   // Ends what has not been agreed on. True if there was anything.
   bool drop(const Status& status);
   // What was agreed on has ended here.
-  bool is_idle() const { return runner_.idle() && (!plan_runner_ || plan_runner_->idle()); }
+  bool is_idle() const {
+    return runner_.idle() && device_communicator_.idle() && (!plan_runner_ || plan_runner_->idle());
+  }
   // The verdict ends everything; no memory is touched any more.
   void break_down(const Status& verdict);
   void add_to(Totals* totals) const;
@@ -145,6 +148,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   LateRanks::Group late_;
   const std::vector<std::shared_ptr<transport::Arena>> arenas_;  // by place; empty: no lanes
   communicator::NativeCommunicator communicator_;
+  communicator::DeviceCommunicator device_communicator_;
   BatchRunner runner_;
   std::unique_ptr<PlanRunner> plan_runner_;  // where all members share memory
   negotiation::Negotiator negotiator_;

@@ -42,6 +42,20 @@ flight::Identity identity_of(const bootstrap::World& world) {
   return {world.rank, world.size, world.epoch, host, ""};
 }
 
+// Nothing is opened before the first GPU tensor.
+std::unique_ptr<bootstrap::World> with_machine(std::unique_ptr<bootstrap::World> world,
+                                               const Config& config) {
+  nccl::Machine::Options options;
+  options.driver = config.cuda_driver;
+  options.library = config.nccl_library;
+  options.allow_shared_gpu = config.allow_shared_gpu;
+  options.patience = std::chrono::nanoseconds(
+      static_cast<int64_t>(std::min(config.start_timeout_seconds, 1e9) * 1e9));
+  options.ring = [ringer = world->doorbell->ringer()] { ringer.ring(); };
+  world->machine = std::make_shared<nccl::Machine>(std::move(options));
+  return world;
+}
+
 timeline::Origin origin_of(const bootstrap::World& world) {
   timeline::Origin origin;
   origin.rank = world.rank;
@@ -103,7 +117,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
 Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
                  std::function<void(const std::string&)> blame)
     : config_(config),
-      world_(std::move(world)),
+      world_(with_machine(std::move(world), config_)),
       sets_(world_->rank, world_->size),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
       driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
@@ -261,6 +275,18 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
     return invalid_argument(title + ": no rank " + std::to_string(operation.peer) +
                             ", or the tag is above " + std::to_string(kMaxTag));
   }
+  if (operation.device >= 0 && has_tensor(kind)) {
+    if (point_to_point || !with_memory) {
+      return Status(Code::kUnimplemented, title + ": not available for GPU tensors yet; " +
+                                              (point_to_point ? "copy the tensor to the host"
+                                                              : "submit it each time"));
+    }
+    auto ready = world_->machine->mark(operation.device, operation.stream);
+    if (!ready.ok()) return Status(ready.status().code(), title + ": " + ready.status().message());
+    submission.ready = std::move(ready).value();
+    submission.device = operation.device;
+    request.device = 0;
+  }
   request.kind = kind;
   request.dtype = operation.dtype;
   request.shape = std::move(operation.shape);
@@ -397,7 +423,10 @@ Status Runtime::run(Operation operation) {
   }
   driver_->help(work.get());
   if (!work->done()) queue_->ring();
-  return work->sleep();
+  const Status& ended = work->sleep();
+  // Nobody gets the work, so nobody could wait for its GPU.
+  if (ended.ok() && work->device_end() != nullptr) return work->device_end()->wait();
+  return ended;
 }
 
 int64_t Runtime::counter(std::string_view name) {

@@ -29,6 +29,8 @@ struct Operation {
   Shape shape;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // null: the work owns the result
+  int device = -1;              // of input and output: -1 the host, else a GPU of this process
+  cuda::StreamHandle stream = nullptr;  // GPU: what the caller has given it until now comes before
   double prescale = 1.0;
   double postscale = 1.0;
   Rank root = 0;

@@ -82,6 +82,13 @@ std::byte* Work::set_output(std::byte* memory, Shape shape, DType dtype,
   return memory;
 }
 
+bool Work::released() const {
+  if (!done()) return false;
+  if (device_end_ == nullptr) return true;
+  const auto reached = device_end_->query();
+  return !reached.ok() || reached.value();  // a GPU that answers with errors does nothing more
+}
+
 void Work::restart() {
   status_ = {};
   wanted_.store(false, std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "collectives/cuda/device.h"
 #include "runtime/blocked_clock.h"
 #include "runtime/result_memory.h"
 
@@ -56,6 +57,11 @@ class Work {
   std::byte* output() const { return output_; }
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<int64_t>& received_rows() const { return received_rows_; }
+  // GPU tensors: where in the GPU's work the result is complete; null for others. A work ends when its
+  // work has been given to the GPU.
+  const cuda::EventPtr& device_end() const { return device_end_; }
+  // Nothing of rueda touches its memory any more, on the host or a GPU.
+  bool released() const;
   // A number that the operation gives: the id of an added process set. -1: none.
   int64_t result() const { return result_; }
 
@@ -66,6 +72,9 @@ class Work {
   std::byte* set_output(std::byte* memory, Shape shape, DType dtype,
                         std::vector<int64_t> received_rows);
   void set_result(int64_t result) { result_ = result; }
+  void set_device_end(cuda::EventPtr end) { device_end_ = std::move(end); }
+  // What a result of unknown size lies in.
+  void keep_device_memory(std::shared_ptr<cuda::Memory> memory) { device_memory_ = std::move(memory); }
   void complete(Status status);
   // Ends well; allocates nothing.
   void complete();
@@ -90,6 +99,8 @@ class Work {
   std::atomic<bool> holdable_{false};
   Status status_;
   ResultMemory owned_;
+  cuda::EventPtr device_end_;
+  std::shared_ptr<cuda::Memory> device_memory_;
   std::byte* output_ = nullptr;
   Shape output_shape_;
   std::vector<int64_t> received_rows_;

@@ -17,6 +17,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Set
 BASE, PROTO = "collectives/base", "proto"
 KERNELS, TRANSPORT = "collectives/kernels", "collectives/transport"
 RENDEZVOUS, COMMUNICATOR = "collectives/rendezvous", "collectives/communicator"
+CUDA, NCCL = "collectives/cuda", "collectives/nccl"
 RUNTIME, ATTENTION, LAUNCHER = "runtime", "attention", "launcher"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
 
@@ -26,8 +27,10 @@ ARROWS: Dict[str, Set[str]] = {
     KERNELS: {BASE},
     TRANSPORT: {BASE},
     RENDEZVOUS: {BASE, PROTO},
-    COMMUNICATOR: {BASE, KERNELS, TRANSPORT},
-    RUNTIME: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR},
+    CUDA: {BASE},
+    NCCL: {BASE, CUDA},
+    COMMUNICATOR: {BASE, KERNELS, TRANSPORT, CUDA, NCCL},
+    RUNTIME: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, CUDA, NCCL},
     ATTENTION: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME},
     ABI: set(),
     COMPOSITION: {ABI, BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION},
@@ -37,7 +40,7 @@ ARROWS: Dict[str, Set[str]] = {
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION, LAUNCHER,
+    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, CUDA, NCCL, RUNTIME, ATTENTION, LAUNCHER,
               "launcher/tool", ABI, CPP, COMPOSITION},
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
@@ -55,8 +58,8 @@ RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),
     "grpc": ("launcher/", "tests/"),
     "mpi.h": ("tests/benchmarks/", "collectives/transport/mpi/plugin"),
-    "cuda": (),
-    "nccl": (),
+    "cuda": ("collectives/cuda/kernels/", "tests/cuda/headers_test", "tests/cuda/kernels_check"),
+    "nccl": ("tests/cuda/headers_test",),
     "catch2/": ("tests/",),
     "CLI/": ("launcher/", "tests/"),
 }

@@ -45,6 +45,8 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.process_set < 0)
     return invalid_argument("process set " + std::to_string(c.process_set) + " does not exist");
   result.process_set = static_cast<uint32_t>(c.process_set);
+  result.device = c.device;
+  result.stream = static_cast<cuda::StreamHandle>(c.stream);
   result.site = c.call_site > 0 ? static_cast<uint32_t>(c.call_site) : 0;
   const bool needs_output =
       with_memory &&

@@ -25,6 +25,21 @@ int32_t rueda_work_wait(rueda_work* work, double timeout_seconds, rueda_error* e
   });
 }
 
+int32_t rueda_work_released(rueda_work* work) {
+  return work != nullptr && work->work->released() ? 1 : 0;
+}
+
+int32_t rueda_work_stream_wait(rueda_work* work, void* stream, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (work == nullptr) return rueda::invalid_argument("no work (NULL)");
+    if (!work->work->done())
+      return rueda::failed_precondition(work->work->title() + " has not ended: wait for it first");
+    RUEDA_RETURN_IF_ERROR(work->work->status());
+    if (work->work->device_end() == nullptr) return {};
+    return work->work->device_end()->make_wait(static_cast<rueda::cuda::StreamHandle>(stream));
+  });
+}
+
 int32_t rueda_work_output(rueda_work* work, void** data, int64_t* shape, int32_t max_ndim) {
   if (!ended_well(work)) return -1;
   const rueda::Shape& extents = work->work->output_shape();

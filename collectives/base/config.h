@@ -45,6 +45,9 @@ struct Config {
   std::string host_id;      // overrides this host's identity (tests: ranks of one machine as hosts)
   std::string tcp_address;  // address to listen on; empty: loopback
   int64_t tcp_rate_limit = 0;  // bytes per second of each connection; 0: no limit
+  std::string cuda_driver;   // file of the CUDA driver; empty: libcuda.so.1
+  std::string nccl_library;  // file of NCCL; empty: looked for (collectives/nccl/search.h)
+  bool allow_shared_gpu = false;  // several ranks may use one GPU (tests)
   int64_t mpi_chunk_bytes = 256 << 10;  // bytes of one message of the MPI transport
   std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun
   std::string key_file;     // the job's key, for ranks of several hosts without ruedarun

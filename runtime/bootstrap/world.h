@@ -10,6 +10,7 @@
 #include "collectives/base/config.h"
 #include "collectives/base/status.h"
 #include "collectives/communicator/native_communicator.h"
+#include "collectives/nccl/machine.h"
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store.h"
 #include "collectives/transport/arena.h"
@@ -56,6 +57,7 @@ struct World {
   std::unique_ptr<transport::EventLoop> loop;
   std::unique_ptr<runtime::LifeLine> life;  // null: no agent looks after this rank
   std::unique_ptr<transport::Messenger> transport;
+  std::shared_ptr<nccl::Machine> machine;  // this rank's GPUs; the runtime's, opened when needed
   // Why another rank gave up before all had met, if one has; empty: nobody can be asked.
   std::function<std::optional<std::string>()> init_verdict;
 

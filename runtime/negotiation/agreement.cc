@@ -151,8 +151,7 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
   text = differ([](const Request& r) { return "root rank " + std::to_string(r.root); });
   if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
   text = differ([](const Request& r) {
-    return r.device < 0 ? std::string("a CPU tensor")
-                        : "a tensor on GPU " + std::to_string(r.device);
+    return std::string(r.device < 0 ? "a CPU tensor" : "a GPU tensor");
   });
   if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);
   text = differ([](const Request& r) {

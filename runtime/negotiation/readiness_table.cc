@@ -92,6 +92,11 @@ Status ReadinessTable::agreement_of(const Decision& decision,
 // What nobody can stand in for.
 Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Rank>& absent) const {
   const std::string title = title_of(r) + ": ";
+  if (r.device >= 0) {
+    return failed_precondition(title + members_.name(absent.front()) +
+                               " has joined, and nobody stands in for it with a GPU tensor yet; give "
+                               "all ranks the same number of steps, or use CPU tensors");
+  }
   if (r.kind == CollectiveKind::kProcessSet) {
     return failed_precondition(title + members_.name(absent.front()) +
                                " has joined; add and remove process sets before join");

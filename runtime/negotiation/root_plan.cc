@@ -15,8 +15,11 @@ void Root::freeze_plan() {
     std::vector<uint32_t> slots;
     for (const wire::ResponseEntry& entry : response.entries) {
       const auto slot = static_cast<Slot>(entry.cache_slot);
-      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum)
+      // A plan runs in shared memory.
+      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum &&
+          cache_->get(slot)->device < 0) {
         slots.push_back(slot);
+      }
     }
     const bool whole = response.error.empty() && slots.size() == response.entries.size();
     plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});

@@ -26,6 +26,19 @@ target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 # Open MPI, for librueda_mpi.so alone; without it everything else is built.
 pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
 
+# nvcc, for librueda_cuda.so alone (the kernels); without it everything else is built. Packages are built with
+# -DRUEDA_CUDA_ARCHITECTURES="80;90;100;120"; the newest of the list also goes in as PTX, for GPUs to come.
+set(RUEDA_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (where nvcc is), ON, OFF")
+set(RUEDA_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities of the CUDA kernels")
+if(RUEDA_CUDA)
+  find_program(RUEDA_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(NOT RUEDA_NVCC AND NOT RUEDA_CUDA STREQUAL AUTO)
+    message(FATAL_ERROR "RUEDA_CUDA=${RUEDA_CUDA}, but nvcc is not in PATH nor in /usr/local/cuda/bin")
+  endif()
+else()
+  unset(RUEDA_NVCC CACHE)
+endif()
+
 # The launcher's.
 find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 

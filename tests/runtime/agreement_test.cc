@@ -87,7 +87,7 @@ std::vector<Mismatch> mismatches() {
       {"CPU/GPU device selection",
        request("x"),
        [](auto* r) { r->device = 1; },
-       {"a CPU tensor", "GPU 1"}},
+       {"a CPU tensor", "a GPU tensor"}},
       {"Mismatched groups",
        request("x"),
        [](auto* r) {

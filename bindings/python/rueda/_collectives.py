@@ -11,6 +11,8 @@ A surface hands in an adapter for its tensors, an object with
 ``empty(shape, like)`` a new packed tensor of the type of ``like``
 ``adopt(address, shape, like, owner)``  a tensor over memory that lives as long as ``owner``
 ``splits(counts)``     received splits as this surface returns them
+``place(tensor)``      where it lies: (-1, None) on the host, else the GPU and its current stream
+``stream(device)``     the current stream of a GPU
 =====================  =========================================================================
 
 Every function returns a handle for `Runtime.synchronize`; ``*_outputs`` are one tensor per input.
@@ -61,10 +63,21 @@ class Collectives:
 
     def _submit(self, kind, name, operations, keep, results, grouped):
         """Submits; ``results(works)`` gives a list, of which an ungrouped operation has one."""
-        finish = (
-            (lambda works: tuple(results(works))) if grouped else (lambda works: results(works)[0])
-        )
+        device = operations[0].device
+
+        def finish(works):
+            if device >= 0:
+                stream = self._adapter.stream(device)  # of the thread that synchronises
+                for work in works:
+                    work.make_wait(stream)
+            return tuple(results(works)) if grouped else results(works)[0]
+
         return runtime.submit(kind, name, operations, keep, finish, grouped)
+
+    def _on_device(self, operation, tensor):
+        """The operation, with the GPU and the stream that its tensor is on."""
+        device, stream = self._adapter.place(tensor)
+        return operation if device < 0 else operation._replace(device=device, stream=stream)
 
     def _same_shape(self, code, kind, tensors, in_place, name, grouped, process_set, **fields):
         """Operations whose output has the input's shape."""
@@ -88,8 +101,9 @@ class Collectives:
                     code, dtype, adapter.address(packed), adapter.address(output), shape, **fields
                 )
             )
+            operations[-1] = self._on_device(operations[-1], packed)
         keep = (inputs, outputs)
-        if type(name) is str and not grouped:
+        if type(name) is str and not grouped and operations[0].device < 0:
             fields["process_set"] = process_set.key
             key = (code, name, tensor.dtype, shape, *fields.values())
             return runtime.submit_again(
@@ -168,8 +182,9 @@ class Collectives:
                     process_set=set_id,
                 )
             )
+            operations[-1] = self._on_device(operations[-1], packed)
         keep = (inputs, outputs)
-        if type(name) is str and not grouped:
+        if type(name) is str and not grouped and operations[0].device < 0:
             scales = prescale, postscale
             key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, *scales, process_set.key)
             return runtime.submit_again(
@@ -202,6 +217,7 @@ class Collectives:
                     process_set=set_id,
                 )
             )
+            operations[-1] = self._on_device(operations[-1], packed)
 
         def results(works):
             return [self._adopt(work, tensor) for work, tensor in zip(works, inputs)]
@@ -241,6 +257,7 @@ class Collectives:
             splits=tuple(splits),
             process_set=set_id,
         )
+        operation = self._on_device(operation, packed)
 
         def results(works):
             received = adapter.splits(works[0].received_splits(size))
@@ -261,6 +278,7 @@ class Collectives:
             peer=dst,
             tag=tag,
         )
+        operation = self._on_device(operation, packed)
         name = f"{dst}.{tag}"  # for messages; it need not be unique
         return self._submit("send", name, [operation], packed, lambda works: [None], False)
 
@@ -279,6 +297,7 @@ class Collectives:
             peer=src,
             tag=tag,
         )
+        operation = self._on_device(operation, tensor)
         name = f"{src}.{tag}"
         return self._submit("recv", name, [operation], tensor, lambda works: [tensor], False)
 

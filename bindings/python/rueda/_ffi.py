@@ -100,6 +100,9 @@ class Op(ctypes.Structure):
         ("postscale", ctypes.c_double),
         ("process_set", ctypes.c_int32),
         ("call_site", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
     ]
 
 
@@ -195,6 +198,8 @@ _FUNCTIONS = {
     "rueda_work_result": (_I64, [_P]),
     "rueda_work_poll": (_I32, [_P]),
     "rueda_work_wait": (_I32, [_P, ctypes.c_double, _ERROR]),
+    "rueda_work_released": (_I32, [_P]),
+    "rueda_work_stream_wait": (_I32, [_P, _P, _ERROR]),
     "rueda_work_output": (_I32, [_P, ctypes.POINTER(_P), _I64_ARRAY, _I32]),
     "rueda_work_received_splits": (_I32, [_P, _I64_ARRAY, _I32]),
     "rueda_work_release": (None, [_P]),

@@ -39,8 +39,9 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 Operation = collections.namedtuple(
     "Operation",
-    "kind dtype input output shape reduce_op root peer tag splits prescale postscale process_set",
-    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0, 0),
+    "kind dtype input output shape reduce_op root peer tag splits prescale postscale process_set "
+    "device stream",
+    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0, 0, -1, None),
 )
 Operation.__doc__ = "One rueda_op without its name; input and output are addresses."
 
@@ -62,7 +63,7 @@ class _Entry:
         self.finish = finish
 
     def ended(self):
-        return all(work.poll() for work in self.works)
+        return all(work.released() for work in self.works)
 
 
 class Runtime:
@@ -459,6 +460,9 @@ def _struct(operation, name, site=0):
         operation.postscale,
         operation.process_set,
         site,
+        operation.device,
+        0,
+        operation.stream,
     )
 
 

@@ -44,9 +44,20 @@ class Work:
     def poll(self):
         return _lib.rueda_work_poll(self._pointer) != 0
 
+    def released(self):
+        """Whether its memory is used no more, on a GPU either."""
+        return _lib.rueda_work_released(self._pointer) != 0
+
     def wait(self, seconds):
         """Until it has ended; raises how it failed, or DeadlineExceeded. None: for ever."""
         _wait(_lib.rueda_work_wait, self._pointer, seconds)
+
+    def make_wait(self, stream):
+        """What ``stream`` is given from here on comes behind the end of a GPU's work."""
+        error = _ffi.Error()
+        code = _lib.rueda_work_stream_wait(self._pointer, stream, ctypes.byref(error))
+        if code != _ffi.OK:
+            raise _ffi.exception(code, error)
 
     def output(self):
         """(address, shape) of the result that the work owns."""
@@ -90,6 +101,8 @@ class Prepared:
 
     def poll(self):
         return _lib.rueda_prepared_poll(self.pointer) != 0
+
+    released = poll  # of host memory alone
 
     def wait(self, seconds):
         """Until its last start has ended; as `Work.wait`."""

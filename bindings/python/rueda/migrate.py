@@ -50,10 +50,10 @@ _NAMES = {
         "raises ValueError, as Horovod without MPI does",
         "ask mpi_enabled() first",
     ),
-    "horovod.torch.nccl_built": (DIFFERS, "always 0: there is no NCCL yet", "nothing"),
-    "horovod.torch.cuda_built": (DIFFERS, "always False: there is no CUDA yet", "nothing"),
+    "horovod.torch.nccl_built": (DIFFERS, "always 0: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing"),
+    "horovod.torch.cuda_built": (DIFFERS, "always False: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing"),
 }
-_NO_GPU = "CUDA tensors are not available in this version of rueda"
+_NO_GPU = "CUDA tensors are new in rueda and have not been run on a GPU yet (docs/gpu.md)"
 _KEEP_ON_CPU = "keep tensors that are reduced on the CPU"
 _CUDA_CALLS = ("cuda", "set_device")
 

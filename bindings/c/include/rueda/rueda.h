@@ -127,8 +127,13 @@ typedef struct rueda_op {
   int32_t process_set;   /* the ranks that take part: 0 all, else an id from rueda_add_process_set. `root` is a rank of
                             the job all the same; splits and rows are in the order of the set's ranks */
   int32_t call_site;     /* where it is called from, from rueda_call_site; 0: not told. Errors and reports show it */
+  int32_t device;        /* of input and output: -1 the host, else a GPU as CUDA numbers them in this process */
+  int32_t reserved;
+  void* stream;          /* GPU: a cudaStream_t of that device (NULL: the default one); what it has been given until now
+                            comes before the operation */
 } rueda_op;
-#define RUEDA_OP_INIT {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0}
+#define RUEDA_OP_INIT \
+  {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0, -1, 0, NULL}
 
 RUEDA_API uint32_t rueda_abi_version(void);
 RUEDA_API const char* rueda_version(void);
@@ -184,6 +189,14 @@ RUEDA_API int32_t rueda_work_poll(rueda_work* work);
  * RUEDA_DEADLINE_EXCEEDED says what is missing, and the work goes on. RUEDA_ABORTED: a signal arrived. */
 RUEDA_API int32_t rueda_work_wait(rueda_work* work, double timeout_seconds, rueda_error* error);
 
+/* 1 when rueda uses the work's memory no more: for host tensors as rueda_work_poll, for GPU tensors when the GPU is done. */
+RUEDA_API int32_t rueda_work_released(rueda_work* work);
+
+/* For GPU tensors, whose work has ended on the host when it has been given to the GPU: what `stream` (a cudaStream_t, NULL:
+ * the default one) is given from here on comes after its end there; the host does not wait. Input and output belong to
+ * rueda until then. Nothing happens for host tensors. RUEDA_FAILED_PRECONDITION: it has not ended yet, wait first. */
+RUEDA_API int32_t rueda_work_stream_wait(rueda_work* work, void* stream, rueda_error* error);
+
 /* The result of a work that ended well: data, shape. Memory stays valid until rueda_work_release. Returns the number of
  * dimensions, or -1 when the work has not ended well. data and shape (room for max_ndim extents) may be NULL. */
 RUEDA_API int32_t rueda_work_output(rueda_work* work, void** data, int64_t* shape, int32_t max_ndim);
@@ -198,7 +211,7 @@ RUEDA_API int64_t rueda_work_result(const rueda_work* work);
 /* Gives the handle up. A work that has not ended goes on; its memory must stay valid until then. NULL is allowed. */
 RUEDA_API void rueda_work_release(rueda_work* work);
 
-/* Submit, wait without limit, release. For operations whose output is the caller's. */
+/* Submit, wait without limit (for GPU tensors until the GPU is done), release. For operations whose output is the caller's. */
 RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
 
 /* *stop is 1 on all ranks, at the same call, once one of them got a signal of RUEDA_PREEMPTION_SIGNAL (SIGTERM or SIGUSR1 by

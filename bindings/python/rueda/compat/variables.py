@@ -31,7 +31,7 @@ def _all(fate, what, *names, **fields):
     return [Variable(name, fate, what, **fields) for name in names]
 
 
-_NO_GPU = "CUDA tensors and NCCL are not available in this version of rueda"
+_NO_GPU = "rueda has no such setting for CUDA tensors"
 _NO_MPI = "rueda uses MPI only to move bytes (RUEDA_TRANSPORT=mpi)"
 _NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
 _NO_ELASTIC = (

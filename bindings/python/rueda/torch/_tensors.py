@@ -32,17 +32,34 @@ def is_plain(tensor):
     )
 
 
+class _DeviceBytes:
+    """Memory of a GPU as the CUDA array interface shows it; lives as long as a tensor over it.
+
+    Bytes, because the interface has no name for bfloat16.
+    """
+
+    def __init__(self, address, nbytes, owner):
+        self._owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 2,  # without a stream: what has been given to it is waited for already
+        }
+
+
 class Tensors:
-    """Tensors on the CPU, dense. Everything else is refused with the reason."""
+    """Dense tensors on the CPU or on a CUDA device. All others are refused with the reason."""
 
     @staticmethod
     def describe(tensor):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.device.type != "cpu":
+        if not (tensor.is_cpu or (tensor.is_cuda and torch.version.cuda)):
             raise ValueError(
                 f"Tensor on device {tensor.device} is not supported. This version of rueda works "
-                "on CPU tensors: pass tensor.cpu()"
+                "on CPU and CUDA tensors: pass tensor.cpu()"
             )
         code = _DTYPES.get(tensor.dtype)
         if tensor.layout != torch.strided:
@@ -76,7 +93,7 @@ class Tensors:
 
     @staticmethod
     def empty(shape, like):
-        return torch.empty(shape, dtype=like.dtype)
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
     def adopt(address, shape, like, owner):
@@ -84,10 +101,23 @@ class Tensors:
         for extent in shape:
             count *= extent
         if count == 0:
-            return torch.empty(shape, dtype=like.dtype)
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        if like.is_cuda:
+            block = _DeviceBytes(address, count * like.element_size(), owner)
+            return torch.as_tensor(block, device=like.device).view(like.dtype).view(shape)
         view = bytes_view(address, count * like.element_size(), owner)
         return torch.frombuffer(view, dtype=like.dtype).view(shape)
 
     @staticmethod
     def splits(counts):
         return torch.tensor(counts, dtype=torch.int32)
+
+    @staticmethod
+    def place(tensor):
+        if tensor.is_cpu:
+            return -1, None
+        return tensor.device.index, Tensors.stream(tensor.device.index)
+
+    @staticmethod
+    def stream(device):
+        return torch.cuda.current_stream(device).cuda_stream

@@ -1,0 +1,314 @@
+#include "collectives/communicator/device_communicator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rueda::communicator {
+namespace {
+
+using nccl::Session;
+
+// NCCL's calls of all members in one order: a task goes on when those before it have made theirs.
+class Turn : public Waiter {
+ public:
+  Turn(const uint64_t* now, uint64_t mine) : now_(now), mine_(mine) {}
+  bool ready() override { return *now_ == mine_; }
+  void await_resume() {}
+
+ private:
+  const uint64_t* now_;
+  uint64_t mine_;
+};
+
+class Settled : public Waiter {
+ public:
+  explicit Settled(const Session* session) : session_(session) {}
+  bool ready() override { return session_->phase() != Session::Phase::kSettling; }
+  Status await_resume() { return session_->status(); }
+
+ private:
+  const Session* session_;
+};
+
+// Behind all calls of the native communicator in this process set.
+transport::Tag seat_tag(uint32_t process_set) {
+  return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8);
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(group)) {
+  const auto& members = group_.members;
+  rank_ = static_cast<Rank>(
+      std::find(members.begin(), members.end(), group_.transport->rank()) - members.begin());
+}
+
+DeviceCommunicator::~DeviceCommunicator() { abandon(); }
+
+void DeviceCommunicator::abandon() {
+  abandoned_ = true;
+  if (session_) session_->abort();
+}
+
+Status DeviceCommunicator::health() const {
+  if (!session_ || abandoned_) return {};
+  return session_->phase() == Session::Phase::kFailed ? session_->status() : Status();
+}
+
+Result<std::shared_ptr<cuda::Memory>> DeviceCommunicator::allocate(int device, size_t bytes) {
+  RUEDA_ASSIGN_OR_RETURN(cuda::DevicePtr gpu, group_.machine->device(device));
+  return cuda::Memory::allocate(std::move(gpu), bytes);
+}
+
+// ---- the start ----
+
+nccl::Seat DeviceCommunicator::own_seat(int device) {
+  nccl::Seat seat;
+  const auto fail = [&](const Status& why) {
+    seat.failed = 1;
+    nccl::set_text(why.message(), seat.path, sizeof(seat.path));
+    return seat;
+  };
+  const auto gpu = group_.machine->device(device);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto library = group_.machine->library();
+  if (!library.ok()) return fail(library.status());
+  seat.version = library.value()->version();
+  seat.shares_gpu = group_.machine->options().allow_shared_gpu ? 1 : 0;
+  nccl::set_text(gpu.value()->uuid(), seat.uuid, sizeof(seat.uuid));
+  nccl::set_text(library.value()->path(), seat.path, sizeof(seat.path));
+  gethostname(seat.host, sizeof(seat.host) - 1);
+  if (rank_ != 0) return seat;
+  const cuda::ContextScope scope(*gpu.value());
+  const auto code = (*library.value())->get_unique_id(&seat.id);
+  const Status made = library.value()->check(code, "ncclGetUniqueId");
+  return made.ok() ? seat : fail(made);
+}
+
+Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
+  refused_ = nccl::check_seats(seats, group_.names);
+  RUEDA_RETURN_IF_ERROR(refused_);
+  nccl::Session::Options options;
+  RUEDA_ASSIGN_OR_RETURN(options.library, group_.machine->library());
+  RUEDA_ASSIGN_OR_RETURN(options.device, group_.machine->device(device_));
+  options.watcher = &group_.machine->watcher();
+  options.ring = group_.machine->options().ring;
+  options.name = group_.names[static_cast<size_t>(rank_)];
+  options.patience = group_.machine->options().patience;
+  RUEDA_ASSIGN_OR_RETURN(session_,
+                         Session::begin(std::move(options), seats.front().id, rank_, size()));
+  return {};
+}
+
+// ---- a call ----
+
+Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls) {
+  co_await Turn(&turn_, turn);
+  if (device_ < 0) {
+    device_ = order->device;
+    std::vector<nccl::Seat> seats(group_.members.size());
+    const auto bytes_of = [](nccl::Seat* seat) {
+      return ByteSpan(reinterpret_cast<std::byte*>(seat), sizeof(*seat));
+    };
+    const auto me = static_cast<size_t>(rank_);
+    seats[me] = own_seat(device_);
+    Transfers moves;
+    const transport::Tag tag = seat_tag(group_.process_set);
+    for (size_t peer = 0; peer < seats.size(); ++peer) {
+      if (peer == me) continue;
+      moves.add(group_.transport->recv(group_.members[peer], tag, bytes_of(&seats[peer])));
+      moves.add(group_.transport->send(group_.members[peer], tag, bytes_of(&seats[me])));
+    }
+    const Status met = co_await moves.finished();
+    RUEDA_CO_RETURN_IF_ERROR(met);
+    const Status begun = begin(seats);
+    if (!begun.ok() && refused_.ok()) co_return begun;
+  }
+  if (!refused_.ok()) {
+    ++turn_;
+    co_return refused_;
+  }
+  if (order->device != device_) {
+    co_return invalid_argument(group_.names[static_cast<size_t>(rank_)] + " used GPU " +
+                               std::to_string(device_) + " before, and a tensor on GPU " +
+                               std::to_string(order->device) +
+                               " now: each rank keeps to one (torch.cuda.set_device)");
+  }
+  const Status ready = co_await Settled(session_.get());
+  RUEDA_CO_RETURN_IF_ERROR(ready);
+  for (const cuda::EventPtr& event : order->ready)
+    RUEDA_CO_RETURN_IF_ERROR(event->make_wait(session_->stream()));
+  const Status called = session_->launch([&] { return calls(*session_); });
+  if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
+  RUEDA_CO_RETURN_IF_ERROR(called);
+  const Status launched = co_await Settled(session_.get());
+  RUEDA_CO_RETURN_IF_ERROR(launched);
+  auto done = session_->mark();
+  RUEDA_CO_RETURN_IF_ERROR(done.status());
+  order->done = std::move(done).value();
+  ++turn_;
+  co_return Status();
+}
+
+Task DeviceCommunicator::refuse(uint64_t turn, Status status) {
+  co_await Turn(&turn_, turn);
+  ++turn_;
+  co_return status;
+}
+
+Task DeviceCommunicator::start(Calls calls) {
+  return run(calls_++, std::exchange(order_, nullptr), std::move(calls));
+}
+
+// ---- the collectives ----
+
+namespace {
+
+// A factor of the inputs lives as long as the calls that use it.
+template <typename Function>
+Status with_op(Session& session, const nccl::Reduction& reduction, Function calls) {
+  if (reduction.factor == 1) return calls(reduction.op);
+  const nccl::Library& library = session.library();
+  if (library->make_pre_mul_sum == nullptr) {
+    return {Code::kUnimplemented, library.describe() + " cannot scale; install a newer one"};
+  }
+  alignas(8) std::byte factor[8];
+  nccl::write_factor(reduction.type, reduction.factor, factor);
+  nccl::Op op = 0;
+  RUEDA_RETURN_IF_ERROR(library.check(
+      library->make_pre_mul_sum(&op, factor, reduction.type, nccl::kScalarOnHost, session.handle()),
+      "ncclRedOpCreatePreMulSum", session.handle()));
+  const Status called = calls(op);
+  (void)library->destroy_op(op, session.handle());
+  return called;
+}
+
+template <typename Type>
+size_t unsigned_of(Type count) {
+  return static_cast<size_t>(count);
+}
+
+}  // namespace
+
+Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                                   const Scaling& scaling) {
+  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+                                   scaling.finish.divisor, size());
+  if (!plan.ok()) return refuse(calls_++, plan.status());
+  return start([parts = std::move(parts), reduction = *plan](Session& s) {
+    return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      for (const Part& part : parts) {
+        if (part.count == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.library().check(
+            s.library()->all_reduce(part.in, part.out, unsigned_of(part.count), reduction.type,
+                                    number, s.handle(), s.stream()),
+            "ncclAllReduce", s.handle()));
+      }
+      return {};
+    });
+  });
+}
+
+Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
+                                       std::vector<int64_t> counts, DType dtype, ReduceOp op,
+                                       const Scaling& scaling) {
+  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+                                   scaling.finish.divisor, size());
+  if (!plan.ok()) return refuse(calls_++, plan.status());
+  const bool equal = std::all_of(counts.begin(), counts.end(),
+                                 [&](int64_t count) { return count == counts.front(); });
+  return start([=, counts = std::move(counts), reduction = *plan](Session& s) {
+    return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      if (equal && counts.front() > 0) {
+        return s.library().check(
+            s.library()->reduce_scatter(in, out, unsigned_of(counts.front()), reduction.type,
+                                        number, s.handle(), s.stream()),
+            "ncclReduceScatter", s.handle());
+      }
+      const std::byte* from = in;
+      for (size_t root = 0; root < counts.size(); ++root) {
+        if (counts[root] == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.library().check(
+            s.library()->reduce(from, out, unsigned_of(counts[root]), reduction.type, number,
+                                static_cast<int>(root), s.handle(), s.stream()),
+            "ncclReduce", s.handle()));
+        from += unsigned_of(counts[root]) * size_of(dtype);
+      }
+      return {};
+    });
+  });
+}
+
+Task DeviceCommunicator::allgather(std::vector<direct::GatherPart> parts) {
+  return start([parts = std::move(parts)](Session& s) -> Status {
+    for (const direct::GatherPart& part : parts) {
+      const bool equal = std::all_of(part.bytes.begin(), part.bytes.end(),
+                                     [&](int64_t bytes) { return bytes == part.bytes.front(); });
+      if (equal) {
+        if (part.bytes.front() == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.library().check(
+            s.library()->all_gather(part.in, part.out, unsigned_of(part.bytes.front()),
+                                    nccl::Type::kInt8, s.handle(), s.stream()),
+            "ncclAllGather", s.handle()));
+        continue;
+      }
+      std::byte* to = part.out;
+      for (size_t root = 0; root < part.bytes.size(); ++root) {
+        const size_t bytes = unsigned_of(part.bytes[root]);
+        if (bytes == 0) continue;
+        RUEDA_RETURN_IF_ERROR(
+            s.library().check(s.library()->broadcast(part.in, to, bytes, nccl::Type::kInt8,
+                                                     static_cast<int>(root), s.handle(), s.stream()),
+                              "ncclBroadcast", s.handle()));
+        to += bytes;
+      }
+    }
+    return {};
+  });
+}
+
+Task DeviceCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart> parts) {
+  return start([root, parts = std::move(parts)](Session& s) -> Status {
+    for (const direct::BroadcastPart& part : parts) {
+      if (part.bytes == 0) continue;
+      RUEDA_RETURN_IF_ERROR(s.library().check(
+          s.library()->broadcast(part.in, part.out, unsigned_of(part.bytes), nccl::Type::kInt8, root,
+                                 s.handle(), s.stream()),
+          "ncclBroadcast", s.handle()));
+    }
+    return {};
+  });
+}
+
+Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) {
+  const auto me = unsigned_of(rank_);
+  const auto ranks = unsigned_of(size());
+  return start([=, bytes = std::move(bytes)](Session& s) -> Status {
+    const std::byte* from = in;
+    std::byte* to = out;
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      const size_t sent = unsigned_of(bytes[me * ranks + peer]);
+      const size_t received = unsigned_of(bytes[peer * ranks + me]);
+      if (sent > 0) {
+        RUEDA_RETURN_IF_ERROR(
+            s.library().check(s.library()->send(from, sent, nccl::Type::kInt8,
+                                                static_cast<int>(peer), s.handle(), s.stream()),
+                              "ncclSend", s.handle()));
+      }
+      if (received > 0) {
+        RUEDA_RETURN_IF_ERROR(
+            s.library().check(s.library()->recv(to, received, nccl::Type::kInt8,
+                                                static_cast<int>(peer), s.handle(), s.stream()),
+                              "ncclRecv", s.handle()));
+      }
+      from += sent;
+      to += received;
+    }
+    return {};
+  });
+}
+
+}  // namespace rueda::communicator

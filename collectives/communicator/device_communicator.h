@@ -1,0 +1,88 @@
+// DeviceCommunicator: the collectives of one group on GPU tensors, by NCCL, in the order of streams.
+//
+// A task ends when its work has been given to the GPU: the host waits for no GPU. What is to come
+// before it (the caller's stream) and where its end is seen are events (StreamOrder).
+//
+//   first call:  seats (version, GPU, NCCL's id) go to all ranks by messages -> checked alike -> NCCL
+//                begins without blocking -> ready
+//   every call:  own stream waits for `ready` -> one NCCL group -> `done` is recorded
+//
+// Threads: the coordinator. Failure: kFailedPrecondition and kUnimplemented are the same on all ranks
+// and leave everything as it was; others end the group, as for every communicator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+#include "collectives/nccl/machine.h"
+#include "collectives/nccl/reduction.h"
+#include "collectives/nccl/seats.h"
+#include "collectives/nccl/session.h"
+
+namespace rueda::communicator {
+
+// What stands before and behind one call on the GPU. Lives until its task has ended.
+struct StreamOrder {
+  int device = 0;                     // its tensors' GPU
+  std::vector<cuda::EventPtr> ready;  // inputs are complete behind these
+  cuda::EventPtr done;                // set when the task has ended well: outputs are complete behind it
+};
+
+struct DeviceGroup {
+  transport::Transport* transport = nullptr;  // borrowed
+  std::vector<Rank> members;                  // the transport's ranks
+  std::vector<std::string> names;             // of the members
+  uint32_t process_set = 0;
+  std::shared_ptr<nccl::Machine> machine;
+};
+
+class DeviceCommunicator final : public Communicator {
+ public:
+  explicit DeviceCommunicator(DeviceGroup group);
+  ~DeviceCommunicator() override;
+
+  Rank rank() const override { return rank_; }
+  Rank size() const override { return static_cast<Rank>(group_.members.size()); }
+  // Of the next call; every call needs one.
+  void order_next(StreamOrder* order) { order_ = order; }
+  Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                 const Scaling& scaling) override;
+  Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
+                     ReduceOp op, const Scaling& scaling) override;
+  Task allgather(std::vector<direct::GatherPart> parts) override;
+  Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
+  Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
+
+  bool progress() override { return false; }
+  void abandon() override;
+  // The GPU that this group uses; `first` before it has used any.
+  int device(int first) const { return device_ < 0 ? first : device_; }
+  Result<std::shared_ptr<cuda::Memory>> allocate(int device, size_t bytes);
+  // What was given to the GPU is done.
+  bool idle() const { return !session_ || session_->idle(); }
+  // An error of work that was given to the GPU before: the group has ended.
+  Status health() const;
+
+ private:
+  using Calls = std::function<Status(nccl::Session&)>;
+  Task run(uint64_t turn, StreamOrder* order, Calls calls);
+  Task refuse(uint64_t turn, Status status);
+  Task start(Calls calls);
+  nccl::Seat own_seat(int device);
+  Status begin(const std::vector<nccl::Seat>& seats);
+
+  DeviceGroup group_;
+  Rank rank_ = 0;
+  StreamOrder* order_ = nullptr;
+  uint64_t calls_ = 0;  // made
+  uint64_t turn_ = 0;   // whose calls of NCCL come next
+  std::shared_ptr<nccl::Session> session_;
+  int device_ = -1;
+  Status refused_;  // at the start, on all ranks alike
+  bool abandoned_ = false;
+};
+
+}  // namespace rueda::communicator

@@ -1,0 +1,119 @@
+// Device: one GPU as this process uses it: its primary context, which frameworks use too, with
+// streams and events in it.
+//
+// Ownership: holds the primary context; streams and events hold their device.
+// Threads:   any; a Stream is used by one thread at a time.
+// Failure:   the driver's own text, with the call.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "collectives/cuda/driver.h"
+
+namespace rueda::cuda {
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  static Result<std::shared_ptr<Device>> open(std::shared_ptr<const Driver> driver, int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& driver() const { return *driver_; }
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }
+  // "GPU-1b4e28ba-2fa1-11d2-883f-0016d3cca427", as nvidia-smi prints it.
+  const std::string& uuid() const { return uuid_; }
+  Context context() const { return context_; }
+
+ private:
+  Device(std::shared_ptr<const Driver> driver, int ordinal)
+      : driver_(std::move(driver)), ordinal_(ordinal) {}
+
+  std::shared_ptr<const Driver> driver_;
+  const int ordinal_;
+  Ordinal handle_ = 0;
+  Context context_ = nullptr;
+  std::string name_;
+  std::string uuid_;
+};
+using DevicePtr = std::shared_ptr<Device>;
+
+std::string to_string(const Uuid& uuid);
+
+// While it lives the device's context is current on this thread.
+class ContextScope {
+ public:
+  explicit ContextScope(const Device& device);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  const Driver& driver_;
+  Status status_;
+};
+
+// A point in a stream.
+class Event {
+ public:
+  static Result<std::shared_ptr<Event>> create(DevicePtr device);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  // What was given to the stream until now. The stream is of this device.
+  Status record(StreamHandle stream);
+  // Reached? Never blocks.
+  Result<bool> query() const;
+  // Blocks this thread until it is reached.
+  Status wait() const;
+  // Later work of the stream, of whatever device, waits for it; the host does not.
+  Status make_wait(StreamHandle stream) const;
+  const Device& device() const { return *device_; }
+
+ private:
+  Event(DevicePtr device, EventHandle handle) : device_(std::move(device)), handle_(handle) {}
+  DevicePtr device_;
+  EventHandle handle_;
+};
+using EventPtr = std::shared_ptr<Event>;
+
+// A stream of our own, of the highest priority, that does not wait for the default stream.
+class Stream {
+ public:
+  static Result<std::unique_ptr<Stream>> create(DevicePtr device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  StreamHandle handle() const { return handle_; }
+  const DevicePtr& device() const { return device_; }
+
+ private:
+  Stream(DevicePtr device, StreamHandle handle) : device_(std::move(device)), handle_(handle) {}
+  DevicePtr device_;
+  StreamHandle handle_;
+};
+
+// Memory of the device. The destructor waits for what the device is doing: let go of it rarely.
+class Memory {
+ public:
+  static Result<std::shared_ptr<Memory>> allocate(DevicePtr device, size_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Memory(DevicePtr device, Address address, size_t bytes)
+      : device_(std::move(device)), address_(address), bytes_(bytes) {}
+  DevicePtr device_;
+  Address address_;
+  size_t bytes_;
+};
+
+}  // namespace rueda::cuda

@@ -1,0 +1,107 @@
+// NCCL's calls that rueda makes, with its types as nccl.h declares them, so that rueda is built
+// without NCCL. tests/cuda/headers_test.cc compares them with nccl.h where it is.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+
+#include "collectives/cuda/functions.h"
+
+struct ncclComm;
+
+namespace rueda::nccl {
+
+using Code = int;          // ncclResult_t
+using Handle = ncclComm*;  // ncclComm_t
+using Stream = cuda::StreamHandle;
+
+inline constexpr Code kSuccess = 0;
+inline constexpr Code kInProgress = 7;
+
+enum class Type : int {  // ncclDataType_t
+  kInt8 = 0,
+  kUInt8 = 1,
+  kInt32 = 2,
+  kInt64 = 4,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBFloat16 = 9,
+};
+
+// ncclRedOp_t. A number: factors that are made at run time have numbers of their own.
+using Op = int;
+inline constexpr Op kSum = 0;
+inline constexpr Op kProd = 1;
+inline constexpr Op kMax = 2;
+inline constexpr Op kMin = 3;
+inline constexpr Op kAvg = 4;
+inline constexpr int kScalarOnHost = 1;  // ncclScalarHostImmediate
+
+struct UniqueId {
+  char bytes[128];
+};
+
+// ncclConfig_t as of 2.18; newer libraries take what is missing from their defaults, older ones leave
+// the end out.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21800;
+  int blocking = INT_MIN;
+  int cga_cluster_size = INT_MIN;
+  int min_ctas = INT_MIN;
+  int max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+  int split_share = INT_MIN;
+};
+
+// X(member, symbol, result, arguments). Needed: NCCL 2.14 has them all.
+#define RUEDA_NCCL_NEEDED(X)                                                                      \
+  X(get_version, ncclGetVersion, Code, (int* version))                                            \
+  X(get_unique_id, ncclGetUniqueId, Code, (UniqueId * id))                                        \
+  X(error_string, ncclGetErrorString, const char*, (Code code))                                   \
+  X(init_rank, ncclCommInitRankConfig, Code,                                                      \
+    (Handle * comm, int size, UniqueId id, int rank, Config* config))                             \
+  X(abort, ncclCommAbort, Code, (Handle comm))                                                    \
+  X(destroy, ncclCommDestroy, Code, (Handle comm))                                                \
+  X(async_error, ncclCommGetAsyncError, Code, (Handle comm, Code * error))                        \
+  X(group_start, ncclGroupStart, Code, ())                                                        \
+  X(group_end, ncclGroupEnd, Code, ())                                                            \
+  X(all_reduce, ncclAllReduce, Code,                                                              \
+    (const void* in, void* out, size_t count, Type type, Op op, Handle comm, Stream stream))      \
+  X(reduce, ncclReduce, Code,                                                                     \
+    (const void* in, void* out, size_t count, Type type, Op op, int root, Handle comm,            \
+     Stream stream))                                                                              \
+  X(broadcast, ncclBroadcast, Code,                                                               \
+    (const void* in, void* out, size_t count, Type type, int root, Handle comm, Stream stream))   \
+  X(reduce_scatter, ncclReduceScatter, Code,                                                      \
+    (const void* in, void* out, size_t out_count, Type type, Op op, Handle comm, Stream stream))  \
+  X(all_gather, ncclAllGather, Code,                                                              \
+    (const void* in, void* out, size_t in_count, Type type, Handle comm, Stream stream))          \
+  X(send, ncclSend, Code,                                                                         \
+    (const void* in, size_t count, Type type, int peer, Handle comm, Stream stream))              \
+  X(recv, ncclRecv, Code,                                                                         \
+    (void* out, size_t count, Type type, int peer, Handle comm, Stream stream))
+
+// Null where the library does not have them; rueda then does without.
+#define RUEDA_NCCL_OPTIONAL(X)                                                                    \
+  X(last_error, ncclGetLastError, const char*, (Handle comm))               /* 2.13 */            \
+  X(finalize, ncclCommFinalize, Code, (Handle comm))                        /* 2.14 */            \
+  X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, Code,                       /* 2.11 */            \
+    (Op * op, void* factor, Type type, int residence, Handle comm))                               \
+  X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm))               /* 2.11 */            \
+  X(split, ncclCommSplit, Code,                                             /* 2.18 */            \
+    (Handle comm, int color, int key, Handle* made, Config* config))                              \
+  X(register_memory, ncclCommRegister, Code,                                /* 2.19 */            \
+    (Handle comm, void* memory, size_t bytes, void** handle))                                     \
+  X(deregister_memory, ncclCommDeregister, Code, (Handle comm, void* handle)) /* 2.19 */
+
+struct Functions {
+#define RUEDA_X(member, symbol, result, arguments) result(*member) arguments = nullptr;
+  RUEDA_NCCL_NEEDED(RUEDA_X)
+  RUEDA_NCCL_OPTIONAL(RUEDA_X)
+#undef RUEDA_X
+};
+
+}  // namespace rueda::nccl

@@ -1,0 +1,49 @@
+// Machine: what one rank uses of its GPUs, opened with the first GPU tensor and not before: a job
+// of CPU tensors opens no driver, no NCCL and no context.
+//
+// Threads: any. Failure: FailedPrecondition says what is missing; asked again it tries again.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "collectives/cuda/device.h"
+#include "collectives/nccl/library.h"
+#include "collectives/nccl/watcher.h"
+
+namespace rueda::nccl {
+
+class Machine {
+ public:
+  struct Options {
+    std::string driver;   // RUEDA_CUDA_DRIVER
+    std::string library;  // RUEDA_NCCL_LIBRARY
+    bool allow_shared_gpu = false;
+    std::chrono::nanoseconds patience{0};  // for NCCL's start
+    std::function<void()> ring;            // wakes the coordinator; any thread
+  };
+  explicit Machine(Options options) : options_(std::move(options)) {}
+
+  const Options& options() const { return options_; }
+  Result<cuda::DevicePtr> device(int ordinal);
+  Result<std::shared_ptr<const Library>> library();
+  Watcher& watcher() { return watcher_; }
+  // A point in a stream of the user's. stream: of that device; null: its default stream. The first
+  // device is the rank's for good: InvalidArgument for another.
+  Result<cuda::EventPtr> mark(int ordinal, cuda::StreamHandle stream);
+
+ private:
+  const Options options_;
+  std::mutex mutex_;
+  std::shared_ptr<const cuda::Driver> driver_;
+  std::shared_ptr<const Library> library_;
+  std::map<int, cuda::DevicePtr> devices_;
+  int used_ = -1;  // by the first mark
+  Watcher watcher_;
+};
+
+}  // namespace rueda::nccl

@@ -1,0 +1,31 @@
+// Reduction: how a reduction with its scales is said to NCCL. Pure.
+//
+//   floats    sum, min, max, product as they are; average of plain inputs is ncclAvg; every other
+//             factor goes onto the inputs (PreMulSum), prescale and postscale as one
+//   16 bit    a factor must be a number of the tensor's type, as NCCL takes no other
+//   integers  no average, no factor: NCCL would round otherwise than the CPU side
+//   bool      as bytes: sum is max, product is min
+//   int16     NCCL has none
+#pragma once
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+#include "collectives/nccl/functions.h"
+
+namespace rueda::nccl {
+
+struct Reduction {
+  Type type = Type::kFloat32;
+  Op op = kSum;
+  double factor = 1.0;  // of the inputs; not 1: PreMulSum, `op` does not count
+};
+
+// prescale: of each input. factor: of the sum; an average's holds 1 / size. divisor: integers'
+// average. Unimplemented says what to do instead; it is the same on all ranks.
+Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, double factor,
+                                 int64_t divisor, Rank size);
+
+// The bytes of a factor in the tensor's type, at `to` (8 bytes of room).
+void write_factor(Type type, double factor, void* to);
+
+}  // namespace rueda::nccl

@@ -1,0 +1,148 @@
+#include "collectives/nccl/session.h"
+
+#include <condition_variable>
+#include <thread>
+#include <utility>
+
+#include "collectives/base/log.h"
+
+namespace rueda::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kAbortPatience{2};
+
+}  // namespace
+
+Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId& id, int rank,
+                                                int size) {
+  const cuda::ContextScope scope(*options.device);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  RUEDA_ASSIGN_OR_RETURN(auto stream, cuda::Stream::create(options.device));
+  std::shared_ptr<Session> session(new Session(std::move(options), std::move(stream)));
+  Config config;
+  config.blocking = 0;
+  session->deadline_ = Clock::now() + session->options_.patience;
+  const Code code = session->library()->init_rank(&session->handle_, size, id, rank, &config);
+  const Status begun = session->library().check(code, "ncclCommInitRankConfig", session->handle_);
+  if (!begun.ok()) return session->named(begun);
+  session->options_.watcher->add(session);
+  return session;
+}
+
+Session::~Session() { abort(); }
+
+Status Session::named(const Status& status) const {
+  return {status.code(), options_.name + ": " + status.message()};
+}
+
+Status Session::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void Session::change(Phase from, Phase to) {
+  if (phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel)) options_.ring();
+}
+
+Status Session::launch(const std::function<Status()>& calls) {
+  const cuda::ContextScope scope(*options_.device);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
+  const Status called = calls();
+  const Code ended = library()->group_end();  // also after an error: groups are counted per thread
+  if (!called.ok()) return named(called);
+  const Status started = library().check(ended, "ncclGroupEnd", handle_);
+  if (!started.ok()) return named(started);
+  if (ended == kInProgress) {
+    Phase ready = Phase::kReady;
+    phase_.compare_exchange_strong(ready, Phase::kSettling, std::memory_order_acq_rel);
+    options_.watcher->stir();
+  }
+  return {};
+}
+
+Result<cuda::EventPtr> Session::mark() {
+  RUEDA_ASSIGN_OR_RETURN(cuda::EventPtr event, cuda::Event::create(options_.device));
+  const Status recorded = event->record(stream_->handle());
+  if (!recorded.ok()) return named(recorded);
+  {
+    const std::lock_guard lock(mutex_);
+    last_ = event;
+  }
+  options_.watcher->stir();
+  return event;
+}
+
+Watched::Need Session::look() {
+  const std::lock_guard asking(mutex_);
+  const Phase before = phase();
+  if (ended_ || before == Phase::kFailed || before == Phase::kAborted) return Need::kNothing;
+  if (before == Phase::kReady && last_ != nullptr) {
+    const auto reached = last_->query();
+    if (!reached.ok() || reached.value()) last_ = nullptr;
+    if (!reached.ok()) status_ = named(reached.status());
+    if (last_ == nullptr) options_.ring();
+  }
+  Code code = kSuccess;
+  if (status_.ok()) {
+    const Status asked =
+        library().check(library()->async_error(handle_, &code), "ncclCommGetAsyncError", handle_);
+    if (!asked.ok()) status_ = named(asked);
+  }
+  if (status_.ok() && code != kSuccess && code != kInProgress)
+    status_ = named(library().check(code, began_ ? "a collective on the GPU" : "NCCL's start", handle_));
+  if (status_.ok() && code == kInProgress && !began_ && Clock::now() > deadline_) {
+    status_ = named(deadline_exceeded(
+        "NCCL has not connected all ranks in time (RUEDA_START_TIMEOUT); NCCL_DEBUG=INFO shows what it "
+        "waits for"));
+  }
+  if (!status_.ok()) {
+    phase_.store(Phase::kFailed, std::memory_order_release);
+    options_.ring();
+    return Need::kNothing;
+  }
+  if (code == kInProgress) return Need::kFast;
+  began_ = true;
+  if (before == Phase::kSettling) change(Phase::kSettling, Phase::kReady);
+  return last_ == nullptr ? Need::kNothing : Need::kSlow;
+}
+
+bool Session::idle() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ || !status_.ok() || last_ == nullptr;
+}
+
+void Session::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true)) return;
+    if (status_.ok()) status_ = named(cancelled("its NCCL communicator was aborted"));
+  }
+  if (phase() != Phase::kFailed) phase_.store(Phase::kAborted, std::memory_order_release);
+  if (handle_ == nullptr) return;
+  // On a thread of its own, which has all that it uses: NCCL may not come back.
+  struct End {
+    std::mutex mutex;
+    std::condition_variable come;
+    bool done = false;
+  };
+  auto end = std::make_shared<End>();
+  std::thread([end, library = options_.library, device = options_.device, handle = handle_] {
+    {
+      const cuda::ContextScope scope(*device);
+      (void)(*library)->abort(handle);
+    }
+    const std::lock_guard lock(end->mutex);
+    end->done = true;
+    end->come.notify_all();
+  }).detach();
+  std::unique_lock lock(end->mutex);
+  if (end->come.wait_for(lock, kAbortPatience, [&] { return end->done; })) return;
+  RUEDA_WARN("nccl", "{}: ncclCommAbort has not returned in {} s; the communicator is left behind",
+             options_.name, kAbortPatience.count());
+  (void)stream_.release();  // it is still in use
+}
+
+}  // namespace rueda::nccl

@@ -1,0 +1,79 @@
+// Session: one NCCL communicator from its beginning to its abort, with the stream it works in.
+//
+//   settling ---> ready ---launch---> settling ---> ready      settling: NCCL is making connections
+//       |           |                                          or starting a group; nothing may be called
+//       +-----------+---> failed, aborted: NCCL's text and this rank's name in status()
+//
+// Threads:   begin, launch, stream: one at a time, the coordinator. phase(), status(): any.
+// Failure:   errors of the GPU's work are found by the watcher within 20 ms. The first wins.
+// End:       abort() and the destructor wait two seconds at most; a communicator that NCCL does not
+//            let go of is left to the process's end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "collectives/cuda/device.h"
+#include "collectives/nccl/library.h"
+#include "collectives/nccl/watcher.h"
+
+namespace rueda::nccl {
+
+class Session final : public Watched, public std::enable_shared_from_this<Session> {
+ public:
+  enum class Phase { kSettling, kReady, kFailed, kAborted };
+  struct Options {
+    std::shared_ptr<const Library> library;
+    cuda::DevicePtr device;
+    Watcher* watcher = nullptr;   // borrowed, outlives the session
+    std::function<void()> ring;   // called from the watcher's thread when the phase has changed
+    std::string name;             // of this rank, for errors
+    std::chrono::nanoseconds patience{0};  // for the beginning
+  };
+  // Returns at once; ready when all ranks have come.
+  static Result<std::shared_ptr<Session>> begin(Options options, const UniqueId& id, int rank,
+                                                int size);
+  ~Session() override;
+
+  Phase phase() const { return phase_.load(std::memory_order_acquire); }
+  // Once failed or aborted.
+  Status status() const;
+  const Library& library() const { return *options_.library; }
+  Handle handle() const { return handle_; }
+  const cuda::DevicePtr& device() const { return options_.device; }
+  Stream stream() const { return stream_->handle(); }
+
+  // Calls of NCCL as one group. Settling afterwards, until it has been started.
+  Status launch(const std::function<Status()>& calls);
+  // A point behind all that was launched; from here on until it is reached, errors are looked for.
+  Result<cuda::EventPtr> mark();
+  // Everything up to the last mark is done, or will never be. The owner is rung when it becomes so.
+  bool idle() const;
+  // Ends what is under way on this GPU; peers are not waited for.
+  void abort();
+
+  Need look() override;
+
+ private:
+  Session(Options options, std::unique_ptr<cuda::Stream> stream)
+      : options_(std::move(options)), stream_(std::move(stream)) {}
+  Status named(const Status& status) const;
+  void change(Phase from, Phase to);
+
+  Options options_;
+  std::unique_ptr<cuda::Stream> stream_;
+  Handle handle_ = nullptr;
+  std::chrono::steady_clock::time_point deadline_{};
+  std::atomic<Phase> phase_{Phase::kSettling};
+  bool began_ = false;  // of the watcher's thread
+  mutable std::mutex mutex_;
+  Status status_;
+  cuda::EventPtr last_;
+  bool ended_ = false;  // nobody may ask NCCL any more
+};
+
+}  // namespace rueda::nccl

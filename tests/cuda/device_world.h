@@ -1,0 +1,118 @@
+// DeviceWorld: ranks as threads, each with a GPU of the fake driver and the stub of NCCL.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator/device_communicator.h"
+#include "tests/support/thread_world.h"
+
+namespace rueda::testing {
+
+// Set while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// A stream of the user's, on the fake driver.
+class UserStream {
+ public:
+  explicit UserStream(cuda::DevicePtr device) : stream_(must(cuda::Stream::create(std::move(device)))) {}
+  cuda::StreamHandle handle() const { return stream_->handle(); }
+  void run(std::function<void()> work) {
+    using Launch = int (*)(cuda::StreamHandle, void (*)(void*), void*);
+    static const auto launch =
+        reinterpret_cast<Launch>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuLaunchHostFunc"));
+    launch(
+        handle(),
+        [](void* given) {
+          const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
+          (*owned)();
+        },
+        new std::function<void()>(std::move(work)));
+  }
+  cuda::EventPtr mark() {
+    auto event = must(cuda::Event::create(stream_->device()));
+    must(event->record(handle()));
+    return event;
+  }
+
+ private:
+  std::unique_ptr<cuda::Stream> stream_;
+};
+
+// What a rank function gets.
+struct DeviceRank {
+  bootstrap::World& world;
+  std::shared_ptr<nccl::Machine> machine;
+  communicator::DeviceCommunicator communicator;
+
+  Rank rank() const { return world.rank; }
+  cuda::DevicePtr device() { return must(machine->device(world.rank)); }
+  // Starts a collective, drives it to its end on the host, and gives its order back.
+  template <typename Start>
+  std::pair<Status, communicator::StreamOrder> run(Start start,
+                                                   std::vector<cuda::EventPtr> ready = {}) {
+    communicator::StreamOrder order{world.rank, std::move(ready), nullptr};
+    communicator.order_next(&order);
+    const Status status = drive(world, communicator, start(communicator));
+    return {status, std::move(order)};
+  }
+  // And waits for the GPU if it ended well.
+  template <typename Start>
+  Status outcome(Start start) {
+    auto [status, order] = run(start);
+    if (status.ok()) must(order.done->wait());
+    return status;
+  }
+  template <typename Start>
+  void finish(Start start) {
+    must(outcome(start));
+  }
+};
+
+inline nccl::Machine::Options machine_options(const transport::Ringer& ringer) {
+  nccl::Machine::Options options;
+  options.driver = FAKE_CUDA;
+  options.library = STUB_NCCL;
+  options.patience = std::chrono::seconds(60);
+  options.ring = [ringer] { ringer.ring(); };
+  return options;
+}
+
+// fn(DeviceRank&) on one thread per rank; change(rank, options) before.
+template <typename Function>
+auto on_device_ranks(Rank size, Function fn,
+                     const std::function<void(Rank, nccl::Machine::Options*)>& change = {}) {
+  const Variable driver("RUEDA_CUDA_DRIVER", FAKE_CUDA);
+  auto worlds = make_worlds(Kind::kInproc, size);
+  return on_ranks(size, [&](Rank rank) {
+    bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
+    auto options = machine_options(world.doorbell->ringer());
+    if (change) change(rank, &options);
+    auto machine = std::make_shared<nccl::Machine>(options);
+    communicator::DeviceGroup group;
+    group.transport = world.transport.get();
+    for (Rank member = 0; member < size; ++member) group.members.push_back(member);
+    group.names = world.names;
+    group.machine = machine;
+    DeviceRank here{world, machine, communicator::DeviceCommunicator(std::move(group))};
+    return fn(here);
+  });
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,51 @@
+// Processes with GPU tensors, started by ruedarun, on the fake driver and the stub of NCCL.
+#include <catch2/catch.hpp>
+
+#include "tests/launcher/job.h"
+
+namespace rueda::testing {
+namespace {
+
+using Catch::Contains;
+
+Job::Setup on_stubs() {
+  Job::Setup setup;
+  setup.environment = {"RUEDA_CUDA_DRIVER=" FAKE_CUDA, "RUEDA_NCCL_LIBRARY=" STUB_NCCL};
+  return setup;
+}
+
+TEST_CASE("a job of processes reduces GPU and CPU tensors") {
+  Job job({"-np", "3", GPU_PROGRAM}, on_stubs());
+  CHECK(job.wait() == 0);
+  INFO(job.err());
+  for (const char* line : {"rank 0 of 3: right", "rank 1 of 3: right", "rank 2 of 3: right"})
+    CHECK_THAT(job.out(), Contains(line));
+}
+
+TEST_CASE("ranks that share a GPU are listed before NCCL starts") {
+  Job::Setup setup = on_stubs();
+  setup.environment.push_back("FAKE_CUDA_ONE_UUID=1");
+  Job job({"-np", "2", GPU_PROGRAM}, setup);
+  CHECK(job.wait() != 0);
+  CHECK_THAT(job.err(), Contains("several ranks use the same GPU:") && Contains("(shared)") &&
+                            Contains("torch.cuda.set_device(hvd.local_rank())"));
+}
+
+TEST_CASE("when a rank is killed the others hear of it, although the GPU waits for the dead one") {
+  Job job({"-np", "3", GPU_PROGRAM, "kill"}, on_stubs());
+  CHECK(job.wait() == 128 + 9);
+  INFO(job.err());
+  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"}) CHECK_THAT(job.err(), Contains(line));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("without the driver the error names the tensor and what to do") {
+  Job::Setup setup;
+  setup.environment = {"RUEDA_CUDA_DRIVER=/nowhere/libcuda.so.1"};
+  Job job({"-np", "1", GPU_PROGRAM}, setup);
+  CHECK(job.wait() == 1);
+  CHECK_THAT(job.err(), Contains("allreduce 'on the GPU': the CUDA driver cannot be opened"));
+}
+
+}  // namespace
+}  // namespace rueda::testing

@@ -1,0 +1,202 @@
+// NCCL and the CUDA driver opened at run time: the order of search, what is missing, what is said.
+#include <catch2/catch.hpp>
+
+#include <dlfcn.h>
+
+#include "collectives/cuda/device.h"
+#include "collectives/nccl/library.h"
+#include "collectives/nccl/seats.h"
+#include "tests/support/folder.h"
+
+namespace rueda::nccl {
+namespace {
+
+using Catch::Contains;
+
+std::vector<Candidate> one(const char* path) { return {{path, "a test's", false}}; }
+
+std::string why_not(const std::vector<Candidate>& candidates) {
+  const auto library = Library::open(candidates);
+  REQUIRE_FALSE(library.ok());
+  CHECK(library.status().code() == rueda::Code::kFailedPrecondition);
+  return library.status().message();
+}
+
+Seat seat(int version, const char* uuid, const char* path = "/lib/libnccl.so.2") {
+  Seat made;
+  made.version = version;
+  set_text(uuid, made.uuid, sizeof(made.uuid));
+  set_text("node1", made.host, sizeof(made.host));
+  set_text(path, made.path, sizeof(made.path));
+  return made;
+}
+
+const std::vector<std::string> kNames = {"rank 0 (pid 10 on node1)", "rank 1 (pid 11 on node1)"};
+
+TEST_CASE("NCCL is looked for in the process first, then beside rueda, then in the system") {
+  const std::string maps =
+      "7f00-7f01 r-xp 00000000 08:01 11   /opt/site/torch/lib/libtorch.so\n"
+      "7f01-7f02 r-xp 00000000 08:01 12   /opt/site/nvidia/nccl/lib/libnccl.so.2\n"
+      "7f02-7f03 rw-p 00000000 08:01 12   /opt/site/nvidia/nccl/lib/libnccl.so.2\n"
+      "7f03-7f04 rw-p 00000000 00:00 0 \n"
+      "7f04-7f05 r-xp 00000000 08:01 13   /old/libnccl.so.2 (deleted)";
+  const auto found = candidates(maps, "", "/opt/site/rueda/lib/");
+  REQUIRE(found.size() == 4);
+  CHECK(found[0].path == "/opt/site/nvidia/nccl/lib/libnccl.so.2");
+  CHECK(found[0].must_be_loaded);
+  CHECK(found[1].path == "/opt/site/rueda/nvidia/nccl/lib/libnccl.so.2");
+  CHECK(found[2].path == "/opt/site/nvidia/nccl/lib/libnccl.so.2");
+  CHECK(found[3].path == "libnccl.so.2");
+  const auto named = candidates(maps, "/mine/libnccl.so", "/opt/site/rueda/lib/");
+  REQUIRE(named.size() == 1);
+  CHECK(named[0].path == "/mine/libnccl.so");
+  CHECK(candidates("", "", "").size() == 1);
+}
+
+TEST_CASE("a library is opened with its version and its path") {
+  const auto library = Library::open(one(STUB_NCCL));
+  REQUIRE(library.ok());
+  const auto& nccl = *library.value();
+  CHECK(nccl.version() == 22809);
+  CHECK(nccl.describe() == std::string("NCCL 2.28.9 (") + STUB_NCCL + ", a test's)");
+  CHECK(nccl->last_error != nullptr);
+  CHECK(nccl->split == nullptr);
+}
+
+TEST_CASE("a copy that the process has is found in its maps") {
+  const testing::Folder folder;
+  const std::string copy = std::filesystem::absolute(folder.file("libnccl.so.2"));
+  std::filesystem::copy_file(STUB_NCCL, copy);
+  void* const loaded = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(loaded != nullptr);
+  const auto library = Library::find("");
+  REQUIRE(library.ok());
+  CHECK(library.value()->path() == copy);
+  CHECK(library.value()->origin() == "already loaded by this process");
+}
+
+TEST_CASE("missing optional functions are done without, missing needed ones are named") {
+  const auto old = Library::open(one(STUB_NCCL_OLD));
+  REQUIRE(old.ok());
+  CHECK(old.value()->functions().last_error == nullptr);
+  CHECK(old.value()->functions().make_pre_mul_sum == nullptr);
+  CHECK(old.value()->check(2, "ncclAllReduce").message() == "ncclAllReduce: unhandled system error");
+  CHECK_THAT(why_not(one(STUB_NCCL_BROKEN)),
+             Contains("without ncclCommInitRankConfig; 2.14 or newer is needed"));
+}
+
+TEST_CASE("what is no library is said, with each place that was tried") {
+  const std::string why = why_not({{"/nowhere/libnccl.so.2", "installed by pip", false},
+                                   {"libnccl-none.so.9", "the system's", false}});
+  CHECK_THAT(why, Contains("/nowhere/libnccl.so.2 (installed by pip): "));
+  CHECK_THAT(why, Contains("libnccl-none.so.9 (the system's): "));
+  CHECK_THAT(why, Contains("pip install nvidia-nccl-cu13"));
+}
+
+TEST_CASE("a loaded copy that does not do is not replaced by a second one") {
+  void* const loaded = dlopen(STUB_NCCL_BROKEN, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(loaded != nullptr);
+  const std::string why = why_not({{STUB_NCCL_BROKEN, "already loaded by this process", true},
+                                   {STUB_NCCL, "the system's", false}});
+  CHECK(why.find("the system's") == std::string::npos);
+  dlclose(loaded);
+}
+
+// Not run by default: scripts/gpu_check asks for it, where there is one. It needs no GPU.
+TEST_CASE("the real NCCL has what is needed", "[.][real]") {
+  const char* const named = std::getenv("RUEDA_NCCL_LIBRARY");
+  const auto library = Library::find(named == nullptr ? "" : named);
+  INFO(library.status().message());
+  REQUIRE(library.ok());
+  WARN(library.value()->describe());
+  CHECK(library.value()->functions().make_pre_mul_sum != nullptr);
+  CHECK(library.value()->check(2, "ncclAllReduce").message().find("ncclAllReduce: unhandled system") == 0);
+}
+
+TEST_CASE("too old a version is refused") {
+  setenv("STUB_NCCL_VERSION", "21205", 1);
+  CHECK_THAT(why_not(one(STUB_NCCL)), Contains("is NCCL 2.12.5; 2.14 or newer is needed"));
+  unsetenv("STUB_NCCL_VERSION");
+  CHECK(version_text(2708) == "2.7.8");
+}
+
+TEST_CASE("ranks with one version and a GPU each may begin") {
+  CHECK(check_seats({seat(22809, "GPU-a"), seat(22809, "GPU-b")}, kNames).ok());
+}
+
+TEST_CASE("different versions are told with rank, version and path") {
+  const Status status =
+      check_seats({seat(22809, "GPU-a"), seat(22703, "GPU-b", "/other/libnccl.so.2")}, kNames);
+  CHECK_THAT(status.message(), Contains("rank 0 (pid 10 on node1): NCCL 2.28.9, /lib/libnccl.so.2"));
+  CHECK_THAT(status.message(),
+             Contains("rank 1 (pid 11 on node1): NCCL 2.27.3, /other/libnccl.so.2"));
+}
+
+TEST_CASE("ranks that share a GPU are told with host and UUID, or allowed by all") {
+  std::vector<Seat> seats = {seat(22809, "GPU-a"), seat(22809, "GPU-a")};
+  const Status status = check_seats(seats, kNames);
+  CHECK_THAT(status.message(), Contains("rank 1 (pid 11 on node1) -> node1 -> GPU-a  (shared)"));
+  seats[0].shares_gpu = 1;
+  CHECK_FALSE(check_seats(seats, kNames).ok());
+  seats[1].shares_gpu = 1;
+  CHECK(check_seats(seats, kNames).ok());
+}
+
+TEST_CASE("a rank that cannot take part is named on all, damage too") {
+  std::vector<Seat> seats = {seat(22809, "GPU-a"), seat(0, "")};
+  seats[1].failed = 1;
+  set_text("no driver", seats[1].path, sizeof(seats[1].path));
+  CHECK_THAT(check_seats(seats, kNames).message(), Contains("rank 1 (pid 11 on node1): no driver"));
+  seats[0].magic = 1;
+  CHECK(check_seats(seats, kNames).code() == rueda::Code::kDataLoss);
+}
+
+}  // namespace
+}  // namespace rueda::nccl
+
+namespace rueda::cuda {
+namespace {
+
+TEST_CASE("without a driver the error says what to do") {
+  const auto driver = Driver::open("/nowhere/libcuda.so.1");
+  REQUIRE_FALSE(driver.ok());
+  CHECK_THAT(driver.status().message(), Catch::Contains("docker run --gpus all"));
+}
+
+TEST_CASE("a library without the driver's functions is refused by the name of the first") {
+  const auto driver = Driver::open(STUB_NCCL);
+  REQUIRE_FALSE(driver.ok());
+  CHECK_THAT(driver.status().message(), Catch::Contains("has no cuInit"));
+}
+
+TEST_CASE("a device has a name, a UUID and events that streams reach in order") {
+  const auto live =
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_live"));
+  const int64_t before = live();
+  {
+    const auto driver = Driver::open(FAKE_CUDA);
+    REQUIRE(driver.ok());
+    CHECK(driver.value()->version() == 13000);
+    auto device = Device::open(driver.value(), 3).value();
+    CHECK(device->name() == "fake GPU 3");
+    CHECK(device->uuid() == "GPU-00000000-0000-0000-0000-000000000004");
+    CHECK_THAT(Device::open(driver.value(), 8).status().message(),
+               Catch::Contains("no GPU 8: this process sees 8"));
+    auto other = Device::open(driver.value(), 1).value();
+    auto stream = Stream::create(device).value();
+    auto event = Event::create(device).value();
+    CHECK(event->query().value());
+    REQUIRE(event->record(stream->handle()).ok());
+    REQUIRE(event->wait().ok());
+    CHECK(event->query().value());
+    auto foreign = Event::create(other).value();
+    CHECK_THAT(foreign->record(stream->handle()).message(),
+               Catch::Contains("cuEventRecord: CUDA_ERROR_INVALID_HANDLE"));
+    REQUIRE(event->make_wait(nullptr).ok());
+    CHECK(Memory::allocate(device, 0).ok());
+  }
+  CHECK(live() == before);
+}
+
+}  // namespace
+}  // namespace rueda::cuda

@@ -1,0 +1,61 @@
+// How reductions are said to NCCL: a pure table.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <cstring>
+
+#include "collectives/kernels/kernels.h"
+#include "collectives/nccl/reduction.h"
+
+namespace rueda::nccl {
+namespace {
+
+uint16_t bits(Type type, double factor) {
+  std::byte room[8];
+  write_factor(type, factor, room);
+  uint16_t value;
+  std::memcpy(&value, room, sizeof(value));
+  return value;
+}
+
+TEST_CASE("averages of floats are NCCL's, other factors go onto the inputs") {
+  CHECK(plan_reduction(DType::kFloat32, ReduceOp::kAverage, 1, 1.0 / 3, 1, 3)->op == kAvg);
+  auto scaled = plan_reduction(DType::kFloat32, ReduceOp::kAverage, 3, 0.5 / 3, 1, 3);
+  CHECK(scaled->factor == 0.5);
+  CHECK(plan_reduction(DType::kFloat64, ReduceOp::kSum, 2, 0.5, 1, 3)->factor == 1);
+}
+
+TEST_CASE("factors of 16-bit tensors must be numbers of their type") {
+  CHECK(plan_reduction(DType::kBFloat16, ReduceOp::kSum, 0.25, 1, 1, 4).ok());
+  CHECK_FALSE(plan_reduction(DType::kBFloat16, ReduceOp::kSum, 1.0 / 3, 1, 1, 4).ok());
+  CHECK_FALSE(plan_reduction(DType::kFloat16, ReduceOp::kSum, 1e6, 1, 1, 4).ok());
+  CHECK(plan_reduction(DType::kFloat16, ReduceOp::kSum, 1.0009765625, 1, 1, 4).ok());
+}
+
+TEST_CASE("scales that NCCL has not are refused") {
+  CHECK_FALSE(plan_reduction(DType::kFloat32, ReduceOp::kMax, 2, 1, 1, 4).ok());
+  CHECK_FALSE(plan_reduction(DType::kInt64, ReduceOp::kSum, 2, 1, 1, 4).ok());
+  CHECK_FALSE(plan_reduction(DType::kFloat32, ReduceOp::kAdasum, 1, 1, 1, 4).ok());
+  CHECK(plan_reduction(DType::kBool, ReduceOp::kSum, 1, 1, 1, 4)->op == kMax);
+  CHECK(plan_reduction(DType::kBool, ReduceOp::kProduct, 1, 1, 1, 4)->op == kMin);
+}
+
+TEST_CASE("16-bit factors have the kernels' bits") {
+  for (int exponent = -24; exponent <= 15; ++exponent) {
+    for (const double sign : {1.0, -1.0}) {
+      const double factor = std::ldexp(sign, exponent);
+      const auto wide = static_cast<float>(factor);
+      for (const auto& [type, dtype] :
+           {std::pair{Type::kFloat16, DType::kFloat16}, {Type::kBFloat16, DType::kBFloat16}}) {
+        uint16_t expected = 0;
+        kernels::convert_from_f32(dtype, &wide, reinterpret_cast<std::byte*>(&expected), 1);
+        CHECK(bits(type, factor) == expected);
+      }
+    }
+  }
+  CHECK(bits(Type::kFloat16, 1.5) == 0x3e00);
+  CHECK(bits(Type::kFloat16, 0) == 0);
+}
+
+}  // namespace
+}  // namespace rueda::nccl

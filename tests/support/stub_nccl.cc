@@ -1,0 +1,468 @@
+// libstub_nccl.so: NCCL's interface on host memory, for tests on the fake CUDA driver: ranks are
+// threads or processes of one machine, which meet in shared memory, and the work is done in streams.
+//
+// Like NCCL: communicators may be made without blocking, the first group of one ends with "in
+// progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error in a
+// stream shows in ncclCommGetAsyncError alone. Unlike it: all ranks take part in a group of sends and
+// receives. Faults: stub_nccl_fault.h. STUB_NCCL_VERSION overrides the version.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "collectives/nccl/functions.h"
+#include "tests/support/stub_nccl_fault.h"
+#include "tests/support/stub_nccl_numbers.h"
+
+using rueda::nccl::Code;
+using rueda::nccl::Config;
+using rueda::nccl::Op;
+using rueda::nccl::Type;
+using rueda::nccl::UniqueId;
+using rueda::stub::Fault;
+using Stream = rueda::nccl::Stream;
+
+namespace {
+
+constexpr Code kSystemError = 2;
+constexpr Code kInvalidArgument = 4;
+constexpr Code kInvalidUsage = 5;
+constexpr Code kRemoteError = 6;
+constexpr size_t kMostRanks = 8;
+constexpr size_t kBox = 64 << 10;  // bytes that a rank shows at once
+
+// What the ranks of a communicator share.
+struct Meeting {
+  std::atomic<int> joined;
+  std::atomic<uint64_t> arrivals;
+  std::byte boxes[kMostRanks][kBox];
+};
+
+// Meetings whose ranks never came all; their names go with the process that made them.
+struct Names {
+  std::mutex mutex;
+  std::vector<std::string> made;
+  ~Names() {
+    for (const std::string& name : made) shm_unlink(name.c_str());
+  }
+};
+Names names;
+
+thread_local std::string last_error;
+std::atomic<int> next_op{5};
+
+}  // namespace
+
+struct ncclComm {
+  int rank = 0;
+  int size = 1;
+  std::string name;
+  Meeting* meeting = nullptr;
+  std::atomic<Code> state{0};
+  std::atomic<bool> aborted{false};
+  bool blocking = false;
+  bool launched = false;
+  uint64_t round = 0;  // of its stream alone
+  std::thread starter;
+  std::mutex mutex;
+  std::map<Op, double> factors;
+
+  ~ncclComm() {
+    if (starter.joinable()) starter.join();
+    if (meeting != nullptr) munmap(meeting, sizeof(Meeting));
+  }
+  // False: aborted.
+  bool wait(const std::function<bool()>& come) const {
+    for (int turns = 0; !come(); ++turns) {
+      if (aborted.load()) return false;
+      if (turns < 100) std::this_thread::yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return true;
+  }
+  bool barrier() {
+    meeting->arrivals.fetch_add(1);
+    const uint64_t all = ++round * static_cast<uint64_t>(size);
+    return wait([&] { return meeting->arrivals.load() >= all; });
+  }
+  // Everybody shows `bytes`; look(rank, data, offset, count) sees each rank's, piece by piece.
+  bool exchange(const void* mine, size_t bytes,
+                const std::function<void(int, const std::byte*, size_t, size_t)>& look) {
+    for (size_t offset = 0; offset < bytes; offset += kBox) {
+      const size_t count = std::min(kBox, bytes - offset);
+      std::memcpy(meeting->boxes[rank], static_cast<const std::byte*>(mine) + offset, count);
+      if (!barrier()) return false;
+      for (int peer = 0; peer < size; ++peer) look(peer, meeting->boxes[peer], offset, count);
+      if (!barrier()) return false;
+    }
+    return true;
+  }
+};
+using Comm = std::shared_ptr<ncclComm>;
+
+namespace {
+
+std::mutex comms_mutex;
+std::map<ncclComm*, Comm> comms;
+
+Comm find(ncclComm* comm) {
+  const std::lock_guard lock(comms_mutex);
+  const auto it = comms.find(comm);
+  return it == comms.end() ? nullptr : it->second;
+}
+
+Code refuse(Code code, const std::string& why) {
+  last_error = "stub: " + why;
+  return code;
+}
+
+// One call between group start and end.
+struct Call {
+  Comm comm;
+  Stream stream;
+  std::function<void(ncclComm*)> work;  // of a collective
+  const void* in = nullptr;             // send
+  void* out = nullptr;                  // recv
+  size_t bytes = 0;
+  int peer = -1;                        // a send or a receive
+};
+thread_local std::vector<Call> calls;
+thread_local int depth = 0;
+
+void launch(Stream stream, std::function<void()> work) {
+  using Launch = Code (*)(Stream, void (*)(void*), void*);
+  // The driver that the process uses, global or not.
+  static const auto host_function = [] {
+    void* const driver = dlopen(std::getenv("RUEDA_CUDA_DRIVER"), RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<Launch>(dlsym(driver, "cuLaunchHostFunc"));
+  }();
+  auto* const argument = new std::function<void()>(std::move(work));
+  host_function(
+      stream,
+      [](void* given) {
+        const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
+        (*owned)();
+      },
+      argument);
+}
+
+// All sends and receives of a group as one exchange: sizes first, then the data end to end.
+void exchange_pairs(ncclComm* comm, const std::vector<Call>& pairs) {
+  const auto size = static_cast<size_t>(comm->size);
+  std::vector<uint64_t> row(size, 0);
+  std::vector<std::byte> sent;
+  for (size_t peer = 0; peer < size; ++peer) {
+    for (const Call& call : pairs) {
+      if (call.in == nullptr || call.peer != static_cast<int>(peer)) continue;
+      row[peer] += call.bytes;
+      const auto* const data = static_cast<const std::byte*>(call.in);
+      sent.insert(sent.end(), data, data + call.bytes);
+    }
+  }
+  std::vector<uint64_t> table(size * size, 0);
+  if (!comm->exchange(row.data(), size * 8, [&](int peer, const std::byte* data, size_t, size_t n) {
+        std::memcpy(table.data() + static_cast<size_t>(peer) * size, data, n);
+      })) {
+    return;
+  }
+  uint64_t most = 0;
+  for (size_t peer = 0; peer < size; ++peer) {
+    uint64_t sum = 0;
+    for (size_t to = 0; to < size; ++to) sum += table[peer * size + to];
+    most = std::max(most, sum);
+  }
+  sent.resize(most);
+  std::vector<std::vector<std::byte>> all(size, std::vector<std::byte>(most));
+  if (!comm->exchange(sent.data(), most, [&](int peer, const std::byte* data, size_t at, size_t n) {
+        std::memcpy(all[static_cast<size_t>(peer)].data() + at, data, n);
+      })) {
+    return;
+  }
+  for (size_t peer = 0; peer < size; ++peer) {
+    uint64_t at = 0;
+    for (int before = 0; before < comm->rank; ++before)
+      at += table[peer * size + static_cast<size_t>(before)];
+    uint64_t left = table[peer * size + static_cast<size_t>(comm->rank)];
+    for (const Call& call : pairs) {
+      if (call.out == nullptr || call.peer != static_cast<int>(peer)) continue;
+      if (call.bytes > left) {
+        comm->state = kInvalidUsage;
+        return;
+      }
+      std::memcpy(call.out, all[peer].data() + at, call.bytes);
+      at += call.bytes;
+      left -= call.bytes;
+    }
+    if (left != 0) comm->state = kInvalidUsage;
+  }
+}
+
+void launch_all(const std::vector<Call>& group) {
+  std::map<Comm, std::vector<Call>> pairs;
+  for (const Call& call : group) {
+    if (call.peer >= 0) {
+      pairs[call.comm].push_back(call);
+      continue;
+    }
+    launch(call.stream, [comm = call.comm, work = call.work] { work(comm.get()); });
+  }
+  for (const auto& [comm, list] : pairs)
+    launch(list.front().stream, [comm = comm, list = list] { exchange_pairs(comm.get(), list); });
+}
+
+Code end_group() {
+  std::vector<Call> group;
+  group.swap(calls);
+  if (group.empty()) return 0;
+  const Comm comm = group.front().comm;
+  const bool first = !std::exchange(comm->launched, true);
+  if (comm->blocking || !first) {
+    launch_all(group);
+    return 0;
+  }
+  // Connections are made with the first group.
+  if (comm->starter.joinable()) comm->starter.join();
+  comm->state = rueda::nccl::kInProgress;
+  comm->starter = std::thread([comm = comm.get(), group = std::move(group)]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    launch_all(group);
+    group.clear();
+    Code expected = rueda::nccl::kInProgress;
+    comm->state.compare_exchange_strong(expected, 0);
+  });
+  return rueda::nccl::kInProgress;
+}
+
+Code add(const char* name, ncclComm* handle, Stream stream, Call call) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) return refuse(kInvalidArgument, std::string(name) + " of an unknown communicator");
+  const auto fault = rueda::stub::fault(name, comm->rank);
+  if (fault == Fault::kError) return refuse(kSystemError, std::string("injected error of ") + name);
+  if (comm->state == rueda::nccl::kInProgress)
+    return refuse(kInvalidUsage, std::string(name) + " while the communicator is in progress");
+  call.comm = comm;
+  call.stream = stream;
+  if (fault == Fault::kHang || fault == Fault::kAsync) {
+    call.peer = -1;
+    call.work = [fault](ncclComm* c) {
+      if (fault == Fault::kAsync) c->state = kRemoteError;
+      c->wait([] { return false; });
+    };
+  }
+  calls.push_back(std::move(call));
+  return depth == 0 ? end_group() : 0;
+}
+
+[[maybe_unused]] void join(ncclComm* comm) {
+  comm->meeting->joined.fetch_add(1);
+  if (comm->wait([&] { return comm->meeting->joined.load() >= comm->size; }))
+    shm_unlink(comm->name.c_str());
+}
+
+double factor_of(ncclComm* comm, Op op) {
+  const std::lock_guard lock(comm->mutex);
+  const auto it = comm->factors.find(op);
+  return it == comm->factors.end() ? 1.0 : it->second;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT Code ncclGetVersion(int* version) {
+  const char* const text = std::getenv("STUB_NCCL_VERSION");
+  *version = text == nullptr ? 22809 : std::atoi(text);
+  return 0;
+}
+EXPORT const char* ncclGetErrorString(Code code) {
+  return code == kSystemError   ? "unhandled system error"
+         : code == kRemoteError ? "remote process exited or there was a network error"
+         : code == 0            ? "no error"
+                                : "invalid usage";
+}
+#ifndef STUB_NCCL_OLD
+EXPORT const char* ncclGetLastError(ncclComm*) { return last_error.c_str(); }
+#endif
+EXPORT Code ncclGetUniqueId(UniqueId* id) {
+  std::random_device random;
+  std::snprintf(id->bytes, sizeof(id->bytes), "/rueda-stub-nccl-%d-%08x%08x", getpid(), random(),
+                random());
+  const int file = shm_open(id->bytes, O_CREAT | O_EXCL | O_RDWR, 0600);
+  if (file < 0 || ftruncate(file, sizeof(Meeting)) != 0) return refuse(kSystemError, "shm_open");
+  close(file);
+  const std::lock_guard lock(names.mutex);
+  names.made.emplace_back(id->bytes);
+  return 0;
+}
+#ifndef STUB_NCCL_BROKEN
+EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, Config* config) {
+  if (size < 1 || size > static_cast<int>(kMostRanks) || config->magic != 0xcafebeef)
+    return refuse(kInvalidArgument, "ncclCommInitRankConfig");
+  const int file = shm_open(id.bytes, O_RDWR, 0600);
+  if (file < 0) return refuse(kSystemError, "no meeting of this id");
+  auto comm = std::make_shared<ncclComm>();
+  comm->rank = rank;
+  comm->size = size;
+  comm->name = id.bytes;
+  comm->blocking = config->blocking != 0;
+  comm->meeting = static_cast<Meeting*>(
+      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  close(file);
+  const auto fault = rueda::stub::fault("ncclCommInitRankConfig", rank);
+  if (fault == Fault::kError)
+    return refuse(kSystemError, "injected error of ncclCommInitRankConfig");
+  {
+    const std::lock_guard lock(comms_mutex);
+    comms[comm.get()] = comm;
+  }
+  *made = comm.get();
+  if (comm->blocking) {
+    join(comm.get());
+    return 0;
+  }
+  comm->state = rueda::nccl::kInProgress;
+  comm->starter = std::thread([c = comm.get(), fault] {
+    if (fault == Fault::kHang) c->wait([] { return false; });
+    if (fault == Fault::kAsync) {
+      c->state = kRemoteError;
+      return;
+    }
+    join(c);
+    if (!c->aborted) c->state = 0;
+  });
+  return rueda::nccl::kInProgress;
+}
+#endif
+EXPORT Code ncclCommGetAsyncError(ncclComm* handle, Code* error) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) return kInvalidArgument;
+  *error = comm->state;
+  return 0;
+}
+EXPORT Code ncclCommAbort(ncclComm* handle) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) return kInvalidArgument;
+  if (rueda::stub::fault("ncclCommAbort", comm->rank) == Fault::kHang)
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+  comm->aborted = true;
+  if (comm->starter.joinable()) comm->starter.join();
+  const std::lock_guard lock(comms_mutex);
+  comms.erase(handle);  // what is in streams has it still
+  return 0;
+}
+EXPORT Code ncclCommFinalize(ncclComm*) { return 0; }
+EXPORT Code ncclCommDestroy(ncclComm* handle) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) return kInvalidArgument;
+  if (comm->starter.joinable()) comm->starter.join();
+  const std::lock_guard lock(comms_mutex);
+  comms.erase(handle);
+  return 0;
+}
+EXPORT Code ncclGroupStart() {
+  ++depth;
+  return 0;
+}
+EXPORT Code ncclGroupEnd() { return --depth == 0 ? end_group() : 0; }
+
+#ifndef STUB_NCCL_OLD
+EXPORT Code ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence, ncclComm* comm) {
+  if (residence != rueda::nccl::kScalarOnHost) return kInvalidArgument;
+  *op = next_op++;
+  const std::lock_guard lock(comm->mutex);
+  comm->factors[*op] = rueda::stub::read(type, factor, 0);
+  return 0;
+}
+EXPORT Code ncclRedOpDestroy(Op, ncclComm*) { return 0; }
+#endif
+
+EXPORT Code ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,
+                       ncclComm* comm, Stream stream) {
+  Call call;
+  const double factor = factor_of(comm, op);
+  call.work = [=](ncclComm* c) {
+    rueda::stub::Sum sum(type, op, factor, count);
+    const size_t unit = rueda::stub::bytes_of(type);
+    const bool wanted = root < 0 || root == c->rank;
+    if (c->exchange(in, count * unit, [&](int, const std::byte* data, size_t at, size_t n) {
+          if (wanted) sum.add(data, at / unit, n / unit);
+        }) && wanted) {
+      sum.store(out, 0, count, c->size);
+    }
+  };
+  return add(root < 0 ? "ncclAllReduce" : "ncclReduce", comm, stream, std::move(call));
+}
+EXPORT Code ncclAllReduce(const void* in, void* out, size_t count, Type type, Op op, ncclComm* comm,
+                          Stream stream) {
+  return ncclReduce(in, out, count, type, op, -1, comm, stream);
+}
+EXPORT Code ncclReduceScatter(const void* in, void* out, size_t count, Type type, Op op,
+                              ncclComm* comm, Stream stream) {
+  Call call;
+  const double factor = factor_of(comm, op);
+  call.work = [=](ncclComm* c) {
+    const size_t all = count * static_cast<size_t>(c->size);
+    rueda::stub::Sum sum(type, op, factor, all);
+    const size_t unit = rueda::stub::bytes_of(type);
+    if (c->exchange(in, all * unit, [&](int, const std::byte* data, size_t at, size_t n) {
+          sum.add(data, at / unit, n / unit);
+        })) {
+      sum.store(out, count * static_cast<size_t>(c->rank), count, c->size);
+    }
+  };
+  return add("ncclReduceScatter", comm, stream, std::move(call));
+}
+EXPORT Code ncclBroadcast(const void* in, void* out, size_t count, Type type, int root,
+                          ncclComm* comm, Stream stream) {
+  Call call;
+  call.work = [=](ncclComm* c) {
+    const size_t bytes = count * rueda::stub::bytes_of(type);
+    std::vector<std::byte> none(c->rank == root ? 0 : bytes);
+    c->exchange(c->rank == root ? in : none.data(), bytes,
+                [&](int peer, const std::byte* data, size_t at, size_t n) {
+                  if (peer == root) std::memcpy(static_cast<std::byte*>(out) + at, data, n);
+                });
+  };
+  return add("ncclBroadcast", comm, stream, std::move(call));
+}
+EXPORT Code ncclAllGather(const void* in, void* out, size_t count, Type type, ncclComm* comm,
+                          Stream stream) {
+  Call call;
+  call.work = [=](ncclComm* c) {
+    const size_t bytes = count * rueda::stub::bytes_of(type);
+    c->exchange(in, bytes, [&](int peer, const std::byte* data, size_t at, size_t n) {
+      std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(peer) * bytes + at, data, n);
+    });
+  };
+  return add("ncclAllGather", comm, stream, std::move(call));
+}
+EXPORT Code ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm, Stream stream) {
+  Call call;
+  call.in = in;
+  call.bytes = count * rueda::stub::bytes_of(type);
+  call.peer = peer;
+  return add("ncclSend", comm, stream, std::move(call));
+}
+EXPORT Code ncclRecv(void* out, size_t count, Type type, int peer, ncclComm* comm, Stream stream) {
+  Call call;
+  call.out = out;
+  call.bytes = count * rueda::stub::bytes_of(type);
+  call.peer = peer;
+  return add("ncclRecv", comm, stream, std::move(call));
+}
