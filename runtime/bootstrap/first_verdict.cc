@@ -66,8 +66,10 @@ std::string FirstVerdict::follow(const Status& mine) {
 
 Status FirstVerdict::settle(const Status& mine) {
   const bool in_time = mine.code() != Code::kDeadlineExceeded;
-  if (in_time && mine.code() != Code::kUnavailable) return mine;
+  const bool refused = mine.code() == Code::kUnauthenticated;  // or its end came half-way
+  if (in_time && !refused && mine.code() != Code::kUnavailable) return mine;
   if (auto text = said(store_, prefix_)) return unavailable(std::move(*text));
+  if (refused) return mine;
   const std::string text = in_time ? mine.message() : follow(mine);
   const Status set = store_->set(key_of(prefix_), text + " (as " + name(me_) + " says)");
   if (set.code() == Code::kAlreadyExists) {

@@ -89,6 +89,12 @@ class Reception {
     return {};
   }
 
+  // Among the own rank's sockets: not to be closed yet.
+  void keep_guests() {
+    auto& kept = connected_[static_cast<size_t>(task_.rank)];
+    for (Guest& guest : guests_) kept.push_back(std::move(guest.fd));
+  }
+
  private:
   bool is_complete(size_t rank) const {
     return connected_[rank].size() == streams_to(task_, rank);
@@ -181,7 +187,10 @@ Status connect_mesh(const MeshTask& task, const rendezvous::JobKey& key, MeshSoc
       connected.push_back(std::move(fd));
     }
   }
-  return Reception(task, key, sockets).run();
+  Reception reception(task, key, sockets);
+  const Status met = reception.run();
+  if (!met.ok()) reception.keep_guests();
+  return met;
 }
 
 }  // namespace rueda::bootstrap

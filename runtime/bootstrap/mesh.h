@@ -39,8 +39,8 @@ struct MeshTask {
 
 // Connected, authenticated sockets by rank, in the same order at both ends; the own entry is empty.
 using MeshSockets = std::vector<std::vector<UniqueFd>>;
-// Whatever comes of it, what was connected is in `sockets`: who fails closes them when it has said
-// why.
+// Whatever comes of it, what was connected is in `sockets`, in the own entry what was half-way: who
+// fails closes them, and the listeners, when it has said why.
 Status connect_mesh(const MeshTask& task, const rendezvous::JobKey& key, MeshSockets* sockets);
 
 }  // namespace rueda::bootstrap

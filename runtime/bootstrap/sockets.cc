@@ -125,21 +125,26 @@ Result<UniqueFd> connect_tcp(const std::string& text, const Patience& patience) 
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   RUEDA_ASSIGN_OR_RETURN(SocketAddress address, tcp_address(host, port));
-  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return errno_status("cannot create a tcp socket", errno);
-  if (connect(fd.get(), address.get(), address.length) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR)
-      return errno_status("cannot connect to " + text, errno);
-    const Status ready = rendezvous::poll_patiently(fd.get(), POLLOUT, patience);
-    if (ready.code() == Code::kDeadlineExceeded)
-      return deadline_exceeded("nobody answers at " + text);
-    RUEDA_RETURN_IF_ERROR(ready);
-    int error = 0;
-    socklen_t length = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return errno_status("cannot connect to " + text, error);
+  while (true) {
+    UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return errno_status("cannot create a tcp socket", errno);
+    int error = connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
+    if (error == EINPROGRESS || error == EINTR) {
+      const Status ready = rendezvous::poll_patiently(fd.get(), POLLOUT, patience);
+      if (ready.code() == Code::kDeadlineExceeded)
+        return deadline_exceeded("nobody answers at " + text);
+      RUEDA_RETURN_IF_ERROR(ready);
+      socklen_t length = sizeof(error);
+      getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error == 0) return fd;
+    // On a lossy link the question for the host's address gets lost, too.
+    const auto next = std::chrono::steady_clock::now() + Patience::kLookAround;
+    if (error != EHOSTUNREACH || next >= patience.deadline)
+      return errno_status("cannot connect to " + text, error);
+    poll(nullptr, 0, static_cast<int>(Patience::kLookAround.count()));
+    if (patience.look) RUEDA_RETURN_IF_ERROR(patience.look());
   }
-  return fd;
 }
 
 void retransmit_soon(int tcp_socket, std::chrono::nanoseconds silence) {

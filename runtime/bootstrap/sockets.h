@@ -27,6 +27,7 @@ Result<Listener> listen_unix(int backlog);
 Result<Listener> listen_tcp(const std::string& host, int backlog);
 
 Result<UniqueFd> connect_unix(const std::string& address);
+// A host that cannot be reached is tried again until the deadline.
 Result<UniqueFd> connect_tcp(const std::string& address, const Patience& patience);
 
 // A packet that was lost is sent again at least every quarter of `silence` (a second or more). The

@@ -39,6 +39,7 @@ struct Joining {
   FirstVerdict verdict;
   std::vector<bool> local = {};  // by rank: memory can be shared with it
   // Open until this rank has said why it gives up, if it does: others would blame it for their end.
+  Listener unix_listener = {}, tcp_listener = {};
   MeshSockets sockets = {};
   std::vector<UniqueFd> first_sockets = {};
   std::vector<transport::Messenger::Peer> peers = {};
@@ -175,9 +176,10 @@ void count_hosts(const std::vector<wire::PlaceInfo>& places, bool separate, Worl
   world->homogeneous = std::set<Rank>(sizes.begin(), sizes.end()).size() == 1;
 }
 
-Result<Listener> publish_tcp(Joining* joining) {
+Status publish_tcp(Joining* joining) {
   const std::string& host = joining->options.config.tcp_address;
-  RUEDA_ASSIGN_OR_RETURN(Listener listener, listen_tcp(host.empty() ? "127.0.0.1" : host, 1024));
+  Listener& listener = joining->tcp_listener;
+  RUEDA_ASSIGN_OR_RETURN(listener, listen_tcp(host.empty() ? "127.0.0.1" : host, 1024));
   RUEDA_RETURN_IF_ERROR(
       joining->store->set(joining->key_of("tcp", joining->options.place.rank), listener.address));
   for (Rank rank = 0; rank < joining->options.place.size; ++rank) {
@@ -185,23 +187,20 @@ Result<Listener> publish_tcp(Joining* joining) {
     RUEDA_ASSIGN_OR_RETURN(joining->places[static_cast<size_t>(rank)].tcp_address,
                            joining->store->get(joining->key_of("tcp", rank), joining->left()));
   }
-  return listener;
+  return {};
 }
 
-Status connect_all(Joining* joining, const Listener& unix_listener) {
+Status connect_all(Joining* joining) {
   // Every rank opens its port if any two ranks are on different hosts: each sees that alike.
   const bool all_local =
       std::all_of(joining->local.begin(), joining->local.end(), [](bool l) { return l; });
-  Listener tcp;
-  if (!all_local) {
-    RUEDA_ASSIGN_OR_RETURN(tcp, publish_tcp(joining));
-  }
+  if (!all_local) RUEDA_RETURN_IF_ERROR(publish_tcp(joining));
   MeshTask task;
   task.rank = joining->options.place.rank;
   task.epoch = joining->options.epoch;
   task.job_id = joining->options.place.job_id;
-  task.unix_listener = &unix_listener;
-  task.tcp_listener = all_local ? nullptr : &tcp;
+  task.unix_listener = &joining->unix_listener;
+  task.tcp_listener = all_local ? nullptr : &joining->tcp_listener;
   task.tcp_streams = tcp_streams(joining->options.config);
   task.deadline = joining->deadline;
   for (size_t rank = 0; rank < joining->places.size(); ++rank) {
@@ -450,15 +449,15 @@ communicator::NativeGroup World::group(std::vector<Rank> members) const {
 namespace {
 
 Status join(Joining* joining, World* world) {
-  RUEDA_ASSIGN_OR_RETURN(const Listener listener, listen_unix(1024));
-  RUEDA_RETURN_IF_ERROR(exchange_places(joining, listener.address));
+  RUEDA_ASSIGN_OR_RETURN(joining->unix_listener, listen_unix(1024));
+  RUEDA_RETURN_IF_ERROR(exchange_places(joining, joining->unix_listener.address));
   for (const auto& place : joining->places) world->names.push_back(name_of(place));
   joining->verdict.set_names(world->names);
   const Config& config = joining->options.config;
   count_hosts(joining->places, !shares_inside_hosts(config), world);
   world->host_wire = host_wire_of(config);
   world->host_exchange = communicator::exchange_named(config.host_exchange);
-  RUEDA_RETURN_IF_ERROR(connect_all(joining, listener));
+  RUEDA_RETURN_IF_ERROR(connect_all(joining));
   ClockTask clocks{world->rank, {}, &world->names, &joining->sockets, joining->store,
                    joining->key_of("clock", 0),
                    [joining](Rank rank) { return joining->patience(rank); }};

@@ -88,11 +88,14 @@ TEST_CASE("the first reason counts, and one's own faults are nobody's verdict", 
   FirstVerdict zero(&store, "e1/", 0), one(&store, "e1/", 1), later(&store, "e2/", 1);
   CHECK(zero.look(1).ok());
   CHECK(zero.settle(invalid_argument("mine")).message() == "mine");
+  CHECK(zero.settle({Code::kUnauthenticated, "refused"}).message() == "refused");
   CHECK_FALSE(FirstVerdict::said(&store, "e1/"));
   CHECK(zero.settle(unavailable("rank 2: no")).message() == "rank 2: no");
   const std::string first = "rank 2: no (as rank 0 says)";
   CHECK(one.look(0).message() == first);
   CHECK(one.settle(deadline_exceeded("rank 0: late")).message() == first);
+  CHECK(one.settle({Code::kUnauthenticated, "rank 0: closed half-way"}).message() == first);
+  CHECK(one.settle({Code::kResourceExhausted, "no descriptors"}).message() == "no descriptors");
   CHECK(later.look(0).ok());  // another epoch
 }
 
