@@ -68,8 +68,16 @@ void backward(const KernelTile& tile, float* scratch) {
           widen_row(head.q, row, width, padded, tile.scale, q);
           widen_row(head.dout, row, width, padded, fold_of(head, row * tile.ml_stride), o);
         }
-        for (int64_t key = begin / kPanel * kPanel; key < min(end, block_keys); key += kPanel) {
+        const NextQueries next = after(tile, start, h, kBackQueries);
+        const int64_t first_key = begin / kPanel * kPanel;
+        for (int64_t key = first_key; key < min(end, block_keys); key += kPanel) {
           for (int64_t g = 0; g < groups; ++g) {
+            for (int64_t i = next.start + g * kRows;
+                 key == first_key && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
+              fetch_row(tile.heads[next.head].q, tile.q_rows[i], width);
+              fetch_row(tile.heads[next.head].dout, tile.q_rows[i], width);
+              fetch_row(rows_of(tile.heads[next.head].dq, tile.acc_stride), tile.q_rows[i], width);
+            }
             multiply<kVecs, false>(queries + g * kRows * padded, padded, 1, k_panels + key * width,
                                    kPanel, width, p + g * kRows * kKeys + key, kKeys);
           }

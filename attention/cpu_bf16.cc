@@ -141,6 +141,21 @@ inline void take_row(const RowsIn& rows, int64_t index, int64_t width, int64_t p
   memcpy(to, rows.base + 2 * index * rows.stride, static_cast<size_t>(2 * width));
 }
 
+// As in cpu_blocks-inl.h; a row of `bytes` bytes.
+inline void fetch_row(const RowsIn& rows, int64_t row, int64_t bytes) {
+  const std::byte* from = rows.base + row * rows.stride * (rows.dtype == 7 ? 4 : 2);
+  for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(from + x);
+}
+inline RowsIn rows_of(const float* sums, int64_t stride) {
+  return {reinterpret_cast<const std::byte*>(sums), stride, 7};
+}
+struct NextQueries {
+  int64_t start, head;
+};
+inline NextQueries after(const KernelTile& tile, int64_t start, int64_t head, int64_t most) {
+  return head + 1 < tile.head_count ? NextQueries{start, head + 1} : NextQueries{start + most, 0};
+}
+
 // Rows 2i and 2i + 1 of `rows` become words in to[i * padded].
 inline void interleave(const Word* rows, int64_t count, int64_t padded, Word* to) {
   for (int64_t i = 0; i < count; i += 2) {
@@ -177,10 +192,8 @@ inline void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first,
   for (int64_t four = 0; four < round_up(count, kKeys); four += 4) {
     for (int64_t j = four; j < four + 4; ++j) {
       Word* row = buffer + (j - four) * half;
-      if (j + kFetchAhead < count) {
-        const std::byte* next = rows.base + 2 * tile.k_rows[first + j + kFetchAhead] * rows.stride;
-        for (int64_t x = 0; x < tile.head_dim; x += 32) __builtin_prefetch(next + 2 * x);
-      }
+      if (j + kFetchAhead < count)
+        fetch_row(rows, tile.k_rows[first + j + kFetchAhead], 2 * tile.head_dim);
       if (j < count) {
         take_row(rows, tile.k_rows[first + j], tile.head_dim, padded, row);
       } else {
@@ -300,9 +313,17 @@ void forward(const KernelTile& tile, float* scratch) {
           m[i] = head.m[row * tile.ml_stride];
           l[i] = head.l[row * tile.ml_stride];
         }
-        for (int64_t part = all.from / kKeys * kKeys; part < all.to; part += kKeys) {
+        const NextQueries next = after(tile, start, h, kTileQueries);
+        const int64_t first_part = all.from / kKeys * kKeys;
+        for (int64_t part = first_part; part < all.to; part += kKeys) {
           const int64_t part_keys = min(kKeys, block_keys - part);
           for (int64_t g = 0; g * kRows < rows; ++g) {
+            for (int64_t i = next.start + g * kRows;
+                 part == first_part && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
+              const QueryHead& other = tile.heads[next.head];
+              fetch_row(other.q, tile.q_rows[i], 2 * width);
+              fetch_row(rows_of(other.acc, tile.acc_stride), tile.q_rows[i], 4 * width);
+            }
             const Seen group = seen_in_part(seen + g * kRows, kRows, part, part_keys);
             if (group.from >= group.to) continue;
             float* s = scores + g * kRows * kKeys;
@@ -410,8 +431,17 @@ void backward(const KernelTile& tile, float* scratch) {
         }
         interleave(queries, whole, padded, q_words);
         interleave(douts, whole, padded, o_words);
-        for (int64_t key = begin / kPanel * kPanel; key < end; key += kPanel) {
+        const NextQueries next = after(tile, start, h, kBackQueries);
+        const int64_t first_key = begin / kPanel * kPanel;
+        for (int64_t key = first_key; key < end; key += kPanel) {
           for (int64_t i = 0; i < whole; i += kRows) {
+            for (int64_t j = next.start + i;
+                 key == first_key && j < min(next.start + i + kRows, tile.queries); ++j) {
+              const QueryHead& other = tile.heads[next.head];
+              fetch_row(other.q, tile.q_rows[j], 2 * width);
+              fetch_row(other.dout, tile.q_rows[j], 2 * width);
+              fetch_row(rows_of(other.dq, tile.acc_stride), tile.q_rows[j], 4 * width);
+            }
             multiply<kVecs, false>(queries + i * half, half, 1, k_panels + key * depth, kPanel,
                                    depth, s + i * kKeys + key, kKeys);
             multiply<kVecs, false>(douts + i * half, half, 1, v_panels + key * depth, kPanel, depth,

@@ -194,10 +194,21 @@ HWY_INLINE void transpose_four(const float* from, int64_t stride, int64_t width,
 // Rows are fetched so many rows before they are packed: small tiles come from anywhere in memory.
 constexpr int64_t kFetchAhead = 16;
 
-HWY_INLINE void fetch_row(const KernelTile& tile, const RowsIn& rows, int64_t j) {
+HWY_INLINE void fetch_row(const RowsIn& rows, int64_t row, int64_t width) {
   const int64_t bytes = rows.dtype == 7 ? 4 : 2;
-  const std::byte* from = rows.base + tile.k_rows[j] * rows.stride * bytes;
-  for (int64_t x = 0; x < tile.head_dim * bytes; x += 64) __builtin_prefetch(from + x);
+  const std::byte* from = rows.base + row * rows.stride * bytes;
+  for (int64_t x = 0; x < width * bytes; x += 64) __builtin_prefetch(from + x);
+}
+HWY_INLINE RowsIn rows_of(const float* sums, int64_t stride) {
+  return {reinterpret_cast<const std::byte*>(sums), stride, 7};
+}
+
+// The queries and head that come after (start, head), where tiles have `most` queries.
+struct NextQueries {
+  int64_t start, head;
+};
+HWY_INLINE NextQueries after(const KernelTile& tile, int64_t start, int64_t head, int64_t most) {
+  return head + 1 < tile.head_count ? NextQueries{start, head + 1} : NextQueries{start + most, 0};
 }
 
 // Keys [first, first + count) of the tile: by rows, and transposed in panels of kPanel keys
@@ -210,7 +221,7 @@ HWY_INLINE void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t fi
   for (int64_t four = 0; four < whole; four += 4) {
     float* some = by_row != nullptr ? by_row + four * padded : row_buffer;
     for (int64_t j = four; j < min(four + 4, count - kFetchAhead); ++j)
-      fetch_row(tile, rows, first + j + kFetchAhead);
+      fetch_row(rows, tile.k_rows[first + j + kFetchAhead], tile.head_dim);
     for (int64_t j = four; j < four + 4; ++j) {
       float* row = some + (j - four) * padded;
       if (j < count) {

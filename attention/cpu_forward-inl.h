@@ -124,12 +124,13 @@ void forward(const KernelTile& tile, float* scratch) {
           }
           const int64_t row = tile.q_rows[start + i];
           widen_row(head.q, row, width, padded, tile.scale, q);
-          widen_row({reinterpret_cast<const std::byte*>(head.acc), tile.acc_stride, 7}, row, width,
-                    padded, 1.0f, a);
+          widen_row(rows_of(head.acc, tile.acc_stride), row, width, padded, 1.0f, a);
           m[i] = head.m[row * tile.ml_stride];
           l[i] = head.l[row * tile.ml_stride];
         }
-        for (int64_t part = all.from / kKeys * kKeys; part < all.to; part += kKeys) {
+        const NextQueries next = after(tile, start, h, kTileQueries);
+        const int64_t first_part = all.from / kKeys * kKeys;
+        for (int64_t part = first_part; part < all.to; part += kKeys) {
           const int64_t part_keys = min(kKeys, block_keys - part);
           // What each group of rows needs of this part.
           Seen group[kTileQueries / kRows];
@@ -144,6 +145,12 @@ void forward(const KernelTile& tile, float* scratch) {
             }
           }
           for (int64_t g = 0; g * kRows < rows; ++g) {
+            // A few rows at a time, meanwhile.
+            for (int64_t i = next.start + g * kRows;
+                 part == first_part && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
+              fetch_row(tile.heads[next.head].q, tile.q_rows[i], width);
+              fetch_row(rows_of(tile.heads[next.head].acc, tile.acc_stride), tile.q_rows[i], width);
+            }
             if (group[g].from >= group[g].to) continue;
             const int64_t begin = group[g].from / kLanes * kLanes;
             const int64_t end = round_up(group[g].to, kLanes);

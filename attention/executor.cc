@@ -18,6 +18,17 @@ void transpose(const float* from, int64_t batch, int64_t rows, int64_t columns, 
   }
 }
 
+// In eight sums, so that none waits for the one before.
+double dot(const float* a, const float* b, int64_t count) {
+  double sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
+  }
+  for (; i < count; ++i) sums[i % 8] += static_cast<double>(a[i]) * b[i];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
 // delta = sum(dout * out) - dlse, in float32.
 void make_delta(const AttentionSpec& spec, const BackwardTensors& t, const float* dlse,
                 int64_t rows, float* delta) {
@@ -35,8 +46,7 @@ void make_delta(const AttentionSpec& spec, const BackwardTensors& t, const float
       left = a.data();
       right = b.data();
     }
-    double sum = 0;
-    for (int64_t j = 0; j < d; ++j) sum += static_cast<double>(left[j]) * right[j];
+    const double sum = dot(left, right, d);
     delta[i] = static_cast<float>(sum - (dlse == nullptr ? 0.0 : static_cast<double>(dlse[i])));
   }
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <sstream>
 
 #include "collectives/base/config.h"
 #include "collectives/base/timeline_file.h"
@@ -28,13 +29,16 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
-// When we run inside a rank of another ruedarun, its socket and key came with the environment. A
-// copy kept open here would hide that rank's end from its agent.
+// When we run inside a rank of another ruedarun, its socket, key, life page and recorder came with the environment. A
+// copy of the socket kept open here would hide that rank's end from its agent, and our ranks have no business with any.
 void close_descriptors_of_outer_job(const std::vector<std::string>& environment) {
-  for (const char* name : {"RUEDA_AGENT_FD", "RUEDA_KEY_FD"}) {
+  for (const char* name : {"RUEDA_AGENT_FD", "RUEDA_KEY_FD", "RUEDA_LIFE_FDS", "RUEDA_FLIGHT_FD"}) {
     const char* value = find_variable(environment, name);
-    const int fd = value == nullptr ? -1 : std::atoi(value);
-    if (fd > STDERR_FILENO) close(fd);
+    if (value == nullptr) continue;
+    std::istringstream numbers(value);  // "7" or "7,8,9"
+    for (std::string number; std::getline(numbers, number, ',');) {
+      if (const int fd = std::atoi(number.c_str()); fd > STDERR_FILENO) close(fd);
+    }
   }
 }
 

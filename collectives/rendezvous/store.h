@@ -2,8 +2,8 @@
 //
 // Words:   a key is UTF-8 text (1 to kMaxKeyBytes), a value bytes (at most kMaxValueBytes). Keys
 //          live as long as the store; a key is set once. The last part of a key is the rank that
-//          sets it: "e1/place/3" is rank 3's, so that its death can be told to who waits for it. A key that ends with no
-//          rank ("e1/verdict") is anybody's.
+//          sets it: "e1/place/3" is rank 3's, so that its death can be told to who waits for it.
+//          A key that ends with no rank ("e1/verdict") is anybody's.
 // Threads: implementations are safe for use from any thread.
 // Failure: get ends with kDeadlineExceeded naming the key, or kUnavailable naming the rank that
 // died

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
 
@@ -62,6 +63,8 @@ Combined reference(const std::vector<Values>& inputs, size_t begin, size_t end) 
   }
   return result;
 }
+
+bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
 
 Values random_values(Rank rank, int64_t count, double scale) {
   std::mt19937 generator(static_cast<unsigned>(1000 * rank + count));
@@ -132,6 +135,7 @@ std::string differs(DType dtype, const Bytes& got, const Values& wanted) {
 TEST_CASE("adasum gives every rank the reference's result, each tensor by itself", "[adasum]") {
   const std::vector<int64_t> counts = {17, 0, 1, 1000, 40000};
   const Rank size = GENERATE(1, 2, 3, 4, 5, 8);
+  if (is_short() && size > 3) return;
   for (const DType dtype : kFloats) {
     std::vector<std::vector<Bytes>> first;
     for (const Kind kind : kAllKinds) {

@@ -79,7 +79,7 @@ std::string text_of(const Request& r, Rank size) {
          std::to_string(static_cast<int>(r.road)) + (r.in_place ? " in place" : "");
 }
 
-TEST_CASE("every road gives every rank the exact result, whatever the order of turns", "[lane]") {
+TEST_CASE("every road gives every rank the exact result, whatever the order of turns", "[lane][one_thread]") {
   for (const Rank size : {1, 2, 3, 4, 5, 6, 7, 8}) {
     if (is_short() && size > 3) break;
     LaneWorld world(size);
@@ -156,7 +156,7 @@ std::vector<float> rough(size_t rank, int64_t count) {
   return values;
 }
 
-TEST_CASE("no road changes a bit of a sum that is not exact", "[lane]") {
+TEST_CASE("no road changes a bit of a sum that is not exact", "[lane][one_thread]") {
   constexpr Rank kRanks = 3;
   constexpr int64_t kCount = 50000;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt32}) {

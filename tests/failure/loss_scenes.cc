@@ -20,6 +20,14 @@ void write_and_end(int signal) {
 }
 void nothing_to_say(int) {}
 
+// Memory that the kernel takes a while to free.
+void carry(size_t mib) {
+  if (mib == 0) return;
+  void* const memory = mmap(nullptr, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  madvise(memory, mib << 20, MADV_NOHUGEPAGE);
+  memset(memory, 1, mib << 20);
+}
+
 void wait_for_ever() {
   std::vector<float> data(1000, 1.0f);
   const int64_t count = 1000;
@@ -30,13 +38,7 @@ void wait_for_ever() {
 
 int large() {
   join();
-  const size_t bytes = static_cast<size_t>(number("ballast", 1024)) << 20;
-  if (is_victim()) {
-    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    madvise(memory, bytes, MADV_NOHUGEPAGE);
-    memset(memory, 1, bytes);
-  }
+  if (is_victim()) carry(static_cast<size_t>(number("ballast", 1024)));
   barrier();
   if (is_victim()) {
     usleep(20'000);  // the others wait by now, as a rule
@@ -55,7 +57,7 @@ int recovers() {
     // this one replaces them as a language runtime's would.
     sigaction(SIGSEGV, &mine, nullptr);
     volatile int survived = 0;
-    for (volatile int i = 0; i < 3; i = i + 1) {
+    while (survived < 3) {
       if (sigsetjmp(back, 1) == 0) write_nowhere();
       survived = survived + 1;
     }
@@ -75,6 +77,7 @@ int handled() {
   join();
   barrier();
   if (is_victim() && options["handler"] == "returns") {
+    carry(256);
     raise(SIGFPE);
     die();
   }

@@ -64,6 +64,14 @@ TEST_CASE("the missing rank is named with its last operation, its nearest name a
   CHECK(launcher::explain_waits(ranks, 30 * kSecond, 60, Stacks::kAll).empty());
 }
 
+TEST_CASE("the nearest name is not the last one that is near", "[explain]") {
+  const std::vector<RankRecord> ranks = {
+      record(0, {operation("lonely", 10, false)}),
+      record(1, {operation("lonley", 7, true, 1), operation("lonelier", 8, true, 2), operation("bias", 9, true, 3)})};
+  has(joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kAll)),
+      "the nearest name that it did submit: allreduce 'lonley'");
+}
+
 TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
   std::vector<RankRecord> ranks = {record(0, {operation("a", 1, false)}), record(1, {}), record(2, {}),
                                    record(3, {})};

@@ -114,3 +114,11 @@ TEST_CASE("codes that shells give a meaning are put in words", "[exit_report]") 
   CHECK(describe_wait_status(killed(SIGKILL)) == "killed by signal 9 (SIGKILL)");
   CHECK(exit_code_of(killed(SIGKILL)) == 137);
 }
+
+TEST_CASE("a rank that we killed is no culprit, though it blamed nobody", "[exit_report]") {
+  JobEnd job = failed_job({{0, 10, killed(SIGKILL), 2, true}, {1, 11, exited(4), 2, false}});
+  job.reports = {{1, "rank 0 does not answer"}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.culprit == 1);
+}

@@ -101,6 +101,11 @@ TEST_CASE("a stopped rank is ended, too", "[ruedarun][failure]") {
               "if [ $RANK = 1 ]; then exit 4; fi; kill -STOP $$"});
   CHECK(frozen.wait() == 4);
   CHECK(frozen.wait_until_gone());
+  // Before it is killed it is asked, and can answer.
+  Job thawed({"-np", "2", "--grace-period", "20", "sh", "-c",
+              "if [ $RANK = 1 ]; then exit 4; fi; trap 'echo saved; exit 0' TERM; kill -STOP $$; sleep 1000 & wait"});
+  CHECK(thawed.wait() == 4);
+  CHECK_THAT(thawed.out(), Catch::Contains("[0]<stdout>: saved"));
 }
 
 TEST_CASE("Ctrl-C ends everything once all are asked", "[ruedarun][failure]") {
@@ -150,6 +155,17 @@ TEST_CASE("nothing is left when the agent is killed, and ruedarun says so", "[ru
   CHECK_THAT(last_line(job), Catch::Contains("the agent (pid ") &&
                                  Catch::Contains("was killed by signal 9 (SIGKILL)"));
   CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("ranks end with their agent though ruedarun can do nothing", "[ruedarun][failure]") {
+  Job job({"-np", "2", "sh", "-c", "echo ready; exec sleep 1000"});
+  REQUIRE(job.wait_for_output("ready", 2));
+  REQUIRE(job.agent() > 0);
+  kill(job.pid(), SIGSTOP);
+  kill(job.agent(), SIGKILL);
+  CHECK(rueda::testing::eventually([&] { return job.processes().size() == 1; }));
+  kill(job.pid(), SIGKILL);
+  CHECK(job.wait() == 137);
 }
 
 TEST_CASE("what outlives its rank is ended with the job", "[ruedarun][failure]") {

@@ -225,6 +225,9 @@ TEST_CASE("a job inside a rank is a job of its own", "[ruedarun]") {
   CHECK(job.wait() == 0);
   CHECK(sorted_out(job) ==
         "[0]<stdout>: 0/2 0/2\n[0]<stdout>: 1/2 1/2\n[1]<stdout>: 0/2 0/2\n[1]<stdout>: 1/2 1/2\n");
+  Job inner({"-np", "1", RUEDARUN, "-np", "1", "--no-prefix", TEST_RANK, "key"});
+  CHECK(inner.wait() == 0);
+  CHECK(inner.out() == "[0]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n");
 }
 
 TEST_CASE("sixty-four ranks come and go", "[ruedarun]") {

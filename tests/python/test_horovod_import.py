@@ -58,7 +58,7 @@ def run_example(name, size, *arguments):
     return output
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_image_classification_learns_the_digits(size, tmp_path):
     output = run_example("image_classification.py", size, "--checkpoint", tmp_path / "digits.pt")
     accuracies = [float(text) for text in re.findall(r"accuracy (\d\.\d+)", output)]
@@ -67,7 +67,7 @@ def test_image_classification_learns_the_digits(size, tmp_path):
     assert (tmp_path / "digits.pt").exists()
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_language_model_learns_the_followers(size):
     output = run_example("language_model.py", size)
     perplexities = [float(text) for text in re.findall(r"perplexity (\d+\.\d)", output)]
@@ -75,7 +75,7 @@ def test_the_language_model_learns_the_followers(size):
     assert perplexities[-1] < 20 < perplexities[0], output
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_gan_finds_the_ring(size):
     output = run_example("gan.py", size)
     assert output.count("losses") == 4, output

@@ -151,7 +151,7 @@ def test_a_slow_link_is_not_a_dead_one():
 
 
 def test_signs_of_life_behind_the_data_of_a_neighbour_are_late_and_not_missing():
-    # Rank 0's data fill the queue of their common cable for 2.4 s; rank 2's signs of life come behind them.
+    # Rank 0's data fill the queue of their common cable; rank 2's signs of life come behind them (watch_test has the rule).
     with hosts_lab.Lab(2, rate="1mbit", queue="300kb") as lab:
         output = run(lab, "0,1,0", "crowded", {"RUEDA_DEAD_SECONDS": "2"})
     assert output.count("all right") == 3

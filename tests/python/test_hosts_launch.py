@@ -235,6 +235,27 @@ def test_a_host_that_is_cut_off_is_lost_after_the_silence_limit(lab):
         namespaces.ip("link", "set", lab.cable(1), "up")
 
 
+def test_an_agent_that_is_cut_off_ends_its_own_ranks(lab, tmp_path):
+    """Nobody else can: it was started by hand."""
+    token = tmp_path / "token"
+    job = Job("-np", 2, "-H", "first:1,second:1", "--token-file", token, "--silence-timeout", "3", "sh", "-c", SLEEP)
+    job.wait_for(r"ruedarun join \S+:\d+ --token-file")
+    joined = [subprocess.Popen(["ip", "netns", "exec", host, worlds.ruedarun(), "join", "--token-file", token, "--name",
+                                name]) for host, name in zip(lab.hosts, ["first", "second"])]
+    try:
+        job.wait_for("<stdout>: up", 2)
+        namespaces.ip("link", "set", lab.cable(1), "down")
+        joined[1].wait(PATIENCE)
+        assert job.wait() == 137
+        assert "host second (agent pid" in job.text and "is lost: no sign of life for 3 s" in job.text
+        assert wait_until_empty(lab)
+    finally:
+        namespaces.ip("link", "set", lab.cable(1), "up")
+        for process in joined:
+            process.kill()
+            process.wait()
+
+
 def tool(*words, host=None):
     """The output of `rueda words`, here or on a host; None if it says no."""
     where = ["ip", "netns", "exec", host] if host else []

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import rueda as hvd
@@ -21,6 +22,18 @@ def steps_until_asked(number, at):
 
 def asked_by_default():
     return steps_until_asked(signal.SIGUSR1, 40)
+
+
+def asked_while_it_waits():
+    """Rank 1 is in should_stop(), as a rule, when it is asked: its vote of this step has gone out."""
+    pids = hvd.allgather(np.array([os.getpid()]))
+    for step in range(1, 100):
+        if step == 3 and hvd.rank() == 0:
+            time.sleep(0.1)
+            os.kill(int(pids[1]), signal.SIGUSR1)
+        if hvd.should_stop():
+            return step
+    return -1
 
 
 def asked_with_a_handler():
@@ -52,6 +65,13 @@ def all_say(outcome, name, value):
 
 def test_all_ranks_stop_at_the_same_step():
     all_say(run_ranks(3, asked_by_default), "asked_by_default", 40)
+
+
+def test_a_rank_that_is_asked_in_the_middle_of_a_step_stops_with_the_others():
+    outcome = run_ranks(3, asked_while_it_waits)
+    assert outcome.code == 0, outcome.output
+    steps = {report["asked_while_it_waits"].get("result") for report in outcome.reports}
+    assert len(steps) == 1 and steps <= {3, 4}, outcome.reports
 
 
 def test_handlers_of_the_program_are_called_as_well():

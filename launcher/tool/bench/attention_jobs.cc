@@ -74,40 +74,51 @@ std::vector<std::string> arguments_of(const AttentionShape& shape, bool backward
   return words;
 }
 
-// All ranks' CPU time over that of one rank with the whole sequence.
+Status spread_cost(const AttentionShape& shape, AttentionProblem* whole, bool backward, int ranks,
+                   const AttentionOptions& options, std::vector<Figure>* figures) {
+  const int rounds = options.quick ? 1 : std::max(3, options.rounds);
+  std::vector<double> ratios;
+  std::string state;
+  for (int round = 0; round < rounds; ++round) {
+    RUEDA_RETURN_IF_ERROR(whole->run(backward));
+    std::vector<double> times;
+    for (int i = 0; i < 3; ++i) {
+      whole->make_dirty();
+      const double begin = cpu_seconds();
+      RUEDA_RETURN_IF_ERROR(whole->run(backward));
+      times.push_back(cpu_seconds() - begin);
+    }
+    const double alone = spread_of(times).median;
+    RUEDA_ASSIGN_OR_RETURN(const JobResult job, run_job(ranks, arguments_of(shape, backward, 3), {}));
+    ratios.push_back(job.cpu / alone);
+    state = state_of(job.ns_before, job.ns_after);
+  }
+  figures->push_back(at_most("A11",
+                             std::string(backward ? "forward+backward" : "forward") +
+                                 " causal zigzag n " + std::to_string(shape.tokens) + " on " +
+                                 std::to_string(ranks) + " ranks, CPU time over one rank's",
+                             spread_of(ratios), 1.10, "x", state));
+  return {};
+}
+
+// All ranks' CPU time over that of one rank with the whole sequence. Arithmetic grows with the
+// square of the sequence, messages with the sequence: hence two lengths with the same messages.
 Status spread_costs(const LibRueda& api, rueda_context* context, const AttentionOptions& options,
                     std::vector<Figure>* figures) {
-  AttentionShape shape;
-  shape.tokens = options.quick ? 512 : 4096;
-  shape.heads = options.quick ? 1 : 4;
-  shape.causal = true;
-  RUEDA_ASSIGN_OR_RETURN(const auto whole, AttentionProblem::make(api, context, shape));
-  const int rounds = options.quick ? 1 : std::max(3, options.rounds);
-  for (const bool backward : {false, true}) {
-    for (const int ranks : {2, 4, 8}) {
-      std::vector<double> ratios;
-      std::string state;
-      for (int round = 0; round < rounds; ++round) {
-        double alone = 0;
-        RUEDA_RETURN_IF_ERROR(whole->run(backward));
-        std::vector<double> times;
-        for (int i = 0; i < 3; ++i) {
-          whole->make_dirty();
-          const double begin = cpu_seconds();
-          RUEDA_RETURN_IF_ERROR(whole->run(backward));
-          times.push_back(cpu_seconds() - begin);
-        }
-        alone = spread_of(times).median;
-        RUEDA_ASSIGN_OR_RETURN(const JobResult job,
-                               run_job(ranks, arguments_of(shape, backward, 3), {}));
-        ratios.push_back(job.cpu / alone);
-        state = state_of(job.ns_before, job.ns_after);
+  AttentionShape small, large;
+  small.tokens = options.quick ? 512 : 4096;
+  small.heads = options.quick ? 1 : 4;
+  large.tokens = 16384;
+  large.heads = 1;
+  for (AttentionShape shape : {small, large}) {
+    if (options.quick && shape.tokens == large.tokens) continue;
+    shape.causal = true;
+    RUEDA_ASSIGN_OR_RETURN(const auto whole, AttentionProblem::make(api, context, shape));
+    for (const bool backward : {false, true}) {
+      for (const int ranks : {2, 4, 8}) {
+        RUEDA_RETURN_IF_ERROR(
+            spread_cost(shape, whole.get(), backward, ranks, options, figures));
       }
-      figures->push_back(at_most("A11",
-                                 std::string(backward ? "forward+backward" : "forward") +
-                                     " causal zigzag on " + std::to_string(ranks) +
-                                     " ranks, CPU time over one rank's",
-                                 spread_of(ratios), 1.10, "x", state));
     }
   }
   return {};
