@@ -338,7 +338,10 @@ EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int r
   }
   comm->state = rueda::nccl::kInProgress;
   comm->starter = std::thread([c = comm.get(), fault] {
-    if (fault == Fault::kHang) c->wait([] { return false; });
+    if (fault == Fault::kHang) {
+      c->wait([] { return false; });
+      return;  // aborted: the others shall not see it come
+    }
     if (fault == Fault::kAsync) {
       c->state = kRemoteError;
       return;
