@@ -69,6 +69,7 @@ Status errno_status(const std::string& what, int err) {
   if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOSPC || err == EFBIG)
     code = Code::kResourceExhausted;
   if (err == EACCES || err == EPERM) code = Code::kPermissionDenied;
+  if (err == EPIPE || err == ECONNRESET) code = Code::kUnavailable;  // the other side is gone
   char text[128];
   return {code, what + ": " + strerror_r(err, text, sizeof(text)) + available(err)};
 }

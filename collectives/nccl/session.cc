@@ -1,8 +1,11 @@
 #include "collectives/nccl/session.h"
 
 #include <condition_variable>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "collectives/base/log.h"
 
@@ -12,6 +15,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kAbortPatience{2};
+
+// Still in use, so never destroyed.
+void leave_behind(std::unique_ptr<cuda::Stream> stream) {
+  static std::mutex mutex;
+  static auto* const streams = new std::vector<std::unique_ptr<cuda::Stream>>;
+  const std::lock_guard lock(mutex);
+  streams->push_back(std::move(stream));
+}
 
 }  // namespace
 
@@ -142,7 +153,7 @@ void Session::abort() {
   if (end->come.wait_for(lock, kAbortPatience, [&] { return end->done; })) return;
   RUEDA_WARN("nccl", "{}: ncclCommAbort has not returned in {} s; the communicator is left behind",
              options_.name, kAbortPatience.count());
-  (void)stream_.release();  // it is still in use
+  leave_behind(std::move(stream_));
 }
 
 }  // namespace rueda::nccl

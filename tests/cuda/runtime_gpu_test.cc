@@ -222,13 +222,13 @@ TEST_CASE("an operation with a joined rank is an error, not a hang") {
 
 TEST_CASE("an error of the GPU's work ends the job on all ranks with NCCL's text") {
   const Variable fault("STUB_NCCL_FAULT", "ncclAllReduce:1:2:async");
+  Floats data[2] = {filled(4, 1), filled(4, 1)};  // the GPU may use it until NCCL's work is aborted
   GpuWorld gpus(2);
-  const auto texts = gpus.world.run([](Rank rank, Runtime& runtime) {
-    Floats data = filled(4, 1);
-    must(finish(start(runtime, on_gpu(sum_of("first", &data), rank))));
+  const auto texts = gpus.world.run([&](Rank rank, Runtime& runtime) {
+    must(finish(start(runtime, on_gpu(sum_of("first", &data[rank]), rank))));
     // The second is given to the GPU; sooner or later a call fails.
     for (;;) {
-      auto works = runtime.submit({on_gpu(sum_of("next", &data), rank)}, false);
+      auto works = runtime.submit({on_gpu(sum_of("next", &data[rank]), rank)}, false);
       const Status status = works.ok() ? end_of(works->front()) : works.status();
       if (!status.ok()) return status.message();
     }

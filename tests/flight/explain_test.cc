@@ -104,6 +104,16 @@ TEST_CASE("ranks that wait in different operations point at each other", "[expla
   has(text, "rank 1 submitted allreduce 'b' float32[3]");
 }
 
+TEST_CASE("ranks whose recorders reach back unequally far diverge where they differ", "[explain]") {
+  const std::vector<RankRecord> ranks = {
+      record(0, {operation("old", 1, true, 1), operation("start", 2, true, 2), operation("a", 3, false)}),
+      record(1, {operation("start", 2, true, 2), operation("b", 3, false)})};
+  const std::string text = joined(launcher::find_divergence(ranks));
+  has(text, "first divergence after allreduce 'start':");
+  has(text, "rank 0 submitted allreduce 'a' float32[3]");
+  has(text, "rank 1 submitted allreduce 'b' float32[3]");
+}
+
 TEST_CASE("the divergence is the first one, in its process set", "[explain]") {
   auto in_set = [](flight::Operation o) {
     o.process_set = 2;

@@ -2,6 +2,7 @@
 #include "runtime/bootstrap/first_verdict.h"
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 
 #include <future>
 
@@ -95,6 +96,7 @@ TEST_CASE("the first reason counts, and one's own faults are nobody's verdict", 
   CHECK(one.look(0).message() == first);
   CHECK(one.settle(deadline_exceeded("rank 0: late")).message() == first);
   CHECK(one.settle({Code::kUnauthenticated, "rank 0: closed half-way"}).message() == first);
+  CHECK(one.settle(errno_status("cannot pass it on", EPIPE)).message() == first);
   CHECK(one.settle({Code::kResourceExhausted, "no descriptors"}).message() == "no descriptors");
   CHECK(later.look(0).ok());  // another epoch
 }
