@@ -36,10 +36,11 @@ int large() {
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     madvise(memory, bytes, MADV_NOHUGEPAGE);
     memset(memory, 1, bytes);
+    say("rank %d has its memory", my_rank);
   }
   barrier();
   if (is_victim()) {
-    usleep(20'000);  // the others wait by now, as a rule
+    usleep(number("delay_us", 20'000));  // the others wait by now, as a rule
     die();
   }
   wait_for_ever();
