@@ -38,10 +38,13 @@ void wait_for_ever() {
 
 int large() {
   join();
-  if (is_victim()) carry(static_cast<size_t>(number("ballast", 1024)));
+  if (is_victim()) {
+    carry(static_cast<size_t>(number("ballast", 1024)));
+    say("rank %d has its memory", my_rank);
+  }
   barrier();
   if (is_victim()) {
-    usleep(20'000);  // the others wait by now, as a rule
+    usleep(number("delay_us", 20'000));  // the others wait by now, as a rule
     die();
   }
   wait_for_ever();

@@ -12,11 +12,11 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "collectives/cuda/functions.h"
 
@@ -25,7 +25,7 @@ using rueda::cuda::Code;
 using rueda::cuda::Uuid;
 
 struct CUctx_st {
-  int device = 0;
+  std::atomic<int> device = 0;
 };
 
 namespace {
@@ -38,7 +38,15 @@ constexpr int kMostDevices = 16;
 
 std::atomic<int64_t> live{0};
 CUctx_st contexts[kMostDevices];
-thread_local std::vector<CUctx_st*> current;
+
+// The thread's current contexts. Nothing is destroyed with the thread, which may outlive the tests.
+struct Stack {
+  CUctx_st* items[16];
+  int depth;
+  bool empty() const { return depth == 0; }
+  CUctx_st* back() const { return items[depth - 1]; }
+};
+thread_local Stack current{};
 
 int devices() {
   const char* const text = std::getenv("FAKE_CUDA_DEVICES");
@@ -105,11 +113,11 @@ CUstream_st* stream_of(CUstream_st* stream) {
   if (stream != nullptr) return stream;
   if (current.empty()) return nullptr;
   static std::mutex mutex;
-  static std::map<int, std::unique_ptr<CUstream_st>> defaults;
+  static auto* const defaults = new std::map<int, CUstream_st*>;  // for ever, as a driver's
   const std::lock_guard lock(mutex);
-  auto& found = defaults[current.back()->device];
-  if (found == nullptr) found = std::make_unique<CUstream_st>(current.back()->device);
-  return found.get();
+  CUstream_st*& found = (*defaults)[current.back()->device];
+  if (found == nullptr) found = new CUstream_st(current.back()->device);
+  return found;
 }
 
 template <typename T>
@@ -167,13 +175,14 @@ EXPORT Code cuDevicePrimaryCtxRelease_v2(int) {
   return 0;
 }
 EXPORT Code cuCtxPushCurrent_v2(CUctx_st* context) {
-  current.push_back(context);
+  if (current.depth == static_cast<int>(std::size(current.items))) return kInvalidValue;
+  current.items[current.depth++] = context;
   return 0;
 }
 EXPORT Code cuCtxPopCurrent_v2(CUctx_st** context) {
   if (current.empty()) return kInvalidContext;
   *context = current.back();
-  current.pop_back();
+  --current.depth;
   return 0;
 }
 EXPORT Code cuCtxGetStreamPriorityRange(int* least, int* greatest) {
