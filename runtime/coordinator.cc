@@ -71,6 +71,8 @@ bool Coordinator::step() {
   bool moved = take_submissions(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
+    // A loss was seen: nothing ends before it is known whose it is.
+    if (suspects() && state_ != State::kBroken) return true;
     for (const auto& domain : domains_) moved |= domain->step(now);
     moved |= point_to_point_.advance();
     if (change_) moved |= advance_change(now);

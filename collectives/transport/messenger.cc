@@ -236,20 +236,7 @@ void Messenger::abort(const Status& verdict, bool peers_know) {
   for (Rank peer = 0; peer < size(); ++peer) {
     Channel& channel = channels_[static_cast<size_t>(peer)];
     if (peer == rank_ || !can_be_told(channel)) continue;
-    std::optional<Outgoing> half_sent;
-    if (channel.current && channel.current->sent > 0) {
-      half_sent = std::exchange(channel.current, std::nullopt);
-      finish(std::exchange(half_sent->transfer, nullptr), verdict);
-    }
-    fail_transfers(channel, verdict);
-    if (half_sent) {
-      // The frame has to be finished before another can follow: from a copy, the caller's memory is
-      // not ours any more.
-      half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()),
-                              half_sent->body.size());
-      channel.current = std::move(half_sent);
-      channel.current->body = std::as_bytes(std::span(channel.current->owned));
-    }
+    fail_transfers_after_frame(channel, verdict);
     std::string body(1, static_cast<char>(verdict.code()));
     body += verdict.message().substr(0, kMaxAbortBytes - 1);
     Outgoing out{header_of(FrameType::kAbort, 0, body.size(), 0), {}, std::move(body), 0, nullptr};

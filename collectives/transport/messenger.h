@@ -161,6 +161,7 @@ class Messenger final : public Transport, private FdHandler {
   void end_peer(Rank peer, const Status& status);
   static void drop_current(Channel& channel);
   void fail_transfers(Channel& channel, const Status& status);
+  void fail_transfers_after_frame(Channel& channel, const Status& status);
   // A verdict can be sent: the peer is there, or only what it sends is damaged.
   static bool can_be_told(const Channel& channel) {
     return !channel.end || (channel.end->code() == Code::kDataLoss && !channel.cut_short);

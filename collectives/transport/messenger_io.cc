@@ -47,12 +47,32 @@ void Messenger::fail_transfers(Channel& channel, const Status& status) {
   channel.partial.reset();
 }
 
+// A frame that has begun must be finished before another can follow: from a copy, the caller's memory is
+// not ours any more.
+void Messenger::fail_transfers_after_frame(Channel& channel, const Status& status) {
+  std::optional<Outgoing> half_sent;
+  if (channel.current && channel.current->sent > 0) {
+    half_sent = std::exchange(channel.current, std::nullopt);
+    finish(std::exchange(half_sent->transfer, nullptr), status);
+  }
+  fail_transfers(channel, status);
+  if (!half_sent) return;
+  if (half_sent->owned.empty()) {
+    half_sent->owned.assign(reinterpret_cast<const char*>(half_sent->body.data()),
+                            half_sent->body.size());
+  }
+  channel.current = std::move(half_sent);
+  channel.current->body = std::as_bytes(std::span(channel.current->owned));
+}
+
 void Messenger::end_peer(Rank peer, const Status& status) {
   Channel& channel = channels_[static_cast<size_t>(peer)];
   if (channel.end) return;
   channel.end =
       status.ok() ? status : Status(status.code(), channel.name + " was lost: " + status.message());
-  fail_transfers(channel, *refusal(peer));
+  // Where only what comes in is damaged, the peer can still be told why it is left.
+  if (status.code() == Code::kDataLoss) fail_transfers_after_frame(channel, *refusal(peer));
+  else fail_transfers(channel, *refusal(peer));
   channel.link->unwatch();
   if (events_.on_peer_end) events_.on_peer_end(peer, *channel.end);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_map>
 
 #include "launcher/options.h"
 
@@ -91,23 +92,31 @@ Status split_slots(const std::string& part, std::string* host, std::string* slot
   return slots->empty() ? invalid_argument("slots are missing after ':'") : Status();
 }
 
-// Adds one entry, or its slots to an earlier entry of the same name.
-void add(HostSlots entry, std::vector<HostSlots>* hosts) {
-  const auto same = std::find_if(hosts->begin(), hosts->end(), [&](const HostSlots& other) {
-    return other.host == entry.host;
-  });
-  if (same == hosts->end()) {
-    hosts->push_back(std::move(entry));
-    return;
+// The hosts in the order in which they are named first.
+class HostList {
+ public:
+  // Adds one entry, or its slots to an earlier entry of the same name.
+  void add(HostSlots entry) {
+    const auto [at, is_new] = at_.emplace(entry.host, hosts_.size());
+    if (is_new) {
+      hosts_.push_back(std::move(entry));
+      return;
+    }
+    HostSlots& same = hosts_[at->second];
+    same.slots = std::min(same.slots + entry.slots, kMaxRanks);
+    if (!entry.user.empty()) same.user = entry.user;
+    if (entry.port != 0) same.port = entry.port;
   }
-  same->slots = std::min(same->slots + entry.slots, kMaxRanks);
-  if (!entry.user.empty()) same->user = entry.user;
-  if (entry.port != 0) same->port = entry.port;
-}
+  size_t size() const { return hosts_.size(); }
+  std::vector<HostSlots> take() { return std::move(hosts_); }
+
+ private:
+  std::vector<HostSlots> hosts_;
+  std::unordered_map<std::string, size_t> at_;
+};
 
 // "user@host:slots" with the rest of what is known of it.
-Status add_entry(const std::string& text, HostSlots entry, bool slots_given,
-                 std::vector<HostSlots>* hosts) {
+Status add_entry(const std::string& text, HostSlots entry, bool slots_given, HostList* hosts) {
   std::string part = text, slots;
   const size_t at = part.find('@');
   if (at != std::string::npos) {
@@ -133,12 +142,12 @@ Status add_entry(const std::string& text, HostSlots entry, bool slots_given,
                               "' is no name of a host (letters, digits and . _ : - only)");
     }
     entry.host = std::move(host);
-    add(entry, hosts);
+    hosts->add(entry);
   }
   return {};
 }
 
-Status read_line(const std::vector<std::string>& words, std::vector<HostSlots>* hosts) {
+Status read_line(const std::vector<std::string>& words, HostList* hosts) {
   HostSlots entry;
   bool slots_given = false;
   for (size_t i = 1; i < words.size(); ++i) {
@@ -202,7 +211,7 @@ bool is_host_name(std::string_view name) {
 }
 
 Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
-  std::vector<HostSlots> out;
+  HostList out;
   for (const std::string& part : split(hosts, ',')) {
     if (part.empty()) {
       return invalid_argument("-H '" + hosts +
@@ -211,11 +220,11 @@ Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
     const Status added = add_entry(part, {}, false, &out);
     if (!added.ok()) return invalid_argument("-H '" + part + "': " + added.message());
   }
-  return out;
+  return out.take();
 }
 
 Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name) {
-  std::vector<HostSlots> out;
+  HostList out;
   int number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -231,8 +240,8 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::
       return invalid_argument(name + ":" + std::to_string(number) + ": " + read.message());
     if (out.size() > kMaxHosts) return invalid_argument(name + ": too many hosts");
   }
-  if (out.empty()) return invalid_argument(name + ": names no host");
-  return out;
+  if (out.size() == 0) return invalid_argument(name + ": names no host");
+  return out.take();
 }
 
 Result<std::vector<HostSlots>> parse_slurm(const std::string& nodes, const std::string& tasks) {
