@@ -14,6 +14,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "attention/ahead.h"
 #include "attention/seen.h"
 
 #if defined(__clang__)
@@ -141,21 +142,6 @@ inline void take_row(const RowsIn& rows, int64_t index, int64_t width, int64_t p
   memcpy(to, rows.base + 2 * index * rows.stride, static_cast<size_t>(2 * width));
 }
 
-// As in cpu_blocks-inl.h; a row of `bytes` bytes.
-inline void fetch_row(const RowsIn& rows, int64_t row, int64_t bytes) {
-  const std::byte* from = rows.base + row * rows.stride * (rows.dtype == 7 ? 4 : 2);
-  for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(from + x);
-}
-inline RowsIn rows_of(const float* sums, int64_t stride) {
-  return {reinterpret_cast<const std::byte*>(sums), stride, 7};
-}
-struct NextQueries {
-  int64_t start, head;
-};
-inline NextQueries after(const KernelTile& tile, int64_t start, int64_t head, int64_t most) {
-  return head + 1 < tile.head_count ? NextQueries{start, head + 1} : NextQueries{start + most, 0};
-}
-
 // Rows 2i and 2i + 1 of `rows` become words in to[i * padded].
 inline void interleave(const Word* rows, int64_t count, int64_t padded, Word* to) {
   for (int64_t i = 0; i < count; i += 2) {
@@ -193,7 +179,7 @@ inline void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first,
     for (int64_t j = four; j < four + 4; ++j) {
       Word* row = buffer + (j - four) * half;
       if (j + kFetchAhead < count)
-        fetch_row(rows, tile.k_rows[first + j + kFetchAhead], 2 * tile.head_dim);
+        fetch_row(rows, tile.k_rows[first + j + kFetchAhead], tile.head_dim);
       if (j < count) {
         take_row(rows, tile.k_rows[first + j], tile.head_dim, padded, row);
       } else {
@@ -321,8 +307,8 @@ void forward(const KernelTile& tile, float* scratch) {
             for (int64_t i = next.start + g * kRows;
                  part == first_part && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
               const QueryHead& other = tile.heads[next.head];
-              fetch_row(other.q, tile.q_rows[i], 2 * width);
-              fetch_row(rows_of(other.acc, tile.acc_stride), tile.q_rows[i], 4 * width);
+              fetch_row(other.q, tile.q_rows[i], width);
+              fetch_row(rows_of(other.acc, tile.acc_stride), tile.q_rows[i], width);
             }
             const Seen group = seen_in_part(seen + g * kRows, kRows, part, part_keys);
             if (group.from >= group.to) continue;
@@ -438,9 +424,9 @@ void backward(const KernelTile& tile, float* scratch) {
             for (int64_t j = next.start + i;
                  key == first_key && j < min(next.start + i + kRows, tile.queries); ++j) {
               const QueryHead& other = tile.heads[next.head];
-              fetch_row(other.q, tile.q_rows[j], 2 * width);
-              fetch_row(other.dout, tile.q_rows[j], 2 * width);
-              fetch_row(rows_of(other.dq, tile.acc_stride), tile.q_rows[j], 4 * width);
+              fetch_row(other.q, tile.q_rows[j], width);
+              fetch_row(other.dout, tile.q_rows[j], width);
+              fetch_row(rows_of(other.dq, tile.acc_stride), tile.q_rows[j], width);
             }
             multiply<kVecs, false>(queries + i * half, half, 1, k_panels + key * depth, kPanel,
                                    depth, s + i * kKeys + key, kKeys);

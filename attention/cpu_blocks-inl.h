@@ -6,6 +6,7 @@
 #define RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
 #endif
 
+#include "attention/ahead.h"
 #include "attention/local_kernel.h"
 #include "attention/seen.h"
 #include "collectives/kernels/half-inl.h"
@@ -193,23 +194,6 @@ HWY_INLINE void transpose_four(const float* from, int64_t stride, int64_t width,
 
 // Rows are fetched so many rows before they are packed: small tiles come from anywhere in memory.
 constexpr int64_t kFetchAhead = 16;
-
-HWY_INLINE void fetch_row(const RowsIn& rows, int64_t row, int64_t width) {
-  const int64_t bytes = rows.dtype == 7 ? 4 : 2;
-  const std::byte* from = rows.base + row * rows.stride * bytes;
-  for (int64_t x = 0; x < width * bytes; x += 64) __builtin_prefetch(from + x);
-}
-HWY_INLINE RowsIn rows_of(const float* sums, int64_t stride) {
-  return {reinterpret_cast<const std::byte*>(sums), stride, 7};
-}
-
-// The queries and head that come after (start, head), where tiles have `most` queries.
-struct NextQueries {
-  int64_t start, head;
-};
-HWY_INLINE NextQueries after(const KernelTile& tile, int64_t start, int64_t head, int64_t most) {
-  return head + 1 < tile.head_count ? NextQueries{start, head + 1} : NextQueries{start + most, 0};
-}
 
 // Keys [first, first + count) of the tile: by rows, and transposed in panels of kPanel keys
 // ([panel][element][key]). Either may be null. Rows that are missing from whole panels are zeros.

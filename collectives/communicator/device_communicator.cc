@@ -202,10 +202,8 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       for (const Part& part : parts) {
         if (part.count == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.library().check(
-            s.library()->all_reduce(part.in, part.out, unsigned_of(part.count), reduction.type,
-                                    number, s.handle(), s.stream()),
-            "ncclAllReduce", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclAllReduce", s.library()->all_reduce, part.in, part.out,
+                                     unsigned_of(part.count), reduction.type, number));
       }
       return {};
     });
@@ -223,18 +221,15 @@ Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
   return start([=, counts = std::move(counts), reduction = *plan](Session& s) {
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (equal && counts.front() > 0) {
-        return s.library().check(
-            s.library()->reduce_scatter(in, out, unsigned_of(counts.front()), reduction.type,
-                                        number, s.handle(), s.stream()),
-            "ncclReduceScatter", s.handle());
+        return s.call("ncclReduceScatter", s.library()->reduce_scatter, in, out,
+                      unsigned_of(counts.front()), reduction.type, number);
       }
       const std::byte* from = in;
       for (size_t root = 0; root < counts.size(); ++root) {
         if (counts[root] == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.library().check(
-            s.library()->reduce(from, out, unsigned_of(counts[root]), reduction.type, number,
-                                static_cast<int>(root), s.handle(), s.stream()),
-            "ncclReduce", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, from, out,
+                                     unsigned_of(counts[root]), reduction.type, number,
+                                     static_cast<int>(root)));
         from += unsigned_of(counts[root]) * size_of(dtype);
       }
       return {};
@@ -249,20 +244,16 @@ Task DeviceCommunicator::allgather(std::vector<direct::GatherPart> parts) {
                                      [&](int64_t bytes) { return bytes == part.bytes.front(); });
       if (equal) {
         if (part.bytes.front() == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.library().check(
-            s.library()->all_gather(part.in, part.out, unsigned_of(part.bytes.front()),
-                                    nccl::Type::kInt8, s.handle(), s.stream()),
-            "ncclAllGather", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclAllGather", s.library()->all_gather, part.in, part.out,
+                                     unsigned_of(part.bytes.front()), nccl::Type::kInt8));
         continue;
       }
       std::byte* to = part.out;
       for (size_t root = 0; root < part.bytes.size(); ++root) {
         const size_t bytes = unsigned_of(part.bytes[root]);
         if (bytes == 0) continue;
-        RUEDA_RETURN_IF_ERROR(
-            s.library().check(s.library()->broadcast(part.in, to, bytes, nccl::Type::kInt8,
-                                                     static_cast<int>(root), s.handle(), s.stream()),
-                              "ncclBroadcast", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, to, bytes,
+                                     nccl::Type::kInt8, static_cast<int>(root)));
         to += bytes;
       }
     }
@@ -274,10 +265,8 @@ Task DeviceCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart>
   return start([root, parts = std::move(parts)](Session& s) -> Status {
     for (const direct::BroadcastPart& part : parts) {
       if (part.bytes == 0) continue;
-      RUEDA_RETURN_IF_ERROR(s.library().check(
-          s.library()->broadcast(part.in, part.out, unsigned_of(part.bytes), nccl::Type::kInt8, root,
-                                 s.handle(), s.stream()),
-          "ncclBroadcast", s.handle()));
+      RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, part.out,
+                                   unsigned_of(part.bytes), nccl::Type::kInt8, root));
     }
     return {};
   });
@@ -293,16 +282,12 @@ Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vect
       const size_t sent = unsigned_of(bytes[me * ranks + peer]);
       const size_t received = unsigned_of(bytes[peer * ranks + me]);
       if (sent > 0) {
-        RUEDA_RETURN_IF_ERROR(
-            s.library().check(s.library()->send(from, sent, nccl::Type::kInt8,
-                                                static_cast<int>(peer), s.handle(), s.stream()),
-                              "ncclSend", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclSend", s.library()->send, from, sent,
+                                     nccl::Type::kInt8, static_cast<int>(peer)));
       }
       if (received > 0) {
-        RUEDA_RETURN_IF_ERROR(
-            s.library().check(s.library()->recv(to, received, nccl::Type::kInt8,
-                                                static_cast<int>(peer), s.handle(), s.stream()),
-                              "ncclRecv", s.handle()));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclRecv", s.library()->recv, to, received,
+                                     nccl::Type::kInt8, static_cast<int>(peer)));
       }
       from += sent;
       to += received;

@@ -14,7 +14,7 @@
 
 namespace rueda::cuda {
 
-class Device : public std::enable_shared_from_this<Device> {
+class Device {
  public:
   static Result<std::shared_ptr<Device>> open(std::shared_ptr<const Driver> driver, int ordinal);
   ~Device();

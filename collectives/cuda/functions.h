@@ -52,9 +52,7 @@ inline constexpr unsigned kEventDisableTiming = 2;
   X(event_wait, cuEventSynchronize, (EventHandle event))                                 \
   X(event_destroy, cuEventDestroy_v2, (EventHandle event))                               \
   X(allocate, cuMemAlloc_v2, (Address* address, size_t bytes))                           \
-  X(free, cuMemFree_v2, (Address address))                                               \
-  X(copy, cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t bytes, StreamHandle stream)) \
-  X(fill, cuMemsetD8Async, (Address to, unsigned char value, size_t bytes, StreamHandle stream))
+  X(free, cuMemFree_v2, (Address address))
 
 struct Functions {
 #define RUEDA_X(member, symbol, arguments) Code(*member) arguments = nullptr;

@@ -87,15 +87,11 @@ struct Config {
 // Null where the library does not have them; rueda then does without.
 #define RUEDA_NCCL_OPTIONAL(X)                                                                    \
   X(last_error, ncclGetLastError, const char*, (Handle comm))               /* 2.13 */            \
-  X(finalize, ncclCommFinalize, Code, (Handle comm))                        /* 2.14 */            \
   X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, Code,                       /* 2.11 */            \
     (Op * op, void* factor, Type type, int residence, Handle comm))                               \
   X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm))               /* 2.11 */            \
   X(split, ncclCommSplit, Code,                                             /* 2.18 */            \
-    (Handle comm, int color, int key, Handle* made, Config* config))                              \
-  X(register_memory, ncclCommRegister, Code,                                /* 2.19 */            \
-    (Handle comm, void* memory, size_t bytes, void** handle))                                     \
-  X(deregister_memory, ncclCommDeregister, Code, (Handle comm, void* handle)) /* 2.19 */
+    (Handle comm, int color, int key, Handle* made, Config* config))
 
 struct Functions {
 #define RUEDA_X(member, symbol, result, arguments) result(*member) arguments = nullptr;

@@ -1,10 +1,11 @@
 #include "collectives/nccl/reduction.h"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+
+#include "collectives/kernels/kernels.h"
 
 namespace rueda::nccl {
 namespace {
@@ -35,26 +36,20 @@ Op op_of(DType dtype, ReduceOp op) {
   }
 }
 
-// 11 bits of precision with exponents from -24 (denormals) to 15; bfloat16 has float's exponents.
-bool is_half(double value) {
-  return std::isfinite(value) && std::abs(value) <= 65504 &&
-         std::nearbyint(std::ldexp(value, 24)) == std::ldexp(value, 24) &&
-         (value == 0 || std::nearbyint(std::ldexp(value, 10 - std::ilogb(value))) ==
-                            std::ldexp(value, 10 - std::ilogb(value)));
+// A factor of a 16-bit dtype, rounded as the CPU side rounds it.
+uint16_t bits_of(DType dtype, double factor) {
+  const auto narrow = static_cast<float>(factor);
+  uint16_t bits = 0;
+  kernels::convert_from_f32(dtype, &narrow, reinterpret_cast<std::byte*>(&bits), 1);
+  return bits;
 }
 
-bool is_bfloat(double value) {
-  const auto narrow = static_cast<float>(value);
-  return narrow == value && (std::bit_cast<uint32_t>(narrow) & 0xffff) == 0;
-}
-
-uint16_t half_bits(double value) {  // of one that is_half
-  const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
-  const double size = std::abs(value);
-  if (size < std::ldexp(1.0, -14)) return static_cast<uint16_t>(sign | int(std::ldexp(size, 24)));
-  const int exponent = std::ilogb(size);
-  const int fraction = static_cast<int>(std::ldexp(size, 10 - exponent)) - 1024;
-  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | fraction);
+// Finite, and no bit of it is lost.
+bool is_number_of(DType dtype, double factor) {
+  const uint16_t bits = bits_of(dtype, factor);
+  float wide = 0;
+  kernels::convert_to_f32(dtype, reinterpret_cast<const std::byte*>(&bits), &wide, 1);
+  return std::isfinite(factor) && wide == factor;
 }
 
 Status refuse(const std::string& what, const std::string& instead) {
@@ -89,10 +84,7 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
     return refuse(std::string("scales of ") + name_of(op) + " are not available",
                   "scale the tensor before or after");
   }
-  const bool fits = *type == Type::kFloat16    ? is_half(plan.factor)
-                    : *type == Type::kBFloat16 ? is_bfloat(plan.factor)
-                                               : true;
-  if (!fits) {
+  if (size_of(dtype) == 2 && !is_number_of(dtype, plan.factor)) {
     return refuse("a factor that is no " + name + " number (" + std::to_string(plan.factor) +
                       ") is not available",
                   "use a power of two, or scale the tensor before or after");
@@ -103,11 +95,8 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
 void write_factor(Type type, double factor, void* to) {
   const auto put = [to](auto value) { std::memcpy(to, &value, sizeof(value)); };
   if (type == Type::kFloat64) return put(factor);
-  const auto narrow = static_cast<float>(factor);
-  if (type == Type::kFloat32) return put(narrow);
-  if (type == Type::kBFloat16)
-    return put(static_cast<uint16_t>(std::bit_cast<uint32_t>(narrow) >> 16));
-  put(half_bits(factor));
+  if (type == Type::kFloat32) return put(static_cast<float>(factor));
+  put(bits_of(type == Type::kBFloat16 ? DType::kBFloat16 : DType::kFloat16, factor));
 }
 
 }  // namespace rueda::nccl

@@ -23,7 +23,7 @@
 
 namespace rueda::nccl {
 
-class Session final : public Watched, public std::enable_shared_from_this<Session> {
+class Session final : public Watched {
  public:
   enum class Phase { kSettling, kReady, kFailed, kAborted };
   struct Options {
@@ -47,6 +47,11 @@ class Session final : public Watched, public std::enable_shared_from_this<Sessio
   const cuda::DevicePtr& device() const { return options_.device; }
   Stream stream() const { return stream_->handle(); }
 
+  // One of NCCL's calls, with the arguments before the communicator and the stream.
+  template <typename... Arguments, typename... Given>
+  Status call(const char* name, Code (*function)(Arguments...), Given... given) {
+    return library().check(function(given..., handle_, stream()), name, handle_);
+  }
   // Calls of NCCL as one group. Settling afterwards, until it has been started.
   Status launch(const std::function<Status()>& calls);
   // A point behind all that was launched; from here on until it is reached, errors are looked for.
