@@ -7,11 +7,11 @@ namespace rueda::attention::cuda {
 
 // What both passes of backward have of a query.
 template <int kRows>
-struct Rows {
+struct QueryNumbers {
   float lse[kRows], delta[kRows];
 
-  RUEDA_DEVICE void load(int t, const Call& call, int64_t batch, int64_t head, const Range& queries,
-                         int64_t begin) {
+  RUEDA_DEVICE void load(int t, const Call& call, int64_t batch, int64_t head,
+                         const RowRun& queries, int64_t begin) {
     if (t >= kRows) return;
     const bool has = begin + t < queries.count;
     lse[t] = has ? *number(call.lse, batch, head, queries, begin + t) : minus_infinity();
@@ -31,7 +31,7 @@ struct BackwardQueries {
   struct Shared {
     Tile<kRows, kWidth> q, dout, kv;
     Tile<kRows, kRows> ds;
-    Rows<kRows> rows;
+    QueryNumbers<kRows> rows;
   };
   struct Kept {
     float dq[kEach][kColumns], dp[kEach][kEach];
@@ -51,20 +51,22 @@ struct BackwardQueries {
     });
     for (int64_t r = item.first; r < item.first + item.ranges; ++r) {
       const Range& keys = call.ranges[r];
-      for (int64_t begin = 0; begin < keys.count; begin += kRows) {
-        if (!any_seen(call, item.rows, 0, keys, begin, kRows)) continue;
-        block.each(
-            [&](int t) { load<Element>(t, call.v, batch, kv_head, keys, begin, width, &s.kv); });
+      for (int64_t begin = 0; begin < keys.rows.count; begin += kRows) {
+        if (!any_seen<false>(item, keys, begin, kRows)) continue;
+        block.each([&](int t) {
+          load<Element>(t, call.v, batch, kv_head, keys.rows, begin, width, &s.kv);
+        });
         block.each([&](int t) { dot(t, s.dout, s.kv, width, own[t].dp); });
-        block.each(
-            [&](int t) { load<Element>(t, call.k, batch, kv_head, keys, begin, width, &s.kv); });
+        block.each([&](int t) {
+          load<Element>(t, call.k, batch, kv_head, keys.rows, begin, width, &s.kv);
+        });
         block.each([&](int t) {
           float scores[kEach][kEach], p;
           dot(t, s.q, s.kv, width, scores);
           for (int i = 0; i < kEach; ++i) {
             for (int j = 0; j < kEach; ++j) {
               const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-              s.rows.weigh(call, row, sees(call, item.rows, row, keys, begin + key), scores[i][j],
+              s.rows.weigh(call, row, sees<false>(item, row, keys, begin + key), scores[i][j],
                            own[t].dp[i][j], &p, &s.ds.at[row][key]);
             }
           }
@@ -85,7 +87,7 @@ struct BackwardKeys {
   struct Shared {
     Tile<kRows, kWidth> k, v, q, dout;
     Tile<kRows, kRows> p, ds;
-    Rows<kRows> rows;
+    QueryNumbers<kRows> rows;
   };
   struct Kept {
     float dk[kEach][kColumns], dv[kEach][kColumns];
@@ -105,12 +107,12 @@ struct BackwardKeys {
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int64_t r = item.first; r < item.first + item.ranges; ++r) {
         const Range& queries = call.ranges[r];
-        for (int64_t begin = 0; begin < queries.count; begin += kRows) {
-          if (!any_seen(call, queries, begin, item.rows, 0, kRows)) continue;
+        for (int64_t begin = 0; begin < queries.rows.count; begin += kRows) {
+          if (!any_seen<true>(item, queries, begin, kRows)) continue;
           block.each([&](int t) {
-            load<Element>(t, call.q, batch, head, queries, begin, width, &s.q);
-            load<Element>(t, call.dout, batch, head, queries, begin, width, &s.dout);
-            s.rows.load(t, call, batch, head, queries, begin);
+            load<Element>(t, call.q, batch, head, queries.rows, begin, width, &s.q);
+            load<Element>(t, call.dout, batch, head, queries.rows, begin, width, &s.dout);
+            s.rows.load(t, call, batch, head, queries.rows, begin);
           });
           block.each([&](int t) {
             float scores[kEach][kEach], dp[kEach][kEach];
@@ -119,8 +121,8 @@ struct BackwardKeys {
             for (int i = 0; i < kEach; ++i) {
               for (int j = 0; j < kEach; ++j) {
                 const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-                s.rows.weigh(call, row, sees(call, queries, begin + row, item.rows, key),
-                             scores[i][j], dp[i][j], &s.p.at[row][key], &s.ds.at[row][key]);
+                s.rows.weigh(call, row, sees<true>(item, key, queries, begin + row), scores[i][j],
+                             dp[i][j], &s.p.at[row][key], &s.ds.at[row][key]);
               }
             }
           });

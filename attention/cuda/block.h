@@ -58,7 +58,7 @@ struct Tile {
 // Rows of a tensor into a tile, from `begin` on; zeros beyond the range and the head's width.
 template <typename Element, int kRows, int kWidth>
 RUEDA_DEVICE void load(int thread, const Strided& tensor, int64_t batch, int64_t head,
-                       const Range& range, int64_t begin, int width, Tile<kRows, kWidth>* tile) {
+                       const RowRun& range, int64_t begin, int width, Tile<kRows, kWidth>* tile) {
   const Element* base =
       static_cast<const Element*>(tensor.data) + batch * tensor.batch + head * tensor.head;
   for (int i = thread; i < kRows * kWidth; i += kThreads) {
@@ -70,28 +70,36 @@ RUEDA_DEVICE void load(int thread, const Strided& tensor, int64_t batch, int64_t
   }
 }
 
-RUEDA_DEVICE float* number(const Strided& tensor, int64_t batch, int64_t head, const Range& range,
+RUEDA_DEVICE float* number(const Strided& tensor, int64_t batch, int64_t head, const RowRun& range,
                            int64_t i) {
   return static_cast<float*>(tensor.data) + batch * tensor.batch + head * tensor.head +
          (range.row + i * range.step) * tensor.row;
 }
 
-// Whether query i of `queries` sees key j of `keys`.
-RUEDA_DEVICE bool sees(const Call& call, const Range& queries, int64_t i, const Range& keys,
-                       int64_t j) {
-  if (i >= queries.count || j >= keys.count) return false;
-  const int64_t difference = keys.pos + j * keys.pos_step - (queries.pos + i * queries.pos_step);
-  return call.low <= difference && difference <= call.high;
+// Position of a key less that of a query: the item's i-th row and the range's j-th.
+template <bool kOwnAreKeys>
+RUEDA_DEVICE int64_t difference(const Item& item, int64_t i, const Range& range, int64_t j) {
+  const int64_t own = range.own_pos + (item.at + i) * range.own_step;
+  const int64_t other = range.pos + j * range.pos_step;
+  return kOwnAreKeys ? own - other : other - own;
 }
 
-// Whether any of `rows` queries sees any of `rows` keys; positions rise.
-RUEDA_DEVICE bool any_seen(const Call& call, const Range& queries, int64_t i, const Range& keys,
-                           int64_t j, int64_t rows) {
-  const int64_t last_i = (i + rows < queries.count ? i + rows : queries.count) - 1;
-  const int64_t last_j = (j + rows < keys.count ? j + rows : keys.count) - 1;
-  const int64_t least = keys.pos + j * keys.pos_step - (queries.pos + last_i * queries.pos_step);
-  const int64_t most = keys.pos + last_j * keys.pos_step - (queries.pos + i * queries.pos_step);
-  return most >= call.low && least <= call.high;
+// Whether the query sees the key.
+template <bool kOwnAreKeys>
+RUEDA_DEVICE bool sees(const Item& item, int64_t i, const Range& range, int64_t j) {
+  if (i >= item.rows.count || j >= range.rows.count) return false;
+  const int64_t apart = difference<kOwnAreKeys>(item, i, range, j);
+  return range.low <= apart && apart <= range.high;
+}
+
+// Whether anything is seen between the item's rows and `most` of the range's from j on; positions
+// rise.
+template <bool kOwnAreKeys>
+RUEDA_DEVICE bool any_seen(const Item& item, const Range& range, int64_t j, int64_t most) {
+  const int64_t last = (j + most < range.rows.count ? j + most : range.rows.count) - 1;
+  const int64_t a = difference<kOwnAreKeys>(item, 0, range, last);
+  const int64_t b = difference<kOwnAreKeys>(item, item.rows.count - 1, range, j);
+  return (a < b ? a : b) <= range.high && (a < b ? b : a) >= range.low;
 }
 
 // The thread's products of rows of a with rows of b.
@@ -133,7 +141,7 @@ RUEDA_DEVICE void multiply(int thread, const Tile<kRows, kRows>& weights,
 // The thread's sums from (or added to) memory.
 template <bool kAdd, int kRows, int kWidth>
 RUEDA_DEVICE void store(int thread, const Strided& tensor, int64_t batch, int64_t head,
-                        const Range& rows, int width,
+                        const RowRun& rows, int width,
                         const float (&sums)[kRows / kSide][kWidth / kSide]) {
   for (int i = 0; i < kRows / kSide; ++i) {
     const int row = thread / kSide + kSide * i;

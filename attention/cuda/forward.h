@@ -43,17 +43,18 @@ struct Forward {
     });
     for (int64_t r = item.first; r < item.first + item.ranges; ++r) {
       const Range& keys = call.ranges[r];
-      for (int64_t begin = 0; begin < keys.count; begin += kRows) {
-        if (!any_seen(call, item.rows, 0, keys, begin, kRows)) continue;
-        block.each(
-            [&](int t) { load<Element>(t, call.k, batch, kv_head, keys, begin, width, &s.kv); });
+      for (int64_t begin = 0; begin < keys.rows.count; begin += kRows) {
+        if (!any_seen<false>(item, keys, begin, kRows)) continue;
+        block.each([&](int t) {
+          load<Element>(t, call.k, batch, kv_head, keys.rows, begin, width, &s.kv);
+        });
         block.each([&](int t) {
           float scores[kEach][kEach];
           dot(t, s.q, s.kv, width, scores);
           for (int i = 0; i < kEach; ++i) {
             for (int j = 0; j < kEach; ++j) {
               const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-              s.p.at[row][key] = sees(call, item.rows, row, keys, begin + key)
+              s.p.at[row][key] = sees<false>(item, row, keys, begin + key)
                                      ? scores[i][j] * call.scale
                                      : minus_infinity();
             }
@@ -82,7 +83,7 @@ struct Forward {
             sum += p;
           }
           s.part[row][t % kSharers] = sum;
-          load<Element>(t, call.v, batch, kv_head, keys, begin, width, &s.kv);
+          load<Element>(t, call.v, batch, kv_head, keys.rows, begin, width, &s.kv);
         });
         block.each([&](int t) {
           for (int i = 0; i < kEach; ++i) {
@@ -118,7 +119,7 @@ struct Merged {
 template <typename Element>
 RUEDA_DEVICE Merged merge_part(const MergeCall& call, int64_t batch, int64_t row, int64_t head,
                                int lane, int lanes) {
-  const Range own = {row, 1, 1, 0, 1};
+  const RowRun own = {row, 1, 1};
   const float before = *number(call.m, batch, head, own, 0),
               lse = *number(call.lse, batch, head, own, 0);
   const float now = fmaxf(before, lse);
@@ -131,7 +132,7 @@ RUEDA_DEVICE Merged merge_part(const MergeCall& call, int64_t batch, int64_t row
 }
 RUEDA_DEVICE void merge_end(const MergeCall& call, int64_t batch, int64_t row, int64_t head,
                             Merged merged) {
-  const Range own = {row, 1, 1, 0, 1};
+  const RowRun own = {row, 1, 1};
   *number(call.m, batch, head, own, 0) = merged.m;
   *number(call.sums, batch, head, own, 0) = merged.sum;
 }

@@ -25,24 +25,31 @@ struct Strided {
   int64_t batch, row, head;
 };
 
-/* Rows row, row + step, ... of a tensor, which stand at pos, pos + pos_step, ... */
+/* Rows row, row + step, ...: `count` of a tensor's. */
+struct RowRun {
+  int64_t row, step, count;
+};
+
+/* Rows of the other side, and what is seen: the i-th row of an item's job stands at own_pos + i *
+ * own_step, the j-th here at pos + j * pos_step; query sees key where low <= key's - query's <=
+ * high. */
 struct Range {
-  int64_t row, step, count, pos, pos_step;
+  RowRun rows;
+  int64_t pos, pos_step, own_pos, own_step, low, high;
 };
 
-/* What one thread block does for each head and batch: its rows (at most block_rows) against
- * `ranges` ranges of the other side. */
+/* What one thread block does for each head and batch: its rows (at most block_rows), of which the
+ * first is the `at`-th of its job, against `ranges` ranges from `first` on. */
 struct Item {
-  Range rows;
-  int64_t first, ranges;
+  RowRun rows;
+  int64_t at, first, ranges;
 };
 
-/* Query i sees key j where low <= pos(j) - pos(i) <= high. No two items of a call share rows. */
+/* No two items of a call share rows. */
 struct Call {
   Format format;                    /* of q, k, v, dout */
   int32_t head_dim;                 /* 1 to 256 */
   int64_t batches, heads, kv_heads; /* kv_heads divides heads */
-  int64_t low, high;
   float scale;
   Strided q, k, v;
   Strided acc, m, sums; /* forward, float32: as in attention/local_kernel.h */

@@ -53,9 +53,6 @@ struct Memory {
     call.batches = spec.batch;
     call.heads = group;
     call.kv_heads = 1;
-    const Band band = band_of(spec.mask);
-    call.low = band.low;
-    call.high = band.high;
     call.scale = static_cast<float>(spec.softmax_scale());
     call.q = queries(q, size);
     call.k = keys(k, size);
@@ -77,37 +74,47 @@ struct Memory {
   Floats acc, m, sums, lse, delta, dq, dk, dv;
 };
 
-// Items of `rows`, each against `other`, which is cut in two ranges.
+// One side of a tile.
+struct Side {
+  cuda::RowRun rows;
+  int64_t pos, step;
+};
+
+// Items of `own`, each against `other`, which is cut in two ranges.
 struct Work {
   std::vector<cuda::Item> items;
   std::vector<cuda::Range> ranges;
 };
-Work work_of(const cuda::Range& rows, const cuda::Range& other, int64_t most) {
-  const auto part = [](const cuda::Range& of, int64_t begin, int64_t end) {
-    return cuda::Range{of.row + begin * of.step, of.step, end - begin, of.pos + begin * of.pos_step,
-                       of.pos_step};
+Work work_of(const Side& own, const Side& other, const Band& band, int64_t most) {
+  const auto part = [](const cuda::RowRun& of, int64_t begin, int64_t end) {
+    return cuda::RowRun{of.row + begin * of.step, of.step, end - begin};
   };
   Work work;
-  const int64_t middle = other.count / 3;
-  if (middle > 0) work.ranges.push_back(part(other, 0, middle));
-  work.ranges.push_back(part(other, middle, other.count));
-  for (int64_t i = 0; i < rows.count; i += most)
+  const auto range = [&](int64_t begin, int64_t end) {
+    if (begin == end) return;
+    work.ranges.push_back({part(other.rows, begin, end), other.pos + begin * other.step, other.step,
+                           own.pos, own.step, band.low, band.high});
+  };
+  range(0, other.rows.count / 3);
+  range(other.rows.count / 3, other.rows.count);
+  for (int64_t i = 0; i < own.rows.count; i += most) {
     work.items.push_back(
-        {part(rows, i, std::min(rows.count, i + most)), 0, std::ssize(work.ranges)});
+        {part(own.rows, i, std::min(own.rows.count, i + most)), i, 0, std::ssize(work.ranges)});
+  }
   return work;
 }
 
 enum class Step { kForward, kQueries, kKeys };
 void compute(const AttentionPlan& plan, Step step, Memory* memory) {
   for (const attention::Tile& tile : plan.forward.local) {
-    const cuda::Range queries{tile.q.begin, tile.q.step, tile.q.count, tile.q_pos, tile.q_step};
-    const cuda::Range keys{tile.k.begin, tile.k.step, tile.k.count, tile.k_pos, tile.k_step};
+    const Side queries{{tile.q.begin, tile.q.step, tile.q.count}, tile.q_pos, tile.q_step};
+    const Side keys{{tile.k.begin, tile.k.step, tile.k.count}, tile.k_pos, tile.k_step};
     for (int64_t head = tile.head_begin; head < tile.head_end; head += tile.head_step) {
       cuda::Call call = memory->call(head);
-      const int64_t width = call.head_dim <= 64 ? 64 : call.head_dim <= 128 ? 128 : 256;
-      const int64_t most = cuda::rows_for(static_cast<int>(width), step != Step::kForward);
-      const Work work =
-          step == Step::kKeys ? work_of(keys, queries, most) : work_of(queries, keys, most);
+      const int64_t most =
+          cuda::rows_for(static_cast<int>(plan.spec.head_dim), step != Step::kForward);
+      const Work work = step == Step::kKeys ? work_of(keys, queries, plan.band, most)
+                                            : work_of(queries, keys, plan.band, most);
       call.items = work.items.data();
       call.ranges = work.ranges.data();
       call.item_count = std::ssize(work.items);

@@ -17,6 +17,15 @@ WORLD = "torch"
 EVERYTHING = torch.ones(1, LENGTH, LENGTH)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def window(left, right, n=LENGTH, keys=None):
     """Aligned at the end where keys are not as many as queries."""
     keys = n if keys is None else keys
@@ -66,10 +75,13 @@ def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=No
     ring = ra.VirtualRing(size)
     ring._streams = streams
     full = [x.clone().requires_grad_() for x in (q, k, v)]
-    shards = [ring.shard(x, layout=layout) for x in full]
+    spread = {"layout": layout}
+    if options.get("per_sequence"):
+        spread["cu_seqlens"] = options["cu_seqlens"]
+    shards = [ring.shard(x, **spread) for x in full]
     outs, lses = ring.attention(*shards, layout=layout, return_lse=True, **options)
-    out = ring.unshard(outs, layout=layout)
-    own_lse = ring.unshard(lses, layout=layout, axis=2)
+    out = ring.unshard(outs, **spread)
+    own_lse = ring.unshard(lses, axis=2, **spread)
     assert error(out.detach(), wanted.detach()) <= bound
     assert torch.equal(torch.isinf(own_lse), torch.isinf(lse))
     finite = ~torch.isinf(lse)

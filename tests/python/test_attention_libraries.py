@@ -16,6 +16,15 @@ from rueda.attention.device._blocks import Blocks
 HALF = torch.bfloat16
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def softmax(q, k, v, scale, is_causal):
     """(b, h, s, d), fewer KV heads allowed: out and the log-sum-exp, as a kernel would have them."""
     group = q.shape[1] // k.shape[1]

@@ -76,6 +76,13 @@ class Rank:
             for _ in range(tensors)
         ]
 
+    def _alike(self, pieces, key_of):
+        """Pieces of the same heads and tensor of keys, together: tuples."""
+        groups = {}
+        for piece in pieces:
+            groups.setdefault((piece.heads, key_of(piece)[0].data_ptr()), []).append(piece)
+        return [tuple(group) for group in groups.values()]
+
     def _post(self, schedule, handles, key, k, v, wire):
         if key >= schedule.exchanges:
             return
@@ -115,7 +122,15 @@ class Rank:
         schedule, sums = schedule_of(self.plan), Partial(q)
 
         def compute(pieces, key_of):
-            for piece in pieces:
+            own, rest = choose.split(pieces)
+            for alike in self._alike(own, key_of):
+                keys, values, first = key_of(alike[0])
+                for kv_heads, q_heads in self.heads.of(alike[0].heads, first):
+                    choose.forward_own(
+                        alike, sums.of(slice(None), q_heads), q[:, :, q_heads], keys[:, :, kv_heads],
+                        values[:, :, kv_heads], self.scale,
+                    )  # fmt: skip
+            for piece in rest:
                 keys, values, first = key_of(piece)
                 for kv_heads, q_heads in self.heads.of(piece.heads, first):
                     rows, key_rows = _slice(piece.q), _slice(piece.k)
@@ -153,7 +168,16 @@ class Rank:
         dq, dk, dv = (torch.zeros_like(x, dtype=torch.float32) for x in (q, k, v))
 
         def compute(pieces, key_of):
-            for piece in pieces:
+            own, rest = choose.split(pieces)
+            for alike in self._alike(own, key_of):
+                keys, values, dkeys, dvalues, first = key_of(alike[0])
+                for kv_heads, q_heads in self.heads.of(alike[0].heads, first):
+                    grads = dq[:, :, q_heads], dkeys[:, :, kv_heads], dvalues[:, :, kv_heads]
+                    choose.backward_own(
+                        alike, dout[:, :, q_heads], q[:, :, q_heads], keys[:, :, kv_heads],
+                        values[:, :, kv_heads], lse[:, q_heads], delta[:, q_heads], self.scale, grads,
+                    )  # fmt: skip
+            for piece in rest:
                 keys, values, dkeys, dvalues, first = key_of(piece)
                 rows, key_rows = _slice(piece.q), _slice(piece.k)
                 for kv_heads, q_heads in self.heads.of(piece.heads, first):

@@ -84,15 +84,17 @@ class Chosen:
     def _of(self, piece):
         return self.other if piece.kind == BAND else self.main
 
+    def split(self, pieces):
+        """(pieces for our own kernel, which takes many at once; the others)."""
+        own = tuple(piece for piece in pieces if isinstance(self._of(piece), _own.Own))
+        return own, [piece for piece in pieces if not isinstance(self._of(piece), _own.Own)]
+
     def forward(self, piece, into, q, k, v, scale):
         """Adds a piece to partial sums: views of its own rows and heads."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
             for rows, partial in kernel.partials(q, k, v, scale, causal, piece.place):
                 _partial.add((into[0][:, rows], into[1][:, :, rows], into[2][:, :, rows]), partial)
-            return
-        if isinstance(kernel, _own.Own):
-            kernel.add(into, q, k, v, scale, causal, piece.place)
             return
         out, lse = kernel.forward(q, k, v, scale, causal)
         if not (self.own_merge and _own.merge(into, out, lse)):
@@ -101,6 +103,14 @@ class Chosen:
     def backward(self, piece, dout, q, k, v, out, lse, delta, scale):
         """dq, dk, dv of a piece, in any floating-point dtype."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
-        if isinstance(kernel, (Blocks, _own.Own)):
+        if isinstance(kernel, Blocks):
             return kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place)
         return kernel.backward(dout, q, k, v, out, lse, scale, causal)
+
+    def forward_own(self, pieces, into, q, k, v, scale):
+        """Many pieces of the same heads, whose rows are those of the tensors."""
+        _OWN.add(pieces, into, q, k, v, scale)
+
+    def backward_own(self, pieces, *tensors_and_scale):
+        """As `_own.Own.add_gradients`."""
+        _OWN.add_gradients(pieces, *tensors_and_scale)

@@ -7,9 +7,11 @@ import pathlib
 import torch
 
 from rueda import _ffi
+from rueda.attention.device._pieces import CAUSAL, FULL
 
 _VERSION = 1
 _ALL = 1 << 60
+_ITEM = 6  # numbers of an item
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _library_file = None  # another one, for tests
 
@@ -21,7 +23,7 @@ class _Strided(ctypes.Structure):
 class _Call(ctypes.Structure):
     _fields_ = [
         ("format", ctypes.c_int32), ("head_dim", ctypes.c_int32),
-        *((name, ctypes.c_int64) for name in ("batches", "heads", "kv_heads", "low", "high")),
+        *((name, ctypes.c_int64) for name in ("batches", "heads", "kv_heads")),
         ("scale", ctypes.c_float),
         *((name, _Strided) for name in "q k v acc m sums dout lse delta dq dk dv".split()),
         ("items", ctypes.c_void_p), ("ranges", ctypes.c_void_p), ("item_count", ctypes.c_int64),
@@ -85,15 +87,50 @@ def _must(code, what):
         raise RuntimeError(f"attention: {what} failed: {functions()[0].explain(code).decode()}")
 
 
-@functools.lru_cache(maxsize=1024)
-def _work(rows, others, place, other_place, most, device):
-    """Items of ``rows`` rows, ``most`` at a time, against one range of ``others``; (items, ranges, count) on the device."""
-    (pos, step), (other_pos, other_step) = place, other_place
-    items = [
-        (i, 1, min(most, rows - i), pos + i * step, step, 0, 1) for i in range(0, rows, most)
-    ]
-    made = torch.tensor([n for item in items for n in item] + [0, 1, others, other_pos, other_step])
-    return made.to(device), len(items)
+def _seen(piece):
+    """(q_pos, q_step, k_pos, k_step, low, high) of its i-th query and j-th key."""
+    if piece.kind == FULL:
+        return 0, 0, 0, 0, 0, 0
+    return (0, 1, 0, 1, -_ALL, 0) if piece.kind == CAUSAL else piece.place
+
+
+def _waves(pieces, side):
+    """Pieces with the same rows of a side, {rows: [piece]}, in as few launches as rows that overlap allow."""
+    jobs = {}
+    for piece in pieces:
+        jobs.setdefault(getattr(piece, side), []).append(piece)
+    waves = []  # [end of the last rows, jobs]
+    for rows in sorted(jobs):
+        free = [wave for wave in waves if wave[0] <= rows.begin]
+        wave = free[0] if free else [0, {}]
+        if not free:
+            waves.append(wave)
+        wave[0] = rows.begin + (rows.count - 1) * rows.step + 1
+        wave[1][rows] = jobs[rows]
+    return [wave[1] for wave in waves]
+
+
+@functools.lru_cache(maxsize=256)
+def _work(pieces, keys_are_own, most, device):
+    """[(items and behind them ranges, on the device; number of items)] for pieces, a launch each."""
+    launches = []
+    for jobs in _waves(pieces, "k" if keys_are_own else "q"):
+        items, ranges = [], []
+        for rows, against in jobs.items():
+            for at in range(0, rows.count, most):
+                count = min(most, rows.count - at)
+                begin = rows.begin + at * rows.step
+                items.append((begin, rows.step, count, at, len(ranges), len(against)))
+            for piece in against:
+                other = piece.q if keys_are_own else piece.k
+                q_pos, q_step, k_pos, k_step, low, high = _seen(piece)
+                places = (q_pos, q_step, k_pos, k_step)
+                if not keys_are_own:
+                    places = (k_pos, k_step, q_pos, q_step)
+                ranges.append((*other, *places, low, high))
+        numbers = torch.tensor([n for line in items + ranges for n in line])
+        launches.append((numbers.to(device), len(items)))
+    return launches
 
 
 def _dense(x):
@@ -114,43 +151,36 @@ class Own:
             return "needs compute capability 8.0"
         return functions()[1]
 
-    def _call(self, q, k, v, scale, causal, place):
-        if causal:
-            place = (0, 1, 0, 1, -_ALL, 0)
-        place = place or (0, 1, 0, 1, -_ALL, _ALL)
-        call = _Call(
+    def _call(self, q, k, v, scale):
+        return _Call(
             format=_FORMATS[q.dtype], head_dim=q.shape[3], batches=q.shape[0], heads=q.shape[2],
-            kv_heads=k.shape[2], low=place[4], high=place[5], scale=scale, q=_wide(q), k=_wide(k), v=_wide(v),
+            kv_heads=k.shape[2], scale=scale, q=_wide(q), k=_wide(k), v=_wide(v),
         )  # fmt: skip
-        return call, place[:2], place[2:4]
 
-    def _run(self, function, call, x, *work):
-        made, count = _work(*work, x.device)
-        call.items, call.ranges, call.item_count = made.data_ptr(), made.data_ptr() + 56 * count, count
-        _must(function(ctypes.byref(call), _stream(x)), "the block kernel")
+    def _run(self, function, call, x, pieces, keys_are_own, most):
+        for made, count in _work(pieces, keys_are_own, most, x.device):
+            call.items, call.item_count = made.data_ptr(), count
+            call.ranges = made.data_ptr() + 8 * _ITEM * count
+            _must(function(ctypes.byref(call), _stream(x)), "the block kernel")
 
-    def add(self, into, q, k, v, scale, causal, place):
-        """Goes on from partial sums, in place."""
+    def add(self, pieces, into, q, k, v, scale):
+        """Goes on from partial sums, in place. Rows of the pieces are those of the tensors."""
         own = functions()[0]
         q, k, v = (_dense(x) for x in (q, k, v))
-        call, queries, keys = self._call(q, k, v, scale, causal, place)
+        call = self._call(q, k, v, scale)
         call.acc, call.m, call.sums = _wide(into[0]), _thin(into[1]), _thin(into[2])
-        most = own.block_rows(q.shape[3], 0)
-        self._run(own.forward, call, q, q.shape[1], k.shape[1], queries, keys, most)
+        self._run(own.forward, call, q, pieces, False, own.block_rows(q.shape[3], 0))
 
-    def backward(self, dout, q, k, v, lse, delta, scale, causal, place):
-        """dq, dk, dv in float32."""
+    def add_gradients(self, pieces, dout, q, k, v, lse, delta, scale, grads):
+        """Adds to dq, dk, dv, float32."""
         own = functions()[0]
         q, k, v, dout = (_dense(x) for x in (q, k, v, dout))
-        call, queries, keys = self._call(q, k, v, scale, causal, place)
-        shapes = (x.shape for x in (q, k, v))
-        grads = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape in shapes]
+        call = self._call(q, k, v, scale)
         call.dout, call.lse, call.delta = _wide(dout), _thin(lse), _thin(delta)
         call.dq, call.dk, call.dv = (_wide(x) for x in grads)
         most = own.block_rows(q.shape[3], 1)
-        self._run(own.backward_queries, call, q, q.shape[1], k.shape[1], queries, keys, most)
-        self._run(own.backward_keys, call, q, k.shape[1], q.shape[1], keys, queries, most)
-        return grads
+        self._run(own.backward_queries, call, q, pieces, False, most)
+        self._run(own.backward_keys, call, q, pieces, True, most)
 
 
 def merge(into, out, lse):

@@ -4,8 +4,8 @@ import functools
 
 import torch
 
+from rueda.attention._layouts import position_ids
 from rueda.attention._plans import AttentionPlan
-from rueda.attention._layouts import runs_of
 from rueda.attention.device._executor import Rank
 from rueda.attention.device._kernels import Chosen
 from rueda.attention.device._transport import SetLink, Streams, VirtualWorld
@@ -166,27 +166,21 @@ class VirtualRing:
             raise ValueError(f"{ranks} ranks: a ring has one at least")
         self.ranks, self.bytes_sent, self._streams = ranks, [0] * ranks, None
 
-    def shard(self, full, *, layout="contiguous", axis=1):
-        """The tokens of each rank."""
-        shards = []
-        for rank in range(self.ranks):
-            runs = runs_of(layout, full.shape[axis], rank, self.ranks)
-            index = [
-                torch.arange(begin, begin + count * step, step, device=full.device)
-                for begin, count, step in runs
-            ]
-            shards.append(full.index_select(axis, torch.cat(index)))
-        return shards
-
-    def unshard(self, shards, *, layout="contiguous", axis=1):
-        """The whole, from the shards of all ranks."""
-        length = sum(x.shape[axis] for x in shards)
-        every = [
-            torch.arange(begin, begin + count * step, step)
+    def _places(self, length, layout, cu_seqlens):
+        return [
+            torch.from_numpy(position_ids(length, layout, rank, self.ranks, cu_seqlens=cu_seqlens))
             for rank in range(self.ranks)
-            for begin, count, step in runs_of(layout, length, rank, self.ranks)
         ]
-        order = torch.argsort(torch.cat(every)).to(shards[0].device)
+
+    def shard(self, full, *, layout="contiguous", axis=1, cu_seqlens=None):
+        """The tokens of each rank. ``cu_seqlens``: of packed sequences that are spread each by itself."""
+        places = self._places(full.shape[axis], layout, cu_seqlens)
+        return [full.index_select(axis, place.to(full.device)) for place in places]
+
+    def unshard(self, shards, *, layout="contiguous", axis=1, cu_seqlens=None):
+        """The whole, from the shards of all ranks."""
+        places = self._places(sum(x.shape[axis] for x in shards), layout, cu_seqlens)
+        order = torch.argsort(torch.cat(places)).to(shards[0].device)
         return torch.cat(shards, axis).index_select(axis, order)
 
     def attention(self, q, k, v, *, return_lse=False, window_size=(-1, -1), softmax_scale=None,
