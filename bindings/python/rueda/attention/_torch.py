@@ -24,6 +24,8 @@ def heads_second(tensor):
 
 def options_of(q, options):
     """What a plan for tensors of this device must say."""
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"attention: tensors must be on the CPU or a CUDA GPU, got {q.device}; use .cpu()")
     return device.options_of(options) if device.takes(q) else options
 
 

@@ -144,8 +144,13 @@ class _Aten(Library):
         return [x.transpose(1, 2) for x in grads[:3]]
 
 
-def _seed(q):
-    return torch.zeros(2, dtype=torch.int64, device=q.device)
+_VERSION = tuple(int(x) for x in torch.__version__.split(".")[:2])
+# FlashAttention's state of random numbers, whose dtype PyTorch changed; without dropout nobody reads it.
+_STATE = torch.uint64 if _VERSION >= (2, 6) else torch.int64
+
+
+def _seed(q, dtype=torch.int64):
+    return torch.empty(2, dtype=dtype, device=q.device)
 
 
 class Cudnn(_Aten):
@@ -155,7 +160,7 @@ class Cudnn(_Aten):
     usable = "can_use_cudnn_attention"
     head_dim = 128
     capability = 90
-    shares_keys = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 8)
+    shares_keys = _VERSION >= (2, 8)
 
     def _call(self, q, k, v, scale, causal):
         return torch.ops.aten._scaled_dot_product_cudnn_attention(
@@ -183,7 +188,7 @@ class Flash(_Aten):
     def _call_backward(self, dout, q, k, v, out, lse, scale, causal):
         return torch.ops.aten._scaled_dot_product_flash_attention_backward(
             dout, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, causal,
-            _seed(q), _seed(q)[:0], scale=scale,
+            _seed(q, _STATE), _seed(q, _STATE)[0], scale=scale,
         )  # fmt: skip
 
 

@@ -82,7 +82,10 @@ def _stream(x):
     return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
 
 
-def _must(code, what):
+def _launch(function, call, x, what):
+    """On the device and in the current stream of a tensor."""
+    with torch.cuda.device_of(x):
+        code = function(ctypes.byref(call), _stream(x))
     if code != 0:
         raise RuntimeError(f"attention: {what} failed: {functions()[0].explain(code).decode()}")
 
@@ -161,7 +164,7 @@ class Own:
         for made, count in _work(pieces, keys_are_own, most, x.device):
             call.items, call.item_count = made.data_ptr(), count
             call.ranges = made.data_ptr() + 8 * _ITEM * count
-            _must(function(ctypes.byref(call), _stream(x)), "the block kernel")
+            _launch(function, call, x, "the block kernel")
 
     def add(self, pieces, into, q, k, v, scale):
         """Goes on from partial sums, in place. Rows of the pieces are those of the tensors."""
@@ -194,5 +197,5 @@ def merge(into, out, lse):
         heads=out.shape[2], acc=_wide(into[0]), m=_thin(into[1]), sums=_thin(into[2]), out=_wide(out),
         lse=_thin(lse),
     )  # fmt: skip
-    _must(own.merge(ctypes.byref(call), _stream(out)), "merging")
+    _launch(own.merge, call, out, "merging")
     return True
