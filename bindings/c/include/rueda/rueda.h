@@ -312,7 +312,7 @@ typedef struct rueda_attention_spec {
   int32_t rotate_backward;
   int32_t gather_first;    /* receive everything before computing */
   int32_t causal;
-  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a quarter of a shard */
+  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a twelfth of a shard, at least 192 */
   int64_t left, right;     /* sliding window, -1: none */
   double scale;            /* 0: head_dim ^ -0.5 */
   const int64_t* cu_seqlens; /* packed sequences: 0, ..., length */
@@ -370,7 +370,8 @@ RUEDA_API int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t
 
 /* Starts a call; its tensors belong to it until it has ended. With context NULL and a plan of one rank it is a local
  * operation, which needs no job. threads: 0, this host's cores for each of its ranks (all, without a job). saved
- * may be NULL when no backward follows. lse and dlse may be NULL. */
+ * may be NULL when no backward follows; backward needs it where ulysses is more than 1. lse may be NULL in a forward, dlse
+ * in a backward. */
 RUEDA_API int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan, int32_t process_set,
                                           int32_t threads, const void* q, const void* k, const void* v, void* out,
                                           float* lse, rueda_attention_saved** saved, rueda_attention_call** call,

@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import functools
+import operator
 
 from rueda import _ffi
 from rueda._runtime import runtime
@@ -55,10 +56,30 @@ def _choice(value, choices, what):
     return choices[value]
 
 
+def _integer(value, what):
+    """As an int of 64 bits: ctypes would cut a larger one without a word."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} is {value!r}, expected an integer") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{what} is {value!r}, more than 64 bits hold")
+    return number
+
+
+_INTEGERS = "batch length heads kv_heads head_dim ulysses chunk_tokens block block_heads key_length".split()
+_LISTS = "cu_seqlens cu_seqlens_k segment_lengths dilation_rates window".split()
+
+
 def _struct(spec):
     def numbers(values):
         return (ctypes.c_int64 * len(values))(*values)
 
+    whole = {name: _integer(getattr(spec, name) or 0, name) for name in _INTEGERS}
+    for name in _LISTS:
+        what = "window_size" if name == "window" else name
+        whole[name] = tuple(_integer(value, f"an entry of {what}") for value in getattr(spec, name))
+    spec = spec._replace(**whole)
     left, right = spec.window
     if spec.cu_seqlens_k and len(spec.cu_seqlens_k) != len(spec.cu_seqlens):
         raise ValueError(
