@@ -5,9 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <set>
 
 #include "launcher/flight_explain.h"
+#include "launcher/yaml_lines.h"
 
 namespace rueda::launcher {
 namespace {
@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kMaxBytes = 1 << 20;
 
 struct Entry {
-  std::string key;    // "params.cache_capacity", "controller"
-  std::string value;  // never empty
-  int line = 0;
+  std::string key;  // "params.cache_capacity", "controller"
+  std::string value;
+  int line;
 };
 
 enum class Takes {
@@ -67,98 +67,6 @@ constexpr Row kRows[] = {
      "Gloo is not used; see --start-timeout and --stall-check-shutdown-time-seconds"},
     {"logging.level", Takes::kText, "RUEDA_LOG_LEVEL"},
     {"logging.with_timestamp", Takes::kOppositeSwitch, "RUEDA_LOG_HIDE_TIME"},
-};
-
-bool is_word(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
-std::string_view without_spaces(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(" \t\r"), text.size());
-  text.remove_prefix(begin);
-  return text.substr(0, text.find_last_not_of(" \t\r") + 1);
-}
-
-// The value behind "key:", without its comment; "" for none, which YAML calls null.
-Result<std::string> read_value(std::string_view text) {
-  text = without_spaces(text);
-  if (text.empty() || text.front() == '#') return std::string();
-  const char first = text.front();
-  if (first == '\'' || first == '"') {
-    std::string value;
-    size_t at = 1;
-    for (; at < text.size(); ++at) {
-      if (first == '"' && text[at] == '\\') return invalid_argument("a backslash within quotes");
-      if (text[at] != first) {
-        value += text[at];
-      } else if (first == '\'' && text.substr(at, 2) == "''") {
-        value += text[at++];
-      } else {
-        break;
-      }
-    }
-    if (at >= text.size()) return invalid_argument("the closing quote is missing");
-    const std::string_view rest = without_spaces(text.substr(at + 1));
-    if (!rest.empty() && rest.front() != '#')
-      return invalid_argument("text behind the closing quote");
-    return value.empty() ? Result<std::string>(invalid_argument("the value is empty")) : value;
-  }
-  if (std::string_view("[{&*!|>%@`-,?").find(first) != std::string_view::npos &&
-      !(first == '-' && text.size() > 1 && text[1] != ' ')) {
-    return invalid_argument(
-        "more of YAML than is read here, which is 'key: value' lines in sections");
-  }
-  size_t end = 0;
-  const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
-  while (end < text.size() && !(text[end] == '#' && is_space(text[end - 1]))) ++end;
-  std::string value(without_spaces(text.substr(0, end)));
-  if (value.find(": ") != std::string::npos || value.back() == ':')
-    return invalid_argument("a ':' within a value needs quotes");
-  return value == "~" || value == "null" ? std::string() : value;
-}
-
-// Sections and keys, in the order of the file.
-class Reader {
- public:
-  Status read_line(std::string_view line, int number) {
-    if (line.find('\0') != std::string_view::npos)
-      return invalid_argument("a zero byte: this is no text");
-    const size_t indent = line.find_first_not_of(' ');
-    const std::string_view text = without_spaces(line);
-    if (text.empty() || text.front() == '#' || (indent == 0 && text == "---")) return {};
-    if (line[indent] == '\t') return invalid_argument("a tab in front of a key: use spaces");
-    const size_t colon = text.find(':');
-    if (colon == std::string_view::npos || !is_word(text.substr(0, colon)) ||
-        (colon + 1 < text.size() && text[colon + 1] != ' ' && text[colon + 1] != '\t')) {
-      return invalid_argument("expected 'key: value'");
-    }
-    std::string key(text.substr(0, colon));
-    RUEDA_ASSIGN_OR_RETURN(std::string value, read_value(text.substr(colon + 1)));
-    if (indent > 0) {
-      if (section_.empty()) return invalid_argument("a key without a section above it");
-      if (indent_ != 0 && indent != indent_)
-        return invalid_argument("keys of a section begin in one column");
-      indent_ = indent;
-      key = section_ + "." + key;
-    } else {
-      section_ = value.empty() ? key : "";
-      indent_ = 0;
-    }
-    if (!seen_.insert(key).second) return invalid_argument(key + " is there twice");
-    if (!value.empty()) entries.push_back({std::move(key), std::move(value), number});
-    if (indent == 0 && !section_.empty()) sections.emplace_back(section_, number);
-    return {};
-  }
-
-  std::vector<Entry> entries;
-  std::vector<std::pair<std::string, int>> sections;
-
- private:
-  std::string section_;  // "" when the last key of the first column was none
-  size_t indent_ = 0;
-  std::set<std::string> seen_;
 };
 
 Result<bool> read_switch(const std::string& value) {
@@ -248,29 +156,27 @@ Status add_entry(const Entry& entry, const std::string& origin, FileSettings* ou
 }  // namespace
 
 Result<FileSettings> parse_config_file(std::string_view text, const std::string& name) {
-  Reader reader;
-  int number = 0;
+  RUEDA_ASSIGN_OR_RETURN(const auto lines, read_yaml_lines(text, name));
   const auto at = [&](int line) { return name + ":" + std::to_string(line); };
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const Status read = reader.read_line(text.substr(0, end), ++number);
-    if (!read.ok()) return invalid_argument(at(number) + ": " + read.message());
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
   FileSettings out;
   std::vector<std::string> known = {"controller"};
   for (const Row& row : kRows) {
     if (section_of(row.key) != known.back()) known.push_back(section_of(row.key));
   }
-  for (const auto& [section, line] : reader.sections) {
-    const bool is_known = std::find(known.begin(), known.end(), section) != known.end();
-    if (!is_known)
-      out.notes.push_back(section + " (" + at(line) + ") is not known" + guess(section, known));
+  std::vector<Entry> entries;
+  for (const YamlLine& line : lines) {
+    if (!line.key.empty()) {
+      const std::string key = (line.section.empty() ? "" : line.section + ".") + line.key;
+      entries.push_back({key, line.value, line.line});
+    } else if (std::find(known.begin(), known.end(), line.section) == known.end()) {
+      out.notes.push_back(line.section + " (" + at(line.line) + ") is not known" +
+                          guess(line.section, known));
+    }
   }
   // A switched-off check comes last: it wins over the times beside it.
-  std::stable_partition(reader.entries.begin(), reader.entries.end(),
+  std::stable_partition(entries.begin(), entries.end(),
                         [](const Entry& entry) { return entry.key != "stall_check.enabled"; });
-  for (const Entry& entry : reader.entries) {
+  for (const Entry& entry : entries) {
     const std::string origin = entry.key + " (" + at(entry.line) + ")";
     const Status added = add_entry(entry, origin, &out);
     if (!added.ok()) return invalid_argument(origin + ": " + added.message());

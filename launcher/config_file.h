@@ -4,8 +4,7 @@
 //   params:
 //     fusion_threshold_mb: 32
 //
-// What is read of YAML: sections with plain or quoted 'key: value' lines below them, and comments. Lists,
-// braces, anchors and values over several lines are refused with their line; no key of the file needs them.
+// YAML of two levels, read by yaml-cpp (yaml_lines.h).
 #pragma once
 
 #include <optional>

@@ -38,7 +38,31 @@ Result<DevicePtr> Device::open(std::shared_ptr<const Driver> driver, int ordinal
   return device;
 }
 
+Result<EventHandle> Device::take_event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_events_.empty()) {
+      const EventHandle event = spare_events_.back();
+      spare_events_.pop_back();
+      return event;
+    }
+  }
+  const ContextScope scope(*this);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  const BesideCaptures beside(*driver_);
+  EventHandle event = nullptr;
+  RUEDA_RETURN_IF_ERROR(
+      driver_->check((*driver_)->event_create(&event, kEventDisableTiming), "cuEventCreate"));
+  return event;
+}
+
+void Device::give_event(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  spare_events_.push_back(event);
+}
+
 Device::~Device() {
+  for (const EventHandle event : spare_events_) (*driver_)->event_destroy(event);
   if (context_ != nullptr) (*driver_)->release_context(handle_);
 }
 
@@ -52,17 +76,23 @@ ContextScope::~ContextScope() {
 }
 
 Result<EventPtr> Event::create(DevicePtr device) {
-  const ContextScope scope(*device);
-  RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device->driver();
-  EventHandle handle = nullptr;
-  RUEDA_RETURN_IF_ERROR(d.check(d->event_create(&handle, kEventDisableTiming), "cuEventCreate"));
+  RUEDA_ASSIGN_OR_RETURN(const EventHandle handle, device->take_event());
   return EventPtr(new Event(std::move(device), handle));
 }
 
-Event::~Event() { device_->driver()->event_destroy(handle_); }
+Event::~Event() { device_->give_event(handle_); }
 
-Status Event::record(StreamHandle stream) {
+void add_mark(std::vector<Mark>* marks, const Mark& mark) {
+  for (Mark& known : *marks) {
+    if (mark.number == 0 || known.number == 0 || known.stream != mark.stream) continue;
+    if (known.number < mark.number) known = mark;
+    return;
+  }
+  marks->push_back(mark);
+}
+
+Status Event::record(StreamHandle stream, bool captured) {
+  captured_ = captured;
   const ContextScope scope(*device_);  // a null stream means the current context's
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device_->driver();
@@ -70,7 +100,9 @@ Status Event::record(StreamHandle stream) {
 }
 
 Result<bool> Event::query() const {
+  if (captured_) return true;
   const Driver& d = device_->driver();
+  const BesideCaptures beside(d);
   const Code code = d->event_query(handle_);
   if (code == kNotReady) return false;
   RUEDA_RETURN_IF_ERROR(d.check(code, "cuEventQuery"));
@@ -78,7 +110,13 @@ Result<bool> Event::query() const {
 }
 
 Status Event::wait() const {
+  if (captured_) {
+    return failed_precondition(
+        "its work is captured into a CUDA graph and runs when the graph is launched: the host cannot wait "
+        "for it; start it without waiting, and let the stream wait");
+  }
   const Driver& d = device_->driver();
+  const BesideCaptures beside(d);
   return d.check(d->event_wait(handle_), "cuEventSynchronize");
 }
 
@@ -93,6 +131,7 @@ Result<std::unique_ptr<Stream>> Stream::create(DevicePtr device) {
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device->driver();
+  const BesideCaptures beside(d);
   int least = 0;
   int greatest = 0;
   RUEDA_RETURN_IF_ERROR(
@@ -112,6 +151,7 @@ Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes)
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device->driver();
+  const BesideCaptures beside(d);
   Address address = 0;
   const Status got = d.check(d->allocate(&address, std::max<size_t>(bytes, 1)), "cuMemAlloc");
   if (!got.ok()) {
@@ -124,6 +164,7 @@ Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes)
 
 Memory::~Memory() {
   const ContextScope scope(*device_);
+  const BesideCaptures beside(device_->driver());
   device_->driver()->free(address_);
 }
 

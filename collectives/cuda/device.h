@@ -7,8 +7,10 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "collectives/cuda/driver.h"
 
@@ -28,6 +30,10 @@ class Device {
   const std::string& uuid() const { return uuid_; }
   Context context() const { return context_; }
 
+  // Events that nobody uses any more are given out again: making one costs a call of the driver.
+  Result<EventHandle> take_event();
+  void give_event(EventHandle event);
+
  private:
   Device(std::shared_ptr<const Driver> driver, int ordinal)
       : driver_(std::move(driver)), ordinal_(ordinal) {}
@@ -38,6 +44,8 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   std::string uuid_;
+  std::mutex mutex_;
+  std::vector<EventHandle> spare_events_;
 };
 using DevicePtr = std::shared_ptr<Device>;
 
@@ -57,7 +65,23 @@ class ContextScope {
   Status status_;
 };
 
-// A point in a stream.
+// While it lives this thread may make calls that CUDA forbids while any stream is captured into a graph
+// (making things, asking events): ours have nothing to do with what is captured.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
+    driver_->exchange_capture_mode(&mode_);
+  }
+  ~BesideCaptures() { driver_->exchange_capture_mode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = kCaptureRelaxed;
+};
+
+// A point in a stream. A wait that was asked for stays when the event is recorded anew.
 class Event {
  public:
   static Result<std::shared_ptr<Event>> create(DevicePtr device);
@@ -66,10 +90,12 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   // What was given to the stream until now. The stream is of this device.
-  Status record(StreamHandle stream);
-  // Reached? Never blocks.
+  // captured: into a graph; only streams of the same capture can wait for it.
+  Status record(StreamHandle stream, bool captured = false);
+  bool captured() const { return captured_; }
+  // Reached? Never blocks. A captured one is: what it stands for is the graph's.
   Result<bool> query() const;
-  // Blocks this thread until it is reached.
+  // Blocks this thread until it is reached. FailedPrecondition for a captured one.
   Status wait() const;
   // Later work of the stream, of whatever device, waits for it; the host does not.
   Status make_wait(StreamHandle stream) const;
@@ -79,8 +105,20 @@ class Event {
   Event(DevicePtr device, EventHandle handle) : device_(std::move(device)), handle_(handle) {}
   DevicePtr device_;
   EventHandle handle_;
+  bool captured_ = false;
 };
 using EventPtr = std::shared_ptr<Event>;
+
+// A point in a stream of the user's. number: grows along each stream, so that of two marks of one
+// stream the later one says it all; 0: of a stream whose handle means another one on each thread.
+struct Mark {
+  EventPtr event;
+  StreamHandle stream = nullptr;
+  uint64_t number = 0;
+  bool captured = false;  // the stream is being captured into a graph
+};
+// Adds one, unless another of the same stream covers it.
+void add_mark(std::vector<Mark>* marks, const Mark& mark);
 
 // A stream of our own, of the highest priority, that does not wait for the default stream.
 class Stream {

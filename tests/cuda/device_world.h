@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator/device_communicator.h"
+#include "tests/support/host_work.h"
 #include "tests/support/thread_world.h"
 
 namespace rueda::testing {
@@ -33,18 +34,7 @@ class UserStream {
  public:
   explicit UserStream(cuda::DevicePtr device) : stream_(must(cuda::Stream::create(std::move(device)))) {}
   cuda::StreamHandle handle() const { return stream_->handle(); }
-  void run(std::function<void()> work) {
-    using Launch = int (*)(cuda::StreamHandle, void (*)(void*), void*);
-    static const auto launch =
-        reinterpret_cast<Launch>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuLaunchHostFunc"));
-    launch(
-        handle(),
-        [](void* given) {
-          const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
-          (*owned)();
-        },
-        new std::function<void()>(std::move(work)));
-  }
+  void run(std::function<void()> work) { run_in_stream(handle(), std::move(work)); }
   cuda::EventPtr mark() {
     auto event = must(cuda::Event::create(stream_->device()));
     must(event->record(handle()));
@@ -66,8 +56,9 @@ struct DeviceRank {
   // Starts a collective, drives it to its end on the host, and gives its order back.
   template <typename Start>
   std::pair<Status, communicator::StreamOrder> run(Start start,
-                                                   std::vector<cuda::EventPtr> ready = {}) {
-    communicator::StreamOrder order{world.rank, std::move(ready), nullptr};
+                                                   const std::vector<cuda::EventPtr>& ready = {}) {
+    communicator::StreamOrder order{world.rank, {}, nullptr};
+    for (const cuda::EventPtr& event : ready) order.ready.push_back({event});
     communicator.order_next(&order);
     const Status status = drive(world, communicator, start(communicator));
     return {status, std::move(order)};
@@ -89,6 +80,7 @@ inline nccl::Machine::Options machine_options(const transport::Ringer& ringer) {
   nccl::Machine::Options options;
   options.driver = FAKE_CUDA;
   options.library = STUB_NCCL;
+  options.kernels = FAKE_KERNELS;
   options.patience = std::chrono::seconds(60);
   options.ring = [ringer] { ringer.ring(); };
   return options;

@@ -59,6 +59,8 @@ logging:
   CHECK(found.settings.front().flag == "params.fusion_threshold_mb (f.yaml:5)");
   CHECK(found.mpi == true);
   CHECK(found.notes.empty());
+  CHECK(variables(parsed("params: {cache_capacity: 1}")) ==
+        std::map<std::string, std::string>{{"RUEDA_CACHE_CAPACITY", "1"}});
   CHECK(parsed("").settings.empty());
   CHECK_FALSE(parsed("params:\n").mpi.has_value());
 }
@@ -94,18 +96,19 @@ TEST_CASE("a wrong file is refused with its line and reason", "[config_file]") {
       {"params:\n  cache_capacity: -1\n", "expected 0 or more, found -1"},
       {"stall_check:\n  enabled: maybe\n", "expected true or false, found 'maybe'"},
       {"stall_check:\n  warning_time_seconds: 1e999\n", "expected seconds"},
-      {"params:\n\tcache_capacity: 1\n", "f.yaml:2: a tab in front of a key"},
-      {"params:\n  cache_capacity: 1\n   cycle_time_ms: 1\n", "f.yaml:3: keys of a section begin"},
       {"params:\n  cache_capacity: 1\n  cache_capacity: 2\n", "f.yaml:3: params.cache_capacity is there twice"},
-      {"  cache_capacity: 1\n", "f.yaml:1: a key without a section"},
-      {"controller: mpi\n  cache_capacity: 1\n", "f.yaml:2: a key without a section"},
-      {"params: {cache_capacity: 1}\n", "f.yaml:1: more of YAML than is read here"},
-      {"params:\n  - 1\n", "f.yaml:2: expected 'key: value'"},
-      {"timeline:\n  filename: 'a\n", "f.yaml:2: the closing quote is missing"},
-      {"timeline:\n  filename: \"a\\n\"\n", "f.yaml:2: a backslash within quotes"},
-      {"timeline:\n  filename: a: b\n", "f.yaml:2: a ':' within a value needs quotes"},
-      {"just text\n", "f.yaml:1: expected 'key: value'"},
-      {std::string("a:\0b\n", 5), "f.yaml:1: a zero byte"},
+      {"params:\n  cache_capacity: 1\nparams:\n  cycle_time_ms: 2\n", "f.yaml:3: params is there twice"},
+      {"params:\n  cache_capacity: [1]\n", "f.yaml:2: params.cache_capacity: expected one value"},
+      {"params:\n  cache_capacity: {a: 1}\n", "f.yaml:2: params.cache_capacity: expected one value"},
+      {"controller: ''\n", "f.yaml:1: controller: the value is empty"},
+      {"- 1\n", "f.yaml:1: expected 'key: value' lines in sections"},
+      {"just text\n", "f.yaml:1: expected 'key: value' lines in sections"},
+      {"[a]: 1\n", "f.yaml:1: this is no name of a key"},
+      {"params:\n\tcache_capacity: 1\n", "f.yaml:2: "},
+      {"controller: mpi\n  cache_capacity: 1\n", "f.yaml:2: "},
+      {"timeline:\n  filename: a: b\n", "f.yaml:2: "},
+      {"a: *b\n", "f.yaml:1: "},
+      {std::string(100000, '['), "f.yaml:1: "},
   };
   for (const auto& [text, reason] : table) {
     INFO(text);
