@@ -62,7 +62,7 @@ void BatchRunner::start(const wire::Response& response, std::vector<Pending> mem
     for (Pending& member : batch.members) {
       Submission& s = member.submission;
       if (s.device != device_->device(s.device)) batch.order->device = s.device;  // refused there
-      batch.order->ready.push_back(std::move(s.ready));
+      cuda::add_mark(&batch.order->ready, s.ready);
     }
     device_->order_next(batch.order.get());
     on = device_;

@@ -28,22 +28,25 @@ communicator::NativeGroup group_of(const bootstrap::World& world, const ProcessS
 std::unique_ptr<PlanRunner> make_plan_runner(const bootstrap::World& world, const ProcessSet& set,
                                              const communicator::NativeGroup& group,
                                              communicator::Lane* lane,
+                                             communicator::DeviceCommunicator* device,
                                              timeline::Recorder* recorder,
                                              flight::FlightRecorder* flight,
                                              PlanRunner::Complete complete) {
   if (lane == nullptr) return nullptr;
   std::vector<transport::Ringer> ringers;
   for (const Rank rank : set.ranks) ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
-  return std::make_unique<PlanRunner>(*set.place, lane, group.first_lane + kPlanLane, group.arenas,
-                                      std::move(ringers), recorder, flight, set.id, std::move(complete));
+  return std::make_unique<PlanRunner>(*set.place, lane, group.first_lane + kPlanLane, device,
+                                      group.arenas, std::move(ringers), recorder, flight, set.id, std::move(complete));
 }
 
-communicator::DeviceGroup device_group_of(const bootstrap::World& world, const ProcessSet& set) {
+communicator::DeviceGroup device_group_of(const bootstrap::World& world, const ProcessSet& set,
+                                          uint32_t number) {
   communicator::DeviceGroup group;
   group.transport = world.transport.get();
   group.members = set.ranks;
   for (const Rank rank : set.ranks) group.names.push_back(world.names[static_cast<size_t>(rank)]);
   group.process_set = set.serial;
+  group.number = number;
   group.machine = world.machine;
   return group;
 }
@@ -69,12 +72,14 @@ Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder
       late_(late, set_->ranks, *set_->place),
       arenas_(group_of(*world, *set_).arenas),
       communicator_(group_of(*world, *set_)),
-      device_communicator_(device_group_of(*world, *set_)),
+      device_communicator_(device_group_of(*world, *set_, 0)),
+      planned_device_(device_group_of(*world, *set_, 1)),
       runner_(&communicator_, &device_communicator_, recorder, flight,
               [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
       plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
-                                    communicator_.lane(kPlanLane), recorder, flight,
-                                    [this](Ticket t) { complete(t); })),
+                                    communicator_.lane(kPlanLane), &planned_device_, recorder,
+                                    flight,
+                                    [this](Ticket t, const Status& s) { complete(t, s); })),
       negotiator_(config, seat_of(*world, *set_), this, plan_runner_.get()) {
   communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
     negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
@@ -192,6 +197,7 @@ void Domain::break_down(const Status& verdict) {
   finish_join(verdict);
   communicator_.abandon();
   device_communicator_.abandon();
+  planned_device_.abandon();
   runner_.fail_all(verdict);
   if (plan_runner_) {
     for (const Ticket ticket : plan_runner_->drop()) finish(ticket, verdict);
@@ -319,9 +325,9 @@ void Domain::look_for_pull() {
 }
 
 // A planned batch has run.
-void Domain::complete(Ticket ticket) {
+void Domain::complete(Ticket ticket, const Status& status) {
   auto* const pending = static_cast<Pending*>(ticket);
-  if (pending->prepared == nullptr) return finish(ticket, {});
+  if (pending->prepared == nullptr || !status.ok()) return finish(ticket, status);
   unhold(pending->prepared);
   pending->prepared->complete();
 }

@@ -107,7 +107,8 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   bool drop(const Status& status);
   // What was agreed on has ended here.
   bool is_idle() const {
-    return runner_.idle() && device_communicator_.idle() && (!plan_runner_ || plan_runner_->idle());
+    return runner_.idle() && device_communicator_.idle() && planned_device_.idle() &&
+           (!plan_runner_ || plan_runner_->idle());
   }
   // The verdict ends everything; no memory is touched any more.
   void break_down(const Status& verdict);
@@ -135,7 +136,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   Ticket keep(Submission submission);
   void finish_join(const Status& status);
   Pending take_back(Ticket ticket);
-  void complete(Ticket ticket);
+  void complete(Ticket ticket, const Status& status);
   void hold(Prepared* prepared);
   void unhold(Prepared* prepared);
   void look_for_pull();
@@ -149,6 +150,8 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   const std::vector<std::shared_ptr<transport::Arena>> arenas_;  // by place; empty: no lanes
   communicator::NativeCommunicator communicator_;
   communicator::DeviceCommunicator device_communicator_;
+  // The step plan's: its order and that of what is negotiated beside it do not meet.
+  communicator::DeviceCommunicator planned_device_;
   BatchRunner runner_;
   std::unique_ptr<PlanRunner> plan_runner_;  // where all members share memory
   negotiation::Negotiator negotiator_;

@@ -11,8 +11,11 @@ Status already_in_flight(const Work& work) {
               "rank; wait for it first, or give each its own name"};
 }
 
-Prepared::Prepared(Submission submission, std::shared_ptr<Driver> driver)
-    : driver_(std::move(driver)) {
+Prepared::Prepared(Submission submission, std::shared_ptr<Driver> driver,
+                   std::shared_ptr<nccl::Machine> machine)
+    : driver_(std::move(driver)),
+      machine_(std::move(machine)),
+      stream_(submission.ready.stream) {
   pending_.submission = std::move(submission);
   pending_.prepared = this;
   pending_.submission.work->complete();
@@ -20,7 +23,7 @@ Prepared::Prepared(Submission submission, std::shared_ptr<Driver> driver)
 
 Prepared::~Prepared() { driver_->forget(&pending_.submission); }
 
-Status Prepared::claim(const std::byte* in, std::byte* out) {
+Status Prepared::claim(const std::byte* in, std::byte* out, cuda::StreamHandle stream) {
   Submission& s = pending_.submission;
   if (s.name->in_flight.exchange(true, std::memory_order_acq_rel))
     return already_in_flight(*s.work);
@@ -28,6 +31,13 @@ Status Prepared::claim(const std::byte* in, std::byte* out) {
   if (!s.work->done()) {
     s.name->in_flight.store(false, std::memory_order_release);
     return already_in_flight(*s.work);
+  }
+  if (s.device >= 0) {
+    const Status marked = machine_->mark_again(&s.ready, stream);
+    if (!marked.ok()) {
+      s.name->in_flight.store(false, std::memory_order_release);
+      return {marked.code(), title() + ": " + marked.message()};
+    }
   }
   s.submitted = driver_->recording() ? std::chrono::steady_clock::now()
                                      : std::chrono::steady_clock::time_point{};
@@ -37,18 +47,28 @@ Status Prepared::claim(const std::byte* in, std::byte* out) {
   return {};
 }
 
-Status Prepared::start(const std::byte* in, std::byte* out) {
-  RUEDA_RETURN_IF_ERROR(claim(in, out));
+Status Prepared::start(const std::byte* in, std::byte* out, cuda::StreamHandle stream) {
+  RUEDA_RETURN_IF_ERROR(claim(in, out, stream));
   self_ = shared_from_this();
   driver_->start(this);
   return {};
 }
 
-Status Prepared::run(const std::byte* in, std::byte* out) {
-  RUEDA_RETURN_IF_ERROR(claim(in, out));  // the caller holds it until this returns
+Status Prepared::run(const std::byte* in, std::byte* out, cuda::StreamHandle stream) {
+  RUEDA_RETURN_IF_ERROR(claim(in, out, stream));  // the caller holds it until this returns
   Work* const work = pending_.submission.work.get();
   driver_->run(this, work);
-  return work->sleep();
+  const Status& ended = work->sleep();
+  if (ended.ok() && work->device_end() != nullptr) return work->device_end()->wait();
+  return ended;
+}
+
+Status Prepared::make_wait(cuda::StreamHandle stream) const {
+  const Work& work = *pending_.submission.work;
+  if (!work.done())
+    return failed_precondition(work.title() + " has not ended: wait for it first");
+  RUEDA_RETURN_IF_ERROR(work.status());
+  return work.device_end() == nullptr ? Status() : work.device_end()->make_wait(stream);
 }
 
 Submission Prepared::as_submission() {

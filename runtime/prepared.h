@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 
+#include "collectives/nccl/machine.h"
 #include "runtime/driver.h"
 #include "runtime/submission.h"
 
@@ -20,19 +21,29 @@ Status already_in_flight(const Work& work);
 class Prepared : public std::enable_shared_from_this<Prepared> {
  public:
   // submission: as for a single operation, with its name, without memory.
-  Prepared(Submission submission, std::shared_ptr<Driver> driver);
+  // machine: of GPU tensors, else null.
+  Prepared(Submission submission, std::shared_ptr<Driver> driver,
+           std::shared_ptr<nccl::Machine> machine);
 
   ~Prepared();
 
   // kAlreadyExists: the last start, or another operation of this name, has not ended.
-  Status start(const std::byte* in, std::byte* out);
+  // stream: GPU tensors; what it has been given until now comes before (null: the default stream).
+  Status start(const std::byte* in, std::byte* out, cuda::StreamHandle stream = nullptr);
   // How the last start ended; ok if there was none. As Work::wait.
   Status wait(std::chrono::nanoseconds timeout) { return pending_.submission.work->wait(timeout); }
-  // Start, then wait without limit. The caller's thread does the work itself where it can.
-  Status run(const std::byte* in, std::byte* out);
+  // Start, then wait without limit, also for the GPU. The caller's thread does the work itself where
+  // it can.
+  Status run(const std::byte* in, std::byte* out, cuda::StreamHandle stream = nullptr);
+  // GPU tensors: what `stream` is given from here on comes behind the last start's end.
+  Status make_wait(cuda::StreamHandle stream) const;
   const std::string& title() const { return pending_.submission.work->title(); }
   bool needs_memory() const { return element_count(pending_.submission.request.shape) > 0; }
   bool done() const { return pending_.submission.work->done(); }
+  // Nothing of rueda touches the memory of the last start any more, on the host or a GPU.
+  bool released() const { return pending_.submission.work->released(); }
+  // Of the operation as it was prepared: for starts that name none.
+  cuda::StreamHandle stream() const { return stream_; }
 
   // ---- who has the baton
   Prepared* next() const { return next_; }
@@ -48,10 +59,12 @@ class Prepared : public std::enable_shared_from_this<Prepared> {
 
  private:
   friend class SubmissionQueue;
-  Status claim(const std::byte* in, std::byte* out);
+  Status claim(const std::byte* in, std::byte* out, cuda::StreamHandle stream);
 
   Pending pending_;
   std::shared_ptr<Driver> driver_;
+  std::shared_ptr<nccl::Machine> machine_;
+  const cuda::StreamHandle stream_;
   std::shared_ptr<const Prepared> self_;  // while under way
   Prepared* next_ = nullptr;
 };

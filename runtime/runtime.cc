@@ -48,6 +48,7 @@ std::unique_ptr<bootstrap::World> with_machine(std::unique_ptr<bootstrap::World>
   nccl::Machine::Options options;
   options.driver = config.cuda_driver;
   options.library = config.nccl_library;
+  options.kernels = config.cuda_kernels;
   options.allow_shared_gpu = config.allow_shared_gpu;
   options.patience = std::chrono::nanoseconds(
       static_cast<int64_t>(std::min(config.start_timeout_seconds, 1e9) * 1e9));
@@ -276,14 +277,15 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
                             ", or the tag is above " + std::to_string(kMaxTag));
   }
   if (operation.device >= 0 && has_tensor(kind)) {
-    if (point_to_point || !with_memory) {
-      return Status(Code::kUnimplemented, title + ": not available for GPU tensors yet; " +
-                                              (point_to_point ? "copy the tensor to the host"
-                                                              : "submit it each time"));
+    if (point_to_point) {
+      return Status(Code::kUnimplemented,
+                    title + ": not available for GPU tensors yet; copy the tensor to the host");
     }
-    auto ready = world_->machine->mark(operation.device, operation.stream);
+    auto ready = with_memory ? world_->machine->mark(operation.device, operation.stream)
+                             : world_->machine->prepare_mark(operation.device);
     if (!ready.ok()) return Status(ready.status().code(), title + ": " + ready.status().message());
     submission.ready = std::move(ready).value();
+    submission.ready.stream = operation.stream;
     submission.device = operation.device;
     request.device = 0;
   }
@@ -404,7 +406,8 @@ Result<std::shared_ptr<Prepared>> Runtime::prepare(Operation operation) {
   RUEDA_ASSIGN_OR_RETURN(Submission submission, check(std::move(operation), false));
   RUEDA_RETURN_IF_ERROR(queue_->closed());
   submission.name = queue_->hold(submission);
-  return std::make_shared<Prepared>(std::move(submission), driver_);
+  auto machine = submission.device >= 0 ? world_->machine : nullptr;
+  return std::make_shared<Prepared>(std::move(submission), driver_, std::move(machine));
 }
 
 Status Runtime::run(Operation operation) {

@@ -28,7 +28,7 @@ struct Submission {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  // null: the work owns the result
   int device = -1;           // of in and out: -1 the host, else a GPU of this process
-  cuda::EventPtr ready;      // GPU: in and out may be used behind it
+  cuda::Mark ready;          // GPU: in and out may be used behind it
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
   uint32_t tag_space = 0;    // see Operation

@@ -91,6 +91,7 @@ bool Work::released() const {
 
 void Work::restart() {
   status_ = {};
+  device_end_ = nullptr;
   wanted_.store(false, std::memory_order_relaxed);
   holdable_.store(false, std::memory_order_relaxed);
   state_.store(kPending, std::memory_order_release);

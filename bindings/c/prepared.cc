@@ -48,8 +48,30 @@ int32_t rueda_start(rueda_prepared* prepared, const void* input, void* output,
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_memory(prepared, input, output));
     return prepared->prepared->start(static_cast<const std::byte*>(input),
-                                     static_cast<std::byte*>(output));
+                                     static_cast<std::byte*>(output),
+                                     prepared->prepared->stream());
   });
+}
+
+int32_t rueda_start_on(rueda_prepared* prepared, const void* input, void* output, void* stream,
+                       rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(check_memory(prepared, input, output));
+    return prepared->prepared->start(static_cast<const std::byte*>(input),
+                                     static_cast<std::byte*>(output),
+                                     static_cast<rueda::cuda::StreamHandle>(stream));
+  });
+}
+
+int32_t rueda_prepared_stream_wait(rueda_prepared* prepared, void* stream, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(check(prepared));
+    return prepared->prepared->make_wait(static_cast<rueda::cuda::StreamHandle>(stream));
+  });
+}
+
+int32_t rueda_prepared_released(rueda_prepared* prepared) {
+  return prepared != nullptr && prepared->prepared->released() ? 1 : 0;
 }
 
 int32_t rueda_prepared_wait(rueda_prepared* prepared, double timeout_seconds, rueda_error* error) {
@@ -68,7 +90,7 @@ int32_t rueda_run_prepared(rueda_prepared* prepared, const void* input, void* ou
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_memory(prepared, input, output));
     return prepared->prepared->run(static_cast<const std::byte*>(input),
-                                   static_cast<std::byte*>(output));
+                                   static_cast<std::byte*>(output), prepared->prepared->stream());
   });
 }
 

@@ -90,6 +90,9 @@ const Row kTable[] = {
      "file of the CUDA driver, opened with the first GPU tensor; empty: libcuda.so.1"},
     {"RUEDA_NCCL_LIBRARY", "", &Config::nccl_library, Check::kAny, false,
      "file of NCCL; empty: the copy that the process has loaded, else pip's, else the system's"},
+    {"RUEDA_CUDA_KERNELS", "", &Config::cuda_kernels, Check::kAny, false,
+     "file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so, if it is there; none: "
+     "without"},
     {"RUEDA_ALLOW_SHARED_GPU", "", &Config::allow_shared_gpu, Check::kAny, false,
      "1 on all ranks: several ranks may use one GPU (tests; NCCL must allow it too)"},
     {"RUEDA_HOST_ID", "", &Config::host_id, Check::kAny, false,

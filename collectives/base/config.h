@@ -47,6 +47,7 @@ struct Config {
   int64_t tcp_rate_limit = 0;  // bytes per second of each connection; 0: no limit
   std::string cuda_driver;   // file of the CUDA driver; empty: libcuda.so.1
   std::string nccl_library;  // file of NCCL; empty: looked for (collectives/nccl/search.h)
+  std::string cuda_kernels;  // file of librueda_cuda.so; empty: beside librueda.so; none: without
   bool allow_shared_gpu = false;  // several ranks may use one GPU (tests)
   int64_t mpi_chunk_bytes = 256 << 10;  // bytes of one message of the MPI transport
   std::string rendezvous;   // "host:port" where rank 0 waits for the others, without ruedarun

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "collectives/communicator/device_packing.h"
+
 namespace rueda::communicator {
 namespace {
 
@@ -25,17 +27,20 @@ class Turn : public Waiter {
 
 class Settled : public Waiter {
  public:
-  explicit Settled(const Session* session) : session_(session) {}
-  bool ready() override { return session_->phase() != Session::Phase::kSettling; }
+  explicit Settled(Session* session) : session_(session) {}
+  bool ready() override {
+    session_->look_now();
+    return session_->phase() != Session::Phase::kSettling;
+  }
   Status await_resume() { return session_->status(); }
 
  private:
-  const Session* session_;
+  Session* session_;
 };
 
 // Behind all calls of the native communicator in this process set.
-transport::Tag seat_tag(uint32_t process_set) {
-  return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8);
+transport::Tag seat_tag(uint32_t process_set, uint32_t number) {
+  return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8) | number;
 }
 
 }  // namespace
@@ -81,6 +86,12 @@ nccl::Seat DeviceCommunicator::own_seat(int device) {
   nccl::set_text(gpu.value()->uuid(), seat.uuid, sizeof(seat.uuid));
   nccl::set_text(library.value()->path(), seat.path, sizeof(seat.path));
   gethostname(seat.host, sizeof(seat.host) - 1);
+  kernels_ = group_.machine->kernels(gpu.value());
+  if (kernels_ != nullptr) {
+    auto buffer = cuda::Memory::allocate(gpu.value(), kPackBytes);
+    if (buffer.ok()) buffer_ = std::move(buffer).value();
+  }
+  if (buffer_ != nullptr) seat.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   if (rank_ != 0) return seat;
   const cuda::ContextScope scope(*gpu.value());
   const auto code = (*library.value())->get_unique_id(&seat.id);
@@ -91,6 +102,10 @@ nccl::Seat DeviceCommunicator::own_seat(int device) {
 Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
   refused_ = nccl::check_seats(seats, group_.names);
   RUEDA_RETURN_IF_ERROR(refused_);
+  const auto packs = [](const nccl::Seat& seat) {
+    return seat.kernels == static_cast<int32_t>(cuda::kernels::kKernelsVersion);
+  };
+  if (!std::all_of(seats.begin(), seats.end(), packs)) buffer_ = nullptr;
   nccl::Session::Options options;
   RUEDA_ASSIGN_OR_RETURN(options.library, group_.machine->library());
   RUEDA_ASSIGN_OR_RETURN(options.device, group_.machine->device(device_));
@@ -105,10 +120,11 @@ Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
 
 // ---- a call ----
 
-Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls) {
+Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls, Calls after) {
   co_await Turn(&turn_, turn);
   if (device_ < 0) {
     device_ = order->device;
+    starting_ = true;
     std::vector<nccl::Seat> seats(group_.members.size());
     const auto bytes_of = [](nccl::Seat* seat) {
       return ByteSpan(reinterpret_cast<std::byte*>(seat), sizeof(*seat));
@@ -116,7 +132,7 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls) {
     const auto me = static_cast<size_t>(rank_);
     seats[me] = own_seat(device_);
     Transfers moves;
-    const transport::Tag tag = seat_tag(group_.process_set);
+    const transport::Tag tag = seat_tag(group_.process_set, group_.number);
     for (size_t peer = 0; peer < seats.size(); ++peer) {
       if (peer == me) continue;
       moves.add(group_.transport->recv(group_.members[peer], tag, bytes_of(&seats[peer])));
@@ -128,6 +144,7 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls) {
     if (!begun.ok() && refused_.ok()) co_return begun;
   }
   if (!refused_.ok()) {
+    starting_ = false;
     ++turn_;
     co_return refused_;
   }
@@ -138,14 +155,19 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls) {
                                " now: each rank keeps to one (torch.cuda.set_device)");
   }
   const Status ready = co_await Settled(session_.get());
+  starting_ = false;
   RUEDA_CO_RETURN_IF_ERROR(ready);
-  for (const cuda::EventPtr& event : order->ready)
-    RUEDA_CO_RETURN_IF_ERROR(event->make_wait(session_->stream()));
+  for (const cuda::Mark& mark : order->ready)
+    RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
   const Status called = session_->launch([&] { return calls(*session_); });
   if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
   RUEDA_CO_RETURN_IF_ERROR(called);
   const Status launched = co_await Settled(session_.get());
   RUEDA_CO_RETURN_IF_ERROR(launched);
+  if (after) {
+    const Status behind = after(*session_);
+    RUEDA_CO_RETURN_IF_ERROR(behind);
+  }
   auto done = session_->mark();
   RUEDA_CO_RETURN_IF_ERROR(done.status());
   order->done = std::move(done).value();
@@ -159,8 +181,19 @@ Task DeviceCommunicator::refuse(uint64_t turn, Status status) {
   co_return status;
 }
 
-Task DeviceCommunicator::start(Calls calls) {
-  return run(calls_++, std::exchange(order_, nullptr), std::move(calls));
+Task DeviceCommunicator::start(Calls calls, Calls after) {
+  return run(calls_++, std::exchange(order_, nullptr), std::move(calls), std::move(after));
+}
+
+Status DeviceCommunicator::copy(Session& session, const std::vector<cuda::kernels::Table>& tables,
+                                cuda::kernels::Format format) const {
+  const cuda::ContextScope scope(*session.device());
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  for (const cuda::kernels::Table& table : tables) {
+    const int error = (*kernels_)->copy(&table, format, format, 1.0f, session.stream());
+    RUEDA_RETURN_IF_ERROR(kernels_->check(error, "packing tensors on the GPU"));
+  }
+  return {};
 }
 
 // ---- the collectives ----
@@ -198,8 +231,20 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
   if (!plan.ok()) return refuse(calls_++, plan.status());
-  return start([parts = std::move(parts), reduction = *plan](Session& s) {
+  // Chosen when its turn has come: only then is it known whether all ranks can pack.
+  auto packing = std::make_shared<std::optional<Packing>>();
+  const auto unpack = [this, packing](Session& s) -> Status {
+    return *packing ? copy(s, (*packing)->out, (*packing)->format) : Status();
+  };
+  const auto calls = [this, packing, parts = std::move(parts), dtype,
+                      reduction = *plan](Session& s) -> Status {
+    if (buffer_ != nullptr) *packing = plan_packing(parts, dtype, buffer_->data());
+    if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      if (*packing) {
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_->data(), buffer_->data(),
+                      unsigned_of((*packing)->count), reduction.type, number);
+      }
       for (const Part& part : parts) {
         if (part.count == 0) continue;
         RUEDA_RETURN_IF_ERROR(s.call("ncclAllReduce", s.library()->all_reduce, part.in, part.out,
@@ -207,7 +252,8 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
       }
       return {};
     });
-  });
+  };
+  return start(calls, unpack);
 }
 
 Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,

@@ -27,7 +27,7 @@ namespace rueda::communicator {
 // What stands before and behind one call on the GPU. Lives until its task has ended.
 struct StreamOrder {
   int device = 0;                     // its tensors' GPU
-  std::vector<cuda::EventPtr> ready;  // inputs are complete behind these
+  std::vector<cuda::Mark> ready;      // inputs are complete behind these
   cuda::EventPtr done;                // set when the task has ended well: outputs are complete behind it
 };
 
@@ -36,6 +36,7 @@ struct DeviceGroup {
   std::vector<Rank> members;                  // the transport's ranks
   std::vector<std::string> names;             // of the members
   uint32_t process_set = 0;
+  uint32_t number = 0;  // of this communicator among the set's: each has an NCCL of its own
   std::shared_ptr<nccl::Machine> machine;
 };
 
@@ -63,14 +64,19 @@ class DeviceCommunicator final : public Communicator {
   Result<std::shared_ptr<cuda::Memory>> allocate(int device, size_t bytes);
   // What was given to the GPU is done.
   bool idle() const { return !session_ || session_->idle(); }
+  // NCCL is connecting the ranks.
+  bool starting() const { return starting_; }
   // An error of work that was given to the GPU before: the group has ended.
   Status health() const;
 
  private:
   using Calls = std::function<Status(nccl::Session&)>;
-  Task run(uint64_t turn, StreamOrder* order, Calls calls);
+  // after: behind the calls in the stream; may be empty.
+  Task run(uint64_t turn, StreamOrder* order, Calls calls, Calls after);
   Task refuse(uint64_t turn, Status status);
-  Task start(Calls calls);
+  Task start(Calls calls, Calls after = {});
+  Status copy(nccl::Session& session, const std::vector<cuda::kernels::Table>& tables,
+              cuda::kernels::Format format) const;
   nccl::Seat own_seat(int device);
   Status begin(const std::vector<nccl::Seat>& seats);
 
@@ -79,10 +85,13 @@ class DeviceCommunicator final : public Communicator {
   StreamOrder* order_ = nullptr;
   uint64_t calls_ = 0;  // made
   uint64_t turn_ = 0;   // whose calls of NCCL come next
+  std::shared_ptr<const cuda::kernels::Library> kernels_;
+  std::shared_ptr<cuda::Memory> buffer_;  // of packed tensors; null: not every rank can pack
   std::shared_ptr<nccl::Session> session_;
   int device_ = -1;
   Status refused_;  // at the start, on all ranks alike
   bool abandoned_ = false;
+  bool starting_ = false;
 };
 
 }  // namespace rueda::communicator

@@ -38,7 +38,30 @@ Result<DevicePtr> Device::open(std::shared_ptr<const Driver> driver, int ordinal
   return device;
 }
 
+Result<EventHandle> Device::take_event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_events_.empty()) {
+      const EventHandle event = spare_events_.back();
+      spare_events_.pop_back();
+      return event;
+    }
+  }
+  const ContextScope scope(*this);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  EventHandle event = nullptr;
+  RUEDA_RETURN_IF_ERROR(
+      driver_->check((*driver_)->event_create(&event, kEventDisableTiming), "cuEventCreate"));
+  return event;
+}
+
+void Device::give_event(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  spare_events_.push_back(event);
+}
+
 Device::~Device() {
+  for (const EventHandle event : spare_events_) (*driver_)->event_destroy(event);
   if (context_ != nullptr) (*driver_)->release_context(handle_);
 }
 
@@ -52,15 +75,20 @@ ContextScope::~ContextScope() {
 }
 
 Result<EventPtr> Event::create(DevicePtr device) {
-  const ContextScope scope(*device);
-  RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device->driver();
-  EventHandle handle = nullptr;
-  RUEDA_RETURN_IF_ERROR(d.check(d->event_create(&handle, kEventDisableTiming), "cuEventCreate"));
+  RUEDA_ASSIGN_OR_RETURN(const EventHandle handle, device->take_event());
   return EventPtr(new Event(std::move(device), handle));
 }
 
-Event::~Event() { device_->driver()->event_destroy(handle_); }
+Event::~Event() { device_->give_event(handle_); }
+
+void add_mark(std::vector<Mark>* marks, const Mark& mark) {
+  for (Mark& known : *marks) {
+    if (mark.number == 0 || known.number == 0 || known.stream != mark.stream) continue;
+    if (known.number < mark.number) known = mark;
+    return;
+  }
+  marks->push_back(mark);
+}
 
 Status Event::record(StreamHandle stream) {
   const ContextScope scope(*device_);  // a null stream means the current context's

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "collectives/cuda/driver.h"
 
@@ -28,6 +30,10 @@ class Device {
   const std::string& uuid() const { return uuid_; }
   Context context() const { return context_; }
 
+  // Events that nobody uses any more are given out again: making one costs a call of the driver.
+  Result<EventHandle> take_event();
+  void give_event(EventHandle event);
+
  private:
   Device(std::shared_ptr<const Driver> driver, int ordinal)
       : driver_(std::move(driver)), ordinal_(ordinal) {}
@@ -38,6 +44,8 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   std::string uuid_;
+  std::mutex mutex_;
+  std::vector<EventHandle> spare_events_;
 };
 using DevicePtr = std::shared_ptr<Device>;
 
@@ -57,7 +65,7 @@ class ContextScope {
   Status status_;
 };
 
-// A point in a stream.
+// A point in a stream. A wait that was asked for stays when the event is recorded anew.
 class Event {
  public:
   static Result<std::shared_ptr<Event>> create(DevicePtr device);
@@ -81,6 +89,16 @@ class Event {
   EventHandle handle_;
 };
 using EventPtr = std::shared_ptr<Event>;
+
+// A point in a stream of the user's. number: grows along each stream, so that of two marks of one
+// stream the later one says it all; 0: of a stream whose handle means another one on each thread.
+struct Mark {
+  EventPtr event;
+  StreamHandle stream = nullptr;
+  uint64_t number = 0;
+};
+// Adds one, unless another of the same stream covers it.
+void add_mark(std::vector<Mark>* marks, const Mark& mark);
 
 // A stream of our own, of the highest priority, that does not wait for the default stream.
 class Stream {

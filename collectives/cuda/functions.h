@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 struct CUctx_st;
 struct CUevent_st;
@@ -26,6 +27,8 @@ inline constexpr Code kNoDevice = 100;
 inline constexpr Code kNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+// A handle that stands for the calling thread's own default stream (CU_STREAM_PER_THREAD).
+inline constexpr uintptr_t kPerThreadStream = 2;
 
 // X(member, symbol, arguments). All are in every driver since CUDA 11.4.
 #define RUEDA_CUDA_FUNCTIONS(X)                                                          \

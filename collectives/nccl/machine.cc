@@ -1,5 +1,7 @@
 #include "collectives/nccl/machine.h"
 
+#include "collectives/base/log.h"
+
 namespace rueda::nccl {
 
 Result<cuda::DevicePtr> Machine::device(int ordinal) {
@@ -21,7 +23,21 @@ Result<std::shared_ptr<const Library>> Machine::library() {
   return library_;
 }
 
-Result<cuda::EventPtr> Machine::mark(int ordinal, cuda::StreamHandle stream) {
+std::shared_ptr<const cuda::kernels::Library> Machine::kernels(const cuda::DevicePtr& device) {
+  const std::lock_guard lock(mutex_);
+  if (kernels_known_) return kernels_;
+  kernels_known_ = true;
+  const cuda::ContextScope scope(*device);
+  auto opened = cuda::kernels::Library::open(options_.kernels);
+  if (opened.ok()) {
+    kernels_ = std::move(opened).value();
+  } else {
+    RUEDA_INFO("cuda", "without rueda's kernels: {}", opened.status().message());
+  }
+  return kernels_;
+}
+
+Result<cuda::Mark> Machine::prepare_mark(int ordinal) {
   RUEDA_ASSIGN_OR_RETURN(const cuda::DevicePtr on, device(ordinal));
   {
     const std::lock_guard lock(mutex_);
@@ -32,9 +48,23 @@ Result<cuda::EventPtr> Machine::mark(int ordinal, cuda::StreamHandle stream) {
                               " before: each rank keeps to one (torch.cuda.set_device)");
     }
   }
-  RUEDA_ASSIGN_OR_RETURN(cuda::EventPtr event, cuda::Event::create(on));
-  RUEDA_RETURN_IF_ERROR(event->record(stream));
-  return event;
+  cuda::Mark mark;
+  RUEDA_ASSIGN_OR_RETURN(mark.event, cuda::Event::create(on));
+  return mark;
+}
+
+Status Machine::mark_again(cuda::Mark* mark, cuda::StreamHandle stream) {
+  const bool shared = reinterpret_cast<uintptr_t>(stream) != cuda::kPerThreadStream;
+  const std::lock_guard lock(marks_mutex_);
+  mark->stream = stream;
+  mark->number = shared ? ++marks_ : 0;
+  return mark->event->record(stream);
+}
+
+Result<cuda::Mark> Machine::mark(int ordinal, cuda::StreamHandle stream) {
+  RUEDA_ASSIGN_OR_RETURN(cuda::Mark mark, prepare_mark(ordinal));
+  RUEDA_RETURN_IF_ERROR(mark_again(&mark, stream));
+  return mark;
 }
 
 }  // namespace rueda::nccl

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "collectives/cuda/device.h"
+#include "collectives/cuda/kernels/library.h"
 #include "collectives/nccl/library.h"
 #include "collectives/nccl/watcher.h"
 
@@ -22,6 +23,7 @@ class Machine {
   struct Options {
     std::string driver;   // RUEDA_CUDA_DRIVER
     std::string library;  // RUEDA_NCCL_LIBRARY
+    std::string kernels;  // RUEDA_CUDA_KERNELS
     bool allow_shared_gpu = false;
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread
@@ -31,18 +33,28 @@ class Machine {
   const Options& options() const { return options_; }
   Result<cuda::DevicePtr> device(int ordinal);
   Result<std::shared_ptr<const Library>> library();
+  // rueda's own kernels; null where there are none for this device.
+  std::shared_ptr<const cuda::kernels::Library> kernels(const cuda::DevicePtr& device);
   Watcher& watcher() { return watcher_; }
   // A point in a stream of the user's. stream: of that device; null: its default stream. The first
   // device is the rank's for good: InvalidArgument for another.
-  Result<cuda::EventPtr> mark(int ordinal, cuda::StreamHandle stream);
+  Result<cuda::Mark> mark(int ordinal, cuda::StreamHandle stream);
+  // Opens the device and its driver, and makes an event for mark_again().
+  Result<cuda::Mark> prepare_mark(int ordinal);
+  // The same mark at what its stream has been given by now; makes nothing.
+  Status mark_again(cuda::Mark* mark, cuda::StreamHandle stream);
 
  private:
   const Options options_;
   std::mutex mutex_;
   std::shared_ptr<const cuda::Driver> driver_;
   std::shared_ptr<const Library> library_;
+  bool kernels_known_ = false;
+  std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::map<int, cuda::DevicePtr> devices_;
   int used_ = -1;  // by the first mark
+  std::mutex marks_mutex_;  // marks of one stream are numbered in the order of their recording
+  uint64_t marks_ = 0;
   Watcher watcher_;
 };
 

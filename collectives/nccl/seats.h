@@ -20,7 +20,7 @@ struct Seat {
   int32_t version = 0;      // of NCCL
   int32_t shares_gpu = 0;   // RUEDA_ALLOW_SHARED_GPU
   int32_t failed = 0;       // this rank cannot take part; `path` says why
-  int32_t reserved = 0;
+  int32_t kernels = 0;      // version of rueda's own kernels; 0: this rank has none
   UniqueId id{};            // of the group's first rank alone
   char uuid[48] = "";       // of its GPU
   char host[64] = "";

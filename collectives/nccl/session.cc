@@ -88,6 +88,16 @@ Result<cuda::EventPtr> Session::mark() {
 
 Watched::Need Session::look() {
   const std::lock_guard asking(mutex_);
+  return look_locked();
+}
+
+void Session::look_now() {
+  if (phase() != Phase::kSettling) return;
+  const std::unique_lock asking(mutex_, std::try_to_lock);
+  if (asking.owns_lock() && began_) (void)look_locked();
+}
+
+Watched::Need Session::look_locked() {
   const Phase before = phase();
   if (ended_ || before == Phase::kFailed || before == Phase::kAborted) return Need::kNothing;
   if (before == Phase::kReady && last_ != nullptr) {
@@ -114,7 +124,7 @@ Watched::Need Session::look() {
     options_.ring();
     return Need::kNothing;
   }
-  if (code == kInProgress) return Need::kFast;
+  if (code == kInProgress) return began_ ? Need::kAtOnce : Need::kFast;
   began_ = true;
   if (before == Phase::kSettling) change(Phase::kSettling, Phase::kReady);
   return last_ == nullptr ? Need::kNothing : Need::kSlow;

@@ -62,8 +62,11 @@ class Session final : public Watched {
   void abort();
 
   Need look() override;
+  // The owner's own look while it waits for a group to be started.
+  void look_now();
 
  private:
+  Need look_locked();
   Session(Options options, std::unique_ptr<cuda::Stream> stream)
       : options_(std::move(options)), stream_(std::move(stream)) {}
   Status named(const Status& status) const;
@@ -74,7 +77,7 @@ class Session final : public Watched {
   Handle handle_ = nullptr;
   std::chrono::steady_clock::time_point deadline_{};
   std::atomic<Phase> phase_{Phase::kSettling};
-  bool began_ = false;  // of the watcher's thread
+  bool began_ = false;  // guarded by the mutex, as what follows
   mutable std::mutex mutex_;
   Status status_;
   cuda::EventPtr last_;

@@ -6,8 +6,11 @@
 namespace rueda::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kFastPause{1};
-constexpr std::chrono::milliseconds kSlowPause{20};
+std::chrono::microseconds pause_of(Watched::Need need) {
+  return std::chrono::microseconds(need == Watched::Need::kAtOnce ? 50
+                                   : need == Watched::Need::kFast ? 1000
+                                                                  : 20000);
+}
 
 }  // namespace
 
@@ -55,7 +58,7 @@ void Watcher::run() {
     if (need == Watched::Need::kNothing) {
       changed_.wait(lock, called);
     } else {
-      changed_.wait_for(lock, need == Watched::Need::kFast ? kFastPause : kSlowPause, called);
+      changed_.wait_for(lock, pause_of(need), called);
     }
   }
 }

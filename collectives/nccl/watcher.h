@@ -1,7 +1,8 @@
 // Watcher: the one thread of a rank that asks NCCL and the driver how things stand, so that the
 // coordinator never polls a device.
 //
-// Asks every millisecond while something begins, every 20 ms while a GPU works, and sleeps else.
+// Asks every 50 us while NCCL starts a group (on a thread of its own, which takes tens of them), every
+// millisecond while a communicator begins, every 20 ms while a GPU works, and sleeps else.
 // Threads: add() and stir() from any.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace rueda::nccl {
 // Who is watched.
 class Watched {
  public:
-  enum class Need { kNothing, kSlow, kFast };
+  enum class Need { kNothing, kSlow, kFast, kAtOnce };
   virtual ~Watched() = default;
   // On the watcher's thread; does not block.
   virtual Need look() = 0;

@@ -15,11 +15,8 @@ void Root::freeze_plan() {
     std::vector<uint32_t> slots;
     for (const wire::ResponseEntry& entry : response.entries) {
       const auto slot = static_cast<Slot>(entry.cache_slot);
-      // A plan runs in shared memory.
-      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum &&
-          cache_->get(slot)->device < 0) {
+      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum)
         slots.push_back(slot);
-      }
     }
     const bool whole = response.error.empty() && slots.size() == response.entries.size();
     plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
@@ -62,18 +59,20 @@ int64_t Root::bytes_of_batch(const std::vector<uint32_t>& slots) const {
   return bytes;
 }
 
-// The plan fixes the roads, so they are chosen before.
+// The plan fixes the roads, so they are chosen before. GPU tensors have none.
 bool Root::roads_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const {
   return std::all_of(cycle.begin(), cycle.end(), [&](const auto& batch) {
-    return roads_.settled(cache_->get(batch.front())->kind, bytes_of_batch(batch));
+    const RequestPtr first = cache_->get(batch.front());
+    return first->device >= 0 || roads_.settled(first->kind, bytes_of_batch(batch));
   });
 }
 
 bool Root::plan_is_stale(Time now) const {
   const auto& batches = last_plan_.batches;
   return plans_.in_force() && std::any_of(batches.begin(), batches.end(), [&](const auto& batch) {
-           return roads_.stale(cache_->get(batch.slots.front())->kind, bytes_of_batch(batch.slots),
-                               now);
+           const RequestPtr first = cache_->get(batch.slots.front());
+           return first->device < 0 &&
+                  roads_.stale(first->kind, bytes_of_batch(batch.slots), now);
          });
 }
 

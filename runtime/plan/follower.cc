@@ -117,7 +117,8 @@ bool Follower::poll(Time now) {
       if (lane_->last_word(rank)) revoke("rank " + std::to_string(rank) + " left the plan");
     }
     const uint64_t finished = lane_->finished();
-    if (finished != finished_ || (held_ == 0 && finished == entered_)) moved_ = now;
+    if (finished != finished_ || (held_ == 0 && finished == entered_) || lane_->starting())
+      moved_ = now;
     finished_ = finished;
     if (now - moved_ >= patience_) revoke("it stood still");
   }

@@ -49,6 +49,8 @@ class PlanLane {
   virtual uint64_t entered() const = 0;
   // Batches of this generation that have run to their end here.
   virtual uint64_t finished() const = 0;
+  // What batches need is being made, in a bounded time: that nothing ends meanwhile says nothing.
+  virtual bool starting() const { return false; }
   // From here on nothing becomes visible; publishes entered() as this rank's last word and wakes the
   // peers. Idempotent.
   virtual void revoke() = 0;

@@ -10,17 +10,24 @@ namespace {
 
 constexpr int kGenerationShift = 40;
 
+// Alike on all ranks, and nothing was touched: the batch alone ends with it.
+bool is_refusal(const Status& status) {
+  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
+}
+
 Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
 
 }  // namespace
 
 PlanRunner::PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
+                       communicator::DeviceCommunicator* device,
                        std::vector<std::shared_ptr<transport::Arena>> arenas,
                        std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
                        flight::FlightRecorder* flight, uint32_t process_set, Complete complete)
     : rank_(rank),
       lane_(lane),
       lane_number_(lane_number),
+      device_(device),
       arenas_(std::move(arenas)),
       ringers_(std::move(ringers)),
       recorder_(recorder),
@@ -36,7 +43,8 @@ void PlanRunner::prepare(Batch* batch, const PlannedBatch& planned,
                          const std::vector<const wire::Request*>& requests, size_t first) {
   const wire::Request& request = *requests[first];
   const auto size = static_cast<Rank>(arenas_.size());
-  communicator::Job& job = batch->job;
+  if (request.device >= 0) batch->call = std::make_unique<DeviceCall>();
+  communicator::Job& job = batch->call ? batch->call->wanted : batch->job;
   job.kind = planned.kind;
   job.road = static_cast<communicator::Road>(planned.road);
   job.root = request.root;
@@ -55,12 +63,14 @@ void PlanRunner::prepare(Batch* batch, const PlannedBatch& planned,
     job.counts = share_counts(request.shape, size);
   }
   batch->tickets.reserve(planned.slots.size());
-  lane_->prepare(&job);
+  if (batch->call) batch->job.kind = CollectiveKind::kBroadcast;  // of nothing: ranks meet
+  lane_->prepare(&batch->job);
 }
 
 void PlanRunner::begin(const StepPlan& plan, const std::vector<const wire::Request*>& requests) {
   generation_ = plan.generation;
   taken_ = 0;
+  called_ = 0;
   ended_ = 0;
   lane_->begin_generation(plan.generation);
   plan_.clear();
@@ -79,17 +89,20 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
   const uint64_t number = taken_++;
   Batch& batch = at(number);
   batch.tickets.assign(tickets.begin(), tickets.end());
+  communicator::Job& job = batch.call ? batch.call->wanted : batch.job;
   for (size_t i = 0; i < tickets.size(); ++i) {
     Submission& s = pending_of(tickets[i]).submission;
-    batch.job.parts[i].in = s.in;
-    batch.job.parts[i].out = s.out;
+    job.parts[i].in = s.in;
+    job.parts[i].out = s.out;
+    if (batch.call) cuda::add_mark(&batch.call->order.ready, s.ready);
     if (pending_of(tickets[i]).prepared != nullptr) continue;
     flight_->planned(s.flight);
-    Shape shape = batch.job.kind == CollectiveKind::kReducescatter
+    Shape shape = job.kind == CollectiveKind::kReducescatter
                       ? share_shape(s.request.shape, rank_, static_cast<Rank>(arenas_.size()))
                       : s.request.shape;
-    batch.job.parts[i].out = s.work->set_output(s.out, std::move(shape), s.request.dtype, {});
+    job.parts[i].out = give_output(&s, std::move(shape));
   }
+  if (batch.call) batch.call->order.device = pending_of(tickets.front()).submission.device;
   batch.flight = flight_->entered(batch.templates, tickets.size(), number,
                                   timeline::nanos(pending_of(tickets.front()).since));
   batch.job.times = nullptr;
@@ -104,13 +117,76 @@ void PlanRunner::enter(std::span<const Ticket> tickets) {
   lane_->start(&batch.job);
 }
 
+// Where the result lies: given, or the work's own. Without memory on the GPU nothing runs.
+std::byte* PlanRunner::give_output(Submission* s, Shape shape) {
+  std::byte* given = s->out;
+  if (given == nullptr && s->device >= 0) {
+    const auto bytes = static_cast<size_t>(element_count(shape)) * size_of(s->request.dtype);
+    auto memory = device_->allocate(s->device, bytes);
+    if (memory.ok()) {
+      given = memory.value()->data();
+      s->work->keep_device_memory(std::move(memory).value());
+    } else {
+      device_failure_ = memory.status();
+    }
+  }
+  return s->work->set_output(given, std::move(shape), s->request.dtype, {});
+}
+
 bool PlanRunner::advance() {
-  if (lane_->idle()) return false;
+  if (device_failure_.ok()) device_failure_ = device_->health();
+  if (idle()) return false;
   bool moved = lane_->progress();
-  while (ended_ < lane_->finished()) {
+  for (; called_ < lane_->finished(); ++called_, moved = true) {
+    if (at(called_).call) call_device(&at(called_));
+  }
+  moved |= advance_calls();
+  while (ended_ < called_ && (!at(ended_).call || at(ended_).call->task.done())) {
     end(&at(ended_), ended_);
     ++ended_;
     moved = true;
+  }
+  return moved;
+}
+
+void PlanRunner::DeviceCall::reset() {
+  task = {};
+  order.ready.clear();
+  order.done = nullptr;
+}
+
+void PlanRunner::call_device(Batch* batch) {
+  DeviceCall& call = *batch->call;
+  device_->order_next(&call.order);
+  call.task = device_task(batch);
+}
+
+communicator::Task PlanRunner::device_task(Batch* batch) {
+  const communicator::Job& job = batch->call->wanted;
+  switch (job.kind) {
+    case CollectiveKind::kBroadcast: {
+      std::vector<communicator::direct::BroadcastPart> parts;
+      for (const communicator::Part& part : job.parts)
+        parts.push_back({part.in, part.out, part.count});
+      return device_->broadcast(job.root, std::move(parts));
+    }
+    case CollectiveKind::kReducescatter:
+      return device_->reducescatter(job.parts[0].in, job.parts[0].out, job.counts, job.dtype,
+                                    job.op, job.scaling);
+    default: return device_->allreduce(job.parts, job.dtype, job.op, job.scaling);
+  }
+}
+
+// Gives to NCCL what can be given without waiting.
+bool PlanRunner::advance_calls() {
+  bool moved = false;
+  for (uint64_t number = ended_; number < called_ && device_failure_.ok(); ++number) {
+    if (!at(number).call) continue;
+    communicator::Task& task = at(number).call->task;
+    if (task.done()) continue;
+    moved |= task.advance();
+    if (task.done() && !task.status().ok() && !is_refusal(task.status()))
+      device_failure_ = task.status();
   }
   return moved;
 }
@@ -120,8 +196,9 @@ void PlanRunner::record(Batch* batch, uint64_t number) {
   for (const Ticket ticket : batch->tickets)
     bytes += bytes_of(pending_of(ticket).submission.request);
   const uint32_t set = pending_of(batch->tickets.front()).submission.set->id;
-  const timeline::BatchRun run{{generation_, number, set}, batch->job.kind, bytes, batch->begun,
-                               batch->times, communicator::stage_clock()};
+  const CollectiveKind kind = batch->call ? batch->call->wanted.kind : batch->job.kind;
+  const timeline::BatchRun run{{generation_, number, set}, kind, bytes, batch->begun, batch->times,
+                               communicator::stage_clock()};
   recorder_->batch_ended(run, batch->tickets.size());
   for (const Ticket ticket : batch->tickets) recorder_->member(&pending_of(ticket), run);
 }
@@ -132,7 +209,13 @@ void PlanRunner::end(Batch* batch, uint64_t number) {
   ++batches_;
   tensors_ += static_cast<int64_t>(batch->tickets.size());
   if (batch->tickets.size() > 1) fused_tensors_ += static_cast<int64_t>(batch->tickets.size());
-  for (const Ticket ticket : batch->tickets) complete_(ticket);
+  const Status status = batch->call ? batch->call->task.status() : Status();
+  for (const Ticket ticket : batch->tickets) {
+    if (batch->call && status.ok())
+      pending_of(ticket).submission.work->set_device_end(batch->call->order.done);
+    complete_(ticket, status);
+  }
+  if (batch->call) batch->call->reset();
   batch->tickets.clear();
 }
 
@@ -166,10 +249,12 @@ std::vector<Ticket> PlanRunner::take_from(uint64_t first) {
     if (!batch.tickets.empty()) flight_->finished(batch.flight, 0);
     tickets.insert(tickets.end(), batch.tickets.begin(), batch.tickets.end());
     batch.tickets.clear();
+    if (batch.call) batch.call->reset();
     if (batch.begun != 0) recorder_->batch_dropped(communicator::stage_clock());
     batch.begun = 0;
   }
   taken_ = std::min(taken_, first);
+  called_ = std::min(called_, first);
   return tickets;
 }
 

@@ -1,6 +1,12 @@
 // PlanRunner: the step plan in shared memory. One persistent job for each batch of the plan, in a
 // lane of its own; entering a batch fills in its addresses and starts its job.
 //
+// A batch of GPU tensors has a job that moves nothing: it is done when all ranks have entered the
+// batch, and only then NCCL is called, because what a GPU has been given cannot be withdrawn.
+//
+//   enter --> job in the lane --> done here                                        --> works end
+//                             \-> GPU: all ranks have entered --> NCCL is called --/
+//
 // A rank's last word is one word of its arena, written once per generation:
 //   generation << 40 | batches entered << 1 | 1
 //
@@ -11,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/communicator/device_communicator.h"
 #include "collectives/communicator/lane.h"
 #include "runtime/plan/plan_lane.h"
 #include "runtime/flight/flight_recorder.h"
@@ -21,11 +28,13 @@ namespace rueda::runtime {
 
 class PlanRunner final : public PlanLane {
  public:
-  // Ends a ticket whose batch has run.
-  using Complete = std::function<void(Ticket)>;
+  // Ends a ticket whose batch has run, or was refused alike on all ranks.
+  using Complete = std::function<void(Ticket, const Status&)>;
 
+  // device: for batches of GPU tensors, the plan's alone. Borrowed.
   // arenas, ringers: by rank; ringers wake a rank for whatever it does.
   PlanRunner(Rank rank, communicator::Lane* lane, size_t lane_number,
+             communicator::DeviceCommunicator* device,
              std::vector<std::shared_ptr<transport::Arena>> arenas,
              std::vector<transport::Ringer> ringers, timeline::Recorder* recorder,
              flight::FlightRecorder* flight, uint32_t process_set, Complete complete);
@@ -34,8 +43,10 @@ class PlanRunner final : public PlanLane {
   bool advance();
   // The lane was abandoned: the tickets of all batches that were entered, for their error.
   std::vector<Ticket> drop();
-  bool idle() const { return lane_->idle(); }
-  const Status& failure() const { return lane_->failure(); }
+  bool idle() const { return lane_->idle() && called_ == ended_; }
+  const Status& failure() const {
+    return device_failure_.ok() ? lane_->failure() : device_failure_;
+  }
   // Batches and their tensors that have run.
   int64_t batches() const { return batches_; }
   int64_t tensors() const { return tensors_; }
@@ -46,13 +57,22 @@ class PlanRunner final : public PlanLane {
   void enter(std::span<const Ticket> tickets) override;
   uint64_t entered() const override { return lane_->entered(); }
   uint64_t finished() const override { return ended_; }
+  bool starting() const override { return device_->starting(); }
   void revoke() override;
   std::optional<uint64_t> last_word(Rank rank) const override;
   std::vector<Ticket> withdraw(uint64_t first) override;
 
  private:
+  // What NCCL is asked for. order: the streams before and behind it.
+  struct DeviceCall {
+    communicator::Job wanted;  // as a description; it is in no lane
+    communicator::StreamOrder order;
+    communicator::Task task;
+    void reset();
+  };
   struct Batch {
-    communicator::Job job;
+    communicator::Job job;        // in the lane
+    std::unique_ptr<DeviceCall> call;  // of GPU tensors
     std::vector<Ticket> tickets;  // while under way
     timeline::Nanos begun = 0;    // 0: nobody recorded then
     uint64_t templates = 0;       // in the flight recorder, of its first tensor
@@ -61,6 +81,10 @@ class PlanRunner final : public PlanLane {
   };
   void prepare(Batch* batch, const PlannedBatch& planned,
                const std::vector<const wire::Request*>& requests, size_t first);
+  void call_device(Batch* batch);
+  communicator::Task device_task(Batch* batch);
+  std::byte* give_output(Submission* submission, Shape shape);
+  bool advance_calls();
   void end(Batch* batch, uint64_t number);
   void record(Batch* batch, uint64_t number);
   std::vector<Ticket> take_from(uint64_t first);
@@ -70,6 +94,7 @@ class PlanRunner final : public PlanLane {
   Rank rank_;
   communicator::Lane* lane_;
   size_t lane_number_;
+  communicator::DeviceCommunicator* device_;
   std::vector<std::shared_ptr<transport::Arena>> arenas_;
   std::vector<transport::Ringer> ringers_;
   timeline::Recorder* recorder_;
@@ -79,7 +104,9 @@ class PlanRunner final : public PlanLane {
   std::vector<std::unique_ptr<Batch>> plan_;
   uint64_t generation_ = 0;
   uint64_t taken_ = 0;  // by enter()
+  uint64_t called_ = 0;  // of GPU tensors: NCCL's turn has come; of others: done
   uint64_t ended_ = 0;
+  Status device_failure_;
   int64_t batches_ = 0;
   int64_t tensors_ = 0;
   int64_t fused_tensors_ = 0;

@@ -66,8 +66,9 @@ struct DeviceRank {
   // Starts a collective, drives it to its end on the host, and gives its order back.
   template <typename Start>
   std::pair<Status, communicator::StreamOrder> run(Start start,
-                                                   std::vector<cuda::EventPtr> ready = {}) {
-    communicator::StreamOrder order{world.rank, std::move(ready), nullptr};
+                                                   const std::vector<cuda::EventPtr>& ready = {}) {
+    communicator::StreamOrder order{world.rank, {}, nullptr};
+    for (const cuda::EventPtr& event : ready) order.ready.push_back({event});
     communicator.order_next(&order);
     const Status status = drive(world, communicator, start(communicator));
     return {status, std::move(order)};
@@ -89,6 +90,7 @@ inline nccl::Machine::Options machine_options(const transport::Ringer& ringer) {
   nccl::Machine::Options options;
   options.driver = FAKE_CUDA;
   options.library = STUB_NCCL;
+  options.kernels = FAKE_KERNELS;
   options.patience = std::chrono::seconds(60);
   options.ring = [ringer] { ringer.ring(); };
   return options;

@@ -63,16 +63,34 @@ class Collectives:
 
     def _submit(self, kind, name, operations, keep, results, grouped):
         """Submits; ``results(works)`` gives a list, of which an ungrouped operation has one."""
-        device = operations[0].device
-
         def finish(works):
-            if device >= 0:
-                stream = self._adapter.stream(device)  # of the thread that synchronises
-                for work in works:
-                    work.make_wait(stream)
+            self.go_on_behind(works, operations[0])
             return tuple(results(works)) if grouped else results(works)[0]
 
         return runtime.submit(kind, name, operations, keep, finish, grouped)
+
+    def go_on_behind(self, works, operation):
+        """Of a GPU's operation: what streams are given from here on comes behind its end.
+
+        The current stream of the thread that synchronises, which uses the result; and the one that the
+        tensors came from, in whose order the framework gives their memory to others.
+        """
+        if operation.device < 0:
+            return
+        streams = {self._adapter.stream(operation.device) or 0, operation.stream or 0}
+        for work in works:
+            for stream in streams:
+                work.make_wait(stream)
+
+    def _submit_again(self, key, kind, name, operation, keep, output):
+        if operation.device >= 0:
+            key = ((key[0], operation.device), *key[1:])
+
+        def finish(works):
+            self.go_on_behind(works, operation)
+            return output
+
+        return runtime.submit_again(key, kind, name, operation, keep, finish)
 
     def _on_device(self, operation, tensor):
         """The operation, with the GPU and the stream that its tensor is on."""
@@ -103,12 +121,10 @@ class Collectives:
             )
             operations[-1] = self._on_device(operations[-1], packed)
         keep = (inputs, outputs)
-        if type(name) is str and not grouped and operations[0].device < 0:
+        if type(name) is str and not grouped:
             fields["process_set"] = process_set.key
             key = (code, name, tensor.dtype, shape, *fields.values())
-            return runtime.submit_again(
-                key, kind, name, operations[0], keep, lambda works: outputs[0]
-            )
+            return self._submit_again(key, kind, name, operations[0], keep, outputs[0])
         return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
     def allreduce(
@@ -184,12 +200,10 @@ class Collectives:
             )
             operations[-1] = self._on_device(operations[-1], packed)
         keep = (inputs, outputs)
-        if type(name) is str and not grouped and operations[0].device < 0:
+        if type(name) is str and not grouped:
             scales = prescale, postscale
             key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, *scales, process_set.key)
-            return runtime.submit_again(
-                key, kind, name, operations[0], keep, lambda works: outputs[0]
-            )
+            return self._submit_again(key, kind, name, operations[0], keep, outputs[0])
         return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
 
     def _adopt(self, work, like):

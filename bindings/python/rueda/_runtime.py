@@ -29,7 +29,8 @@ from rueda._works import Prepared, Work
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
 
 _lib = _ffi.library
-_start, _prepared_wait = _lib.rueda_start, _lib.rueda_prepared_wait
+_start, _start_on = _lib.rueda_start, _lib.rueda_start_on
+_prepared_wait = _lib.rueda_prepared_wait
 _OK, _ABORTED = _ffi.OK, _ffi.ABORTED
 
 # Operations that are remembered by name and form; those used longest ago are forgotten first.
@@ -307,12 +308,14 @@ class Runtime:
         with self._lock:
             prepared = self._take_or_prepare(key, name, operation)
             if prepared is not None:
-                handle = self._launch(prepared, operation.input, operation.output, keep, finish)
+                memory = operation.input, operation.output
+                place = operation.device, operation.stream
+                handle = self._launch(prepared, *memory, keep, finish, *place)
                 if handle is not None:
                     return handle
             return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
 
-    def start_in_place(self, key, address, keep):
+    def start_in_place(self, key, address, keep, finish=None, device=-1, stream=None):
         """`submit_again` of what came before, input and output at ``address``; it has no result.
 
         None: not started. It comes for the first time, is in use or cannot be started; submit it.
@@ -321,16 +324,20 @@ class Runtime:
             prepared = self.take(key)
             if prepared is None:
                 return None
-            return self._launch(prepared, address, address, keep, _nothing)
+            return self._launch(prepared, address, address, keep, finish or _nothing, device, stream)
 
-    def _launch(self, prepared, source, target, keep, finish):
+    def _launch(self, prepared, source, target, keep, finish, device, stream):
         """With the lock: starts what was taken and returns its handle; None: not started."""
         self._let_go()
         handle, entry = self._next_handle, _Entry(keep, finish)
         self._next_handle += 1
         entry.works, entry.prepared = (prepared,), prepared
         self._entries[handle] = entry
-        if _start(prepared.pointer, source, target, None) == _OK:
+        if device < 0:
+            code = _start(prepared.pointer, source, target, None)
+        else:
+            code = _start_on(prepared.pointer, source, target, stream, None)
+        if code == _OK:
             return handle
         del self._entries[handle]
         prepared.put_back()
@@ -419,12 +426,14 @@ class Runtime:
         finally:
             with self._lock:
                 entry.waiting -= 1
-        with self._lock:
-            self._entries.pop(handle, None)
-            if entry.prepared is not None and entry.waiting == 0:
-                entry.prepared.put_back()
-                entry.prepared = None
-        return entry.finish(entry.works)
+        try:
+            return entry.finish(entry.works)  # before somebody else may start what was prepared
+        finally:
+            with self._lock:
+                self._entries.pop(handle, None)
+                if entry.prepared is not None and entry.waiting == 0:
+                    entry.prepared.put_back()
+                    entry.prepared = None
 
     def abandon(self, handle):
         """Gives a handle up; its tensors are held until the library has let go of them."""

@@ -102,7 +102,16 @@ class Prepared:
     def poll(self):
         return _lib.rueda_prepared_poll(self.pointer) != 0
 
-    released = poll  # of host memory alone
+    def released(self):
+        """As `Work.released`, of its last start."""
+        return _lib.rueda_prepared_released(self.pointer) != 0
+
+    def make_wait(self, stream):
+        """As `Work.make_wait`, of its last start."""
+        error = _ffi.Error()
+        code = _lib.rueda_prepared_stream_wait(self.pointer, stream, ctypes.byref(error))
+        if code != _ffi.OK:
+            raise _ffi.exception(code, error)
 
     def wait(self, seconds):
         """Until its last start has ended; as `Work.wait`."""

@@ -13,7 +13,7 @@
 
 namespace rueda::cuda::kernels {
 
-inline constexpr uint32_t kKernelsVersion = 1;
+inline constexpr uint32_t kKernelsVersion = 2;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2, kBytes };
 
@@ -33,6 +33,8 @@ struct KernelFunctions {
   int (*products)(const float* a, const float* b, int64_t count, double* scratch, double* products,
                   StreamHandle stream);
   const char* (*explain)(int error);
+  /* 0, or why no kernel can run on the current device: its kind, or a driver older than the runtime. */
+  int (*probe)(void);
 };
 
 /* What the plugin exports, as "rueda_cuda_kernels". Null when it was built for another version. */

@@ -68,10 +68,15 @@ int products(const float* a, const float* b, int64_t count, double* scratch, dou
   return cudaGetLastError();
 }
 
+int probe() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, copy_items<float, float>);
+}
+
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
 const KernelFunctions functions = {kKernelsVersion, copy,     quantize, dequantize,
-                                   product_parts,   products, explain};
+                                   product_parts,   products, explain,  probe};
 
 }  // namespace
 }  // namespace rueda::cuda::kernels

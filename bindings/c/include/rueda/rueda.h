@@ -224,16 +224,23 @@ RUEDA_API int32_t rueda_should_stop(rueda_context* context, int32_t* stop, rueda
  * Checks and names an operation once. Its kind, name, dtype, shape, operation, root and scales stay; each start gives the
  * memory. All ranks start it equally often; beside other operations in any order. After a few identical rounds starting it
  * sends no message and touches no allocation, lock or string. Kinds: allreduce, broadcast, reducescatter (others:
- * RUEDA_UNIMPLEMENTED). op->input and op->output are ignored; op->name may not be NULL. */
+ * RUEDA_UNIMPLEMENTED). op->input and op->output are ignored; op->name may not be NULL.
+ * GPU tensors: op->device says which GPU; op->stream is that of rueda_start and rueda_run_prepared. A start has ended on the
+ * host when it was given to the GPU, as for rueda_submit. */
 typedef struct rueda_prepared rueda_prepared;
 RUEDA_API int32_t rueda_prepare(rueda_context* context, const rueda_op* op, rueda_prepared** prepared,
                                 rueda_error* error);
 /* Starts it; RUEDA_ALREADY_EXISTS while its last start has not ended. Never blocks for a peer. */
 RUEDA_API int32_t rueda_start(rueda_prepared* prepared, const void* input, void* output, rueda_error* error);
+/* GPU tensors: behind what `stream`, a cudaStream_t of the prepared GPU (NULL: its default one), has been given by now. */
+RUEDA_API int32_t rueda_start_on(rueda_prepared* prepared, const void* input, void* output, void* stream, rueda_error* error);
 /* How the last start ended, as rueda_work_wait. */
 RUEDA_API int32_t rueda_prepared_wait(rueda_prepared* prepared, double timeout_seconds, rueda_error* error);
 RUEDA_API int32_t rueda_prepared_poll(rueda_prepared* prepared);
-/* Start, wait without limit. The fastest way to a small result. */
+/* As rueda_work_stream_wait and rueda_work_released, of the last start. */
+RUEDA_API int32_t rueda_prepared_stream_wait(rueda_prepared* prepared, void* stream, rueda_error* error);
+RUEDA_API int32_t rueda_prepared_released(rueda_prepared* prepared);
+/* Start, wait without limit, for a GPU's work too. The fastest way to a small result. */
 RUEDA_API int32_t rueda_run_prepared(rueda_prepared* prepared, const void* input, void* output, rueda_error* error);
 /* One that is under way ends first, in the background; its memory must stay valid until then. NULL is allowed. */
 RUEDA_API void rueda_prepared_release(rueda_prepared* prepared);

@@ -9,7 +9,7 @@ from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.common.process_sets import id_for_operation
 from rueda.torch._reduction import Reduction, _version
-from rueda.torch._tensors import is_plain
+from rueda.torch._tensors import Tensors, is_plain_anywhere
 
 _start, _wait = runtime.start_in_place, runtime.synchronize
 
@@ -39,20 +39,33 @@ class StraightReduction(Reduction):
         self._set = process_set
         self._homes = homes
         self._key = (None,) * 4
+        self._device = -1
+        self._stream = None  # of a GPU: the one that the gradient was computed in
 
     def start(self):
         """Whether the parameter's gradient is on its way now."""
         if self._homes is not None:
             self._homes.bring(self._p)
         grad = self._p.grad
-        if not is_plain(grad):
+        if not is_plain_anywhere(grad):
             return False
+        device, stream = Tensors.place(grad)
         key = self._key
-        if grad.dtype is not key[2] or grad.shape != key[3] or key[-1] is not self._set.key:
+        if (
+            grad.dtype is not key[2]
+            or grad.shape != key[3]
+            or key[-1] is not self._set.key
+            or device != self._device
+        ):
             id_for_operation(self._set)  # an error if the set is no more
-            key = (_ffi.ALLREDUCE, self._name, grad.dtype, grad.shape, *self._rest, self._set.key)
-            self._key = key
-        handle = _start(key, grad.data_ptr(), grad)
+            kind = _ffi.ALLREDUCE if device < 0 else (_ffi.ALLREDUCE, device)
+            key = (kind, self._name, grad.dtype, grad.shape, *self._rest, self._set.key)
+            self._key, self._device = key, device
+        if device < 0:
+            handle = _start(key, grad.data_ptr(), grad)
+        else:
+            self._stream = stream
+            handle = _start(key, grad.data_ptr(), grad, self._go_on_behind, device, stream)
         if handle is None:
             return False
         self.handles = (handle,)
@@ -69,6 +82,12 @@ class StraightReduction(Reduction):
 
     def wait(self):
         _wait(self.handles[0])
+
+    def _go_on_behind(self, works):
+        """As `Collectives.go_on_behind`."""
+        streams = {Tensors.stream(self._device) or 0, self._stream or 0}
+        for stream in streams:
+            works[0].make_wait(stream)
 
     def write(self):
         """The result lies where the gradient does."""

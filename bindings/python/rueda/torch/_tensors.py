@@ -20,11 +20,16 @@ _DTYPES = {
 
 
 def is_plain(tensor):
-    """Whether the library can work on it where it lies, and autograd has no part in it."""
+    """Whether the library can work on it where it lies, in host memory, and autograd has no part."""
+    return is_plain_anywhere(tensor) and tensor.is_cpu
+
+
+def is_plain_anywhere(tensor):
+    """The same, on a GPU too."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
-        and tensor.is_cpu
+        and (tensor.is_cpu or (tensor.is_cuda and torch.version.cuda is not None))
         and not tensor.requires_grad
         and tensor.is_contiguous()
         and not tensor.is_neg()

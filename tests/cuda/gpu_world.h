@@ -1,0 +1,45 @@
+// GpuWorld: whole runtimes as threads whose tensors may be on fake GPUs.
+#pragma once
+
+#include <string>
+
+#include "tests/cuda/device_world.h"
+#include "tests/runtime/runtime_calls.h"
+
+namespace rueda::testing {
+
+using runtime::Operation;
+using runtime::Runtime;
+
+inline Config gpu_config() {
+  Config config;
+  config.cuda_driver = FAKE_CUDA;
+  config.nccl_library = STUB_NCCL;
+  config.cuda_kernels = FAKE_KERNELS;
+  return config;
+}
+
+// Rank r uses GPU r.
+struct GpuWorld {
+  explicit GpuWorld(Rank size, Kind kind = Kind::kShm, const Config& config = gpu_config())
+      : world(kind, size, config) {}
+  Variable driver{"RUEDA_CUDA_DRIVER", FAKE_CUDA};
+  RuntimeWorld world;
+};
+
+inline Operation on_gpu(Operation op, Rank rank, cuda::StreamHandle stream = nullptr) {
+  op.device = rank;
+  op.stream = stream;
+  return op;
+}
+
+// Waits for the host's end and the GPU's.
+inline Status finish(const WorkPtr& work) {
+  const Status status = end_of(work);
+  if (status.ok() && work->device_end() != nullptr) must(work->device_end()->wait());
+  return status;
+}
+
+inline Floats filled(size_t count, float value) { return Floats(count, value); }
+
+}  // namespace rueda::testing

@@ -1,0 +1,123 @@
+// Many small GPU tensors in one buffer: what is packed, and that nothing but speed depends on it.
+#include <catch2/catch.hpp>
+
+#include <cstring>
+
+#include "collectives/communicator/device_packing.h"
+#include "collectives/kernels/kernels.h"
+#include "tests/cuda/device_world.h"
+
+namespace rueda::testing {
+namespace {
+
+using communicator::DeviceCommunicator;
+using communicator::Part;
+using communicator::plan_packing;
+using communicator::plan_scaling;
+
+int64_t copies() {
+  static const auto count =
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_KERNELS, RTLD_NOW), "fake_kernels_copies"));
+  return count();
+}
+
+// Whole numbers of a type, one tensor for each count.
+struct Tensors {
+  Tensors(DType type, const std::vector<size_t>& counts, Rank rank) : dtype(type) {
+    for (const size_t count : counts) {
+      std::vector<float> values(count);
+      for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i + count) % 13 + static_cast<size_t>(rank));
+      data.emplace_back(count * size_of(type));
+      if (type == DType::kFloat32) std::memcpy(data.back().data(), values.data(), 4 * count);
+      else if (type == DType::kFloat64) {
+        for (size_t i = 0; i < count; ++i) {
+          const double wide = static_cast<double>(values[i]);
+          std::memcpy(data.back().data() + 8 * i, &wide, 8);
+        }
+      } else if (type == DType::kUInt8) {
+        for (size_t i = 0; i < count; ++i) data.back()[i] = static_cast<std::byte>(values[i]);
+      } else {
+        kernels::convert_from_f32(type, values.data(), data.back().data(), count);
+      }
+    }
+  }
+  std::vector<Part> parts() {
+    std::vector<Part> all;
+    for (auto& tensor : data)
+      all.push_back({tensor.data(), tensor.data(), static_cast<int64_t>(tensor.size() / size_of(dtype))});
+    return all;
+  }
+  DType dtype;
+  std::vector<std::vector<std::byte>> data;
+};
+
+// Every rank's tensors behind the reduction.
+auto reduced(DType dtype, const std::vector<size_t>& counts, ReduceOp op,
+             const std::function<void(Rank, nccl::Machine::Options*)>& change = {}) {
+  return on_device_ranks(
+      3,
+      [&](DeviceRank& here) {
+        Tensors mine(dtype, counts, here.rank());
+        for (int time = 0; time < 2; ++time) {  // the buffer is used again
+          here.finish([&](DeviceCommunicator& c) {
+            return c.allreduce(mine.parts(), dtype, op, must(plan_scaling(dtype, op, 1, 1, 3)));
+          });
+        }
+        return mine.data;
+      },
+      change);
+}
+
+TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
+  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kUInt8);
+  const std::vector<size_t> counts = {1, 33, 0, 20000, 7, 9000, 8};
+  const int64_t before = copies();
+  const auto packed = reduced(dtype, counts, ReduceOp::kSum);
+  CHECK(copies() == before + 3 * 2 * 2);  // ranks x times x in and out
+  const auto plain = reduced(dtype, counts, ReduceOp::kSum, [](Rank, nccl::Machine::Options* options) {
+    options->kernels = "none";
+  });
+  CHECK(copies() == before + 3 * 2 * 2);
+  CHECK(packed == plain);
+}
+
+TEST_CASE("where one rank has no kernels nobody packs") {
+  const int64_t before = copies();
+  const std::vector<size_t> counts(6, 100);
+  const auto some = reduced(DType::kFloat32, counts, ReduceOp::kMax,
+                            [](Rank rank, nccl::Machine::Options* options) {
+                              if (rank == 1) options->kernels = "/nowhere/librueda_cuda.so";
+                            });
+  const Variable broken("FAKE_KERNELS_BROKEN", "1");
+  const auto none = reduced(DType::kFloat32, counts, ReduceOp::kMax);
+  CHECK(some == none);
+  CHECK(copies() == before);
+}
+
+TEST_CASE("few tensors and large ones are reduced where they lie") {
+  const auto packs = [](const std::vector<int64_t>& counts) {
+    std::vector<Part> parts;
+    for (const int64_t count : counts) parts.push_back({nullptr, nullptr, count});
+    return plan_packing(parts, DType::kFloat32, nullptr).has_value();
+  };
+  CHECK(packs({1, 1, 1, 1}));
+  CHECK_FALSE(packs({1, 1, 1}));
+  CHECK_FALSE(packs(std::vector<int64_t>(4, 1 << 20)));
+  CHECK_FALSE(packs(std::vector<int64_t>(1000, 5000)));  // 20 MB
+  CHECK(packs(std::vector<int64_t>(500, 5000)));
+  CHECK_FALSE(packs({1, 1, 1, 1, 1, 1, 1, 1, 1, int64_t{1} << 60}));
+}
+
+TEST_CASE("packed tensors lie at addresses that kernels can access in whole vectors") {
+  std::vector<Part> parts;
+  for (const int64_t count : {3, 5, 1, 100}) parts.push_back({nullptr, nullptr, count});
+  const auto packing = plan_packing(parts, DType::kFloat16, nullptr);
+  REQUIRE(packing.has_value());
+  CHECK(packing->count == 8 + 8 + 8 + 104);
+  REQUIRE(packing->in.size() == 1);
+  for (int i = 0; i < 4; ++i)
+    CHECK(reinterpret_cast<uintptr_t>(packing->in[0].tensors[i].to) % 16 == 0);
+}
+
+}  // namespace
+}  // namespace rueda::testing
