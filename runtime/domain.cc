@@ -97,12 +97,27 @@ void Domain::take(Submission submission) {
                           cancelled(set_->describe() +
                                     " is used no more: it was removed, or rueda shut down"));
   }
+  if (refuse_capture(&submission)) return;
   if (submission.request.kind == CollectiveKind::kJoin && owner_->names_are_waited_for(*set_)) {
     join_ = std::move(submission);
     return;
   }
   auto* const pending = static_cast<Pending*>(keep(std::move(submission)));
   negotiator_.submit(pending->submission.request, pending, pending->since);
+}
+
+// A capture must not depend on what ranks agree on while it lasts: only what a plan has fixed before can
+// be captured. One rank agrees with itself.
+bool Domain::refuse_capture(Submission* submission) {
+  if (!submission->ready.captured || set_->size() == 1) return false;
+  if (negotiator_.follows(submission->request)) return false;
+  owner_->finish(*submission,
+                 failed_precondition(
+                     "its stream is being captured into a CUDA graph, and it is in no step plan: run the "
+                     "same step some ten times before the capture, with the same names and shapes, on "
+                     "all ranks" +
+                     std::string(plan_runner_ ? "" : " (step plans need all of them on one host)")));
+  return true;
 }
 
 Ticket Domain::keep(Submission submission) {
@@ -118,6 +133,10 @@ Ticket Domain::stand_in(const wire::Request& request) {
 
 void Domain::take(Prepared* prepared, Time now) {
   Pending* const pending = prepared->pending();
+  if (pending->submission.ready.captured) {
+    owner_->stir();
+    return take(prepared->as_submission());
+  }
   if (prepared->slot == Prepared::kNoSlot)
     prepared->slot = negotiator_.slot_of(pending->submission.request).value_or(Prepared::kNoSlot);
   if (prepared->slot == Prepared::kNoSlot || leaving_) {

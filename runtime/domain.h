@@ -133,6 +133,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   void arrived(const wire::Request& request, Rank place, Time now) override;
   void complete(Rank place, Time before, Time now) override;
 
+  bool refuse_capture(Submission* submission);
   Ticket keep(Submission submission);
   void finish_join(const Status& status);
   Pending take_back(Ticket ticket);

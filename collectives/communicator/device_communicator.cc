@@ -157,8 +157,17 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls, Cal
   const Status ready = co_await Settled(session_.get());
   starting_ = false;
   RUEDA_CO_RETURN_IF_ERROR(ready);
-  for (const cuda::Mark& mark : order->ready)
+  const bool captured = !order->ready.empty() && order->ready.front().captured;
+  const Status captures = session_->capture(captured);
+  RUEDA_CO_RETURN_IF_ERROR(captures);
+  for (const cuda::Mark& mark : order->ready) {
+    if (mark.captured != captured) {
+      co_return invalid_argument(
+          "of tensors that are reduced together, one's stream is being captured into a CUDA graph and "
+          "another's is not");
+    }
     RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
+  }
   const Status called = session_->launch([&] { return calls(*session_); });
   if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
   RUEDA_CO_RETURN_IF_ERROR(called);
@@ -238,7 +247,8 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   };
   const auto calls = [this, packing, parts = std::move(parts), dtype,
                       reduction = *plan](Session& s) -> Status {
-    if (buffer_ != nullptr) *packing = plan_packing(parts, dtype, buffer_->data());
+    // A graph may run at the same time as what comes after it: the buffer is not for both.
+    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_->data());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {

@@ -49,6 +49,7 @@ Result<EventHandle> Device::take_event() {
   }
   const ContextScope scope(*this);
   RUEDA_RETURN_IF_ERROR(scope.status());
+  const BesideCaptures beside(*driver_);
   EventHandle event = nullptr;
   RUEDA_RETURN_IF_ERROR(
       driver_->check((*driver_)->event_create(&event, kEventDisableTiming), "cuEventCreate"));
@@ -90,7 +91,8 @@ void add_mark(std::vector<Mark>* marks, const Mark& mark) {
   marks->push_back(mark);
 }
 
-Status Event::record(StreamHandle stream) {
+Status Event::record(StreamHandle stream, bool captured) {
+  captured_ = captured;
   const ContextScope scope(*device_);  // a null stream means the current context's
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device_->driver();
@@ -98,7 +100,9 @@ Status Event::record(StreamHandle stream) {
 }
 
 Result<bool> Event::query() const {
+  if (captured_) return true;
   const Driver& d = device_->driver();
+  const BesideCaptures beside(d);
   const Code code = d->event_query(handle_);
   if (code == kNotReady) return false;
   RUEDA_RETURN_IF_ERROR(d.check(code, "cuEventQuery"));
@@ -106,7 +110,13 @@ Result<bool> Event::query() const {
 }
 
 Status Event::wait() const {
+  if (captured_) {
+    return failed_precondition(
+        "its work is captured into a CUDA graph and runs when the graph is launched: the host cannot wait "
+        "for it; start it without waiting, and let the stream wait");
+  }
   const Driver& d = device_->driver();
+  const BesideCaptures beside(d);
   return d.check(d->event_wait(handle_), "cuEventSynchronize");
 }
 
@@ -121,6 +131,7 @@ Result<std::unique_ptr<Stream>> Stream::create(DevicePtr device) {
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device->driver();
+  const BesideCaptures beside(d);
   int least = 0;
   int greatest = 0;
   RUEDA_RETURN_IF_ERROR(
@@ -140,6 +151,7 @@ Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes)
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device->driver();
+  const BesideCaptures beside(d);
   Address address = 0;
   const Status got = d.check(d->allocate(&address, std::max<size_t>(bytes, 1)), "cuMemAlloc");
   if (!got.ok()) {
@@ -152,6 +164,7 @@ Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes)
 
 Memory::~Memory() {
   const ContextScope scope(*device_);
+  const BesideCaptures beside(device_->driver());
   device_->driver()->free(address_);
 }
 

@@ -65,6 +65,22 @@ class ContextScope {
   Status status_;
 };
 
+// While it lives this thread may make calls that CUDA forbids while any stream is captured into a graph
+// (making things, asking events): ours have nothing to do with what is captured.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
+    driver_->exchange_capture_mode(&mode_);
+  }
+  ~BesideCaptures() { driver_->exchange_capture_mode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = kCaptureRelaxed;
+};
+
 // A point in a stream. A wait that was asked for stays when the event is recorded anew.
 class Event {
  public:
@@ -74,10 +90,12 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   // What was given to the stream until now. The stream is of this device.
-  Status record(StreamHandle stream);
-  // Reached? Never blocks.
+  // captured: into a graph; only streams of the same capture can wait for it.
+  Status record(StreamHandle stream, bool captured = false);
+  bool captured() const { return captured_; }
+  // Reached? Never blocks. A captured one is: what it stands for is the graph's.
   Result<bool> query() const;
-  // Blocks this thread until it is reached.
+  // Blocks this thread until it is reached. FailedPrecondition for a captured one.
   Status wait() const;
   // Later work of the stream, of whatever device, waits for it; the host does not.
   Status make_wait(StreamHandle stream) const;
@@ -87,6 +105,7 @@ class Event {
   Event(DevicePtr device, EventHandle handle) : device_(std::move(device)), handle_(handle) {}
   DevicePtr device_;
   EventHandle handle_;
+  bool captured_ = false;
 };
 using EventPtr = std::shared_ptr<Event>;
 
@@ -96,6 +115,7 @@ struct Mark {
   EventPtr event;
   StreamHandle stream = nullptr;
   uint64_t number = 0;
+  bool captured = false;  // the stream is being captured into a graph
 };
 // Adds one, unless another of the same stream covers it.
 void add_mark(std::vector<Mark>* marks, const Mark& mark);

@@ -27,6 +27,10 @@ inline constexpr Code kNoDevice = 100;
 inline constexpr Code kNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+// CUstreamCaptureStatus, CUstreamCaptureMode
+inline constexpr int kCaptureActive = 1;
+inline constexpr int kCaptureInvalidated = 2;
+inline constexpr int kCaptureRelaxed = 2;
 // A handle that stands for the calling thread's own default stream (CU_STREAM_PER_THREAD).
 inline constexpr uintptr_t kPerThreadStream = 2;
 
@@ -49,6 +53,8 @@ inline constexpr uintptr_t kPerThreadStream = 2;
     (StreamHandle* stream, unsigned flags, int priority))                                \
   X(stream_destroy, cuStreamDestroy_v2, (StreamHandle stream))                           \
   X(stream_wait, cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags)) \
+  X(stream_is_capturing, cuStreamIsCapturing, (StreamHandle stream, int* status))        \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))               \
   X(event_create, cuEventCreate, (EventHandle* event, unsigned flags))                   \
   X(event_record, cuEventRecord, (EventHandle event, StreamHandle stream))               \
   X(event_query, cuEventQuery, (EventHandle event))                                      \

@@ -55,10 +55,16 @@ Result<cuda::Mark> Machine::prepare_mark(int ordinal) {
 
 Status Machine::mark_again(cuda::Mark* mark, cuda::StreamHandle stream) {
   const bool shared = reinterpret_cast<uintptr_t>(stream) != cuda::kPerThreadStream;
+  const cuda::Device& device = mark->event->device();
+  const cuda::ContextScope scope(device);  // a null stream means the current context's
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  int capture = 0;
+  const cuda::Code asked = device.driver()->stream_is_capturing(stream, &capture);
+  mark->captured = asked == cuda::kSuccess && capture == cuda::kCaptureActive;
   const std::lock_guard lock(marks_mutex_);
   mark->stream = stream;
   mark->number = shared ? ++marks_ : 0;
-  return mark->event->record(stream);
+  return mark->event->record(stream, mark->captured);
 }
 
 Result<cuda::Mark> Machine::mark(int ordinal, cuda::StreamHandle stream) {

@@ -18,6 +18,7 @@ constexpr std::chrono::seconds kAbortPatience{2};
 
 // Still in use, so never destroyed.
 void leave_behind(std::unique_ptr<cuda::Stream> stream) {
+  if (stream == nullptr) return;
   static std::mutex mutex;
   static auto* const streams = new std::vector<std::unique_ptr<cuda::Stream>>;
   const std::lock_guard lock(mutex);
@@ -30,6 +31,7 @@ Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId&
                                                 int size) {
   const cuda::ContextScope scope(*options.device);
   RUEDA_RETURN_IF_ERROR(scope.status());
+  const cuda::BesideCaptures beside(options.device->driver());
   RUEDA_ASSIGN_OR_RETURN(auto stream, cuda::Stream::create(options.device));
   std::shared_ptr<Session> session(new Session(std::move(options), std::move(stream)));
   Config config;
@@ -57,9 +59,18 @@ void Session::change(Phase from, Phase to) {
   if (phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel)) options_.ring();
 }
 
+Status Session::capture(bool captured) {
+  if (captured && captured_stream_ == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(captured_stream_, cuda::Stream::create(options_.device));
+  }
+  on_ = captured ? captured_stream_->handle() : stream_->handle();
+  return {};
+}
+
 Status Session::launch(const std::function<Status()>& calls) {
   const cuda::ContextScope scope(*options_.device);
   RUEDA_RETURN_IF_ERROR(scope.status());
+  const cuda::BesideCaptures beside(options_.device->driver());
   RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
   const Status called = calls();
   const Code ended = library()->group_end();  // also after an error: groups are counted per thread
@@ -76,8 +87,10 @@ Status Session::launch(const std::function<Status()>& calls) {
 
 Result<cuda::EventPtr> Session::mark() {
   RUEDA_ASSIGN_OR_RETURN(cuda::EventPtr event, cuda::Event::create(options_.device));
-  const Status recorded = event->record(stream_->handle());
+  const bool captured = captures();
+  const Status recorded = event->record(on_, captured);
   if (!recorded.ok()) return named(recorded);
+  if (captured) return event;
   {
     const std::lock_guard lock(mutex_);
     last_ = event;
@@ -153,6 +166,7 @@ void Session::abort() {
   std::thread([end, library = options_.library, device = options_.device, handle = handle_] {
     {
       const cuda::ContextScope scope(*device);
+      const cuda::BesideCaptures beside(device->driver());
       (void)(*library)->abort(handle);
     }
     const std::lock_guard lock(end->mutex);
@@ -164,6 +178,7 @@ void Session::abort() {
   RUEDA_WARN("nccl", "{}: ncclCommAbort has not returned in {} s; the communicator is left behind",
              options_.name, kAbortPatience.count());
   leave_behind(std::move(stream_));
+  leave_behind(std::move(captured_stream_));
 }
 
 }  // namespace rueda::nccl

@@ -45,7 +45,11 @@ class Session final : public Watched {
   const Library& library() const { return *options_.library; }
   Handle handle() const { return handle_; }
   const cuda::DevicePtr& device() const { return options_.device; }
-  Stream stream() const { return stream_->handle(); }
+  Stream stream() const { return on_; }
+  // Until it is called again: launches and their waits are captured into a graph, in a stream that
+  // nothing else uses, or go the ordinary way.
+  Status capture(bool captured);
+  bool captures() const { return on_ != stream_->handle(); }
 
   // One of NCCL's calls, with the arguments before the communicator and the stream.
   template <typename... Arguments, typename... Given>
@@ -54,7 +58,8 @@ class Session final : public Watched {
   }
   // Calls of NCCL as one group. Settling afterwards, until it has been started.
   Status launch(const std::function<Status()>& calls);
-  // A point behind all that was launched; from here on until it is reached, errors are looked for.
+  // A point behind all that was launched; from here on until it is reached, errors are looked for,
+  // unless it was captured.
   Result<cuda::EventPtr> mark();
   // Everything up to the last mark is done, or will never be. The owner is rung when it becomes so.
   bool idle() const;
@@ -68,12 +73,14 @@ class Session final : public Watched {
  private:
   Need look_locked();
   Session(Options options, std::unique_ptr<cuda::Stream> stream)
-      : options_(std::move(options)), stream_(std::move(stream)) {}
+      : options_(std::move(options)), stream_(std::move(stream)), on_(stream_->handle()) {}
   Status named(const Status& status) const;
   void change(Phase from, Phase to);
 
   Options options_;
   std::unique_ptr<cuda::Stream> stream_;
+  std::unique_ptr<cuda::Stream> captured_stream_;  // made with the first capture
+  Stream on_;
   Handle handle_ = nullptr;
   std::chrono::steady_clock::time_point deadline_{};
   std::atomic<Phase> phase_{Phase::kSettling};

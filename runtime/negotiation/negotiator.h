@@ -137,6 +137,11 @@ class Negotiator {
   }
   // A step plan is in force, or this rank is on its way back from it.
   bool planning() const { return follower_ && follower_->following(); }
+  // The request is a member of the step plan in force.
+  bool follows(const wire::Request& request) const {
+    const auto slot = slot_of(request);
+    return slot && planning() && !follower_->revoked() && follower_->has(*slot);
+  }
 
   // Submissions that went as a number, or to the step plan.
   int64_t cached_submissions() const { return cached_submissions_; }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator/device_communicator.h"
+#include "tests/support/host_work.h"
 #include "tests/support/thread_world.h"
 
 namespace rueda::testing {
@@ -33,18 +34,7 @@ class UserStream {
  public:
   explicit UserStream(cuda::DevicePtr device) : stream_(must(cuda::Stream::create(std::move(device)))) {}
   cuda::StreamHandle handle() const { return stream_->handle(); }
-  void run(std::function<void()> work) {
-    using Launch = int (*)(cuda::StreamHandle, void (*)(void*), void*);
-    static const auto launch =
-        reinterpret_cast<Launch>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuLaunchHostFunc"));
-    launch(
-        handle(),
-        [](void* given) {
-          const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
-          (*owned)();
-        },
-        new std::function<void()>(std::move(work)));
-  }
+  void run(std::function<void()> work) { run_in_stream(handle(), std::move(work)); }
   cuda::EventPtr mark() {
     auto event = must(cuda::Event::create(stream_->device()));
     must(event->record(handle()));

@@ -10,7 +10,8 @@ using Catch::Contains;
 
 Job::Setup on_stubs() {
   Job::Setup setup;
-  setup.environment = {"RUEDA_CUDA_DRIVER=" FAKE_CUDA, "RUEDA_NCCL_LIBRARY=" STUB_NCCL};
+  setup.environment = {"RUEDA_CUDA_DRIVER=" FAKE_CUDA, "RUEDA_NCCL_LIBRARY=" STUB_NCCL,
+                       "RUEDA_CUDA_KERNELS=" FAKE_KERNELS};
   return setup;
 }
 

@@ -2,9 +2,14 @@
 // is a thread that does what it is given in order, so that whoever does not wait for an event reads
 // too early here as on a GPU.
 //
+// Streams can be captured into graphs: what they are given goes into the graph, streams that wait for
+// an event of a capture join it, and a launch does all of it again in the order in which it was captured.
+//
 // What a driver refuses is refused here too: calls without a current context, a stream and an event
-// of different devices. FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all
+// of different devices, whatever a capture forbids (unsafe calls of threads that do not say that they
+// are beside it, events of it that the host asks for, streams that do not join again). FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all
 // the same UUID. fake_cuda_live() counts what has not been destroyed.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -17,6 +22,8 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "collectives/cuda/functions.h"
 
@@ -34,6 +41,11 @@ constexpr Code kInvalidValue = 1;
 constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = 201;
 constexpr Code kInvalidHandle = 400;
+constexpr Code kCaptureUnsupported = 900;
+constexpr Code kCaptureFailed = 901;
+constexpr Code kUnjoined = 904;
+constexpr Code kIsolation = 905;
+constexpr Code kCapturedEvent = 907;
 constexpr int kMostDevices = 16;
 
 std::atomic<int64_t> live{0};
@@ -53,6 +65,20 @@ int devices() {
   return text == nullptr ? 8 : std::atoi(text);
 }
 
+// A capture under way; and what it has made, the graph.
+struct Capture {
+  int mode = 0;  // 0: no thread may make unsafe calls meanwhile
+  bool failed = false;
+  bool ended = false;
+  std::vector<std::function<void()>> nodes;
+  std::vector<CUstream_st*> streams;  // the first is where it began
+};
+std::mutex capture_mutex;
+std::vector<std::shared_ptr<Capture>> captures;  // under way
+thread_local int capture_mode = 0;
+// For each stream of a capture, how many of its nodes come before.
+using Clock = std::map<CUstream_st*, size_t>;
+
 // How far an event has come.
 struct Progress {
   std::mutex mutex;
@@ -63,8 +89,14 @@ struct Progress {
 
 }  // namespace
 
+struct CUgraph_st {
+  std::vector<std::function<void()>> nodes;
+};
+
 struct CUevent_st {
   int device = 0;
+  std::shared_ptr<Capture> capture;  // recorded in it
+  Clock clock;
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
 };
 
@@ -99,6 +131,8 @@ struct CUstream_st {
   }
 
   const int device;
+  std::shared_ptr<Capture> capture;  // under the capture mutex, as the clock
+  Clock clock;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
@@ -120,6 +154,18 @@ CUstream_st* stream_of(CUstream_st* stream) {
   return found;
 }
 
+// A call that this thread may not make while another captures.
+Code unsafe() {
+  const std::lock_guard lock(capture_mutex);
+  if (capture_mode == 2) return 0;
+  for (const auto& capture : captures) {
+    if (capture->mode != 0) continue;
+    capture->failed = true;
+    return kCaptureUnsupported;
+  }
+  return 0;
+}
+
 template <typename T>
 T* at(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
@@ -139,7 +185,10 @@ EXPORT Code cuDriverGetVersion(int* version) {
 EXPORT Code cuGetErrorName(Code code, const char** text) {
   *text = code == kInvalidContext ? "CUDA_ERROR_INVALID_CONTEXT"
           : code == kInvalidHandle ? "CUDA_ERROR_INVALID_HANDLE"
-                                   : "CUDA_ERROR_FAKE";
+          : code == kCaptureUnsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+          : code == kIsolation          ? "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"
+          : code == kCapturedEvent      ? "CUDA_ERROR_CAPTURED_EVENT"
+                                        : "CUDA_ERROR_FAKE";
   return 0;
 }
 EXPORT Code cuGetErrorString(Code, const char** text) {
@@ -205,6 +254,24 @@ EXPORT Code cuStreamDestroy_v2(CUstream_st* stream) {
 EXPORT Code cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   CUstream_st* const to = stream_of(stream);
   if (to == nullptr) return kInvalidContext;
+  {
+    const std::lock_guard capturing(capture_mutex);
+    if (event->capture != nullptr) {
+      if (event->capture->ended) return kCapturedEvent;
+      if (to->capture == nullptr) {
+        to->capture = event->capture;
+        to->capture->streams.push_back(to);
+      }
+      if (to->capture != event->capture) return kIsolation;
+      for (const auto& [stream_before, count] : event->clock)
+        to->clock[stream_before] = std::max(to->clock[stream_before], count);
+      return 0;
+    }
+    if (to->capture != nullptr) {
+      to->capture->failed = true;
+      return kIsolation;
+    }
+  }
   const std::lock_guard lock(event->progress->mutex);
   to->add([progress = event->progress, until = event->progress->recorded] {
     std::unique_lock waiting(progress->mutex);
@@ -222,6 +289,12 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   CUstream_st* const to = stream_of(stream);
   if (to == nullptr) return kInvalidContext;
   if (to->device != event->device) return kInvalidHandle;
+  {
+    const std::lock_guard capturing(capture_mutex);
+    event->capture = to->capture;
+    event->clock = to->clock;
+    if (to->capture != nullptr) return 0;
+  }
   const std::lock_guard lock(event->progress->mutex);
   to->add([progress = event->progress, number = ++event->progress->recorded] {
     const std::lock_guard moving(progress->mutex);
@@ -231,10 +304,14 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   return 0;
 }
 EXPORT Code cuEventQuery(CUevent_st* event) {
+  if (const Code code = unsafe(); code != 0) return code;
+  if (event->capture != nullptr) return kCapturedEvent;
   const std::lock_guard lock(event->progress->mutex);
   return event->progress->reached == event->progress->recorded ? 0 : rueda::cuda::kNotReady;
 }
 EXPORT Code cuEventSynchronize(CUevent_st* event) {
+  if (const Code code = unsafe(); code != 0) return code;
+  if (event->capture != nullptr) return kCapturedEvent;
   std::unique_lock lock(event->progress->mutex);
   const uint64_t until = event->progress->recorded;
   event->progress->moved.wait(lock, [&] { return event->progress->reached >= until; });
@@ -246,6 +323,7 @@ EXPORT Code cuEventDestroy_v2(CUevent_st* event) {
   return 0;
 }
 EXPORT Code cuMemAlloc_v2(Address* address, size_t bytes) {
+  if (const Code code = unsafe(); code != 0) return code;
   if (current.empty()) return kInvalidContext;
   *address = static_cast<Address>(reinterpret_cast<uintptr_t>(std::malloc(bytes)));
   ++live;
@@ -260,6 +338,69 @@ EXPORT Code cuMemFree_v2(Address address) {
 EXPORT Code cuLaunchHostFunc(CUstream_st* stream, void (*function)(void*), void* argument) {
   CUstream_st* const on = stream_of(stream);
   if (on == nullptr) return kInvalidContext;
+  {
+    const std::lock_guard capturing(capture_mutex);
+    if (on->capture != nullptr) {
+      on->capture->nodes.push_back([=] { function(argument); });
+      ++on->clock[on];
+      return 0;
+    }
+  }
   on->add([=] { function(argument); });
+  return 0;
+}
+
+// ---- captures and graphs
+EXPORT Code cuStreamIsCapturing(CUstream_st* stream, int* status) {
+  CUstream_st* const of = stream_of(stream);
+  if (of == nullptr) return kInvalidContext;
+  const std::lock_guard capturing(capture_mutex);
+  *status = of->capture == nullptr ? 0 : of->capture->failed ? 2 : 1;
+  return 0;
+}
+EXPORT Code cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return 0;
+}
+EXPORT Code cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
+  const std::lock_guard capturing(capture_mutex);
+  if (stream == nullptr || stream->capture != nullptr) return kInvalidValue;
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->mode = mode;
+  stream->capture->streams.push_back(stream);
+  stream->clock.clear();
+  captures.push_back(stream->capture);
+  return 0;
+}
+EXPORT Code cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
+  const std::lock_guard capturing(capture_mutex);
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr || capture->streams.front() != stream) return kInvalidValue;
+  bool joined = true;
+  for (CUstream_st* const member : capture->streams)
+    joined = joined && stream->clock[member] >= member->clock[member];
+  for (CUstream_st* const member : capture->streams) {
+    member->capture = nullptr;
+    member->clock.clear();
+  }
+  capture->ended = true;
+  captures.erase(std::find(captures.begin(), captures.end(), capture));
+  *graph = nullptr;
+  if (capture->failed) return kCaptureFailed;
+  if (!joined) return kUnjoined;
+  *graph = new CUgraph_st{capture->nodes};
+  return 0;
+}
+// Nothing has to be instantiated here.
+EXPORT Code cuGraphLaunch(CUgraph_st* graph, CUstream_st* stream) {
+  CUstream_st* const on = stream_of(stream);
+  if (on == nullptr) return kInvalidContext;
+  on->add([nodes = graph->nodes] {
+    for (const auto& node : nodes) node();
+  });
+  return 0;
+}
+EXPORT Code cuGraphDestroy(CUgraph_st* graph) {
+  delete graph;
   return 0;
 }

@@ -1,15 +1,12 @@
 // fake_kernels.so: what librueda_cuda.so exports, computed on the host in the fake driver's streams: the
 // kernels' reference. Works item by item as thread blocks do.
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
 
 #include "collectives/cuda/kernels/functions.h"
 #include "collectives/kernels/kernels.h"
+#include "tests/support/host_work.h"
 
 namespace {
 
@@ -18,21 +15,6 @@ using rueda::cuda::StreamHandle;
 
 constexpr int kNotSupported = 801;
 std::atomic<int64_t> copies{0};
-
-void in_stream(StreamHandle stream, std::function<void()> work) {
-  using Launch = int (*)(StreamHandle, void (*)(void*), void*);
-  static const auto launch = [] {
-    void* const driver = dlopen(std::getenv("RUEDA_CUDA_DRIVER"), RTLD_NOW | RTLD_NOLOAD);
-    return reinterpret_cast<Launch>(dlsym(driver, "cuLaunchHostFunc"));
-  }();
-  launch(
-      stream,
-      [](void* given) {
-        const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
-        (*owned)();
-      },
-      new std::function<void()>(std::move(work)));
-}
 
 size_t size_of(Format format) {
   switch (format) {
@@ -70,7 +52,7 @@ int copy(const Table* table, Format from, Format to, float factor, StreamHandle 
                    to == Format::kFloat8E4M3 || to == Format::kFloat8E5M2;
   if (fp8 || (bits && (from != to || factor != 1.0f))) return kNotSupported;
   ++copies;
-  in_stream(stream, [table = *table, from, to, factor] {
+  rueda::testing::run_in_stream(stream, [table = *table, from, to, factor] {
     for (uint32_t i = 0; i < table.first[table.count]; ++i) {
       const Item item = find(table, i);
       const Copy& tensor = table.tensors[item.tensor];

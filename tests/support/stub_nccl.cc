@@ -5,7 +5,6 @@
 // progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error in a
 // stream shows in ncclCommGetAsyncError alone. Unlike it: all ranks take part in a group of sends and
 // receives. Faults: stub_nccl_fault.h. STUB_NCCL_VERSION overrides the version.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,6 +26,7 @@
 #include <vector>
 
 #include "collectives/nccl/functions.h"
+#include "tests/support/host_work.h"
 #include "tests/support/stub_nccl_fault.h"
 #include "tests/support/stub_nccl_numbers.h"
 
@@ -146,20 +146,7 @@ thread_local std::vector<Call> calls;
 thread_local int depth = 0;
 
 void launch(Stream stream, std::function<void()> work) {
-  using Launch = Code (*)(Stream, void (*)(void*), void*);
-  // The driver that the process uses, global or not.
-  static const auto host_function = [] {
-    void* const driver = dlopen(std::getenv("RUEDA_CUDA_DRIVER"), RTLD_NOW | RTLD_NOLOAD);
-    return reinterpret_cast<Launch>(dlsym(driver, "cuLaunchHostFunc"));
-  }();
-  auto* const argument = new std::function<void()>(std::move(work));
-  host_function(
-      stream,
-      [](void* given) {
-        const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(given));
-        (*owned)();
-      },
-      argument);
+  rueda::testing::run_in_stream(stream, std::move(work));
 }
 
 // All sends and receives of a group as one exchange: sizes first, then the data end to end.

@@ -59,11 +59,11 @@ def to_int8(blocks):
     """
     scale = blocks.abs().amax(dim=1, keepdim=True) / 127
     finite = torch.isfinite(scale)
-    levels = torch.round(blocks / torch.where(finite & (scale > 0), scale, torch.ones(())))
-    wire = torch.empty(len(blocks), BLOCK + _SCALE, dtype=torch.int8)
-    wire[:, :BLOCK] = torch.where(finite, levels, torch.zeros(())).clamp_(-127, 127)
+    levels = torch.round(blocks / torch.where(finite & (scale > 0), scale, scale.new_ones(())))
+    wire = torch.empty(len(blocks), BLOCK + _SCALE, dtype=torch.int8, device=blocks.device)
+    wire[:, :BLOCK] = torch.where(finite, levels, levels.new_zeros(())).clamp_(-127, 127)
     scales = wire.view(torch.float32)[:, BLOCK // _SCALE :]
-    scales.copy_(torch.where(finite, scale, torch.full((), float("nan"))))
+    scales.copy_(torch.where(finite, scale, scale.new_full((), float("nan"))))
     return wire
 
 

@@ -55,7 +55,7 @@ class PowerSGDCompressor(Reducer):
 
     def average(self, tensor, name, memory, process_set):
         matrix = tensor.reshape(tensor.shape[0], -1)
-        fresh = _random(name, matrix.shape[1], self.rank)
+        fresh = _random(name, matrix.shape[1], self.rank).to(matrix.device)
         q = memory.get("q", fresh)
         # A direction that was lost, to zeros or to an overflow, is drawn again.
         q = torch.where(torch.isfinite(q).all(0) & (q != 0).any(0), q, fresh)

@@ -96,6 +96,9 @@ class Reducer:
             arguments = None, name, op, prescale, postscale, process_set
             return then((yield _async.allreduce_async(tensor, *arguments)))
         memory = self._memory.setdefault(name, {})
+        for what, value in memory.items():  # a state that was loaded may lie elsewhere
+            if what != "place" and value.device != tensor.device:
+                memory[what] = value.to(tensor.device)
         error = memory.get("error")
         if error is not None and error.shape != tensor.shape:
             raise ValueError(
@@ -115,7 +118,7 @@ class Reducer:
     def _facts(self, tensor, memory):
         """Numbers whose maximum over ranks tells whether all have the same."""
         form = (self.kind, self.settings(), str(tensor.dtype), tuple(tensor.shape))
-        shared = [memory[what].numpy().tobytes() for what in self.shared if what in memory]
+        shared = [memory[what].cpu().numpy().tobytes() for what in self.shared if what in memory]
         facts = [zlib.crc32(repr(form).encode()), zlib.crc32(b"".join(shared)), tensor.numel()]
         return torch.tensor(facts + [-fact for fact in facts])
 

@@ -54,5 +54,5 @@ class Layouts:
 
 def empty_sparse_gradient(p):
     """A sparse gradient without values, as an embedding of that weight would give it."""
-    indices = torch.zeros((1, 0), dtype=torch.int64)
+    indices = p.new_zeros((1, 0), dtype=torch.int64)
     return torch.sparse_coo_tensor(indices, p.new_zeros((0,) + tuple(p.shape[1:])), p.shape)

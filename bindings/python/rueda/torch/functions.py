@@ -54,7 +54,7 @@ def allgather_object(obj, name=None, process_set=global_process_set):
 
 
 class _Outline(pickle.Pickler):
-    """Pickles a state dict without its tensors, of which it writes shape and dtype only."""
+    """Pickles a state dict without its tensors, of which it writes shape, dtype and kind of device."""
 
     def __init__(self, stream, tensors):
         super().__init__(stream, protocol=4)
@@ -64,7 +64,7 @@ class _Outline(pickle.Pickler):
         if not isinstance(obj, torch.Tensor):
             return None
         self._tensors.append(obj)
-        return len(self._tensors) - 1, tuple(obj.shape), obj.dtype
+        return len(self._tensors) - 1, tuple(obj.shape), obj.dtype, obj.device.type
 
 
 class _Filler(pickle.Unpickler):
@@ -75,9 +75,9 @@ class _Filler(pickle.Unpickler):
         self._tensors = tensors
 
     def persistent_load(self, pid):
-        index, shape, dtype = pid
+        index, shape, dtype, device = pid
         if index == len(self._tensors):  # a tensor that occurs twice is written once per place
-            self._tensors.append(torch.empty(shape, dtype=dtype))
+            self._tensors.append(torch.empty(shape, dtype=dtype, device=device))
         return self._tensors[index]
 
 

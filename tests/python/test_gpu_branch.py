@@ -1,0 +1,162 @@
+"""The way of CUDA tensors through the PyTorch binding, without a GPU.
+
+The fake driver's memory is the host's and its streams are threads. So tensors of the host are passed
+off as tensors of GPU <rank>: everything behind `Tensors.place` is what a GPU would get. The host must
+wait for the fake GPU where a GPU's own stream would order things.
+"""
+
+import ctypes
+import os
+import pathlib
+import threading
+
+import pytest
+import torch
+
+FOLDER = pathlib.Path(os.environ.get("RUEDA_LIBRARY", "/none/lib/x")).parent.parent / "tests" / "cuda"
+ENV = {
+    "RUEDA_CUDA_DRIVER": str(FOLDER / "fake_cuda.so"),
+    "RUEDA_CUDA_KERNELS": str(FOLDER / "fake_kernels.so"),
+    "RUEDA_NCCL_LIBRARY": str(FOLDER / "stub_nccl.so"),
+}
+pytestmark = pytest.mark.skipif(
+    not (FOLDER / "stub_nccl.so").exists(), reason="the fake driver is built with the C++ tests"
+)
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class FakeGpu:
+    """While it is entered the binding takes tensors of the host for tensors of a GPU."""
+
+    def __init__(self, device):
+        self.started = 0
+        self._device = device
+        self._driver = ctypes.CDLL(os.environ["RUEDA_CUDA_DRIVER"])
+        self._context = ctypes.c_void_p()
+        self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
+
+    def __enter__(self):
+        from rueda import _works
+        from rueda.torch._tensors import Tensors
+
+        def place(tensor):
+            self.started += 1
+            return self._device, 0
+
+        self._changes = pytest.MonkeyPatch()
+        self._changes.setattr(Tensors, "place", staticmethod(place))
+        self._changes.setattr(Tensors, "stream", staticmethod(lambda device: 0))
+        for kind in (_works.Work, _works.Prepared):
+            self._changes.setattr(kind, "make_wait", self._and_wait(kind.make_wait))
+        return self
+
+    def __exit__(self, *error):
+        self._changes.undo()
+
+    def _and_wait(self, make_wait):
+        def both(work, stream):
+            make_wait(work, stream)
+            self.wait()
+
+        return both
+
+    def wait(self):
+        """Until the default stream has done everything."""
+        reached = threading.Event()
+        callback = CALLBACK(lambda _: reached.set())
+        self._driver.cuCtxPushCurrent_v2(self._context)
+        assert self._driver.cuLaunchHostFunc(None, callback, None) == 0
+        self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        assert reached.wait(100)
+
+
+def collectives_come_out_right():
+    from rueda import torch as hvd
+
+    with FakeGpu(hvd.rank()) as gpu:
+        _check_collectives(hvd, hvd.rank(), hvd.size())
+    assert gpu.started > 100
+    return hvd.counter("planned_batches")
+
+
+def _check_collectives(hvd, rank, size):
+    ranks = float(sum(range(size)))
+    for step in range(12):
+        x = torch.full((300,), float(rank + step))
+        total = hvd.allreduce(x, op=hvd.Sum, name="sum")
+        assert torch.equal(total, torch.full((300,), ranks + size * step)), step
+        assert torch.equal(x, torch.full((300,), float(rank + step)))
+        assert hvd.allreduce_(x, op=hvd.Max, name="max")[7] == size - 1 + step
+        sent = torch.full((4,), rank + step)
+        assert hvd.broadcast(sent, size - 1, name="b")[0] == size - 1 + step
+        tall = torch.arange(2.0 * size) + step
+        share = hvd.reducescatter(tall, op=hvd.Sum, name="s")
+        assert torch.equal(share, size * tall[2 * rank : 2 * rank + 2])
+        turned = torch.arange(6.0).view(2, 3).t() + step  # not contiguous
+        assert torch.equal(hvd.allreduce(turned, op=hvd.Average, name="t"), turned)
+        handles = [hvd.allreduce_async_(torch.ones(5) * i, op=hvd.Sum, name=f"m{i}") for i in range(6)]
+        for i, handle in enumerate(handles):
+            assert hvd.synchronize(handle)[4] == size * i
+        rows = hvd.allgather(torch.full((rank + 1, 2), float(rank)), name="g")
+        assert rows[:, 0].tolist() == [float(r) for r in range(size) for _ in range(r + 1)]
+        got, splits = hvd.alltoall(torch.arange(float(size)), splits=[1] * size, name="a")
+        assert got.tolist() == [float(rank)] * size and splits.tolist() == [1] * size
+        one, two = hvd.grouped_allreduce([torch.ones(3), torch.ones(2)], op=hvd.Sum, name="pair")
+        assert one[0] == size and two[1] == size
+
+
+def training_is_that_of_the_host(compression="none"):
+    from rueda import torch as hvd
+
+    def train():
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(12, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU(), torch.nn.Linear(40, 3)
+        )
+        model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        chosen = getattr(hvd.Compression, compression)
+        optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=chosen(1) if compression == "powersgd" else chosen,
+        )
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for step in range(12):
+            torch.manual_seed(100 * step + hvd.rank())
+            optimizer.zero_grad()
+            model(torch.randn(8, 12)).square().mean().backward()
+            optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+        return [p.detach().clone() for p in model.parameters()]
+
+    on_host = train()
+    with FakeGpu(hvd.rank()) as gpu:
+        on_gpu = train()
+    assert gpu.started > 0
+    # Two ranks: a sum of two numbers has one order.
+    assert all(torch.equal(a, b) for a, b in zip(on_host, on_gpu))
+    return hvd.counter("planned_batches")
+
+
+def compressed_training_is_that_of_the_host():
+    for compression in ("fp16", "int8", "powersgd"):
+        training_is_that_of_the_host(compression)
+
+
+def _results(outcome):
+    assert outcome.code == 0, outcome.output
+    return [next(iter(report.values()))["result"] for report in outcome.reports]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_collectives_of_gpu_tensors(size, run_ranks):
+    assert min(_results(run_ranks(size, collectives_come_out_right, ENV))) > 0
+
+
+def test_training_with_gpu_gradients_is_planned_and_gives_the_same_weights(run_ranks):
+    assert min(_results(run_ranks(2, training_is_that_of_the_host, ENV))) > 0
+
+
+def test_compressed_training_with_gpu_gradients_gives_the_same_weights(run_ranks):
+    _results(run_ranks(2, compressed_training_is_that_of_the_host, ENV))
