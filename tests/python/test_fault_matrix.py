@@ -1,6 +1,7 @@
 """A few cells of the fault matrix; ``-m slow`` runs every fault in every phase."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,7 +14,8 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/fault_matrix"
 
 def start_matrix(*arguments, timeout):
     return subprocess.run(
-        [sys.executable, str(SCRIPT), "--ruedarun", ruedarun(), *map(str, arguments)],
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        env={**os.environ, "RUEDA_RUEDARUN": ruedarun()},
         capture_output=True,
         text=True,
         timeout=timeout,
