@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "collectives/communicator/device_packing.h"
@@ -58,6 +59,14 @@ std::shared_ptr<std::byte> allocate_buffer(const cuda::DevicePtr& device,
   return {plain.value(), plain.value()->data()};
 }
 
+// Freeing it would wait for the GPU, which may never end.
+void leave_behind(std::shared_ptr<std::byte> buffer) {
+  static std::mutex mutex;
+  static auto* const buffers = new std::vector<std::shared_ptr<std::byte>>;
+  const std::lock_guard lock(mutex);
+  buffers->push_back(std::move(buffer));
+}
+
 // Behind all calls of the native communicator in this process set.
 transport::Tag seat_tag(uint32_t process_set, uint32_t number) {
   return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8) | number;
@@ -73,8 +82,7 @@ DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(gro
 
 DeviceCommunicator::~DeviceCommunicator() {
   abandon();
-  // Freeing it would wait for the GPU, which may never end.
-  if (session_ && session_->is_left_behind() && buffer_) new std::shared_ptr<std::byte>(buffer_);
+  if (session_ && session_->is_left_behind()) leave_behind(std::move(buffer_));
 }
 
 void DeviceCommunicator::abandon() {
