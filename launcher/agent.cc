@@ -78,6 +78,7 @@ class Agent {
   void start_observer(const std::string& job_id);
   void wait_for_events();
   void read_signals();
+  void count();
   void check_driver();
   void signal_ranks(int signal);
   void observe(const HostQuestion& question);
@@ -119,6 +120,7 @@ class Agent {
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
   std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
+  std::vector<RankCounters> counted_;
   std::vector<int> drain_signals_;
   std::vector<RankEnd> ends_;
   int noticed_ = 0;                // number of the deaths that are noticed together
@@ -139,7 +141,7 @@ Status Agent::prepare() {
   if (plan_.driver != 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD})
     sigaddset(&wanted, signal);
   if (!plan_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -324,12 +326,26 @@ void Agent::wait_for_events() {
       for (HostReport& report : observer_->take_reports()) uplink_->report(std::move(report));
     }
   }
-  if (uplink_ != nullptr && observer_ != nullptr) uplink_->count(observer_->counters());
+  if (uplink_ != nullptr && observer_ != nullptr) count();
   if (fds[0].revents != 0) read_signals();
   if (driver_link_ && fds[1].revents != 0) check_driver();
   for (const Source& source : sources) {
     if (fds[source.index].revents != 0) source.rank->pump(source.stream);
   }
+}
+
+// When the observer has counted anew.
+void Agent::count() {
+  std::vector<RankCounters> counters = observer_->counters();
+  if (counters == counted_) return;
+  counted_ = counters;
+  for (RankCounters& one : counters) {
+    const LostRank now = lives_->verdict(one.rank, 0, "", false);
+    one.operation = now.operation.str();
+    one.operations = now.operations;
+    one.step = now.step;
+  }
+  uplink_->count(counters);
 }
 
 void Agent::read_signals() {
@@ -341,7 +357,7 @@ void Agent::read_signals() {
       observer_->request_dump();
       continue;
     }
-    if (signal == SIGUSR1 || signal == SIGUSR2) {
+    if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
       signal_ranks(signal);
       continue;
     }
@@ -356,8 +372,14 @@ void Agent::read_signals() {
   }
 }
 
-// The user's own: to the ranks and not to what they have started, which it would end.
+// The user's own: to the ranks and not to what they have started, which it would end. A pause (Ctrl-Z) is for all of
+// them, and no silence; it comes as SIGSTOP, because a group without a parent in its session takes no SIGTSTP.
 void Agent::signal_ranks(int signal) {
+  if (signal == SIGTSTP || signal == SIGCONT) {
+    lives_->pause(signal == SIGTSTP);
+    for (const auto& rank : ranks_) rank->signal(signal == SIGTSTP ? SIGSTOP : SIGCONT);
+    return;
+  }
   for (const auto& rank : ranks_) rank->signal_process(signal);
 }
 
@@ -536,6 +558,12 @@ int Agent::run() {
   Status status = prepare();
   if (status.ok()) status = start_ranks();
   if (!status.ok()) {
+    if (status.message().find("(ulimit -n)") != std::string::npos) {
+      const size_t needed = 20 + 8 * plan_.places.size();
+      status = Status(status.code(), status.message() + "; the agent needs about " +
+                                         std::to_string(needed) + " for " +
+                                         std::to_string(plan_.places.size()) + " ranks");
+    }
     if (uplink_ == nullptr) say(status.message());
     supervisor_.driver_lost(now());  // as if: kill what has been started
   }

@@ -32,8 +32,12 @@ sigset_t prepare_signals(bool* hangup_ignored) {
   sigaction(SIGHUP, nullptr, &old);
   *hangup_ignored = old.sa_handler == SIG_IGN;  // nohup
 
+  struct sigaction suspend = {};
+  sigaction(SIGTSTP, nullptr, &suspend);  // ignored by shells without job control
+
   sigset_t wanted;
   sigemptyset(&wanted);
+  if (suspend.sa_handler != SIG_IGN) sigaddset(&wanted, SIGTSTP);
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
     if (signal == SIGHUP && *hangup_ignored) continue;
     sigaddset(&wanted, signal);
@@ -41,8 +45,18 @@ sigset_t prepare_signals(bool* hangup_ignored) {
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGTTOU, SIG_IGN);
-  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+  sigset_t blocked = wanted;
+  sigaddset(&blocked, SIGCONT);  // the child reads it; us it lets go on all the same
+  sigprocmask(SIG_BLOCK, &blocked, nullptr);
   return wanted;
+}
+
+// Ctrl-Z: the ranks rest, then this process does as the shell expects, until the shell lets it go on. Under mpirun,
+// which is in our group, the terminal has told everybody.
+void suspend(pid_t child, bool tell) {
+  if (tell) kill(child, SIGTSTP);
+  raise(SIGSTOP);
+  if (tell) kill(child, SIGCONT);
 }
 
 bool asks_to_stop(int signal) {
@@ -59,7 +73,12 @@ int wait_for_child(pid_t child, const sigset_t& signals, GuardedGroup group, int
     if (signal != SIGCHLD) {
       if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;
       const bool sent_by_terminal = info.si_code == SI_KERNEL;
-      if (group == GuardedGroup::kOwn || !sent_by_terminal) kill(child, signal);
+      const bool tell = group == GuardedGroup::kOwn || !sent_by_terminal;
+      if (signal == SIGTSTP) {
+        suspend(child, tell);
+      } else if (tell) {
+        kill(child, signal);
+      }
       continue;
     }
     int status = 0;

@@ -37,6 +37,9 @@ struct RankCounters {
   uint64_t submitted = 0, ended = 0;  // one by one
   uint64_t planned_batches = 0, planned_tensors = 0;
   uint64_t oldest_wait_ms = 0;  // of what has not ended; 0: nothing waits
+  // What is told of it if its host is lost, as of this count. Of the job's LostRank.
+  std::string operation = {};
+  uint64_t operations = 0, step = 0;
   bool operator==(const RankCounters&) const = default;
 };
 

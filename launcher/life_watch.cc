@@ -176,7 +176,7 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
       continue;
     }
     crashing = crashing || (watched->crash_seen && now - *watched->crash_seen < kCrashLimit);
-    if (due) look_at_silence(watched.get(), now, &findings);
+    if (due && !paused_) look_at_silence(watched.get(), now, &findings);
   }
   std::stable_sort(lost.begin(), lost.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -45,6 +45,8 @@ class LifeWatch {
   };
   Result<Handed> add(Rank rank);
   void started(Rank rank, pid_t pid);
+  // The ranks are stopped because the user wants it, until the opposite is said: that is no silence.
+  void pause(bool paused) { paused_ = paused; }
   // It has been reaped: nothing is looked at any more.
   void ended(Rank rank);
 
@@ -98,6 +100,7 @@ class LifeWatch {
   UniqueFd alarm_;   // eventfd that all ranks have
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Watched>> ranks_;
+  bool paused_ = false;
   std::optional<TimePoint> next_look_;
   TimePoint last_look_{};
 };

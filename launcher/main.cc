@@ -8,6 +8,7 @@
 #include "collectives/base/config.h"
 #include "launcher/backends.h"
 #include "launcher/binding/host_binding.h"
+#include "launcher/config_file.h"
 #include "launcher/driver.h"
 #include "launcher/horovod_path.h"
 #include "launcher/hosts/host_agent.h"
@@ -63,7 +64,8 @@ int main(int argc, char** argv) {
     return rueda::launcher::run_host_agent(arguments, environment, RUEDA_LAUNCHER_VERSION);
   auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
   if (options.ok()) {
-    auto found = rueda::launcher::add_horovod_path(environment, &options.value());
+    auto found = rueda::launcher::add_config_file(&options.value());
+    if (found.ok()) found = rueda::launcher::add_horovod_path(environment, &options.value());
     if (found.ok()) found = rueda::launcher::choose_mpi_transport(environment, &options.value());
     if (!found.ok()) options = found;
   }
@@ -72,6 +74,8 @@ int main(int argc, char** argv) {
                  options.status().message().c_str());
     return rueda::launcher::kUsageError;
   }
+  for (const std::string& note : options.value().notes)
+    std::fprintf(stderr, "ruedarun: note: %s\n", note.c_str());
   switch (options.value().action) {
     case Options::Action::kPrintText: std::fputs(options.value().text.c_str(), stdout); return 0;
     case Options::Action::kCheckBuild:

@@ -1,6 +1,7 @@
 #include "launcher/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -12,11 +13,21 @@ namespace {
 // Flags that launchers of this field spell with one dash. CLI11 would read -np as -n p.
 const std::map<std::string, std::string> kSingleDash = {{"-np", "--num-proc"},
                                                         {"-hostfile", "--hostfile"},
-                                                        {"-cb", "--check-build"}};
+                                                        {"-cb", "--check-build"},
+                                                        {"-prefix-timestamp", "--prefix-timestamp"}};
+
+// Flags of horovodrun that are not ours, by how they begin.
+constexpr const char* kHorovodrunOnly[] = {
+    "--host-discovery-script", "--jsrun", "--hierarchical-", "--no-hierarchical-", "--torus-",
+    "--no-torus-", "--autotune", "--no-autotune", "--min-n", "--max-n", "--slots-per-host",
+    "--elastic-timeout", "--reset-limit", "--blacklist-", "--mpi-threads-", "--no-mpi-threads-",
+    "--binding-args", "--num-nccl-streams", "--thread-affinity", "--gloo-timeout-"};
 
 struct Raw {
   bool version = false, check_build = false, print_config = false, verbose = false;
-  bool no_stall_check = false, stall_check = false, unused = false;
+  bool no_stall_check = false, stall_check = false, unused = false, gloo = false, tcp = false;
+  std::optional<bool> log_time;
+  std::string config_file;
   int num_proc = 0;
   double grace = 5;
   std::string shown_ranks;
@@ -57,7 +68,7 @@ void describe(CLI::App* app, Raw* raw) {
                   "seconds between asking ranks to stop and killing them (5)");
   app->add_flag("--output-prefix,!--no-prefix", raw->prefix,
                 "put the rank before every line of output (default)");
-  app->add_flag("--prefix-timestamp", raw->prefix_timestamp,
+  app->add_flag("--prefix-timestamp,--prefix-output-with-timestamp", raw->prefix_timestamp,
                 "put the time before every line of output");
   app->add_flag_function(
       "--fold,!--no-fold", [raw](int64_t count) { raw->fold = count > 0; },
@@ -74,6 +85,8 @@ void describe(CLI::App* app, Raw* raw) {
   app->add_option("--bind", raw->bind,
                   "none (default), core, numa, or cpus of each rank as in 0-3:4-7");
   app->add_flag("--verbose", raw->verbose, "say what is started and stopped");
+  app->add_option("--config-file", raw->config_file,
+                  "file with settings, as horovodrun's (YAML); flags win over it");
 
   const std::string several = "Several hosts";
   app->add_option("--hostfile", raw->hostfile, "-hostfile: file with a line 'name slots=N' per host")
@@ -131,6 +144,12 @@ void describe(CLI::App* app, Raw* raw) {
   app->add_option("--stall-policy", raw->stall_policy, "RUEDA_STALL_POLICY: warn, dump or abort")
       ->group(tuning);
   app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
+  const auto set_time = [raw](int64_t count) { raw->log_time = count > 0; };
+  app->add_flag_function("--log-with-timestamp,--no-log-hide-timestamp,!--log-without-timestamp,"
+                         "!--log-hide-timestamp",
+                         set_time, "RUEDA_LOG_HIDE_TIME")
+      ->group(tuning);
+  app->add_flag("--tcp", raw->tcp, "RUEDA_TRANSPORT=tcp: no shared memory")->group(tuning);
   app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
       ->group(tuning);
   app->add_option("--cache-capacity", raw->cache_capacity, "RUEDA_CACHE_CAPACITY")->group(tuning);
@@ -152,9 +171,17 @@ void describe(CLI::App* app, Raw* raw) {
 
   // horovodrun's flags that ask for what rueda does anyway or has no need of.
   const std::string accepted = "Accepted without effect";
-  app->add_flag("--gloo", raw->unused, "rueda needs no choice of controller")->group(accepted);
+  app->add_flag("--gloo", raw->gloo, "rueda needs no choice of controller")->group(accepted);
   app->add_flag("--disable-cache", raw->unused, "nothing is cached between runs")->group(accepted);
   app->add_option("--cycle-time-ms", raw->unused_text, "there is no cycle")->group(accepted);
+}
+
+// "--output_filename" is "--output-filename", as torchrun's users write it.
+std::string with_dashes(const CLI::App& app, const std::string& word) {
+  if (!word.starts_with("--") || word.find('_') == std::string::npos) return word;
+  std::string name = word.substr(0, word.find('='));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return app.get_option_no_throw(name) == nullptr ? word : name + word.substr(name.size());
 }
 
 // Rewrites kSingleDash up to the command. What belongs to the command is never touched, so options
@@ -164,6 +191,7 @@ std::vector<std::string> rewrite_single_dash(const CLI::App& app,
   std::vector<std::string> out = arguments;
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i] == "--" || out[i].size() < 2 || out[i][0] != '-') break;
+    out[i] = with_dashes(app, out[i]);
     const size_t equals = out[i].find('=');
     const auto found = kSingleDash.find(out[i].substr(0, equals));
     if (found != kSingleDash.end()) {
@@ -196,6 +224,14 @@ Status collect_settings(const Raw& raw, Options* options) {
     set("RUEDA_FLIGHT_RECORDER", raw.flight_folder, "--flight-recorder");
   if (!raw.stall_policy.empty()) set("RUEDA_STALL_POLICY", raw.stall_policy, "--stall-policy");
   if (!raw.log_level.empty()) set("RUEDA_LOG_LEVEL", raw.log_level, "--log-level");
+  if (raw.log_time) {
+    set("RUEDA_LOG_HIDE_TIME", *raw.log_time ? "0" : "1",
+        *raw.log_time ? "--log-with-timestamp" : "--log-without-timestamp");
+  }
+  if (raw.tcp) {
+    if (raw.mpi) return invalid_argument("--tcp and --mpi contradict each other: leave one out");
+    set("RUEDA_TRANSPORT", "tcp", "--tcp");
+  }
   if (raw.fusion_mb) {
     if (*raw.fusion_mb < 0 || *raw.fusion_mb > (int64_t{1} << 40))
       return invalid_argument("--fusion-threshold-mb: expected 0 or more");
@@ -266,8 +302,12 @@ Status collect_command(std::vector<std::string> rest, Options* options) {
   if (!rest.empty() && rest.front() == "--") {
     rest.erase(rest.begin());
   } else if (!rest.empty() && rest.front().size() > 1 && rest.front()[0] == '-') {
-    return invalid_argument("unknown option '" + rest.front() +
-                            "' (options of your program belong after its name)");
+    const std::string& word = rest.front();
+    const bool horovods = std::any_of(std::begin(kHorovodrunOnly), std::end(kHorovodrunOnly),
+                                      [&](const char* flag) { return word.starts_with(flag); });
+    return invalid_argument("unknown option '" + word + "'" +
+                            (horovods ? "; horovodrun takes it, and says what becomes of it" : "") +
+                            " (options of your program belong after its name)");
   }
   options->command = std::move(rest);
   return {};
@@ -319,6 +359,13 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
     options.action = Options::Action::kPrintText;
     options.text = app.help();
     return options;
+  } catch (const CLI::ConversionError& error) {  // "Could not convert: --num-proc = two"
+    const std::string text = error.what();
+    const size_t name = text.find("--"), equals = text.find(" = ");
+    if (name == std::string::npos || equals == std::string::npos || equals < name)
+      return invalid_argument(text);
+    return invalid_argument(text.substr(name, equals - name) + " '" + text.substr(equals + 3) +
+                            "': expected a number");
   } catch (const CLI::Error& error) {
     return invalid_argument(error.what());
   }
@@ -346,6 +393,9 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   if (!bind.ok()) return bind.status();
   options.bind = raw.bind;
   options.mpi = raw.mpi;
+  options.gloo = raw.gloo;
+  options.stall_check = raw.stall_check;
+  options.config_file = raw.config_file;
   options.mpi_args = raw.mpi_args;
   options.mpirun = raw.mpirun;
   options.horovod = raw.horovod;

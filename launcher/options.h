@@ -50,6 +50,10 @@ struct Options {
   std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
   std::string output_folder;  // copies of the ranks' output; empty: none
   std::string bind;           // --bind, checked: binding/binding.h
+  std::string config_file;    // read by config_file.h
+  bool gloo = false;          // --gloo: mpi is not wanted, whatever a configuration file says
+  bool stall_check = false;   // --stall-check: likewise for that file's stall_check.enabled
+  std::vector<std::string> notes;  // of the configuration file, for the user
   bool mpi = false;           // mpirun starts the ranks: mpi/mpirun_command.h
   std::string mpi_args;       // more words for it, as a shell would read them
   std::string mpirun;         // its path; empty: the one that belongs to librueda_mpi.so

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "collectives/base/file_status.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -23,11 +25,12 @@ Result<OutputCopy> OutputCopy::create(const std::string& folder, Rank rank, int 
   copy.folder_ = folder + "/rank." + number;
   std::error_code error;
   std::filesystem::create_directories(copy.folder_, error);
-  if (error) return errno_status("cannot make the folder " + copy.folder_, error.value());
+  if (error)
+    return file_status("cannot make the folder " + copy.folder_, folder, 0, error.value());
   for (int i = 0; i < 2; ++i) {
     const std::string path = copy.folder_ + kNames[i];
     copy.files_[i].reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
-    if (!copy.files_[i]) return errno_status("cannot write " + path, errno);
+    if (!copy.files_[i]) return file_status("cannot write " + path, path, 0, errno);
   }
   return copy;
 }
@@ -40,8 +43,9 @@ Status OutputCopy::write(Stream stream, std::string_view bytes) {
     if (wrote < 0) {
       const int why = errno;
       files_[i].reset();
-      return errno_status("the copy of the output ends here: cannot write " + folder_ + kNames[i],
-                          why);
+      const std::string path = folder_ + kNames[i];
+      return file_status("the copy of the output ends here: cannot write " + path, path,
+                         bytes.size(), why);
     }
     bytes.remove_prefix(static_cast<size_t>(wrote));
   }

@@ -15,11 +15,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <initializer_list>
 #include <optional>
 
 #include "collectives/base/unique_fd.h"
+#include "launcher/mpi/installation.h"
 
 namespace rueda::launcher {
 namespace {
@@ -188,13 +190,22 @@ std::string format_probes(const std::string& title, const std::vector<Probe>& pr
   return text;
 }
 
+// Whether ruedarun --mpi would find what it needs: our plugin and the mpirun of its Open MPI.
+Probe probe_mpi() {
+  const auto found = find_mpi(getenv("RUEDA_LIBRARY"), getenv("PATH"), "");
+  if (!found.ok()) return {false, "MPI (--mpi)", found.status().message()};
+  return {true, "MPI (--mpi)", found.value().library + ", " + found.value().mpirun};
+}
+
 std::string check_build_text() {
+  std::vector<Probe> operations = probe_transports();
+  operations.push_back(probe_mpi());
   return std::string("rueda ") + RUEDA_LAUNCHER_VERSION + "\n\n" +
          format_probes("Available frameworks", probe_frameworks()) + "\n" +
          format_probes("Available controllers",
                        {{true, "rueda", "built in; needs no MPI and no server"}}) +
-         "\n" + format_probes("Available tensor operations", probe_transports()) + "\n" +
-         format_probes("On this machine, not used by this version of rueda", probe_libraries());
+         "\n" + format_probes("Available tensor operations", operations) + "\n" +
+         format_probes("Opened at run time when they are wanted", probe_libraries());
 }
 
 std::string first_line_of(const std::vector<const char*>& command) {

@@ -18,8 +18,9 @@ struct Probe {
 
 std::vector<Probe> probe_frameworks();
 std::vector<Probe> probe_transports();
-// CUDA, NCCL, MPI: opened, asked for their version, and not used by this version of rueda.
+// CUDA, NCCL, MPI as the loader finds them: opened and asked for their version.
 std::vector<Probe> probe_libraries();
+Probe probe_mpi();
 
 // "    [X] NumPy 1.24" lines under a title.
 std::string format_probes(const std::string& title, const std::vector<Probe>& probes);

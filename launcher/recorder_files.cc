@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "collectives/base/file_status.h"
 #include "collectives/base/utf8.h"
 
 namespace rueda::launcher {
@@ -23,11 +24,11 @@ constexpr size_t kMostTrailer = size_t{1} << 20;
 
 const char* const kLives[] = {"running", "silent", "dead", "left"};
 
-Status write_all(int fd, ByteView bytes) {
+Status write_all(int fd, ByteView bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return errno_status("cannot write", errno);
+    if (n <= 0) return file_status("cannot write", path, bytes.size(), errno);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
   return {};
@@ -82,16 +83,19 @@ Status write_flight_file(const std::string& folder, const RankRecord& record, By
              "\nstacks\n" + record.stacks;
   {
     const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd) return errno_status("cannot write the flight recorder '" + draft + "'", errno);
-    Status status = write_all(fd.get(), memory);
-    if (status.ok()) status = write_all(fd.get(), std::as_bytes(std::span(trailer)));
+    if (!fd) {
+      return file_status("cannot write the flight recorder '" + draft + "'", draft, memory.size(),
+                         errno);
+    }
+    Status status = write_all(fd.get(), memory, draft);
+    if (status.ok()) status = write_all(fd.get(), std::as_bytes(std::span(trailer)), draft);
     if (!status.ok()) {
       unlink(draft.c_str());
       return Status(status.code(), "flight recorder '" + draft + "': " + status.message());
     }
   }
   if (rename(draft.c_str(), path.c_str()) != 0)
-    return errno_status("cannot write the flight recorder '" + path + "'", errno);
+    return file_status("cannot write the flight recorder '" + path + "'", path, 0, errno);
   return {};
 }
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "collectives/base/status.h"
+#include "collectives/base/file_status.h"
 #include "collectives/base/timeline_file.h"
 #include "collectives/base/unique_fd.h"
 
@@ -71,7 +71,8 @@ Status close_file(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(end)) != 0 ||
       lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), kTimelineEnd)) {
-    return errno_status("cannot close the timeline '" + path + "'", errno);
+    return file_status("cannot close the timeline '" + path + "'", path, kTimelineEnd.size(),
+                       errno);
   }
   return {};
 }
@@ -89,6 +90,7 @@ std::vector<std::string> merge(const TimelineFiles& files) {
   std::vector<std::string> done;
   UniqueFd out;
   bool good = true;
+  uint64_t needed = kTimelineEnd.size();
   for (int rank = 0; rank < files.ranks && good; ++rank) {
     const std::string part = part_of(files, rank);
     const auto mapped = Mapped::open(part);
@@ -101,13 +103,15 @@ std::vector<std::string> merge(const TimelineFiles& files) {
     const bool is_first = !out;
     if (is_first)
       out.reset(::open(files.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    needed = events.size();
     good = out && write_all(out.get(), is_first ? "[\n" : ",\n") && write_all(out.get(), events);
     done.push_back(part);
   }
   if (good && done.empty())
     return {"there is no timeline: no rank has begun one (did init fail, or did the program not call it?)"};
   if (!good || !write_all(out.get(), kTimelineEnd)) {
-    return {errno_status("cannot write the timeline '" + files.path + "'", errno).message() +
+    return {file_status("cannot write the timeline '" + files.path + "'", files.path, needed, errno)
+                .message() +
             "; the ranks' parts lie beside it"};
   }
   for (const std::string& part : done) unlink(part.c_str());

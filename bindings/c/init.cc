@@ -87,10 +87,21 @@ Status watch_life(rueda::bootstrap::World* world, std::unique_ptr<rueda::runtime
   return {};
 }
 
-rueda::Result<std::unique_ptr<rueda_context>> init() {
+// Who has too few descriptors is told how many it takes: three for each other rank of the host (its memory, its
+// doorbell, a socket), one for each rank elsewhere.
+Status with_need(const Status& status, rueda::Rank size) {
+  if (status.message().find("(ulimit -n)") == std::string::npos) return status;
+  const int64_t needed = 10 + 3 * (int64_t{size} - 1);
+  return {status.code(), status.message() + "; rueda needs up to " + std::to_string(needed) +
+                             " in a job of " + std::to_string(size) + " ranks, besides the program's own"};
+}
+
+// size: of the job, as soon as it is known.
+rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
+  *size = options.place.size;
   if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
     fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
     rueda::close_in_forked_children(options.place.flight_fd);
@@ -179,8 +190,10 @@ int32_t rueda_init(const rueda_init_options*, rueda_context** context, rueda_err
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
     *context = nullptr;
-    RUEDA_ASSIGN_OR_RETURN(auto made, init());
-    *context = made.release();
+    rueda::Rank size = 1;
+    auto made = init(&size);
+    if (!made.ok()) return with_need(made.status(), size);
+    *context = made.value().release();
     return {};
   });
 }

@@ -32,6 +32,7 @@ std::string LostRank::describe() const {
   std::string text = "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " +
                      host.str() + ") was lost: " + cause.str();
   if (cause_is_final == 0) text += " [cause pending]";
+  if (operations == 0 && !operation.str().empty()) return text;  // nobody knows any more
   if (operations == 0) return text + "; it had not submitted any operation";
   text += "; its last operation was " + title_of(operation.str()) + " (number " +
           std::to_string(operations);

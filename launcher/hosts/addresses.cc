@@ -161,6 +161,17 @@ Result<std::vector<std::string>> order_addresses(const std::vector<InterfaceAddr
   return addresses;
 }
 
+std::string none_allowed(const std::vector<InterfaceAddress>& found, const std::string& selection) {
+  const auto ordered = order_addresses(found, selection);
+  if (selection.empty() || !ordered.ok() || !ordered.value().empty()) return "";
+  std::string has;
+  for (const InterfaceAddress& entry : found) {
+    if (entry.up) has += (has.empty() ? "" : ", ") + entry.interface + " " + entry.address;
+  }
+  return "--network-interfaces " + selection + " allows none of its addresses (" +
+         (has.empty() ? "it has none" : has) + ")";
+}
+
 std::string with_port(const std::string& address, int port) {
   const bool v6 = address.find(':') != std::string::npos;
   return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);

@@ -27,6 +27,8 @@ std::vector<InterfaceAddress> read_interfaces();
 // empty: all.
 Result<std::vector<std::string>> order_addresses(const std::vector<InterfaceAddress>& found,
                                                  const std::string& selection);
+// "--network-interfaces ib allows none of its addresses (eth0 10.0.0.1, lo 127.0.0.1)"; "" when it allows one.
+std::string none_allowed(const std::vector<InterfaceAddress>& found, const std::string& selection);
 
 // "10.0.0.1" and 4711 -> "10.0.0.1:4711"; "fd00::1" -> "[fd00::1]:4711".
 std::string with_port(const std::string& address, int port);

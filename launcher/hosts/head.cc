@@ -85,7 +85,7 @@ void Head::read_signals() {
       observer_->request_dump(true);
       continue;
     }
-    if (signal == SIGUSR1 || signal == SIGUSR2) {
+    if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
       broadcast(control::Order::USER_SIGNAL, signal);
       continue;
     }
@@ -114,8 +114,8 @@ void Head::take_events() {
         break;
       case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
       case AgentEvent::Kind::kGone:
-        observer_->host_gone(event.host);
         host_lost(event.host, event.text);
+        observer_->host_gone(event.host);
         break;
       case AgentEvent::Kind::kOutput: {
         const auto& output = event.output;

@@ -79,6 +79,11 @@ void Head::host_lost(int number, const std::string& why) {
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
   host.state = State::kLost;
+  std::map<Rank, RankCounters> counted;
+  for (const RankPlace& place : host.plan.places) {
+    if (auto counters = observer_ ? observer_->counters_of(place.rank) : std::nullopt)
+      counted[place.rank] = std::move(*counters);
+  }
   if (observer_) observer_->host_gone(number);
   const std::string text = "host " + host.name() + " (agent pid " + std::to_string(host.pid) +
                            ") is lost: " + why;
@@ -107,6 +112,12 @@ void Head::host_lost(int number, const std::string& why) {
     lost.cause_is_final = 1;
     lost.host.set(host.name());
     lost.cause.set(end.lost);
+    lost.operation.set("unknown");
+    if (const auto known = counted.find(end.rank); known != counted.end()) {
+      lost.operations = known->second.operations;
+      lost.operation.set(known->second.operation);
+      lost.step = known->second.step;
+    }
     rank_lost(number, lost);
     end_rank(std::move(end), rank_text);
   }

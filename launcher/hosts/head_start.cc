@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "collectives/base/config.h"
+#include "collectives/base/file_status.h"
 #include "launcher/driver.h"
 #include "launcher/hosts/certificates.h"
 #include "launcher/hosts/machine.h"
@@ -29,7 +30,7 @@ Status Head::prepare() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD})
     sigaddset(&wanted, signal);
   if (!link_.hangup_ignored) sigaddset(&wanted, SIGHUP);
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -56,6 +57,10 @@ Status Head::prepare() {
   const bool some_here = std::any_of(hosts_.begin(), hosts_.end(),
                                      [](const HeadHost& host) { return host.plan.ours; });
   if (some_here && !plan_.options.network_interfaces.empty()) setup.addresses.push_back("127.0.0.1");
+  if (setup.addresses.empty() && !plan_.options.network_interfaces.empty()) {
+    return failed_precondition("this machine: " +
+                               none_allowed(read_interfaces(), plan_.options.network_interfaces));
+  }
   setup.version = plan_.version;
   setup.port = plan_.options.listen_port;
   for (const HeadHost& host : hosts_) setup.hosts.push_back(host.name());
@@ -161,7 +166,7 @@ Status Head::write_token_file(const std::string& ticket) {
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file ||
       write(file.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size())) {
-    return errno_status("cannot write the token file " + path, errno);
+    return file_status("cannot write the token file " + path, path, ticket.size(), errno);
   }
   token_file_ = path;
   console_.say("waiting for " + std::to_string(hosts_.size()) + " hosts; on each: ruedarun join " +
@@ -214,7 +219,8 @@ void Head::agent_here(int number, const control::Register& agent) {
     found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
   auto ordered = order_addresses(found, plan_.options.network_interfaces);
   host.reach = {host.name(), agent.host_identity(),
-                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>()};
+                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
+                none_allowed(found, plan_.options.network_interfaces)};
   narrate("host " + host.name() + " is here: agent pid " + std::to_string(agent.pid()) + ", " +
           std::to_string(agent.usable_cores()) + " cores");
   if (failure_ != 0) return broadcast(control::Order::KILL, 0);

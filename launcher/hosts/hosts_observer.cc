@@ -70,6 +70,11 @@ void HostsObserver::take(int host, const control::Heartbeat& message) {
   }
 }
 
+std::optional<RankCounters> HostsObserver::counters_of(Rank rank) const {
+  const auto known = counters_.find(rank);
+  return known == counters_.end() ? std::nullopt : std::optional(known->second);
+}
+
 void HostsObserver::take(int host, control::Observed message) {
   if (!round_ || message.round() != round_->number || !round_->awaited.contains(host)) return;
   const bool last = message.last();

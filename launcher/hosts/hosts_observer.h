@@ -55,6 +55,8 @@ class HostsObserver {
   void take(int host, const control::Drained& message);
   // Nothing more comes from there.
   void host_gone(int host);
+  // What a rank's host has counted last; nothing before it has counted.
+  std::optional<RankCounters> counters_of(Rank rank) const;
 
   // What is due. Returns lines for the user.
   std::vector<std::string> work(TimePoint now);

@@ -177,7 +177,9 @@ Result<std::vector<std::string>> choose_addresses(const std::vector<ReachHost>& 
       const std::string table = table_of(hosts, tries, to);
       return unavailable("no address of host " + host.name +
                          " can be reached by all other hosts; tried:" +
-                         (table.empty() ? " none, it has only loopback addresses" : table) +
+                         (!host.none_allowed.empty() ? " none, " + host.none_allowed
+                          : table.empty()            ? " none, it has only loopback addresses"
+                                                     : table) +
                          "\n(open the network between the hosts, or choose with "
                          "--network-interfaces)");
     }

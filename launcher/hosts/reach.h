@@ -48,6 +48,7 @@ std::vector<ReachTry> try_to_reach(int host, int hosts, const std::string& job_i
 struct ReachHost {
   std::string name, identity;
   std::vector<std::string> addresses;
+  std::string none_allowed = {};  // why there is none (addresses.h)
 };
 Result<std::vector<std::string>> choose_addresses(const std::vector<ReachHost>& hosts,
                                                   const std::vector<ReachTry>& tries);

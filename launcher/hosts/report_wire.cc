@@ -18,12 +18,16 @@ control::RankCounters to_wire(const RankCounters& counters) {
   message.set_planned_batches(counters.planned_batches);
   message.set_planned_tensors(counters.planned_tensors);
   message.set_oldest_wait_ms(counters.oldest_wait_ms);
+  message.set_operation(counters.operation);
+  message.set_operations(counters.operations);
+  message.set_step(counters.step);
   return message;
 }
 
 RankCounters from_wire(const control::RankCounters& message) {
   return {message.rank(),          message.submitted(),       message.ended(),
-          message.planned_batches(), message.planned_tensors(), message.oldest_wait_ms()};
+          message.planned_batches(), message.planned_tensors(), message.oldest_wait_ms(),
+          cut(message.operation(), kMaxStateText), message.operations(), message.step()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {

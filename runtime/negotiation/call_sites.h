@@ -38,6 +38,8 @@ class CallSites {
     Sites sites;
     Then then;
   };
+  // Somebody has been asked, or is to be, and it is not told yet.
+  bool asking() const { return !questions_.empty(); }
   // In the order of asking.
   std::vector<Answered> take_answered(Time now);
   std::optional<Time> next_deadline() const;

@@ -22,6 +22,11 @@ void Root::freeze_plan() {
     plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
   }
   if (table_.anyone_has_joined()) return;  // who has joined follows no plan
+  // A tensor whose error is held back for its call sites waits on every rank, and the table has
+  // forgotten it. A freeze would take it into the plan, where its error finds it no more; it would
+  // come back as a new request, and meet other ranks' next round. The error goes out first: then the
+  // freeze may follow it, in the same list.
+  if (call_sites_.asking()) return;
   const auto cycle = plans_.candidate();
   if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
   wire::StepPlan plan = plans_.freeze(*cycle);

@@ -7,6 +7,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/file_status.h"
 #include "collectives/base/timeline_file.h"
 #include "collectives/base/utf8.h"
 
@@ -49,7 +50,7 @@ Result<JsonArrayFile> JsonArrayFile::create(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   const std::string nothing = std::string("[") + std::string(kTimelineEnd);
   if (!fd || !write_all(fd.get(), nothing, 0))
-    return errno_status("cannot write the timeline '" + path + "'", errno);
+    return file_status("cannot write the timeline '" + path + "'", path, nothing.size(), errno);
   file.fd_ = GuardedFd(std::move(fd));
   file.end_ = 1;
   return file;
@@ -65,7 +66,7 @@ Status JsonArrayFile::append(std::string_view events) {
     const int why = errno;
     (void)::ftruncate(fd_.get(), static_cast<off_t>(end_));
     (void)write_all(fd_.get(), kTimelineEnd, end_);
-    return errno_status("cannot write the timeline '" + path_ + "'", why);
+    return file_status("cannot write the timeline '" + path_ + "'", path_, scratch_.size(), why);
   }
   end_ = end;
   empty_ = false;

@@ -41,6 +41,11 @@ endif()
 
 # The launcher's.
 find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+find_path(RUEDA_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
+find_library(RUEDA_YAML_ARCHIVE libyaml-cpp.a REQUIRED)
+add_library(rueda_yaml INTERFACE)
+target_include_directories(rueda_yaml SYSTEM INTERFACE ${RUEDA_YAML_INCLUDE})
+target_link_libraries(rueda_yaml INTERFACE ${RUEDA_YAML_ARCHIVE})
 
 # hwloc's header; its library is opened at run time, where it is installed (ruedarun --bind).
 find_path(RUEDA_HWLOC_INCLUDE hwloc.h)

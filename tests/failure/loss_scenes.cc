@@ -2,6 +2,7 @@
 // silence.
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <cstring>
@@ -45,6 +46,46 @@ int large() {
   barrier();
   if (is_victim()) {
     usleep(number("delay_us", 20'000));  // the others wait by now, as a rule
+    die();
+  }
+  wait_for_ever();
+  return 98;
+}
+
+int dumps() {
+  join();
+  if (is_victim()) {
+    rlimit limit = {};
+    getrlimit(RLIMIT_CORE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_CORE, &limit);
+    // Pages that were never touched are holes of the core: they cost its writer time, but no disk and no memory.
+    const size_t bytes = static_cast<size_t>(number("gib", 64)) << 30;
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || limit.rlim_max == 0 || chdir(options["folder"].c_str()) != 0)
+      say("rank %d cannot dump", my_rank);
+    else
+      *static_cast<char*>(memory) = 1;
+    say("rank %d pid %d dumps", my_rank, getpid());
+  }
+  barrier();
+  if (is_victim()) die();
+  wait_for_ever();
+  return 98;
+}
+
+int summoned() {
+  sigset_t wake;
+  sigemptyset(&wake);
+  sigaddset(&wake, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &wake, nullptr);
+  join();
+  barrier();
+  say("rank %d pid %d is there", my_rank, getpid());
+  if (is_victim()) {
+    int signal = 0;
+    sigwait(&wake, &signal);
     die();
   }
   wait_for_ever();

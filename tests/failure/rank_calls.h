@@ -122,6 +122,8 @@ int planned();
 int asleep();
 // loss_scenes.cc
 int large();
+int dumps();
+int summoned();
 int recovers();
 int handled();
 int domino();

@@ -19,6 +19,8 @@
 //   asleep        two idle seconds after some steps: says how often a thread of rueda woke
 //   hold          small allreduces without end
 //   obeys         small allreduces until should_stop(), all sums checked
+//   dumps         the victim crashes with so many pages that its core dump takes seconds (`gib`)
+//   summoned      the victim dies as soon as it gets SIGUSR1
 //   large         the victim has `ballast` MiB of memory, and is killed by a child of its own
 //   recovers      rank 1 has a handler that survives invalid memory accesses; nobody is lost
 //   handled       the victim crashes under an earlier handler, which writes to stderr first
@@ -265,6 +267,8 @@ int main(int argc, char** argv) {
                                                    {"joined", joined},
                                                    {"asleep", asleep},
                                                    {"large", large},
+                                                   {"dumps", dumps},
+                                                   {"summoned", summoned},
                                                    {"recovers", recovers},
                                                    {"handled", handled},
                                                    {"domino", domino},

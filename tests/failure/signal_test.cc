@@ -8,6 +8,7 @@
 
 #include "tests/failure/failed_job.h"
 
+using rueda::testing::eventually;
 using rueda::testing::Job;
 using rueda::testing::job_of;
 using rueda::testing::number_after;
@@ -26,6 +27,8 @@ char state_of(pid_t pid) {
   const size_t at = text.rfind(')');
   return at == std::string::npos || at + 2 >= text.size() ? 'X' : text[at + 2];
 }
+
+bool is_stopped(pid_t pid) { return state_of(pid) == 'T'; }
 
 }  // namespace
 
@@ -49,6 +52,37 @@ TEST_CASE("a rank that is stopped and continued is nobody's loss", "[failure]") 
       CHECK(job.err().empty());
     }
   }
+}
+
+TEST_CASE("Ctrl-Z stops the ranks, which are nobody's loss, and fg lets them go on", "[failure]") {
+  Job::Setup setup = setup_of("");
+  setup.environment.emplace_back("RUEDA_DEAD_SECONDS=0.5");
+  Job job(job_of(3, "", {"obeys", "mib=1"}), setup);
+  REQUIRE(job.wait_for_output(" obeys", 3));
+  kill(job.pid(), SIGTSTP);
+  CHECK(eventually([&] { return is_stopped(job.pid()); }));
+  for (int rank = 0; rank < 3; ++rank) CHECK(eventually([&] { return is_stopped(pid_of_rank(job, rank)); }));
+  for (int i = 0; i < 300; ++i) usleep(5000);  // three times as long as a silent one would be left alive
+  for (int rank = 0; rank < 3; ++rank) CHECK(is_stopped(pid_of_rank(job, rank)));
+  kill(job.pid(), SIGCONT);
+  for (int rank = 0; rank < 3; ++rank) CHECK(eventually([&] { return !is_stopped(pid_of_rank(job, rank)); }));
+  kill(job.pid(), SIGUSR1);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(job.err().find("is stopped") == std::string::npos);
+  for (int rank = 0; rank < 3; ++rank)
+    CHECK_THAT(job.out(), Catch::Contains("rank " + std::to_string(rank) + " obeyed"));
+}
+
+TEST_CASE("a job that rests is ended by SIGTERM once it goes on", "[failure]") {
+  Job job(job_of(2, "", {"hold", "mib=1"}), setup_of(""));
+  REQUIRE(job.wait_for_output(" holds", 2));
+  kill(job.pid(), SIGTSTP);
+  CHECK(eventually([&] { return is_stopped(job.pid()); }));
+  kill(job.pid(), SIGTERM);
+  kill(job.pid(), SIGCONT);
+  CHECK(job.wait() == 143);
+  CHECK(job.wait_until_gone());
 }
 
 TEST_CASE("Ctrl-C in the middle of collectives ends the job with 130", "[failure]") {

@@ -117,6 +117,29 @@ TEST_CASE("switches have their defaults and their opposites", "[options]") {
   CHECK(second.stdin_rank == 1);
 }
 
+TEST_CASE("flags of Horovod's launcher mean here what they mean there", "[options]") {
+  CHECK(parsed({"-np", "1", "-prefix-timestamp", "true"}).prefix_timestamp);
+  CHECK(parsed({"-np", "1", "--prefix-output-with-timestamp", "true"}).prefix_timestamp);
+  CHECK(setting(parsed({"-np", "1", "--tcp", "true"}), "RUEDA_TRANSPORT") == "tcp from --tcp");
+  for (const char* flag : {"--log-without-timestamp", "--log-hide-timestamp"}) {
+    CHECK(setting(parsed({"-np", "1", flag, "true"}), "RUEDA_LOG_HIDE_TIME") ==
+          "1 from --log-without-timestamp");
+  }
+  for (const char* flag : {"--log-with-timestamp", "--no-log-hide-timestamp"}) {
+    CHECK(setting(parsed({"-np", "1", flag, "true"}), "RUEDA_LOG_HIDE_TIME") ==
+          "0 from --log-with-timestamp");
+  }
+  CHECK(parsed({"-np", "1", "--config-file", "f.yaml", "true"}).config_file == "f.yaml");
+  CHECK(parsed({"-p", "2222", "-i", "key", "-np", "1", "true"}).ssh_port == 2222);
+}
+
+TEST_CASE("long options may be written with underscores", "[options]") {
+  CHECK(parsed({"--num_proc", "2", "--output_filename=a_b", "true"}).output_folder == "a_b");
+  CHECK(setting(parsed({"-np", "1", "--timeline_filename", "t_1", "true"}), "RUEDA_TIMELINE") ==
+        "t_1 from --timeline-filename");
+  CHECK(parsed({"-np", "1", "python", "--num_proc"}).command == Words{"python", "--num_proc"});
+}
+
 TEST_CASE("questions need no number of ranks and no command", "[options]") {
   CHECK(parsed({"--version"}).text == "1.2.3\n");
   CHECK(parsed({"-v"}).text == "1.2.3\n");
@@ -143,7 +166,11 @@ TEST_CASE("a wrong command line is refused with its reason", "[options]") {
       {{"-np", "0", "true"}, "-np 0"},
       {{"-np", "-3", "true"}, "expected 1 to"},
       {{"-np", "99999999", "true"}, "expected 1 to"},
-      {{"-np", "two", "true"}, "two"},
+      {{"-np", "two", "true"}, "--num-proc 'two': expected a number"},
+      {{"-np", "2", "--start-timeout", "x", "true"}, "--start-timeout 'x': expected a number"},
+      {{"-np", "2", "--autotune", "true"}, "unknown option '--autotune'; horovodrun takes it"},
+      {{"-np", "2", "--hierarchical-allreduce", "true"}, "horovodrun takes it"},
+      {{"-np", "2", "--tcp", "--mpi", "true"}, "--tcp and --mpi contradict"},
       {{"-np", "2", "--no-such-flag", "true"}, "unknown option '--no-such-flag'"},
       {{"-np", "2", "-q", "true"}, "unknown option '-q'"},
       {{"-np", "2", "-x", "=1", "true"}, "expected VAR=VALUE"},

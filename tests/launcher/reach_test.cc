@@ -77,6 +77,19 @@ TEST_CASE("an address is taken when every other host has reached it", "[reach]")
   CHECK_THAT(refusal, Catch::Contains("h2 -> 10.0.0.2  no answer in 3000 ms"));
 }
 
+TEST_CASE("a choice of interfaces that leaves no address is told with what there is", "[reach]") {
+  const std::string none = rueda::launcher::none_allowed(kInterfaces, "=eth");
+  CHECK_THAT(none, Catch::StartsWith("--network-interfaces =eth allows none of its addresses (") &&
+                       Catch::Contains("eth0 10.0.0.1"));
+  CHECK(rueda::launcher::none_allowed(kInterfaces, "eth").empty());
+  CHECK(rueda::launcher::none_allowed(kInterfaces, "").empty());
+  const auto refused = choose_addresses({{"h0", "A", {"10.0.0.1"}}, {"h1", "B", {}, none}}, {});
+  CHECK_FALSE(refused.ok());
+  const auto other = choose_addresses({{"h1", "B", {}, none}, {"h0", "A", {"10.0.0.1"}}}, {});
+  CHECK_THAT(other.status().message(), Catch::Contains("of host h1 can be reached") &&
+                                           Catch::Contains("tried: none, " + none));
+}
+
 TEST_CASE("whoever answers at an address must be who is meant", "[reach]") {
   const auto key = rueda::rendezvous::JobKey::make_random().value();
   const auto listener = ReachListener::start();

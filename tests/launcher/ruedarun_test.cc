@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "tests/launcher/job.h"
+#include "tests/support/folder.h"
 
 using rueda::UniqueFd;
 using rueda::testing::Job;
@@ -144,7 +145,8 @@ TEST_CASE("a copy that cannot be written is said, and does not end the job", "[r
   CHECK(full.wait() == 0);
   CHECK(full.out() == "[0]<stdout>: a\n[0]<stdout>: b\n");
   CHECK_THAT(full.err(), Catch::StartsWith("ruedarun: the copy of the output ends here: "
-                                           "cannot write " + scratch.path() + "/rank.0/stdout"));
+                                           "cannot write " + scratch.path() + "/rank.0/stdout") &&
+                             Catch::Contains(": No space left on device; 2 bytes were to be written"));
   CHECK(full.err_lines().size() == 1);
 }
 
@@ -273,6 +275,7 @@ TEST_CASE("what cannot be started is refused before anything is", "[ruedarun]") 
       {{"-np", "2", "-H", "localhost:1", "true"}, 2, "needs 2 slots"},
       {{"-np", "2", "-H", file, "true"}, 2, "is a file"},
       {{"-np", "2", "--log-level", "loud", "true"}, 2, "RUEDA_LOG_LEVEL"},
+      {{"-np", "2", "--config-file", "/no/such/file", "true"}, 2, "cannot read the configuration file"},
       {{"-np", "2", "no-such-command-at-all"}, 127, "'no-such-command-at-all' not found"},
       {{"-np", "2", "/no/such/file"}, 127, "not found"},
       {{"-np", "2", file}, 126, "not an executable file"},
@@ -293,7 +296,7 @@ TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]
       {{"--version"}, "0."},
       {{"--help"}, "--grace-period"},
       {{"-cb"}, "[X] shared memory"},
-      {{"--check-build"}, "MPI"},
+      {{"--check-build"}, "] MPI (--mpi)"},
       {{"--print-config", "--log-level", "debug"}, "--log-level"},
   };
   for (const auto& [words, text] : table) {
@@ -302,6 +305,13 @@ TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]
     CHECK_THAT(job.out(), Catch::Contains(text));
     CHECK(job.err().empty());
   }
+  const rueda::testing::Folder folder;
+  folder.write("c.yaml", "params:\n  cache_capacity: 7\n  cycle_time_ms: 5\n");
+  Job from_file({"--config-file", folder.file("c.yaml"), "--print-config"});
+  CHECK(from_file.wait() == 0);
+  CHECK_THAT(from_file.out(), Catch::Contains("params.cache_capacity (" + folder.file("c.yaml") + ":2)"));
+  CHECK_THAT(from_file.err(), Catch::Contains("ruedarun: note: params.cycle_time_ms (") &&
+                                  Catch::Contains(" has no effect: rueda has no cycle"));
   Job::Setup tool;
   tool.program = RUEDA_TOOL;
   Job doctor({"doctor"}, tool);

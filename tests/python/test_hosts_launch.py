@@ -199,16 +199,25 @@ def test_a_killed_agent_takes_its_host_with_it_and_is_named(lab):
 
 def test_survivors_of_a_lost_host_hear_whom_they_lost(lab, tmp_path):
     script = tmp_path / "wait.py"
-    script.write_text("import numpy, rueda\nrueda.init()\nimport rueda.numpy as hvd\nprint('up', flush=True)\n"
+    script.write_text("import numpy, rueda\nrueda.init()\nimport rueda.numpy as hvd\n"
+                      "for _ in range(3): hvd.allreduce(numpy.ones(4), name='warm')\nprint('up', flush=True)\n"
                       "if rueda.rank() < 2:\n"
                       "    try:\n        hvd.allreduce(numpy.ones(4), name='late')\n"
                       "    except Exception as error:\n        print('heard', error, flush=True)\n        raise\n"
                       "import time\ntime.sleep(300)\n")
     job = Job(*over(lab), "--verbose", sys.executable, script)
     job.wait_for("<stdout>: up", 4)
+    # The driver knows of a host what its signs of life brought.
+    name = job.wait_for(r"job ([0-9a-f]{16}),")[0]
+
+    def told_of():
+        counters = json.loads(tool("status", name, "--json") or "{}").get("counters", [])
+        return {one["rank"] for one in counters if one["submitted"] >= 3}
+
+    wait_until(lambda: told_of() >= {2, 3})
     os.kill(job.agent_of(lab.hosts[1]), signal.SIGKILL)
     assert job.wait() == 137
-    assert len(re.findall(r"heard .*rank [23]", job.text)) == 2, job.text
+    assert len(re.findall(r"heard .*rank [23] .*; its last operation was allreduce 'warm' \(number 3\)", job.text)) == 2, job.text
     assert wait_until_empty(lab)
 
 
@@ -431,6 +440,12 @@ def test_ctrl_c_once_asks_and_twice_kills(lab):
     stubborn.process.send_signal(signal.SIGINT)
     assert stubborn.wait() == 130
     assert wait_until_empty(lab)
+
+
+def test_interfaces_that_no_host_has_are_told_with_those_there_are(lab):
+    job = Job(*over(lab, options=["--network-interfaces", "10.255.0.0/16"]), "true")
+    assert job.wait() == 69
+    assert re.search(r"this machine: --network-interfaces 10.255.0.0/16 allows none of its addresses \(.*10\.213\.", job.text), job.text
 
 
 def test_what_cannot_be_started_is_named(lab, tmp_path):

@@ -95,5 +95,33 @@ TEST_CASE("two kinds under one name that meet after all are no error", "[call_si
   CHECK(test.world.deliver(0.07) == std::vector<std::vector<std::string>>{{"broadcast.x"}});
 }
 
+// The freeze takes out of the table what waits for the next round. What is held back for its call
+// sites is in no table: ranks would hand it to the plan, and its error would find nobody.
+TEST_CASE("no step plan is frozen while an error is held back", "[call_sites]") {
+  Config config;
+  config.fusion_threshold_bytes = 16;  // each tensor goes alone
+  VirtualWorld world(2, config);
+  world.root.enable_call_sites();
+  world.root.enable_plans();
+  using Names = std::vector<std::vector<std::string>>;
+  const Names a{{"allreduce.a"}};
+  const Names b{{"allreduce.b"}};
+  for (const Names& batch : {a, b, a, b, a}) {
+    const std::string name = batch[0][0].substr(batch[0][0].find('.') + 1);
+    REQUIRE(world.submit_all({request(name)}, 0).ok());
+    REQUIRE(world.deliver(0) == batch);
+  }
+  REQUIRE(world.submit(0, {request("a"), request("b")}, 0).ok());
+  REQUIRE(world.submit(1, {request("a", 5), request("b")}, 0).ok());
+  CHECK(world.deliver(0) == b);  // and no freeze, though the cycle has come three times
+  for (const Rank rank : {0, 1}) {
+    wire::RequestList answer;
+    answer.call_sites = {{"allreduce.a", "train.py:1 in f"}};
+    REQUIRE(world.root.on_requests(rank, answer, at(0)).ok());
+  }
+  CHECK(world.deliver(0) == Names{{"!allreduce.a"}, {}});  // the error, and behind it the freeze
+  for (const VirtualRank& rank : world.ranks) CHECK(rank.pending.empty());
+}
+
 }  // namespace
 }  // namespace rueda::testing

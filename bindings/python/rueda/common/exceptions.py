@@ -18,7 +18,8 @@ class RankLostError(HorovodInternalError):
     operation : str
         The last one that it submitted, as ``"allreduce.fc1.weight"``; ``""`` before its first.
     operations : int
-        How many operations it had submitted.
+        How many operations it had submitted. Where its whole host is lost this and the operation are
+        what the host told last, up to a second before; ``"unknown"`` where it had not yet told any.
     step : int
         Optimizer steps that it had begun; 0 where no rueda optimizer is used.
     cause : str
