@@ -36,6 +36,19 @@ def collectives(rank, size):
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
 
+def attention(size):
+    """Whose ranks pass rows by NCCL."""
+    import rueda.attention as ra
+
+    torch.manual_seed(5)  # the same on all ranks
+    full = [torch.randn(1, 64 * size + 5, 4, 64) for _ in range(3)]
+    for layout in ("zigzag", "striped"):
+        own = [ra.shard_sequence(x, layout=layout) for x in full]
+        on_cpu = ra.ring_attention(*own, layout=layout, causal=True)
+        on_gpu = ra.ring_attention(*(x.cuda() for x in own), layout=layout, causal=True)
+        assert on_gpu.is_cuda and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
+
+
 def order_of_streams(rank, size):
     """A collective sees what the kernel before it wrote, the kernel after it what it wrote."""
     side = torch.cuda.Stream()
@@ -158,6 +171,7 @@ def main():
     rank, size = hvd.rank(), hvd.size()
     torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
     collectives(rank, size)
+    attention(size)
     order_of_streams(rank, size)
     many_small(rank, size)
     training()
