@@ -198,7 +198,15 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
                          r.saved_bytes,
                          r.workspace_forward,
                          r.workspace_backward,
-                         plan->plan->own_keys()};
+                         plan->plan->own_keys(),
+                         plan->plan->heads.q_begin,
+                         plan->plan->heads.q_end,
+                         plan->plan->heads.kv_begin,
+                         plan->plan->heads.kv_end,
+                         plan->plan->band.low,
+                         plan->plan->band.high,
+                         plan->plan->forward.keys,
+                         plan->plan->backward.keys};
   constexpr int32_t kCount = sizeof all / sizeof all[0];
   for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
   return kCount;
@@ -221,6 +229,37 @@ int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t bac
   for (const attention::Tile& tile : ring.local) put(0, p.rank, tile);
   for (const attention::Hop& hop : ring.receives) {
     for (const attention::Tile& tile : hop.tiles) put(hop.key / ring.chunks + 1, hop.peer, tile);
+  }
+  return filled;
+}
+
+int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
+                                  int64_t* values, int64_t count) {
+  const attention::AttentionPlan& p = *plan->plan;
+  const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
+  int64_t filled = 0;
+  const auto put = [&](const int64_t(&numbers)[RUEDA_ATTENTION_WORK_NUMBERS]) {
+    for (const int64_t number : numbers) {
+      if (values != nullptr && filled < count) values[filled] = number;
+      ++filled;
+    }
+  };
+  const auto tile = [&](int64_t kind, int64_t key, int64_t peer, const attention::Tile& t) {
+    put({kind, key, peer, t.head_begin, t.head_end, t.head_step, t.q.begin, t.q.step, t.q.count,
+         t.k.begin, t.k.step, t.k.count, t.q_pos, t.q_step, t.k_pos, t.k_step});
+  };
+  const auto rows = [&](int64_t kind, const attention::Hop& hop) {
+    for (const attention::RowSet& set : hop.rows) {
+      for (const attention::Run& run : set.rows)
+        put({kind, hop.key, hop.peer, set.head_begin, set.head_end, 1, 0, 0, 0, run.begin, run.step,
+             run.count, 0, 0, 0, 0});
+    }
+  };
+  for (const attention::Tile& t : ring.local) tile(0, -1, p.rank, t);
+  for (const attention::Hop& hop : ring.sends) rows(1, hop);
+  for (const attention::Hop& hop : ring.receives) {
+    rows(2, hop);
+    for (const attention::Tile& t : hop.tiles) tile(3, hop.key, hop.peer, t);
   }
   return filled;
 }

@@ -343,7 +343,9 @@ RUEDA_API int32_t rueda_attention_plan_create(rueda_context* context, const rued
 RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
 /* Numbers of the plan, in this order: hash, tokens of this rank, steps, tiles, messages sent (forward, backward), bytes
  * sent (forward, backward), bytes received (forward, backward), flops (forward, backward), bytes saved for backward,
- * bytes of workspace (forward, backward), keys of this rank. Fills values[0..count); returns how many there are. */
+ * bytes of workspace (forward, backward), keys of this rank, its query heads (begin, end) and KV heads (begin, end) where
+ * heads are exchanged for tokens, the band (least and largest k - q that is seen), exchanges (forward, backward). Fills
+ * values[0..count); returns how many there are. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values, int32_t count);
 /* The tiles that the rank computes in a forward (0) or backward (1), RUEDA_ATTENTION_TILE_NUMBERS numbers each, in this
  * order: step (0: of its own rows), rank whose rows came, KV heads (begin, end, step), queries (first position, step,
@@ -352,6 +354,14 @@ RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, 
 #define RUEDA_ATTENTION_TILE_NUMBERS 12
 RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward, int64_t* values,
                                              int64_t count);
+/* What an executor of its own needs, RUEDA_ATTENTION_WORK_NUMBERS numbers each, in this order: kind (0 tile of own rows, 1 rows
+ * of keys that are sent, 2 rows that are received, 3 tile of received rows), exchange (-1: none; all ranks go through the same
+ * ones), peer, KV heads (begin, end, step), queries (first, step, count) and keys (first, step, count) as rows of the
+ * tensors that have them, the first query's position and their step, the first key's and their step. Rows of an
+ * exchange travel in the order in which they are listed. For plans in which keys and values travel. */
+#define RUEDA_ATTENTION_WORK_NUMBERS 16
+RUEDA_API int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward, int64_t* values,
+                                            int64_t count);
 /* Largest over mean work of all ranks. */
 RUEDA_API double rueda_attention_plan_balance(const rueda_attention_plan* plan);
 /* Positions of the tokens of a rank, in the order of its tensors; returns their number, -1 for wrong arguments. */

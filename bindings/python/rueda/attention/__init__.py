@@ -6,7 +6,7 @@
     whole = ra.unshard_sequence(out, layout="zigzag", length=n)    # on every rank
 
 Tensors are (batch, tokens of this rank, heads, head_dim), NumPy arrays (forward only) or PyTorch
-tensors on the CPU (with gradients), float32, float16 or, in PyTorch, bfloat16. Results and gradients
+tensors on the CPU or a GPU (with gradients), float32, float16 or, in PyTorch, bfloat16. Results and gradients
 are those of ordinary attention over the whole sequence, computed in float32. Key/value heads may be
 fewer than query heads. All ranks of a set call in the same order with the same arguments; a mistake
 is an error on each of them, and a rank that is lost is named with the step.
@@ -22,6 +22,8 @@ says how many, where ``length`` is given. Each side is spread by the layout. ``c
 are then aligned at the end, as in flash-attention: the last query stands at the last key.
 
 `dilated_attention` and `block_sparse_attention` are local: whole sequences, one process, no job.
+
+`VirtualRing` is a ring of several ranks in one process, for one GPU. GPU tensors: docs/gpu.md.
 
 The modules (`RingAttention`, `MultiheadDilatedAttention`, ...: `rueda.attention.modules`) are
 PyTorch's and are imported when they are asked for.
@@ -74,6 +76,10 @@ __all__ = [
 
 
 def __getattr__(name):
+    if name == "VirtualRing":
+        from rueda.attention.device import VirtualRing
+
+        return VirtualRing
     if name in _MODULES:
         from rueda.attention import modules
 
@@ -82,7 +88,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_MODULES, "VirtualRing"])
 
 
 def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):

@@ -171,6 +171,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         "key_length": key_length,
         **spec,
     }
+    options = module.options_of(q, options)
     if module.is_compiling():
         if async_op:
             raise ValueError("async_op is not possible under torch.compile")
@@ -179,7 +180,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     else:
         plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
-            plan, q, k, v, threads_of(threads, process_set), not async_op
+            plan, q, k, v, threads_of(threads, process_set), not async_op, process_set
         )
     if heads_first:
         out = module.heads_second(out)
