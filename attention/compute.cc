@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "attention/kernel_registry.h"
@@ -122,7 +123,12 @@ void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>&
     }
   };
   std::vector<std::thread> others;
-  for (int64_t i = 0; i < helpers; ++i) others.emplace_back(work);
+  others.reserve(static_cast<size_t>(std::max<int64_t>(0, helpers)));
+  try {
+    for (int64_t i = 0; i < helpers; ++i) others.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads here: those that there are compute everything.
+  }
   work();
   for (std::thread& thread : others) thread.join();
   if (trouble != nullptr) std::rethrow_exception(trouble);

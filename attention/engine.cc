@@ -1,6 +1,7 @@
 #include "attention/engine.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "attention/kernel_registry.h"
 #include "attention/wire.h"
@@ -110,9 +111,16 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
     return call;
   }
   // The thread keeps the call until it has ended.
-  std::thread thread(run);
-  const std::lock_guard lock(call->mutex_);
-  call->thread_ = std::move(thread);
+  try {
+    std::thread thread(run);
+    const std::lock_guard lock(call->mutex_);
+    call->thread_ = std::move(thread);
+  } catch (const std::system_error& e) {
+    const std::lock_guard lock(mutex_);
+    if (--running_ == 0) ended_.notify_all();
+    return Status{Code::kResourceExhausted,
+                  std::string("attention: no thread for the call: ") + e.what()};
+  }
   return call;
 }
 

@@ -97,12 +97,6 @@ class Group {
   std::vector<int64_t> first_row_, first_key_;
 };
 
-Status named(const Status& status, const char* what, const char* doing, Rank peer) {
-  if (status.ok()) return status;
-  return {status.code(), std::string(what) + ", " + doing + " rank " + std::to_string(peer) + ": " +
-                             status.message()};
-}
-
 }  // namespace
 
 Status exchange(const AttentionPlan& plan, Link* link, bool inward,
@@ -118,7 +112,7 @@ Status exchange(const AttentionPlan& plan, Link* link, bool inward,
     const Rank peer = plan.group_begin() + u;
     came[static_cast<size_t>(u)] = link->take(bytes);
     auto message = link->recv(peer, came[static_cast<size_t>(u)], bytes);
-    if (!message.ok()) return named(message.status(), what, "receiving from", peer);
+    if (!message.ok()) return link->named(message.status(), what, "receiving from", peer);
     receives[static_cast<size_t>(u)] = std::move(message).value();
   }
   for (Rank u = 0; u < size; ++u) {
@@ -128,7 +122,7 @@ Status exchange(const AttentionPlan& plan, Link* link, bool inward,
     std::byte* memory = link->take(bytes);
     group.pack(tensors, u, memory);
     auto message = link->send(peer, memory, bytes);
-    if (!message.ok()) return named(message.status(), what, "sending to", peer);
+    if (!message.ok()) return link->named(message.status(), what, "sending to", peer);
     sends[static_cast<size_t>(u)] = std::move(message).value();
   }
   for (Rank u = 0; u < size; ++u) {
@@ -140,12 +134,13 @@ Status exchange(const AttentionPlan& plan, Link* link, bool inward,
       continue;
     }
     const auto place = static_cast<size_t>(u);
-    RUEDA_RETURN_IF_ERROR(named(link->wait(receives[place]), what, "receiving from", peer));
+    RUEDA_RETURN_IF_ERROR(
+        link->named(link->wait(receives[place]), what, "receiving from", peer));
     group.unpack(tensors, u, came[place]);
   }
   for (Rank u = 0; u < size; ++u) {
-    RUEDA_RETURN_IF_ERROR(named(link->wait(sends[static_cast<size_t>(u)]), what, "sending to",
-                                plan.group_begin() + u));
+    RUEDA_RETURN_IF_ERROR(link->named(link->wait(sends[static_cast<size_t>(u)]), what, "sending to",
+                                      plan.group_begin() + u));
   }
   link->release_to(mark);
   return {};

@@ -75,6 +75,16 @@ Status Link::check_aborted() const {
   return {Code::kCancelled, "the call was aborted on this rank"};
 }
 
+Status Link::named(const Status& status, const std::string& where, const char* doing,
+                   Rank peer) const {
+  if (status.ok()) return status;
+  const Rank rank = place_.members.empty() ? peer : place_.members[static_cast<size_t>(peer)];
+  std::string text = where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
+  if (status.code() == Code::kFailedPrecondition)
+    text += "; do all ranks call the same attention with the same arguments, in one order?";
+  return {status.code(), std::move(text)};
+}
+
 Status Link::wait(const Message& message) {
   if (message == nullptr) return {};
   while (!message->done()) {

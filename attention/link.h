@@ -37,6 +37,8 @@ class Link {
   // How the message ended; null is a message of nothing.
   Status wait(const Message& message);
   Status check_aborted() const;
+  // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
+  Status named(const Status& status, const std::string& where, const char* doing, Rank peer) const;
 
   // 64-byte aligned, not zeroed, until release_all.
   std::byte* take(int64_t bytes);

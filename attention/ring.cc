@@ -78,14 +78,10 @@ class Ring {
 
   Status named(const Status& status, const Hop& hop, const char* what) const {
     if (status.ok()) return status;
-    std::string text = std::string("attention ") + (backward_ ? "backward" : "forward") +
-                       ", step " + std::to_string(hop.key / ring_.chunks + 1) + " of " +
-                       std::to_string(plan_.spec.rings() - 1) + ", " + what + " rank " +
-                       std::to_string(hop.peer) + ": " + status.message();
-    if (status.code() == Code::kFailedPrecondition) {
-      text += "; do all ranks call the same attention with the same arguments, in one order?";
-    }
-    return {status.code(), std::move(text)};
+    const std::string where = std::string("attention ") + (backward_ ? "backward" : "forward") +
+                              ", step " + std::to_string(hop.key / ring_.chunks + 1) + " of " +
+                              std::to_string(plan_.spec.rings() - 1);
+    return link_->named(status, where, what, hop.peer);
   }
 
   // Waits until a slot of ours has been sent.

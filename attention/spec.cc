@@ -1,10 +1,13 @@
 #include "attention/spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 namespace rueda::attention {
 namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 30;
 
 Status check_rises(const std::vector<int64_t>& ends, const char* side, int64_t tokens) {
   bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == tokens;
@@ -44,6 +47,8 @@ Status check_mask(const AttentionSpec& spec) {
   for (size_t i = 0; i < mask.segment_lengths.size(); ++i) {
     if (mask.segment_lengths[i] < 1 || mask.dilation_rates[i] < 1)
       return invalid_argument("attention: segment lengths and dilation rates must be positive");
+    if (mask.dilation_rates[i] > kMostTokens)
+      return invalid_argument("attention: a dilation rate of more than 2^30");
   }
   if (mask.split_heads && static_cast<int64_t>(mask.segment_lengths.size()) > spec.kv_heads) {
     return invalid_argument("attention: head_groups='split' needs a KV head for each segment length");
@@ -81,7 +86,8 @@ void dilated(const AttentionSpec& spec, std::vector<Component>* result) {
   const int64_t n = spec.length;
   const auto pairs = static_cast<int64_t>(mask.segment_lengths.size());
   for (int64_t p = 0; p < pairs; ++p) {
-    const int64_t w = mask.segment_lengths[static_cast<size_t>(p)];
+    // A longer segment than the sequence is the whole.
+    const int64_t w = std::min(n, mask.segment_lengths[static_cast<size_t>(p)]);
     const int64_t r = mask.dilation_rates[static_cast<size_t>(p)];
     const int64_t first = mask.split_heads ? split_begin(spec.kv_heads, static_cast<Rank>(p),
                                                          static_cast<Rank>(pairs))
@@ -165,7 +171,7 @@ double AttentionSpec::softmax_scale() const {
 Status check(const AttentionSpec& spec) {
   if (spec.length < 1 || spec.batch < 1)
     return invalid_argument("attention: an empty sequence or batch");
-  if (std::max(spec.length, spec.keys()) > (int64_t{1} << 30))
+  if (std::max(spec.length, spec.keys()) > kMostTokens)
     return invalid_argument("attention: more than 2^30 tokens");
   if (spec.head_dim < 1 || spec.head_dim > 256) {
     return invalid_argument("attention: head_dim is " + std::to_string(spec.head_dim) +
@@ -270,8 +276,9 @@ int64_t token_count(const AttentionSpec& spec, Rank rank) { return total(tokens_
 int64_t key_count(const AttentionSpec& spec, Rank rank) { return total(key_tokens_of(spec, rank)); }
 
 Band band_of(const Mask& mask) {
-  const int64_t low = mask.left < 0 ? -kUnlimited : -mask.left;
-  const int64_t high = mask.right < 0 ? kUnlimited : mask.right;
+  // Also what is called unlimited by a large number.
+  const int64_t low = mask.left < 0 ? -kUnlimited : -std::min(mask.left, kUnlimited);
+  const int64_t high = mask.right < 0 ? kUnlimited : std::min(mask.right, kUnlimited);
   return {low, mask.causal ? std::min<int64_t>(high, 0) : high};
 }
 

@@ -64,8 +64,10 @@ bool is_exiting(pid_t pid) {
   return !stat || stat->state == 'Z' || stat->state == 'X' || (stat->flags & kPfExiting) != 0;
 }
 
+constexpr unsigned long kPfDumpCore = 0x200;  // of linux/sched.h
+
 bool is_dying(pid_t pid) {
-  constexpr unsigned long kPfDumpCore = 0x200, kPfSignaled = 0x400;  // of linux/sched.h
+  constexpr unsigned long kPfSignaled = 0x400;  // likewise
   const auto stat = read_stat(pid);
   return is_exiting(pid) || (stat && (stat->flags & (kPfDumpCore | kPfSignaled)) != 0) ||
          read_process_state(pid).dumping_core;
@@ -75,8 +77,10 @@ ProcessState read_process_state(pid_t pid) {
   ProcessState state;
   const auto stat = read_stat(pid);
   state.letter = stat ? stat->state : 'X';
-  // Only a process that sleeps, waits or is traced can be dumping core.
-  if (!stat || stat->state == 'R' || stat->state == 'T') return state;
+  if (!stat || stat->state == 'T') return state;
+  // One that runs may be writing its core itself; else another of its threads does.
+  state.dumping_core = (stat->flags & kPfDumpCore) != 0;
+  if (state.dumping_core || stat->state == 'R') return state;
   const std::string path = "/proc/" + std::to_string(pid) + "/status";
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   char text[4096];

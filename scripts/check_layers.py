@@ -58,7 +58,7 @@ RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),
     "grpc": ("launcher/", "tests/"),
     "mpi.h": ("tests/benchmarks/", "collectives/transport/mpi/plugin"),
-    "cuda": ("collectives/cuda/kernels/", "tests/cuda/headers_test", "tests/cuda/kernels_check"),
+    "cuda": ("collectives/cuda/kernels/", "attention/cuda/", "tests/cuda/headers_test", "tests/cuda/kernels_check"),
     "nccl": ("tests/cuda/headers_test",),
     "catch2/": ("tests/",),
     "CLI/": ("launcher/", "tests/"),

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -28,6 +30,11 @@ std::vector<int64_t> list(const int64_t* values, int64_t count) {
   return {values, values + count};
 }
 
+Status require(const void* pointer, const char* what) {
+  if (pointer != nullptr) return {};
+  return rueda::invalid_argument(std::string("attention: ") + what + " is NULL");
+}
+
 Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   if (spec == nullptr) return rueda::invalid_argument("no attention spec (NULL)");
   if (spec->struct_size != sizeof(rueda_attention_spec)) {
@@ -36,6 +43,12 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
         ": begin with RUEDA_ATTENTION_SPEC_INIT, and use the library's own header");
   }
   const rueda_attention_spec& c = *spec;
+  // What is half given would be another attention without a word.
+  if (c.cu_seqlens_count > 0) RUEDA_RETURN_IF_ERROR(require(c.cu_seqlens, "cu_seqlens"));
+  if (c.pair_count > 0) {
+    RUEDA_RETURN_IF_ERROR(require(c.segment_lengths, "segment_lengths"));
+    RUEDA_RETURN_IF_ERROR(require(c.dilation_rates, "dilation_rates"));
+  }
   attention::AttentionSpec result;
   result.batch = c.batch;
   result.length = c.length;
@@ -67,11 +80,13 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   result.mask.dilation_rates = list(c.dilation_rates, c.pair_count);
   result.mask.head_offset = static_cast<attention::HeadOffset>(c.head_offset);
   result.mask.split_heads = c.split_heads != 0;
-  if (c.block > 0 && c.blocks != nullptr && c.block_heads > 0 && c.length > 0) {
+  result.mask.block = c.block;
+  if (c.block != 0) result.mask.block_heads = c.block_heads;
+  if (c.block > 0 && c.length > 0 && c.length <= (int64_t{1} << 30)) {
+    RUEDA_RETURN_IF_ERROR(require(c.blocks, "blocks"));
     const int64_t rows = attention::ceil_div(c.length, c.block);
-    result.mask.block = c.block;
-    result.mask.block_heads = c.block_heads;
-    result.mask.blocks.assign(c.blocks, c.blocks + c.block_heads * rows * rows);
+    if (c.block_heads == 1 || c.block_heads == c.kv_heads)  // else refused by check()
+      result.mask.blocks.assign(c.blocks, c.blocks + c.block_heads * rows * rows);
   }
   result.layout_per_sequence = c.layout_per_sequence != 0;
   result.key_length = c.key_length;
@@ -122,6 +137,18 @@ struct AddedKernel {
   attention::LocalKernel kernel;
 };
 
+// A rank without tokens has no memory to point to.
+Status check_tensors(const attention::AttentionPlan& plan, std::initializer_list<const void*> queries,
+                     std::initializer_list<const void*> keys) {
+  const auto given = [](const std::initializer_list<const void*>& tensors) {
+    return std::find(tensors.begin(), tensors.end(), nullptr) == tensors.end();
+  };
+  if ((plan.own_tokens() == 0 || given(queries)) && (plan.own_keys() == 0 || given(keys))) return {};
+  return rueda::invalid_argument("attention: a tensor of this rank, which has " +
+                                 std::to_string(plan.own_tokens()) + " tokens and " +
+                                 std::to_string(plan.own_keys()) + " keys, is NULL");
+}
+
 const std::byte* in(const void* memory) { return static_cast<const std::byte*>(memory); }
 std::byte* out(void* memory) { return static_cast<std::byte*>(memory); }
 
@@ -133,6 +160,7 @@ int32_t rueda_attention_plan_create(rueda_context* context, const rueda_attentio
                                     int32_t process_set, int32_t rank, int32_t ranks,
                                     rueda_attention_plan** plan, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plan, "where the plan goes"));
     RUEDA_ASSIGN_OR_RETURN(attention::AttentionSpec converted, convert(spec));
     auto handle = std::make_unique<rueda_attention_plan>();
     if (context == nullptr) {
@@ -170,7 +198,15 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
                          r.saved_bytes,
                          r.workspace_forward,
                          r.workspace_backward,
-                         plan->plan->own_keys()};
+                         plan->plan->own_keys(),
+                         plan->plan->heads.q_begin,
+                         plan->plan->heads.q_end,
+                         plan->plan->heads.kv_begin,
+                         plan->plan->heads.kv_end,
+                         plan->plan->band.low,
+                         plan->plan->band.high,
+                         plan->plan->forward.keys,
+                         plan->plan->backward.keys};
   constexpr int32_t kCount = sizeof all / sizeof all[0];
   for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
   return kCount;
@@ -193,6 +229,37 @@ int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t bac
   for (const attention::Tile& tile : ring.local) put(0, p.rank, tile);
   for (const attention::Hop& hop : ring.receives) {
     for (const attention::Tile& tile : hop.tiles) put(hop.key / ring.chunks + 1, hop.peer, tile);
+  }
+  return filled;
+}
+
+int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
+                                  int64_t* values, int64_t count) {
+  const attention::AttentionPlan& p = *plan->plan;
+  const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
+  int64_t filled = 0;
+  const auto put = [&](const int64_t(&numbers)[RUEDA_ATTENTION_WORK_NUMBERS]) {
+    for (const int64_t number : numbers) {
+      if (values != nullptr && filled < count) values[filled] = number;
+      ++filled;
+    }
+  };
+  const auto tile = [&](int64_t kind, int64_t key, int64_t peer, const attention::Tile& t) {
+    put({kind, key, peer, t.head_begin, t.head_end, t.head_step, t.q.begin, t.q.step, t.q.count,
+         t.k.begin, t.k.step, t.k.count, t.q_pos, t.q_step, t.k_pos, t.k_step});
+  };
+  const auto rows = [&](int64_t kind, const attention::Hop& hop) {
+    for (const attention::RowSet& set : hop.rows) {
+      for (const attention::Run& run : set.rows)
+        put({kind, hop.key, hop.peer, set.head_begin, set.head_end, 1, 0, 0, 0, run.begin, run.step,
+             run.count, 0, 0, 0, 0});
+    }
+  };
+  for (const attention::Tile& t : ring.local) tile(0, -1, p.rank, t);
+  for (const attention::Hop& hop : ring.sends) rows(1, hop);
+  for (const attention::Hop& hop : ring.receives) {
+    rows(2, hop);
+    for (const attention::Tile& t : hop.tiles) tile(3, hop.key, hop.peer, t);
   }
   return filled;
 }
@@ -220,6 +287,9 @@ int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_pl
                                 rueda_attention_saved** saved, rueda_attention_call** call,
                                 rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
+    RUEDA_RETURN_IF_ERROR(require(call, "where the call goes"));
+    RUEDA_RETURN_IF_ERROR(check_tensors(*plan->plan, {q, result}, {k, v}));
     RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
     auto handle = std::make_unique<rueda_attention_call>();
     auto kept = std::make_unique<rueda_attention_saved>();
@@ -242,6 +312,10 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
                                  const rueda_attention_saved* saved, void* dq, void* dk, void* dv,
                                  rueda_attention_call** call, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
+    RUEDA_RETURN_IF_ERROR(require(call, "where the call goes"));
+    RUEDA_RETURN_IF_ERROR(
+        check_tensors(*plan->plan, {dout, q, result, lse, dq}, {k, v, dk, dv}));
     RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
     auto handle = std::make_unique<rueda_attention_call>();
     RUEDA_ASSIGN_OR_RETURN(
@@ -260,15 +334,18 @@ void rueda_attention_saved_release(rueda_attention_saved* saved) { delete saved;
 int32_t rueda_attention_wait(rueda_attention_call* call, double timeout_seconds,
                              rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(call, "the call"));
     return call->call->wait(rueda::c_abi::to_nanoseconds(timeout_seconds));
   });
 }
 
 int32_t rueda_attention_poll(const rueda_attention_call* call) {
-  return call->call->done() ? 1 : 0;
+  return call != nullptr && call->call->done() ? 1 : 0;
 }
 
-void rueda_attention_abort(rueda_attention_call* call) { call->call->abort(); }
+void rueda_attention_abort(rueda_attention_call* call) {
+  if (call != nullptr) call->call->abort();
+}
 
 void rueda_attention_call_release(rueda_attention_call* call) { delete call; }
 

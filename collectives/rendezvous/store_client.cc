@@ -81,7 +81,8 @@ Status StoreClient::report(const std::string& key, const std::string& value) {
   request.op = wire::StoreOp::kReport;
   request.key = key;
   request.value = value;
-  RUEDA_ASSIGN_OR_RETURN(const auto reply, call(std::move(request), deadline_in(kGrace)));
+  // Best effort, and others wait for what comes next: a launcher that is stopped keeps nobody for long.
+  RUEDA_ASSIGN_OR_RETURN(const auto reply, call(std::move(request), deadline_in(std::chrono::seconds(1))));
   return as_status(reply);
 }
 

@@ -58,8 +58,8 @@ Status Head::prepare() {
                                      [](const HeadHost& host) { return host.plan.ours; });
   if (some_here && !plan_.options.network_interfaces.empty()) setup.addresses.push_back("127.0.0.1");
   if (setup.addresses.empty() && !plan_.options.network_interfaces.empty()) {
-    return failed_precondition("this machine: " +
-                               none_allowed(read_interfaces(), plan_.options.network_interfaces));
+    return unavailable("this machine: " +
+                       none_allowed(read_interfaces(), plan_.options.network_interfaces));
   }
   setup.version = plan_.version;
   setup.port = plan_.options.listen_port;

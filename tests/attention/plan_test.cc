@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 
@@ -182,6 +183,24 @@ TEST_CASE("plans of longer sequences cover them too", "[attention]") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
     CHECK(check_spec(SpecMaker(seed + 77777).spec(150, 8)) == "");
+  }
+}
+
+TEST_CASE("windows and segments longer than any sequence are no limit", "[attention]") {
+  for (const int64_t large : {int64_t{1} << 31, int64_t{1} << 61, INT64_MAX}) {
+    AttentionSpec spec = ring(37, 4, Layout::kZigzag, true);
+    spec.mask.left = large;
+    CHECK(check_spec(spec) == "");
+    spec.mask.causal = false;
+    spec.mask.right = large;
+    CHECK(check_spec(spec) == "");
+    spec = ring(37, 3, Layout::kStriped, true);
+    spec.mask.segment_lengths = {8, large};
+    spec.mask.dilation_rates = {1, 5};
+    spec.chunk_tokens = large;
+    CHECK(check_spec(spec) == "");
+    spec.mask.dilation_rates = {1, int64_t{1} << 30};
+    CHECK(check_spec(spec) == "");
   }
 }
 

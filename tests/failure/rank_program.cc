@@ -226,7 +226,6 @@ int hold() {
 int obeys() {
   join();
   barrier();
-  say("rank %d pid %d obeys", my_rank, getpid());
   std::vector<float> data = stream_data();
   rueda_error error = RUEDA_ERROR_INIT;
   int32_t stop = 0;
@@ -236,6 +235,8 @@ int obeys() {
     int32_t code = RUEDA_ABORTED;
     while (code == RUEDA_ABORTED) code = rueda_should_stop(context, &stop, &error);
     if (code != RUEDA_OK) give_up("should_stop", error);
+    // From its first call on it hears signals.
+    if (step == 0) say("rank %d pid %d obeys", my_rank, getpid());
     usleep(1000);
   }
   rueda_shutdown(context);

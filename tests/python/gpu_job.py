@@ -34,6 +34,17 @@ def main():
     blocks = torch.arange(2.0 * size) + 100 * rank
     compare("alltoall", lambda at, t: hvd.alltoall(t, splits=torch.tensor([2] * size), name=f"a.{at}")[0], blocks)
 
+    # Attention whose ranks pass rows by NCCL.
+    import rueda.attention as ra
+
+    torch.manual_seed(5)  # the same on all ranks
+    full = [torch.randn(1, 64 * size + 5, 4, 64) for _ in range(3)]
+    for layout in ("zigzag", "striped"):
+        own = [ra.shard_sequence(x, layout=layout) for x in full]
+        on_cpu = ra.ring_attention(*own, layout=layout, causal=True)
+        on_gpu = ra.ring_attention(*(x.cuda() for x in own), layout=layout, causal=True)
+        assert on_gpu.is_cuda and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
+
     # Order of streams: the collective sees what the kernel before it wrote, the kernel after it what it wrote.
     for step in range(50):
         big = torch.zeros(1 << 22, device="cuda")

@@ -22,7 +22,8 @@ from attention_oracle import (
     inputs,
 )
 from expect import raises
-from worlds import ranks, ruedarun, run_ranks
+from rueda.common.exceptions import DeadlineExceeded
+from worlds import ranks, results, ruedarun, run_ranks
 
 WORLD = "torch"
 
@@ -51,6 +52,17 @@ def test_hybrid_of_exchange_and_ring():
     check(
         lambda *x, **o: ra.usp_attention(*x, ulysses_degree=2, causal=True, **o), causal(), "zigzag"
     )
+    q, k, v, _ = (ra.shard_sequence(x) for x in inputs())
+    one, same = (
+        ra.usp_attention(q, k, v, **degrees)
+        for degrees in ({"ulysses_degree": 2}, {"ring_degree": 2, "ulysses_degree": None})
+    )
+    assert torch.equal(one, same)
+    for degrees in ({"ring_degree": 3}, {"ring_degree": 2, "ulysses_degree": 4}):
+        with raises(ValueError, "their product must be the 4 ranks"):
+            ra.usp_attention(q, k, v, **degrees)
+    with raises(ValueError, "needs ulysses_degree or ring_degree"):
+        ra.usp_attention(q, k, v)
 
 
 @ranks(2)
@@ -389,3 +401,41 @@ def test_ranks_that_disagree_are_told_so_and_go_on():
         with raises(hvd.HorovodInternalError, "attention forward, step 1 of 1", "same arguments"):
             call(**{name: values[hvd.rank()]})
         assert torch.allclose(call(), torch.ones(1, 20, 4, 8)), name
+    # Another scheme: heads are exchanged here, rows there.
+    tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+    scheme = (ra.ulysses_attention, ra.ring_attention)[hvd.rank()]
+    with raises(hvd.HorovodInternalError, f"rank {1 - hvd.rank()}: ", "same arguments"):
+        scheme(*tensors, length=40)
+    assert torch.allclose(call(), torch.ones(1, 20, 4, 8))
+
+
+@ranks(3)
+def test_errors_in_a_process_set_name_ranks_of_the_job():
+    process_set = hvd.add_process_set([1, 2])
+    if process_set.included():
+        tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+        other = 3 - hvd.rank()
+        for scheme in (ra.ring_attention, ra.ulysses_attention):
+            with raises(hvd.HorovodInternalError, f"rank {other}: ", "same arguments"):
+                scheme(*tensors, length=40, causal=hvd.rank() == 1, process_set=process_set)
+    hvd.remove_process_set(process_set)
+
+
+def aborts_a_call_that_its_peer_never_makes():
+    tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+    if hvd.rank() == 0:
+        for scheme in (ra.ring_attention, ra.ulysses_attention):
+            work = scheme(*tensors, length=40, async_op=True)
+            assert not work.done()
+            with raises(DeadlineExceeded, "goes on"):
+                work.wait(0.05)
+            work.abort()
+            with raises(hvd.HorovodInternalError, "was aborted on this rank"):
+                work.wait(60)
+            assert work.done()
+    return hvd.allgather_object(hvd.rank())
+
+
+def test_a_call_can_be_aborted():
+    outcome = run_ranks(2, aborts_a_call_that_its_peer_never_makes)
+    assert results(outcome) == [[0, 1], [0, 1]]

@@ -51,6 +51,13 @@ WRONG_OPTIONS = {
     "expected 'bshd' or 'bhsd'": {"qkv_format": "sbhd"},
     "expected a ProcessSet": {"process_set": 0},
     "does not divide 1": {"ulysses": 2},
+    "an entry of window_size is 3.5, expected an integer": {"window_size": (3.5, 0)},
+    "an entry of window_size is None, expected": {"window_size": (None, None)},
+    "more than 64 bits hold": {"window_size": (1 << 64, 0)},
+    "length is 12.5, expected an integer": {"length": 12.5},
+    "chunk_tokens is 2.5, expected an integer": {"chunk_tokens": 2.5},
+    "threads is -1": {"threads": -1},
+    "threads is 1.5": {"threads": 1.5},
 }
 
 
@@ -70,6 +77,14 @@ def test_wrong_options_are_told_what_to_do(message):
 
 CALLS = {
     "attention has no option 'dropout_p'": lambda q, k, v: attend(q, k, v, dropout_p=0.1),
+    "attention has no option 'heads'": lambda q, k, v: attend(q, k, v, heads=2),
+    "ring_attention has rotate='q'": lambda q, k, v: ra.all_gather_attention(q, k, v, rotate="q"),
+    "ulysses_attention has none": lambda q, k, v: ra.ulysses_attention(
+        q, k, v, compression="int8", process_set=_groups.local
+    ),
+    "block_mask is a Tensor": lambda q, k, v: ra.block_sparse_attention(q, k, v, torch.ones(3, 3)),
+    "no query would see a key": lambda q, k, v: ra.dilated_attention(q, k, v, [], []),
+    "more than 2^30": lambda q, k, v: ra.dilated_attention(q, k, v, [4], [1 << 40]),
     "they are pairs": lambda q, k, v: ra.dilated_attention(q, k, v, [4, 8], [1]),
     "are lists": lambda q, k, v: ra.dilated_attention(q, k, v, 4, 1),
     "must be positive": lambda q, k, v: ra.dilated_attention(q, k, v, [4], [0]),

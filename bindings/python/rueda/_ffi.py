@@ -226,6 +226,7 @@ _FUNCTIONS = {
     "rueda_attention_plan_release": (None, [_P]),
     "rueda_attention_plan_report": (_I32, [_P, _I64_ARRAY, _I32]),
     "rueda_attention_plan_tiles": (_I64, [_P, _I32, _P, _I64]),
+    "rueda_attention_plan_work": (_I64, [_P, _I32, _P, _I64]),
     "rueda_attention_plan_balance": (ctypes.c_double, [_P]),
     "rueda_attention_tokens": (_I64, [_I32, _I64, _I32, _I32, _P, _I64]),
     "rueda_attention_forward": (_I32, [_P, _P, _I32, _I32, *[_P] * 5, _WORKS, _WORKS, _ERROR]),

@@ -106,6 +106,7 @@ Result<PlanOptions> parse_plan_options(const std::vector<std::string>& arguments
   if (raw.scheme == "usp" && o.ulysses == 1)
     return invalid_argument("--scheme usp needs --ulysses-degree");
   o.gather_first = raw.scheme == "all_gather";
+  if (o.gather_first && o.rotate == 0) o.rotate = 1;  // keys and values are what is gathered
   if (!raw.window.empty()) {
     o.left = raw.window[0];
     o.right = raw.window[1];

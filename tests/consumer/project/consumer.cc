@@ -1,9 +1,12 @@
 // A C++ program with an installed rueda: every operation of the header once, on any number of
 // ranks.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <rueda/attention.hpp>
 #include <rueda/rueda.hpp>
 #include <span>
 #include <stdexcept>
@@ -98,6 +101,70 @@ void movements(rueda::Context& hvd) {
   hvd.barrier({.name = "end"});
 }
 
+// Causal attention of 21 tokens that the ranks share, each rank's rows against the whole computed here.
+void attention(rueda::Context& hvd) {
+  namespace ra = rueda::attention;
+  constexpr std::int64_t kTokens = 21, kHeads = 2, kDim = 8;
+  const auto value = [](std::int64_t token, std::int64_t head, std::int64_t at, std::int64_t what) {
+    return static_cast<float>(std::sin(static_cast<double>(token * 7 + head * 3 + at + what * 5)));
+  };
+  const ra::Plan plan = ra::make_plan(hvd, {.length = kTokens,
+                                            .heads = kHeads,
+                                            .head_dim = kDim,
+                                            .layout = ra::Layout::kZigzag,
+                                            .causal = true});
+  const auto own = ra::tokens_of(ra::Layout::kZigzag, kTokens, hvd.rank(), hvd.size());
+  expect(plan.tokens() == std::ssize(own) && plan.query_size() == plan.key_size(), "a plan's tokens");
+  const auto tensor = [&](std::int64_t what) {
+    std::vector<float> rows;
+    for (const std::int64_t token : own)
+      for (std::int64_t i = 0; i < kHeads * kDim; ++i)
+        rows.push_back(value(token, i / kDim, i % kDim, what));
+    return rows;
+  };
+  const auto q = tensor(0), k = tensor(1), v = tensor(2), dout = tensor(3);
+  std::vector<float> out(q.size()), lse(plan.lse_size()), dq(q), dk(k), dv(v);
+  ra::Saved saved;
+  ra::Work work = ra::forward(hvd, plan, q, k, v, out, lse, &saved);
+  work.wait(std::chrono::seconds(60));
+  expect(work.poll(), "an attention that has ended");
+  ra::backward(hvd, plan, saved, dout, {}, q, k, v, out, lse, dq, dk, dv).wait();
+
+  const auto probability = [&](std::int64_t i, std::int64_t j, std::int64_t h, double* sum) {
+    std::vector<double> weights;
+    *sum = 0;
+    for (std::int64_t t = 0; t <= i; ++t) {
+      double score = 0;
+      for (std::int64_t x = 0; x < kDim; ++x)
+        score += static_cast<double>(value(i, h, x, 0)) * static_cast<double>(value(t, h, x, 1));
+      weights.push_back(std::exp(score / std::sqrt(double{kDim})));
+      *sum += weights.back();
+    }
+    return j > i ? 0.0 : weights[static_cast<std::size_t>(j)] / *sum;
+  };
+  double off = 0;
+  for (std::size_t row = 0; row < own.size(); ++row) {
+    const std::int64_t i = own[row];
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      double sum = 0;
+      for (std::int64_t x = 0; x < kDim; ++x) {
+        const std::size_t at = row * kHeads * kDim + static_cast<std::size_t>(h * kDim + x);
+        double wanted = 0, gradient = 0;  // of the output, and of v
+        for (std::int64_t j = 0; j < kTokens; ++j) {
+          wanted += probability(i, j, h, &sum) * static_cast<double>(value(j, h, x, 2));
+          double other = 0;
+          gradient += probability(j, i, h, &other) * static_cast<double>(value(j, h, x, 3));
+        }
+        off = std::max({off, std::abs(wanted - static_cast<double>(out[at])),
+                        std::abs(gradient - static_cast<double>(dv[at]))});
+      }
+      const double mine = static_cast<double>(lse[static_cast<std::size_t>(h) * own.size() + row]);
+      off = std::max(off, std::abs(std::log(sum) - mine));
+    }
+  }
+  expect(off < 2e-6, "attention and its gradient");
+}
+
 void errors(rueda::Context& hvd) {
   std::vector<float> six(6);
   try {
@@ -114,6 +181,7 @@ int main() try {
   rueda::Context hvd = rueda::init();
   reductions(hvd);
   movements(hvd);
+  attention(hvd);
   errors(hvd);
   std::printf("consumer_cpp rank %d of %d: right\n", hvd.rank(), hvd.size());
 } catch (const std::exception& error) {

@@ -312,7 +312,7 @@ typedef struct rueda_attention_spec {
   int32_t rotate_backward;
   int32_t gather_first;    /* receive everything before computing */
   int32_t causal;
-  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a quarter of a shard */
+  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a twelfth of a shard, at least 192 */
   int64_t left, right;     /* sliding window, -1: none */
   double scale;            /* 0: head_dim ^ -0.5 */
   const int64_t* cu_seqlens; /* packed sequences: 0, ..., length */
@@ -343,7 +343,9 @@ RUEDA_API int32_t rueda_attention_plan_create(rueda_context* context, const rued
 RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
 /* Numbers of the plan, in this order: hash, tokens of this rank, steps, tiles, messages sent (forward, backward), bytes
  * sent (forward, backward), bytes received (forward, backward), flops (forward, backward), bytes saved for backward,
- * bytes of workspace (forward, backward), keys of this rank. Fills values[0..count); returns how many there are. */
+ * bytes of workspace (forward, backward), keys of this rank, its query heads (begin, end) and KV heads (begin, end) where
+ * heads are exchanged for tokens, the band (least and largest k - q that is seen), exchanges (forward, backward). Fills
+ * values[0..count); returns how many there are. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values, int32_t count);
 /* The tiles that the rank computes in a forward (0) or backward (1), RUEDA_ATTENTION_TILE_NUMBERS numbers each, in this
  * order: step (0: of its own rows), rank whose rows came, KV heads (begin, end, step), queries (first position, step,
@@ -352,6 +354,14 @@ RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, 
 #define RUEDA_ATTENTION_TILE_NUMBERS 12
 RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward, int64_t* values,
                                              int64_t count);
+/* What an executor of its own needs, RUEDA_ATTENTION_WORK_NUMBERS numbers each, in this order: kind (0 tile of own rows, 1 rows
+ * of keys that are sent, 2 rows that are received, 3 tile of received rows), exchange (-1: none; all ranks go through the same
+ * ones), peer, KV heads (begin, end, step), queries (first, step, count) and keys (first, step, count) as rows of the
+ * tensors that have them, the first query's position and their step, the first key's and their step. Rows of an
+ * exchange travel in the order in which they are listed. For plans in which keys and values travel. */
+#define RUEDA_ATTENTION_WORK_NUMBERS 16
+RUEDA_API int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward, int64_t* values,
+                                            int64_t count);
 /* Largest over mean work of all ranks. */
 RUEDA_API double rueda_attention_plan_balance(const rueda_attention_plan* plan);
 /* Positions of the tokens of a rank, in the order of its tensors; returns their number, -1 for wrong arguments. */
@@ -360,7 +370,8 @@ RUEDA_API int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t
 
 /* Starts a call; its tensors belong to it until it has ended. With context NULL and a plan of one rank it is a local
  * operation, which needs no job. threads: 0, this host's cores for each of its ranks (all, without a job). saved
- * may be NULL when no backward follows. lse and dlse may be NULL. */
+ * may be NULL when no backward follows; backward needs it where ulysses is more than 1. lse may be NULL in a forward, dlse
+ * in a backward. */
 RUEDA_API int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan, int32_t process_set,
                                           int32_t threads, const void* q, const void* k, const void* v, void* out,
                                           float* lse, rueda_attention_saved** saved, rueda_attention_call** call,

@@ -6,7 +6,7 @@
     whole = ra.unshard_sequence(out, layout="zigzag", length=n)    # on every rank
 
 Tensors are (batch, tokens of this rank, heads, head_dim), NumPy arrays (forward only) or PyTorch
-tensors on the CPU (with gradients), float32, float16 or, in PyTorch, bfloat16. Results and gradients
+tensors on the CPU or a GPU (with gradients), float32, float16 or, in PyTorch, bfloat16. Results and gradients
 are those of ordinary attention over the whole sequence, computed in float32. Key/value heads may be
 fewer than query heads. All ranks of a set call in the same order with the same arguments; a mistake
 is an error on each of them, and a rank that is lost is named with the step.
@@ -22,6 +22,8 @@ says how many, where ``length`` is given. Each side is spread by the layout. ``c
 are then aligned at the end, as in flash-attention: the last query stands at the last key.
 
 `dilated_attention` and `block_sparse_attention` are local: whole sequences, one process, no job.
+
+`VirtualRing` is a ring of several ranks in one process, for one GPU. GPU tensors: docs/gpu.md.
 
 The modules (`RingAttention`, `MultiheadDilatedAttention`, ...: `rueda.attention.modules`) are
 PyTorch's and are imported when they are asked for.
@@ -74,6 +76,10 @@ __all__ = [
 
 
 def __getattr__(name):
+    if name == "VirtualRing":
+        from rueda.attention.device import VirtualRing
+
+        return VirtualRing
     if name in _MODULES:
         from rueda.attention import modules
 
@@ -82,7 +88,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_MODULES, "VirtualRing"])
 
 
 def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):
@@ -145,6 +151,8 @@ def ring_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k=None, max_seqlen_q
 
 def all_gather_attention(q, k, v, *, causal=False, layout="contiguous", **options):
     """As `ring_attention`, but everything is received before computing: more memory, fewer waits."""
+    if options.pop("rotate", "kv") not in ("auto", "kv"):
+        raise ValueError("all_gather_attention gathers keys and values; ring_attention has rotate='q'")
     return attend(q, k, v, causal=causal, layout=layout, gather_first=True, rotate="kv", **options)
 
 
@@ -156,6 +164,8 @@ def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_atten
     order, and this rank's share of the heads; mask and scale are then its own affair.
     """
     process_set = options.get("process_set") or global_process_set
+    if options.get("compression") is not None:
+        raise ValueError("compression is of keys and values in a ring; ulysses_attention has none")
     if local_attention is None:
         ranks = process_set.size()
         return attend(q, k, v, causal=causal, layout=layout, ulysses=ranks, **options)
@@ -168,8 +178,23 @@ def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_atten
     )
 
 
-def usp_attention(q, k, v, *, ulysses_degree, causal=False, layout="contiguous", **options):
-    """Ulysses among neighbouring ``ulysses_degree`` ranks, a ring across the groups."""
+def usp_attention(q, k, v, *, ulysses_degree=None, ring_degree=None, causal=False,
+                  layout="contiguous", **options):  # fmt: skip
+    """Ulysses among neighbouring ``ulysses_degree`` ranks, a ring across the groups.
+
+    One of the degrees is enough: their product is the number of ranks.
+    """
+    ranks = (options.get("process_set") or global_process_set).size()
+    if ulysses_degree is None and ring_degree is None:
+        raise ValueError("usp_attention needs ulysses_degree or ring_degree")
+    if ring_degree is not None:
+        given = ulysses_degree
+        if ring_degree > 0 and ranks % ring_degree == 0:
+            ulysses_degree = ranks // ring_degree
+        if ring_degree < 1 or ranks % ring_degree or given not in (None, ulysses_degree):
+            raise ValueError(
+                f"ulysses_degree {given} and ring_degree {ring_degree}: their product must be the {ranks} ranks"
+            )
     return attend(q, k, v, causal=causal, layout=layout, ulysses=ulysses_degree, **options)
 
 
@@ -203,6 +228,8 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
             f"{len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates: "
             "they are pairs"
         )
+    if len(segment_lengths) == 0:
+        raise ValueError("segment_lengths and dilation_rates are empty: no query would see a key")
     if mix_grad not in ("exact", "detached"):
         raise ValueError(f"mix_grad is {mix_grad!r}, expected 'exact' or 'detached'")
     mixes = head_groups == "all" and len(segment_lengths) > 1
@@ -229,6 +256,8 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
 
 
 def _of_mask(mask):
+    if not isinstance(mask, BlockMask):
+        raise ValueError(f"block_mask is a {type(mask).__name__}, expected a BlockMask: see BlockMask.from_dense")
     return {
         "length": mask.length,
         "block": mask.block,

@@ -89,9 +89,13 @@ def _check(q, k, v):
         raise ValueError(f"q, k, v have different dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
 
 
-def _check_options(window_size, softmax_scale, process_set, spec):
+# Said by the tensors, or by an option of another name.
+_OF_THE_TENSORS = "batch heads kv_heads head_dim dtype window scale kv_wire".split()
+
+
+def _check_options(window_size, softmax_scale, process_set, threads, spec):
     for name in spec:
-        if name in Spec._fields:
+        if name in Spec._fields and name not in _OF_THE_TENSORS:
             continue
         raise TypeError(
             f"attention has no option {name!r}; there are causal, window_size, layout, softmax_scale, "
@@ -104,6 +108,8 @@ def _check_options(window_size, softmax_scale, process_set, spec):
         )
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
+    if not isinstance(threads, int) or threads < 0:
+        raise ValueError(f"threads is {threads!r}, expected how many compute; 0: this host's share")
     if softmax_scale is not None and not softmax_scale:
         raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
@@ -153,7 +159,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     elif qkv_format != "bshd":
         raise ValueError(f"qkv_format is {qkv_format!r}, expected 'bshd' or 'bhsd'")
     _check(q, k, v)
-    _check_options(window_size, softmax_scale, process_set, spec)
+    _check_options(window_size, softmax_scale, process_set, threads, spec)
     left, right = window_size
     options = {
         "rotate_forward": rotate,
@@ -165,6 +171,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         "key_length": key_length,
         **spec,
     }
+    options = module.options_of(q, options)
     if module.is_compiling():
         if async_op:
             raise ValueError("async_op is not possible under torch.compile")
@@ -173,7 +180,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     else:
         plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
-            plan, q, k, v, threads_of(threads, process_set), not async_op
+            plan, q, k, v, threads_of(threads, process_set), not async_op, process_set
         )
     if heads_first:
         out = module.heads_second(out)

@@ -93,7 +93,7 @@ def with_local_attention(q, k, v, local_attention, layout, process_set, length=N
         )
     exchange = Exchange(process_set, tokens, q.shape[2], k.shape[2])
     whole = [exchange.whole(q), exchange.keys(k), exchange.keys(v)]
-    positions = torch.from_numpy(places(layout, length, process_set)[0])
+    positions = torch.from_numpy(places(layout, length, process_set)[0]).to(q.device)
     if layout != "contiguous":
         order = torch.argsort(positions)
         whole = [x.index_select(1, order) for x in whole]

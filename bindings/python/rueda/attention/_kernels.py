@@ -16,7 +16,7 @@ def _check(code, error):
         raise _ffi.exception(code, error)
 
 
-def kernel_for(dtype="float32", head_dim=64):
+def kernel_for(dtype="float32", head_dim=64, device="cpu"):
     """The kernel that calls of this dtype use in this process, and why: (name, why).
 
     Parameters
@@ -24,10 +24,14 @@ def kernel_for(dtype="float32", head_dim=64):
     dtype : {"float32", "bfloat16", "float16"} or torch.dtype
     head_dim : int
         1 to 256. Matters where kernels are measured.
+    device : str or torch.device
+        "cuda": the kernel of GPU tensors, and what refuses those before it in the list.
     """
     code = _choice(str(dtype).replace("torch.", ""), _DTYPES, "dtype")
     if not 1 <= head_dim <= 256:
         raise ValueError(f"head_dim is {head_dim}, 1 to 256 are supported")
+    if str(device) != "cpu":
+        return Kernel(*_of_devices().kernel_for(str(dtype).replace("torch.", ""), head_dim, device))
     name, why = ctypes.create_string_buffer(64), ctypes.create_string_buffer(512)
     error = _ffi.Error()
     _check(
@@ -39,7 +43,13 @@ def kernel_for(dtype="float32", head_dim=64):
     return Kernel(name.value.decode(), why.value.decode())
 
 
-def use_kernel(name="auto"):
+def _of_devices():
+    from rueda.attention import device  # PyTorch's
+
+    return device
+
+
+def use_kernel(name="auto", device="cpu"):
     """From now on all calls of this process choose so, as ``RUEDA_ATTENTION_KERNEL`` says it.
 
     Parameters
@@ -47,11 +57,16 @@ def use_kernel(name="auto"):
     name : str
         "auto", "measured" (the fastest; timed at the first call of each dtype and class of head_dim) or
         the name of a kernel: "native", "avx512bf16", "aten" (PyTorch's own, once torch is imported).
+    device : str or torch.device
+        "cuda": for GPU tensors, whose kernels are "cudnn", "flash3", "flash2", "flash", "efficient" and "torch".
 
     Raises
     ------
     ValueError
         This machine has no such kernel; the message lists those that it has.
     """
+    if str(device) != "cpu":
+        _of_devices().use_kernel(name, device)
+        return
     error = _ffi.Error()
     _check(_lib.rueda_attention_use_kernel(name.encode(), ctypes.byref(error)), error)

@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import functools
+import operator
 
 from rueda import _ffi
 from rueda._runtime import runtime
@@ -17,7 +18,8 @@ _WIRES = {**_DTYPES, "int8": _ffi.INT8}
 _REPORT = (
     "hash tokens steps tiles messages_sent_forward messages_sent_backward bytes_sent_forward "
     "bytes_sent_backward bytes_received_forward bytes_received_backward flops_forward "
-    "flops_backward saved_bytes workspace_forward workspace_backward keys"
+    "flops_backward saved_bytes workspace_forward workspace_backward keys q_begin q_end kv_begin kv_end "
+    "band_low band_high exchanges_forward exchanges_backward"
 ).split()
 
 # What the ranks of a call agree on. Lists are tuples, block masks bytes: plans are cached by it.
@@ -39,6 +41,14 @@ Tile.__doc__ = """What one kernel call computes: the queries at positions q, q +
 against the keys k, k + k_step, ...; ``pairs`` of them are seen. ``step`` 0 is the rank's own rows, else the rows of
 ``peer`` have come. Heads are key/value heads."""
 
+Work = collections.namedtuple(
+    "Work",
+    "kind key peer head_begin head_end head_step q q_step q_count k k_step k_count q_pos q_pos_step k_pos k_pos_step",
+)
+Work.__doc__ = """One line of a plan: ``kind`` OWN_TILE, SENT, RECEIVED or TILE; ``key`` the exchange. Queries and keys are
+rows of the tensors that have them (begin, step, count), ``*_pos`` their positions; see rueda_attention_plan_work."""
+OWN_TILE, SENT, RECEIVED, TILE = range(4)
+
 
 def _choice(value, choices, what):
     if value not in choices:
@@ -46,10 +56,30 @@ def _choice(value, choices, what):
     return choices[value]
 
 
+def _integer(value, what):
+    """As an int of 64 bits: ctypes would cut a larger one without a word."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} is {value!r}, expected an integer") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{what} is {value!r}, more than 64 bits hold")
+    return number
+
+
+_INTEGERS = "batch length heads kv_heads head_dim ulysses chunk_tokens block block_heads key_length".split()
+_LISTS = "cu_seqlens cu_seqlens_k segment_lengths dilation_rates window".split()
+
+
 def _struct(spec):
     def numbers(values):
         return (ctypes.c_int64 * len(values))(*values)
 
+    whole = {name: _integer(getattr(spec, name) or 0, name) for name in _INTEGERS}
+    for name in _LISTS:
+        what = "window_size" if name == "window" else name
+        whole[name] = tuple(_integer(value, f"an entry of {what}") for value in getattr(spec, name))
+    spec = spec._replace(**whole)
     left, right = spec.window
     if spec.cu_seqlens_k and len(spec.cu_seqlens_k) != len(spec.cu_seqlens):
         raise ValueError(
@@ -138,6 +168,14 @@ class AttentionPlan:
         _lib.rueda_attention_plan_tiles(self.pointer, backward, numbers, count)
         width = len(Tile._fields)
         return [Tile(*numbers[at : at + width]) for at in range(0, count, width)]
+
+    def work(self, backward=False):
+        """`Work` of an executor: own tiles, rows sent, rows received, tiles of received rows."""
+        count = _lib.rueda_attention_plan_work(self.pointer, backward, None, 0)
+        numbers = (ctypes.c_int64 * count)()
+        _lib.rueda_attention_plan_work(self.pointer, backward, numbers, count)
+        width = len(Work._fields)
+        return [Work(*numbers[at : at + width]) for at in range(0, count, width)]
 
     @property
     def balance(self):

@@ -3,7 +3,7 @@
 import torch
 
 from rueda import torch as hvd
-from rueda.attention import _calls
+from rueda.attention import _calls, device
 from rueda.attention._layouts import runs_of
 from rueda.torch._compiler import graph as _collectives_graph
 from rueda.torch._compiler import is_compiling  # noqa: F401
@@ -22,11 +22,20 @@ def heads_second(tensor):
     return tensor.transpose(1, 2)
 
 
+def options_of(q, options):
+    """What a plan for tensors of this device must say."""
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"attention: tensors must be on the CPU or a CUDA GPU, got {q.device}; use .cpu()")
+    return device.options_of(options) if device.takes(q) else options
+
+
 def forward(plan, threads, q, k, v):
     """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
-    for x in (q, k, v):
-        if x.device.type != "cpu":
-            raise ValueError(f"attention: tensors must be on the CPU, got {x.device}; use .cpu()")
+    if q.device.type != "cpu":
+        raise ValueError(
+            f"attention under torch.compile: tensors must be on the CPU, got {q.device}; leave the call out of the graph "
+            "(torch.compiler.disable)"
+        )
     q, k, v = (x.detach().contiguous() for x in (q, k, v))
     out = torch.empty_like(q)
     lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
@@ -73,8 +82,23 @@ class _Attention(torch.autograd.Function):
         return None, None, None, None, *grads
 
 
-def attention(plan, q, k, v, threads, wait):
+class _Given:
+    """A call whose results the current stream has, or will have when it comes to them."""
+
+    def poll(self):
+        return True
+
+    def wait(self, seconds=None):
+        pass
+
+    def abort(self):
+        pass
+
+
+def attention(plan, q, k, v, threads, wait, process_set):
     """(out, lse, call); without ``wait`` the first two are filled when the call has ended."""
+    if device.takes(q):
+        return *device.attend(plan, q, k, v, process_set), _Given()
     started = []
     out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
     return out, lse, started[0]
@@ -94,15 +118,15 @@ def take(full, layout, axis, process_set):
 def unshard(shard, positions, length, axis, process_set):
     rows = shard.detach().movedim(axis, 0).contiguous()
     gathered = hvd.allgather(rows, process_set=process_set)
-    whole = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype)
-    whole[torch.from_numpy(positions)] = gathered
+    whole = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+    whole[torch.from_numpy(positions).to(rows.device)] = gathered
     return whole.movedim(0, axis).contiguous()
 
 
 def unshard_gradient(grad, own, axis, process_set):
     """Each rank's gradient is that of its own copy of the whole; they are added."""
     total = hvd.allreduce(grad.contiguous(), op=hvd.Sum, process_set=process_set)
-    return total.index_select(axis, torch.from_numpy(own))
+    return total.index_select(axis, torch.from_numpy(own).to(total.device))
 
 
 class _Unshard(torch.autograd.Function):
