@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attention/tiles.h"
 #include "attention/wire.h"
 #include "attention/workspace.h"
 
@@ -27,78 +28,6 @@ std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group, bool keys) 
       append(&result, run);
   }
   return result;
-}
-
-// Pairs (i, j) of the tile that lie in the band, without visiting each.
-int64_t count_pairs(const Tile& tile, Band band) {
-  const int64_t last_q = tile.q_pos + (tile.q.count - 1) * tile.q_step;
-  const int64_t last_k = tile.k_pos + (tile.k.count - 1) * tile.k_step;
-  if (tile.k_pos - last_q >= band.low && last_k - tile.q_pos <= band.high)
-    return tile.q.count * tile.k.count;
-  int64_t pairs = 0;
-  const Run keys{tile.k_pos, tile.k.count, tile.k_step};
-  for (int64_t i = 0; i < tile.q.count; ++i) {
-    const int64_t q = tile.q_pos + i * tile.q_step;
-    pairs += clip(keys, q + band.low, q + band.high).count;
-  }
-  return pairs;
-}
-
-// Index of position p in a run that has it.
-int64_t index_in(const Run& run, int64_t p) { return (p - run.begin) / run.step; }
-
-// The tiles of queries in shard `q` and keys in shard `k`. Only rows [begin, end) of the side that
-// travels count.
-std::vector<Tile> tiles_of(const AttentionPlan& plan, const std::vector<Component>& components,
-                           const std::vector<Run>& q_tokens, const std::vector<Run>& k_tokens,
-                           bool keys_travel, int64_t begin, int64_t end) {
-  std::vector<Tile> tiles;
-  const Band band = plan.band;
-  int64_t q_start = 0;
-  for (const Run& q_run : q_tokens) {
-    int64_t k_start = 0;
-    for (const Run& k_run : k_tokens) {
-      // The rows of the chunk, as positions.
-      Run q_part = q_run, k_part = k_run;
-      Run* cut = keys_travel ? &k_part : &q_part;
-      const int64_t start = keys_travel ? k_start : q_start;
-      const int64_t from = std::clamp<int64_t>(begin - start, 0, cut->count);
-      const int64_t to = std::clamp<int64_t>(end - start, 0, cut->count);
-      *cut = {cut->at(from), to - from, cut->step};
-      for (const Component& c : components) {
-        if (q_part.count == 0 || k_part.count == 0) break;
-        if (c.q.begin > q_part.last() || c.q.last() < q_part.begin) continue;
-        Tile tile;
-        tile.head_step = c.head_step;
-        tile.head_end = std::min(c.head_end, plan.heads.kv_end);
-        tile.head_begin = c.head_begin;
-        if (tile.head_begin < plan.heads.kv_begin) {
-          tile.head_begin += ceil_div(plan.heads.kv_begin - c.head_begin, c.head_step) * c.head_step;
-        }
-        if (tile.head_begin >= tile.head_end) continue;
-        Run q = intersect(q_part, c.q);
-        Run k = intersect(k_part, c.k);
-        if (q.count == 0 || k.count == 0) continue;
-        k = clip(k, q.begin + c.shift + band.low, q.last() + c.shift + band.high);
-        if (k.count == 0) continue;
-        q = clip(q, k.begin - c.shift - band.high, k.last() - c.shift - band.low);
-        if (q.count == 0) continue;
-        tile.q = {q_start + index_in(q_run, q.begin), q.count,
-                  q.count > 1 ? q.step / q_run.step : 1};
-        tile.k = {k_start + index_in(k_run, k.begin), k.count,
-                  k.count > 1 ? k.step / k_run.step : 1};
-        tile.q_pos = q.begin + c.shift;
-        tile.q_step = q.step;
-        tile.k_pos = k.begin;
-        tile.k_step = k.step;
-        tile.pairs = count_pairs(tile, band);
-        if (tile.pairs > 0) tiles.push_back(tile);
-      }
-      k_start += k_run.count;
-    }
-    q_start += q_run.count;
-  }
-  return tiles;
 }
 
 // The rows of the travelling side that the tiles touch, for each KV head or for all at once.
@@ -141,8 +70,7 @@ Rotate choose(const AttentionSpec& spec, bool backward) {
   return fewer ? Rotate::kQueries : Rotate::kKeysAndValues;
 }
 
-RingPlan ring_of(const AttentionPlan& plan, const std::vector<Component>& components,
-                 bool backward) {
+RingPlan ring_of(const AttentionPlan& plan, const Components& components, bool backward) {
   const AttentionSpec& spec = plan.spec;
   RingPlan ring;
   ring.rotate = choose(spec, backward);
@@ -332,7 +260,7 @@ Result<AttentionPlan> make_plan(const AttentionSpec& spec, Rank rank) {
   plan.heads = heads_of(spec, rank % spec.ulysses);
   plan.tokens = group_tokens(spec, rank / spec.ulysses, false);
   plan.key_tokens = group_tokens(spec, rank / spec.ulysses, true);
-  const std::vector<Component> components = components_of(spec);
+  const Components components(spec);
   plan.forward = ring_of(plan, components, false);
   plan.backward = ring_of(plan, components, true);
   PlanReport& report = plan.report;
@@ -354,7 +282,7 @@ Result<AttentionPlan> make_plan(const AttentionSpec& spec, Rank rank) {
 }
 
 double balance(const AttentionSpec& spec) {
-  const std::vector<Component> components = components_of(spec);
+  const Components components(spec);
   int64_t most = 0, sum = 0;
   for (Rank rank = 0; rank < spec.ranks; ++rank) {
     AttentionPlan plan;

@@ -204,6 +204,24 @@ TEST_CASE("windows and segments longer than any sequence are no limit", "[attent
   }
 }
 
+TEST_CASE("plans of thousands of packed sequences are made at once", "[attention]") {
+  SpecMaker maker(5);
+  AttentionSpec spec = ring(1, 8, Layout::kZigzag, true);
+  spec.layout_per_sequence = true;
+  spec.mask.cu_seqlens = {0};
+  for (int s = 0; s < (std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 1000); ++s)
+    spec.mask.cu_seqlens.push_back(spec.mask.cu_seqlens.back() + maker.between(0, 60));
+  spec.length = spec.mask.cu_seqlens.back();
+  int64_t pairs = 0, wanted = 0;
+  for (Rank r = 0; r < spec.ranks; ++r)
+    pairs += plan_of(spec, r).report.flops_forward / (4 * spec.head_dim * spec.heads);
+  for (size_t s = 1; s < spec.mask.cu_seqlens.size(); ++s) {
+    const int64_t n = spec.mask.cu_seqlens[s] - spec.mask.cu_seqlens[s - 1];
+    wanted += n * (n + 1) / 2;
+  }
+  CHECK(pairs == wanted);
+}
+
 TEST_CASE("rings send the bytes of the formulas", "[attention]") {
   const int64_t c = 32, kv_row = 2 * 2 * 16 * 4;  // K and V, 2 heads of 16 float32
   for (const Rank p : {1, 2, 3, 4, 8}) {
