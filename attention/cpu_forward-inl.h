@@ -64,7 +64,7 @@ HWY_INLINE float exp_row(float* s, int64_t begin, int64_t end, float m) {
 // does not see zero. Row i of s is kKeys long and sees [seen[i].from, seen[i].to) - part. Each step
 // is done for all rows before the next: what a row waits for is hidden behind the others.
 HWY_INLINE void softmax_rows(float* s, int64_t begin, int64_t end, const Seen* seen, int64_t part,
-                             float* m, float* l, float* acc, int64_t padded) {
+                             float* m, float* l, float* acc, int64_t acc_stride, int64_t padded) {
   const F d;
   float largest[kRows];
   for (int64_t i = 0; i < kRows; ++i) {
@@ -78,7 +78,7 @@ HWY_INLINE void softmax_rows(float* s, int64_t begin, int64_t end, const Seen* s
     const V shrink = exp_of(hn::Set(d, before - largest[i]));
     l[i] *= hn::GetLane(shrink);
     m[i] = largest[i];
-    float* a = acc + i * padded;
+    float* a = acc + i * acc_stride;
     for (int64_t x = 0; x < padded; x += kLanes) store(hn::Mul(load(a + x), shrink), a + x);
   }
   for (int64_t i = 0; i < kRows; ++i) {
@@ -89,6 +89,13 @@ HWY_INLINE void softmax_rows(float* s, int64_t begin, int64_t end, const Seen* s
       for (int64_t j = begin; j < end; j += kLanes) store(hn::Zero(d), row + j);
     }
   }
+}
+
+HWY_INLINE bool follow_each_other(const int32_t* rows, int64_t count) {
+  for (int64_t i = 1; i < count; ++i) {
+    if (rows[i] != rows[0] + i) return false;
+  }
+  return true;
 }
 
 void forward(const KernelTile& tile, float* scratch) {
@@ -113,8 +120,13 @@ void forward(const KernelTile& tile, float* scratch) {
         pack_keys(tile, tile.v, block, block_keys, padded, 1.0f, values, nullptr, nullptr);
         packed = true;
       }
+      // Sums of rows that lie evenly are added to where they are.
+      const bool in_place = width == padded && rows % kRows == 0 &&
+                            follow_each_other(tile.q_rows + start, rows);
       for (int64_t h = 0; h < tile.head_count; ++h) {
         const QueryHead& head = tile.heads[h];
+        float* sums = in_place ? head.acc + tile.q_rows[start] * tile.acc_stride : acc;
+        const int64_t sums_stride = in_place ? tile.acc_stride : padded;
         for (int64_t i = 0; i < round_up(rows, kRows); ++i) {
           float* q = queries + i * padded;
           float* a = acc + i * padded;
@@ -124,7 +136,8 @@ void forward(const KernelTile& tile, float* scratch) {
           }
           const int64_t row = tile.q_rows[start + i];
           widen_row(head.q, row, width, padded, tile.scale, q);
-          widen_row(rows_of(head.acc, tile.acc_stride), row, width, padded, 1.0f, a);
+          if (!in_place)
+            widen_row(rows_of(head.acc, tile.acc_stride), row, width, padded, 1.0f, a);
           m[i] = head.m[row * tile.ml_stride];
           l[i] = head.l[row * tile.ml_stride];
         }
@@ -155,17 +168,20 @@ void forward(const KernelTile& tile, float* scratch) {
             const int64_t begin = group[g].from / kLanes * kLanes;
             const int64_t end = round_up(group[g].to, kLanes);
             softmax_rows(scores + g * kRows * kKeys, begin, end, seen + g * kRows, part,
-                         m + g * kRows, l + g * kRows, acc + g * kRows * padded, padded);
+                         m + g * kRows, l + g * kRows, sums + g * kRows * sums_stride, sums_stride,
+                         padded);
             multiply_wide<true>(scores + g * kRows * kKeys + group[g].from, kKeys, 1,
                                 values + (part + group[g].from) * padded, padded,
-                                group[g].to - group[g].from, acc + g * kRows * padded, padded,
-                                padded / kLanes);
+                                group[g].to - group[g].from, sums + g * kRows * sums_stride,
+                                sums_stride, padded / kLanes);
           }
         }
         for (int64_t i = 0; i < rows; ++i) {
           const int64_t row = tile.q_rows[start + i];
-          memcpy(head.acc + row * tile.acc_stride, acc + i * padded,
-                 static_cast<size_t>(width) * sizeof(float));
+          if (!in_place) {
+            memcpy(head.acc + row * tile.acc_stride, acc + i * padded,
+                   static_cast<size_t>(width) * sizeof(float));
+          }
           head.m[row * tile.ml_stride] = m[i];
           head.l[row * tile.ml_stride] = l[i];
         }

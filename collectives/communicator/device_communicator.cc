@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "collectives/communicator/device_packing.h"
@@ -38,6 +39,34 @@ class Settled : public Waiter {
   Session* session_;
 };
 
+// Memory that NCCL can use directly, where it gives such memory. Null: there is none left.
+std::shared_ptr<std::byte> allocate_buffer(const cuda::DevicePtr& device,
+                                           const std::shared_ptr<const nccl::Library>& library) {
+  if ((*library)->mem_alloc != nullptr && (*library)->mem_free != nullptr) {
+    const cuda::ContextScope scope(*device);
+    const cuda::BesideCaptures beside(device->driver());
+    void* memory = nullptr;
+    if ((*library)->mem_alloc(&memory, kPackBytes) == nccl::kSuccess) {
+      return {static_cast<std::byte*>(memory), [device, library](std::byte* gone) {
+                const cuda::ContextScope of(*device);
+                const cuda::BesideCaptures again(device->driver());
+                (void)(*library)->mem_free(gone);
+              }};
+    }
+  }
+  auto plain = cuda::Memory::allocate(device, kPackBytes);
+  if (!plain.ok()) return nullptr;
+  return {plain.value(), plain.value()->data()};
+}
+
+// Freeing it would wait for the GPU, which may never end.
+void leave_behind(std::shared_ptr<std::byte> buffer) {
+  static std::mutex mutex;
+  static auto* const buffers = new std::vector<std::shared_ptr<std::byte>>;
+  const std::lock_guard lock(mutex);
+  buffers->push_back(std::move(buffer));
+}
+
 // Behind all calls of the native communicator in this process set.
 transport::Tag seat_tag(uint32_t process_set, uint32_t number) {
   return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8) | number;
@@ -51,7 +80,10 @@ DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(gro
       std::find(members.begin(), members.end(), group_.transport->rank()) - members.begin());
 }
 
-DeviceCommunicator::~DeviceCommunicator() { abandon(); }
+DeviceCommunicator::~DeviceCommunicator() {
+  abandon();
+  if (session_ && session_->is_left_behind()) leave_behind(std::move(buffer_));
+}
 
 void DeviceCommunicator::abandon() {
   abandoned_ = true;
@@ -87,10 +119,7 @@ nccl::Seat DeviceCommunicator::own_seat(int device) {
   nccl::set_text(library.value()->path(), seat.path, sizeof(seat.path));
   gethostname(seat.host, sizeof(seat.host) - 1);
   kernels_ = group_.machine->kernels(gpu.value());
-  if (kernels_ != nullptr) {
-    auto buffer = cuda::Memory::allocate(gpu.value(), kPackBytes);
-    if (buffer.ok()) buffer_ = std::move(buffer).value();
-  }
+  if (kernels_ != nullptr) buffer_ = allocate_buffer(gpu.value(), library.value());
   if (buffer_ != nullptr) seat.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   if (rank_ != 0) return seat;
   const cuda::ContextScope scope(*gpu.value());
@@ -157,6 +186,8 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls, Cal
   const Status ready = co_await Settled(session_.get());
   starting_ = false;
   RUEDA_CO_RETURN_IF_ERROR(ready);
+  if (buffer_ != nullptr && !std::exchange(registered_, true))
+    session_->use_directly(buffer_.get(), kPackBytes);
   const bool captured = !order->ready.empty() && order->ready.front().captured;
   const Status captures = session_->capture(captured);
   RUEDA_CO_RETURN_IF_ERROR(captures);
@@ -248,11 +279,11 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   const auto calls = [this, packing, parts = std::move(parts), dtype,
                       reduction = *plan](Session& s) -> Status {
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_->data());
+    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
-        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_->data(), buffer_->data(),
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.get(), buffer_.get(),
                       unsigned_of((*packing)->count), reduction.type, number);
       }
       for (const Part& part : parts) {

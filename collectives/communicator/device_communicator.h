@@ -86,7 +86,8 @@ class DeviceCommunicator final : public Communicator {
   uint64_t calls_ = 0;  // made
   uint64_t turn_ = 0;   // whose calls of NCCL come next
   std::shared_ptr<const cuda::kernels::Library> kernels_;
-  std::shared_ptr<cuda::Memory> buffer_;  // of packed tensors; null: not every rank can pack
+  std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack
+  bool registered_ = false;            // with NCCL, as far as it can
   std::shared_ptr<nccl::Session> session_;
   int device_ = -1;
   Status refused_;  // at the start, on all ranks alike

@@ -91,7 +91,11 @@ struct Config {
     (Op * op, void* factor, Type type, int residence, Handle comm))                               \
   X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm))               /* 2.11 */            \
   X(split, ncclCommSplit, Code,                                             /* 2.18 */            \
-    (Handle comm, int color, int key, Handle* made, Config* config))
+    (Handle comm, int color, int key, Handle* made, Config* config))                              \
+  X(mem_alloc, ncclMemAlloc, Code, (void** memory, size_t bytes))           /* 2.19 */            \
+  X(mem_free, ncclMemFree, Code, (void* memory))                            /* 2.19 */            \
+  X(register_memory, ncclCommRegister, Code,                                /* 2.19 */            \
+    (Handle comm, void* memory, size_t bytes, void** handle))
 
 struct Functions {
 #define RUEDA_X(member, symbol, result, arguments) result(*member) arguments = nullptr;

@@ -59,6 +59,16 @@ void Session::change(Phase from, Phase to) {
   if (phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel)) options_.ring();
 }
 
+void Session::use_directly(void* memory, size_t bytes) {
+  if (library()->register_memory == nullptr) return;
+  const cuda::ContextScope scope(*options_.device);
+  const cuda::BesideCaptures beside(options_.device->driver());
+  void* registration = nullptr;
+  const Code code = library()->register_memory(handle_, memory, bytes, &registration);
+  const Status registered = library().check(code, "ncclCommRegister", handle_);
+  if (!registered.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, registered.message());
+}
+
 Status Session::capture(bool captured) {
   if (captured && captured_stream_ == nullptr) {
     RUEDA_ASSIGN_OR_RETURN(captured_stream_, cuda::Stream::create(options_.device));

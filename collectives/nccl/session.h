@@ -65,6 +65,11 @@ class Session final : public Watched {
   bool idle() const;
   // Ends what is under way on this GPU; peers are not waited for.
   void abort();
+  // After an abort that has not come back: the GPU may still use memory that it was given.
+  bool is_left_behind() const { return stream_ == nullptr; }
+  // Lets NCCL use this memory of the device, until the communicator's end, without copies of its own,
+  // where this NCCL can. Once ready. Without it everything works as well.
+  void use_directly(void* memory, size_t bytes);
 
   Need look() override;
   // The owner's own look while it waits for a group to be started.

@@ -81,6 +81,21 @@ TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
   CHECK(packed == plain);
 }
 
+TEST_CASE("the buffer is NCCL's memory and known to NCCL where it has such calls, else plain memory") {
+  const auto registered = reinterpret_cast<int64_t (*)()>(
+      dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_registered"));
+  const std::vector<size_t> counts(6, 100);
+  const int64_t before = registered();
+  const auto with = reduced(DType::kFloat32, counts, ReduceOp::kSum);
+  CHECK(registered() == before + 3);
+  const int64_t packed = copies();
+  const auto without = reduced(DType::kFloat32, counts, ReduceOp::kSum,
+                               [](Rank, nccl::Machine::Options* options) { options->library = STUB_NCCL_OLD; });
+  CHECK(registered() == before + 3);
+  CHECK(copies() == packed + 3 * 2 * 2);
+  CHECK(with == without);
+}
+
 TEST_CASE("where one rank has no kernels nobody packs") {
   const int64_t before = copies();
   const std::vector<size_t> counts(6, 100);

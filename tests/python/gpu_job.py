@@ -3,6 +3,8 @@
 Started by ``scripts/gpu_check`` with ruedarun; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order.
 """
 
+import time
+
 import torch
 
 import rueda.torch as hvd
@@ -16,10 +18,7 @@ def compare(what, call, *tensors):
     assert torch.equal(on_gpu.cpu(), on_cpu), f"{what}: {on_gpu.cpu()} on the GPU, {on_cpu} on the CPU"
 
 
-def main():
-    hvd.init()
-    rank, size = hvd.rank(), hvd.size()
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+def collectives(rank, size):
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
         for count in (1, 1000, 1 << 20):
             ramp = ((torch.arange(count) + rank) % 16).to(dtype)
@@ -33,8 +32,12 @@ def main():
     compare("reducescatter", lambda at, t: hvd.reducescatter(t, op=hvd.Sum, name=f"s.{at}"), split)
     blocks = torch.arange(2.0 * size) + 100 * rank
     compare("alltoall", lambda at, t: hvd.alltoall(t, splits=torch.tensor([2] * size), name=f"a.{at}")[0], blocks)
+    turned = torch.arange(12.0).view(3, 4).t() + rank
+    compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
-    # Attention whose ranks pass rows by NCCL.
+
+def attention(size):
+    """Whose ranks pass rows by NCCL."""
     import rueda.attention as ra
 
     torch.manual_seed(5)  # the same on all ranks
@@ -45,27 +48,140 @@ def main():
         on_gpu = ra.ring_attention(*(x.cuda() for x in own), layout=layout, causal=True)
         assert on_gpu.is_cuda and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
 
-    # Order of streams: the collective sees what the kernel before it wrote, the kernel after it what it wrote.
-    for step in range(50):
-        big = torch.zeros(1 << 22, device="cuda")
-        big.add_(rank + step)
-        total = hvd.allreduce(big, op=hvd.Sum, name="ordered")
-        expected = size * step + size * (size - 1) / 2
-        assert bool((total == expected).all()), step
 
-    # One training step's shape: gradients by hooks, averaged.
-    model = torch.nn.Linear(64, 8).cuda()
+def order_of_streams(rank, size):
+    """A collective sees what the kernel before it wrote, the kernel after it what it wrote."""
+    side = torch.cuda.Stream()
+    for step in range(50):
+        stream = side if step % 2 else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            big = torch.zeros(1 << 22, device="cuda")
+            big.add_(rank + step)
+            total = hvd.allreduce(big, op=hvd.Sum, name="ordered")
+            del big  # its memory goes to others at once
+            torch.full((1 << 22,), -1.0, device="cuda")
+            expected = size * step + size * (size - 1) / 2
+            assert bool((total == expected).all()), step
+    # Started in one stream, synchronised in another, whose kernels use the result.
+    for step in range(20):
+        with torch.cuda.stream(side):
+            handle = hvd.allreduce_async_(torch.full((1 << 20,), float(rank + step), device="cuda"), op=hvd.Sum, name="x")
+        total = hvd.synchronize(handle)
+        assert bool((total == size * step + size * (size - 1) / 2).all()), f"two streams, step {step}"
+
+
+def many_small(rank, size):
+    """Enough small tensors that they are packed where rueda's kernels are; planned after some steps."""
+    for step in range(15):
+        tensors = [torch.full((50 + 7 * i,), float(rank + i + step), device="cuda") for i in range(40)]
+        handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"small.{i}") for i, t in enumerate(tensors)]
+        for i, handle in enumerate(handles):
+            expected = size * (i + step) + size * (size - 1) / 2
+            assert bool((hvd.synchronize(handle) == expected).all()), (step, i)
+    if size > 1 and hvd.local_size() == size:
+        assert hvd.counter("planned_batches") > 0, "no step plan"
+
+
+def train(device, compression=hvd.Compression.none, layers=(64, 128, 8)):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(*layers[:2]), torch.nn.BatchNorm1d(layers[1]), torch.nn.ReLU(), torch.nn.Linear(*layers[1:])
+    )
+    model = hvd.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+        optimizer, named_parameters=model.named_parameters(), compression=compression
     )
     for step in range(20):
+        torch.manual_seed(step * 100 + hvd.rank())
         optimizer.zero_grad()
-        model(torch.randn(16, 64, device="cuda")).square().mean().backward()
+        model(torch.randn(16, layers[0]).to(device)).square().mean().backward()
+        if step % 5 == 4:
+            optimizer.clip_grad_norm_(1.0)
         optimizer.step()
-    weights = hvd.allgather(model.weight.detach().reshape(1, -1).cpu(), name="weights")
-    assert bool((weights == weights[0]).all()), "replicas differ"
-    print(f"rank {rank} of {size}: the same on {torch.cuda.get_device_name()}", flush=True)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.check_replicas(optimizer)
+    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+
+
+def training():
+    on_cpu, on_gpu = train("cpu"), train("cuda")
+    assert torch.allclose(on_cpu, on_gpu, atol=2e-3), (on_cpu - on_gpu).abs().max()
+    for name in ("fp16", "bf16", "int8"):
+        train("cuda", getattr(hvd.Compression, name))
+    train("cuda", hvd.Compression.topk(0.1))
+    train("cuda", hvd.Compression.powersgd(2))
+    embedding = torch.nn.Embedding(50, 4, sparse=True).cuda()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(embedding.parameters(), lr=0.1), named_parameters=embedding.named_parameters()
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        embedding(torch.tensor([1, 2, hvd.rank()], device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def graph_of_a_step(rank, size):
+    """One launch of a graph is one step, with its collectives."""
+    data = [torch.zeros(1000 + i, device="cuda") for i in range(6)]
+    base = torch.zeros((), device="cuda")
+
+    def step():
+        for tensor in data:
+            tensor.copy_(base + rank)
+        handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"graph.{i}") for i, t in enumerate(data)]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(12):
+            step()
+    torch.cuda.synchronize()
+    hvd.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        step()
+    for launch in range(20):
+        base.fill_(float(launch))
+        graph.replay()
+        expected = size * launch + size * (size - 1) / 2
+        assert all(bool((t == expected).all()) for t in data), launch
+    torch.cuda.synchronize()
+    hvd.barrier()
+
+
+def submit_time():
+    """Microseconds of the host to start one planned bucket of 12 tensors, with Python's part."""
+    data = [torch.zeros(1000, device="cuda") for _ in range(12)]
+    times = []
+    for _ in range(300):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"timed.{i}") for i, t in enumerate(data)]
+        times.append(1e6 * (time.perf_counter() - begun))
+        for handle in handles:
+            hvd.synchronize(handle)
+    return sorted(times[100:])[100]
+
+
+def main():
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    collectives(rank, size)
+    attention(size)
+    order_of_streams(rank, size)
+    many_small(rank, size)
+    training()
+    graph_of_a_step(rank, size)
+    spent = submit_time()
+    print(
+        f"rank {rank} of {size}: the same on {torch.cuda.get_device_name()}; a planned bucket of 12 tensors "
+        f"is started in {spent:.0f} us with Python's part",
+        flush=True,
+    )
 
 
 main()

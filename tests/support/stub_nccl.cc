@@ -66,6 +66,7 @@ Names names;
 
 thread_local std::string last_error;
 std::atomic<int> next_op{5};
+[[maybe_unused]] std::atomic<int64_t> registered{0};
 
 }  // namespace
 
@@ -380,6 +381,25 @@ EXPORT Code ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int reside
   return 0;
 }
 EXPORT Code ncclRedOpDestroy(Op, ncclComm*) { return 0; }
+#endif
+
+#ifndef STUB_NCCL_OLD
+EXPORT Code ncclMemAlloc(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return 0;
+}
+EXPORT Code ncclMemFree(void* memory) {
+  std::free(memory);
+  return 0;
+}
+EXPORT Code ncclCommRegister(ncclComm* handle, void* memory, size_t, void** registration) {
+  if (find(handle) == nullptr || memory == nullptr) return kInvalidArgument;
+  *registration = memory;
+  ++registered;
+  return 0;
+}
+// Since the process began.
+EXPORT int64_t stub_nccl_registered() { return registered; }
 #endif
 
 EXPORT Code ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,

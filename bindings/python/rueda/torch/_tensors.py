@@ -19,6 +19,14 @@ _DTYPES = {
 }
 
 
+def _ask_stream(device):
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+# PyTorch's own short way, which it uses for compiled code; a tenth of the time.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _ask_stream)
+
+
 def is_plain(tensor):
     """Whether the library can work on it where it lies, in host memory, and autograd has no part."""
     return is_plain_anywhere(tensor) and tensor.is_cpu
@@ -125,4 +133,4 @@ class Tensors:
 
     @staticmethod
     def stream(device):
-        return torch.cuda.current_stream(device).cuda_stream
+        return _raw_stream(device)
