@@ -42,8 +42,8 @@ communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
 }
 
 void BatchRunner::start(const wire::Response& response, std::vector<Pending> members) {
-  Running batch{response.kind,  std::move(members), {}, std::chrono::steady_clock::now(),
-                batches_++, nullptr};
+  Running batch{response.kind, std::move(members), {}, std::chrono::steady_clock::now(),
+                batches_++,    nullptr,            nullptr};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
   for (const Pending& member : batch.members) {
@@ -70,6 +70,11 @@ void BatchRunner::start(const wire::Response& response, std::vector<Pending> mem
   batch.task = make_task(on, response.kind, &batch.members, response.entries);
   communicator_->time_next(nullptr);
   running_.push_back(std::move(batch));
+}
+
+void BatchRunner::run(communicator::Task task) {
+  running_.push_back({CollectiveKind::kProcessSet, {}, std::move(task),
+                      std::chrono::steady_clock::now(), -1, nullptr, nullptr});
 }
 
 // Where the result lies: given, or the work's own. Null: no memory on the GPU.

@@ -39,6 +39,8 @@ class BatchRunner {
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
+  // Something of the runtime's own beside the batches; its failure is the runner's.
+  void run(communicator::Task task);
   // True if anything moved. A failed batch leaves its status in failure().
   bool advance();
   bool idle() const { return running_.empty(); }

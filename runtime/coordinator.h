@@ -159,6 +159,7 @@ class Coordinator : private Domain::Owner {
     Submission submission;  // from kAgreed on
     ProcessSetPtr set;      // that is removed
     std::optional<size_t> reserved;  // lanes, for one that is added
+    std::optional<uint64_t> split;   // its place among the calls on GPUs, where there are some
   };
   std::optional<Change> change_;
   // Messages of process sets that are not known here yet.

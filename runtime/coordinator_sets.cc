@@ -48,6 +48,8 @@ void Coordinator::change_sets(Pending change) {
   if (change_->stage == Change::Stage::kAsked) {
     change_->stage = Change::Stage::kAgreed;
     change_->submission = std::move(change.submission);
+    // Here and not later: all ranks are at this point of the response stream.
+    if (change_->submission.request.root < 0) change_->split = global().reserve_split();
   } else {
     change_->stage = Change::Stage::kEnded;
   }
@@ -83,11 +85,17 @@ bool Coordinator::advance_change(Time now) {
 void Coordinator::add_set(Time now) {
   const wire::Request& request = change_->submission.request;
   const auto planned = sets_->plan(request.splits);
-  if (!planned.ok()) return end_change(planned.status());
-  if (!request.layout.empty()) return end_change({Code::kResourceExhausted, request.layout});
+  const Status possible = !planned.ok()             ? planned.status()
+                          : request.layout.empty() ? Status()
+                                                   : Status(Code::kResourceExhausted, request.layout);
+  if (!possible.ok()) {
+    if (change_->split) global().skip_split(*change_->split);
+    return end_change(possible);
+  }
   const ProcessSetPtr set = sets_->add(request.splits);
   newest_serial_ = set->serial;
   if (set->place) open_domain(set, now);
+  if (change_->split) global().split(*change_->split, *set, set->domain);
   change_->submission.work->set_result(set->id);
   end_change({});
   std::vector<Early> early = std::exchange(early_, {});

@@ -192,6 +192,12 @@ bool Domain::step(Time now) {
   return moved;
 }
 
+void Domain::split(uint64_t place, const ProcessSet& set, Domain* part) {
+  auto made = std::make_shared<communicator::SplitPart>();
+  if (part != nullptr) part->device_communicator_.use_part(made);
+  runner_.run(device_communicator_.split(place, set.place, set.describe(), std::move(made)));
+}
+
 // ---- the end ----
 
 void Domain::leave(Time now) {

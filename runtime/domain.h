@@ -99,6 +99,13 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
   std::optional<Time> root_deadline() const { return negotiator_.root_deadline(); }
   std::optional<Time> plan_deadline() const { return negotiator_.plan_deadline(); }
 
+  // ---- process sets on GPUs: this one's NCCL communicator is split for another set's
+  // Where all ranks are at the same point of what this set agrees on. Empty: it used no GPU yet.
+  std::optional<uint64_t> reserve_split() { return device_communicator_.reserve(); }
+  // What was reserved; part is null for ranks that are no members.
+  void split(uint64_t place, const ProcessSet& set, Domain* part);
+  void skip_split(uint64_t place) { runner_.run(device_communicator_.skip(place)); }
+
   // ---- the end
   void leave(Time now);
   // Nothing more will be agreed on.

@@ -249,6 +249,11 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
     return invalid_argument(title + ": reducescatter only supports AVERAGE and SUM");
   }
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
+    if (is_float8(operation.dtype) && operation.device < 0) {
+      return invalid_argument(title + ": " + name_of(operation.dtype) +
+                              " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
+                              "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
+    }
     const auto scaling =
         communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
                                    operation.postscale, set->size());

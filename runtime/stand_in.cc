@@ -36,10 +36,11 @@ void fill_with(ReduceOp op, bool largest, size_t count, std::byte* to) {
   fill(op == ReduceOp::kProduct ? T{1} : extreme<T>(largest), count, to);
 }
 
-// By their bits.
-void fill_half(ReduceOp op, bool largest, uint16_t one, uint16_t infinity, size_t count,
-               std::byte* to) {
-  const auto extreme = static_cast<uint16_t>(largest ? infinity : infinity | 0x8000);
+// By their bits. float8_e4m3fn has no infinity, its largest number stands for it.
+template <typename Bits>
+void fill_bits(ReduceOp op, bool largest, Bits one, Bits infinity, size_t count, std::byte* to) {
+  constexpr int kSign = 1 << (8 * sizeof(Bits) - 1);
+  const auto extreme = static_cast<Bits>(largest ? infinity : infinity | kSign);
   fill(op == ReduceOp::kProduct ? one : extreme, count, to);
 }
 
@@ -60,8 +61,10 @@ void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::
     case DType::kInt16: return fill_with<int16_t>(op, largest, count, to);
     case DType::kInt32: return fill_with<int32_t>(op, largest, count, to);
     case DType::kInt64: return fill_with<int64_t>(op, largest, count, to);
-    case DType::kFloat16: return fill_half(op, largest, 0x3c00, 0x7c00, count, to);
-    case DType::kBFloat16: return fill_half(op, largest, 0x3f80, 0x7f80, count, to);
+    case DType::kFloat16: return fill_bits<uint16_t>(op, largest, 0x3c00, 0x7c00, count, to);
+    case DType::kBFloat16: return fill_bits<uint16_t>(op, largest, 0x3f80, 0x7f80, count, to);
+    case DType::kFloat8E4M3: return fill_bits<uint8_t>(op, largest, 0x38, 0x7e, count, to);
+    case DType::kFloat8E5M2: return fill_bits<uint8_t>(op, largest, 0x3c, 0x7c, count, to);
     case DType::kFloat32: return fill_with<float>(op, largest, count, to);
     case DType::kFloat64: return fill_with<double>(op, largest, count, to);
   }

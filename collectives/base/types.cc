@@ -12,7 +12,9 @@ size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kBool:
     case DType::kUInt8:
-    case DType::kInt8: return 1;
+    case DType::kInt8:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2: return 1;
     case DType::kInt16:
     case DType::kFloat16:
     case DType::kBFloat16: return 2;
@@ -36,13 +38,19 @@ const char* name_of(DType dtype) {
     case DType::kBFloat16: return "bfloat16";
     case DType::kFloat32: return "float32";
     case DType::kFloat64: return "float64";
+    case DType::kFloat8E4M3: return "float8_e4m3fn";
+    case DType::kFloat8E5M2: return "float8_e5m2";
   }
   return "unknown dtype";
 }
 
 bool is_floating(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat32 ||
-         dtype == DType::kFloat64;
+         dtype == DType::kFloat64 || is_float8(dtype);
+}
+
+bool is_float8(DType dtype) {
+  return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2;
 }
 
 bool is_integer(DType dtype) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "collectives/communicator/device_adasum.h"
 #include "collectives/communicator/device_packing.h"
 
 namespace rueda::communicator {
@@ -37,6 +38,26 @@ class Settled : public Waiter {
 
  private:
   Session* session_;
+};
+
+class Idle : public Waiter {
+ public:
+  explicit Idle(const Session* session) : session_(session) {}
+  bool ready() override { return session_->idle(); }
+  void await_resume() {}
+
+ private:
+  const Session* session_;
+};
+
+class Known : public Waiter {
+ public:
+  explicit Known(const SplitPart* part) : part_(part) {}
+  bool ready() override { return part_ == nullptr || part_->known; }
+  void await_resume() {}
+
+ private:
+  const SplitPart* part_;
 };
 
 // Memory that NCCL can use directly, where it gives such memory. Null: there is none left.
@@ -82,7 +103,9 @@ DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(gro
 
 DeviceCommunicator::~DeviceCommunicator() {
   abandon();
-  if (session_ && session_->is_left_behind()) leave_behind(std::move(buffer_));
+  if (!session_ || !session_->is_left_behind()) return;
+  leave_behind(std::move(buffer_));
+  for (auto& memory : scratch_) leave_behind({memory, memory->data()});
 }
 
 void DeviceCommunicator::abandon() {
@@ -114,6 +137,7 @@ nccl::Seat DeviceCommunicator::own_seat(int device) {
   const auto library = group_.machine->library();
   if (!library.ok()) return fail(library.status());
   seat.version = library.value()->version();
+  seat.capability = gpu.value()->capability();
   seat.shares_gpu = group_.machine->options().allow_shared_gpu ? 1 : 0;
   nccl::set_text(gpu.value()->uuid(), seat.uuid, sizeof(seat.uuid));
   nccl::set_text(library.value()->path(), seat.path, sizeof(seat.path));
@@ -121,7 +145,9 @@ nccl::Seat DeviceCommunicator::own_seat(int device) {
   kernels_ = group_.machine->kernels(gpu.value());
   if (kernels_ != nullptr) buffer_ = allocate_buffer(gpu.value(), library.value());
   if (buffer_ != nullptr) seat.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
-  if (rank_ != 0) return seat;
+  seat.splits = (*library.value())->split != nullptr ? 1 : 0;
+  seat.part = part_ != nullptr && part_->session != nullptr ? 1 : 0;
+  if (rank_ != 0 || seat.part != 0) return seat;
   const cuda::ContextScope scope(*gpu.value());
   const auto code = (*library.value())->get_unique_id(&seat.id);
   const Status made = library.value()->check(code, "ncclGetUniqueId");
@@ -135,6 +161,18 @@ Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
     return seat.kernels == static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   };
   if (!std::all_of(seats.begin(), seats.end(), packs)) buffer_ = nullptr;
+  capability_ = std::min_element(seats.begin(), seats.end(), [](const auto& a, const auto& b) {
+                  return a.capability < b.capability;
+                })->capability;
+  splits_ = std::all_of(seats.begin(), seats.end(), [](const auto& seat) { return seat.splits != 0; });
+  const auto has_part = [](const nccl::Seat& seat) { return seat.part != 0; };
+  if (std::all_of(seats.begin(), seats.end(), has_part)) {
+    session_ = std::exchange(part_, nullptr)->session;
+    return {};
+  }
+  if (std::any_of(seats.begin(), seats.end(), has_part))
+    return internal_error("not all ranks have their part of a split communicator");
+  part_ = nullptr;
   nccl::Session::Options options;
   RUEDA_ASSIGN_OR_RETURN(options.library, group_.machine->library());
   RUEDA_ASSIGN_OR_RETURN(options.device, group_.machine->device(device_));
@@ -149,11 +187,12 @@ Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
 
 // ---- a call ----
 
-Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls, Calls after) {
+Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, std::vector<Stage> stages) {
   co_await Turn(&turn_, turn);
   if (device_ < 0) {
     device_ = order->device;
     starting_ = true;
+    co_await Known(part_.get());
     std::vector<nccl::Seat> seats(group_.members.size());
     const auto bytes_of = [](nccl::Seat* seat) {
       return ByteSpan(reinterpret_cast<std::byte*>(seat), sizeof(*seat));
@@ -199,18 +238,47 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, Calls calls, Cal
     }
     RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
   }
-  const Status called = session_->launch([&] { return calls(*session_); });
-  if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
-  RUEDA_CO_RETURN_IF_ERROR(called);
-  const Status launched = co_await Settled(session_.get());
-  RUEDA_CO_RETURN_IF_ERROR(launched);
-  if (after) {
-    const Status behind = after(*session_);
+  for (const Stage& stage : stages) {
+    if (stage.calls) {
+      const Status called = session_->launch([&] { return stage.calls(*session_); });
+      if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
+      RUEDA_CO_RETURN_IF_ERROR(called);
+      const Status launched = co_await Settled(session_.get());
+      RUEDA_CO_RETURN_IF_ERROR(launched);
+    }
+    if (!stage.after) continue;
+    const Status behind = stage.after(*session_);
     RUEDA_CO_RETURN_IF_ERROR(behind);
   }
   auto done = session_->mark();
   RUEDA_CO_RETURN_IF_ERROR(done.status());
   order->done = std::move(done).value();
+  ++turn_;
+  co_return Status();
+}
+
+std::optional<uint64_t> DeviceCommunicator::reserve() {
+  return calls_ == 0 ? std::nullopt : std::optional(calls_++);
+}
+
+Task DeviceCommunicator::split(uint64_t place, std::optional<int> key, std::string what,
+                               std::shared_ptr<SplitPart> part) {
+  co_await Turn(&turn_, place);
+  if (session_ != nullptr && splits_) {
+    co_await Idle(session_.get());
+    const Status ready = co_await Settled(session_.get());
+    RUEDA_CO_RETURN_IF_ERROR(ready);
+    const Status begun = session_->split(key, what);
+    RUEDA_CO_RETURN_IF_ERROR(begun);
+    const Status done = co_await Settled(session_.get());
+    RUEDA_CO_RETURN_IF_ERROR(done);
+    auto made = session_->take_part();
+    RUEDA_CO_RETURN_IF_ERROR(made.status());
+    part->session = std::move(made).value();
+    if (key.has_value() != (part->session != nullptr))
+      co_return internal_error("ncclCommSplit for " + what + " gave another part than was asked for");
+  }
+  part->known = true;
   ++turn_;
   co_return Status();
 }
@@ -222,7 +290,18 @@ Task DeviceCommunicator::refuse(uint64_t turn, Status status) {
 }
 
 Task DeviceCommunicator::start(Calls calls, Calls after) {
-  return run(calls_++, std::exchange(order_, nullptr), std::move(calls), std::move(after));
+  std::vector<Stage> stages;
+  stages.push_back({std::move(calls), std::move(after)});
+  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+}
+
+Result<std::byte*> DeviceCommunicator::scratch(size_t bytes) {
+  const size_t before = scratch_.empty() ? 0 : scratch_.back()->bytes();
+  if (before < bytes) {
+    RUEDA_ASSIGN_OR_RETURN(auto more, allocate(device_, std::max(bytes, 2 * before)));
+    scratch_.push_back(std::move(more));
+  }
+  return scratch_.back()->data();
 }
 
 Status DeviceCommunicator::copy(Session& session, const std::vector<cuda::kernels::Table>& tables,
@@ -268,6 +347,8 @@ size_t unsigned_of(Type count) {
 
 Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
                                    const Scaling& scaling) {
+  if (op == ReduceOp::kAdasum)
+    return adasum(std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
   auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
   if (!plan.ok()) return refuse(calls_++, plan.status());
@@ -278,6 +359,7 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   };
   const auto calls = [this, packing, parts = std::move(parts), dtype,
                       reduction = *plan](Session& s) -> Status {
+    RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     // A graph may run at the same time as what comes after it: the buffer is not for both.
     if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
@@ -297,6 +379,35 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
   return start(calls, unpack);
 }
 
+Task DeviceCommunicator::adasum(std::vector<Part> parts, DType dtype, double factor) {
+  if (dtype == DType::kFloat64) {
+    return refuse(calls_++, {Code::kUnimplemented,
+                             "Adasum of float64 is not available on GPUs; use float32, or copy the tensor "
+                             "to the host (tensor.cpu())"});
+  }
+  auto call = std::make_shared<DeviceAdasum>(std::move(parts), dtype, factor, rank_, size());
+  std::vector<Stage> stages;
+  const auto exchange = [this, call](Session& s) -> Status {
+    if (buffer_ == nullptr || s.captures()) {
+      return {Code::kUnimplemented,
+              s.captures() ? "Adasum cannot be captured into a CUDA graph"
+                           : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on all "
+                             "ranks; copy the tensor to the host (tensor.cpu())"};
+    }
+    RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
+    call->use(memory);
+    return call->exchange_calls(s);
+  };
+  stages.push_back({exchange, [this, call](Session& s) { return call->gather_vectors(s, *kernels_); }});
+  for (int level = 0; level < call->levels(); ++level) {
+    stages.push_back(
+        {[this, call, level](Session& s) { return call->level_calls(level, s, *kernels_); },
+         [this, call, level](Session& s) { return call->add_vectors(level, s, *kernels_); }});
+  }
+  stages.push_back({[this, call](Session& s) { return call->finish_calls(s, *kernels_); }, {}});
+  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+}
+
 Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
                                        std::vector<int64_t> counts, DType dtype, ReduceOp op,
                                        const Scaling& scaling) {
@@ -305,7 +416,8 @@ Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
   if (!plan.ok()) return refuse(calls_++, plan.status());
   const bool equal = std::all_of(counts.begin(), counts.end(),
                                  [&](int64_t count) { return count == counts.front(); });
-  return start([=, counts = std::move(counts), reduction = *plan](Session& s) {
+  return start([=, this, counts = std::move(counts), reduction = *plan](Session& s) -> Status {
+    RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (equal && counts.front() > 0) {
         return s.call("ncclReduceScatter", s.library()->reduce_scatter, in, out,

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ struct DeviceGroup {
   std::shared_ptr<nccl::Machine> machine;
 };
 
+// What a process set is given of the communicator of all ranks.
+struct SplitPart {
+  bool known = false;                      // the split is over
+  std::shared_ptr<nccl::Session> session;  // null: there is none, the set connects its ranks itself
+};
+
 class DeviceCommunicator final : public Communicator {
  public:
   explicit DeviceCommunicator(DeviceGroup group);
@@ -57,6 +64,18 @@ class DeviceCommunicator final : public Communicator {
   Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
   Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
 
+  // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in one
+  // order of calls: the place is reserved where all of them are at the same point of what they agree
+  // on, and taken by split() or skip(). Empty: no call was made yet, so there is nothing to split.
+  std::optional<uint64_t> reserve();
+  // Waits for the GPU, not on the host. key: this rank's place in the part; empty: it is not in it.
+  // A failure ends this group.
+  Task split(uint64_t place, std::optional<int> key, std::string what,
+             std::shared_ptr<SplitPart> part);
+  Task skip(uint64_t place) { return refuse(place, {}); }
+  // Of a parent, on all ranks alike, before the first call, which waits until it is known.
+  void use_part(std::shared_ptr<SplitPart> part) { part_ = std::move(part); }
+
   bool progress() override { return false; }
   void abandon() override;
   // The GPU that this group uses; `first` before it has used any.
@@ -71,10 +90,16 @@ class DeviceCommunicator final : public Communicator {
 
  private:
   using Calls = std::function<Status(nccl::Session&)>;
-  // after: behind the calls in the stream; may be empty.
-  Task run(uint64_t turn, StreamOrder* order, Calls calls, Calls after);
+  // A group of NCCL's calls, and what comes behind it in the stream; either may be empty.
+  struct Stage {
+    Calls calls;
+    Calls after;
+  };
+  Task run(uint64_t turn, StreamOrder* order, std::vector<Stage> stages);
   Task refuse(uint64_t turn, Status status);
   Task start(Calls calls, Calls after = {});
+  Task adasum(std::vector<Part> parts, DType dtype, double factor);
+  Result<std::byte*> scratch(size_t bytes);
   Status copy(nccl::Session& session, const std::vector<cuda::kernels::Table>& tables,
               cuda::kernels::Format format) const;
   nccl::Seat own_seat(int device);
@@ -88,7 +113,12 @@ class DeviceCommunicator final : public Communicator {
   std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack
   bool registered_ = false;            // with NCCL, as far as it can
+  // Of Adasum; the last is in use, freeing the others would wait for the GPU.
+  std::vector<std::shared_ptr<cuda::Memory>> scratch_;
   std::shared_ptr<nccl::Session> session_;
+  std::shared_ptr<SplitPart> part_;  // until the start
+  bool splits_ = false;              // all ranks' NCCL can
+  int capability_ = 0;               // of the weakest GPU: 90 is 9.0
   int device_ = -1;
   Status refused_;  // at the start, on all ranks alike
   bool abandoned_ = false;

@@ -14,7 +14,7 @@ Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double p
     return invalid_argument(
         "average of bool tensors is not defined: use sum (or), min or product (and)");
   }
-  if (op == ReduceOp::kAdasum && !is_floating(dtype)) {
+  if (op == ReduceOp::kAdasum && (!is_floating(dtype) || is_float8(dtype))) {
     return invalid_argument(std::string("Adasum of ") + name_of(dtype) +
                             " tensors is not defined: use float16, bfloat16, float32 or float64");
   }

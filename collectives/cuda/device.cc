@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace rueda::cuda {
 
@@ -33,6 +34,14 @@ Result<DevicePtr> Device::open(std::shared_ptr<const Driver> driver, int ordinal
   Uuid uuid{};
   RUEDA_RETURN_IF_ERROR(d.check(d->device_uuid(&uuid, device->handle_), "cuDeviceGetUuid_v2"));
   device->uuid_ = to_string(uuid);
+  int major = 0;
+  int minor = 0;
+  for (const auto& [number, attribute] :
+       {std::pair{&major, kCapabilityMajor}, std::pair{&minor, kCapabilityMinor}}) {
+    RUEDA_RETURN_IF_ERROR(
+        d.check(d->device_attribute(number, attribute, device->handle_), "cuDeviceGetAttribute"));
+  }
+  device->capability_ = 10 * major + minor;
   RUEDA_RETURN_IF_ERROR(d.check(d->retain_context(&device->context_, device->handle_),
                                 "cuDevicePrimaryCtxRetain"));
   return device;

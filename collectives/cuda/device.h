@@ -29,6 +29,7 @@ class Device {
   // "GPU-1b4e28ba-2fa1-11d2-883f-0016d3cca427", as nvidia-smi prints it.
   const std::string& uuid() const { return uuid_; }
   Context context() const { return context_; }
+  int capability() const { return capability_; }  // 90 is 9.0
 
   // Events that nobody uses any more are given out again: making one costs a call of the driver.
   Result<EventHandle> take_event();
@@ -44,6 +45,7 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   std::string uuid_;
+  int capability_ = 0;
   std::mutex mutex_;
   std::vector<EventHandle> spare_events_;
 };

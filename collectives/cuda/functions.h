@@ -31,6 +31,9 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kCaptureInvalidated = 2;
 inline constexpr int kCaptureRelaxed = 2;
+// CUdevice_attribute: the compute capability's numbers
+inline constexpr int kCapabilityMajor = 75;
+inline constexpr int kCapabilityMinor = 76;
 // A handle that stands for the calling thread's own default stream (CU_STREAM_PER_THREAD).
 inline constexpr uintptr_t kPerThreadStream = 2;
 
@@ -43,6 +46,7 @@ inline constexpr uintptr_t kPerThreadStream = 2;
   X(device_count, cuDeviceGetCount, (int* count))                                        \
   X(device_get, cuDeviceGet, (Ordinal* device, int ordinal))                             \
   X(device_name, cuDeviceGetName, (char* text, int room, Ordinal device))                \
+  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, Ordinal device)) \
   X(device_uuid, cuDeviceGetUuid_v2, (Uuid* uuid, Ordinal device))                       \
   X(retain_context, cuDevicePrimaryCtxRetain, (Context* context, Ordinal device))        \
   X(release_context, cuDevicePrimaryCtxRelease_v2, (Ordinal device))                     \

@@ -32,7 +32,7 @@ Combine combine_of(ReduceOp op) {
 }
 
 ReduceFunction function_for(DType dtype, Combine combine) {
-  RUEDA_CHECK(is_valid(dtype), "unknown dtype");
+  RUEDA_CHECK(is_valid(dtype) && !is_float8(dtype), "no such dtype on the CPU");
   return target_in_use().table->reduce[static_cast<size_t>(dtype)][combine];
 }
 

@@ -42,7 +42,8 @@ struct Finish {
 // out[i] = finish(inputs[0][i] op inputs[1][i] op ... ), left to right. kAverage combines like kSum
 // (the division is Finish's). `out` may be one of the inputs exactly, or overlap none of them. At
 // least one input; one input with nothing to finish is a plain copy (bool: normalised to 0 and 1).
-// Integer sums and products wrap around (two's complement). Pre: is_valid(dtype), inputs not empty.
+// Integer sums and products wrap around (two's complement). Pre: one of kHostReducedDTypes, inputs
+// not empty.
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
             size_t count, const Finish& finish);
 

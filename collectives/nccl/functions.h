@@ -27,7 +27,11 @@ enum class Type : int {  // ncclDataType_t
   kFloat32 = 7,
   kFloat64 = 8,
   kBFloat16 = 9,
+  kFloat8E4M3 = 10,  // 2.24
+  kFloat8E5M2 = 11,
 };
+inline constexpr int kFloat8Version = 22400;  // and compute capability 9.0
+inline constexpr int kFloat8Capability = 90;
 
 // ncclRedOp_t. A number: factors that are made at run time have numbers of their own.
 using Op = int;
@@ -37,6 +41,7 @@ inline constexpr Op kMax = 2;
 inline constexpr Op kMin = 3;
 inline constexpr Op kAvg = 4;
 inline constexpr int kScalarOnHost = 1;  // ncclScalarHostImmediate
+inline constexpr int kNoColor = -1;      // NCCL_SPLIT_NOCOLOR
 
 struct UniqueId {
   char bytes[128];

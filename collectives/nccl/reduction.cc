@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "collectives/kernels/kernels.h"
+#include "collectives/nccl/library.h"
 
 namespace rueda::nccl {
 namespace {
@@ -22,6 +23,8 @@ std::optional<Type> type_of(DType dtype) {
     case DType::kBFloat16: return Type::kBFloat16;
     case DType::kFloat32: return Type::kFloat32;
     case DType::kFloat64: return Type::kFloat64;
+    case DType::kFloat8E4M3: return Type::kFloat8E4M3;
+    case DType::kFloat8E5M2: return Type::kFloat8E5M2;
   }
   return std::nullopt;
 }
@@ -63,8 +66,6 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
   const std::string name = name_of(dtype);
   const auto type = type_of(dtype);
   if (!type) return refuse("NCCL has no " + name + ", so there is no such reduction", "use int32");
-  if (op == ReduceOp::kAdasum)
-    return refuse("Adasum is not available", "copy the tensor to the host (tensor.cpu())");
   Reduction plan{*type, op_of(dtype, op), 1.0};
   if (!is_floating(dtype)) {
     if (prescale != 1 || factor != 1 || divisor != 1) {
@@ -84,12 +85,25 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
     return refuse(std::string("scales of ") + name_of(op) + " are not available",
                   "scale the tensor before or after");
   }
+  if (is_float8(dtype)) {
+    return refuse("scales of " + name + " are not available",
+                  "scale the tensor before or after, or reduce it as bfloat16");
+  }
   if (size_of(dtype) == 2 && !is_number_of(dtype, plan.factor)) {
     return refuse("a factor that is no " + name + " number (" + std::to_string(plan.factor) +
                       ") is not available",
                   "use a power of two, or scale the tensor before or after");
   }
   return plan;
+}
+
+Status check_reduction(Type type, int version, int capability) {
+  if (type != Type::kFloat8E4M3 && type != Type::kFloat8E5M2) return {};
+  if (version >= kFloat8Version && capability >= kFloat8Capability) return {};
+  return refuse("8-bit floats are reduced by NCCL 2.24 and newer, where every GPU has compute capability "
+                "9.0 (here: NCCL " + version_text(version) + ", " + std::to_string(capability / 10) + "." +
+                    std::to_string(capability % 10) + "), so there is no such reduction",
+                "reduce the tensor as bfloat16");
 }
 
 void write_factor(Type type, double factor, void* to) {

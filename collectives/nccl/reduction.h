@@ -2,10 +2,12 @@
 //
 //   floats    sum, min, max, product as they are; average of plain inputs is ncclAvg; every other
 //             factor goes onto the inputs (PreMulSum), prescale and postscale as one
+//   8 bit     average of plain inputs, no factor; NCCL's sums are rounded at every step
 //   16 bit    a factor must be a number of the tensor's type, as NCCL takes no other
 //   integers  no average, no factor: NCCL would round otherwise than the CPU side
 //   bool      as bytes: sum is max, product is min
 //   int16     NCCL has none
+// Adasum is no reduction of NCCL's (communicator/device_adasum).
 #pragma once
 
 #include "collectives/base/status.h"
@@ -24,6 +26,9 @@ struct Reduction {
 // average. Unimplemented says what to do instead; it is the same on all ranks.
 Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, double factor,
                                  int64_t divisor, Rank size);
+
+// Unimplemented where the ranks' NCCL and the weakest of their GPUs (90 is 9.0) have no such reduction.
+Status check_reduction(Type type, int version, int capability);
 
 // The bytes of a factor in the tensor's type, at `to` (8 bytes of room).
 void write_factor(Type type, double factor, void* to);

@@ -21,14 +21,18 @@ struct Seat {
   int32_t shares_gpu = 0;   // RUEDA_ALLOW_SHARED_GPU
   int32_t failed = 0;       // this rank cannot take part; `path` says why
   int32_t kernels = 0;      // version of rueda's own kernels; 0: this rank has none
+  int32_t splits = 0;       // its NCCL has ncclCommSplit
+  int32_t capability = 0;   // of its GPU: 90 is 9.0
+  int32_t reserved = 0;
+  int32_t part = 0;         // it holds a part that was split off the communicator of all ranks
   UniqueId id{};            // of the group's first rank alone
   char uuid[48] = "";       // of its GPU
   char host[64] = "";
   char path[512] = "";      // of NCCL's library
 
-  static constexpr uint64_t kMagic = 0x3130746165536352;  // "RcSeat01"
+  static constexpr uint64_t kMagic = 0x3230746165536352;  // "RcSeat02"
 };
-static_assert(sizeof(Seat) == 24 + 128 + 48 + 64 + 512);
+static_assert(sizeof(Seat) == 40 + 128 + 48 + 64 + 512);
 
 // Copies what fits, with a zero at the end.
 void set_text(const std::string& text, char* to, size_t room);

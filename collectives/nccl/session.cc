@@ -87,12 +87,54 @@ Status Session::launch(const std::function<Status()>& calls) {
   if (!called.ok()) return named(called);
   const Status started = library().check(ended, "ncclGroupEnd", handle_);
   if (!started.ok()) return named(started);
-  if (ended == kInProgress) {
-    Phase ready = Phase::kReady;
-    phase_.compare_exchange_strong(ready, Phase::kSettling, std::memory_order_acq_rel);
-    options_.watcher->stir();
-  }
+  if (ended == kInProgress) settle();
   return {};
+}
+
+void Session::settle() {
+  Phase ready = Phase::kReady;
+  phase_.compare_exchange_strong(ready, Phase::kSettling, std::memory_order_acq_rel);
+  options_.watcher->stir();
+}
+
+Status Session::split(std::optional<int> key, std::string what) {
+  const cuda::ContextScope scope(*options_.device);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  const cuda::BesideCaptures beside(options_.device->driver());
+  const std::string call = "ncclCommSplit for " + what;
+  {
+    const std::lock_guard lock(mutex_);
+    split_ = std::move(what);
+    deadline_ = Clock::now() + options_.patience;
+  }
+  Config config;
+  config.blocking = 0;
+  part_ = std::make_shared<Handle>(nullptr);
+  const Code code = library()->split(handle_, key ? 0 : kNoColor, key.value_or(0), part_.get(), &config);
+  const Status begun = library().check(code, call.c_str(), handle_);
+  if (!begun.ok()) return named(begun);
+  if (code == kInProgress) settle();
+  return {};
+}
+
+Result<std::shared_ptr<Session>> Session::take_part() {
+  {
+    const std::lock_guard lock(mutex_);
+    split_.clear();
+  }
+  const Handle part = std::exchange(*part_, nullptr);
+  if (part == nullptr) return std::shared_ptr<Session>();
+  const cuda::ContextScope scope(*options_.device);
+  auto stream = cuda::Stream::create(options_.device);
+  if (!stream.ok()) {
+    (void)library()->abort(part);
+    return named(stream.status());
+  }
+  std::shared_ptr<Session> session(new Session(options_, std::move(stream).value()));
+  session->handle_ = part;
+  session->deadline_ = Clock::now() + options_.patience;
+  options_.watcher->add(session);
+  return session;
 }
 
 Result<cuda::EventPtr> Session::mark() {
@@ -129,6 +171,10 @@ Watched::Need Session::look_locked() {
     if (!reached.ok()) status_ = named(reached.status());
     if (last_ == nullptr) options_.ring();
   }
+  const bool starts = !began_ || !split_.empty();
+  const std::string what = !began_          ? "NCCL's start"
+                           : split_.empty() ? "a collective on the GPU"
+                                            : "NCCL's split for " + split_;
   Code code = kSuccess;
   if (status_.ok()) {
     const Status asked =
@@ -136,18 +182,18 @@ Watched::Need Session::look_locked() {
     if (!asked.ok()) status_ = named(asked);
   }
   if (status_.ok() && code != kSuccess && code != kInProgress)
-    status_ = named(library().check(code, began_ ? "a collective on the GPU" : "NCCL's start", handle_));
-  if (status_.ok() && code == kInProgress && !began_ && Clock::now() > deadline_) {
+    status_ = named(library().check(code, what.c_str(), handle_));
+  if (status_.ok() && code == kInProgress && starts && Clock::now() > deadline_) {
     status_ = named(deadline_exceeded(
-        "NCCL has not connected all ranks in time (RUEDA_START_TIMEOUT); NCCL_DEBUG=INFO shows what it "
-        "waits for"));
+        what + ": NCCL has not connected all ranks in time (RUEDA_START_TIMEOUT); NCCL_DEBUG=INFO shows "
+        "what it waits for"));
   }
   if (!status_.ok()) {
     phase_.store(Phase::kFailed, std::memory_order_release);
     options_.ring();
     return Need::kNothing;
   }
-  if (code == kInProgress) return began_ ? Need::kAtOnce : Need::kFast;
+  if (code == kInProgress) return starts ? Need::kFast : Need::kAtOnce;
   began_ = true;
   if (before == Phase::kSettling) change(Phase::kSettling, Phase::kReady);
   return last_ == nullptr ? Need::kNothing : Need::kSlow;
@@ -173,11 +219,12 @@ void Session::abort() {
     bool done = false;
   };
   auto end = std::make_shared<End>();
-  std::thread([end, library = options_.library, device = options_.device, handle = handle_] {
+  std::thread([end, library = options_.library, device = options_.device, handle = handle_, part = part_] {
     {
       const cuda::ContextScope scope(*device);
       const cuda::BesideCaptures beside(device->driver());
-      (void)(*library)->abort(handle);
+      (void)(*library)->abort(handle);  // no split goes on behind it
+      if (part != nullptr && *part != nullptr) (void)(*library)->abort(*part);
     }
     const std::lock_guard lock(end->mutex);
     end->done = true;

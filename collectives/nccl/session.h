@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "collectives/cuda/device.h"
@@ -72,6 +73,13 @@ class Session final : public Watched {
   void use_directly(void* memory, size_t bytes);
 
   Need look() override;
+  // Splits a part off this communicator. All its ranks call it at one point of their order, with
+  // nothing under way on the GPU; who is not in the part gives no key. what: for errors. Settling
+  // afterwards, in bounds; then the part is taken.
+  Status split(std::optional<int> key, std::string what);
+  // A communicator that lives as long as it likes; null: this rank is not in the part.
+  Result<std::shared_ptr<Session>> take_part();
+
   // The owner's own look while it waits for a group to be started.
   void look_now();
 
@@ -81,17 +89,20 @@ class Session final : public Watched {
       : options_(std::move(options)), stream_(std::move(stream)), on_(stream_->handle()) {}
   Status named(const Status& status) const;
   void change(Phase from, Phase to);
+  void settle();
 
   Options options_;
   std::unique_ptr<cuda::Stream> stream_;
   std::unique_ptr<cuda::Stream> captured_stream_;  // made with the first capture
   Stream on_;
   Handle handle_ = nullptr;
-  std::chrono::steady_clock::time_point deadline_{};
+  std::shared_ptr<Handle> part_;  // of a split: NCCL writes it when the part is there
   std::atomic<Phase> phase_{Phase::kSettling};
   bool began_ = false;  // guarded by the mutex, as what follows
   mutable std::mutex mutex_;
+  std::chrono::steady_clock::time_point deadline_{};  // of the beginning, or of a split
   Status status_;
+  std::string split_;  // what is being split off; or empty
   cuda::EventPtr last_;
   bool ended_ = false;  // nobody may ask NCCL any more
 };

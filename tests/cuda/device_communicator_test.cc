@@ -186,6 +186,22 @@ TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call 
   }
 }
 
+TEST_CASE("a scale that an old NCCL lacks is refused alike, plain sums and averages are not") {
+  const auto results = on_device_ranks(
+      2,
+      [](DeviceRank& here) {
+        Floats data = ramp(here.rank(), 4);
+        const std::string text = here.outcome(allreduce(data, ReduceOp::kSum, 0.5)).message();
+        here.finish(allreduce(data, ReduceOp::kAverage));
+        return std::pair(text, data[3]);
+      },
+      [](Rank, nccl::Machine::Options* options) { options->library = STUB_NCCL_OLD; });
+  for (const auto& [text, value] : results) {
+    CHECK_THAT(text, Contains("cannot scale; install a newer one"));
+    CHECK(value == 3.5f);
+  }
+}
+
 TEST_CASE("two ranks on one GPU are refused on both with rank, host and UUID, or allowed") {
   const Variable same("FAKE_CUDA_ONE_UUID", "1");
   const bool allowed = GENERATE(false, true);

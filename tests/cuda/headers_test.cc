@@ -39,6 +39,8 @@ static_assert(rueda::cuda::kSuccess == CUDA_SUCCESS && rueda::cuda::kNoDevice ==
 static_assert(rueda::cuda::kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               rueda::cuda::kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(std::is_same_v<rueda::cuda::StreamHandle, CUstream>);
+static_assert(rueda::cuda::kCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
+              rueda::cuda::kCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 
 }  // namespace
 
@@ -62,9 +64,16 @@ static_assert(static_cast<int>(mine::Type::kInt8) == ncclInt8 &&
               static_cast<int>(mine::Type::kFloat32) == ncclFloat32 &&
               static_cast<int>(mine::Type::kFloat64) == ncclFloat64 &&
               static_cast<int>(mine::Type::kBFloat16) == ncclBfloat16);
+#if NCCL_VERSION_CODE >= 22400
+static_assert(static_cast<int>(mine::Type::kFloat8E4M3) == ncclFloat8e4m3 &&
+              static_cast<int>(mine::Type::kFloat8E5M2) == ncclFloat8e5m2);
+#endif
 static_assert(mine::kSum == ncclSum && mine::kProd == ncclProd && mine::kMax == ncclMax &&
               mine::kMin == ncclMin && mine::kAvg == ncclAvg &&
               mine::kScalarOnHost == ncclScalarHostImmediate && mine::kInProgress == ncclInProgress);
+#ifdef NCCL_SPLIT_NOCOLOR
+static_assert(mine::kNoColor == NCCL_SPLIT_NOCOLOR);
+#endif
 static_assert(offsetof(mine::Config, blocking) == offsetof(ncclConfig_t, blocking) &&
               offsetof(mine::Config, net_name) == offsetof(ncclConfig_t, netName) &&
               offsetof(mine::Config, split_share) == offsetof(ncclConfig_t, splitShare) &&

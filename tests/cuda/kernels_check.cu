@@ -146,6 +146,30 @@ void check_products() {
     cudaFree(memory);
 }
 
+// Adasum's sum, to the bit: the weights in f64 as the host makes them.
+void check_weighted_sum() {
+  const std::vector<float> a = numbers(100003);
+  std::vector<float> b(a.rbegin(), a.rend());
+  for (const std::vector<double>& products : {std::vector<double>{2.5, 7.0, 3.0}, {0.0, 0.0, 4.0}}) {
+    float* const x = on_gpu(a.size(), a.data());
+    float* const y = on_gpu(b.size(), b.data());
+    double* const sums = on_gpu(3, products.data());
+    must(kernels->weighted_sum(x, y, static_cast<int64_t>(a.size()), sums, 2, 1, nullptr), "weighted_sum");
+    const std::vector<float> result = from_gpu(x, a.size());
+    const auto weight = [&](double own, double norm) {
+      return norm == 0 ? 1.0 : 1.0 - own / 3.0 * products[0] / norm;
+    };
+    size_t wrong = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const volatile double left = a[i] * weight(2, products[1]);  // no fused multiplication
+      const volatile double right = b[i] * weight(1, products[2]);
+      wrong += result[i] != static_cast<float>(left + right);
+    }
+    check(wrong == 0, "weighted_sum: " + std::to_string(wrong) + " numbers");
+    for (void* memory : {static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(sums)}) cudaFree(memory);
+  }
+}
+
 template <typename Function>
 double best_seconds(Function function) {
   cudaEvent_t begin, end;
@@ -211,6 +235,7 @@ int main(int argc, char** argv) {
   check_copy<__nv_fp8_e5m2>(Format::kFloat8E5M2, "float8_e5m2", 1.0f);
   check_int8();
   check_products();
+  check_weighted_sum();
   if (argc == 2) measure();
   std::printf("%s\n", failures == 0 ? "kernels are right" : "kernels are WRONG");
   return failures == 0 ? 0 : 1;

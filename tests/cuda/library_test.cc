@@ -60,7 +60,7 @@ TEST_CASE("a library is opened with its version and its path") {
   CHECK(nccl.version() == 22809);
   CHECK(nccl.describe() == std::string("NCCL 2.28.9 (") + STUB_NCCL + ", a test's)");
   CHECK(nccl->last_error != nullptr);
-  CHECK(nccl->split == nullptr);
+  CHECK(nccl->split != nullptr);
 }
 
 TEST_CASE("a copy that the process has is found in its maps") {

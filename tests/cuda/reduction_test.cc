@@ -35,9 +35,21 @@ TEST_CASE("factors of 16-bit tensors must be numbers of their type") {
 TEST_CASE("scales that NCCL has not are refused") {
   CHECK_FALSE(plan_reduction(DType::kFloat32, ReduceOp::kMax, 2, 1, 1, 4).ok());
   CHECK_FALSE(plan_reduction(DType::kInt64, ReduceOp::kSum, 2, 1, 1, 4).ok());
-  CHECK_FALSE(plan_reduction(DType::kFloat32, ReduceOp::kAdasum, 1, 1, 1, 4).ok());
   CHECK(plan_reduction(DType::kBool, ReduceOp::kSum, 1, 1, 1, 4)->op == kMax);
   CHECK(plan_reduction(DType::kBool, ReduceOp::kProduct, 1, 1, 1, 4)->op == kMin);
+}
+
+TEST_CASE("8-bit floats are reduced by new libraries on new GPUs, and averaged but not scaled") {
+  for (const DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    auto average = plan_reduction(dtype, ReduceOp::kAverage, 1, 1.0 / 3, 1, 3);
+    REQUIRE(average.ok());
+    CHECK(average->op == kAvg);
+    CHECK_FALSE(plan_reduction(dtype, ReduceOp::kSum, 0.5, 1, 1, 3).ok());
+    CHECK(check_reduction(average->type, 22400, 90).ok());
+    CHECK(check_reduction(average->type, 22399, 90).code() == rueda::Code::kUnimplemented);
+    CHECK(check_reduction(average->type, 22809, 89).code() == rueda::Code::kUnimplemented);
+  }
+  CHECK(check_reduction(Type::kBFloat16, 21400, 70).ok());
 }
 
 TEST_CASE("16-bit factors have the kernels' bits") {

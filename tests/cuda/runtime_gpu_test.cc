@@ -146,6 +146,9 @@ TEST_CASE("without a driver a GPU tensor is refused with the reason, and CPU ten
   CHECK_THAT(refused.status().message(),
              Contains("allreduce 'x'") && Contains("the CUDA driver cannot be opened"));
   CHECK(call(gpus.world[0], sum_of("y", &data)).ok());
+  Operation barrier;
+  barrier.kind = CollectiveKind::kBarrier;
+  CHECK(call(gpus.world[0], on_gpu(barrier, 0)).ok());  // touches no GPU
 }
 
 TEST_CASE("what is not available on GPUs yet says so") {
@@ -161,13 +164,15 @@ TEST_CASE("what is not available on GPUs yet says so") {
     said.push_back(runtime.submit({on_gpu(sum_of("o", &data), 7)}, false).status().message());
     Operation adasum = on_gpu(sum_of("a", &data), rank);
     adasum.reduce_op = ReduceOp::kAdasum;
+    adasum.dtype = DType::kFloat64;
+    adasum.shape = {2};
     said.push_back(call(runtime, adasum).message());
     return said;
   });
   for (const auto& said : texts) {
     CHECK_THAT(said[0], Contains("not available for GPU tensors yet; copy the tensor to the host"));
     CHECK_THAT(said[1], Contains("a tensor on GPU 7, but this rank has used GPU"));
-    CHECK_THAT(said[2], Contains("Adasum is not available on GPUs"));
+    CHECK_THAT(said[2], Contains("Adasum of float64 is not available on GPUs"));
   }
 }
 

@@ -3,6 +3,8 @@
 Started by ``scripts/gpu_check`` with ruedarun; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order.
 """
 
+import os
+import pathlib
 import time
 
 import torch
@@ -25,6 +27,11 @@ def collectives(rank, size):
             name = f"{dtype}.{count}"
             compare(name, lambda at, t: hvd.allreduce(t, op=hvd.Sum, name=f"{name}.{at}"), ramp)
             compare(name, lambda at, t: hvd.broadcast(t, size - 1, name=f"b.{name}.{at}"), ramp)
+    for dtype in (torch.uint8, torch.int8, torch.bool):
+        ramp = ((torch.arange(3000) + rank) % 3).to(dtype)
+        for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Sum):
+            name = f"{dtype}.{op}"
+            compare(name, lambda at, t: hvd.allreduce(t, op=op, name=f"{name}.{at}"), ramp)
     for rows in ([2] * size, list(range(size))):
         mine = torch.full((rows[rank], 3), float(rank))
         compare(f"allgather {rows}", lambda at, t: hvd.allgather(t, name=f"g{sum(rows)}.{at}"), mine)
@@ -34,6 +41,75 @@ def collectives(rank, size):
     compare("alltoall", lambda at, t: hvd.alltoall(t, splits=torch.tensor([2] * size), name=f"a.{at}")[0], blocks)
     turned = torch.arange(12.0).view(3, 4).t() + rank
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
+
+
+def int16_and_float8(rank, size):
+    """Moved as bytes; int16 is never reduced, 8-bit floats are where NCCL and the GPU can."""
+    for dtype in (torch.int16, torch.float8_e4m3fn, torch.float8_e5m2):
+        rows = torch.arange(6.0 * (rank + 1)).view(rank + 1, 6).to(dtype)
+        name = str(dtype)
+        compare(name, lambda at, t: hvd.allgather(t, name=f"g.{name}.{at}").view(torch.uint8), rows)
+        compare(name, lambda at, t: hvd.broadcast(t, 0, name=f"b.{name}.{at}").view(torch.uint8), rows[:1])
+    refused(lambda: hvd.allreduce(torch.ones(4, dtype=torch.int16).cuda(), op=hvd.Sum, name="int16"), "NCCL has no int16")
+    newest = hasattr(torch.cuda, "nccl") and torch.cuda.nccl.version() >= (2, 24)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        small = torch.full((100,), float(rank % 2)).to(dtype).cuda()
+        call = lambda: hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}")
+        if newest and torch.cuda.get_device_capability() >= (9, 0):
+            assert bool((call().float() == size // 2).all()), dtype
+        else:
+            refused(call, "compute capability 9.0")
+
+
+def refused(call, text):
+    try:
+        call()
+    except (hvd.HorovodInternalError, NotImplementedError) as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+def process_sets(rank, size):
+    """Added while the GPUs are in use: NCCL splits the communicator of all ranks."""
+    if size < 2:
+        return
+    for turn in range(3):
+        members = list(range(1, size)) if turn % 2 else list(range(size - 1))
+        part = hvd.add_process_set(members)
+        if rank in members:
+            total = hvd.allreduce(torch.full((1000,), float(rank)).cuda(), op=hvd.Sum, process_set=part, name="part")
+            assert bool((total == sum(members)).all()), turn
+        total = hvd.allreduce(torch.ones(1000).cuda(), op=hvd.Sum, name="all of them")
+        assert bool((total == size).all()), turn
+        hvd.remove_process_set(part)
+
+
+def adasum(rank):
+    torch.manual_seed(rank)
+    for dtype, bound in ((torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)):
+        values = torch.randn(100003).to(dtype)
+        on_cpu = hvd.allreduce(values, op=hvd.Adasum, name=f"adasum.{dtype}.cpu").float()
+        on_gpu = hvd.allreduce(values.cuda(), op=hvd.Adasum, name=f"adasum.{dtype}.gpu").cpu().float()
+        assert (on_gpu - on_cpu).abs().max() <= bound * on_cpu.abs().max(), dtype
+
+
+def kernels_are_there():
+    return (pathlib.Path(os.environ["RUEDA_LIBRARY"]).parent / "librueda_cuda.so").exists()
+
+
+def int8_blocks():
+    """The kernels of Compression.int8 against its operations on the CPU."""
+    from rueda.torch._compress_int8 import from_int8, to_int8
+
+    blocks = torch.randn(1000, 256) * torch.logspace(-6, 6, 1000)[:, None]
+    wire = to_int8(blocks)
+    assert torch.equal(from_int8(wire.cuda()).cpu(), from_int8(wire)), "from_int8"
+    on_gpu = to_int8(blocks.cuda()).cpu()
+    if kernels_are_there():
+        assert torch.equal(on_gpu, wire), "to_int8"
+    else:  # PyTorch's own division
+        assert torch.allclose(from_int8(on_gpu), from_int8(wire), rtol=1e-2, atol=1e-8)
 
 
 def attention(size):
@@ -171,6 +247,11 @@ def main():
     rank, size = hvd.rank(), hvd.size()
     torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
     collectives(rank, size)
+    int16_and_float8(rank, size)
+    process_sets(rank, size)
+    if size > 1 and kernels_are_there():
+        adasum(rank)
+    int8_blocks()
     attention(size)
     order_of_streams(rank, size)
     many_small(rank, size)

@@ -37,6 +37,7 @@ class FakeGpu:
 
     def __enter__(self):
         from rueda import _works
+        from rueda._runtime import Runtime
         from rueda.torch._tensors import Tensors
 
         def place(tensor):
@@ -48,6 +49,8 @@ class FakeGpu:
         self._changes.setattr(Tensors, "stream", staticmethod(lambda device: 0))
         for kind in (_works.Work, _works.Prepared):
             self._changes.setattr(kind, "make_wait", self._and_wait(kind.make_wait))
+        int8 = Runtime.int8
+        self._changes.setattr(Runtime, "int8", lambda *call: (int8(*call), self.wait())[0])
         return self
 
     def __exit__(self, *error):
@@ -144,6 +147,38 @@ def compressed_training_is_that_of_the_host():
         training_is_that_of_the_host(compression)
 
 
+def int8_blocks_by_kernels():
+    _check_int8_blocks(conversions=3)
+
+
+def int8_blocks_without_kernels():
+    _check_int8_blocks(conversions=0)
+
+
+def _check_int8_blocks(conversions):
+    from rueda import torch as hvd
+    from rueda.torch._compress_int8 import from_int8, to_int8
+
+    torch.manual_seed(1)
+    blocks = torch.randn(9, 256) * 10.0 ** torch.arange(-4, 5)[:, None]
+    blocks[1, 7], blocks[2, 0], blocks[3, 255] = float("inf"), float("nan"), -float("inf")
+    blocks[4] = 0.0
+    blocks[5] = torch.arange(256) - 127.5  # ties
+    blocks[6] = 1.4e-45 * torch.arange(256)  # the scale has no bits left
+    wire = to_int8(blocks)
+    back = from_int8(wire)
+    before = _conversions()
+    with FakeGpu(hvd.rank()):
+        assert torch.equal(to_int8(blocks), wire)
+        assert torch.equal(from_int8(wire).nan_to_num(1e30), back.nan_to_num(1e30))
+        assert from_int8(wire)[1:4].isnan().all()
+    assert _conversions() - before == conversions
+
+
+def _conversions():
+    return ctypes.CDLL(str(FOLDER / "fake_kernels.so")).fake_kernels_conversions()
+
+
 def _results(outcome):
     assert outcome.code == 0, outcome.output
     return [next(iter(report.values()))["result"] for report in outcome.reports]
@@ -160,3 +195,8 @@ def test_training_with_gpu_gradients_is_planned_and_gives_the_same_weights(run_r
 
 def test_compressed_training_with_gpu_gradients_gives_the_same_weights(run_ranks):
     _results(run_ranks(2, compressed_training_is_that_of_the_host, ENV))
+
+
+def test_int8_kernels_round_as_pytorch_does_and_are_done_without(run_ranks):
+    _results(run_ranks(1, int8_blocks_by_kernels, ENV))
+    _results(run_ranks(1, int8_blocks_without_kernels, dict(ENV, RUEDA_CUDA_KERNELS="none")))

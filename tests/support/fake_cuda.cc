@@ -218,6 +218,15 @@ EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, int device) {
   if (std::getenv("FAKE_CUDA_ONE_UUID") == nullptr) uuid->bytes[15] = static_cast<char>(device + 1);
   return 0;
 }
+EXPORT Code cuDeviceGetAttribute(int* value, int attribute, int device) {
+  // FAKE_CUDA_CAPABILITY: of the last device; 90 is 9.0.
+  const char* const text = device + 1 == devices() ? std::getenv("FAKE_CUDA_CAPABILITY") : nullptr;
+  const int capability = text == nullptr ? 90 : std::atoi(text);
+  if (attribute != rueda::cuda::kCapabilityMajor && attribute != rueda::cuda::kCapabilityMinor)
+    return kInvalidValue;
+  *value = attribute == rueda::cuda::kCapabilityMajor ? capability / 10 : capability % 10;
+  return 0;
+}
 EXPORT Code cuDevicePrimaryCtxRetain(CUctx_st** context, int device) {
   contexts[device].device = device;
   *context = &contexts[device];

@@ -36,6 +36,8 @@ inline Bytes to_bytes(DType dtype, const std::vector<double>& values) {
       case DType::kBFloat16: half(); break;
       case DType::kFloat32: put(static_cast<float>(values[i])); break;
       case DType::kFloat64: put(values[i]); break;
+      case DType::kFloat8E4M3:
+      case DType::kFloat8E5M2: break;  // not reduced on the host
     }
   }
   return bytes;

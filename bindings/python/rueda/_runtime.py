@@ -188,6 +188,17 @@ class Runtime:
             _lib.rueda_stop_timeline(self._context, None)
             _marks.follow(self._context)
 
+    def int8(self, what, source, target, blocks, device, stream):
+        """Gives ``what``, "quantize" or "dequantize", to a GPU's stream; False: there are no kernels."""
+        error = _ffi.Error()
+        with self._lock:
+            code = getattr(_lib, "rueda_int8_" + what)(
+                self._require_context(), source, target, blocks, device, stream, ctypes.byref(error)
+            )
+        if code not in (_ffi.OK, _ffi.UNIMPLEMENTED):
+            raise _ffi.exception(code, error)
+        return code == _ffi.OK
+
     def allocate(self, nbytes):
         """Address of zeroed memory that this host's ranks share; `rueda._heap` gives it back.
 

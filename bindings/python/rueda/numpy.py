@@ -93,7 +93,10 @@ _DTYPES = {
     "int32": _ffi.INT32,
     "int64": _ffi.INT64,
     "float16": _ffi.FLOAT16,
-    "bfloat16": _ffi.BFLOAT16,  # of the ml_dtypes package
+    # Of the ml_dtypes package; the 8-bit ones are moved and not reduced.
+    "bfloat16": _ffi.BFLOAT16,
+    "float8_e4m3fn": _ffi.FLOAT8_E4M3FN,
+    "float8_e5m2": _ffi.FLOAT8_E5M2,
     "float32": _ffi.FLOAT32,
     "float64": _ffi.FLOAT64,
 }

@@ -13,7 +13,7 @@
 
 namespace rueda::cuda::kernels {
 
-inline constexpr uint32_t kKernelsVersion = 2;
+inline constexpr uint32_t kKernelsVersion = 3;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2, kBytes };
 
@@ -32,6 +32,10 @@ struct KernelFunctions {
   int64_t (*product_parts)(int64_t count);
   int (*products)(const float* a, const float* b, int64_t count, double* scratch, double* products,
                   StreamHandle stream);
+  /* Adasum's sum: a = round(a * wa + b * wb), in f64, of vectors that stand for a_ranks and b_ranks
+   * ranks. products: as above, of the whole vectors. */
+  int (*weighted_sum)(float* a, const float* b, int64_t count, const double* products,
+                      int32_t a_ranks, int32_t b_ranks, StreamHandle stream);
   const char* (*explain)(int error);
   /* 0, or why no kernel can run on the current device: its kind, or a driver older than the runtime. */
   int (*probe)(void);

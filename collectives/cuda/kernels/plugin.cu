@@ -68,6 +68,15 @@ int products(const float* a, const float* b, int64_t count, double* scratch, dou
   return cudaGetLastError();
 }
 
+int weighted_sum(float* a, const float* b, int64_t count, const double* products, int32_t a_ranks,
+                 int32_t b_ranks, cudaStream_t stream) {
+  if (count == 0) return 0;
+  const int64_t blocks = (count + kProductThreads - 1) / kProductThreads;
+  add_weighted<<<static_cast<unsigned>(blocks < 65536 ? blocks : 65536), kProductThreads, 0, stream>>>(
+      a, b, count, products, a_ranks, b_ranks);
+  return cudaGetLastError();
+}
+
 int probe() {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, copy_items<float, float>);
@@ -76,7 +85,7 @@ int probe() {
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
 const KernelFunctions functions = {kKernelsVersion, copy,     quantize, dequantize,
-                                   product_parts,   products, explain,  probe};
+                                   product_parts,   products, weighted_sum, explain, probe};
 
 }  // namespace
 }  // namespace rueda::cuda::kernels

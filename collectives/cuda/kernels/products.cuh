@@ -1,4 +1,5 @@
-// Adasum's dot products: a.b, a.a and b.b in f64. Which number is added when depends on its index
+// Adasum's dot products: a.b, a.a and b.b in f64; and its weighted sums, as collectives/kernels/adasum.cc
+// has them. Which number is added when depends on its index
 // alone, so the same vectors give the same bits on every GPU and every time.
 #pragma once
 
@@ -47,6 +48,21 @@ __global__ void add_products(const double* parts, int64_t count, double* result)
   }
   add_up(sums);
   if (threadIdx.x < 3) result[threadIdx.x] = sums[threadIdx.x];
+}
+
+// A vector whose squared norm is below sqrt(smallest normal f64) counts as orthogonal to the other.
+__device__ inline double adasum_weight(int own, int ranks, double dot, double norm) {
+  constexpr double kNothing = 0x1p-511;
+  const double share = static_cast<double>(own) / static_cast<double>(ranks);
+  return norm < kNothing ? 1.0 : 1.0 - __dmul_rn(share, dot) / norm;
+}
+
+__global__ void add_weighted(float* a, const float* b, int64_t count, const double* products, int a_ranks, int b_ranks) {
+  const double wa = adasum_weight(a_ranks, a_ranks + b_ranks, products[0], products[1]);
+  const double wb = adasum_weight(b_ranks, a_ranks + b_ranks, products[0], products[2]);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kProductThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x; i < count; i += stride)
+    a[i] = static_cast<float>(__dadd_rn(__dmul_rn(a[i], wa), __dmul_rn(b[i], wb)));
 }
 
 }  // namespace rueda::cuda::kernels

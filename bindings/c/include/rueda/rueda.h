@@ -67,7 +67,9 @@ typedef enum rueda_dtype {
   RUEDA_FLOAT32 = 7,
   RUEDA_FLOAT64 = 8,
   RUEDA_BOOL = 9,
-  RUEDA_BFLOAT16 = 10
+  RUEDA_BFLOAT16 = 10,
+  RUEDA_FLOAT8_E4M3FN = 11, /* on the CPU moved, not reduced; on GPUs where NCCL can */
+  RUEDA_FLOAT8_E5M2 = 12
 } rueda_dtype;
 
 typedef enum rueda_reduce_op {
@@ -296,6 +298,14 @@ RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error
 /* A mark of the caller's in the timeline: name begins (what = 0), ends (1), or happens now (2). "backward" and
  * "optimizer step" have lanes of their own and are summed up for ruedarun --summary. Cheap when nothing is recorded. */
 RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
+
+/* ---- Int8 compression on GPUs, by rueda's kernels ----
+ * Blocks of 256 float32 to 256 int8 and their float32 scale (260 bytes), rounded to nearest even, and back; a block with a
+ * number that is not finite comes back as NaN. from, to: memory of GPU `device`, 4-byte aligned, yours until `stream` (a
+ * cudaStream_t, NULL: the default one) has come past it; the host does not wait. Any thread. RUEDA_UNIMPLEMENTED: there is no
+ * librueda_cuda.so that runs on this GPU; nothing happened. */
+RUEDA_API int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* to, int64_t blocks, int32_t device, void* stream, rueda_error* error);
+RUEDA_API int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* from, float* to, int64_t blocks, int32_t device, void* stream, rueda_error* error);
 
 /* ---- Distributed attention (docs/attention.md) ----
  * The ranks of a process set hold the tokens of one sequence and compute its attention together. Tensors are dense,

@@ -12,8 +12,10 @@ as in DoubleSqueeze (Tang et al., ICML 2019).
 
 import torch
 
+from rueda._runtime import runtime
 from rueda.torch import _async
 from rueda.torch._compress_reducer import Reducer, without_error
+from rueda.torch._tensors import Tensors
 
 BLOCK = 256  # elements
 _SCALE = 4  # bytes of a block's scale, which follows its elements
@@ -55,8 +57,12 @@ class Int8Compressor(Reducer):
 def to_int8(blocks):
     """float32 [n, BLOCK] -> int8 [n, BLOCK + 4], rounded to nearest even.
 
-    A block with an element that is not finite comes back as NaN.
+    A block with an element that is not finite comes back as NaN. On a GPU one kernel of rueda's, where
+    there is one; else operations of PyTorch, which may divide by 127 otherwise there.
     """
+    made = _by_kernel("quantize", blocks, BLOCK + _SCALE, torch.int8)
+    if made is not None:
+        return made
     scale = blocks.abs().amax(dim=1, keepdim=True) / 127
     finite = torch.isfinite(scale)
     levels = torch.round(blocks / torch.where(finite & (scale > 0), scale, scale.new_ones(())))
@@ -69,5 +75,19 @@ def to_int8(blocks):
 
 def from_int8(wire):
     """The float32 [n, BLOCK] that an int8 [n, BLOCK + 4] stands for."""
+    made = _by_kernel("dequantize", wire, BLOCK, torch.float32)
+    if made is not None:
+        return made
     scale = wire[:, BLOCK:].contiguous().view(torch.float32)
     return wire[:, :BLOCK].float() * scale
+
+
+def _by_kernel(what, source, columns, dtype):
+    """In a GPU's current stream; None: the tensor lies elsewhere, or there are no kernels."""
+    device, stream = Tensors.place(source)
+    if device < 0:
+        return None
+    source = source.contiguous()
+    target = torch.empty(len(source), columns, dtype=dtype, device=source.device)
+    places = source.data_ptr(), target.data_ptr(), len(source)
+    return target if runtime.int8(what, *places, device, stream) else None

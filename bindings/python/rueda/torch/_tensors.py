@@ -16,6 +16,8 @@ _DTYPES = {
     torch.bfloat16: _ffi.BFLOAT16,
     torch.float32: _ffi.FLOAT32,
     torch.float64: _ffi.FLOAT64,
+    torch.float8_e4m3fn: _ffi.FLOAT8_E4M3FN,  # on the CPU moved, not reduced
+    torch.float8_e5m2: _ffi.FLOAT8_E5M2,
 }
 
 

@@ -1,0 +1,45 @@
+// The doors of int8 compression on GPUs.
+#include "bindings/c/context.h"
+#include "runtime/int8_blocks.h"
+
+using rueda::Status;
+using rueda::c_abi::check;
+using rueda::c_abi::guarded;
+
+namespace {
+
+Status check_call(const rueda_context* context, const void* from, const void* to, int64_t blocks,
+                  int32_t device) {
+  RUEDA_RETURN_IF_ERROR(check(context));
+  if (blocks < 0 || device < 0 || (blocks > 0 && (from == nullptr || to == nullptr)))
+    return rueda::invalid_argument("int8 compression needs a GPU, its memory, and blocks to work on");
+  return {};
+}
+
+rueda::nccl::Machine* machine_of(const rueda_context* context) {
+  return context->runtime->world().machine.get();
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* to, int64_t blocks,
+                            int32_t device, void* stream, rueda_error* error) {
+  return guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
+    return rueda::runtime::int8_quantize(machine_of(context), from, to, blocks, device,
+                                         static_cast<rueda::cuda::StreamHandle>(stream));
+  });
+}
+
+int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* from, float* to, int64_t blocks,
+                              int32_t device, void* stream, rueda_error* error) {
+  return guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
+    return rueda::runtime::int8_dequantize(machine_of(context), from, to, blocks, device,
+                                           static_cast<rueda::cuda::StreamHandle>(stream));
+  });
+}
+
+}  // extern "C"
