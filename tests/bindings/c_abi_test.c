@@ -71,6 +71,7 @@ static void check_without_context(void) {
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_start_timeline(NULL, "t.json", 0, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_stop_timeline(NULL, &error));
   CHECK(rueda_mark(NULL, "x", 0) == RUEDA_FAILED_PRECONDITION);
+  CHECK(rueda_int8_quantize(NULL, NULL, NULL, 0, 0, NULL, NULL) == RUEDA_FAILED_PRECONDITION);
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_work_wait(NULL, 1, &error));
   CHECK(rueda_work_poll(NULL) == 0 && rueda_work_output(NULL, NULL, NULL, 0) == -1);
   CHECK(rueda_work_received_splits(NULL, NULL, 0) == -1);
@@ -93,6 +94,8 @@ static void check_place(void) {
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, "", 0, &error));
   CHECK(rueda_mark(context, "x", 2) == RUEDA_OK && rueda_mark(context, "x", 3) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_mark(context, NULL, 0) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_int8_quantize(context, NULL, NULL, 0, -1, NULL, NULL) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_int8_dequantize(context, NULL, NULL, 1, 0, NULL, NULL) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_stop_timeline(context, NULL) == RUEDA_OK);
 }
 
