@@ -133,6 +133,15 @@ TEST_CASE("flags of Horovod's launcher mean here what they mean there", "[option
   CHECK(parsed({"-p", "2222", "-i", "key", "-np", "1", "true"}).ssh_port == 2222);
 }
 
+TEST_CASE("an option that is nearly one of ours is guessed", "[options]") {
+  const auto wrong = parse_options({"--hostfle", "f", "-np", "1", "true"}, "1.2.3");
+  REQUIRE_FALSE(wrong.ok());
+  CHECK_THAT(wrong.status().message(), Catch::Contains("unknown option '--hostfle'; did you mean --hostfile?"));
+  const auto other = parse_options({"--nproc-per-node=2", "true"}, "1.2.3");
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.status().message().find("did you mean") == std::string::npos);
+}
+
 TEST_CASE("long options may be written with underscores", "[options]") {
   CHECK(parsed({"--num_proc", "2", "--output_filename=a_b", "true"}).output_folder == "a_b");
   CHECK(setting(parsed({"-np", "1", "--timeline_filename", "t_1", "true"}), "RUEDA_TIMELINE") ==
