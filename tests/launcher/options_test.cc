@@ -175,7 +175,7 @@ TEST_CASE("a wrong command line is refused with its reason", "[options]") {
       {{"-np", "0", "true"}, "-np 0"},
       {{"-np", "-3", "true"}, "expected 1 to"},
       {{"-np", "99999999", "true"}, "expected 1 to"},
-      {{"-np", "two", "true"}, "--num-proc 'two': expected a number"},
+      {{"-np", "two", "true"}, "-np 'two': expected a number"},
       {{"-np", "2", "--start-timeout", "x", "true"}, "--start-timeout 'x': expected a number"},
       {{"-np", "2", "--autotune", "true"}, "unknown option '--autotune'; horovodrun takes it"},
       {{"-np", "2", "--hierarchical-allreduce", "true"}, "horovodrun takes it"},
