@@ -1,22 +1,36 @@
 """One rank of a job that compares the collectives of CUDA tensors with those of CPU tensors.
 
-Started by ``scripts/gpu_check`` with ruedarun; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order.
+    ruedarun -np N python tests/python/gpu_job.py [--skip SECTION,..] [--only SECTION,..]
+
+Started by ``scripts/gpu_check``; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order. Rank 0 says
+``begin SECTION`` before each. ``--device cpu`` runs what needs no GPU, to see that it is whole.
 """
 
+import argparse
 import os
 import pathlib
+import signal
 import time
 
+import gpu_sharing
 import torch
 
 import rueda.torch as hvd
+
+DEVICE = "cuda"
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def settle():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def compare(what, call, *tensors):
     """The same call on copies of the tensors on both devices gives the same numbers."""
     on_cpu = call("cpu", *[tensor.clone() for tensor in tensors])
-    on_gpu = call("gpu", *[tensor.cuda() for tensor in tensors])
-    assert on_gpu.is_cuda, what
+    on_gpu = call("gpu", *[tensor.to(DEVICE) for tensor in tensors])
+    assert on_gpu.device.type == DEVICE, what
     assert torch.equal(on_gpu.cpu(), on_cpu), f"{what}: {on_gpu.cpu()} on the GPU, {on_cpu} on the CPU"
 
 
@@ -27,11 +41,6 @@ def collectives(rank, size):
             name = f"{dtype}.{count}"
             compare(name, lambda at, t: hvd.allreduce(t, op=hvd.Sum, name=f"{name}.{at}"), ramp)
             compare(name, lambda at, t: hvd.broadcast(t, size - 1, name=f"b.{name}.{at}"), ramp)
-    for dtype in (torch.uint8, torch.int8, torch.bool):
-        ramp = ((torch.arange(3000) + rank) % 3).to(dtype)
-        for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Sum):
-            name = f"{dtype}.{op}"
-            compare(name, lambda at, t: hvd.allreduce(t, op=op, name=f"{name}.{at}"), ramp)
     for rows in ([2] * size, list(range(size))):
         mine = torch.full((rows[rank], 3), float(rank))
         compare(f"allgather {rows}", lambda at, t: hvd.allgather(t, name=f"g{sum(rows)}.{at}"), mine)
@@ -43,22 +52,30 @@ def collectives(rank, size):
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
 
-def int16_and_float8(rank, size):
-    """Moved as bytes; int16 is never reduced, 8-bit floats are where NCCL and the GPU can."""
-    for dtype in (torch.int16, torch.float8_e4m3fn, torch.float8_e5m2):
+def dtypes(rank, size):
+    """Reductions of bytes and bools; int16 and 8-bit floats are moved, and reduced where NCCL can."""
+    for dtype in (torch.uint8, torch.int8, torch.bool):
+        ramp = ((torch.arange(3000) + rank) % 3).to(dtype)
+        for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Sum):
+            name = f"{dtype}.{op}"
+            compare(name, lambda at, t: hvd.allreduce(t, op=op, name=f"{name}.{at}"), ramp)
+    for dtype in (torch.int16, *FLOAT8):
         rows = torch.arange(6.0 * (rank + 1)).view(rank + 1, 6).to(dtype)
         name = str(dtype)
         compare(name, lambda at, t: hvd.allgather(t, name=f"g.{name}.{at}").view(torch.uint8), rows)
         compare(name, lambda at, t: hvd.broadcast(t, 0, name=f"b.{name}.{at}").view(torch.uint8), rows[:1])
-    refused(lambda: hvd.allreduce(torch.ones(4, dtype=torch.int16).cuda(), op=hvd.Sum, name="int16"), "NCCL has no int16")
-    newest = hasattr(torch.cuda, "nccl") and torch.cuda.nccl.version() >= (2, 24)
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        small = torch.full((100,), float(rank % 2)).to(dtype).cuda()
-        call = lambda: hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}")
-        if newest and torch.cuda.get_device_capability() >= (9, 0):
-            assert bool((call().float() == size // 2).all()), dtype
+    if DEVICE == "cpu":
+        return
+    whole = torch.ones(4, dtype=torch.int16, device=DEVICE)
+    refused(lambda: hvd.allreduce(whole, op=hvd.Sum, name="int16"), "NCCL has no int16")
+    able = torch.cuda.get_device_capability() >= (9, 0) and torch.cuda.nccl.version() >= (2, 24)
+    for dtype in FLOAT8:
+        small = torch.full((100,), float(rank % 2)).to(dtype).to(DEVICE)
+        if able:
+            total = hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}")
+            assert bool((total.float() == size // 2).all()), dtype
         else:
-            refused(call, "compute capability 9.0")
+            refused(lambda: hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}"), "compute capability 9.0")
 
 
 def refused(call, text):
@@ -72,47 +89,51 @@ def refused(call, text):
 
 def process_sets(rank, size):
     """Added while the GPUs are in use: NCCL splits the communicator of all ranks."""
-    if size < 2:
-        return
-    for turn in range(3):
+    everywhere = lambda: hvd.allreduce(torch.ones(1000, device=DEVICE), op=hvd.Sum, name="all of them")
+    assert bool((everywhere() == size).all())
+    for turn in range(4 if size > 1 else 0):
         members = list(range(1, size)) if turn % 2 else list(range(size - 1))
         part = hvd.add_process_set(members)
         if rank in members:
-            total = hvd.allreduce(torch.full((1000,), float(rank)).cuda(), op=hvd.Sum, process_set=part, name="part")
+            own = torch.full((1000,), float(rank), device=DEVICE)
+            total = hvd.allreduce(own, op=hvd.Sum, process_set=part, name="part")
             assert bool((total == sum(members)).all()), turn
-        total = hvd.allreduce(torch.ones(1000).cuda(), op=hvd.Sum, name="all of them")
-        assert bool((total == size).all()), turn
+        assert bool((everywhere() == size).all()), turn
         hvd.remove_process_set(part)
 
 
-def adasum(rank):
+def adasum(rank, size):
+    """By rueda's kernels, to a rounding of what the CPU side has."""
+    if DEVICE == "cuda" and not has_kernels():
+        refused(lambda: hvd.allreduce(torch.ones(9, device=DEVICE), op=hvd.Adasum, name="adasum"), "librueda_cuda.so")
+        return
     torch.manual_seed(rank)
     for dtype, bound in ((torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)):
         values = torch.randn(100003).to(dtype)
         on_cpu = hvd.allreduce(values, op=hvd.Adasum, name=f"adasum.{dtype}.cpu").float()
-        on_gpu = hvd.allreduce(values.cuda(), op=hvd.Adasum, name=f"adasum.{dtype}.gpu").cpu().float()
+        on_gpu = hvd.allreduce(values.to(DEVICE), op=hvd.Adasum, name=f"adasum.{dtype}.gpu").cpu().float()
         assert (on_gpu - on_cpu).abs().max() <= bound * on_cpu.abs().max(), dtype
 
 
-def kernels_are_there():
-    return (pathlib.Path(os.environ["RUEDA_LIBRARY"]).parent / "librueda_cuda.so").exists()
-
-
-def int8_blocks():
+def int8_blocks(rank, size):
     """The kernels of Compression.int8 against its operations on the CPU."""
     from rueda.torch._compress_int8 import from_int8, to_int8
 
     blocks = torch.randn(1000, 256) * torch.logspace(-6, 6, 1000)[:, None]
     wire = to_int8(blocks)
-    assert torch.equal(from_int8(wire.cuda()).cpu(), from_int8(wire)), "from_int8"
-    on_gpu = to_int8(blocks.cuda()).cpu()
-    if kernels_are_there():
+    assert torch.equal(from_int8(wire.to(DEVICE)).cpu(), from_int8(wire)), "from_int8"
+    on_gpu = to_int8(blocks.to(DEVICE)).cpu()
+    if DEVICE == "cpu" or has_kernels():
         assert torch.equal(on_gpu, wire), "to_int8"
     else:  # PyTorch's own division
-        assert torch.allclose(from_int8(on_gpu), from_int8(wire), rtol=1e-2, atol=1e-8)
+        assert torch.allclose(from_int8(on_gpu), from_int8(wire), rtol=1e-2, atol=1e-8), "to_int8"
 
 
-def attention(size):
+def has_kernels():
+    return pathlib.Path(os.environ["RUEDA_LIBRARY"]).with_name("librueda_cuda.so").exists()
+
+
+def attention(rank, size):
     """Whose ranks pass rows by NCCL."""
     import rueda.attention as ra
 
@@ -121,8 +142,8 @@ def attention(size):
     for layout in ("zigzag", "striped"):
         own = [ra.shard_sequence(x, layout=layout) for x in full]
         on_cpu = ra.ring_attention(*own, layout=layout, causal=True)
-        on_gpu = ra.ring_attention(*(x.cuda() for x in own), layout=layout, causal=True)
-        assert on_gpu.is_cuda and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
+        on_gpu = ra.ring_attention(*(x.to(DEVICE) for x in own), layout=layout, causal=True)
+        assert on_gpu.device.type == DEVICE and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
 
 
 def order_of_streams(rank, size):
@@ -149,7 +170,7 @@ def order_of_streams(rank, size):
 def many_small(rank, size):
     """Enough small tensors that they are packed where rueda's kernels are; planned after some steps."""
     for step in range(15):
-        tensors = [torch.full((50 + 7 * i,), float(rank + i + step), device="cuda") for i in range(40)]
+        tensors = [torch.full((50 + 7 * i,), float(rank + i + step), device=DEVICE) for i in range(40)]
         handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"small.{i}") for i, t in enumerate(tensors)]
         for i, handle in enumerate(handles):
             expected = size * (i + step) + size * (size - 1) / 2
@@ -181,20 +202,20 @@ def train(device, compression=hvd.Compression.none, layers=(64, 128, 8)):
     return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
 
 
-def training():
-    on_cpu, on_gpu = train("cpu"), train("cuda")
+def training(rank, size):
+    on_cpu, on_gpu = train("cpu"), train(DEVICE)
     assert torch.allclose(on_cpu, on_gpu, atol=2e-3), (on_cpu - on_gpu).abs().max()
     for name in ("fp16", "bf16", "int8"):
-        train("cuda", getattr(hvd.Compression, name))
-    train("cuda", hvd.Compression.topk(0.1))
-    train("cuda", hvd.Compression.powersgd(2))
-    embedding = torch.nn.Embedding(50, 4, sparse=True).cuda()
+        train(DEVICE, getattr(hvd.Compression, name))
+    train(DEVICE, hvd.Compression.topk(0.1))
+    train(DEVICE, hvd.Compression.powersgd(2))
+    embedding = torch.nn.Embedding(50, 4, sparse=True).to(DEVICE)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(embedding.parameters(), lr=0.1), named_parameters=embedding.named_parameters()
     )
     for _ in range(3):
         optimizer.zero_grad()
-        embedding(torch.tensor([1, 2, hvd.rank()], device="cuda")).sum().backward()
+        embedding(torch.tensor([1, 2, hvd.rank()], device=DEVICE)).sum().backward()
         optimizer.step()
 
 
@@ -228,41 +249,80 @@ def graph_of_a_step(rank, size):
     hvd.barrier()
 
 
-def submit_time():
+def submit_time(rank, size):
     """Microseconds of the host to start one planned bucket of 12 tensors, with Python's part."""
-    data = [torch.zeros(1000, device="cuda") for _ in range(12)]
+    data = [torch.zeros(1000, device=DEVICE) for _ in range(12)]
     times = []
     for _ in range(300):
-        torch.cuda.synchronize()
+        settle()
         begun = time.perf_counter()
         handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"timed.{i}") for i, t in enumerate(data)]
         times.append(1e6 * (time.perf_counter() - begun))
         for handle in handles:
             hvd.synchronize(handle)
-    return sorted(times[100:])[100]
+    if rank == 0:
+        spent = sorted(times[100:])[100]
+        print(f"figure a planned bucket of 12 tensors is started in {spent:.0f} us with Python's part", flush=True)
+
+
+def death(rank, size):
+    """The last rank is killed in a collective; the others must hear of it, although their GPUs wait for it."""
+    data = torch.ones(1 << 20, device=DEVICE)
+    for _ in range(12):
+        hvd.allreduce_(data, op=hvd.Average, name="doomed")
+    settle()
+    hvd.barrier()
+    begun = time.monotonic()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while time.monotonic() < begun + 30:
+            hvd.allreduce_(data, op=hvd.Average, name="doomed")
+        raise SystemExit("nobody noticed")
+    except hvd.HorovodInternalError as error:
+        spent = time.monotonic() - begun
+        print(f"rank {rank} heard of it after {spent:.1f} s: {str(error).splitlines()[0]}", flush=True)
+        if spent > 10:
+            raise SystemExit("too late") from error
+    hvd.shutdown()
+
+
+SECTIONS = {
+    "collectives": collectives,
+    "dtypes": dtypes,
+    "process-sets": process_sets,
+    "adasum": adasum,
+    "int8": int8_blocks,
+    "streams": order_of_streams,
+    "small": many_small,
+    "training": training,
+    "attention": attention,
+    "graph": graph_of_a_step,
+    "submit": submit_time,
+}
 
 
 def main():
+    global DEVICE
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default=DEVICE)
+    parser.add_argument("--skip", default="")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="also: death")
+    options = parser.parse_args()
+    DEVICE = options.device
+    gpu_sharing.prepare()
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
-    collectives(rank, size)
-    int16_and_float8(rank, size)
-    process_sets(rank, size)
-    if size > 1 and kernels_are_there():
-        adasum(rank)
-    int8_blocks()
-    attention(size)
-    order_of_streams(rank, size)
-    many_small(rank, size)
-    training()
-    graph_of_a_step(rank, size)
-    spent = submit_time()
-    print(
-        f"rank {rank} of {size}: the same on {torch.cuda.get_device_name()}; a planned bucket of 12 tensors "
-        f"is started in {spent:.0f} us with Python's part",
-        flush=True,
-    )
+    if DEVICE == "cuda":
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    for name in options.only.split(","):
+        if name in options.skip.split(","):
+            continue
+        if rank == 0:
+            print(f"begin {name}", flush=True)
+        {**SECTIONS, "death": death}[name](rank, size)
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else DEVICE
+    print(f"rank {rank} of {size}: the same on {where}", flush=True)
 
 
 main()

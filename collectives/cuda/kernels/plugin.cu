@@ -77,9 +77,26 @@ int weighted_sum(float* a, const float* b, int64_t count, const double* products
   return cudaGetLastError();
 }
 
+// Loads them, too: a kernel that is loaded at its first launch may wait for what the GPU is doing, and that
+// may be a collective which waits for a peer that waits for us.
 int probe() {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, copy_items<float, float>);
+  const void* const used[] = {reinterpret_cast<const void*>(copy_items<float, float>),
+                              reinterpret_cast<const void*>(copy_items<__nv_bfloat16, __nv_bfloat16>),
+                              reinterpret_cast<const void*>(copy_items<uint8_t, uint8_t>),
+                              reinterpret_cast<const void*>(quantize_blocks),
+                              reinterpret_cast<const void*>(dequantize_blocks),
+                              reinterpret_cast<const void*>(part_products),
+                              reinterpret_cast<const void*>(add_products),
+                              reinterpret_cast<const void*>(add_weighted),
+                              reinterpret_cast<const void*>(copy_items<__half, float>),
+                              reinterpret_cast<const void*>(copy_items<float, __half>),
+                              reinterpret_cast<const void*>(copy_items<__nv_bfloat16, float>),
+                              reinterpret_cast<const void*>(copy_items<float, __nv_bfloat16>)};
+  for (const void* const kernel : used) {
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
