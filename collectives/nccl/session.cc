@@ -81,9 +81,15 @@ Status Session::launch(const std::function<Status()>& calls) {
   const cuda::ContextScope scope(*options_.device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const cuda::BesideCaptures beside(options_.device->driver());
-  RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
-  const Status called = calls();
-  const Code ended = library()->group_end();  // also after an error: groups are counted per thread
+  Status called;
+  Code ended = kSuccess;
+  {
+    // Who asks how things stand also clears up behind the last group, which must not meet the next.
+    const std::lock_guard unasked(mutex_);
+    RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
+    called = calls();
+    ended = library()->group_end();  // also after an error: groups are counted per thread
+  }
   if (!called.ok()) return named(called);
   const Status started = library().check(ended, "ncclGroupEnd", handle_);
   if (!started.ok()) return named(started);
