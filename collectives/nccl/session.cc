@@ -15,6 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kAbortPatience{2};
+constexpr std::chrono::microseconds kLaunchPatience{100};
 
 // Still in use, so never destroyed.
 void leave_behind(std::unique_ptr<cuda::Stream> stream) {
@@ -96,7 +97,12 @@ Status Session::launch(const std::function<Status()>& calls) {
   if (ended == kInProgress) {
     Phase ready = Phase::kReady;
     phase_.compare_exchange_strong(ready, Phase::kSettling, std::memory_order_acq_rel);
-    options_.watcher->stir();
+    // A group without new connections is started in some tens of microseconds: less than sleeping costs.
+    for (const auto end = Clock::now() + kLaunchPatience; phase() == Phase::kSettling && Clock::now() < end;) {
+      look_now();
+      std::this_thread::yield();
+    }
+    if (phase() == Phase::kSettling) options_.watcher->stir();
   }
   return {};
 }
