@@ -42,7 +42,13 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, help="of a rank; its share of this host's cores")
     parser.add_argument("--report", metavar="FILE", help="rank 0 writes losses and figures as JSON")
     parser.add_argument("--scaling", metavar="RANKS", help="run on each number of ranks and compare")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("length", "batch_size", "steps", "layers", "embed_dim", "heads"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected 1 or more")
+    if args.embed_dim % (2 * args.heads):
+        parser.error(f"--embed-dim {args.embed_dim} cannot be shared by --heads {args.heads} in pairs")
+    return args
 
 
 def load_text():
@@ -133,6 +139,8 @@ def train(args):
         ra.position_ids(args.length, "zigzag", sequence.rank(), sequence.size())
     )
     text = load_text()
+    if args.length + 2 > len(text):
+        raise SystemExit(f"--length {args.length}: the text has {len(text)} characters")
     before = peak_memory()
     losses, started = [], None
     for step, whole in enumerate(batches(text, args)):

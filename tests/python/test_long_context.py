@@ -27,3 +27,13 @@ def test_the_loss_is_that_of_one_rank(tmp_path):
         together = losses(tmp_path, size, *options)
         off = max(abs(a / b - 1) for a, b in zip(together, alone))
         assert off <= 1e-4, (size, off)
+
+
+def test_sizes_that_cannot_be_are_refused_before_training():
+    for options, said in (
+        (["--length", "100000000"], "--length 100000000: the text has "),
+        (["--steps", "0"], "--steps 0: expected 1 or more"),
+        (["--heads", "3"], "cannot be shared by --heads 3 in pairs"),
+    ):
+        code, output = launch(1, [sys.executable, EXAMPLE, *options])
+        assert code != 0 and said in output and "Traceback" not in output, output

@@ -54,6 +54,7 @@ struct Meeting {
   std::atomic<uint64_t> splitting;  // arrivals
   int colors[kMostRanks];
   int keys[kMostRanks];
+  std::atomic<int> busy;  // calls that some rank's stream has not done
   std::byte boxes[kMostRanks][kBox];
 };
 
@@ -73,6 +74,7 @@ std::atomic<int> next_op{5};
 [[maybe_unused]] std::atomic<int64_t> begun{0};
 [[maybe_unused]] std::atomic<int64_t> splits{0};
 [[maybe_unused]] std::atomic<int64_t> splits_without_color{0};
+std::atomic<int64_t> torn{0};
 
 }  // namespace
 
@@ -217,8 +219,10 @@ void launch_all(const std::vector<Call>& group) {
       continue;
     }
     ++call.comm->under_way;
+    ++call.comm->meeting->busy;
     launch(call.stream, [comm = call.comm, work = call.work] {
       work(comm.get());
+      --comm->meeting->busy;
       --comm->under_way;
     });
   }
@@ -268,6 +272,12 @@ Code add(const char* name, ncclComm* handle, Stream stream, Call call) {
     call.work = [fault](ncclComm* c) {
       if (fault == Fault::kAsync) c->state = kRemoteError;
       c->wait([] { return false; });
+    };
+  }
+  if (fault == Fault::kSlow) {
+    call.work = [work = call.work](ncclComm* c) {
+      work(c);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
     };
   }
   calls.push_back(std::move(call));
@@ -443,12 +453,15 @@ EXPORT Code ncclCommAbort(ncclComm* handle) {
   if (comm == nullptr) return kInvalidArgument;
   if (rueda::stub::fault("ncclCommAbort", comm->rank) == Fault::kHang)
     std::this_thread::sleep_for(std::chrono::seconds(3));
+  if (comm->meeting->busy > 0) ++torn;
   comm->aborted = true;
   if (comm->starter.joinable()) comm->starter.join();
   const std::lock_guard lock(comms_mutex);
   comms.erase(handle);  // what is in streams has it still
   return 0;
 }
+// Communicators that were aborted while some rank's stream was at work, in this process.
+EXPORT int64_t stub_nccl_torn() { return torn; }
 EXPORT Code ncclCommFinalize(ncclComm*) { return 0; }
 EXPORT Code ncclCommDestroy(ncclComm* handle) {
   const Comm comm = find(handle);
