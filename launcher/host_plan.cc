@@ -36,17 +36,17 @@ Result<std::vector<HostPlan>> plan_hosts(int num_proc, const std::vector<HostSlo
                                          const std::vector<std::string>& own_names,
                                          const std::string& source) {
   std::vector<HostPlan> merged;
+  size_t own = hosts.size();  // this machine's place in merged; until then none
   int64_t slots = 0;
   for (const HostSlots& host : hosts) {
     slots += host.slots;
     const bool ours = is_ours(host.host, own_names);
-    const auto own = std::find_if(merged.begin(), merged.end(),
-                                  [&](const HostPlan& other) { return ours && other.ours; });
-    if (own == merged.end()) {
-      merged.push_back({host, ours, {}});
-    } else {
-      own->host.slots += host.slots;
+    if (ours && own < merged.size()) {
+      merged[own].host.slots += host.slots;
+      continue;
     }
+    if (ours) own = merged.size();
+    merged.push_back({host, ours, {}});
   }
   if (hosts.empty()) {
     merged.push_back({{"localhost", num_proc, "", 0}, true, {}});

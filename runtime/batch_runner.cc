@@ -13,11 +13,6 @@ using communicator::Task;
 Task nothing() { co_return Status(); }
 Task failed(Status status) { co_return status; }
 
-// The same on all ranks, nothing was touched: the batch alone ends with it.
-bool is_refusal(const Status& status) {
-  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
-}
-
 }  // namespace
 
 int64_t bytes_of(const wire::Request& r) {
@@ -189,7 +184,8 @@ bool BatchRunner::advance() {
   for (size_t i = 0; i < running_.size(); ++i) {
     moved |= running_[i].task.advance();
     if (!running_[i].task.done() || running_[i].task.status().ok()) continue;
-    if (running_[i].order != nullptr && is_refusal(running_[i].task.status())) continue;
+    if (running_[i].order != nullptr && communicator::is_refusal(running_[i].task.status()))
+      continue;
     failure_ = running_[i].task.status();
     return true;
   }

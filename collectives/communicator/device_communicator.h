@@ -40,6 +40,12 @@ struct DeviceGroup {
   std::shared_ptr<nccl::Machine> machine;
 };
 
+// How a call of a DeviceCommunicator ends that is alike on all ranks and has touched nothing: its
+// batch alone ends with it.
+inline bool is_refusal(const Status& status) {
+  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
+}
+
 class DeviceCommunicator final : public Communicator {
  public:
   explicit DeviceCommunicator(DeviceGroup group);

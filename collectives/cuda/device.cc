@@ -62,7 +62,10 @@ void Device::give_event(EventHandle event) {
 }
 
 Device::~Device() {
-  for (const EventHandle event : spare_events_) (*driver_)->event_destroy(event);
+  if (!spare_events_.empty()) {
+    const ContextScope scope(*this);
+    for (const EventHandle event : spare_events_) (*driver_)->event_destroy(event);
+  }
   if (context_ != nullptr) (*driver_)->release_context(handle_);
 }
 
@@ -101,6 +104,8 @@ Status Event::record(StreamHandle stream, bool captured) {
 
 Result<bool> Event::query() const {
   if (captured_) return true;
+  const ContextScope scope(*device_);
+  RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device_->driver();
   const BesideCaptures beside(d);
   const Code code = d->event_query(handle_);
@@ -115,6 +120,8 @@ Status Event::wait() const {
         "its work is captured into a CUDA graph and runs when the graph is launched: the host cannot wait "
         "for it; start it without waiting, and let the stream wait");
   }
+  const ContextScope scope(*device_);
+  RUEDA_RETURN_IF_ERROR(scope.status());
   const Driver& d = device_->driver();
   const BesideCaptures beside(d);
   return d.check(d->event_wait(handle_), "cuEventSynchronize");

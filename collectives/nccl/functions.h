@@ -43,7 +43,7 @@ struct UniqueId {
 };
 
 // ncclConfig_t as of 2.18; newer libraries take what is missing from their defaults, older ones leave
-// the end out.
+// the end out. Its last four bytes were padding then; newer ones read their traffic class there.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -54,7 +54,9 @@ struct Config {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
+  int traffic_class = INT_MIN;
 };
+static_assert(sizeof(Config) == 48);
 
 // X(member, symbol, result, arguments). Needed: NCCL 2.14 has them all.
 #define RUEDA_NCCL_NEEDED(X)                                                                      \

@@ -66,6 +66,17 @@ Result<std::string> StoreClient::get(const std::string& key, nanoseconds timeout
   return std::move(reply.value);
 }
 
+Result<std::string> StoreClient::peek(const std::string& key) {
+  RUEDA_RETURN_IF_ERROR(check_key(key));
+  wire::StoreRequest request;
+  request.op = wire::StoreOp::kGet;
+  request.key = key;
+  RUEDA_ASSIGN_OR_RETURN(auto reply,
+                         call(std::move(request), deadline_in(kMoment), Late::kForget));
+  RUEDA_RETURN_IF_ERROR(as_status(reply));
+  return std::move(reply.value);
+}
+
 Result<uint64_t> StoreClient::hello() {
   wire::StoreRequest request;
   request.op = wire::StoreOp::kHello;
@@ -81,12 +92,13 @@ Status StoreClient::report(const std::string& key, const std::string& value) {
   request.op = wire::StoreOp::kReport;
   request.key = key;
   request.value = value;
-  // Best effort, and others wait for what comes next: a launcher that is stopped keeps nobody for long.
-  RUEDA_ASSIGN_OR_RETURN(const auto reply, call(std::move(request), deadline_in(std::chrono::seconds(1))));
+  RUEDA_ASSIGN_OR_RETURN(const auto reply,
+                         call(std::move(request), deadline_in(kMoment), Late::kForget));
   return as_status(reply);
 }
 
-Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline deadline) {
+Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline deadline,
+                                           Late late) {
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return broken_;
@@ -110,6 +122,10 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     if (someone_reads_) {
       // Whoever reads ends within its own deadline and wakes us; ours may be the earlier one.
       if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !mine->second) {
+        if (late == Late::kForget) {
+          waiting_.erase(mine);
+          return keeper_silent();
+        }
         give_up(keeper_silent());
       }
       continue;
@@ -117,9 +133,16 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     someone_reads_ = true;
     lock.unlock();
     wire::StoreReply reply;
-    const Status read = read_reply(&reply, deadline);
+    // Half a frame cannot be left for the next reader; none can.
+    const bool comes = poll_until(fd_.get(), POLLIN, deadline).ok();
+    const Status read = comes ? read_reply(&reply, deadline) : keeper_silent();
     lock.lock();
     someone_reads_ = false;
+    if (!comes && late == Late::kForget) {
+      waiting_.erase(mine);
+      changed_.notify_all();  // another may read on
+      return keeper_silent();
+    }
     if (!read.ok()) {
       give_up(read);
     } else if (const auto whose = waiting_.find(reply.id); whose != waiting_.end()) {

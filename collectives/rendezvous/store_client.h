@@ -5,9 +5,11 @@
 //          all, and hands over when its own answer has come.
 // Failure: kUnavailable naming the launcher once the stream is lost or the launcher sends nonsense,
 //          for every call then under way and every later one. kDeadlineExceeded, and the stream is
-//          given up, when the launcher itself does not answer (kGrace beyond what was asked).
-// End:     the destructor closes the stream; no call may be under way. No reply is then outstanding
-//          and nothing was read ahead, so a duplicate of the descriptor serves the next client.
+//          given up, when the launcher itself does not answer (kGrace beyond what was asked). What
+//          is only worth a moment (peek, report) ends alone after that moment; the stream stays.
+// End:     the destructor closes the stream; no call may be under way. Nothing was read ahead, and
+//          late replies are known by their numbers, so a duplicate of the descriptor serves the
+//          next client.
 #pragma once
 
 #include <chrono>
@@ -28,6 +30,7 @@ namespace rueda::rendezvous {
 class StoreClient : public Store {
  public:
   static constexpr std::chrono::seconds kGrace{30};
+  static constexpr std::chrono::seconds kMoment{2};
 
   // `fd`: a connected stream socket whose other end was given to StoreServer::add. `keeper`: who
   // keeps the store, for errors.
@@ -36,14 +39,21 @@ class StoreClient : public Store {
   Status set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
 
+  // What the key holds now, asked by somebody whose own news must not wait for a stopped launcher:
+  // kDeadlineExceeded after kMoment, or when the key is not set.
+  Result<std::string> peek(const std::string& key);
+
   // How many hellos this rank has sent, this one included: the epoch of the init that asks.
   Result<uint64_t> hello();
-  // Tells the launcher something that it keeps until the end. key: "failure", why this rank fails; or
-  // "summary", a RankSummary, of which the last one counts.
+  // Tells the launcher something that it keeps until the end, and waits kMoment for its answer. key:
+  // "failure", why this rank fails; or "summary", a RankSummary, of which the last one counts.
   Status report(const std::string& key, const std::string& value);
 
  private:
-  Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline);
+  // Whether a launcher that does not answer in time costs the stream, or this call alone.
+  enum class Late { kGiveUp, kForget };
+  Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline,
+                                Late late = Late::kGiveUp);
   Status send_frame(const std::string& frame, Deadline deadline);
   Status read_reply(wire::StoreReply* reply, Deadline deadline);
   Status read_exactly(std::string* out, size_t bytes, Deadline deadline);

@@ -23,6 +23,13 @@ std::optional<std::string> FirstVerdict::said(rendezvous::Store* store, const st
   return std::move(text).value();
 }
 
+std::optional<std::string> FirstVerdict::said_earlier(rendezvous::StoreClient* store,
+                                                      const std::string& prefix) {
+  auto text = store->peek(key_of(prefix));
+  if (!text.ok()) return std::nullopt;
+  return std::move(text).value();
+}
+
 Status FirstVerdict::look(Rank peer) {
   if (peer != noted_) {
     noted_ = peer;

@@ -18,6 +18,7 @@
 #include "collectives/base/types.h"
 #include "collectives/rendezvous/poll_until.h"
 #include "collectives/rendezvous/store.h"
+#include "collectives/rendezvous/store_client.h"
 
 namespace rueda::bootstrap {
 
@@ -32,6 +33,9 @@ class FirstVerdict {
 
   // What a rank has said, if any has.
   static std::optional<std::string> said(rendezvous::Store* store, const std::string& prefix);
+  // The same after init: a launcher that does not answer at once is not waited for.
+  static std::optional<std::string> said_earlier(rendezvous::StoreClient* store,
+                                                 const std::string& prefix);
 
   // While waiting for `peer`: notes it, and is an error when a rank has said why init fails.
   Status look(Rank peer);

@@ -506,8 +506,8 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   return world;
 }
 
-std::optional<std::string> said_at_init(rendezvous::Store* store, uint64_t epoch) {
-  return FirstVerdict::said(store, Joining::prefix_of(epoch));
+std::optional<std::string> said_at_init(rendezvous::StoreClient* store, uint64_t epoch) {
+  return FirstVerdict::said_earlier(store, Joining::prefix_of(epoch));
 }
 
 Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64_t epoch) {

@@ -13,6 +13,7 @@
 #include "collectives/nccl/machine.h"
 #include "collectives/rendezvous/job_key.h"
 #include "collectives/rendezvous/store.h"
+#include "collectives/rendezvous/store_client.h"
 #include "collectives/transport/arena.h"
 #include "collectives/transport/doorbell.h"
 #include "collectives/transport/event_loop.h"
@@ -93,8 +94,9 @@ struct JoinOptions {
 Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
                                           const rendezvous::JobKey* key);
 
-// Why a rank gave up before all had met, if one has said it.
-std::optional<std::string> said_at_init(rendezvous::Store* store, uint64_t epoch);
+// Why a rank gave up before all had met, if one has said it. A launcher that is stopped is asked for
+// StoreClient::kMoment.
+std::optional<std::string> said_at_init(rendezvous::StoreClient* store, uint64_t epoch);
 
 // n ranks as threads of this process, linked by rings in heap memory: the smallest world, for
 // tests.

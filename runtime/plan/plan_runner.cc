@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kGenerationShift = 40;
 
-// Alike on all ranks, and nothing was touched: the batch alone ends with it.
-bool is_refusal(const Status& status) {
-  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
-}
-
 Pending& pending_of(Ticket ticket) { return *static_cast<Pending*>(ticket); }
 
 }  // namespace
@@ -185,7 +180,7 @@ bool PlanRunner::advance_calls() {
     communicator::Task& task = at(number).call->task;
     if (task.done()) continue;
     moved |= task.advance();
-    if (task.done() && !task.status().ok() && !is_refusal(task.status()))
+    if (task.done() && !task.status().ok() && !communicator::is_refusal(task.status()))
       device_failure_ = task.status();
   }
   return moved;

@@ -40,6 +40,14 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("the measuring program of gpu_check is whole: each size has its line") {
+  Job job({"-np", "2", GPU_SPEED, "--short"}, on_stubs());
+  CHECK(job.wait() == 0);
+  INFO(job.err());
+  for (const char* line : {"us to start a planned bucket of 12 tensors", "speed: 4 KiB: ", "speed: 16 KiB: "})
+    CHECK_THAT(job.out(), Contains(line));
+}
+
 TEST_CASE("without the driver the error names the tensor and what to do") {
   Job::Setup setup;
   setup.environment = {"RUEDA_CUDA_DRIVER=/nowhere/libcuda.so.1"};

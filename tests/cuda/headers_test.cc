@@ -69,6 +69,10 @@ static_assert(offsetof(mine::Config, blocking) == offsetof(ncclConfig_t, blockin
               offsetof(mine::Config, net_name) == offsetof(ncclConfig_t, netName) &&
               offsetof(mine::Config, split_share) == offsetof(ncclConfig_t, splitShare) &&
               sizeof(mine::Config) <= sizeof(ncclConfig_t));
+#if NCCL_VERSION_CODE >= 22700
+static_assert(offsetof(mine::Config, traffic_class) == offsetof(ncclConfig_t, trafficClass) &&
+              mine::Config{}.traffic_class == NCCL_CONFIG_UNDEF_INT);
+#endif
 
 }  // namespace
 #endif

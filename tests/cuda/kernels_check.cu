@@ -6,12 +6,15 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "collectives/cuda/kernels/functions.h"
@@ -164,32 +167,72 @@ double best_seconds(Function function) {
   return best;
 }
 
-// 102 MB in 161 tensors, as the gradients of ResNet-50: many small ones, a few of 9 MB.
-void measure() {
+// Bits as they are, from and to places of every alignment, and nothing beside them.
+void check_bits() {
+  constexpr size_t kRoom = 200000;
+  std::vector<uint8_t> values(kRoom);
+  for (size_t i = 0; i < kRoom; ++i) values[i] = static_cast<uint8_t>(i * 7 + i / 251);
+  uint8_t* const from = on_gpu(kRoom, values.data());
+  for (const auto& [format, unit] : {std::pair{Format::kBytes, 1}, {Format::kBFloat16, 2}, {Format::kFloat32, 4}}) {
+    const std::vector<uint8_t> empty(kRoom, 0xee);
+    uint8_t* const to = on_gpu(kRoom, empty.data());
+    std::vector<uint8_t> expected = empty;
+    std::vector<Copy> copies;
+    size_t source = 0, target = 16;
+    for (int i = 0; target < kRoom - 70000; ++i) {
+      const int64_t count = i == 0 ? 8192 : i == 1 ? 8193 : 1 + 13 * i % 400;
+      const size_t bytes = static_cast<size_t>(count * unit);
+      copies.push_back({from + source, to + target, count});
+      std::memcpy(expected.data() + target, values.data() + source, bytes);
+      source = (source + static_cast<size_t>(unit * (i % 5))) % 60000;
+      target += bytes + static_cast<size_t>(unit * (1 + i % 17));
+      target = (target + static_cast<size_t>(unit) - 1) / static_cast<size_t>(unit) * static_cast<size_t>(unit);
+      if (i % 2 == 0) target = (target + 15) / 16 * 16;
+    }
+    for (const Table& table : plan(copies, static_cast<size_t>(unit), static_cast<size_t>(unit)))
+      must(kernels->copy(&table, format, format, 1.0f, nullptr), "copy");
+    check(from_gpu(to, kRoom) == expected, "copied bits of " + std::to_string(unit) + " bytes");
+    cudaFree(to);
+  }
+  cudaFree(from);
+}
+
+// 102 MB in 161 tensors, as the gradients of ResNet-50: many small ones, a few of 9 MB; each where an allocator
+// has put it, and one buffer.
+template <typename T>
+void measure(Format format, const char* name) {
   std::vector<int64_t> sizes;
   int64_t total = 0;
   for (int i = 0; i < 161; ++i) {
     sizes.push_back(i % 3 != 0 ? 64 << (i % 6) : 4096 << (i % 10));
     total += sizes.back();
   }
-  sizes.back() += std::max<int64_t>(0, 25557032 - total);
+  sizes.back() += std::max<int64_t>(0, static_cast<int64_t>(102228128 / sizeof(T)) - total);
   total = 0;
   for (const int64_t size : sizes) total += size;
-  float* const from = on_gpu<float>(static_cast<size_t>(total));
-  float* const to = on_gpu<float>(static_cast<size_t>(total));
-  std::vector<Copy> copies;
+  T* const buffer = on_gpu<T>(static_cast<size_t>(total));
+  T* const other = on_gpu<T>(static_cast<size_t>(total));
+  std::vector<Copy> in, out;
+  std::vector<T*> tensors;
   for (int64_t begin = 0; const int64_t size : sizes) {
-    copies.push_back({from + begin, to + begin, size});
+    tensors.push_back(on_gpu<T>(static_cast<size_t>(size)));
+    in.push_back({tensors.back(), buffer + begin, size});
+    out.push_back({buffer + begin, tensors.back(), size});
     begin += size;
   }
-  const std::vector<Table> tables = plan(copies, 4, 4);
-  const double bytes = 8.0 * static_cast<double>(total);
-  const double plain = best_seconds([&] { cudaMemcpyAsync(to, from, 4 * static_cast<size_t>(total), cudaMemcpyDeviceToDevice); });
-  const double packed = best_seconds([&] {
-    for (const Table& table : tables) must(kernels->copy(&table, Format::kFloat32, Format::kFloat32, 0.5f, nullptr), "copy");
-  });
-  std::printf("plain copy of %.0f MB: %.0f GB/s\n", bytes / 2e6, bytes / plain * 1e-9);
-  std::printf("pack with scale, 161 tensors: %.0f GB/s, %.0f %% of the copy\n", bytes / packed * 1e-9, 100 * plain / packed);
+  const double bytes = 2.0 * sizeof(T) * static_cast<double>(total);
+  const double plain = best_seconds([&] { cudaMemcpyAsync(other, buffer, sizeof(T) * static_cast<size_t>(total), cudaMemcpyDeviceToDevice); });
+  std::printf("%s: plain copy of %.0f MB: %.0f GB/s\n", name, bytes / 2e6, bytes / plain * 1e-9);
+  for (const auto& [what, copies, factor] : {std::tuple{"pack", &in, 1.0f}, {"pack with scale", &in, 0.5f}, {"unpack", &out, 1.0f}}) {
+    const std::vector<Table> tables = plan(*copies, sizeof(T), sizeof(T));
+    const double taken = best_seconds([&] {
+      for (const Table& table : tables) must(kernels->copy(&table, format, format, factor, nullptr), "copy");
+    });
+    std::printf("%s: %s, 161 tensors: %.0f GB/s, %.0f %% of the copy\n", name, what, bytes / taken * 1e-9, 100 * plain / taken);
+  }
+  for (T* const tensor : tensors) cudaFree(tensor);
+  cudaFree(buffer);
+  cudaFree(other);
 }
 
 }  // namespace
@@ -209,9 +252,13 @@ int main(int argc, char** argv) {
   check_copy<__nv_bfloat16>(Format::kBFloat16, "bfloat16", 1.0f / 3);
   check_copy<__nv_fp8_e4m3>(Format::kFloat8E4M3, "float8_e4m3", 1.0f);
   check_copy<__nv_fp8_e5m2>(Format::kFloat8E5M2, "float8_e5m2", 1.0f);
+  check_bits();
   check_int8();
   check_products();
-  if (argc == 2) measure();
+  if (argc == 2) {
+    measure<float>(Format::kFloat32, "float32");
+    measure<__nv_bfloat16>(Format::kBFloat16, "bfloat16");
+  }
   std::printf("%s\n", failures == 0 ? "kernels are right" : "kernels are WRONG");
   return failures == 0 ? 0 : 1;
 }

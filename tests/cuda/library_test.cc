@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <thread>
+
 #include "collectives/cuda/device.h"
 #include "collectives/nccl/library.h"
 #include "collectives/nccl/seats.h"
@@ -197,6 +199,83 @@ TEST_CASE("a device has a name, a UUID and events that streams reach in order") 
   }
   CHECK(live() == before);
 }
+
+template <typename Function>
+Function driver_call(const std::string& path, const char* name) {
+  return reinterpret_cast<Function>(dlsym(dlopen(path.c_str(), RTLD_NOW), name));
+}
+
+// What a driver must do for us; each thread begins without a context, as the coordinator's and the watcher's.
+void check_driver(const std::string& path) {
+  const auto driver = Driver::open(path);
+  INFO(driver.status().message());
+  REQUIRE(driver.ok());
+  const DevicePtr device = Device::open(driver.value(), 0).value();
+  CHECK_FALSE(device->name().empty());
+  CHECK(device->uuid().size() == 40);
+  const auto ours = Stream::create(device).value();
+  const auto users = Stream::create(device).value();
+  // A point of the default stream, waited for and asked for elsewhere.
+  const auto event = Event::create(device).value();
+  REQUIRE(event->record(nullptr).ok());
+  REQUIRE(event->make_wait(ours->handle()).ok());
+  const auto done = Event::create(device).value();
+  REQUIRE(done->record(ours->handle()).ok());
+  Status in_thread;
+  std::thread([&] {
+    in_thread = done->wait();
+    const auto asked = done->query();
+    if (in_thread.ok() && !(asked.ok() && asked.value())) in_thread = internal_error("is not reached");
+  }).join();
+  INFO(in_thread.message());
+  CHECK(in_thread.ok());
+
+  // While a stream of the user's is captured in CUDA's strictest mode, other threads make what they need.
+  const auto begin = driver_call<Code (*)(StreamHandle, int)>(path, "cuStreamBeginCapture_v2");
+  const auto end = driver_call<Code (*)(StreamHandle, void**)>(path, "cuStreamEndCapture");
+  const auto destroy = driver_call<Code (*)(void*)>(path, "cuGraphDestroy");
+  REQUIRE((begin != nullptr && end != nullptr && destroy != nullptr));
+  constexpr int kGlobal = 0;
+  {
+    const ContextScope scope(*device);
+    REQUIRE(begin(users->handle(), kGlobal) == kSuccess);
+  }
+  const auto ready = Event::create(device).value();
+  REQUIRE(ready->record(users->handle(), true).ok());
+  Status beside;
+  const auto captured_end = Event::create(device).value();
+  std::thread([&] {
+    const auto step = [&](const Status& status) {
+      if (beside.ok()) beside = status;
+    };
+    std::vector<EventPtr> fresh;
+    for (int i = 0; i < 4; ++i) fresh.push_back(Event::create(device).value());
+    step(done->query().status());
+    step(Memory::allocate(device, 1 << 20).status());
+    step(Stream::create(device).status());
+    step(ready->make_wait(ours->handle()));  // joins the capture
+    step(captured_end->record(ours->handle(), true));
+  }).join();
+  INFO(beside.message());
+  CHECK(beside.ok());
+  REQUIRE(captured_end->make_wait(users->handle()).ok());
+  void* graph = nullptr;
+  {
+    const ContextScope scope(*device);
+    CHECK(end(users->handle(), &graph) == kSuccess);
+    if (graph != nullptr) destroy(graph);
+  }
+  // An event of a capture is used again outside.
+  REQUIRE(ready->record(ours->handle()).ok());
+  CHECK(ready->wait().ok());
+}
+
+TEST_CASE("threads without a context of their own use events, and make things beside a capture") {
+  check_driver(FAKE_CUDA);
+}
+
+// Not run by default: scripts/gpu_check asks for it, where there is a GPU.
+TEST_CASE("the real driver does all of it", "[.][gpu]") { check_driver("libcuda.so.1"); }
 
 }  // namespace
 }  // namespace rueda::cuda

@@ -28,6 +28,7 @@ struct Tensors {
       std::vector<float> values(count);
       for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i + count) % 13 + static_cast<size_t>(rank));
       data.emplace_back(count * size_of(type));
+      if (count == 0) continue;
       if (type == DType::kFloat32) std::memcpy(data.back().data(), values.data(), 4 * count);
       else if (type == DType::kFloat64) {
         for (size_t i = 0; i < count; ++i) {

@@ -1,20 +1,34 @@
 """One rank of a job that compares the collectives of CUDA tensors with those of CPU tensors.
 
-Started by ``scripts/gpu_check`` with ruedarun; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order.
+    ruedarun -np N python tests/python/gpu_job.py [--skip SECTION,..] [--only SECTION,..]
+
+Started by ``scripts/gpu_check``; needs PyTorch with CUDA. Whole numbers, so that sums are exact in every order. Rank 0 says
+``begin SECTION`` before each. ``--device cpu`` runs what needs no GPU, to see that it is whole.
 """
 
+import argparse
+import os
+import signal
 import time
 
+import gpu_sharing
 import torch
 
 import rueda.torch as hvd
+
+DEVICE = "cuda"
+
+
+def settle():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def compare(what, call, *tensors):
     """The same call on copies of the tensors on both devices gives the same numbers."""
     on_cpu = call("cpu", *[tensor.clone() for tensor in tensors])
-    on_gpu = call("gpu", *[tensor.cuda() for tensor in tensors])
-    assert on_gpu.is_cuda, what
+    on_gpu = call("gpu", *[tensor.to(DEVICE) for tensor in tensors])
+    assert on_gpu.device.type == DEVICE, what
     assert torch.equal(on_gpu.cpu(), on_cpu), f"{what}: {on_gpu.cpu()} on the GPU, {on_cpu} on the CPU"
 
 
@@ -36,7 +50,7 @@ def collectives(rank, size):
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
 
-def attention(size):
+def attention(rank, size):
     """Whose ranks pass rows by NCCL."""
     import rueda.attention as ra
 
@@ -45,8 +59,8 @@ def attention(size):
     for layout in ("zigzag", "striped"):
         own = [ra.shard_sequence(x, layout=layout) for x in full]
         on_cpu = ra.ring_attention(*own, layout=layout, causal=True)
-        on_gpu = ra.ring_attention(*(x.cuda() for x in own), layout=layout, causal=True)
-        assert on_gpu.is_cuda and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
+        on_gpu = ra.ring_attention(*(x.to(DEVICE) for x in own), layout=layout, causal=True)
+        assert on_gpu.device.type == DEVICE and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
 
 
 def order_of_streams(rank, size):
@@ -73,7 +87,7 @@ def order_of_streams(rank, size):
 def many_small(rank, size):
     """Enough small tensors that they are packed where rueda's kernels are; planned after some steps."""
     for step in range(15):
-        tensors = [torch.full((50 + 7 * i,), float(rank + i + step), device="cuda") for i in range(40)]
+        tensors = [torch.full((50 + 7 * i,), float(rank + i + step), device=DEVICE) for i in range(40)]
         handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"small.{i}") for i, t in enumerate(tensors)]
         for i, handle in enumerate(handles):
             expected = size * (i + step) + size * (size - 1) / 2
@@ -105,20 +119,20 @@ def train(device, compression=hvd.Compression.none, layers=(64, 128, 8)):
     return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
 
 
-def training():
-    on_cpu, on_gpu = train("cpu"), train("cuda")
+def training(rank, size):
+    on_cpu, on_gpu = train("cpu"), train(DEVICE)
     assert torch.allclose(on_cpu, on_gpu, atol=2e-3), (on_cpu - on_gpu).abs().max()
     for name in ("fp16", "bf16", "int8"):
-        train("cuda", getattr(hvd.Compression, name))
-    train("cuda", hvd.Compression.topk(0.1))
-    train("cuda", hvd.Compression.powersgd(2))
-    embedding = torch.nn.Embedding(50, 4, sparse=True).cuda()
+        train(DEVICE, getattr(hvd.Compression, name))
+    train(DEVICE, hvd.Compression.topk(0.1))
+    train(DEVICE, hvd.Compression.powersgd(2))
+    embedding = torch.nn.Embedding(50, 4, sparse=True).to(DEVICE)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(embedding.parameters(), lr=0.1), named_parameters=embedding.named_parameters()
     )
     for _ in range(3):
         optimizer.zero_grad()
-        embedding(torch.tensor([1, 2, hvd.rank()], device="cuda")).sum().backward()
+        embedding(torch.tensor([1, 2, hvd.rank()], device=DEVICE)).sum().backward()
         optimizer.step()
 
 
@@ -152,36 +166,76 @@ def graph_of_a_step(rank, size):
     hvd.barrier()
 
 
-def submit_time():
+def submit_time(rank, size):
     """Microseconds of the host to start one planned bucket of 12 tensors, with Python's part."""
-    data = [torch.zeros(1000, device="cuda") for _ in range(12)]
+    data = [torch.zeros(1000, device=DEVICE) for _ in range(12)]
     times = []
     for _ in range(300):
-        torch.cuda.synchronize()
+        settle()
         begun = time.perf_counter()
         handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"timed.{i}") for i, t in enumerate(data)]
         times.append(1e6 * (time.perf_counter() - begun))
         for handle in handles:
             hvd.synchronize(handle)
-    return sorted(times[100:])[100]
+    if rank == 0:
+        spent = sorted(times[100:])[100]
+        print(f"figure a planned bucket of 12 tensors is started in {spent:.0f} us with Python's part", flush=True)
+
+
+def death(rank, size):
+    """The last rank is killed in a collective; the others must hear of it, although their GPUs wait for it."""
+    data = torch.ones(1 << 20, device=DEVICE)
+    for _ in range(12):
+        hvd.allreduce_(data, op=hvd.Average, name="doomed")
+    settle()
+    hvd.barrier()
+    begun = time.monotonic()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while time.monotonic() < begun + 30:
+            hvd.allreduce_(data, op=hvd.Average, name="doomed")
+        raise SystemExit("nobody noticed")
+    except hvd.HorovodInternalError as error:
+        spent = time.monotonic() - begun
+        print(f"rank {rank} heard of it after {spent:.1f} s: {str(error).splitlines()[0]}", flush=True)
+        if spent > 10:
+            raise SystemExit("too late") from error
+    hvd.shutdown()
+
+
+SECTIONS = {
+    "collectives": collectives,
+    "streams": order_of_streams,
+    "small": many_small,
+    "training": training,
+    "attention": attention,
+    "graph": graph_of_a_step,
+    "submit": submit_time,
+}
 
 
 def main():
+    global DEVICE
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default=DEVICE)
+    parser.add_argument("--skip", default="")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="also: death")
+    options = parser.parse_args()
+    DEVICE = options.device
+    gpu_sharing.prepare()
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
-    collectives(rank, size)
-    attention(size)
-    order_of_streams(rank, size)
-    many_small(rank, size)
-    training()
-    graph_of_a_step(rank, size)
-    spent = submit_time()
-    print(
-        f"rank {rank} of {size}: the same on {torch.cuda.get_device_name()}; a planned bucket of 12 tensors "
-        f"is started in {spent:.0f} us with Python's part",
-        flush=True,
-    )
+    if DEVICE == "cuda":
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    for name in options.only.split(","):
+        if name in options.skip.split(","):
+            continue
+        if rank == 0:
+            print(f"begin {name}", flush=True)
+        {**SECTIONS, "death": death}[name](rank, size)
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else DEVICE
+    print(f"rank {rank} of {size}: the same on {where}", flush=True)
 
 
 main()

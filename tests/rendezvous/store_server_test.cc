@@ -236,6 +236,57 @@ TEST_CASE("answers reach the thread that asked, in whatever order they come", "[
   for (size_t i = 0; i < kThreads; ++i) CHECK(threads[i].get() == std::to_string(i));
 }
 
+TEST_CASE("a stopped launcher costs a peek or a report a moment, and nothing else", "[store]") {
+  auto [ours, theirs] = stream_pair();
+  StoreClient client(std::move(ours));
+  const auto next_request = [&launcher = theirs] {
+    wire::StoreRequest request;
+    std::string bytes(kFrameHeaderBytes, '\0');
+    REQUIRE(recv(launcher.get(), bytes.data(), bytes.size(), MSG_WAITALL) == 4);
+    bytes.resize(frame_length(bytes));
+    REQUIRE(recv(launcher.get(), bytes.data(), bytes.size(), MSG_WAITALL) > 0);
+    REQUIRE(wire::decode(bytes, &request).ok());
+    return request;
+  };
+  const auto answer = [&launcher = theirs](const wire::StoreRequest& request) {
+    wire::StoreReply reply;
+    reply.id = request.id;
+    reply.value = "of " + request.key;
+    const std::string frame = framed(wire::encode(reply));
+    REQUIRE(send(launcher.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0);
+  };
+  const bool another_waits = GENERATE(false, true);
+  std::future<Result<std::string>> waiting;
+  wire::StoreRequest asked;
+  if (another_waits) {
+    waiting = std::async(std::launch::async, [&client] { return client.get("a", kPatience); });
+    asked = next_request();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(client.peek("b").status().code() == Code::kDeadlineExceeded);
+  CHECK(client.report("failure", "rank 1 was lost").code() == Code::kDeadlineExceeded);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  CHECK(took >= 2 * StoreClient::kMoment);
+  CHECK(took < StoreClient::kGrace);
+  // It goes on: what it was asked meanwhile is answered late, and disturbs nobody.
+  answer(next_request());
+  answer(next_request());
+  if (another_waits) {
+    answer(asked);
+    CHECK(waiting.get().value() == "of a");
+  }
+  auto later = std::async(std::launch::async, [&client] { return client.get("c", kPatience); });
+  answer(next_request());
+  CHECK(later.get().value() == "of c");
+}
+
+TEST_CASE("a peek says what a key holds, or at once that it holds nothing", "[store]") {
+  SocketWorld world(2);
+  CHECK(world.client(0).peek("e1/verdict").status().code() == Code::kDeadlineExceeded);
+  REQUIRE(world.client(1).set("e1/verdict", "rank 2 is missing").ok());
+  CHECK(world.client(0).peek("e1/verdict").value() == "rank 2 is missing");
+}
+
 TEST_CASE("a rank that takes a dead one's place has its keys again", "[store]") {
   SocketWorld world(2);
   world.mark_dead(1, "rank 1 was lost");

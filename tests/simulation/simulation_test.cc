@@ -19,14 +19,17 @@ uint64_t number_in(const char* variable, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// From which seed on, and how many: all from 0, one that is named, or so many from there.
+struct Seeds {
+  explicit Seeds(uint64_t all)
+      : first(number_in("RUEDA_SIMULATION_SEED", 0)),
+        count(number_in("RUEDA_SIMULATION_SEEDS",
+                        std::getenv("RUEDA_SIMULATION_SEED") != nullptr ? 1 : all)) {}
+  uint64_t first, count;
+};
+
 TEST_CASE("agreement holds for every seed", "[seeds]") {
-  const uint64_t all = std::getenv("RUEDA_TEST_SHORT") != nullptr ? 500 : 5000;
-  uint64_t first = 0;
-  uint64_t seeds = number_in("RUEDA_SIMULATION_SEEDS", all);
-  if (std::getenv("RUEDA_SIMULATION_SEED") != nullptr) {
-    first = number_in("RUEDA_SIMULATION_SEED", 0);
-    seeds = 1;
-  }
+  const auto [first, seeds] = Seeds(std::getenv("RUEDA_TEST_SHORT") != nullptr ? 500 : 5000);
   int64_t planned = 0;
   int64_t revocations = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -42,11 +45,7 @@ TEST_CASE("agreement holds for every seed", "[seeds]") {
 }
 
 TEST_CASE("ranks that make fewer steps join, in and out of step plans, for every seed", "[joins]") {
-  const uint64_t all = std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 3000;
-  const uint64_t first = number_in("RUEDA_SIMULATION_SEED", 0);
-  const uint64_t seeds = std::getenv("RUEDA_SIMULATION_SEED") != nullptr
-                             ? 1
-                             : number_in("RUEDA_SIMULATION_SEEDS", all);
+  const auto [first, seeds] = Seeds(std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 3000);
   int64_t planned = 0;
   int64_t revocations = 0;
   int64_t stand_ins = 0;

@@ -252,13 +252,14 @@ EXPORT Code cuStreamCreateWithPriority(CUstream_st** stream, unsigned flags, int
   return 0;
 }
 EXPORT Code cuStreamDestroy_v2(CUstream_st* stream) {
+  if (current.empty()) return kInvalidContext;
   delete stream;
   --live;
   return 0;
 }
 EXPORT Code cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   CUstream_st* const to = stream_of(stream);
-  if (to == nullptr) return kInvalidContext;
+  if (to == nullptr || current.empty()) return kInvalidContext;
   {
     const std::lock_guard capturing(capture_mutex);
     if (event->capture != nullptr) {
@@ -285,6 +286,7 @@ EXPORT Code cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) 
   return 0;
 }
 EXPORT Code cuEventCreate(CUevent_st** event, unsigned) {
+  if (const Code code = unsafe(); code != 0) return code;
   if (current.empty()) return kInvalidContext;
   *event = new CUevent_st{current.back()->device};
   ++live;
@@ -292,7 +294,7 @@ EXPORT Code cuEventCreate(CUevent_st** event, unsigned) {
 }
 EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   CUstream_st* const to = stream_of(stream);
-  if (to == nullptr) return kInvalidContext;
+  if (to == nullptr || current.empty()) return kInvalidContext;
   if (to->device != event->device) return kInvalidHandle;
   {
     const std::lock_guard capturing(capture_mutex);
@@ -309,6 +311,7 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   return 0;
 }
 EXPORT Code cuEventQuery(CUevent_st* event) {
+  if (current.empty()) return kInvalidContext;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
   const std::lock_guard lock(event->progress->mutex);
@@ -316,6 +319,7 @@ EXPORT Code cuEventQuery(CUevent_st* event) {
   return event->progress->reached == event->progress->recorded ? 0 : rueda::cuda::kNotReady;
 }
 EXPORT Code cuEventSynchronize(CUevent_st* event) {
+  if (current.empty()) return kInvalidContext;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
   if (is_idle()) return 0;
@@ -325,6 +329,7 @@ EXPORT Code cuEventSynchronize(CUevent_st* event) {
   return 0;
 }
 EXPORT Code cuEventDestroy_v2(CUevent_st* event) {
+  if (current.empty()) return kInvalidContext;
   delete event;
   --live;
   return 0;
@@ -337,6 +342,8 @@ EXPORT Code cuMemAlloc_v2(Address* address, size_t bytes) {
   return 0;
 }
 EXPORT Code cuMemFree_v2(Address address) {
+  if (const Code code = unsafe(); code != 0) return code;
+  if (current.empty()) return kInvalidContext;
   std::free(at<void>(address));
   --live;
   return 0;

@@ -5,16 +5,19 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "collectives/cuda/kernels/functions.h"
 
 namespace rueda::cuda::kernels {
 
 constexpr int kThreads = 256;
-constexpr int kVector = 8;  // elements of a thread's access: 16 bytes of 16-bit numbers
+constexpr int kInFlight = 4;  // loads of a thread before its first store: memory answers late
 
-template <typename T>
-struct alignas(sizeof(T) * kVector < 16 ? sizeof(T) * kVector : 16) Vector {
-  T values[kVector];
+// A thread's access: 16 bytes of the wider of the two, so that a warp's accesses lie without gaps.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Vector {
+  T values[kCount];
 };
 
 __device__ inline float widen(float value) { return value; }
@@ -50,30 +53,43 @@ __device__ inline uint8_t convert<uint8_t, uint8_t>(uint8_t value, float) {
 }
 
 template <typename T>
-__device__ bool is_aligned(const T* at) {
-  return reinterpret_cast<uintptr_t>(at) % alignof(Vector<T>) == 0;
+__device__ bool is_aligned(const void* at) {
+  return reinterpret_cast<uintptr_t>(at) % alignof(T) == 0;
 }
 
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) copy_items(const __grid_constant__ Table table, float factor) {
+  constexpr int kCount = 16 / static_cast<int>(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
+  using In = Vector<From, kCount>;
+  using Out = Vector<To, kCount>;
   const Item item = find(table, blockIdx.x);
   const Copy& tensor = table.tensors[item.tensor];
   const From* const from = static_cast<const From*>(tensor.from) + item.begin;
   To* const to = static_cast<To*>(tensor.to) + item.begin;
-  int64_t done = 0;
-  if (is_aligned(from) && is_aligned(to)) {
-    const int64_t vectors = item.count / kVector;
-    for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-      const Vector<From> in = reinterpret_cast<const Vector<From>*>(from)[i];
-      Vector<To> out;
+  const int count = static_cast<int>(item.count);
+  int done = 0;
+  if (is_aligned<In>(from) && is_aligned<Out>(to)) {
+    const In* const source = reinterpret_cast<const In*>(from);
+    Out* const target = reinterpret_cast<Out*>(to);
+    const auto put = [&](int i, const In& in) {
+      Out out;
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) out.values[k] = convert<From, To>(in.values[k], factor);
-      reinterpret_cast<Vector<To>*>(to)[i] = out;
+      for (int k = 0; k < kCount; ++k) out.values[k] = convert<From, To>(in.values[k], factor);
+      target[i] = out;
+    };
+    const int vectors = count / kCount;
+    int i = threadIdx.x;
+    for (; i + (kInFlight - 1) * kThreads < vectors; i += kInFlight * kThreads) {
+      In in[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) in[k] = source[i + k * kThreads];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) put(i + k * kThreads, in[k]);
     }
-    done = vectors * kVector;
+    for (; i < vectors; i += kThreads) put(i, source[i]);
+    done = vectors * kCount;
   }
-  for (int64_t i = done + threadIdx.x; i < item.count; i += kThreads)
-    to[i] = convert<From, To>(from[i], factor);
+  for (int i = done + threadIdx.x; i < count; i += kThreads) to[i] = convert<From, To>(from[i], factor);
 }
 
 }  // namespace rueda::cuda::kernels

@@ -68,9 +68,21 @@ int products(const float* a, const float* b, int64_t count, double* scratch, dou
   return cudaGetLastError();
 }
 
+// Loads them, too: a kernel that is loaded at its first launch may wait for what the GPU is doing, and that
+// may be a collective which waits for a peer that waits for us.
 int probe() {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, copy_items<float, float>);
+  const void* const used[] = {reinterpret_cast<const void*>(copy_items<float, float>),
+                              reinterpret_cast<const void*>(copy_items<__nv_bfloat16, __nv_bfloat16>),
+                              reinterpret_cast<const void*>(copy_items<uint8_t, uint8_t>),
+                              reinterpret_cast<const void*>(quantize_blocks),
+                              reinterpret_cast<const void*>(dequantize_blocks),
+                              reinterpret_cast<const void*>(part_products),
+                              reinterpret_cast<const void*>(add_products)};
+  for (const void* const kernel : used) {
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
