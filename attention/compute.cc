@@ -56,36 +56,36 @@ ScratchPool& scratch_pool() {
   return pool;
 }
 
-// A tile, or several whose queries follow each other and see all keys of the same run: their keys are
-// packed once.
-struct Piece {
+// A tile, or several whose queries follow each other and all see the same keys: packed
+// once.
+struct Joined {
   Tile tile;
   bool full = false;  // every query sees every key, whatever the positions say
 };
 
-bool continues(const Piece& piece, const Piece& next) {
-  const Tile &a = piece.tile, &b = next.tile;
-  return piece.full && next.full && a.k == b.k && a.q.step == b.q.step &&
+bool continues(const Joined& one, const Joined& next) {
+  const Tile &a = one.tile, &b = next.tile;
+  return one.full && next.full && a.k == b.k && a.q.step == b.q.step &&
          b.q.begin == a.q.at(a.q.count) && a.head_begin == b.head_begin &&
          a.head_end == b.head_end && a.head_step == b.head_step;
 }
 
-std::vector<Piece> pieces_of(std::span<const Tile> tiles) {
+std::vector<Joined> joined_of(std::span<const Tile> tiles) {
   constexpr size_t kLookBack = 4;  // a zigzag shard has two runs of queries and two of keys
-  std::vector<Piece> pieces;
+  std::vector<Joined> joined;
   for (const Tile& tile : tiles) {
-    const Piece next{tile, tile.pairs == tile.q.count * tile.k.count};
-    const size_t first = pieces.size() < kLookBack ? 0 : pieces.size() - kLookBack;
-    const auto found = std::find_if(pieces.begin() + static_cast<std::ptrdiff_t>(first), pieces.end(),
-                                    [&](const Piece& piece) { return continues(piece, next); });
-    if (found == pieces.end()) {
-      pieces.push_back(next);
+    const Joined next{tile, tile.pairs == tile.q.count * tile.k.count};
+    const auto last = static_cast<std::ptrdiff_t>(std::min(joined.size(), kLookBack));
+    const auto found = std::find_if(joined.end() - last, joined.end(),
+                                    [&](const Joined& one) { return continues(one, next); });
+    if (found == joined.end()) {
+      joined.push_back(next);
     } else {
       found->tile.q.count += tile.q.count;
       found->tile.pairs += tile.pairs;
     }
   }
-  return pieces;
+  return joined;
 }
 
 // What of a tile lies in the block.
@@ -111,7 +111,7 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
 }
 
 // All tiles of one batch and KV head, as far as they lie in the block.
-void one_head(const AttentionPlan& plan, bool backward, std::span<const Piece> pieces,
+void one_head(const AttentionPlan& plan, bool backward, std::span<const Joined> joined,
               const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head,
               const Block& block, Scratch* own) {
   Scratch& scratch = *own;
@@ -124,8 +124,8 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Piece> p
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
   bool placed = false;
-  for (const Piece& piece : pieces) {
-    const Tile& whole = piece.tile;
+  for (const Joined& each : joined) {
+    const Tile& whole = each.tile;
     if (head < whole.head_begin || head >= whole.head_end ||
         (head - whole.head_begin) % whole.head_step != 0) {
       continue;
@@ -170,8 +170,8 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Piece> p
     }
     number_rows(tile.q, queries.wide->numbers(head), &scratch.q_rows);
     number_rows(tile.k, keys.wide->numbers(head), &scratch.k_rows);
-    call.low = piece.full ? -kUnlimited : plan.band.low;
-    call.high = piece.full ? kUnlimited : plan.band.high;
+    call.low = each.full ? -kUnlimited : plan.band.low;
+    call.high = each.full ? kUnlimited : plan.band.high;
     call.queries = tile.q.count;
     call.keys = tile.k.count;
     call.q_rows = scratch.q_rows.data();
@@ -210,12 +210,13 @@ int64_t range_begin(int64_t begin, int64_t end, int64_t i, int64_t count) {
   return begin + (end - begin) * i / count;
 }
 
-// Into how many ranges rows are cut where threads share a head: a power of two, two jobs for a thread
-// so that a causal mask's halves are shared evenly; 1: not at all.
+// Into how many ranges rows are cut where threads share a head: a power of two, two jobs for a
+// thread so that a causal mask's halves are shared evenly; 1: not at all.
 int64_t ranges_of(const AttentionPlan& plan, bool backward, const Extent& e, int64_t jobs,
                   int threads) {
   constexpr int64_t kFewestRows = 96;
-  constexpr int64_t kFewestProducts = int64_t{1} << 21;  // pairs x head_dim: what a thread's start costs
+  // Pairs x head_dim: what the start of a thread costs.
+  constexpr int64_t kFewestProducts = int64_t{1} << 21;
   if (threads <= 1 || jobs % threads == 0 || jobs >= 4 * threads) return 1;
   if (e.pairs * plan.spec.head_dim < kFewestProducts) return 1;
   const int64_t rows =
@@ -256,13 +257,13 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
              const QuerySide& queries, const KeySide& keys, int threads) {
   if (tiles.empty()) return;
   const Extent e = extent_of(tiles);
-  const std::vector<Piece> pieces = pieces_of(tiles);
+  const std::vector<Joined> joined = joined_of(tiles);
   const int64_t heads = e.head_end - e.head_begin;
   const int64_t jobs = plan.spec.batch * heads;
   const int64_t ranges = ranges_of(plan, backward, e, jobs, threads);
-  // Forward: a range of queries has sums of its own. Backward: in turn p, range i of the queries meets
-  // range i ^ p of the keys, so that no two threads add to the same row, and each row's sums come in
-  // one order.
+  // Forward: a range of queries has sums of its own. Backward: in turn p, range i of the queries
+  // meets range i ^ p of the keys, so that no two threads add to the same row, and each row's sums
+  // come in one order.
   const int64_t turns = backward ? ranges : 1;
   for (int64_t turn = 0; turn < turns; ++turn) {
     in_parallel(jobs * ranges, threads, [&](int64_t number) {
@@ -277,8 +278,8 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
         block.k_end = range_begin(e.k_begin, e.k_end, (range ^ turn) + 1, ranges);
       }
       auto scratch = scratch_pool().take();
-      one_head(plan, backward, pieces, queries, keys, job / heads, e.head_begin + job % heads, block,
-               scratch.get());
+      one_head(plan, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
+               block, scratch.get());
       scratch_pool().give(std::move(scratch));
     });
   }
