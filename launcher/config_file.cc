@@ -6,7 +6,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "launcher/flight_explain.h"
+#include "launcher/nearest_name.h"
 #include "launcher/yaml_lines.h"
 
 namespace rueda::launcher {
@@ -102,17 +102,6 @@ Result<std::string> variable_text(Takes takes, const std::string& value) {
   return value;
 }
 
-// "; did you mean params?": the nearest known name, if one is near.
-std::string guess(const std::string& wrong, const std::vector<std::string>& known) {
-  const std::string* best = nullptr;
-  size_t least = wrong.size() / 3 + 1;
-  for (const std::string& name : known) {
-    const size_t distance = edit_distance(wrong, name);
-    if (distance < least) best = &name, least = distance;
-  }
-  return best == nullptr ? "" : "; did you mean " + *best + "?";
-}
-
 std::string section_of(const std::string& key) { return key.substr(0, key.find('.')); }
 
 Status add_entry(const Entry& entry, const std::string& origin, FileSettings* out) {
@@ -124,7 +113,7 @@ Status add_entry(const Entry& entry, const std::string& origin, FileSettings* ou
       if (section_of(known.key) == section_of(entry.key)) keys.emplace_back(known.key);
     }
     if (!keys.empty() || entry.key.find('.') == std::string::npos)
-      out->notes.push_back(origin + " is not known" + guess(entry.key, keys));
+      out->notes.push_back(origin + " is not known" + did_you_mean(entry.key, keys));
     return {};
   }
   switch (row->takes) {
@@ -170,7 +159,7 @@ Result<FileSettings> parse_config_file(std::string_view text, const std::string&
       entries.push_back({key, line.value, line.line});
     } else if (std::find(known.begin(), known.end(), line.section) == known.end()) {
       out.notes.push_back(line.section + " (" + at(line.line) + ") is not known" +
-                          guess(line.section, known));
+                          did_you_mean(line.section, known));
     }
   }
   // A switched-off check comes last: it wins over the times beside it.

@@ -59,6 +59,8 @@ Result<std::string> read_file(const std::string& path) {
   constexpr size_t kMaxBytes = 4 << 20;
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno_status("cannot read the hostfile " + path, errno);
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    return errno_status("cannot read the hostfile " + path, EISDIR);
   std::string text(kMaxBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
@@ -71,6 +73,15 @@ struct FoundHosts {
   std::string source;
   bool slurm = false;  // this is a job of Slurm with several hosts
 };
+
+// Of relative paths. A folder that has been removed has no name any more.
+Result<std::string> own_folder() {
+  std::error_code error;
+  std::string folder = std::filesystem::current_path(error).string();
+  if (error)
+    return failed_precondition("the folder that ruedarun was started in is gone: " + error.message());
+  return folder;
+}
 
 // From -H, --hostfile or, inside a job of Slurm, its list of nodes.
 Result<FoundHosts> find_hosts(const Options& options, const GetEnv& get) {
@@ -106,7 +117,9 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
   head.hosts = std::move(hosts);
   head.base_environment = std::move(plan.base_environment);
   head.own_environment = environment;
-  head.folder = std::filesystem::current_path().string();
+  const auto folder = own_folder();
+  if (!folder.ok()) return fail(kUsageError, folder.status().message());
+  head.folder = folder.value();
   head.version = version;
   head.start_seconds = start_seconds;
   head.use_srun = found.slurm && plan.options.token_file.empty();
@@ -168,7 +181,9 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
   if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.
-    plan.timeline.path = std::filesystem::current_path().string() + "/" + plan.timeline.path;
+    const auto folder = own_folder();
+    if (!folder.ok()) return fail(kUsageError, folder.status().message());
+    plan.timeline.path = folder.value() + "/" + plan.timeline.path;
     set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
   }
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "collectives/base/utf8.h"
 #include "launcher/exit_report.h"
+#include "launcher/nearest_name.h"
 
 namespace rueda::launcher {
 namespace {
@@ -158,21 +158,6 @@ void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, S
 }
 
 }  // namespace
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t corner = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = corner + (a[i - 1] == b[j - 1] ? 0 : 1);
-      corner = row[j];
-      row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 std::string describe(const Operation& o) {
   std::string text = o.title();

@@ -45,7 +45,5 @@ std::vector<std::string> explain(const std::vector<RankRecord>& ranks, int64_t n
 
 // "allreduce 'x' float32[3] at train.py:12 in step"
 std::string describe(const flight::Operation& operation);
-// Insertions, deletions and changes of bytes that make one of the other.
-size_t edit_distance(const std::string& a, const std::string& b);
 
 }  // namespace rueda::launcher

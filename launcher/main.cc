@@ -13,6 +13,7 @@
 #include "launcher/horovod_path.h"
 #include "launcher/hosts/host_agent.h"
 #include "launcher/mpi/mpirun_command.h"
+#include "launcher/nearest_name.h"
 #include "launcher/options.h"
 #include "launcher/probe.h"
 #include "launcher/rank_environment.h"
@@ -68,6 +69,11 @@ int main(int argc, char** argv) {
     if (found.ok()) found = rueda::launcher::add_horovod_path(environment, &options.value());
     if (found.ok()) found = rueda::launcher::choose_mpi_transport(environment, &options.value());
     if (!found.ok()) options = found;
+  }
+  if (options.ok() && options.value().action != Options::Action::kPrintText) {
+    const auto base = rueda::launcher::base_environment(environment, options.value());
+    for (std::string& line : rueda::launcher::misspelled_settings(base))
+      options.value().notes.push_back(std::move(line));
   }
   if (!options.ok()) {
     std::fprintf(stderr, "ruedarun: %s\nruedarun: ruedarun --help lists all options\n",

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "launcher/binding/binding.h"
+#include "launcher/nearest_name.h"
 
 namespace rueda::launcher {
 namespace {
@@ -22,6 +23,30 @@ constexpr const char* kHorovodrunOnly[] = {
     "--no-torus-", "--autotune", "--no-autotune", "--min-n", "--max-n", "--slots-per-host",
     "--elastic-timeout", "--reset-limit", "--blacklist-", "--mpi-threads-", "--no-mpi-threads-",
     "--binding-args", "--num-nccl-streams", "--thread-affinity", "--gloo-timeout-"};
+
+// What users of other launchers write, and what it is here.
+struct Foreign {
+  const char* begins;
+  const char* hint;
+};
+constexpr Foreign kForeign[] = {
+    {"--nproc", "the number of ranks is -np N, of all hosts together"},
+    {"--nnodes", "hosts are named: -H host:slots,... or --hostfile"},
+    {"--node-rank", "one ruedarun starts all hosts: -H host:slots,... or --hostfile"},
+    {"--master-", "ranks find each other; leave it out"},
+    {"--rdzv", "ranks find each other; leave it out"},
+    {"--standalone", "nothing needs to be said for one host; leave it out"},
+    {"--oversubscribe", "more ranks than cores are allowed; leave it out"},
+    {"--allow-run-as-root", "root may; leave it out"},
+    {"--bind-to", "cores are bound with --bind"},
+    {"--map-by", "ranks fill one host after the other; cores are bound with --bind"},
+    {"--mca", "it is Open MPI's: ruedarun --mpi --mpi-args '--mca ...'"},
+    {"-mca", "it is Open MPI's: ruedarun --mpi --mpi-args '--mca ...'"},
+    {"-ppn", "slots are said with the hosts: -H host:slots,..."},
+    {"--host", "hosts are -H host:slots,..."},
+    {"-host", "hosts are -H host:slots,..."},
+    {"-N", "slots are said with the hosts: -H host:slots,..."},
+};
 
 struct Raw {
   bool version = false, check_build = false, print_config = false, verbose = false;
@@ -204,6 +229,11 @@ std::vector<std::string> rewrite_single_dash(const CLI::App& app,
   return out;
 }
 
+// As it stands in every example.
+std::string as_typed(const std::string& flag) {
+  return flag == "--num-proc" ? "-np" : flag == "--hosts" ? "-H" : flag;
+}
+
 std::string number_text(double value) {
   std::string text = CLI::detail::to_string(value);
   return text;
@@ -298,7 +328,24 @@ Status collect_stdin(const Raw& raw, Options* options) {
   return {};
 }
 
-Status collect_command(std::vector<std::string> rest, Options* options) {
+// "; did you mean --hostfile?"
+std::string guess_option(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::string name = word.substr(0, word.find('='));
+  const std::string guess = did_you_mean(name, known);
+  if (!guess.empty()) return guess;
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  for (const Foreign& foreign : kForeign) {
+    if (dashed.starts_with(foreign.begins)) return "; " + std::string(foreign.hint);
+  }
+  return "";
+}
+
+Status collect_command(const CLI::App& app, std::vector<std::string> rest, Options* options) {
   if (!rest.empty() && rest.front() == "--") {
     rest.erase(rest.begin());
   } else if (!rest.empty() && rest.front().size() > 1 && rest.front()[0] == '-') {
@@ -306,7 +353,8 @@ Status collect_command(std::vector<std::string> rest, Options* options) {
     const bool horovods = std::any_of(std::begin(kHorovodrunOnly), std::end(kHorovodrunOnly),
                                       [&](const char* flag) { return word.starts_with(flag); });
     return invalid_argument("unknown option '" + word + "'" +
-                            (horovods ? "; horovodrun takes it, and says what becomes of it" : "") +
+                            (horovods ? "; horovodrun takes it, and says what becomes of it"
+                                      : guess_option(app, word)) +
                             " (options of your program belong after its name)");
   }
   options->command = std::move(rest);
@@ -326,15 +374,21 @@ Status check_run(const Options& options) {
     return invalid_argument("--grace-period: expected seconds, 0 or more");
   if (!options.hosts.empty() && !options.hostfile.empty())
     return invalid_argument("-H and --hostfile exclude each other");
-  if (options.ssh_port < 0 || options.ssh_port > 65535 || options.listen_port < 0 ||
-      options.listen_port > 65535) {
-    return invalid_argument("a port is a number from 1 to 65535");
+  for (const auto& [flag, port] : {std::pair("-p", options.ssh_port),
+                                   std::pair("--listen-port", options.listen_port)}) {
+    if (port >= 0 && port <= 65535) continue;
+    return invalid_argument(std::string(flag) + " " + std::to_string(port) +
+                            ": a port is a number from 1 to 65535");
   }
   if (!(options.silence_seconds >= 0.5) || options.silence_seconds > 600)
     return invalid_argument("--silence-timeout: expected 0.5 to 600 seconds");
   if (options.stdin_mode == Options::Stdin::kOneRank && options.stdin_rank >= options.num_proc) {
     return invalid_argument("--stdin " + std::to_string(options.stdin_rank) + ": there are only " +
                             std::to_string(options.num_proc) + " ranks");
+  }
+  if (!options.shown_ranks.empty() && *options.shown_ranks.rbegin() >= options.num_proc) {
+    return invalid_argument("--ranks " + std::to_string(*options.shown_ranks.rbegin()) + ": there are only " +
+                            std::to_string(options.num_proc) + " ranks, from 0");
   }
   return {};
 }
@@ -364,8 +418,13 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
     const size_t name = text.find("--"), equals = text.find(" = ");
     if (name == std::string::npos || equals == std::string::npos || equals < name)
       return invalid_argument(text);
-    return invalid_argument(text.substr(name, equals - name) + " '" + text.substr(equals + 3) +
-                            "': expected a number");
+    return invalid_argument(as_typed(text.substr(name, equals - name)) + " '" +
+                            text.substr(equals + 3) + "': expected a number");
+  } catch (const CLI::ArgumentMismatch& error) {  // "--hosts: 1 required TEXT missing", "--hosts: At Most 1 ..."
+    const std::string text = error.what(), flag = as_typed(text.substr(0, text.find(':')));
+    if (text.find("missing") != std::string::npos) return invalid_argument(flag + ": its value is missing");
+    if (text.find("At Most") != std::string::npos) return invalid_argument(flag + " is given more than once");
+    return invalid_argument(text);
   } catch (const CLI::Error& error) {
     return invalid_argument(error.what());
   }
@@ -399,8 +458,13 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.mpi_args = raw.mpi_args;
   options.mpirun = raw.mpirun;
   options.horovod = raw.horovod;
+  for (const auto& [flag, text] : {std::pair("--hosts", &raw.hosts), std::pair("--hostfile", &raw.hostfile)}) {
+    // A variable of a script that is empty: all ranks here is not what was meant.
+    if (app.count(flag) > 0 && text->empty())
+      return invalid_argument(as_typed(flag) + " '': it names no host; leave it out for this machine alone");
+  }
   if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
-  RUEDA_RETURN_IF_ERROR(collect_command(std::move(rest), &options));
+  RUEDA_RETURN_IF_ERROR(collect_command(app, std::move(rest), &options));
   RUEDA_RETURN_IF_ERROR(collect_settings(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_environment(raw, &options));
   RUEDA_RETURN_IF_ERROR(collect_stdin(raw, &options));

@@ -102,10 +102,6 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   rueda::bootstrap::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
   *size = options.place.size;
-  if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
-    fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
-    rueda::close_in_forked_children(options.place.flight_fd);
-  }
   rueda::log::init_log(
       config.log_level,
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
@@ -120,6 +116,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
     RUEDA_ASSIGN_OR_RETURN(const auto fds,
                            rueda::runtime::LifeFds::parse(options.place.life_fds));
     RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
+  }
+  // After it, which knows whether these descriptors are the rank's or some other file of a child of it.
+  if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
+    fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
+    rueda::close_in_forked_children(options.place.flight_fd);
   }
   options.config = config;
   if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {

@@ -101,7 +101,7 @@ Result<std::vector<Group>> listed(const Bind& bind, const Topology& topology, in
   return out;
 }
 
-std::string describe(const RankBinding& binding, const Group& threads) {
+std::string in_words(const RankBinding& binding, const Group& threads) {
   std::string text = "any cpu";
   if (!binding.cpus.empty()) {
     std::vector<int> nodes;
@@ -179,7 +179,7 @@ Result<std::vector<RankBinding>> plan_binding(const Bind& bind, const Topology& 
     double cores = static_cast<double>(by_core(mine).size()) / static_cast<double>(sharing);
     if (core_limit > 0) cores = std::min(cores, core_limit / local_size);
     binding.threads = std::max(1, static_cast<int>(cores));
-    binding.text = describe(binding, mine);
+    binding.text = in_words(binding, mine);
     out.push_back(std::move(binding));
   }
   return out;

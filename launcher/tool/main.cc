@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launcher/flight_command.h"
+#include "launcher/nearest_name.h"
 #include "launcher/options.h"
 #include "launcher/tool/bench/bench.h"
 #include "launcher/tool/doctor/doctor.h"
@@ -34,6 +35,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool asked = word == "--help" || word == "-h";
+  if (argc >= 2 && !asked)
+    std::fprintf(stderr, "rueda: there is no command '%s'%s\n", argv[1],
+                 rueda::launcher::did_you_mean(argv[1], {"doctor", "bench", "attention", "status", "drain",
+                                                         "explain", "migrate"})
+                     .c_str());
   std::fputs(
       "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor --help)\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"

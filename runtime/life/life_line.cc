@@ -24,6 +24,14 @@ Result<UniqueFd> copy_of(int fd) {
   return copy;
 }
 
+// A child of the rank may have something else at that number.
+bool is_life_page(int fd) {
+  char target[64] = "";
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  if (readlink(link.c_str(), target, sizeof(target) - 1) < 0) return fcntl(fd, F_GETFD) >= 0;  // no /proc
+  return std::string(target).find("rueda-life") != std::string::npos;
+}
+
 }  // namespace
 
 Result<LifeFds> LifeFds::parse(const std::string& text) {
@@ -44,6 +52,14 @@ Result<LifeFds> LifeFds::parse(const std::string& text) {
 Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_handlers) {
   if (in_use.exchange(true)) return std::unique_ptr<LifeLine>();
   const auto opened = [&]() -> Result<std::unique_ptr<LifeLine>> {
+    if (!is_life_page(fds.page)) {
+      return failed_precondition(
+          "this process has the variables of a rank that ruedarun has started (RUEDA_RANK, RUEDA_LIFE_FDS), but not "
+          "its descriptors: either it is a child of that rank (a worker, a program that the rank has started, what "
+          "the rank became by exec after it had joined), or something has closed them (os.closerange, a "
+          "daemon). Only the rank itself can join its job; a program that it starts may be a job of its own: "
+          "ruedarun -np 1 ...");
+    }
     for (const int fd : {fds.page, fds.news, fds.alarm}) {
       fcntl(fd, F_SETFD, FD_CLOEXEC);
       close_in_forked_children(fd);

@@ -11,8 +11,6 @@ namespace rueda::testing {
 using namespace attention;
 namespace {
 
-bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
-
 std::string describe(const AttentionSpec& s) {
   return "n " + std::to_string(s.length) + " heads " + std::to_string(s.heads) + "/" +
          std::to_string(s.kv_heads) + " d " + std::to_string(s.head_dim) + " batch " +

@@ -64,8 +64,6 @@ Combined reference(const std::vector<Values>& inputs, size_t begin, size_t end) 
   return result;
 }
 
-bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
-
 Values random_values(Rank rank, int64_t count, double scale) {
   std::mt19937 generator(static_cast<unsigned>(1000 * rank + count));
   std::normal_distribution<double> normal(0.3, 1);  // neither orthogonal nor parallel

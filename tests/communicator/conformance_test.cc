@@ -15,9 +15,6 @@ namespace {
 using communicator::NativeCommunicator;
 using communicator::Part;
 
-// RUEDA_TEST_SHORT leaves out sizes, never kinds of cells: for the sanitizer runs.
-bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
-
 std::vector<Kind> kinds() {
   std::vector<Kind> result(std::begin(kAllKinds), std::end(kAllKinds));
   if (!is_short()) result.insert(result.end(), {Kind::kLateTcp, Kind::kLatePairs, Kind::kStriped});

@@ -17,8 +17,6 @@ using communicator::HostMap;
 using communicator::NativeCommunicator;
 using communicator::Part;
 
-bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
-
 TEST_CASE("latency decides for what is small, bytes for what is large", "[exchange]") {
   for (const int64_t bytes : {int64_t{4}, int64_t{512 << 10}})
     CHECK(choose_exchange(2, bytes) == Exchange::kOneShot);  // never more bytes than the bound
@@ -50,12 +48,12 @@ TEST_CASE("doubling brings every host's slice once, of what its sender has", "[e
   }
 }
 
-struct Layout {
+struct RankLayout {
   Kind kind;
   Rank size;
 };
 
-std::vector<Layout> layouts() {
+std::vector<RankLayout> layouts() {
   if (is_short()) return {{Kind::kTcp, 3}, {Kind::kPairs, 3}, {Kind::kPairs, 4}};
   //      2 x 1             3 x 1             5 x 1             2 + 1
   return {{Kind::kTcp, 2},  {Kind::kTcp, 3},  {Kind::kTcp, 5},  {Kind::kPairs, 3},
@@ -63,7 +61,7 @@ std::vector<Layout> layouts() {
           {Kind::kPairs, 4}, {Kind::kPairs, 6}, {Kind::kPairs, 8}, {Kind::kTriples, 5}};
 }
 
-std::vector<float> noise(Rank rank, size_t count) {
+std::vector<float> thousands(Rank rank, size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank) + 17);
   std::uniform_real_distribution<float> values(-1e3f, 1e3f);
   std::vector<float> result(count);
@@ -76,9 +74,9 @@ std::vector<float> added(const std::vector<int>& host_of, size_t count) {
   const HostMap map(host_of, 0);
   std::vector<float> total;
   for (size_t host = 0; host < map.hosts(); ++host) {
-    std::vector<float> sum = noise(map.members(host)[0], count);
+    std::vector<float> sum = thousands(map.members(host)[0], count);
     for (size_t i = 1; i < map.members(host).size(); ++i) {
-      const auto next = noise(map.members(host)[i], count);
+      const auto next = thousands(map.members(host)[i], count);
       for (size_t k = 0; k < count; ++k) sum[k] += next[k];
     }
     if (host == 0) {
@@ -91,7 +89,7 @@ std::vector<float> added(const std::vector<int>& host_of, size_t count) {
 }
 
 // What all ranks have, for each count one after the other; empty if two of them differ.
-std::vector<std::vector<float>> sums(const Layout& layout, const Config& config,
+std::vector<std::vector<float>> sums(const RankLayout& layout, const Config& config,
                                      const std::vector<size_t>& counts,
                                      std::vector<int>* host_of) {
   const auto worlds = make_worlds(layout.kind, layout.size, config);
@@ -105,7 +103,7 @@ std::vector<std::vector<float>> sums(const Layout& layout, const Config& config,
         must(communicator::plan_scaling(DType::kFloat32, ReduceOp::kSum, 1, 1, layout.size));
     std::vector<std::vector<float>> mine;
     for (const size_t count : counts) {
-      auto data = noise(rank, count);
+      auto data = thousands(rank, count);
       auto* bytes = reinterpret_cast<std::byte*>(data.data());
       must(drive(world, communicator,
                  communicator.allreduce({Part{bytes, bytes, static_cast<int64_t>(count)}},
@@ -126,7 +124,7 @@ TEST_CASE("the way hosts add up changes no bit, and the order is the documented 
           "[exchange]") {
   // One carrier; several messages without a grant; several chunks.
   const std::vector<size_t> counts = {1, 5000, is_short() ? size_t{50'000} : size_t{300'001}};
-  for (const Layout& layout : layouts()) {
+  for (const RankLayout& layout : layouts()) {
     for (const char* wire : {"none", "bf16"}) {
       std::vector<std::vector<float>> first;
       for (const char* exchange : {"auto", "one-shot", "doubling", "two-shot"}) {
@@ -150,7 +148,7 @@ TEST_CASE("the way hosts add up changes no bit, and the order is the documented 
 }
 
 TEST_CASE("many hosts take the way by doubling for small tensors", "[exchange]") {
-  const Layout layout{Kind::kInproc, is_short() ? 17 : 21};
+  const RankLayout layout{Kind::kInproc, is_short() ? 17 : 21};
   REQUIRE(choose_exchange(static_cast<size_t>(layout.size), 4) == Exchange::kDoubling);
   const std::vector<size_t> counts = {1, 100, 3000};
   std::vector<int> host_of;

@@ -147,9 +147,3 @@ TEST_CASE("the status names who is behind and who waits", "[explain]") {
   has(json, "\"behind\":[1]");
   has(json, "\"name\":\"allreduce.tail \\\"quoted\\\"\"");
 }
-
-TEST_CASE("the edit distance counts insertions, deletions and changes", "[explain]") {
-  CHECK(launcher::edit_distance("", "abc") == 3);
-  CHECK(launcher::edit_distance("kitten", "sitting") == 3);
-  CHECK(launcher::edit_distance("same", "same") == 0);
-}

@@ -18,7 +18,7 @@ std::map<std::string, std::string> variables(const FileSettings& found) {
   return out;
 }
 
-FileSettings parsed(const std::string& text) {
+FileSettings settings_of(const std::string& text) {
   const auto found = parse_config_file(text, "f.yaml");
   INFO((found.ok() ? "" : found.status().message()));
   REQUIRE(found.ok());
@@ -28,7 +28,7 @@ FileSettings parsed(const std::string& text) {
 }  // namespace
 
 TEST_CASE("sections and keys become settings of the ranks", "[config_file]") {
-  const FileSettings found = parsed(R"(---
+  const FileSettings found = settings_of(R"(---
 # Horovod's example
 controller: mpi
 params:
@@ -59,23 +59,23 @@ logging:
   CHECK(found.settings.front().flag == "params.fusion_threshold_mb (f.yaml:5)");
   CHECK(found.mpi == true);
   CHECK(found.notes.empty());
-  CHECK(variables(parsed("params: {cache_capacity: 1}")) ==
+  CHECK(variables(settings_of("params: {cache_capacity: 1}")) ==
         std::map<std::string, std::string>{{"RUEDA_CACHE_CAPACITY", "1"}});
-  CHECK(parsed("").settings.empty());
-  CHECK_FALSE(parsed("params:\n").mpi.has_value());
+  CHECK(settings_of("").settings.empty());
+  CHECK_FALSE(settings_of("params:\n").mpi.has_value());
 }
 
 TEST_CASE("a stall check that is switched off stays off, whatever its times are", "[config_file]") {
   for (const char* text : {"stall_check:\n  enabled: false\n  warning_time_seconds: 9\n",
                            "stall_check:\n  warning_time_seconds: 9\n  enabled: false\n"}) {
-    CHECK(variables(parsed(text)) ==
+    CHECK(variables(settings_of(text)) ==
           std::map<std::string, std::string>{{"RUEDA_STALL_CHECK_TIME_SECONDS", "0"},
                                              {"RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "0"}});
   }
 }
 
 TEST_CASE("what has no effect, or is not known, is said", "[config_file]") {
-  const FileSettings found = parsed(
+  const FileSettings found = settings_of(
       "params:\n  cycle_time_ms: 5\n  hierarchical_allreduce: false\n  cache_capacty: 3\n"
       "parms:\n  cycle_time_ms: 1\nlibrary_options:\n  num_nccl_streams: 2\n");
   CHECK(found.settings.empty());

@@ -133,6 +133,15 @@ TEST_CASE("flags of Horovod's launcher mean here what they mean there", "[option
   CHECK(parsed({"-p", "2222", "-i", "key", "-np", "1", "true"}).ssh_port == 2222);
 }
 
+TEST_CASE("an option that is nearly one of ours is guessed", "[options]") {
+  const auto wrong = parse_options({"--hostfle", "f", "-np", "1", "true"}, "1.2.3");
+  REQUIRE_FALSE(wrong.ok());
+  CHECK_THAT(wrong.status().message(), Catch::Contains("unknown option '--hostfle'; did you mean --hostfile?"));
+  const auto other = parse_options({"--nproc-per-node=2", "true"}, "1.2.3");
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.status().message().find("did you mean") == std::string::npos);
+}
+
 TEST_CASE("long options may be written with underscores", "[options]") {
   CHECK(parsed({"--num_proc", "2", "--output_filename=a_b", "true"}).output_folder == "a_b");
   CHECK(setting(parsed({"-np", "1", "--timeline_filename", "t_1", "true"}), "RUEDA_TIMELINE") ==
@@ -166,7 +175,7 @@ TEST_CASE("a wrong command line is refused with its reason", "[options]") {
       {{"-np", "0", "true"}, "-np 0"},
       {{"-np", "-3", "true"}, "expected 1 to"},
       {{"-np", "99999999", "true"}, "expected 1 to"},
-      {{"-np", "two", "true"}, "--num-proc 'two': expected a number"},
+      {{"-np", "two", "true"}, "-np 'two': expected a number"},
       {{"-np", "2", "--start-timeout", "x", "true"}, "--start-timeout 'x': expected a number"},
       {{"-np", "2", "--autotune", "true"}, "unknown option '--autotune'; horovodrun takes it"},
       {{"-np", "2", "--hierarchical-allreduce", "true"}, "horovodrun takes it"},

@@ -141,12 +141,12 @@ TEST_CASE("a copy that cannot be written is said, and does not end the job", "[r
 
   std::filesystem::create_directory(scratch.path() + "/rank.0");
   std::filesystem::create_symlink("/dev/full", scratch.path() + "/rank.0/stdout");
-  Job full({"-np", "1", "--output-filename", scratch.path(), "sh", "-c", "echo a; echo b"});
+  Job full({"-np", "1", "--output-filename", scratch.path(), "printf", "a\\nb\\n"});  // one write
   CHECK(full.wait() == 0);
   CHECK(full.out() == "[0]<stdout>: a\n[0]<stdout>: b\n");
   CHECK_THAT(full.err(), Catch::StartsWith("ruedarun: the copy of the output ends here: "
                                            "cannot write " + scratch.path() + "/rank.0/stdout") &&
-                             Catch::Contains(": No space left on device; 2 bytes were to be written"));
+                             Catch::Contains(": No space left on device; 4 bytes were to be written"));
   CHECK(full.err_lines().size() == 1);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Result<bootstrap::Place> place_in(const Environment& environment) {
+Result<bootstrap::Place> found_in(const Environment& environment) {
   return bootstrap::read_place([&](const char* name) -> const char* {
     const auto it = environment.find(name);
     return it == environment.end() ? nullptr : it->second.c_str();
@@ -62,7 +62,7 @@ TEST_CASE("each launcher's variables give the place", "[launchers]") {
                          Row{kMpich, "MPICH", 1, 4, true, ""},
                          Row{kSrun, "srun", 5, 8, false, "slurm/77.2/"}}) {
     CAPTURE(row.launcher);
-    auto place = place_in(row.environment);
+    auto place = found_in(row.environment);
     REQUIRE(place.ok());
     CHECK(place->rank == row.rank);
     CHECK(place->size == row.size);
@@ -70,25 +70,25 @@ TEST_CASE("each launcher's variables give the place", "[launchers]") {
     CHECK(place->agentless);
     CHECK(place->job_id == row.job);
     CHECK(place->source.find(row.launcher) != std::string::npos);
-    auto named = place_in(with(row.environment, {{"RUEDA_JOB_ID", "mine"}}));
+    auto named = found_in(with(row.environment, {{"RUEDA_JOB_ID", "mine"}}));
     REQUIRE(named.ok());
     CHECK(named->job_id == "mine");
   }
 }
 
 TEST_CASE("an inner launcher counts, whatever the outer one's numbers are", "[launchers]") {
-  auto torch = place_in(with(with(kSrun, kOpenMpi), kTorchrun));
+  auto torch = found_in(with(with(kSrun, kOpenMpi), kTorchrun));
   REQUIRE(torch.ok());
   CHECK(torch->rank == 3);
   CHECK(torch->job_id.starts_with("torch/"));
-  auto mpi = place_in(with(kSrun, kOpenMpi));
+  auto mpi = found_in(with(kSrun, kOpenMpi));
   REQUIRE(mpi.ok());
   CHECK(mpi->rank == 1);
   CHECK(mpi->job_id == "PMIX_NAMESPACE/113324");
 }
 
 TEST_CASE("srun with its PMI-2 gives one place, and the job's name comes from Slurm", "[launchers]") {
-  auto place = place_in(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}));
+  auto place = found_in(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}));
   REQUIRE(place.ok());
   CHECK(place->rank == 5);
   CHECK(place->job_id == "slurm/77.2/");
@@ -97,48 +97,48 @@ TEST_CASE("srun with its PMI-2 gives one place, and the job's name comes from Sl
 
 TEST_CASE("launchers that disagree are an error that names both values", "[launchers]") {
   const Environment left_over = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}};
-  check_refused(place_in(with(kMpich, left_over)).status(),
+  check_refused(found_in(with(kMpich, left_over)).status(),
                 {"PMI_SIZE=4", "WORLD_SIZE=2", "env -u WORLD_SIZE"});
-  check_refused(place_in(with(kSrun, left_over)).status(), {"SLURM_STEP_NUM_TASKS=8", "WORLD_SIZE=2"});
-  check_refused(place_in(with(kOpenMpi, kMpich)).ok()
-                    ? place_in(with(kOpenMpi, with(kMpich, {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}}))).status()
+  check_refused(found_in(with(kSrun, left_over)).status(), {"SLURM_STEP_NUM_TASKS=8", "WORLD_SIZE=2"});
+  check_refused(found_in(with(kOpenMpi, kMpich)).ok()
+                    ? found_in(with(kOpenMpi, with(kMpich, {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}}))).status()
                     : Status(),
                 {"OMPI_COMM_WORLD_SIZE=4", "PMI_SIZE=1"});
   // The same size but another rank: RANK was exported once for all ranks.
-  check_refused(place_in(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}})).status(),
+  check_refused(found_in(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}})).status(),
                 {"PMI_RANK=1", "RANK=0"});
 }
 
 TEST_CASE("a gap names the variable that is missing", "[launchers]") {
-  check_refused(place_in({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}).status(),
+  check_refused(found_in({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}).status(),
                 {"WORLD_SIZE=4", "RANK is not set", "ruedarun"});
-  check_refused(place_in({{"RANK", "1"}, {"MASTER_ADDR", "h"}}).status(), {"WORLD_SIZE is not set"});
-  check_refused(place_in({{"OMPI_COMM_WORLD_RANK", "1"}}).status(),
+  check_refused(found_in({{"RANK", "1"}, {"MASTER_ADDR", "h"}}).status(), {"WORLD_SIZE is not set"});
+  check_refused(found_in({{"OMPI_COMM_WORLD_RANK", "1"}}).status(),
                 {"OMPI_COMM_WORLD_SIZE is not set"});
-  check_refused(place_in({{"PMI_SIZE", "2"}}).status(), {"PMI_RANK is not set"});
-  check_refused(place_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}).status(),
+  check_refused(found_in({{"PMI_SIZE", "2"}}).status(), {"PMI_RANK is not set"});
+  check_refused(found_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}).status(),
                 {"SLURM_NTASKS is not set"});
-  check_refused(place_in({{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}}).status(), {"PMI_RANK=4"});
-  check_refused(place_in({{"PMI_RANK", "x"}, {"PMI_SIZE", "4"}}).status(), {"PMI_RANK='x'"});
+  check_refused(found_in({{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}}).status(), {"PMI_RANK=4"});
+  check_refused(found_in({{"PMI_RANK", "x"}, {"PMI_SIZE", "4"}}).status(), {"PMI_RANK='x'"});
 }
 
 TEST_CASE("what a gap in RANK leaves open, Slurm may know", "[launchers]") {
   // The usual batch script: it exports WORLD_SIZE and MASTER_ADDR, and srun numbers the tasks.
-  auto place = place_in(with(kSrun, {{"WORLD_SIZE", "8"}, {"MASTER_ADDR", "h"}}));
+  auto place = found_in(with(kSrun, {{"WORLD_SIZE", "8"}, {"MASTER_ADDR", "h"}}));
   REQUIRE(place.ok());
   CHECK(place->rank == 5);
-  check_refused(place_in(with(kSrun, {{"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}})).status(),
+  check_refused(found_in(with(kSrun, {{"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}})).status(),
                 {"WORLD_SIZE=2", "SLURM_STEP_NUM_TASKS=8"});
 }
 
 TEST_CASE("a batch script or salloc's shell is no task of srun, which is said", "[launchers]") {
   for (const char* step : {"", "batch", "4294967291"}) {
-    auto place = place_in(with(kBatch, {{"SLURM_STEP_ID", step}}));
+    auto place = found_in(with(kBatch, {{"SLURM_STEP_ID", step}}));
     REQUIRE(place.ok());
     CHECK(place->size == 1);
     CHECK(place->remark.find("srun python") != std::string::npos);
   }
-  auto alone = place_in(with(kBatch, {{"SLURM_NTASKS", "1"}}));
+  auto alone = found_in(with(kBatch, {{"SLURM_NTASKS", "1"}}));
   REQUIRE(alone.ok());
   CHECK(alone->remark.empty());
 }
@@ -149,7 +149,7 @@ TEST_CASE("one variable alone, or another launcher's job of one rank, is a job o
        {Environment{{"WORLD_SIZE", "4"}}, Environment{{"MASTER_ADDR", "h"}},
         Environment{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
         Environment{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}}) {
-    auto place = place_in(environment);
+    auto place = found_in(environment);
     REQUIRE(place.ok());
     CHECK(place->size == 1);
     CHECK_FALSE(place->agentless);

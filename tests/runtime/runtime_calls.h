@@ -17,7 +17,6 @@ using WorkPtr = std::shared_ptr<runtime::Work>;
 // No test needs it; a hang becomes a failure that says so.
 inline constexpr std::chrono::seconds kGenerous{100};
 
-inline bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
 inline std::vector<Rank> world_sizes() {
   return is_short() ? std::vector<Rank>{1, 3} : std::vector<Rank>{1, 2, 3, 5, 8};
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -26,6 +27,9 @@
 #include "runtime/runtime.h"
 
 namespace rueda::testing {
+
+// RUEDA_TEST_SHORT leaves out sizes, never kinds of cases: for the sanitizer runs.
+inline bool is_short() { return std::getenv("RUEDA_TEST_SHORT") != nullptr; }
 
 enum class Kind {
   kInproc,

@@ -47,5 +47,8 @@ class Sites:
 
 def _short(path):
     """As in a traceback, but below the current folder without it."""
-    folder = os.getcwd() + os.sep
+    try:
+        folder = os.getcwd() + os.sep
+    except OSError:  # it has been removed
+        return path
     return path[len(folder) :] if path.startswith(folder) else path

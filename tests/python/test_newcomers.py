@@ -1,0 +1,85 @@
+"""What somebody meets who starts jobs from odd places, with slips of the keyboard or from within a rank."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from worlds import TIMEOUT_SECONDS, launch, ruedarun
+
+HELLO = "import numpy, rueda as hvd; hvd.init(); print('sum', hvd.allreduce(numpy.ones(2), op=hvd.Sum, name='x'))"
+
+
+def start(*words, **settings):
+    done = subprocess.run(
+        [ruedarun(), *words], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL,
+        env={**os.environ, **settings.pop("env", {})}, **settings,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_folder_of_a_job_may_be_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def enter_and_remove():
+        os.chdir(gone)
+        gone.rmdir()
+
+    code, out = start("-np", "2", sys.executable, "-c", HELLO, preexec_fn=enter_and_remove)
+    assert code == 0 and out.count("sum [2. 2.]") == 2, out
+    gone.mkdir()
+    words = ["-np", "1", "--timeline-filename", "t.json", sys.executable, "-c", HELLO]
+    code, out = start(*words, preexec_fn=enter_and_remove)
+    assert code == 2 and "the folder that ruedarun was started in is gone" in out, out
+
+
+CHILD = """
+import os, subprocess, sys, numpy, rueda as hvd
+if len(sys.argv) > 1:
+    keep = open("/dev/null")  # may get a number that was one of the rank's
+    try:
+        hvd.init()
+    except ValueError as error:
+        print("child:", error, flush=True)
+    sys.exit(0)
+hvd.init()
+subprocess.run([sys.executable, __file__, "child"], check=True)
+print("sum", hvd.allreduce(numpy.ones(2), op=hvd.Sum, name="x"))
+"""
+
+
+def test_a_program_that_a_rank_starts_is_told_that_it_is_no_rank(tmp_path):
+    (tmp_path / "a.py").write_text(CHILD)
+    code, out = launch(2, [sys.executable, str(tmp_path / "a.py")])
+    assert code == 0 and out.count("sum [2. 2.]") == 2, out
+    assert out.count("it is a child of that rank") == 2 and out.count("ruedarun -np 1") == 2, out
+
+
+SLIPS = {
+    "'--hostfle'; did you mean --hostfile?": ["--hostfle", "f", "-np", "2", "true"],
+    "'--nproc-per-node=2'; the number of ranks is -np N": ["--nproc-per-node=2", "true"],
+    "'--nproc_per_node'; the number of ranks is -np N": ["--nproc_per_node", "2", "true"],
+    "'--oversubscribe'; more ranks than cores are allowed": ["--oversubscribe", "-np", "2", "true"],
+    "-np 'two': expected a number": ["-np", "two", "true"],
+    "-np: its value is missing": ["-np"],
+    "-np is given more than once": ["-np", "2", "-np", "3", "true"],
+    "-H '': it names no host": ["-np", "2", "-H", "", "true"],
+    "--ranks 5: there are only 2 ranks, from 0": ["-np", "2", "--ranks", "0,5", "true"],
+    "-p 99999: a port is a number": ["-np", "2", "-p", "99999", "true"],
+    "cannot read the hostfile /tmp: Is a directory": ["-np", "2", "--hostfile", "/tmp", "true"],
+}
+
+
+@pytest.mark.parametrize("said", SLIPS)
+def test_a_slip_is_answered_with_what_was_typed(said):
+    code, out = start(*SLIPS[said])
+    assert code == 2 and said in out, out
+
+
+def test_a_variable_that_is_nearly_a_setting_is_noted():
+    code, out = start("-np", "1", "true", env={"RUEDA_LOG_LEVLE": "debug"})
+    assert code == 0
+    assert "note: RUEDA_LOG_LEVLE is no setting and has no effect; did you mean RUEDA_LOG_LEVEL?" in out
+    code, out = start("-np", "1", "-x", "RUEDA_WINDOW=3", "true")
+    assert "did you mean RUEDA_WINDOWS?" in out
