@@ -56,8 +56,8 @@ ScratchPool& scratch_pool() {
   return pool;
 }
 
-// A tile, or several whose queries follow each other and all see the same keys: packed
-// once.
+// A tile, or several whose queries follow each other and all see the same keys:
+// these are packed once.
 struct Joined {
   Tile tile;
   bool full = false;  // every query sees every key, whatever the positions say
