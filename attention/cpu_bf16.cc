@@ -103,7 +103,7 @@ inline void multiply_wide(const Word* a, int64_t row, int64_t step, const Word* 
 // As exp_of in cpu_blocks-inl.h.
 inline __m512 exp_of(__m512 x) {
   const __m512 log2e = _mm512_set1_ps(1.44269504088896341f);
-  const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ);
+  const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_fmsub_ps(x, log2e, n);

@@ -95,17 +95,19 @@ HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const f
   }
 }
 
-// exp for x < 88, error under two ulps near 0 and 1.6e-8 * |x| beyond; 0 below -87 and for -infinity.
+// exp for x < 88, error under two ulps near 0 and 1.6e-8 * |x| beyond; 0 below -87 and for -infinity. NaN stays NaN:
+// a score that is none must not pass for a key that is not seen.
 // 2^n * 2^f with |f| <= 1/2: the polynomial is the best of degree 5 that is 1 at 0 (error 9e-8).
 HWY_INLINE V exp_of(V x) {
   const F d;
   const V log2e = hn::Set(d, 1.44269504088896341f);
-  const auto seen = hn::Ge(x, hn::Set(d, -87.0f));
+  const V least = hn::Set(d, -87.0f);
 #if HWY_TARGET == HWY_AVX3
   // Scaling by a power of two is one instruction, and its mask makes zeros of what is too small.
   const V nf = hn::Round(hn::Mul(x, log2e));
 #else
-  x = hn::Max(x, hn::Set(d, -87.0f));
+  const auto too_small = hn::Lt(x, least);
+  x = hn::Max(least, x);  // in this order: x86 gives the second where one is NaN
   const hn::RebindToSigned<F> di;
   const auto n = hn::NearestInt(hn::Mul(x, log2e));
   const V nf = hn::ConvertTo(d, n);
@@ -124,10 +126,11 @@ HWY_INLINE V exp_of(V x) {
   p = hn::MulAdd(p, f, hn::Set(d, 6.931470037e-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
 #if HWY_TARGET == HWY_AVX3
-  return V{_mm512_maskz_scalef_ps(seen.raw, p.raw, nf.raw)};
+  const __mmask16 seen = _mm512_cmp_ps_mask(x.raw, least.raw, _CMP_NLT_UQ);
+  return V{_mm512_maskz_scalef_ps(seen, p.raw, nf.raw)};
 #else
   const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
-  return hn::IfThenElseZero(seen, hn::Mul(p, power));
+  return hn::IfThenZeroElse(too_small, hn::Mul(p, power));
 #endif
 }
 

@@ -114,6 +114,7 @@ class Agent {
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
   std::optional<LostRank> lost_;  // the job's first
+  bool replaced_ = false;         // and its process ran on as another program when we stopped it
   bool lost_by_us_ = false;       // it ended because we stopped the job: nobody's failure
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
@@ -449,7 +450,11 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   end.stopped = supervisor_.stopping();
   ends_.push_back(end);
 
-  ends_.back().hint = end.hint = oom_.hint(wait_status);
+  end.hint = oom_.hint(wait_status);
+  if (replaced_ && lost_->rank == number) {
+    end.hint = ", by ruedarun: another program had taken its place (exec) before it had left the job (shutdown)";
+  }
+  ends_.back().hint = end.hint;
   const std::string how = describe_wait_status(wait_status) + end.hint;
   if (observer_ != nullptr) observer_->rank_ended(number, wait_status == 0, how);
   if (uplink_ != nullptr) {
@@ -522,6 +527,7 @@ void Agent::reap() {
 
 void Agent::send(int signal) {
   narrate("sending " + signal_name(signal) + " to what is left");
+  replaced_ = replaced_ || (lost_ && lives_->was_replaced(lost_->rank));
   for (const auto& rank : ranks_) {
     rank->signal(signal);
     if (signal != SIGKILL) rank->signal(SIGCONT);  // a stopped process cannot end itself

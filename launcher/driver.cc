@@ -83,6 +83,18 @@ Result<std::string> own_folder() {
   return folder;
 }
 
+// The flight recorders' files are written when a rank has failed, perhaps days later: too late to hear of it.
+Status can_be_made(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path there = folder;
+  while (!there.empty() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  if (there.empty()) there = ".";
+  const int why = !std::filesystem::is_directory(there, error) ? ENOTDIR
+                  : access(there.c_str(), W_OK | X_OK) != 0   ? errno
+                                                              : 0;
+  return why == 0 ? Status() : errno_status("RUEDA_FLIGHT_RECORDER='" + folder + "': cannot be written", why);
+}
+
 // From -H, --hostfile or, inside a job of Slurm, its list of nodes.
 Result<FoundHosts> find_hosts(const Options& options, const GetEnv& get) {
   FoundHosts found;
@@ -176,6 +188,10 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto get = [&](const char* name) { return find_variable(plan.base_environment, name); };
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
+  if (!config.value().flight_folder.empty()) {
+    const Status status = can_be_made(config.value().flight_folder);
+    if (!status.ok()) return fail(kUsageError, status.message());
+  }
   plan.summary = config.value().summary;
   plan.dead_seconds = config.value().dead_seconds;
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};

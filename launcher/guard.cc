@@ -44,6 +44,7 @@ sigset_t prepare_signals(bool* hangup_ignored) {
     ::signal(signal, SIG_DFL);  // a shell starts background jobs with SIGINT ignored
   }
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) ends the file, not the job
   ::signal(SIGTTOU, SIG_IGN);
   sigset_t blocked = wanted;
   sigaddset(&blocked, SIGCONT);  // the child reads it; us it lets go on all the same

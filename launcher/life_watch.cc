@@ -244,6 +244,13 @@ bool LifeWatch::has_not_left(Rank rank) const {
          watched->page->owner.load(std::memory_order_acquire) != LifePage::kClosed;
 }
 
+bool LifeWatch::was_replaced(Rank rank) const {
+  const Watched* const watched = find(rank);
+  if (watched == nullptr || !watched->running || watched->died_ns.load() == 0) return false;
+  const pid_t joined = watched->page->pid.load(std::memory_order_acquire);
+  return joined == watched->pid && !is_dying(watched->pid);
+}
+
 bool LifeWatch::has_joined(Rank rank) const {
   const Watched* const watched = find(rank);
   return watched != nullptr && watched->page->pid.load(std::memory_order_acquire) != 0;

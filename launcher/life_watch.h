@@ -65,6 +65,8 @@ class LifeWatch {
   LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
   // It has not left the job in order: it was in it, or never came as far.
   bool has_not_left(Rank rank) const;
+  // It is known to have ended, and yet its process runs: exec has put another program in its place.
+  bool was_replaced(Rank rank) const;
   // It has begun to join the job.
   bool has_joined(Rank rank) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes.

@@ -123,6 +123,8 @@ class Coordinator : private Domain::Owner {
   bool look_at_suspicion(Time now);
   void hear_verdict();
   bool leave();
+  bool uses_gpu() const;
+  bool gpus_are_done() const;
   void end();
   template <typename Deadline>
   std::optional<Time> earliest(Deadline of) const;
@@ -171,6 +173,7 @@ class Coordinator : private Domain::Owner {
   size_t early_bytes_ = 0;
   uint32_t newest_serial_ = 0;
   std::vector<Rank> left_;  // peers that have said goodbye
+  int ended_peers_ = 0;     // those, also later than this rank, and the lost ones
 
   uint32_t glances_ = 0;
   uint64_t round_ = 0;

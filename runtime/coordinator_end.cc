@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 // How long the agents' verdict may take that a lost peer's own connections have announced.
 constexpr std::chrono::seconds kVerdictPatience{1};
+constexpr std::chrono::seconds kGpusPatience{2};
 
 // A message that names the tensor stays as it is, so that ranks which asked for different kinds
 // read the same text.
@@ -53,6 +54,7 @@ void Coordinator::blame(const std::string& text) {
 }
 
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
+  ++ended_peers_;
   if (goodbye_said_) return;
   if (!status.ok()) {
     if (lost_peer() < 0) lost_peer_.store(peer, std::memory_order_relaxed);
@@ -162,13 +164,24 @@ bool Coordinator::leave() {
     }
     world_->transport->say_goodbye();
     world_->transport->progress();
+    if (uses_gpu()) leave_deadline_ = std::min(leave_deadline_, Clock::now() + kGpusPatience);
     moved = true;
   }
-  if (world_->transport->flushed() || late) {
+  if ((world_->transport->flushed() && gpus_are_done()) || late) {
     end();
     moved = true;
   }
   return moved;
+}
+
+bool Coordinator::uses_gpu() const {
+  return std::any_of(domains_.begin(), domains_.end(), [](const auto& domain) { return domain->uses_gpu(); });
+}
+
+// This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end would be
+// felt by a peer whose GPU waits for that; who is done says goodbye.
+bool Coordinator::gpus_are_done() const {
+  return ended_peers_ >= static_cast<int>(world_->names.size()) - 1 || !uses_gpu();
 }
 
 void Coordinator::end() {

@@ -110,6 +110,7 @@ class Domain final : private negotiation::Effects, private negotiation::Arrivals
     return runner_.idle() && device_communicator_.idle() && planned_device_.idle() &&
            (!plan_runner_ || plan_runner_->idle());
   }
+  bool uses_gpu() const { return device_communicator_.uses_gpu() || planned_device_.uses_gpu(); }
   // The verdict ends everything; no memory is touched any more.
   void break_down(const Status& verdict);
   void add_to(Totals* totals) const;

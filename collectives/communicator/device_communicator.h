@@ -70,6 +70,8 @@ class DeviceCommunicator final : public Communicator {
   Result<std::shared_ptr<cuda::Memory>> allocate(int device, size_t bytes);
   // What was given to the GPU is done.
   bool idle() const { return !session_ || session_->idle(); }
+  // It has an NCCL communicator.
+  bool uses_gpu() const { return session_ != nullptr; }
   // NCCL is connecting the ranks.
   bool starting() const { return starting_; }
   // An error of work that was given to the GPU before: the group has ended.

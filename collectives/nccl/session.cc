@@ -15,6 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kAbortPatience{2};
+constexpr std::chrono::microseconds kLaunchPatience{100};
 
 // Still in use, so never destroyed.
 void leave_behind(std::unique_ptr<cuda::Stream> stream) {
@@ -81,16 +82,27 @@ Status Session::launch(const std::function<Status()>& calls) {
   const cuda::ContextScope scope(*options_.device);
   RUEDA_RETURN_IF_ERROR(scope.status());
   const cuda::BesideCaptures beside(options_.device->driver());
-  RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
-  const Status called = calls();
-  const Code ended = library()->group_end();  // also after an error: groups are counted per thread
+  Status called;
+  Code ended = kSuccess;
+  {
+    // Who asks how things stand also clears up behind the last group, which must not meet the next.
+    const std::lock_guard unasked(mutex_);
+    RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
+    called = calls();
+    ended = library()->group_end();  // also after an error: groups are counted per thread
+  }
   if (!called.ok()) return named(called);
   const Status started = library().check(ended, "ncclGroupEnd", handle_);
   if (!started.ok()) return named(started);
   if (ended == kInProgress) {
     Phase ready = Phase::kReady;
     phase_.compare_exchange_strong(ready, Phase::kSettling, std::memory_order_acq_rel);
-    options_.watcher->stir();
+    // A group without new connections is started in some tens of microseconds: less than sleeping costs.
+    for (const auto end = Clock::now() + kLaunchPatience; phase() == Phase::kSettling && Clock::now() < end;) {
+      look_now();
+      std::this_thread::yield();
+    }
+    if (phase() == Phase::kSettling) options_.watcher->stir();
   }
   return {};
 }

@@ -1,5 +1,6 @@
 """The rows of gpu_check: programs that need no framework, cheapest first (jobs.py has those of PyTorch)."""
 
+import os
 import re
 import shutil
 import sys
@@ -83,7 +84,8 @@ def check_speed(check, row):
         if size > 4 or check.lacks(row, check.machine.no_gpu, "tests/cuda/gpu_speed"):
             continue
         what = f"{row.what}, {check.shown(size)}"
-        libraries = {"LD_LIBRARY_PATH": str(check.folder / "lib"), "RUEDA_NCCL_LIBRARY": check.machine.nccl or None}
+        folders = [str(check.folder / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]  # the driver's, too
+        libraries = {"LD_LIBRARY_PATH": ":".join(folders), "RUEDA_NCCL_LIBRARY": check.machine.nccl or None}
         status, output = check.ranks(size, [check.folder / "tests/cuda/gpu_speed"], row.seconds, **libraries)
         lines = [line for line in output.splitlines() if " us bare" in line or " us to start" in line]
         for line in lines:

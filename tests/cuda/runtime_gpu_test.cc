@@ -219,5 +219,21 @@ TEST_CASE("leaving waits for what was given to the GPU, within bounds") {
   for (const Floats& result : data) CHECK(result[999] == 3);
 }
 
+TEST_CASE("who is done first keeps NCCL until the others' GPUs are, too") {
+  const auto torn = reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_torn"));
+  const int64_t before = torn();
+  std::vector<Floats> data(3, Floats(1000, 1));  // the GPUs use them to the end
+  GpuWorld gpus(3);
+  const Variable slow("STUB_NCCL_FAULT", "ncclAllReduce:1:1:slow");
+  gpus.world.run([&](Rank rank, Runtime& runtime) {
+    const WorkPtr work = start(runtime, on_gpu(sum_of("last", &data[static_cast<size_t>(rank)]), rank));
+    must(end_of(work));
+    runtime.shutdown();
+    return 0;
+  });
+  CHECK(torn() == before);
+  for (const Floats& sums : data) CHECK(sums.back() == 3.0f);
+}
+
 }  // namespace
 }  // namespace rueda::testing

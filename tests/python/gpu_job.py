@@ -45,7 +45,7 @@ def collectives(rank, size):
     split = torch.arange(size + 1.0)[:, None].repeat(1, 2) + 10 * rank
     compare("reducescatter", lambda at, t: hvd.reducescatter(t, op=hvd.Sum, name=f"s.{at}"), split)
     blocks = torch.arange(2.0 * size) + 100 * rank
-    compare("alltoall", lambda at, t: hvd.alltoall(t, splits=torch.tensor([2] * size), name=f"a.{at}")[0], blocks)
+    compare("alltoall", lambda at, t: hvd.alltoall(t, splits=[2] * size, name=f"a.{at}")[0], blocks)
     turned = torch.arange(12.0).view(3, 4).t() + rank
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 

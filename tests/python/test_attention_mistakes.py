@@ -107,6 +107,23 @@ CALLS = {
     "takes no async_op": lambda q, k, v: ra.ring_attention_varlen(
         q[0], k[0], v[0], [0, N], async_op=True
     ),
+    "local_attention is 'flash'": lambda q, k, v: ra.ulysses_attention(
+        q, k, v, local_attention="flash", process_set=_groups.local
+    ),
+    "leave it out for NumPy": lambda q, k, v: ra.ulysses_attention(
+        *(x.numpy() for x in (q, k, v)), local_attention=len, process_set=_groups.local
+    ),
+    "got 3, 3 and 3 dimensions": lambda q, k, v: ra.ulysses_attention(
+        q[0], k[0], v[0], local_attention=len, process_set=_groups.local
+    ),
+    "local_attention gave NoneType": lambda q, k, v: ra.ulysses_attention(
+        q, k, v, local_attention=lambda q, k, v: None, process_set=_groups.local
+    ),
+    "local_attention gave (1, 3, 4, 8), expected a tensor (1, 12, 4, 8)": lambda q, k, v: ra.ulysses_attention(
+        q, k, v, local_attention=lambda q, k, v: q[:, :3], process_set=_groups.local
+    ),
+    "axis 5 of a tensor of 4 dimensions": lambda q, k, v: ra.shard_sequence(q, axis=5, process_set=_groups.local),
+    "axis 1 of a tensor of 0": lambda q, k, v: ra.unshard_sequence(q.sum(), process_set=_groups.local),
     "needs length": lambda q, k, v: ra.position_ids(process_set=_groups.local),
     "results do not fit": lambda q, k, v: ra.merge_attention(q, q[..., 0], q, q[..., 0]),
     "give the layout and length": lambda q, k, v: ra.unshard_sequence(
@@ -158,3 +175,41 @@ def test_any_memory_layout_and_any_mixture_of_gradients():
     doubled.mul_(3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("kernel", ["auto", "native"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_number_that_is_none_is_not_hidden(dtype, kernel):
+    """NaN and infinity come out wherever PyTorch's attention lets them out, in results and gradients."""
+
+    def spoilt(x):
+        return x.isfinite().logical_not()
+
+    ra.use_kernel(kernel)
+    try:
+        for tokens in (5, 70, 300):
+            for which in range(3):
+                for value in (torch.nan, torch.inf):
+                    own = [torch.randn(1, tokens, 2, 32).to(dtype) for _ in range(3)]
+                    own[which][0, tokens // 2, 1, 3] = value
+                    whole = [x.float().transpose(1, 2).requires_grad_() for x in own]
+                    own = [x.requires_grad_() for x in own]
+                    scores = torch.softmax(whole[0] @ whole[1].mT * 32**-0.5, -1)
+                    wanted = (scores @ whole[2]).transpose(1, 2)
+                    out = attend(*own)
+                    where = f"{tokens} tokens, {'qkv'[which]} has {value}"
+                    assert not (spoilt(wanted) & ~spoilt(out)).any(), where
+                    wanted.sum().backward()
+                    out.float().sum().backward()
+                    for name, mine, theirs in zip("qkv", own, whole):
+                        lost = spoilt(theirs.grad.transpose(1, 2)) & ~spoilt(mine.grad)
+                        assert not lost.any(), f"{where}: the gradient of {name}"
+    finally:
+        ra.use_kernel("auto")
+
+
+def test_plans_and_modules_say_what_they_are():
+    plan = ra.AttentionPlan(rank=1, ranks=2, length=33, heads=2, head_dim=8, layout="zigzag")
+    assert repr(plan).startswith("AttentionPlan(16 of 33 tokens, zigzag: ")
+    layer = ra.DilatedAttention([8, 16], [1, 2], causal=True)
+    assert "causal=True, layout='contiguous', segment_lengths=(8, 16), dilation_rates=(1, 2)" in repr(layer)

@@ -1,6 +1,7 @@
 """What somebody meets who starts jobs from odd places, with slips of the keyboard or from within a rank."""
 
 import os
+import resource
 import subprocess
 import sys
 
@@ -83,3 +84,34 @@ def test_a_variable_that_is_nearly_a_setting_is_noted():
     assert "note: RUEDA_LOG_LEVLE is no setting and has no effect; did you mean RUEDA_LOG_LEVEL?" in out
     code, out = start("-np", "1", "-x", "RUEDA_WINDOW=3", "true")
     assert "did you mean RUEDA_WINDOWS?" in out
+
+
+def test_a_rank_that_becomes_another_program_is_told_apart_from_one_that_was_killed():
+    program = (
+        "import os, numpy, rueda as hvd; hvd.init(); hvd.allreduce(numpy.ones(2), name='x')\n"
+        "if hvd.rank() == 1: os.execvp('sleep', ['sleep', '1000'])\n"
+        "hvd.allreduce(numpy.ones(2), name='y')"
+    )
+    code, out = start("-np", "2", "--grace-period", "1", sys.executable, "-c", program)
+    assert code == 143, out
+    last = [line for line in out.splitlines() if line.startswith("ruedarun: rank 1 (pid")]
+    assert "by ruedarun: another program had taken its place (exec)" in last[0], out
+
+
+def test_a_flight_recorder_that_could_not_be_written_is_told_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out = start("-np", "1", "--flight-recorder", str(tmp_path / "file" / "flight"), "true")
+    assert code == 2 and "cannot be written: Not a directory" in out, out
+    code, out = start("-np", "1", "--flight-recorder", "new/flight", "true", cwd=tmp_path)
+    assert code == 0 and not (tmp_path / "new").exists(), out
+
+
+def test_a_file_that_may_not_grow_ends_the_copy_of_the_output_and_not_the_job(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    program = "import sys\nfor _ in range(3000): print('x' * 1000)\nprint('the end')"
+    words = ["-np", "1", "--output-filename", str(tmp_path / "out"), sys.executable, "-c", program]
+    code, out = start(*words, preexec_fn=limit)
+    assert code == 0 and "the end" in out, out[-1000:]
+    assert "the copy of the output ends here" in out and "ulimit -f" in out, out[-1000:]

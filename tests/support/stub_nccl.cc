@@ -51,6 +51,7 @@ constexpr size_t kBox = 64 << 10;  // bytes that a rank shows at once
 struct Meeting {
   std::atomic<int> joined;
   std::atomic<uint64_t> arrivals;
+  std::atomic<int> busy;  // calls that some rank's stream has not done
   std::byte boxes[kMostRanks][kBox];
 };
 
@@ -67,6 +68,7 @@ Names names;
 thread_local std::string last_error;
 std::atomic<int> next_op{5};
 [[maybe_unused]] std::atomic<int64_t> registered{0};
+std::atomic<int64_t> torn{0};
 
 }  // namespace
 
@@ -208,7 +210,11 @@ void launch_all(const std::vector<Call>& group) {
       pairs[call.comm].push_back(call);
       continue;
     }
-    launch(call.stream, [comm = call.comm, work = call.work] { work(comm.get()); });
+    ++call.comm->meeting->busy;
+    launch(call.stream, [comm = call.comm, work = call.work] {
+      work(comm.get());
+      --comm->meeting->busy;
+    });
   }
   for (const auto& [comm, list] : pairs)
     launch(list.front().stream, [comm = comm, list = list] { exchange_pairs(comm.get(), list); });
@@ -251,6 +257,12 @@ Code add(const char* name, ncclComm* handle, Stream stream, Call call) {
     call.work = [fault](ncclComm* c) {
       if (fault == Fault::kAsync) c->state = kRemoteError;
       c->wait([] { return false; });
+    };
+  }
+  if (fault == Fault::kSlow) {
+    call.work = [work = call.work](ncclComm* c) {
+      work(c);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
     };
   }
   calls.push_back(std::move(call));
@@ -351,12 +363,15 @@ EXPORT Code ncclCommAbort(ncclComm* handle) {
   if (comm == nullptr) return kInvalidArgument;
   if (rueda::stub::fault("ncclCommAbort", comm->rank) == Fault::kHang)
     std::this_thread::sleep_for(std::chrono::seconds(3));
+  if (comm->meeting->busy > 0) ++torn;
   comm->aborted = true;
   if (comm->starter.joinable()) comm->starter.join();
   const std::lock_guard lock(comms_mutex);
   comms.erase(handle);  // what is in streams has it still
   return 0;
 }
+// Communicators that were aborted while some rank's stream was at work, in this process.
+EXPORT int64_t stub_nccl_torn() { return torn; }
 EXPORT Code ncclCommFinalize(ncclComm*) { return 0; }
 EXPORT Code ncclCommDestroy(ncclComm* handle) {
   const Comm comm = find(handle);

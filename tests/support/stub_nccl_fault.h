@@ -1,6 +1,6 @@
 // Faults of the stub of NCCL, for threads as ranks: STUB_NCCL_FAULT="ncclAllReduce:1:2:hang" is the
 // second ncclAllReduce of rank 1 (-1: of any) in this process. error: the call fails. async: its work
-// sets an asynchronous error and never ends. hang: it never ends. Each other text counts anew.
+// sets an asynchronous error and never ends. hang: it never ends. slow: it ends 300 ms late. Each other text counts anew.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace rueda::stub {
 
-enum class Fault { kNone, kError, kAsync, kHang };
+enum class Fault { kNone, kError, kAsync, kHang, kSlow };
 
 inline Fault fault(const std::string& call, int rank) {
   static std::mutex mutex;
@@ -27,6 +27,7 @@ inline Fault fault(const std::string& call, int rank) {
   if (last != text) count = 0;
   last = text;
   if (call != name || (whose >= 0 && whose != rank) || ++count != nth) return Fault::kNone;
+  if (how[0] == 's') return Fault::kSlow;
   return how[0] == 'e' ? Fault::kError : how[0] == 'a' ? Fault::kAsync : Fault::kHang;
 }
 

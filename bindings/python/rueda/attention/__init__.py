@@ -299,18 +299,28 @@ def merge_attention(out, lse, out2, lse2):
     return framework(out).merge(out, lse, out2, lse2)
 
 
+def _check_axis(tensor, axis):
+    if not -tensor.ndim <= axis < tensor.ndim:
+        raise ValueError(
+            f"axis {axis} of a tensor of {tensor.ndim} dimensions: axis says which one counts the tokens"
+        )
+
+
 def shard_sequence(full, *, layout="contiguous", axis=1, process_set=None):
     """This rank's tokens of a tensor that every rank has. Shards differ by one token at most.
 
     Gradients flow back to this rank's tokens of ``full``.
     """
-    return framework(full).take(full, layout, axis, process_set or global_process_set)
+    module = framework(full)
+    _check_axis(full, axis)
+    return module.take(full, layout, axis, process_set or global_process_set)
 
 
 def unshard_sequence(shard, *, layout="contiguous", length=None, axis=1, process_set=None):
     """The whole on every rank, from each rank's tokens; gradients flow back, added over the ranks."""
     process_set = process_set or global_process_set
     module = framework(shard)
+    _check_axis(shard, axis)
     if process_set.size() == 1:
         return shard
     if module.is_compiling():

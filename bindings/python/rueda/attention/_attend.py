@@ -86,7 +86,7 @@ def _check(q, k, v):
             "alike, and have q's batch and head_dim"
         )
     if q.dtype != k.dtype or q.dtype != v.dtype:
-        raise ValueError(f"q, k, v have different dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
+        raise ValueError(f"q, k, v have different dtypes: {q.dtype}, {k.dtype}, {v.dtype}; make them one, as in v.to(q.dtype)")
 
 
 # Said by the tensors, or by an option of another name.

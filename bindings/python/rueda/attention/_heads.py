@@ -80,7 +80,15 @@ def _split(count, parts):
 
 def with_local_attention(q, k, v, local_attention, layout, process_set, length=None):
     """Whole sequences and a share of the heads go to ``local_attention``; its result comes back."""
-    if q.shape[2] % k.shape[2] or k.shape[2] != v.shape[2]:
+    if not callable(local_attention):
+        raise ValueError(f"local_attention is {local_attention!r}, expected a function of q, k and v")
+    if not all(isinstance(x, torch.Tensor) for x in (q, k, v)):
+        raise ValueError("local_attention works on PyTorch tensors; leave it out for NumPy arrays")
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(
+            f"q, k, v must be (batch, tokens, heads, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions"
+        )
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2] or k.shape[2] != v.shape[2]:
         raise ValueError(f"{q.shape[2]} query heads, {k.shape[2]} key and {v.shape[2]} value heads")
     if length is None:
         length = length_of(q.shape[1], process_set)
@@ -101,6 +109,13 @@ def with_local_attention(q, k, v, local_attention, layout, process_set, length=N
         out = exchange.no_heads(*whole)
     else:
         out = local_attention(*whole)
+        wanted = (*whole[0].shape[:3], whole[2].shape[3])
+        if not isinstance(out, torch.Tensor) or out.shape != wanted:
+            got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise ValueError(
+                f"local_attention gave {got}, expected a tensor {wanted}: (batch, all tokens, this rank's heads, "
+                "head_dim), as q is given to it"
+            )
     if layout != "contiguous":
         out = out.index_select(1, positions)
     return exchange.back(out)

@@ -177,6 +177,13 @@ class AttentionPlan:
         width = len(Work._fields)
         return [Work(*numbers[at : at + width]) for at in range(0, count, width)]
 
+    def __repr__(self):
+        return (
+            f"AttentionPlan({self.tokens} of {self.spec.length} tokens, {self.spec.layout}: {self.steps} steps, "
+            f"{self.tiles} tiles, sends {self.bytes_sent_forward} and {self.bytes_sent_backward} bytes, "
+            f"workspace {self.workspace_forward} and {self.workspace_backward} bytes, forward and backward)"
+        )
+
     @property
     def balance(self):
         return _lib.rueda_attention_plan_balance(self.pointer)

@@ -99,6 +99,12 @@ class _Attention(nn.Module):
             if bias:
                 nn.init.zeros_(linear.bias)
 
+    def extra_repr(self):
+        said = {"num_heads": self.num_heads, "causal": self.causal, "layout": self.layout}
+        for name in ("segment_lengths", "dilation_rates"):
+            said[name] = getattr(self, name, None)
+        return ", ".join(f"{name}={value!r}" for name, value in said.items() if value is not None)
+
     def _attend(self, q, k, v, **options):
         raise NotImplementedError
 
