@@ -14,6 +14,11 @@
 namespace rueda::attention {
 namespace {
 
+// Some tiles' rows [q_begin, q_end) and [k_begin, k_end), as indices into the shards.
+struct Block {
+  int64_t q_begin = 0, q_end = kUnlimited, k_begin = 0, k_end = kUnlimited;
+};
+
 struct Scratch {
   Scratch()
       : floats(static_cast<float*>(
@@ -26,6 +31,76 @@ struct Scratch {
   std::vector<QueryHead> heads;
 };
 
+// Scratch that no thread uses: threads come and go, and fresh memory costs more than a small tile.
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    auto one = std::move(free_.back());
+    free_.pop_back();
+    return one;
+  }
+  void give(std::unique_ptr<Scratch> one) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(one));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
+ScratchPool& scratch_pool() {
+  static ScratchPool& pool = *new ScratchPool;  // outlives every thread
+  return pool;
+}
+
+// A tile, or several whose queries follow each other and all see the same keys:
+// these are packed once.
+struct Joined {
+  Tile tile;
+  bool full = false;  // every query sees every key, whatever the positions say
+};
+
+bool continues(const Joined& one, const Joined& next) {
+  const Tile &a = one.tile, &b = next.tile;
+  return one.full && next.full && a.k == b.k && a.q.step == b.q.step &&
+         b.q.begin == a.q.at(a.q.count) && a.head_begin == b.head_begin &&
+         a.head_end == b.head_end && a.head_step == b.head_step;
+}
+
+std::vector<Joined> joined_of(std::span<const Tile> tiles) {
+  constexpr size_t kLookBack = 4;  // a zigzag shard has two runs of queries and two of keys
+  std::vector<Joined> joined;
+  for (const Tile& tile : tiles) {
+    const Joined next{tile, tile.pairs == tile.q.count * tile.k.count};
+    const auto last = static_cast<std::ptrdiff_t>(std::min(joined.size(), kLookBack));
+    const auto found = std::find_if(joined.end() - last, joined.end(),
+                                    [&](const Joined& one) { return continues(one, next); });
+    if (found == joined.end()) {
+      joined.push_back(next);
+    } else {
+      found->tile.q.count += tile.q.count;
+      found->tile.pairs += tile.pairs;
+    }
+  }
+  return joined;
+}
+
+// What of a tile lies in the block.
+Tile part_of(const Tile& tile, const Block& block) {
+  const auto cut = [](Run* run, int64_t* pos, int64_t step, int64_t begin, int64_t end) {
+    const Run some = clip(*run, begin, end - 1);
+    if (some.count > 0) *pos += (some.begin - run->begin) / run->step * step;
+    *run = some;
+  };
+  Tile part = tile;
+  cut(&part.q, &part.q_pos, part.q_step, block.q_begin, block.q_end);
+  cut(&part.k, &part.k_pos, part.k_step, block.k_begin, block.k_end);
+  return part;
+}
+
 void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vector<int32_t>* rows) {
   rows->resize(static_cast<size_t>(run.count));
   for (int64_t i = 0; i < run.count; ++i) {
@@ -35,11 +110,10 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
   }
 }
 
-// All tiles of one batch and KV head.
-void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
-              const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head) {
-  static thread_local std::unique_ptr<Scratch> own;
-  if (own == nullptr) own = std::make_unique<Scratch>();
+// All tiles of one batch and KV head, as far as they lie in the block.
+void one_head(const AttentionPlan& plan, bool backward, std::span<const Joined> joined,
+              const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head,
+              const Block& block, Scratch* own) {
   Scratch& scratch = *own;
   const AttentionSpec& spec = plan.spec;
   const auto q_bytes = static_cast<int64_t>(size_of(spec.dtype));
@@ -49,14 +123,15 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
   KernelTile call;
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
-  call.low = plan.band.low;
-  call.high = plan.band.high;
   bool placed = false;
-  for (const Tile& tile : tiles) {
-    if (head < tile.head_begin || head >= tile.head_end ||
-        (head - tile.head_begin) % tile.head_step != 0) {
+  for (const Joined& each : joined) {
+    const Tile& whole = each.tile;
+    if (head < whole.head_begin || head >= whole.head_end ||
+        (head - whole.head_begin) % whole.head_step != 0) {
       continue;
     }
+    const Tile tile = part_of(whole, block);
+    if (tile.q.count == 0 || tile.k.count == 0) continue;
     if (!placed) {
       placed = true;
       const int64_t stride = queries.wide->row_stride(head);
@@ -95,6 +170,8 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
     }
     number_rows(tile.q, queries.wide->numbers(head), &scratch.q_rows);
     number_rows(tile.k, keys.wide->numbers(head), &scratch.k_rows);
+    call.low = each.full ? -kUnlimited : plan.band.low;
+    call.high = each.full ? kUnlimited : plan.band.high;
     call.queries = tile.q.count;
     call.keys = tile.k.count;
     call.q_rows = scratch.q_rows.data();
@@ -105,6 +182,48 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Tile> ti
     call.k_step = tile.k_step;
     (backward ? kernel->backward : kernel->forward)(call, scratch.floats);
   }
+}
+
+// Heads and rows that tiles touch.
+struct Extent {
+  int64_t head_begin = kUnlimited, head_end = 0;
+  int64_t q_begin = kUnlimited, q_end = 0, k_begin = kUnlimited, k_end = 0;
+  int64_t pairs = 0;
+};
+
+Extent extent_of(std::span<const Tile> tiles) {
+  Extent e;
+  for (const Tile& tile : tiles) {
+    e.head_begin = std::min(e.head_begin, tile.head_begin);
+    e.head_end = std::max(e.head_end, tile.head_end);
+    e.q_begin = std::min(e.q_begin, tile.q.begin);
+    e.q_end = std::max(e.q_end, tile.q.last() + 1);
+    e.k_begin = std::min(e.k_begin, tile.k.begin);
+    e.k_end = std::max(e.k_end, tile.k.last() + 1);
+    e.pairs += tile.pairs;
+  }
+  return e;
+}
+
+// The rows [begin, end) in `count` ranges: the i-th begins here.
+int64_t range_begin(int64_t begin, int64_t end, int64_t i, int64_t count) {
+  return begin + (end - begin) * i / count;
+}
+
+// Into how many ranges rows are cut where threads share a head: a power of two, two jobs for a
+// thread so that a causal mask's halves are shared evenly; 1: not at all.
+int64_t ranges_of(const AttentionPlan& plan, bool backward, const Extent& e, int64_t jobs,
+                  int threads) {
+  constexpr int64_t kFewestRows = 96;
+  // Pairs x head_dim: what the start of a thread costs.
+  constexpr int64_t kFewestProducts = int64_t{1} << 21;
+  if (threads <= 1 || jobs % threads == 0 || jobs >= 4 * threads) return 1;
+  if (e.pairs * plan.spec.head_dim < kFewestProducts) return 1;
+  const int64_t rows =
+      backward ? std::min(e.q_end - e.q_begin, e.k_end - e.k_begin) : e.q_end - e.q_begin;
+  int64_t ranges = 1;
+  while (jobs * ranges < 2 * threads && rows / (2 * ranges) >= kFewestRows) ranges *= 2;
+  return ranges;
 }
 
 }  // namespace
@@ -137,11 +256,33 @@ void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>&
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
              const QuerySide& queries, const KeySide& keys, int threads) {
   if (tiles.empty()) return;
-  const int64_t heads = plan.heads.kv_end - plan.heads.kv_begin;
-  in_parallel(plan.spec.batch * heads, threads, [&](int64_t job) {
-    one_head(plan, backward, tiles, queries, keys, job / heads,
-             plan.heads.kv_begin + job % heads);
-  });
+  const Extent e = extent_of(tiles);
+  const std::vector<Joined> joined = joined_of(tiles);
+  const int64_t heads = e.head_end - e.head_begin;
+  const int64_t jobs = plan.spec.batch * heads;
+  const int64_t ranges = ranges_of(plan, backward, e, jobs, threads);
+  // Forward: a range of queries has sums of its own. Backward: in turn p, range i of the queries
+  // meets range i ^ p of the keys, so that no two threads add to the same row, and each row's sums
+  // come in one order.
+  const int64_t turns = backward ? ranges : 1;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    in_parallel(jobs * ranges, threads, [&](int64_t number) {
+      const int64_t job = number / ranges, range = number % ranges;
+      Block block;
+      if (ranges > 1) {
+        block.q_begin = range_begin(e.q_begin, e.q_end, range, ranges);
+        block.q_end = range_begin(e.q_begin, e.q_end, range + 1, ranges);
+      }
+      if (ranges > 1 && backward) {
+        block.k_begin = range_begin(e.k_begin, e.k_end, range ^ turn, ranges);
+        block.k_end = range_begin(e.k_begin, e.k_end, (range ^ turn) + 1, ranges);
+      }
+      auto scratch = scratch_pool().take();
+      one_head(plan, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
+               block, scratch.get());
+      scratch_pool().give(std::move(scratch));
+    });
+  }
 }
 
 }  // namespace rueda::attention

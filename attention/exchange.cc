@@ -6,7 +6,7 @@ namespace rueda::attention {
 namespace {
 
 // Rows [row, row + rows) and heads [head, head + heads) of a tensor.
-struct Part {
+struct Rectangle {
   std::byte* base;
   int64_t tensor_rows, tensor_heads;
   int64_t row, rows, head, heads;
@@ -14,7 +14,7 @@ struct Part {
 
 // Calls copy(address in the tensor, offset in the message, bytes) for each row of the part.
 template <typename Fn>
-void each_row(const Part& part, int64_t batch, int64_t head_bytes, Fn copy) {
+void each_row(const Rectangle& part, int64_t batch, int64_t head_bytes, Fn copy) {
   int64_t at = 0;
   const int64_t bytes = part.heads * head_bytes;
   if (bytes == 0) return;
@@ -42,7 +42,7 @@ class Group {
 
   // This rank's part in what it and place u exchange: of `own`, my tokens and u's heads; of
   // `group`, u's tokens and my heads.
-  Part part(const Exchanged& t, Rank u, bool of_own) const {
+  Rectangle part(const Exchanged& t, Rank u, bool of_own) const {
     const auto heads = [&](const HeadShare& share) {
       return t.keys ? std::pair(share.kv_begin, share.kv_end)
                     : std::pair(share.q_begin, share.q_end);
@@ -61,14 +61,14 @@ class Group {
   int64_t bytes(const std::vector<Exchanged>& tensors, Rank u, bool of_own) const {
     int64_t sum = 0;
     for (const Exchanged& t : tensors) {
-      const Part p = part(t, u, of_own);
+      const Rectangle p = part(t, u, of_own);
       sum += p.rows * p.heads * plan_.spec.batch * t.width * t.bytes;
     }
     return sum;
   }
   void pack(const std::vector<Exchanged>& tensors, Rank u, std::byte* to) const {
     for (const Exchanged& t : tensors) {
-      const Part p = part(t, u, inward_);
+      const Rectangle p = part(t, u, inward_);
       each_row(p, plan_.spec.batch, t.width * t.bytes, [&](const std::byte* at, int64_t in, int64_t n) {
         std::memcpy(to + in, at, static_cast<size_t>(n));
       });
@@ -77,7 +77,7 @@ class Group {
   }
   void unpack(const std::vector<Exchanged>& tensors, Rank u, const std::byte* from) const {
     for (const Exchanged& t : tensors) {
-      const Part p = part(t, u, !inward_);
+      const Rectangle p = part(t, u, !inward_);
       each_row(p, plan_.spec.batch, t.width * t.bytes, [&](std::byte* at, int64_t in, int64_t n) {
         if (!t.add) {
           std::memcpy(at, from + in, static_cast<size_t>(n));

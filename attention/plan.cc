@@ -9,16 +9,6 @@
 namespace rueda::attention {
 namespace {
 
-// Tokens of a message, unless asked for: a twelfth of a shard. The last message is computed when
-// nothing travels any more, so a ring of two hides at most 1 - 1/24 of the shorter of both.
-constexpr int64_t kChunks = 12;
-// Whole blocks of the kernel: smaller messages cost more than what they hide.
-constexpr int64_t kGrain = 192;
-
-int64_t usual_chunk(int64_t tokens) {
-  return std::max<int64_t>(1, ceil_div(tokens, kChunks * kGrain)) * kGrain;
-}
-
 // Tokens of the ranks of one Ulysses group, in the order of the ranks.
 std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group, bool keys) {
   std::vector<Run> result;
@@ -30,15 +20,16 @@ std::vector<Run> group_tokens(const AttentionSpec& spec, Rank group, bool keys) 
   return result;
 }
 
-// The rows of the travelling side that the tiles touch, for each KV head or for all at once.
+// The rows of the travelling side that the tiles touch, for each KV head of the part or for all at
+// once.
 std::vector<RowSet> rows_of(const AttentionPlan& plan, const std::vector<Tile>& tiles,
-                            bool keys_travel, int64_t count) {
+                            bool keys_travel, const Part& part, int64_t count) {
   std::vector<RowSet> sets;
   if (tiles.empty()) return sets;
   std::vector<char> marks;
   const bool each = plan.spec.mask.depends_on_head();
-  const int64_t heads_end = each ? plan.heads.kv_end : plan.heads.kv_begin + 1;
-  for (int64_t head = plan.heads.kv_begin; head < heads_end; ++head) {
+  const int64_t heads_end = each ? part.head_end : part.head_begin + 1;
+  for (int64_t head = part.head_begin; head < heads_end; ++head) {
     marks.assign(static_cast<size_t>(count), 0);
     for (const Tile& tile : tiles) {
       if (head < tile.head_begin || head >= tile.head_end ||
@@ -50,7 +41,7 @@ std::vector<RowSet> rows_of(const AttentionPlan& plan, const std::vector<Tile>& 
     }
     RowSet set;
     set.head_begin = head;
-    set.head_end = each ? head + 1 : plan.heads.kv_end;
+    set.head_end = each ? head + 1 : part.head_end;
     for (int64_t i = 0; i < count; ++i) {
       if (marks[static_cast<size_t>(i)] != 0) append(&set.rows, {i, 1, 1});
     }
@@ -80,37 +71,34 @@ RingPlan ring_of(const AttentionPlan& plan, const Components& components, bool b
   int64_t most = 0;  // tokens of the largest group
   for (Rank group = 0; group < rings; ++group)
     most = std::max(most, total(group_tokens(spec, group, keys_travel)));
-  const int64_t asked = spec.chunk_tokens != 0 ? spec.chunk_tokens : usual_chunk(most);
-  const int64_t chunk = rings == 1 ? most : std::min(most, asked);
-  const int64_t chunks = ceil_div(most, chunk);
-  for (int64_t c = 0; c < chunks; ++c) {
-    for (Tile& tile : tiles_of(plan, components, plan.tokens, plan.key_tokens, keys_travel, c * chunk,
-                               (c + 1) * chunk)) {
+  const Part whole = plan.all_rows(most);
+  const std::vector<Part> parts =
+      rings == 1 ? std::vector<Part>{whole} : parts_of(whole, spec.chunk_tokens);
+  for (const Part& part : parts) {
+    for (Tile& tile : tiles_of(plan, components, plan.tokens, plan.key_tokens, keys_travel, part))
       ring.local.push_back(tile);
-    }
     ring.local_ends.push_back(ring.local.size());
   }
-  ring.keys = (rings - 1) * chunks;
-  ring.chunks = chunks;
   const Rank place = plan.rank % spec.ulysses;
+  // A chunk that was asked for is a bound of memory; the last messages stay as large then.
+  const bool taper = spec.chunk_tokens == 0 && !spec.gather_first && parts.size() > 1;
   for (Rank step = 1; step < rings; ++step) {
     const Rank from = (mine - step + rings) % rings;
     const Rank to = (mine + step) % rings;
     const std::vector<Run> theirs = group_tokens(spec, from, keys_travel);
     const std::vector<Run> receiver = group_tokens(spec, to, !keys_travel);
-    for (int64_t c = 0; c < chunks; ++c) {
-      const int64_t begin = c * chunk, end = begin + chunk;
-      const int64_t key = (step - 1) * chunks + c;
-      Hop in{from * spec.ulysses + place, key, {}, {}};
-      in.tiles = keys_travel ? tiles_of(plan, components, plan.tokens, theirs, true, begin, end)
-                             : tiles_of(plan, components, theirs, plan.key_tokens, false, begin, end);
-      in.rows = rows_of(plan, in.tiles, keys_travel, total(theirs));
+    for (const Part& part : taper && step == rings - 1 ? tapered(parts) : parts) {
+      const int64_t key = ring.keys++;
+      Hop in{from * spec.ulysses + place, key, step, {}, {}};
+      in.tiles = keys_travel ? tiles_of(plan, components, plan.tokens, theirs, true, part)
+                             : tiles_of(plan, components, theirs, plan.key_tokens, false, part);
+      in.rows = rows_of(plan, in.tiles, keys_travel, part, total(theirs));
       if (!in.tiles.empty()) ring.receives.push_back(std::move(in));
-      Hop out{to * spec.ulysses + place, key, {}, {}};
-      const auto needed =
-          keys_travel ? tiles_of(plan, components, receiver, plan.key_tokens, true, begin, end)
-                      : tiles_of(plan, components, plan.tokens, receiver, false, begin, end);
-      out.rows = rows_of(plan, needed, keys_travel,
+      Hop out{to * spec.ulysses + place, key, step, {}, {}};
+      const auto needed = keys_travel
+                              ? tiles_of(plan, components, receiver, plan.key_tokens, true, part)
+                              : tiles_of(plan, components, plan.tokens, receiver, false, part);
+      out.rows = rows_of(plan, needed, keys_travel, part,
                          keys_travel ? plan.group_keys() : plan.group_tokens());
       if (!needed.empty()) ring.sends.push_back(std::move(out));
     }
@@ -214,12 +202,19 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place) {
   return share;
 }
 
+// A step's messages to a piece. The first piece, and one exchange of the second, fill the time until
+// the first message is there.
 std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t key) const {
-  const int64_t each = std::max<int64_t>(1, spec.rings() - 1);  // exchanges to a piece
-  if (key % each != 0) return {};
-  const auto piece = static_cast<size_t>(key / each);
-  const size_t begin = piece == 0 ? 0 : ring.local_ends[piece - 1];
-  return std::span(ring.local).subspan(begin, ring.local_ends[piece] - begin);
+  const int64_t each = std::max<int64_t>(1, spec.rings() - 1);
+  const auto due = [&](size_t piece) {
+    return std::max<int64_t>(0, static_cast<int64_t>(piece) * each - 1);
+  };
+  size_t begin = 0, end = 0;
+  for (size_t piece = 0; piece < ring.local_ends.size() && due(piece) <= key; ++piece) {
+    if (due(piece) < key) begin = ring.local_ends[piece];
+    end = ring.local_ends[piece];
+  }
+  return std::span(ring.local).subspan(begin, end - begin);
 }
 
 int64_t AttentionPlan::own_tokens() const { return token_count(spec, rank); }
@@ -294,7 +289,7 @@ double balance(const AttentionSpec& spec) {
     int64_t flops = 0;
     for (Rank group = 0; group < spec.rings(); ++group) {
       flops += flops_of(plan, tiles_of(plan, components, plan.tokens, group_tokens(spec, group, true),
-                                       true, 0, kUnlimited));
+                                       true, plan.all_rows()));
     }
     most = std::max(most, flops);
     sum += flops;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/parts.h"
 #include "attention/spec.h"
 
 namespace rueda::attention {
@@ -52,15 +53,15 @@ struct RowSet {
 struct Hop {
   Rank peer = 0;
   int64_t key = 0;
+  int64_t step = 1;  // of the ring, from 1
   std::vector<RowSet> rows;
   std::vector<Tile> tiles;  // what the receiver computes with it
 };
 
 struct RingPlan {
   Rotate rotate = Rotate::kKeysAndValues;  // whose rows travel
-  int64_t keys = 0;    // (rings - 1) * chunks
-  int64_t chunks = 1;  // exchanges of a step
-  // Needs no message: in `chunks` pieces of equally many rows, to fill the time between exchanges.
+  int64_t keys = 0;  // exchanges
+  // Needs no message: in pieces as large as a step's messages, to fill the time between exchanges.
   std::vector<Tile> local;
   std::vector<size_t> local_ends;  // of the pieces in it
   std::vector<Hop> receives;  // ascending by key
@@ -94,6 +95,8 @@ struct AttentionPlan {
   Rank group_begin() const { return rank / spec.ulysses * spec.ulysses; }
   // What is computed before the key-th exchange is; all of it where there is none (key 0).
   std::span<const Tile> local_tiles(const RingPlan& ring, int64_t key) const;
+  // All heads of this rank's share, all rows of the side that travels.
+  Part all_rows(int64_t rows = kUnlimited) const { return {heads.kv_begin, heads.kv_end, 0, rows}; }
   int64_t own_tokens() const;
   int64_t own_keys() const;
   int64_t group_tokens() const { return total(tokens); }

@@ -79,7 +79,7 @@ class Ring {
   Status named(const Status& status, const Hop& hop, const char* what) const {
     if (status.ok()) return status;
     const std::string where = std::string("attention ") + (backward_ ? "backward" : "forward") +
-                              ", step " + std::to_string(hop.key / ring_.chunks + 1) + " of " +
+                              ", step " + std::to_string(hop.step) + " of " +
                               std::to_string(plan_.spec.rings() - 1);
     return link_->named(status, where, what, hop.peer);
   }

@@ -68,7 +68,9 @@ struct AttentionSpec {
   bool layout_per_sequence = false;
   Rotate rotate_forward = Rotate::kAuto;
   Rotate rotate_backward = Rotate::kAuto;
-  int64_t chunk_tokens = 0;  // at most so many tokens in a message; 0: a twelfth of a shard, at least 192
+  // At most the bytes of so many tokens, with all their heads, in a message (see parts.h); 0: of a
+  // quarter of a shard, at least 192 tokens.
+  int64_t chunk_tokens = 0;
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
   double scale = 0;  // of the scores; 0: head_dim ^ -0.5
   // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are aligned

@@ -44,15 +44,14 @@ std::vector<Stretch> stretches_of(const std::vector<Run>& runs, int64_t begin, i
 }
 
 // What of a component lies in two stretches; no pairs if nothing does.
-Tile tile_of(const AttentionPlan& plan, const Component& c, const Stretch& queries,
+Tile tile_of(Band band, const Component& c, const Part& part, const Stretch& queries,
              const Stretch& keys) {
-  const Band band = plan.band;
   Tile tile;
   tile.head_step = c.head_step;
-  tile.head_end = std::min(c.head_end, plan.heads.kv_end);
+  tile.head_end = std::min(c.head_end, part.head_end);
   tile.head_begin = c.head_begin;
-  if (tile.head_begin < plan.heads.kv_begin) {
-    tile.head_begin += ceil_div(plan.heads.kv_begin - c.head_begin, c.head_step) * c.head_step;
+  if (tile.head_begin < part.head_begin) {
+    tile.head_begin += ceil_div(part.head_begin - c.head_begin, c.head_step) * c.head_step;
   }
   if (tile.head_begin >= tile.head_end) return tile;
   Run q = intersect(queries.part, c.q);
@@ -78,10 +77,10 @@ Tile tile_of(const AttentionPlan& plan, const Component& c, const Stretch& queri
 
 std::vector<Tile> tiles_of(const AttentionPlan& plan, const Components& components,
                            const std::vector<Run>& q_tokens, const std::vector<Run>& k_tokens,
-                           bool keys_travel, int64_t begin, int64_t end) {
+                           bool keys_travel, const Part& part) {
   std::vector<Tile> tiles;
-  const int64_t q_begin = keys_travel ? 0 : begin, q_end = keys_travel ? kUnlimited : end;
-  const int64_t k_begin = keys_travel ? begin : 0, k_end = keys_travel ? end : kUnlimited;
+  const int64_t q_begin = keys_travel ? 0 : part.begin, q_end = keys_travel ? kUnlimited : part.end;
+  const int64_t k_begin = keys_travel ? part.begin : 0, k_end = keys_travel ? part.end : kUnlimited;
   const std::vector<Stretch> queries = stretches_of(q_tokens, q_begin, q_end);
   const std::vector<Stretch> keys = stretches_of(k_tokens, k_begin, k_end);
   const Overlaps of_keys(keys.size(), [&](size_t i) {
@@ -96,7 +95,7 @@ std::vector<Tile> tiles_of(const AttentionPlan& plan, const Components& componen
     });
     std::sort(met.begin(), met.end());
     for (const auto& [i, c] : met) {
-      const Tile tile = tile_of(plan, components.all[c], stretch, keys[i]);
+      const Tile tile = tile_of(plan.band, components.all[c], part, stretch, keys[i]);
       if (tile.pairs > 0) tiles.push_back(tile);
     }
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/overlaps.h"
+#include "attention/parts.h"
 #include "attention/plan.h"
 
 namespace rueda::attention {
@@ -18,10 +19,10 @@ struct Components {
   Overlaps of_queries;
 };
 
-// The tiles of queries in shard `q_tokens` and keys in shard `k_tokens`. Only rows [begin, end) of
-// the side that travels count.
+// The tiles of queries in shard `q_tokens` and keys in shard `k_tokens`, as far as they lie in the
+// part: its heads, and its rows of the side that travels.
 std::vector<Tile> tiles_of(const AttentionPlan& plan, const Components& components,
                            const std::vector<Run>& q_tokens, const std::vector<Run>& k_tokens,
-                           bool keys_travel, int64_t begin, int64_t end);
+                           bool keys_travel, const Part& part);
 
 }  // namespace rueda::attention

@@ -140,6 +140,16 @@ void Driver::start(Prepared* prepared) {
   leave();
 }
 
+void Driver::take_queued() {
+  // As start(): either this sees the baton free, or its holder sees the queue filled when it leaves.
+  if (!baton_.try_lock()) return;
+  if (coordinator_ != nullptr) {
+    const DefaultRounding rounding;
+    coordinator_->step();
+  }
+  leave();
+}
+
 bool Driver::take_baton() {
   if (baton_.try_lock()) return true;
   // One may wait for the baton; others sleep until their work has ended.

@@ -45,6 +45,10 @@ class Driver final : public Helper {
 
   // Takes a claimed operation.
   void start(Prepared* prepared);
+  // Takes what was queued without a ring: here if the baton is free, so that no thread has to wake
+  // for it. Only where waiters may drive.
+  void take_queued();
+  bool helps() const { return helps_; }
   // Takes it and waits; returns when it has ended or sleeping is better.
   void run(Prepared* prepared, Work* work);
   void help(Work* work) override;

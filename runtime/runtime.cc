@@ -342,14 +342,19 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
     records.push_back(submission.flight);
   }
   std::vector<ProcessSetPtr> joined;
+  // A message needs no agreement: this thread posts it itself, where it can.
+  bool here = driver_->helps();
   for (const Submission& submission : submissions) {
-    if (submission.request.kind == CollectiveKind::kJoin) joined.push_back(submission.set);
+    const CollectiveKind kind = submission.request.kind;
+    if (kind == CollectiveKind::kJoin) joined.push_back(submission.set);
+    here = here && (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv);
   }
-  const Status taken = queue_->submit(std::move(submissions));
+  const Status taken = queue_->submit(std::move(submissions), !here);
   if (!taken.ok()) {
     for (const auto record : records) flight_->ended(record, flight::now_ns(), false);
     return taken;
   }
+  if (here) driver_->take_queued();
   // The ranks have counted different numbers of steps.
   for (const ProcessSetPtr& set : joined) {
     for (std::atomic<uint64_t>& count : set->unnamed) count.store(0, std::memory_order_relaxed);

@@ -228,7 +228,7 @@ int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t bac
   };
   for (const attention::Tile& tile : ring.local) put(0, p.rank, tile);
   for (const attention::Hop& hop : ring.receives) {
-    for (const attention::Tile& tile : hop.tiles) put(hop.key / ring.chunks + 1, hop.peer, tile);
+    for (const attention::Tile& tile : hop.tiles) put(hop.step, hop.peer, tile);
   }
   return filled;
 }

@@ -19,7 +19,7 @@
 namespace rueda::transport {
 namespace {
 
-constexpr uint32_t kVersion = 6;
+constexpr uint32_t kVersion = 7;
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kLanesOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
 constexpr size_t kControlBytes = round_up(kLanes * sizeof(LaneControl), 4096);

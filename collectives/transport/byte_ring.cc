@@ -50,4 +50,24 @@ bool ByteRing::writable() const {
          capacity_;
 }
 
+void ByteRing::want_room(bool wanted) {
+  if (!wanted) {
+    header_->wants_room.store(0, std::memory_order_relaxed);
+    return;
+  }
+  header_->wants_room.exchange(1, std::memory_order_seq_cst);
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+bool ByteRing::room_is_wanted() const {
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer does not model fences; a read-modify-write orders the same accesses.
+  return header_->wants_room.fetch_add(0, std::memory_order_seq_cst) != 0;
+#else
+  return header_->wants_room.load(std::memory_order_relaxed) != 0;
+#endif
+}
+
 }  // namespace rueda::transport

@@ -18,6 +18,7 @@ namespace rueda::transport {
 
 struct RingHeader {
   alignas(128) std::atomic<uint64_t> tail;  // written by the producer only
+  std::atomic<uint32_t> wants_room;         // likewise: it waits for room, the consumer wakes it
   alignas(128) std::atomic<uint64_t> head;  // written by the consumer only
 };
 
@@ -40,6 +41,11 @@ class ByteRing {
   // Consumer: is anything there? Producer: is there room?
   bool readable() const;
   bool writable() const;
+  // Producer: whether it waits for room. Once it does, it tries to write once more before it sleeps:
+  // either that finds room, or the consumer's next look finds the wish.
+  void want_room(bool wanted);
+  // Consumer, after reading and a full fence (fence_before_rings).
+  bool room_is_wanted() const;
 
  private:
   RingHeader* header_ = nullptr;

@@ -36,15 +36,29 @@ void RingLink::unwatch() {
 
 Result<size_t> RingLink::write(std::span<const ByteView> pieces) {
   if (ended_) return unavailable("connection closed");
-  size_t total = 0;
   bool sane = true;
+  size_t total = write_now(pieces, &sane);
+  if (total == 0 && sane && !wants_room_) {
+    // The reader wakes only a writer that says so; what it read before it could know is seen here.
+    wants_room_ = true;
+    outgoing_.want_room(true);
+    total = write_now(pieces, &sane);
+  }
+  if (!sane) return Status(Code::kDataLoss, "damaged ring in shared memory");
+  if (total == 0) return total;
+  wrote_ = true;
+  if (wants_room_) outgoing_.want_room(false);
+  wants_room_ = false;
+  return total;
+}
+
+size_t RingLink::write_now(std::span<const ByteView> pieces, bool* sane) {
+  size_t total = 0;
   for (const ByteView piece : pieces) {
-    const size_t count = outgoing_.write(piece, &sane);
+    const size_t count = outgoing_.write(piece, sane);
     total += count;
     if (count < piece.size()) break;
   }
-  if (!sane) return Status(Code::kDataLoss, "damaged ring in shared memory");
-  if (total != 0) news_ = true;
   return total;
 }
 
@@ -54,15 +68,17 @@ Result<size_t> RingLink::read(ByteSpan into) {
       ended_;  // before the look into the ring: what the peer wrote last is still read
   const size_t count = incoming_.read(into, &sane);
   if (!sane) return Status(Code::kDataLoss, "damaged ring in shared memory");
-  if (count != 0) news_ = true;
+  if (count != 0) read_ = true;
   if (count == 0 && ended && !into.empty()) return unavailable("connection closed");
   return count;
 }
 
 void RingLink::flush() {
-  if (!news_) return;
-  news_ = false;
-  if (!ended_) peer_.ring();
+  if (!wrote_ && !read_) return;
+  fence_before_rings();
+  const bool wake = wrote_ || incoming_.room_is_wanted();
+  wrote_ = read_ = false;
+  if (wake && !ended_) peer_.ring_after_fence();
 }
 
 void RingLink::finish() {

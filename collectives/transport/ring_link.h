@@ -28,13 +28,14 @@ class RingLink final : public Link, private FdHandler {
   const char* kind() const override { return kind_; }
   Result<size_t> write(std::span<const ByteView> pieces) override;
   Result<size_t> read(ByteSpan into) override;
-  void set_blocked(bool) override {}  // the reader rings whenever it has made room
+  void set_blocked(bool) override {}  // write() says itself that it waits for room
   void flush() override;
   void finish() override;
   void unwatch() override;
 
  private:
   void on_ready(bool readable, bool writable) override;
+  size_t write_now(std::span<const ByteView> pieces, bool* sane);
 
   const char* kind_;
   ByteRing outgoing_;
@@ -43,7 +44,8 @@ class RingLink final : public Link, private FdHandler {
   GuardedFd life_;
   EventLoop* loop_;
   std::shared_ptr<void> keep_alive_;
-  bool news_ = false;  // something was written or read since the last flush
+  bool wrote_ = false, read_ = false;  // since the last flush
+  bool wants_room_ = false;
   bool ended_ = false;
 };
 

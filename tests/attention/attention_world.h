@@ -17,6 +17,7 @@ using Floats = std::vector<float>;
 struct Problem {
   attention::AttentionSpec spec;
   Floats q, k, v, dout, dlse;  // whole sequence; values that the dtype holds
+  int threads = 1;             // of each rank
 };
 
 struct Answer {
@@ -45,7 +46,7 @@ inline Floats widened(DType dtype, const std::vector<std::byte>& bytes) {
 inline Problem make_problem(const attention::AttentionSpec& spec, uint64_t seed, float size = 1) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal(0, size);
-  Problem problem{spec, {}, {}, {}, {}, {}};
+  Problem problem{spec, {}, {}, {}, {}, {}, 1};
   const auto fill = [&](Floats* values, int64_t count) {
     values->resize(static_cast<size_t>(count));
     for (float& x : *values) x = normal(engine);
@@ -125,7 +126,7 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   }
   std::vector<std::byte> out(q.size()), dq(q.size()), dk(k.size()), dv(v.size());
   const auto saved = std::make_shared<Saved>();
-  const auto call = must(engine->forward(plan, process_set, 1,
+  const auto call = must(engine->forward(plan, process_set, problem.threads,
                                          {q.data(), k.data(), v.data(), out.data(), lse.data()},
                                          saved, true));
   must(call->wait(std::chrono::nanoseconds(-1)));
@@ -145,7 +146,7 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
     if (std::isinf(lse[i])) dlse[i] = 0;
   }
   const auto back = must(engine->backward(
-      plan, process_set, 1,
+      plan, process_set, problem.threads,
       {dout.data(), dlse.data(), q.data(), k.data(), v.data(), out.data(), lse.data(), dq.data(),
        dk.data(), dv.data()},
       saved, true));

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
@@ -223,6 +224,71 @@ TEST_CASE("transports carry the bytes of the plan, workspace is what it says", "
       }
     }
   }
+}
+
+namespace {
+
+// The kernel `native`, and the most queries of one of its calls.
+std::atomic<int64_t> most_queries{0};
+
+void note(const KernelTile& tile) {
+  int64_t before = most_queries.load();
+  while (tile.queries > before && !most_queries.compare_exchange_weak(before, tile.queries)) {
+  }
+}
+void noted_forward(const KernelTile& tile, float* scratch) {
+  note(tile);
+  native_kernel().forward(tile, scratch);
+}
+void noted_backward(const KernelTile& tile, float* scratch) {
+  note(tile);
+  native_kernel().backward(tile, scratch);
+}
+
+}  // namespace
+
+TEST_CASE("threads share a head where there are fewer heads than threads, exactly", "[attention]") {
+  uint32_t dtypes = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    dtypes |= 1u << static_cast<int>(dtype);
+  static const LocalKernel noted = {"noted", -1, nullptr, dtypes, noted_forward, noted_backward};
+  must(add_kernel(&noted));
+  must(use_kernel("noted"));
+  const int64_t n = 1024;
+  for (const Rank ranks : {1, 2}) {
+    AttentionWorld world(ranks);
+    AttentionSpec causal = simple(n, ranks, 2, 1, 64), window = causal, dilated = causal;
+    window.mask.left = 300;
+    window.layout = Layout::kStriped;
+    dilated.mask.causal = false;
+    dilated.mask.segment_lengths = {512, 1024};
+    dilated.mask.dilation_rates = {1, 3};
+    for (const AttentionSpec& spec : {causal, window, dilated}) {
+      for (const Rotate rotate : {Rotate::kKeysAndValues, Rotate::kQueries}) {
+        Problem problem = make_problem(spec, 11);
+        problem.spec.rotate_forward = problem.spec.rotate_backward = rotate;
+        INFO(describe(problem.spec));
+        std::vector<Answer> answers;
+        for (const int threads : {1, 3, 3}) {
+          most_queries = 0;
+          problem.threads = threads;
+          answers.push_back(world.solve(problem));
+          const Errors errors = errors_of(problem, answers.back());
+          CHECK(errors.out <= 1e-6);
+          CHECK(errors.gradients() <= 2e-6);
+          // Eight ranges, two for a thread; one range is the whole sequence.
+          if (ranks == 1 && spec.mask.left < 0 && spec.mask.causal)
+            CHECK(most_queries == (threads == 1 ? n : n / 8));
+        }
+        CHECK(answers[1].out == answers[2].out);
+        CHECK(answers[1].dq == answers[2].dq);
+        CHECK(answers[1].dk == answers[2].dk);
+        CHECK(answers[1].dv == answers[2].dv);
+        if (is_short()) break;
+      }
+    }
+  }
+  must(use_kernel("auto"));
 }
 
 TEST_CASE("memory per rank, counted, falls with the ranks and not with the sequence", "[attention]") {

@@ -222,6 +222,39 @@ TEST_CASE("plans of thousands of packed sequences are made at once", "[attention
   CHECK(pairs == wanted);
 }
 
+TEST_CASE("a shard is cut by heads first, then by tokens, each row and head once", "[attention]") {
+  const auto bytes = [](const Part& p) { return (p.head_end - p.head_begin) * (p.end - p.begin); };
+  for (const int64_t heads : {0, 1, 2, 3, 5, 8, 32}) {
+    for (const int64_t rows : {0, 1, 63, 192, 500, 2048, 5000}) {
+      for (const int64_t chunk : {0, 1, 7, 64, 700, 4999, 1 << 20}) {
+        const Part whole{3, 3 + heads, 0, rows};
+        const std::vector<Part> parts = parts_of(whole, chunk);
+        for (const std::vector<Part>& some : {parts, tapered(parts)}) {
+          INFO(heads << " heads, " << rows << " rows, chunk " << chunk);
+          std::vector<int> seen(static_cast<size_t>(heads * rows), 0);
+          for (const Part& part : some) {
+            if (chunk > 0) CHECK(bytes(part) <= std::max(chunk * heads, heads > 0 ? rows : 0));
+            if (chunk > 0 && chunk * heads < rows) CHECK(bytes(part) <= chunk * heads);
+            for (int64_t h = part.head_begin - 3; h < part.head_end - 3; ++h) {
+              for (int64_t i = part.begin; i < part.end; ++i)
+                ++seen[static_cast<size_t>(h * rows + i)];
+            }
+          }
+          CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+        }
+      }
+    }
+  }
+  // As a call takes them: heads as long as there are enough, and a tail that is a quarter.
+  CHECK(parts_of({0, 32, 0, 4096}, 0).size() == 4);
+  CHECK(parts_of({0, 32, 0, 4096}, 0).front().end == 4096);
+  CHECK(parts_of({0, 2, 0, 4096}, 0).front().end == 2048);
+  CHECK(parts_of({0, 1, 0, 2048}, 0).front().end == 512);
+  const std::vector<Part> tail = tapered(parts_of({0, 4, 0, 4096}, 0));
+  REQUIRE(tail.size() == 6);
+  CHECK(bytes(tail[5]) * 4 == bytes(tail[0]));
+}
+
 TEST_CASE("rings send the bytes of the formulas", "[attention]") {
   const int64_t c = 32, kv_row = 2 * 2 * 16 * 4;  // K and V, 2 heads of 16 float32
   for (const Rank p : {1, 2, 3, 4, 8}) {

@@ -1,4 +1,5 @@
 #include "collectives/transport/byte_ring.h"
+#include "collectives/transport/ring_link.h"
 
 #include <catch2/catch.hpp>
 
@@ -103,6 +104,64 @@ TEST_CASE("two threads stream through a ring without losing a byte", "[ring]") {
   CHECK(sane);
   CHECK(writer_sane);
   CHECK(same);
+}
+
+// A link of two rings and what wakes each side, as a rank has them.
+struct Side {
+  SleepWord word;
+  Doorbell bell = must_have(Doorbell::create(&word));
+  EventLoop loop = must_have(EventLoop::create());
+  template <typename T>
+  static T must_have(Result<T> result) {
+    REQUIRE(result.ok());
+    return std::move(result).value();
+  }
+  // Whether anybody rang since the last time; sleeps again.
+  bool rung() {
+    const bool rang = word.asleep.load() == 0;
+    bell.disarm();
+    bell.arm();
+    return rang;
+  }
+};
+
+TEST_CASE("a reader wakes only a writer that waits for room", "[ring]") {
+  Memory there, back;
+  Side writer, reader;
+  const auto link = [](Memory& out, Memory& in, Side& self, Side& peer) {
+    return RingLink("inproc", ByteRing(out.bytes, kCapacity), ByteRing(in.bytes, kCapacity),
+                    peer.bell.ringer(), UniqueFd(), &self.loop, nullptr);
+  };
+  RingLink sends = link(there, back, writer, reader), reads = link(back, there, reader, writer);
+  std::vector<std::byte> bytes(2 * kCapacity), got(2 * kCapacity);
+  writer.bell.arm();
+  reader.bell.arm();
+  const auto write = [&](size_t count) {
+    const ByteView piece = ByteView(bytes).first(count);
+    const size_t taken = sends.write({&piece, 1}).value();
+    sends.flush();
+    return taken;
+  };
+  const auto read = [&] {
+    const size_t count = reads.read(got).value();
+    reads.flush();
+    return count;
+  };
+  CHECK(write(10) == 10);
+  CHECK(reader.rung());
+  CHECK(read() == 10);
+  CHECK_FALSE(writer.rung());  // it has written all it had
+  CHECK(write(2 * kCapacity) == kCapacity);
+  CHECK(write(kCapacity) == 0);
+  CHECK(reader.rung());
+  CHECK(read() == kCapacity);
+  CHECK(writer.rung());
+  CHECK(write(kCapacity) == kCapacity);
+  CHECK(reader.rung());
+  CHECK(read() == kCapacity);
+  CHECK_FALSE(writer.rung());  // what it wished for has come
+  CHECK(read() == 0);
+  CHECK_FALSE(writer.rung());
 }
 
 }  // namespace

@@ -322,7 +322,7 @@ typedef struct rueda_attention_spec {
   int32_t rotate_backward;
   int32_t gather_first;    /* receive everything before computing */
   int32_t causal;
-  int64_t chunk_tokens;    /* at most so many tokens in a message; 0: a twelfth of a shard, at least 192 */
+  int64_t chunk_tokens;    /* at most the bytes of so many tokens in a message; 0: a quarter of a shard, at least 192 */
   int64_t left, right;     /* sliding window, -1: none */
   double scale;            /* 0: head_dim ^ -0.5 */
   const int64_t* cu_seqlens; /* packed sequences: 0, ..., length */
