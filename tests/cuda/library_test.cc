@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <future>
 #include <thread>
 
 #include "collectives/cuda/device.h"
@@ -229,6 +230,31 @@ void check_driver(const std::string& path) {
   }).join();
   INFO(in_thread.message());
   CHECK(in_thread.ok());
+
+  // Recorded anew in a stream that is faster: the new record alone counts, before and after the old one is reached.
+  {
+    const auto launch = driver_call<Code (*)(StreamHandle, void (*)(void*), void*)>(path, "cuLaunchHostFunc");
+    REQUIRE(launch != nullptr);
+    std::promise<void> gate;
+    auto open = gate.get_future();
+    const auto slow = Stream::create(device).value();
+    {
+      const ContextScope scope(*device);
+      REQUIRE(launch(slow->handle(), [](void* g) { static_cast<std::future<void>*>(g)->wait(); }, &open) == kSuccess);
+    }
+    const auto again = Event::create(device).value();
+    REQUIRE(again->record(slow->handle()).ok());
+    REQUIRE(again->record(ours->handle()).ok());
+    CHECK(again->wait().ok());
+    gate.set_value();
+    const auto old = Event::create(device).value();
+    REQUIRE(old->record(slow->handle()).ok());
+    CHECK(old->wait().ok());
+    CHECK(again->query().value());
+    REQUIRE(again->make_wait(slow->handle()).ok());
+    REQUIRE(old->record(slow->handle()).ok());
+    CHECK(old->wait().ok());
+  }
 
   // While a stream of the user's is captured in CUDA's strictest mode, other threads make what they need.
   const auto begin = driver_call<Code (*)(StreamHandle, int)>(path, "cuStreamBeginCapture_v2");

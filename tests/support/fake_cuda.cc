@@ -82,12 +82,21 @@ thread_local int capture_mode = 0;
 // For each stream of a capture, how many of its nodes come before.
 using Clock = std::map<CUstream_st*, size_t>;
 
-// How far an event has come.
-struct Progress {
+// One record of an event: whoever waits for it is not concerned by later ones, which may be of another stream and faster.
+struct Point {
   std::mutex mutex;
   std::condition_variable moved;
-  uint64_t recorded = 0;
-  uint64_t reached = 0;
+  bool reached = false;
+
+  void reach() {
+    const std::lock_guard lock(mutex);
+    reached = true;
+    moved.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    moved.wait(lock, [this] { return reached; });
+  }
 };
 
 }  // namespace
@@ -100,7 +109,13 @@ struct CUevent_st {
   int device = 0;
   std::shared_ptr<Capture> capture;  // recorded in it
   Clock clock;
-  std::shared_ptr<Progress> progress = std::make_shared<Progress>();
+  std::mutex mutex;
+  std::shared_ptr<Point> last;  // null: not recorded yet
+
+  std::shared_ptr<Point> point() {
+    const std::lock_guard lock(mutex);
+    return last;
+  }
 };
 
 struct CUstream_st {
@@ -287,17 +302,14 @@ EXPORT Code cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) 
       return kIsolation;
     }
   }
-  const std::lock_guard lock(event->progress->mutex);
-  to->add([progress = event->progress, until = event->progress->recorded] {
-    std::unique_lock waiting(progress->mutex);
-    progress->moved.wait(waiting, [&] { return progress->reached >= until; });
-  });
+  if (const auto point = event->point()) to->add([point] { point->wait(); });
   return 0;
 }
 EXPORT Code cuEventCreate(CUevent_st** event, unsigned) {
   if (const Code code = unsafe(); code != 0) return code;
   if (current.empty()) return kInvalidContext;
-  *event = new CUevent_st{current.back()->device};
+  *event = new CUevent_st;
+  (*event)->device = current.back()->device;
   ++live;
   return 0;
 }
@@ -311,30 +323,27 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
     event->clock = to->clock;
     if (to->capture != nullptr) return 0;
   }
-  const std::lock_guard lock(event->progress->mutex);
-  to->add([progress = event->progress, number = ++event->progress->recorded] {
-    const std::lock_guard moving(progress->mutex);
-    progress->reached = number;
-    progress->moved.notify_all();
-  });
+  const std::lock_guard lock(event->mutex);
+  event->last = std::make_shared<Point>();
+  to->add([point = event->last] { point->reach(); });
   return 0;
 }
 EXPORT Code cuEventQuery(CUevent_st* event) {
   if (current.empty()) return kInvalidContext;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
-  const std::lock_guard lock(event->progress->mutex);
   if (is_idle()) return 0;
-  return event->progress->reached == event->progress->recorded ? 0 : rueda::cuda::kNotReady;
+  const auto point = event->point();
+  if (point == nullptr) return 0;
+  const std::lock_guard lock(point->mutex);
+  return point->reached ? 0 : rueda::cuda::kNotReady;
 }
 EXPORT Code cuEventSynchronize(CUevent_st* event) {
   if (current.empty()) return kInvalidContext;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
   if (is_idle()) return 0;
-  std::unique_lock lock(event->progress->mutex);
-  const uint64_t until = event->progress->recorded;
-  event->progress->moved.wait(lock, [&] { return event->progress->reached >= until; });
+  if (const auto point = event->point()) point->wait();
   return 0;
 }
 EXPORT Code cuEventDestroy_v2(CUevent_st* event) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -93,6 +94,8 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
         values[static_cast<size_t>(rank)] = std::make_unique<Value>(fn(rank));
       } catch (const std::exception& e) {
         errors[static_cast<size_t>(rank)] = e.what();
+        // At once: the others may wait for this rank.
+        std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), e.what());
       }
     });
   }
