@@ -25,7 +25,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string ago(int64_t then, int64_t now) {
-  return seconds_text(static_cast<double>(now - then) * 1e-9) + " ago";
+  return seconds_text(static_cast<double>(flight::elapsed_ns(then, now)) * 1e-9) + " ago";
 }
 
 bool is_user_operation(const Operation& o) { return o.kind != CollectiveKind::kProcessSet; }

@@ -26,7 +26,7 @@ struct Wait {
   flight::Operation operation;  // of the first rank that waits
   std::vector<Rank> in, out;    // of its process set
   int64_t since_ns = 0;
-  double seconds(int64_t now_ns) const { return static_cast<double>(now_ns - since_ns) * 1e-9; }
+  double seconds(int64_t now_ns) const { return static_cast<double>(flight::elapsed_ns(since_ns, now_ns)) * 1e-9; }
 };
 
 // The oldest first. now_ns: on the recorders' clock.

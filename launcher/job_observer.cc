@@ -195,7 +195,7 @@ void JobObserver::count() {
       if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
         for (const flight::Operation& operation : flight.value().operations) {
           if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
-          const int64_t age = (now_ns() - operation.submitted_ns) / 1'000'000;
+          const int64_t age = flight::elapsed_ns(operation.submitted_ns, now_ns()) / 1'000'000;
           one.oldest_wait_ms = std::max<uint64_t>(one.oldest_wait_ms, static_cast<uint64_t>(
                                                       std::max<int64_t>(age, 1)));
         }

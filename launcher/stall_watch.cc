@@ -1,7 +1,5 @@
 #include "launcher/stall_watch.h"
 
-#include <cstdlib>
-
 namespace rueda::launcher {
 namespace {
 
@@ -22,8 +20,10 @@ StallWatch::Due StallWatch::look(const std::vector<RankRecord>& ranks, int64_t n
     const std::string key =
         std::to_string(wait.operation.process_set) + "/" + wait.operation.name;
     const auto known = told_.find(key);
-    const bool same =
-        known != told_.end() && std::llabs(known->second.since_ns - wait.since_ns) < kSameWaitNs;
+    const auto near = [](int64_t a, int64_t b) {
+      return std::max(flight::elapsed_ns(a, b), flight::elapsed_ns(b, a)) < kSameWaitNs;
+    };
+    const bool same = known != told_.end() && near(known->second.since_ns, wait.since_ns);
     Told now = same ? known->second : Told{wait.since_ns, 0};
     if (age >= now.next) {
       due.any = true;

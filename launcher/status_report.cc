@@ -13,7 +13,7 @@ uint64_t operations_of(const RankRecord& r) {
   return r.flight ? r.flight->submitted + r.flight->planned_tensors : 0;
 }
 
-int64_t age_ms(int64_t then, int64_t now) { return std::max<int64_t>(0, now - then) / 1'000'000; }
+int64_t age_ms(int64_t then, int64_t now) { return flight::elapsed_ns(then, now) / 1'000'000; }
 
 // Ranks that have submitted fewer operations than half of them have, by a step at least.
 std::vector<Rank> behind(const std::vector<RankRecord>& ranks) {

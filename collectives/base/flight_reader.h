@@ -4,6 +4,8 @@
 // texts that are UTF-8 without control characters. What was overwritten or half written meanwhile is left out.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,6 +58,11 @@ struct Snapshot {
 Result<Snapshot> read_flight(ByteView memory);
 // Its times on another host's clock, which is so far ahead.
 void shift_times(Snapshot* snapshot, int64_t ns);
+// How much later `now` is than `then`; 0 if it is not. Of any times, also those of damaged memory.
+inline int64_t elapsed_ns(int64_t then, int64_t now) {
+  const uint64_t gap = static_cast<uint64_t>(now) - static_cast<uint64_t>(then);
+  return now <= then ? 0 : static_cast<int64_t>(std::min<uint64_t>(gap, INT64_MAX));
+}
 // Is anything submitted and not ended? Cheap; false for what is no recorder's memory.
 bool has_unfinished(ByteView memory);
 struct Counters {

@@ -11,10 +11,10 @@ using cuda::kernels::Format;
 using cuda::kernels::Library;
 using nccl::Session;
 
-constexpr size_t kAlignment = 256;  // bytes, of what lies in the scratch memory
+constexpr size_t kScratchAlignment = 256;  // bytes, of what lies in the scratch memory
 
 size_t aligned(int64_t bytes) {
-  return (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  return (static_cast<size_t>(bytes) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
 Format format_of(DType dtype) {
