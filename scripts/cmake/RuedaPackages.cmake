@@ -26,14 +26,26 @@ target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 # Open MPI, for librueda_mpi.so alone; without it everything else is built.
 pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
 
-# nvcc, for librueda_cuda.so alone (the kernels); without it everything else is built. Packages are built with
-# -DRUEDA_CUDA_ARCHITECTURES="80;90;100;120"; the newest of the list also goes in as PTX, for GPUs to come.
+# nvcc, for librueda_cuda.so alone (the kernels); without it everything else is built. The newest architecture also
+# goes in as PTX, for GPUs to come. nvcc 12.4 knows 80 and 90, nvcc 12.8 and newer all four.
 set(RUEDA_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (where nvcc is), ON, OFF")
-set(RUEDA_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities of the CUDA kernels")
+set(RUEDA_CUDA_ARCHITECTURES AUTO CACHE STRING
+  "Compute capabilities of the CUDA kernels, as 80;90; AUTO: those of 80, 90, 100, 120 that nvcc knows")
 if(RUEDA_CUDA)
   find_program(RUEDA_NVCC nvcc HINTS /usr/local/cuda/bin)
   if(NOT RUEDA_NVCC AND NOT RUEDA_CUDA STREQUAL AUTO)
     message(FATAL_ERROR "RUEDA_CUDA=${RUEDA_CUDA}, but nvcc is not in PATH nor in /usr/local/cuda/bin")
+  endif()
+  if(RUEDA_NVCC AND RUEDA_CUDA_ARCHITECTURES STREQUAL AUTO)
+    execute_process(COMMAND ${RUEDA_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "compute_[0-9]+" known "${known}")
+    set(all 80 90 100 120)
+    foreach(architecture ${all})
+      if(NOT "compute_${architecture}" IN_LIST known)
+        list(REMOVE_ITEM all ${architecture})
+      endif()
+    endforeach()
+    set(RUEDA_CUDA_ARCHITECTURES ${all})
   endif()
 else()
   unset(RUEDA_NVCC CACHE)

@@ -153,7 +153,8 @@ void check_products() {
 void check_weighted_sum() {
   const std::vector<float> a = numbers(100003);
   std::vector<float> b(a.rbegin(), a.rend());
-  for (const std::vector<double>& products : {std::vector<double>{2.5, 7.0, 3.0}, {0.0, 0.0, 4.0}}) {
+  const std::vector<double> cases[] = {{2.5, 7.0, 3.0}, {0.0, 0.0, 4.0}};
+  for (const std::vector<double>& products : cases) {
     float* const x = on_gpu(a.size(), a.data());
     float* const y = on_gpu(b.size(), b.data());
     double* const sums = on_gpu(3, products.data());
@@ -197,7 +198,8 @@ void check_bits() {
   std::vector<uint8_t> values(kRoom);
   for (size_t i = 0; i < kRoom; ++i) values[i] = static_cast<uint8_t>(i * 7 + i / 251);
   uint8_t* const from = on_gpu(kRoom, values.data());
-  for (const auto& [format, unit] : {std::pair{Format::kBytes, 1}, {Format::kBFloat16, 2}, {Format::kFloat32, 4}}) {
+  const std::pair<Format, int> units[] = {{Format::kBytes, 1}, {Format::kBFloat16, 2}, {Format::kFloat32, 4}};
+  for (const auto& [format, unit] : units) {
     const std::vector<uint8_t> empty(kRoom, 0xee);
     uint8_t* const to = on_gpu(kRoom, empty.data());
     std::vector<uint8_t> expected = empty;
@@ -247,7 +249,9 @@ void measure(Format format, const char* name) {
   const double bytes = 2.0 * sizeof(T) * static_cast<double>(total);
   const double plain = best_seconds([&] { cudaMemcpyAsync(other, buffer, sizeof(T) * static_cast<size_t>(total), cudaMemcpyDeviceToDevice); });
   std::printf("%s: plain copy of %.0f MB: %.0f GB/s\n", name, bytes / 2e6, bytes / plain * 1e-9);
-  for (const auto& [what, copies, factor] : {std::tuple{"pack", &in, 1.0f}, {"pack with scale", &in, 0.5f}, {"unpack", &out, 1.0f}}) {
+  const std::tuple<const char*, decltype(&in), float> moves[] = {
+      {"pack", &in, 1.0f}, {"pack with scale", &in, 0.5f}, {"unpack", &out, 1.0f}};
+  for (const auto& [what, copies, factor] : moves) {
     const std::vector<Table> tables = plan(*copies, sizeof(T), sizeof(T));
     const double taken = best_seconds([&] {
       for (const Table& table : tables) must(kernels->copy(&table, format, format, factor, nullptr), "copy");

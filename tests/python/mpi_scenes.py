@@ -142,10 +142,11 @@ def more_than_2_gib():
 def a_rank_is_killed():
     hvd.init()
     rank = hvd.rank()
-    hvd.allreduce(np.ones(10), name="before")
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        # What a rank has sent goes with it, where MPI has not moved it on: the others may not see the end of this.
+        hvd.allreduce(np.ones(10), name="before")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         hvd.allreduce(np.ones(1_000_000), name="after")
         text = "no error"
     except hvd.HorovodInternalError as error:
