@@ -80,8 +80,10 @@ RingPlan ring_of(const AttentionPlan& plan, const Components& components, bool b
     ring.local_ends.push_back(ring.local.size());
   }
   const Rank place = plan.rank % spec.ulysses;
-  // A chunk that was asked for is a bound of memory; the last messages stay as large then.
-  const bool taper = spec.chunk_tokens == 0 && !spec.gather_first && parts.size() > 1;
+  ring.answered = row_bytes(spec, backward, ring.rotate, 1).back > 0;
+  // A chunk that was asked for is a bound of memory; the last messages stay as large then. Where answers
+  // go back, they travel while the last piece of what is at home is computed.
+  const bool taper = spec.chunk_tokens == 0 && !spec.gather_first && parts.size() > 1 && !ring.answered;
   for (Rank step = 1; step < rings; ++step) {
     const Rank from = (mine - step + rings) % rings;
     const Rank to = (mine + step) % rings;
@@ -202,12 +204,15 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place) {
   return share;
 }
 
-// A step's messages to a piece. The first piece, and one exchange of the second, fill the time until
-// the first message is there.
+// A step's messages to a piece. On a link as slow as the arithmetic the first message takes as long as
+// two pieces, hence the first piece and one exchange of the second before it. Where the link also carries
+// answers it comes earlier, and the last piece fills the time until the last answer has left.
 std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t key) const {
   const int64_t each = std::max<int64_t>(1, spec.rings() - 1);
   const auto due = [&](size_t piece) {
-    return std::max<int64_t>(0, static_cast<int64_t>(piece) * each - 1);
+    const auto number = static_cast<int64_t>(piece);
+    if (!ring.answered) return std::max<int64_t>(0, number * each - 1);
+    return piece > 0 && piece + 1 == ring.local_ends.size() ? ring.keys : number * each;
   };
   size_t begin = 0, end = 0;
   for (size_t piece = 0; piece < ring.local_ends.size() && due(piece) <= key; ++piece) {

@@ -61,6 +61,7 @@ struct Hop {
 struct RingPlan {
   Rotate rotate = Rotate::kKeysAndValues;  // whose rows travel
   int64_t keys = 0;  // exchanges
+  bool answered = false;  // what is computed with a message goes back to who sent it
   // Needs no message: in pieces as large as a step's messages, to fill the time between exchanges.
   std::vector<Tile> local;
   std::vector<size_t> local_ends;  // of the pieces in it
@@ -93,7 +94,7 @@ struct AttentionPlan {
   PlanReport report;
 
   Rank group_begin() const { return rank / spec.ulysses * spec.ulysses; }
-  // What is computed before the key-th exchange is; all of it where there is none (key 0).
+  // What is computed before the key-th exchange, and, for ring.keys, behind the last.
   std::span<const Tile> local_tiles(const RingPlan& ring, int64_t key) const;
   // All heads of this rank's share, all rows of the side that travels.
   Part all_rows(int64_t rows = kUnlimited) const { return {heads.kv_begin, heads.kv_end, 0, rows}; }

@@ -1,9 +1,9 @@
 // For each key k of the plan, on every rank: compute a piece of what needs no message, compute with
 // what came for k, answer, post the messages of k + 2, take in the answers to k - 1. At most two
 // messages each way and four answers are under way, whence the slots. While one message is computed
-// the next one travels, and the pieces spread what is at home over all exchanges, so that a link
-// and arithmetic of the same speed are both busy throughout. Nothing waits for a larger key, so the
-// smallest unfinished exchange always proceeds.
+// the next one travels, and the pieces spread what is at home over all exchanges and, where answers
+// go back, behind the last one, so that a link and arithmetic of the same speed are both busy
+// throughout. Nothing waits for a larger key, so the smallest unfinished exchange always proceeds.
 #include "attention/ring.h"
 
 #include <algorithm>
@@ -43,7 +43,6 @@ class Ring {
       while (!answered() && next_send_ < ring_.sends.size()) RUEDA_RETURN_IF_ERROR(post_send());
     }
     RUEDA_RETURN_IF_ERROR(post(1));
-    if (ring_.keys == 0) calls_.local(0);
     for (int64_t key = 0; key < ring_.keys; ++key) {
       RUEDA_RETURN_IF_ERROR(link_->check_aborted());
       calls_.local(key);
@@ -51,6 +50,7 @@ class Ring {
       RUEDA_RETURN_IF_ERROR(post(key + 2));
       RUEDA_RETURN_IF_ERROR(absorb(key - 1));
     }
+    calls_.local(ring_.keys);
     RUEDA_RETURN_IF_ERROR(absorb(ring_.keys));
     for (size_t i = 0; i < out_.slots.size(); ++i) RUEDA_RETURN_IF_ERROR(finish(&out_, i));
     for (size_t i = 0; i < answers_out_.slots.size(); ++i)

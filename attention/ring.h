@@ -15,7 +15,7 @@ struct RingCalls {
   std::function<void(const Hop&, const std::byte* message, std::byte* answer)> serve;
   // Takes in the answer to a hop that was sent.
   std::function<void(const Hop&, const std::byte* answer)> absorb;
-  // Computes what needs no message and comes before the key-th exchange.
+  // Computes what needs no message and comes before the key-th exchange, or behind the last.
   std::function<void(int64_t key)> local;
 };
 

@@ -77,19 +77,20 @@ std::vector<std::string> arguments_of(const AttentionShape& shape, bool backward
 Status spread_cost(const AttentionShape& shape, AttentionProblem* whole, bool backward, int ranks,
                    const AttentionOptions& options, std::vector<Figure>* figures) {
   const int rounds = options.quick ? 1 : std::max(3, options.rounds);
+  const int calls = shape.tokens > 20000 ? 1 : 3;  // of a round
   std::vector<double> ratios;
   std::string state;
   for (int round = 0; round < rounds; ++round) {
     RUEDA_RETURN_IF_ERROR(whole->run(backward));
     std::vector<double> times;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < calls; ++i) {
       whole->make_dirty();
       const double begin = cpu_seconds();
       RUEDA_RETURN_IF_ERROR(whole->run(backward));
       times.push_back(cpu_seconds() - begin);
     }
     const double alone = spread_of(times).median;
-    RUEDA_ASSIGN_OR_RETURN(const JobResult job, run_job(ranks, arguments_of(shape, backward, 3), {}));
+    RUEDA_ASSIGN_OR_RETURN(const JobResult job, run_job(ranks, arguments_of(shape, backward, calls), {}));
     ratios.push_back(job.cpu / alone);
     state = state_of(job.ns_before, job.ns_after);
   }
@@ -102,7 +103,8 @@ Status spread_cost(const AttentionShape& shape, AttentionProblem* whole, bool ba
 }
 
 // All ranks' CPU time over that of one rank with the whole sequence. Arithmetic grows with the
-// square of the sequence, messages with the sequence: hence two lengths with the same messages.
+// square of the sequence, messages with the sequence: hence two lengths with the same messages, and
+// ranks with as many tokens as they have in the field.
 Status spread_costs(const LibRueda& api, rueda_context* context, const AttentionOptions& options,
                     std::vector<Figure>* figures) {
   AttentionShape small, large;
@@ -110,16 +112,21 @@ Status spread_costs(const LibRueda& api, rueda_context* context, const Attention
   small.heads = options.quick ? 1 : 4;
   large.tokens = 16384;
   large.heads = 1;
-  for (AttentionShape shape : {small, large}) {
-    if (options.quick && shape.tokens == large.tokens) continue;
+  const auto spread = [&](AttentionShape shape, const std::vector<int>& worlds) -> Status {
     shape.causal = true;
     RUEDA_ASSIGN_OR_RETURN(const auto whole, AttentionProblem::make(api, context, shape));
     for (const bool backward : {false, true}) {
-      for (const int ranks : {2, 4, 8}) {
-        RUEDA_RETURN_IF_ERROR(
-            spread_cost(shape, whole.get(), backward, ranks, options, figures));
-      }
+      for (const int ranks : worlds)
+        RUEDA_RETURN_IF_ERROR(spread_cost(shape, whole.get(), backward, ranks, options, figures));
     }
+    return {};
+  };
+  RUEDA_RETURN_IF_ERROR(spread(small, {2, 4, 8}));
+  if (options.quick) return {};
+  RUEDA_RETURN_IF_ERROR(spread(large, {2, 4, 8}));
+  for (const int ranks : {4, 8}) {
+    large.tokens = 8192 * ranks;  // 2: the case above
+    RUEDA_RETURN_IF_ERROR(spread(large, {ranks}));
   }
   return {};
 }
@@ -129,7 +136,7 @@ Status spread_costs(const LibRueda& api, rueda_context* context, const Attention
 // backward for the arithmetic, in whatever order messages go.
 Status overlap(const AttentionOptions& options, std::vector<Figure>* figures) {
   AttentionShape shape;
-  shape.tokens = options.quick ? 1024 : 8192;
+  shape.tokens = options.quick ? 1024 : 16384;
   shape.heads = options.quick ? 1 : 2;
   const int rounds = options.quick ? 1 : 3;
   for (const bool backward : {false, true}) {
