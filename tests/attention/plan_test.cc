@@ -255,6 +255,29 @@ TEST_CASE("a shard is cut by heads first, then by tokens, each row and head once
   CHECK(bytes(tail[5]) * 4 == bytes(tail[0]));
 }
 
+TEST_CASE("work at home is spread over the exchanges, with a piece behind the last answer", "[attention]") {
+  for (const Rank p : {1, 2, 3, 8}) {
+    for (const Layout layout : {Layout::kContiguous, Layout::kZigzag}) {
+      const AttentionPlan plan = make_plan(ring(8192, p, layout, layout == Layout::kZigzag), 0).value();
+      for (const RingPlan* ring : {&plan.forward, &plan.backward}) {
+        size_t computed = 0;
+        int64_t pieces = 0;
+        for (int64_t key = 0; key <= ring->keys; ++key) {
+          const auto tiles = plan.local_tiles(*ring, key);
+          if (!tiles.empty()) CHECK(tiles.data() == ring->local.data() + computed);
+          computed += tiles.size();
+          pieces += tiles.empty() ? 0 : 1;
+        }
+        INFO(p << " ranks, answers " << ring->answered);
+        CHECK(computed == ring->local.size());
+        CHECK_FALSE(plan.local_tiles(*ring, 0).empty());
+        CHECK(plan.local_tiles(*ring, ring->keys).empty() == (p > 1 && !ring->answered));
+        CHECK(pieces == (p == 1 ? 1 : ring->answered || p > 2 ? 4 : 3));
+      }
+    }
+  }
+}
+
 TEST_CASE("rings send the bytes of the formulas", "[attention]") {
   const int64_t c = 32, kv_row = 2 * 2 * 16 * 4;  // K and V, 2 heads of 16 float32
   for (const Rank p : {1, 2, 3, 4, 8}) {
