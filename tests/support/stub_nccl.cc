@@ -316,7 +316,7 @@ EXPORT const char* ncclGetLastError(ncclComm*) { return last_error.c_str(); }
 #endif
 EXPORT Code ncclGetUniqueId(UniqueId* id) {
   std::random_device random;
-  std::snprintf(id->bytes, sizeof(id->bytes), "/rueda-stub-nccl-%d-%08x%08x", getpid(), random(),
+  std::snprintf(id->bytes, sizeof(id->bytes), "/test-of-stub-nccl-%d-%08x%08x", getpid(), random(),
                 random());
   const int file = shm_open(id->bytes, O_CREAT | O_EXCL | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, sizeof(Meeting)) != 0) return refuse(kSystemError, "shm_open");
