@@ -324,6 +324,11 @@ bool Domain::may_hold(Ticket ticket) {
 
 void Domain::hold(Prepared* prepared) {
   if (prepared->held != Prepared::kNotHeld) return;
+  if (held_.size() == held_.capacity()) {
+    // For all that there are: a later step may hold back more, and a steady one allocates nothing.
+    held_.reserve(std::max(2 * held_.size(), negotiator_.known_tensors()));
+    blocked_slots_.reserve(held_.capacity());
+  }
   prepared->held = held_.size();
   held_.push_back(prepared);
 }

@@ -93,6 +93,8 @@ class Negotiator {
   void submit_cached(Slot slot, Ticket ticket, Time now);
   // The number of this request, once it has been agreed on; it stays.
   std::optional<Slot> slot_of(const wire::Request& request) const { return cache_.find(request); }
+  // Of how many tensors it knows the numbers.
+  size_t known_tensors() const { return cache_.size(); }
   // A thread is blocked on the tensor of this name. Idempotent; unknown names are ignored.
   void wanted(const std::string& name);
   void wanted(Slot slot);

@@ -38,6 +38,7 @@ void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
   at_will_ = false;
   beside_ = 0;
   seen_entered_ = 0;
+  blocked_.reserve(members.size());
   follower_->begin(plan, requests, now);
   RUEDA_INFO("coordinator", "step plan {}: {} batches, {} tensors", plan.generation,
              plan.batches.size(), members.size());

@@ -51,6 +51,7 @@ struct Cost {
   int64_t messages = 0;
   int64_t planned = 0;
   int64_t allocations = 0;
+  std::string stacks;  // of what allocated
   int64_t revocations = 0;
   bool right = true;
 };
@@ -61,6 +62,7 @@ std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted =
   std::barrier meet(size);
   std::atomic<int64_t> before{0};
   std::atomic<int64_t> after{0};
+  std::string stacks;
   return world.run([&](Rank rank, runtime::Runtime& r) {
     Cost cost;
     std::vector<Sum> sums = network(r);
@@ -70,7 +72,10 @@ std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted =
     cost.planned = -r.counter("planned_batches");
     cost.revocations = -r.counter("revocations");
     meet.arrive_and_wait();
-    if (rank == 0) before = allocations_of_all_threads();
+    if (rank == 0) {
+      trace_allocations();
+      before = allocations_of_all_threads();
+    }
     meet.arrive_and_wait();
     for (const int end = number + steps; number < end; ++number) {
       if (planted && rank == 0) {
@@ -80,12 +85,16 @@ std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted =
       cost.right &= step(&sums, rank, size, number);
     }
     meet.arrive_and_wait();
-    if (rank == 0) after = allocations_of_all_threads();
+    if (rank == 0) {
+      after = allocations_of_all_threads();
+      stacks = traced_allocations();
+    }
     meet.arrive_and_wait();
     cost.messages += r.counter("control_messages");
     cost.planned += r.counter("planned_batches");
     cost.revocations += r.counter("revocations");
     cost.allocations = after - before;
+    cost.stacks = stacks;
     return cost;
   });
 }
@@ -95,6 +104,7 @@ TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
   for (const Rank size : {2, 3}) {
     INFO(size << " ranks");
     for (const Cost& cost : steady_costs(size, 40, steps)) {
+      INFO("allocations:\n" << cost.stacks);
       CHECK(cost.right);
       CHECK(cost.messages == 0);
       CHECK(cost.revocations == 0);

@@ -1,19 +1,37 @@
 // Takes malloc's place in front of glibc's own; where a sanitizer has done so already, only new's.
 #include "tests/support/allocations.h"
 
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <new>
+#include <sstream>
 
 namespace {
 
 thread_local int64_t allocations = 0;
 std::atomic<int64_t> all{0};
 
+struct Stack {
+  std::array<void*, 32> frames;
+  std::atomic<int> depth{0};
+};
+std::array<Stack, 8> stacks;
+std::atomic<size_t> traced{stacks.size()};  // as many as there are: no tracing
+
 void count() {
   ++allocations;
   all.fetch_add(1, std::memory_order_relaxed);
+  if (traced.load(std::memory_order_relaxed) >= stacks.size()) return;
+  const size_t mine = traced.fetch_add(1, std::memory_order_relaxed);
+  if (mine >= stacks.size()) return;
+  Stack& stack = stacks[mine];
+  stack.depth = backtrace(stack.frames.data(), static_cast<int>(stack.frames.size()));
 }
 
 }  // namespace
@@ -72,5 +90,30 @@ namespace rueda::testing {
 
 int64_t allocations_of_this_thread() { return allocations; }
 int64_t allocations_of_all_threads() { return all.load(std::memory_order_relaxed); }
+
+void trace_allocations() {
+  void* frame = nullptr;
+  backtrace(&frame, 1);  // the first call ever loads a library, and allocates
+  for (Stack& stack : stacks) stack.depth = 0;
+  traced = 0;
+}
+
+std::string traced_allocations() {
+  const size_t count = std::min(traced.exchange(stacks.size()), stacks.size());
+  std::ostringstream text;
+  for (size_t i = 0; i < count; ++i) {
+    const int depth = stacks[i].depth;
+    for (int f = 0; f < depth; ++f) {
+      const char* const address = static_cast<const char*>(stacks[i].frames[static_cast<size_t>(f)]);
+      Dl_info file{};
+      if (dladdr(address, &file) == 0) continue;
+      text << (f == 0 ? "- " : "  ") << file.dli_fname << "+0x" << std::hex
+           << address - static_cast<const char*>(file.dli_fbase);
+      if (file.dli_sname != nullptr) text << "(" << file.dli_sname << ")";
+      text << "\n";
+    }
+  }
+  return text.str();
+}
 
 }  // namespace rueda::testing
