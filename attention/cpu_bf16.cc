@@ -16,6 +16,7 @@
 
 #include "attention/ahead.h"
 #include "attention/seen.h"
+#include "collectives/base/rounding.h"
 
 #if defined(__clang__)
 #pragma clang attribute push( \
@@ -39,8 +40,6 @@ constexpr int64_t kFetchAhead = 16;  // as in cpu_blocks-inl.h
 constexpr int64_t kGrain = 96;  // whole groups of kRows, whole pairs of vectors
 
 using Word = uint32_t;
-
-inline int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] . B[k * ldb].
 // A function of its own, so that no register holds anything else.

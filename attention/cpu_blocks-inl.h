@@ -9,6 +9,7 @@
 #include "attention/ahead.h"
 #include "attention/local_kernel.h"
 #include "attention/seen.h"
+#include "collectives/base/rounding.h"
 #include "collectives/kernels/half-inl.h"
 #include "hwy/highway.h"
 
@@ -34,7 +35,6 @@ constexpr int64_t kKeys = 192;              // of a block: whole panels, whole g
 
 HWY_INLINE V load(const float* from) { return hn::LoadU(F(), from); }
 HWY_INLINE void store(V v, float* to) { hn::StoreU(v, F(), to); }
-HWY_INLINE int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb].
 template <int kCount, bool kAdd>

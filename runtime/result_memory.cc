@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/base/rounding.h"
+
 namespace rueda::runtime {
 namespace {
 
@@ -40,7 +42,7 @@ Kept& kept() {
 size_t rounded(size_t bytes) {
   if (bytes < kLeast) return std::max<size_t>(bytes, 1);
   const size_t step = std::bit_floor(bytes) / 8;
-  return (bytes + step - 1) / step * step;
+  return round_up(bytes, step);
 }
 
 void release(std::byte* data) { ::operator delete[](data, std::align_val_t(64)); }

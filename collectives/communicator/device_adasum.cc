@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/base/rounding.h"
+
 namespace rueda::communicator {
 namespace {
 
@@ -13,9 +15,7 @@ using nccl::Session;
 
 constexpr size_t kScratchAlignment = 256;  // bytes, of what lies in the scratch memory
 
-size_t aligned(int64_t bytes) {
-  return (static_cast<size_t>(bytes) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-}
+size_t aligned(int64_t bytes) { return round_up(static_cast<size_t>(bytes), kScratchAlignment); }
 
 Format format_of(DType dtype) {
   return dtype == DType::kFloat32   ? Format::kFloat32
@@ -44,8 +44,7 @@ DeviceAdasum::DeviceAdasum(std::vector<Part> parts, DType dtype, double factor, 
     offsets_.push_back(total);
     const int64_t mine = count(part, rank_);
     longest = std::max(longest, mine);
-    total += (mine + share_unit(DType::kFloat16) - 1) / share_unit(DType::kFloat16) *
-             share_unit(DType::kFloat16);
+    total += round_up(mine, share_unit(DType::kFloat16));
   }
   offsets_.push_back(total);
   size_t at = aligned(size_ * total * 4);
@@ -78,26 +77,31 @@ std::vector<DeviceAdasum::Pair> DeviceAdasum::pairs(int level) const {
   return found;
 }
 
-Status DeviceAdasum::exchange_calls(Session& session) const {
-  const size_t element = size_of(dtype_);
+// With every peer, of every tensor: sent(peer, part) goes there, received(peer, part) comes from there.
+template <typename Sent, typename Received>
+Status DeviceAdasum::trade(Session& session, Sent sent, Received received) const {
+  const nccl::Library& nccl = session.library();
   for (Rank peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
+    const int there = static_cast<int>(peer);
     for (size_t part = 0; part < parts_.size(); ++part) {
-      const auto theirs = static_cast<size_t>(count(part, peer)) * element;
-      const auto mine = static_cast<size_t>(count(part, rank_)) * element;
-      if (theirs > 0) {
-        RUEDA_RETURN_IF_ERROR(session.call(
-            "ncclSend", session.library()->send,
-            parts_[part].in + static_cast<size_t>(begin(part, peer)) * element, theirs,
-            nccl::Type::kInt8, static_cast<int>(peer)));
+      if (const auto out = sent(peer, part); !out.empty()) {
+        RUEDA_RETURN_IF_ERROR(session.call("ncclSend", nccl->send, out.data(), out.size(),
+                                           nccl::Type::kInt8, there));
       }
-      if (mine > 0) {
-        RUEDA_RETURN_IF_ERROR(session.call("ncclRecv", session.library()->recv, arriving(peer, part),
-                                           mine, nccl::Type::kInt8, static_cast<int>(peer)));
+      if (const auto in = received(peer, part); !in.empty()) {
+        RUEDA_RETURN_IF_ERROR(session.call("ncclRecv", nccl->recv, in.data(), in.size(),
+                                           nccl::Type::kInt8, there));
       }
     }
   }
   return {};
+}
+
+Status DeviceAdasum::exchange_calls(Session& session) const {
+  return trade(
+      session, [this](Rank peer, size_t part) { return share(parts_[part].in, part, peer); },
+      [this](Rank peer, size_t part) { return std::span(arriving(peer, part), bytes(part, rank_)); });
 }
 
 Status DeviceAdasum::gather_vectors(Session& session, const Library& kernels) const {
@@ -108,8 +112,7 @@ Status DeviceAdasum::gather_vectors(Session& session, const Library& kernels) co
   for (size_t part = 0; part < parts_.size(); ++part) {
     const int64_t mine = count(part, rank_);
     if (mine == 0) continue;
-    copies.push_back({parts_[part].in + static_cast<size_t>(begin(part, rank_)) * element,
-                      vector(rank_, part), mine});
+    copies.push_back({share(parts_[part].in, part, rank_).data(), vector(rank_, part), mine});
     for (Rank peer = 0; peer < size_ && dtype_ != DType::kFloat32; ++peer) {
       if (peer != rank_) copies.push_back({arriving(peer, part), vector(peer, part), mine});
     }
@@ -148,35 +151,17 @@ Status DeviceAdasum::add_vectors(int level, Session& session, const Library& ker
 }
 
 Status DeviceAdasum::finish_calls(Session& session, const Library& kernels) const {
-  const size_t element = size_of(dtype_);
   std::vector<Copy> copies;
   for (size_t part = 0; part < parts_.size(); ++part) {
-    std::byte* const own = parts_[part].out + static_cast<size_t>(begin(part, rank_)) * element;
-    if (count(part, rank_) > 0) copies.push_back({vector(0, part), own, count(part, rank_)});
+    if (count(part, rank_) == 0) continue;
+    copies.push_back(
+        {vector(0, part), share(parts_[part].out, part, rank_).data(), count(part, rank_)});
   }
-  RUEDA_RETURN_IF_ERROR(copy(copies, Format::kFloat32, 4, format_of(dtype_), element, factor_,
-                             session, kernels));
-  for (Rank peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    for (size_t part = 0; part < parts_.size(); ++part) {
-      const auto theirs = static_cast<size_t>(count(part, peer)) * element;
-      const auto mine = static_cast<size_t>(count(part, rank_)) * element;
-      std::byte* const out = parts_[part].out;
-      if (mine > 0) {
-        RUEDA_RETURN_IF_ERROR(session.call(
-            "ncclSend", session.library()->send,
-            out + static_cast<size_t>(begin(part, rank_)) * element, mine, nccl::Type::kInt8,
-            static_cast<int>(peer)));
-      }
-      if (theirs > 0) {
-        RUEDA_RETURN_IF_ERROR(session.call(
-            "ncclRecv", session.library()->recv,
-            out + static_cast<size_t>(begin(part, peer)) * element, theirs, nccl::Type::kInt8,
-            static_cast<int>(peer)));
-      }
-    }
-  }
-  return {};
+  RUEDA_RETURN_IF_ERROR(copy(copies, Format::kFloat32, 4, format_of(dtype_), size_of(dtype_),
+                             factor_, session, kernels));
+  return trade(
+      session, [this](Rank, size_t part) { return share(parts_[part].out, part, rank_); },
+      [this](Rank peer, size_t part) { return share(parts_[part].out, part, peer); });
 }
 
 }  // namespace rueda::communicator

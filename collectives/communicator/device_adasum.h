@@ -11,6 +11,7 @@
 // Ownership:  borrows the tensors and the scratch memory until the GPU is done.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "collectives/communicator/parts.h"
@@ -42,6 +43,16 @@ class DeviceAdasum {
   std::vector<Pair> pairs(int level) const;
   int64_t begin(size_t part, Rank owner) const;
   int64_t count(size_t part, Rank owner) const { return begin(part, owner + 1) - begin(part, owner); }
+  size_t bytes(size_t part, Rank owner) const {
+    return static_cast<size_t>(count(part, owner)) * size_of(dtype_);
+  }
+  // The owner's share of a whole tensor.
+  template <typename Byte>
+  std::span<Byte> share(Byte* tensor, size_t part, Rank owner) const {
+    return {tensor + static_cast<size_t>(begin(part, owner)) * size_of(dtype_), bytes(part, owner)};
+  }
+  template <typename Sent, typename Received>
+  Status trade(nccl::Session& session, Sent sent, Received received) const;
   // Of a rank's contribution to this rank's share of a tensor.
   float* vector(Rank rank, size_t part) const;
   std::byte* arriving(Rank rank, size_t part) const;

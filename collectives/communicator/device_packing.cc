@@ -1,5 +1,7 @@
 #include "collectives/communicator/device_packing.h"
 
+#include "collectives/base/rounding.h"
+
 namespace rueda::communicator {
 namespace {
 
@@ -32,7 +34,7 @@ std::optional<Packing> plan_packing(const std::vector<Part>& parts, DType dtype,
     if (length > static_cast<int64_t>(kPackBytes) - bytes) return std::nullopt;
     in.push_back({part.in, buffer + bytes, part.count * unit});
     out.push_back({buffer + bytes, part.out, part.count * unit});
-    bytes += (length + kAlignment - 1) / kAlignment * kAlignment;
+    bytes += round_up(length, kAlignment);
   }
   if (bytes > static_cast<int64_t>(kPackBytes) ||
       bytes > kLargestOnAverage * static_cast<int64_t>(parts.size())) {

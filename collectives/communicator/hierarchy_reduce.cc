@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "collectives/base/rounding.h"
 #include "collectives/communicator/hierarchy_call.h"
 
 namespace rueda::communicator {
@@ -34,7 +35,7 @@ class Allreduce final : public HierarchyCall {
     // A sixteenth of the whole, within bounds; whole units, so that shares are.
     const int64_t least = slices * kLeastSliceBytes / bytes_;
     const int64_t most = slices * kSliceBytes / bytes_;
-    length_ = (std::clamp(total / 16, least, most) + unit - 1) / unit * unit;
+    length_ = round_up(std::clamp(total / 16, least, most), unit);
     chunks_ = (total + length_ - 1) / length_;
     // A single tensor that needs no scaling moves from and to its own memory.
     straight_ = list_.parts().size() == 1;

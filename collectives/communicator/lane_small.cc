@@ -1,5 +1,6 @@
 // Jobs whose data travels in the entry: one exchange, and every rank does all of the work for
 // itself.
+#include "collectives/base/rounding.h"
 #include "collectives/communicator/copy_bytes.h"
 #include "collectives/communicator/lane_state.h"
 
@@ -99,7 +100,7 @@ void Lane::State::consume(Job* job) {
       const bool padded = p.size == Size::kInline && p.payload[0] > entry::kLinePayload;
       const bool straight = job->parts.size() == 1 && !padded;
       const int64_t total = p.begins.back() * p.element;
-      const int64_t length = padded ? (total + kVectors - 1) / kVectors * kVectors : total;
+      const int64_t length = padded ? round_up(total, kVectors) : total;
       std::byte* out = straight ? job->parts[0].out : fused.data();
       kernels::reduce(job->dtype, job->op, views, out, static_cast<size_t>(length / p.element),
                       job->scaling.finish);

@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "collectives/base/rounding.h"
 #include "collectives/transport/segment.h"
 
 #ifndef MADV_POPULATE_WRITE

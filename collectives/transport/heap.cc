@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "collectives/base/check.h"
+#include "collectives/base/rounding.h"
 #include "collectives/transport/heap_ranges.h"
 #include "collectives/transport/heap_size.h"
 #include "collectives/transport/segment.h"

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "collectives/base/rounding.h"
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RUEDA_HEAP_UNDER_SANITIZER 1
 #elif defined(__has_feature)
@@ -53,7 +55,7 @@ size_t heap_size(int64_t configured, Rank ranks_of_host) {
     bytes = std::min(soft_limit(RLIMIT_FSIZE), kMost);
 #endif
   }
-  return static_cast<size_t>((std::max(bytes, page) + page - 1) / page * page);
+  return static_cast<size_t>(round_up(std::max(bytes, page), page));
 }
 
 }  // namespace rueda::transport

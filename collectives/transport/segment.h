@@ -3,13 +3,9 @@
 
 #include <fcntl.h>
 
-#include <cstddef>
-
 namespace rueda::transport {
 
 // Nobody can cut such a file off below a mapping of it, or undo this.
 inline constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace rueda::transport
