@@ -231,9 +231,11 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
+# Whatever the tests were started by: a shell starts background jobs with SIGINT ignored.
 CALLER = """
-import sys; sys.path.insert(0, sys.argv[1])
+import signal, sys; sys.path.insert(0, sys.argv[1])
 import rueda, test_run_function
+signal.signal(signal.SIGINT, signal.default_int_handler)
 rueda.run(test_run_function.say_pid_and_wait, (sys.argv[2],), num_proc=2)
 """
 
