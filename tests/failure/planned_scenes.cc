@@ -17,7 +17,8 @@ struct Network {
   Network() {
     const int64_t count = 1000;
     for (size_t i = 0; i < operations.size(); ++i) {
-      rueda_op op = sum(("t" + std::to_string(i)).c_str(), &data[i], &count);
+      const std::string name = "t" + std::to_string(i);
+      rueda_op op = sum(name.c_str(), &data[i], &count);
       rueda_error error = RUEDA_ERROR_INIT;
       if (rueda_prepare(context, &op, &operations[i], &error) != RUEDA_OK) give_up("prepare", error);
     }
