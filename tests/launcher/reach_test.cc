@@ -198,13 +198,6 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// What a sanitizer keeps of freed memory.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kQuarantine = size_t{256} << 20;
-#else
-constexpr size_t kQuarantine = 0;
-#endif
-
 size_t resident_bytes() {
   size_t total = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> total >> resident;
@@ -313,7 +306,7 @@ TEST_CASE("connections that say nothing are bounded, and a driver survives them"
   // Garbage instead of a greeting.
   for (rueda::UniqueFd& fd : silent)
     CHECK(send(fd.get(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL | MSG_DONTWAIT) != 0);
-  CHECK(resident_bytes() < before + kQuarantine + (16 << 20));
+  CHECK(resident_bytes() < before + (16 << 20));
   silent.clear();
   CHECK(door.server->take().empty());
 }
