@@ -1,5 +1,5 @@
-// What is computed next, and how its rows are fetched ahead: rows lie anywhere in memory. For code of
-// every target, so no std:: (collectives/kernels/targets.h).
+// What is computed next, and how its rows are fetched ahead: rows lie anywhere in memory. For code
+// of every target, so no std:: (collectives/kernels/targets.h).
 #pragma once
 
 #include "attention/local_kernel.h"

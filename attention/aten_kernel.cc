@@ -19,7 +19,7 @@ namespace {
 using Tensor = AtenLibrary::Tensor;
 
 constexpr int64_t kMostQueries = 1024, kMostKeys = 2048;  // of one call, so that memory is bounded
-constexpr int64_t kWorth = 64 * 64;               // pairs: below, a call costs more than it saves
+constexpr int64_t kWorth = 64 * 64;  // pairs: below, a call costs more than it saves
 // Elements behind each row in backward: delta in parts, and zeros up to whole vectors.
 constexpr int64_t kExtra = 8;
 
@@ -55,7 +55,8 @@ void check_code(int32_t code, const char* what) {
 class Held {
  public:
   explicit Held(const AtenLibrary& aten) : aten_(aten) {}
-  Held(const AtenLibrary& aten, void* memory, DType dtype, int64_t rows, int64_t width) : aten_(aten) {
+  Held(const AtenLibrary& aten, void* memory, DType dtype, int64_t rows, int64_t width)
+      : aten_(aten) {
     const int64_t sizes[] = {1, 1, rows, width}, strides[] = {rows * width, rows * width, width, 1};
     make(memory, dtype, 4, sizes, strides);
   }
@@ -80,9 +81,9 @@ class Held {
  private:
   void make(void* memory, DType dtype, int64_t ndim, const int64_t* sizes, const int64_t* strides) {
     check_code(aten_.from_blob(memory, ndim, sizes, strides, 0,
-                         dtype == DType::kBFloat16 ? aten_.bfloat16() : aten_.float32(), aten_.cpu(),
-                         0, &tensor),
-         "wrapping memory");
+                               dtype == DType::kBFloat16 ? aten_.bfloat16() : aten_.float32(),
+                               aten_.cpu(), 0, &tensor),
+               "wrapping memory");
   }
   const AtenLibrary& aten_;
 };
@@ -105,7 +106,9 @@ struct AtenRows {
 
   int64_t bytes() const { return static_cast<int64_t>(size_of(dtype)); }
   int64_t padded() const { return width + extra; }
-  std::byte* at(int64_t row, int64_t x = 0) { return memory.data() + (row * padded() + x) * bytes(); }
+  std::byte* at(int64_t row, int64_t x = 0) {
+    return memory.data() + (row * padded() + x) * bytes();
+  }
   void put(int64_t row, int64_t x, float value) {
     if (dtype == DType::kFloat32) {
       std::memcpy(at(row, x), &value, 4);
@@ -125,11 +128,13 @@ struct AtenRows {
     shape(of, count, columns, more);
     const auto theirs = static_cast<DType>(from.dtype);
     for (int64_t i = 0; i < rows; ++i) {
-      const std::byte* row = from.base + numbers[i] * from.stride * static_cast<int64_t>(size_of(theirs));
+      const std::byte* row =
+          from.base + numbers[i] * from.stride * static_cast<int64_t>(size_of(theirs));
       if (theirs == dtype) {
         std::memcpy(at(i), row, static_cast<size_t>(width * bytes()));
       } else {  // only float32 is wider
-        kernels::convert_to_f32(theirs, row, reinterpret_cast<float*>(at(i)), static_cast<size_t>(width));
+        kernels::convert_to_f32(theirs, row, reinterpret_cast<float*>(at(i)),
+                                static_cast<size_t>(width));
       }
     }
   }
@@ -144,7 +149,8 @@ struct Piece {
 
 DType dtype_of(const KernelTile& tile) {
   const auto brain = static_cast<uint8_t>(DType::kBFloat16);
-  return tile.heads[0].q.dtype == brain && tile.k.dtype == brain ? DType::kBFloat16 : DType::kFloat32;
+  return tile.heads[0].q.dtype == brain && tile.k.dtype == brain ? DType::kBFloat16
+                                                                 : DType::kFloat32;
 }
 
 struct AtenBuffers {
@@ -172,14 +178,15 @@ void forward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece& 
     const Held q = b.q.held(aten);
     Held out(aten), lse(aten);
     check_code(aten.forward(q.tensor, k.tensor, v.tensor, 0, part.causal ? 1 : 0, nullptr, &scale,
-                      &out.tensor, &lse.tensor),
-         "forward");
+                            &out.tensor, &lse.tensor),
+               "forward");
     const std::byte* outs = out.data();
     const auto* sums = reinterpret_cast<const float*>(lse.data());
     for (int64_t i = 0; i < rows; ++i) {
       const float* from = reinterpret_cast<const float*>(outs) + i * d;
       if (dtype != DType::kFloat32) {
-        kernels::convert_to_f32(dtype, outs + i * d * b.q.bytes(), b.row.data(), static_cast<size_t>(d));
+        kernels::convert_to_f32(dtype, outs + i * d * b.q.bytes(), b.row.data(),
+                                static_cast<size_t>(d));
         from = b.row.data();
       }
       float& m = head.m[q_rows[i] * tile.ml_stride];
@@ -195,8 +202,8 @@ void forward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece& 
 }
 
 // It takes delta for the sum of dout * out. Behind each row of dout stand ones, of out the parts of
-// delta, of the others zeros: the sum is delta, whatever out itself is (zeros), and no other product
-// changes.
+// delta, of the others zeros: the sum is delta, whatever out itself is (zeros), and no other
+// product changes.
 void backward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece& part) {
   AtenBuffers& b = aten_buffers();
   const DType dtype = dtype_of(tile);
@@ -209,7 +216,8 @@ void backward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece&
   double scale = static_cast<double>(tile.scale);
   b.row.resize(static_cast<size_t>(d));
   b.lse.resize(static_cast<size_t>(rows));
-  const auto add = [&](const Held& from, const int32_t* numbers, int64_t count, float* to, int64_t stride) {
+  const auto add = [&](const Held& from, const int32_t* numbers, int64_t count, float* to,
+                       int64_t stride) {
     const std::byte* rows_of = from.data();
     for (int64_t i = 0; i < count; ++i) {
       const std::byte* row = rows_of + i * b.q.padded() * b.q.bytes();
@@ -244,9 +252,10 @@ void backward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece&
     const Held q = b.q.held(aten), dout = b.dout.held(aten), out = b.out.held(aten);
     const Held lse(aten, b.lse.data(), rows);
     Held dq(aten), dk(aten), dv(aten);
-    check_code(aten.backward(dout.tensor, q.tensor, k.tensor, v.tensor, out.tensor, lse.tensor, 0,
-                       part.causal ? 1 : 0, nullptr, &scale, &dq.tensor, &dk.tensor, &dv.tensor),
-         "backward");
+    check_code(
+        aten.backward(dout.tensor, q.tensor, k.tensor, v.tensor, out.tensor, lse.tensor, 0,
+                      part.causal ? 1 : 0, nullptr, &scale, &dq.tensor, &dk.tensor, &dv.tensor),
+        "backward");
     add(dq, q_rows, rows, head.dq, tile.acc_stride);
     add(dk, k_rows, keys, tile.dk, tile.dkv_stride);
     add(dv, k_rows, keys, tile.dv, tile.dkv_stride);
@@ -257,7 +266,11 @@ void backward_part(const AtenLibrary& aten, const KernelTile& tile, const Piece&
 class Cut {
  public:
   Cut(const KernelTile& tile, bool backward, float* scratch)
-      : aten_(*loaded_aten.load()), tile_(tile), backward_(backward), scratch_(scratch), limit_(aten_) {}
+      : aten_(*loaded_aten.load()),
+        tile_(tile),
+        backward_(backward),
+        scratch_(scratch),
+        limit_(aten_) {}
 
   void run() {
     for (int64_t begin = 0; begin < tile_.queries;) {
@@ -272,8 +285,8 @@ class Cut {
     return seen.from < seen.to;
   }
 
-  // Queries from `begin` on, of which each sees something; returns where they end. Both ends of what
-  // a query sees rise with it.
+  // Queries from `begin` on, of which each sees something; returns where they end. Both ends of
+  // what a query sees rise with it.
   int64_t rows(int64_t begin, Seen first) {
     const int64_t most = std::min(tile_.queries, begin + kMostQueries);
     // As long as each query sees as many more keys as the second: none or one.

@@ -27,7 +27,8 @@ bool get(void* library, const char* name, Function* function) {
 Status load(AtenLibrary* aten) {
   std::string path;
   dl_iterate_phdr(find_torch, &path);
-  if (path.empty()) return {Code::kNotFound, "PyTorch is not loaded in this process; import torch first"};
+  if (path.empty())
+    return {Code::kNotFound, "PyTorch is not loaded in this process; import torch first"};
   // It stays open: calls may come as long as the process lives.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return {Code::kNotFound, "cannot open " + path};
@@ -41,7 +42,8 @@ Status load(AtenLibrary* aten) {
       get(library, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", &aten->forward) &&
       get(library, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward",
           &aten->backward);
-  if (!all) return {Code::kNotFound, path + " has no C functions for attention: PyTorch is too old"};
+  if (!all)
+    return {Code::kNotFound, path + " has no C functions for attention: PyTorch is too old"};
   (void)get(library, "_ZN2at15get_num_threadsEv", &aten->threads);
   (void)get(library, "omp_set_num_threads", &aten->set_threads);
   (void)get(library, "MKL_Set_Num_Threads_Local", &aten->set_mkl_threads);

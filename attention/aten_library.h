@@ -11,7 +11,8 @@ namespace rueda::attention {
 struct AtenLibrary {
   using Tensor = struct AtenTensorOpaque*;
   int32_t (*from_blob)(void* data, int64_t ndim, const int64_t* sizes, const int64_t* strides,
-                       int64_t offset, int32_t dtype, int32_t device, int32_t index, Tensor* result);
+                       int64_t offset, int32_t dtype, int32_t device, int32_t index,
+                       Tensor* result);
   int32_t (*release)(Tensor tensor);
   int32_t (*data)(Tensor tensor, void** result);
   int32_t (*float32)();
@@ -24,7 +25,7 @@ struct AtenLibrary {
                       Tensor* dk, Tensor* dv);
   // How many threads it starts. May be null.
   int (*threads)();
-  void (*set_threads)(int count);   // of OpenMP, for the calling thread
+  void (*set_threads)(int count);     // of OpenMP, for the calling thread
   int (*set_mkl_threads)(int count);  // likewise; returns what it was
 };
 

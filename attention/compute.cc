@@ -105,8 +105,8 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
   rows->resize(static_cast<size_t>(run.count));
   for (int64_t i = 0; i < run.count; ++i) {
     const int64_t row = run.at(i);
-    (*rows)[static_cast<size_t>(i)] = numbers == nullptr ? static_cast<int32_t>(row)
-                                                         : (*numbers)[static_cast<size_t>(row)];
+    (*rows)[static_cast<size_t>(i)] =
+        numbers == nullptr ? static_cast<int32_t>(row) : (*numbers)[static_cast<size_t>(row)];
   }
 }
 

@@ -127,7 +127,8 @@ void backward(const KernelTile& tile, float* scratch) {
           float* to = head.dq + tile.q_rows[start + i] * tile.acc_stride;
           const float* from = dq + i * padded;
           int64_t x = 0;
-          for (; x + kLanes <= width; x += kLanes) store(hn::Add(load(to + x), load(from + x)), to + x);
+          for (; x + kLanes <= width; x += kLanes)
+            store(hn::Add(load(to + x), load(from + x)), to + x);
           for (; x < width; ++x) to[x] += from[x];
         }
       }

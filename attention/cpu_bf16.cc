@@ -19,7 +19,7 @@
 #include "collectives/base/rounding.h"
 
 #if defined(__clang__)
-#pragma clang attribute push( \
+#pragma clang attribute push(                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), \
     apply_to = function)
 #else
@@ -37,7 +37,7 @@ constexpr int64_t kTileQueries = 48, kBlockKeys = 4 * kKeys;
 constexpr int64_t kBackQueries = 24;
 constexpr float kSlack = 0;
 constexpr int64_t kFetchAhead = 16;  // as in cpu_blocks-inl.h
-constexpr int64_t kGrain = 96;  // whole groups of kRows, whole pairs of vectors
+constexpr int64_t kGrain = 96;       // whole groups of kRows, whole pairs of vectors
 
 using Word = uint32_t;
 
@@ -103,8 +103,8 @@ inline void multiply_wide(const Word* a, int64_t row, int64_t step, const Word* 
 inline __m512 exp_of(__m512 x) {
   const __m512 log2e = _mm512_set1_ps(1.44269504088896341f);
   const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e),
-                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 n =
+      _mm512_roundscale_ps(_mm512_mul_ps(x, log2e), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_fmsub_ps(x, log2e, n);
   __m512 p = _mm512_set1_ps(1.326472731e-3f);
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.671512991e-3f));
@@ -137,7 +137,8 @@ inline void store_words(Word* to, __m512 low, __m512 high) {
 
 // One row, zeros up to `padded` elements.
 inline void take_row(const RowsIn& rows, int64_t index, int64_t width, int64_t padded, Word* to) {
-  memset(reinterpret_cast<char*>(to + width / 2), 0, static_cast<size_t>(2 * padded - width / 2 * 4));
+  memset(reinterpret_cast<char*>(to + width / 2), 0,
+         static_cast<size_t>(2 * padded - width / 2 * 4));
   memcpy(to, rows.base + 2 * index * rows.stride, static_cast<size_t>(2 * width));
 }
 
@@ -228,7 +229,8 @@ inline float exp_row(const float* s, Word* p, int64_t begin, int64_t end, int64_
 
 // As in cpu_forward-inl.h; the weights go to p, a bfloat16 each. begin and end are multiples of 32.
 inline void softmax_rows(const float* s, Word* p, int64_t begin, int64_t end, const Seen* seen,
-                         int64_t part, float scale, float* m, float* l, float* acc, int64_t padded) {
+                         int64_t part, float scale, float* m, float* l, float* acc,
+                         int64_t padded) {
   Seen here[kRows];
   float largest[kRows];
   for (int64_t i = 0; i < kRows; ++i) {
@@ -248,7 +250,8 @@ inline void softmax_rows(const float* s, Word* p, int64_t begin, int64_t end, co
   }
   for (int64_t i = 0; i < kRows; ++i) {
     if (here[i].from < here[i].to) {
-      l[i] += exp_row(s + i * kKeys, p + i * kKeys / 2, begin, end, here[i].from, here[i].to, scale, m[i]);
+      l[i] += exp_row(s + i * kKeys, p + i * kKeys / 2, begin, end, here[i].from, here[i].to, scale,
+                      m[i]);
     } else {
       memset(p + (i * kKeys + begin) / 2, 0, static_cast<size_t>(2 * (end - begin)));
     }
@@ -342,7 +345,8 @@ inline void add_row(float* to, const float* from, float factor, int64_t width) {
   const __m512 f = _mm512_set1_ps(factor);
   for (int64_t x = 0; x < width; x += kLanes) {
     const __mmask16 in = lanes_in(x, 0, width);
-    const __m512 sum = _mm512_fmadd_ps(_mm512_loadu_ps(from + x), f, _mm512_maskz_loadu_ps(in, to + x));
+    const __m512 sum =
+        _mm512_fmadd_ps(_mm512_loadu_ps(from + x), f, _mm512_maskz_loadu_ps(in, to + x));
     _mm512_mask_storeu_ps(to + x, in, sum);
   }
 }
@@ -467,7 +471,8 @@ void backward(const KernelTile& tile, float* scratch) {
                                dq + i * padded, padded, vectors);
         }
         for (int64_t i = 0; i < rows; ++i)
-          add_row(head.dq + tile.q_rows[start + i] * tile.acc_stride, dq + i * padded, tile.scale, width);
+          add_row(head.dq + tile.q_rows[start + i] * tile.acc_stride, dq + i * padded, tile.scale,
+                  width);
       }
     }
     if (!packed) continue;

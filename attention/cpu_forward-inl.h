@@ -121,8 +121,8 @@ void forward(const KernelTile& tile, float* scratch) {
         packed = true;
       }
       // Sums of rows that lie evenly are added to where they are.
-      const bool in_place = width == padded && rows % kRows == 0 &&
-                            follow_each_other(tile.q_rows + start, rows);
+      const bool in_place =
+          width == padded && rows % kRows == 0 && follow_each_other(tile.q_rows + start, rows);
       for (int64_t h = 0; h < tile.head_count; ++h) {
         const QueryHead& head = tile.heads[h];
         float* sums = in_place ? head.acc + tile.q_rows[start] * tile.acc_stride : acc;
@@ -136,8 +136,7 @@ void forward(const KernelTile& tile, float* scratch) {
           }
           const int64_t row = tile.q_rows[start + i];
           widen_row(head.q, row, width, padded, tile.scale, q);
-          if (!in_place)
-            widen_row(rows_of(head.acc, tile.acc_stride), row, width, padded, 1.0f, a);
+          if (!in_place) widen_row(rows_of(head.acc, tile.acc_stride), row, width, padded, 1.0f, a);
           m[i] = head.m[row * tile.ml_stride];
           l[i] = head.l[row * tile.ml_stride];
         }

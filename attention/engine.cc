@@ -130,10 +130,8 @@ Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint3
   const AttentionPlan& known = *plan;
   return start(
       known, process_set,
-      [plan = std::move(plan), threads = threads_of(threads), tensors,
-       saved = std::move(saved)](Link* link) {
-        return attention::forward(*plan, link, threads, tensors, saved.get());
-      },
+      [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
+          Link* link) { return attention::forward(*plan, link, threads, tensors, saved.get()); },
       inline_call);
 }
 
@@ -143,10 +141,8 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
   const AttentionPlan& known = *plan;
   return start(
       known, process_set,
-      [plan = std::move(plan), threads = threads_of(threads), tensors,
-       saved = std::move(saved)](Link* link) {
-        return attention::backward(*plan, link, threads, tensors, saved.get());
-      },
+      [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
+          Link* link) { return attention::backward(*plan, link, threads, tensors, saved.get()); },
       inline_call);
 }
 

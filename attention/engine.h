@@ -2,7 +2,8 @@
 // can be waited for, tested and aborted.
 //
 // Threads:   any. All ranks of a process set start their calls in the same order.
-// Ownership: borrows the runtime, which outlives every call, and a call's tensors until it has ended.
+// Ownership: borrows the runtime, which outlives every call, and a call's tensors until it has
+// ended.
 // End:       the destructor waits for calls under way; shut the runtime down first, so that they end.
 #pragma once
 
@@ -63,7 +64,8 @@ class Engine {
 
  private:
   using Body = std::function<Status(Link*)>;
-  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, Body body, bool inline_call);
+  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, Body body,
+                        bool inline_call);
   int threads_of(int asked) const;
 
   runtime::Runtime* const runtime_;

@@ -50,13 +50,14 @@ class Group {
     if (of_own) {
       const auto [begin, end] = heads(heads_of(plan_.spec, u));
       const int64_t rows = t.keys ? plan_.own_keys() : plan_.own_tokens();
-      return {t.own, rows, t.keys ? plan_.spec.kv_heads : plan_.spec.heads, 0, rows, begin, end - begin};
+      return {t.own, rows,       t.keys ? plan_.spec.kv_heads : plan_.spec.heads, 0, rows,
+              begin, end - begin};
     }
     const auto [begin, end] = heads(plan_.heads);
     const auto place = static_cast<size_t>(u);
     const std::vector<int64_t>& first = t.keys ? first_key_ : first_row_;
-    return {t.group, first.back(), end - begin, first[place], first[place + 1] - first[place], 0,
-            end - begin};
+    return {t.group, first.back(), end - begin, first[place], first[place + 1] - first[place],
+            0,       end - begin};
   }
   int64_t bytes(const std::vector<Exchanged>& tensors, Rank u, bool of_own) const {
     int64_t sum = 0;
@@ -69,9 +70,10 @@ class Group {
   void pack(const std::vector<Exchanged>& tensors, Rank u, std::byte* to) const {
     for (const Exchanged& t : tensors) {
       const Rectangle p = part(t, u, inward_);
-      each_row(p, plan_.spec.batch, t.width * t.bytes, [&](const std::byte* at, int64_t in, int64_t n) {
-        std::memcpy(to + in, at, static_cast<size_t>(n));
-      });
+      each_row(p, plan_.spec.batch, t.width * t.bytes,
+               [&](const std::byte* at, int64_t in, int64_t n) {
+                 std::memcpy(to + in, at, static_cast<size_t>(n));
+               });
       to += p.rows * p.heads * plan_.spec.batch * t.width * t.bytes;
     }
   }
@@ -134,8 +136,7 @@ Status exchange(const AttentionPlan& plan, Link* link, bool inward,
       continue;
     }
     const auto place = static_cast<size_t>(u);
-    RUEDA_RETURN_IF_ERROR(
-        link->named(link->wait(receives[place]), what, "receiving from", peer));
+    RUEDA_RETURN_IF_ERROR(link->named(link->wait(receives[place]), what, "receiving from", peer));
     group.unpack(tensors, u, came[place]);
   }
   for (Rank u = 0; u < size; ++u) {

@@ -103,10 +103,10 @@ Status forward_exchanged(const AttentionPlan& plan, Link* link, int threads,
   RUEDA_RETURN_IF_ERROR(forward_shard(
       plan, link, threads,
       {kept.q.data(), kept.k.data(), kept.v.data(), out, kept.lse.data(), keep_low(plan, saved)}));
-  return exchange(plan, link, false,
-                  {{as_bytes(lse), as_bytes(kept.lse.data()), false, 1, 4},
-                   {t.out, out, false, s.d, s.bytes}},
-                  "attention forward, exchange of the result");
+  return exchange(
+      plan, link, false,
+      {{as_bytes(lse), as_bytes(kept.lse.data()), false, 1, 4}, {t.out, out, false, s.d, s.bytes}},
+      "attention forward, exchange of the result");
 }
 
 Status backward_exchanged(const AttentionPlan& plan, Link* link, int threads,
@@ -123,10 +123,10 @@ Status backward_exchanged(const AttentionPlan& plan, Link* link, int threads,
                                  {{as_bytes(delta), as_bytes(deltas), false, 1, 4},
                                   {writable(t.dout), dout, false, s.d, s.bytes}},
                                  "attention backward, exchange of heads"));
-  RUEDA_RETURN_IF_ERROR(backward_shard(plan, link, threads,
-                                       {dout, deltas, saved.q.data(), saved.k.data(),
-                                        saved.v.data(), saved.lse.data(), dq, dk, dv, replicated,
-                                        low_of(&saved)}));
+  RUEDA_RETURN_IF_ERROR(
+      backward_shard(plan, link, threads,
+                     {dout, deltas, saved.q.data(), saved.k.data(), saved.v.data(),
+                      saved.lse.data(), dq, dk, dv, replicated, low_of(&saved)}));
   // A head that several ranks have computed with: its gradients are added, in float32.
   const int64_t own = s.batch * s.own_keys * plan.spec.kv_heads * s.d;
   std::byte *sum_k = t.dk, *sum_v = t.dv;
@@ -160,8 +160,8 @@ Status forward(const AttentionPlan& plan, Link* link, int threads, const Forward
   if (plan.spec.ulysses > 1) {
     RUEDA_RETURN_IF_ERROR(forward_exchanged(plan, link, threads, t, lse, saved));
   } else {
-    RUEDA_RETURN_IF_ERROR(forward_shard(
-        plan, link, threads, {t.q, t.k, t.v, t.out, lse, keep_low(plan, saved)}));
+    RUEDA_RETURN_IF_ERROR(
+        forward_shard(plan, link, threads, {t.q, t.k, t.v, t.out, lse, keep_low(plan, saved)}));
   }
   if (t.lse != nullptr) transpose(lse, plan.spec.batch, rows, heads, t.lse);
   return {};
@@ -185,8 +185,9 @@ Status backward(const AttentionPlan& plan, Link* link, int threads, const Backwa
     return backward_exchanged(plan, link, threads, t, delta, *saved);
   }
   transpose(t.lse, batch, heads, rows, lse);
-  return backward_shard(plan, link, threads, {t.dout, delta, t.q, t.k, t.v, lse, t.dq, t.dk, t.dv,
-                                              false, low_of(saved)});
+  return backward_shard(
+      plan, link, threads,
+      {t.dout, delta, t.q, t.k, t.v, lse, t.dq, t.dk, t.dv, false, low_of(saved)});
 }
 
 }  // namespace rueda::attention

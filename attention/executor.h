@@ -4,8 +4,8 @@
 // hides behind arithmetic. Partial sums are float32 whatever the dtype, added in the plan's order:
 // the same bits each time.
 //
-// Tensors are (batch, tokens or keys of this rank, heads, head_dim), dense; lse is (batch, heads, tokens)
-// in float32, natural logarithm, -infinity for a query that sees no key.
+// Tensors are (batch, tokens or keys of this rank, heads, head_dim), dense; lse is (batch, heads,
+// tokens) in float32, natural logarithm, -infinity for a query that sees no key.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@
 namespace rueda::attention {
 
 // What forward keeps for backward beside the caller's tensors: what float32 cannot hold of the
-// log-sum-exp (of float32 inputs: at scores of 10^4 it matters), and with Ulysses the head-sharded ones.
+// log-sum-exp (of float32 inputs: at scores of 10^4 it matters), and with Ulysses the head-sharded
+// ones.
 struct Saved {
   std::vector<std::byte> q, k, v;
   std::vector<float> lse;
@@ -46,8 +47,8 @@ struct BackwardTensors {
   std::byte* dv = nullptr;
 };
 
-// threads: at most so many compute. Errors name the pass, the step and the peer.
-// saved may be null if no backward follows, or where spec.ulysses is 1: gradients are then as good as lse.
+// threads: at most so many compute. Errors name the pass, the step and the peer. saved may be null
+// if no backward follows, or where spec.ulysses is 1: gradients are then as good as lse.
 Status forward(const AttentionPlan& plan, Link* link, int threads, const ForwardTensors& tensors,
                Saved* saved);
 Status backward(const AttentionPlan& plan, Link* link, int threads, const BackwardTensors& tensors,

@@ -37,7 +37,8 @@ Geometry Geometry::local(const AttentionPlan& plan, Side side, int64_t width) {
   set.head_begin = plan.heads.kv_begin;
   set.head_end = plan.heads.kv_end;
   set.row_width = result.heads_before(set, set.head_end) * width;
-  result.batch_stride_ = set.row_width * (side == Side::kKeys ? plan.group_keys() : plan.group_tokens());
+  result.batch_stride_ =
+      set.row_width * (side == Side::kKeys ? plan.group_keys() : plan.group_tokens());
   result.sets_.push_back(set);
   return result;
 }

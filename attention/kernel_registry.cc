@@ -16,15 +16,17 @@ namespace {
 
 constexpr uint32_t bit_of(DType dtype) { return uint32_t{1} << static_cast<int>(dtype); }
 
-void native_forward(const KernelTile& tile, float* scratch) { native_kernel().forward(tile, scratch); }
+void native_forward(const KernelTile& tile, float* scratch) {
+  native_kernel().forward(tile, scratch);
+}
 void native_backward(const KernelTile& tile, float* scratch) {
   native_kernel().backward(tile, scratch);
 }
 // One source for every instruction set; which one is kernels::active_target().
 constexpr LocalKernel kNative = {
-    "native",        10,
-    nullptr,         bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
-    native_forward,  native_backward};
+    "native",       10,
+    nullptr,        bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
+    native_forward, native_backward};
 
 bool multiplies_bf16() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -34,9 +36,8 @@ bool multiplies_bf16() {
   return false;
 #endif
 }
-constexpr LocalKernel kBf16 = {"avx512bf16",    20,
-                               multiplies_bf16, bit_of(DType::kBFloat16),
-                               bf16_forward,    bf16_backward};
+constexpr LocalKernel kBf16 = {
+    "avx512bf16", 20, multiplies_bf16, bit_of(DType::kBFloat16), bf16_forward, bf16_backward};
 
 // Not of itself: our own have been faster on every CPU that we have measured.
 constexpr LocalKernel kAten = {
@@ -80,7 +81,8 @@ Status add_kernel(const LocalKernel* kernel) {
   auto& all = registry().all;
   for (const LocalKernel* other : all) {
     if (std::string(other->name) == kernel->name)
-      return invalid_argument(std::string("attention: there is a kernel '") + kernel->name + "' already");
+      return invalid_argument(std::string("attention: there is a kernel '") + kernel->name +
+                              "' already");
   }
   const auto after = std::find_if(all.begin(), all.end(), [&](const LocalKernel* other) {
     return other->priority < kernel->priority;
@@ -105,7 +107,8 @@ Status use_kernel(const std::string& name) {
     known += std::string(", ") + kernel->name;
   }
   const std::string missing = name == kAten.name ? "; " + find_aten().message() : "";
-  return invalid_argument("RUEDA_ATTENTION_KERNEL='" + name + "': this machine has " + known + missing);
+  return invalid_argument("RUEDA_ATTENTION_KERNEL='" + name + "': this machine has " + known +
+                          missing);
 }
 
 namespace {
@@ -157,8 +160,7 @@ const LocalKernel* kernel_for(DType queries, DType keys, int64_t head_dim) {
 
 KernelChoice choose_kernel(DType queries, DType keys, int64_t head_dim) {
   const LocalKernel* kernel = kernel_for(queries, keys, head_dim);
-  if (registry().forced != nullptr)
-    return {kernel, "asked for by name (RUEDA_ATTENTION_KERNEL)"};
+  if (registry().forced != nullptr) return {kernel, "asked for by name (RUEDA_ATTENTION_KERNEL)"};
   if (measures(queries)) return fastest(queries, keys, head_dim);
   std::string others;
   for (const LocalKernel* other : kernels_here()) {

@@ -1,4 +1,5 @@
-// The local kernels of this process: an ordered list, from which each call takes one for its dtypes.
+// The local kernels of this process: an ordered list, from which each call takes one for its
+// dtypes.
 //
 //   auto      the highest priority. Where bfloat16 meets a CPU with matrix units (AMX), which none of
 //             our own kernels uses: measured
@@ -21,12 +22,12 @@ namespace rueda::attention {
 // Registered kernels that this machine has, highest priority first.
 std::vector<const LocalKernel*> kernels_here();
 
-// Makes a kernel known; it lives as long as the process. AlreadyExists-like refusal: InvalidArgument
-// names the kernel that has the name.
+// Makes a kernel known; it lives as long as the process. AlreadyExists-like refusal:
+// InvalidArgument names the kernel that has the name.
 Status add_kernel(const LocalKernel* kernel);
 
-// From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument lists the
-// names that this machine has.
+// From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument lists
+// the names that this machine has.
 Status use_kernel(const std::string& name);
 
 // For queries and keys of these dtypes. Null: the kernel that was asked for does not take them.

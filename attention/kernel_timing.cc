@@ -53,14 +53,15 @@ std::vector<double> time_kernels(const std::vector<const LocalKernel*>& kernels,
       v(keys, kTimedKeys, head_dim, 3), dout(queries, kTimedQueries, head_dim, 4);
   std::vector<int32_t> numbers(kTimedKeys);
   std::iota(numbers.begin(), numbers.end(), 0);
-  std::vector<float> acc(static_cast<size_t>(kTimedQueries * head_dim)), dq(acc.size()), m(kTimedQueries),
-      l(kTimedQueries), delta(kTimedQueries), dk(static_cast<size_t>(kTimedKeys * head_dim)), dv(dk.size());
+  std::vector<float> acc(static_cast<size_t>(kTimedQueries * head_dim)), dq(acc.size()),
+      m(kTimedQueries), l(kTimedQueries), delta(kTimedQueries),
+      dk(static_cast<size_t>(kTimedKeys * head_dim)), dv(dk.size());
   const std::vector<float> lse(kTimedQueries, 10.0f);
   struct Free {
     void operator()(float* floats) const { ::operator delete[](floats, std::align_val_t{64}); }
   };
-  const std::unique_ptr<float, Free> scratch(static_cast<float*>(
-      ::operator new[](kScratchFloats * sizeof(float), std::align_val_t{64})));
+  const std::unique_ptr<float, Free> scratch(
+      static_cast<float*>(::operator new[](kScratchFloats * sizeof(float), std::align_val_t{64})));
   QueryHead head;
   head.q = q.rows;
   head.acc = acc.data();

@@ -7,7 +7,7 @@
 namespace rueda::attention {
 namespace {
 
-constexpr uint32_t kTagSpace = 1 << 16;  // and a process set's id: attention's own
+constexpr uint32_t kTagSpace = 1 << 16;                // and a process set's id: attention's own
 constexpr std::chrono::milliseconds kLookAround{200};  // for abort()
 
 }  // namespace
@@ -79,7 +79,8 @@ Status Link::named(const Status& status, const std::string& where, const char* d
                    Rank peer) const {
   if (status.ok()) return status;
   const Rank rank = place_.members.empty() ? peer : place_.members[static_cast<size_t>(peer)];
-  std::string text = where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
+  std::string text =
+      where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
   if (status.code() == Code::kFailedPrecondition)
     text += "; do all ranks call the same attention with the same arguments, in one order?";
   return {status.code(), std::move(text)};

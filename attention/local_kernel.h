@@ -1,8 +1,9 @@
 // LocalKernel: attention of some rows against some keys, on one core, as partial softmax sums.
 //
-// A partial result of a query is (acc, m, l): m the largest score so far or a little less, l the sum
-// of exp(score - m), acc the sum of exp(score - m) * v. (0, -infinity, 0) is the identity; adding
-// keys in any order gives the same up to rounding. acc / l is the output, m + log l the log-sum-exp.
+// A partial result of a query is (acc, m, l): m the largest score so far or a little less, l the
+// sum of exp(score - m), acc the sum of exp(score - m) * v. (0, -infinity, 0) is the identity;
+// adding keys in any order gives the same up to rounding. acc / l is the output, m + log l the
+// log-sum-exp.
 //
 // Numerics: inputs are widened to float32, everything is computed in float32. A query that sees no
 //           key keeps its identity; no NaN arises from finite inputs.
@@ -32,7 +33,8 @@ struct QueryHead {
   RowsIn dout;
   const float* lse = nullptr;    // of the finished softmax
   const float* delta = nullptr;  // sum(dout * out) - dlse
-  // What lse lacks of the log-sum-exp, which float32 cannot hold at large scores; may be null: zeros.
+  // What lse lacks of the log-sum-exp, which float32 cannot hold at large scores; may be null:
+  // zeros.
   const float* lse_low = nullptr;
   float* dq = nullptr;  // added to, as acc lies
 };

@@ -81,15 +81,16 @@ RingPlan ring_of(const AttentionPlan& plan, const Components& components, bool b
   }
   const Rank place = plan.rank % spec.ulysses;
   ring.answered = row_bytes(spec, backward, ring.rotate, 1).back > 0;
-  // A chunk that was asked for is a bound of memory; the last messages stay as large then. Where answers
-  // go back, they travel while the last piece of what is at home is computed.
-  const bool taper = spec.chunk_tokens == 0 && !spec.gather_first && parts.size() > 1 && !ring.answered;
+  // A chunk that was asked for is a bound of memory; the last messages stay as large then. Where
+  // answers go back, they travel while the last piece of what is at home is computed.
+  const bool taper =
+      spec.chunk_tokens == 0 && !spec.gather_first && parts.size() > 1 && !ring.answered;
   for (Rank step = 1; step < rings; ++step) {
     const Rank from = (mine - step + rings) % rings;
     const Rank to = (mine + step) % rings;
     const std::vector<Run> theirs = group_tokens(spec, from, keys_travel);
     const std::vector<Run> receiver = group_tokens(spec, to, !keys_travel);
-    for (const Part& part : taper && step == rings - 1 ? tapered(parts) : parts) {
+    for (const Part& part : taper&& step == rings - 1 ? tapered(parts) : parts) {
       const int64_t key = ring.keys++;
       Hop in{from * spec.ulysses + place, key, step, {}, {}};
       in.tiles = keys_travel ? tiles_of(plan, components, plan.tokens, theirs, true, part)
@@ -142,7 +143,8 @@ void add_exchange(const AttentionPlan& plan, PlanReport* report) {
     const HeadShare theirs = heads_of(spec, u);
     const int64_t c = plan.own_tokens() * spec.batch;
     const int64_t c_theirs = token_count(spec, peer) * spec.batch;
-    const int64_t keys = plan.own_keys() * spec.batch, keys_theirs = key_count(spec, peer) * spec.batch;
+    const int64_t keys = plan.own_keys() * spec.batch,
+                  keys_theirs = key_count(spec, peer) * spec.batch;
     const auto in = [&](int64_t rows, int64_t key_rows, const HeadShare& to) {
       return rows * q_heads(to) * d * e + key_rows * 2 * kv_heads(to) * d * e;
     };
@@ -204,9 +206,10 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place) {
   return share;
 }
 
-// A step's messages to a piece. On a link as slow as the arithmetic the first message takes as long as
-// two pieces, hence the first piece and one exchange of the second before it. Where the link also carries
-// answers it comes earlier, and the last piece fills the time until the last answer has left.
+// A step's messages to a piece. On a link as slow as the arithmetic the first message takes as long
+// as two pieces, hence the first piece and one exchange of the second before it. Where the link
+// also carries answers it comes earlier, and the last piece fills the time until the last answer
+// has left.
 std::span<const Tile> AttentionPlan::local_tiles(const RingPlan& ring, int64_t key) const {
   const int64_t each = std::max<int64_t>(1, spec.rings() - 1);
   const auto due = [&](size_t piece) {
@@ -293,8 +296,8 @@ double balance(const AttentionSpec& spec) {
     plan.tokens = group_tokens(spec, rank / spec.ulysses, false);
     int64_t flops = 0;
     for (Rank group = 0; group < spec.rings(); ++group) {
-      flops += flops_of(plan, tiles_of(plan, components, plan.tokens, group_tokens(spec, group, true),
-                                       true, plan.all_rows()));
+      flops += flops_of(plan, tiles_of(plan, components, plan.tokens,
+                                       group_tokens(spec, group, true), true, plan.all_rows()));
     }
     most = std::max(most, flops);
     sum += flops;

@@ -8,8 +8,8 @@
 // that nobody uses stay at home, and two slots are enough.
 //
 // Cost per rank, in bytes, for c tokens, Hk KV heads of d elements of e bytes and a full mask:
-// forward (R-1) * 2 c Hk d e, backward (R-1) * 2 c Hk d (e + 4) when keys and values travel; a causal
-// mask takes 3/4 of that in the zigzag layout, 1/2 in the contiguous one.
+// forward (R-1) * 2 c Hk d e, backward (R-1) * 2 c Hk d (e + 4) when keys and values travel; a
+// causal mask takes 3/4 of that in the zigzag layout, 1/2 in the contiguous one.
 #pragma once
 
 #include <span>
@@ -32,9 +32,9 @@ HeadShare heads_of(const AttentionSpec& spec, Rank place);
 // True if two places of a group need the same KV head (fewer KV heads than places).
 bool replicates_kv(const AttentionSpec& spec);
 
-// Queries `q` against keys `k`, both as indices into the tokens of a shard: the i-th query, which stands
-// at q_pos + i * q_step among the keys, sees the j-th key, at k_pos + j * k_step, where the difference k - q
-// lies in the plan's band.
+// Queries `q` against keys `k`, both as indices into the tokens of a shard: the i-th query, which
+// stands at q_pos + i * q_step among the keys, sees the j-th key, at k_pos + j * k_step, where the
+// difference k - q lies in the plan's band.
 struct Tile {
   int64_t head_begin = 0, head_end = 0, head_step = 1;  // global KV heads
   Run q, k;
@@ -60,12 +60,12 @@ struct Hop {
 
 struct RingPlan {
   Rotate rotate = Rotate::kKeysAndValues;  // whose rows travel
-  int64_t keys = 0;  // exchanges
+  int64_t keys = 0;                        // exchanges
   bool answered = false;  // what is computed with a message goes back to who sent it
   // Needs no message: in pieces as large as a step's messages, to fill the time between exchanges.
   std::vector<Tile> local;
   std::vector<size_t> local_ends;  // of the pieces in it
-  std::vector<Hop> receives;  // ascending by key
+  std::vector<Hop> receives;       // ascending by key
   std::vector<Hop> sends;
 };
 
@@ -79,7 +79,8 @@ struct PlanReport {
   int64_t bytes_received_forward = 0, bytes_received_backward = 0;
   int64_t flops_forward = 0, flops_backward = 0;
   int64_t saved_bytes = 0;  // kept for backward, the caller's tensors included
-  int64_t workspace_forward = 0, workspace_backward = 0;  // peak of what a call allocates for itself
+  int64_t workspace_forward = 0,
+          workspace_backward = 0;  // peak of what a call allocates for itself
 };
 
 // One rank's part.

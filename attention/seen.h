@@ -14,9 +14,7 @@ struct Seen {
 static inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static inline int64_t floor_quotient(int64_t a, int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
+static inline int64_t floor_quotient(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 // Those that query i sees.
 static inline Seen seen_by(const KernelTile& tile, int64_t i) {
@@ -47,7 +45,8 @@ static inline Seen seen_in_block(const KernelTile& tile, int64_t start, int64_t 
   return any;
 }
 
-// What any of `rows` queries sees of the keys [part, part + part_keys) of a block, relative to part.
+// What any of `rows` queries sees of the keys [part, part + part_keys) of a block, relative to
+// part.
 static inline Seen seen_in_part(const Seen* seen, int64_t rows, int64_t part, int64_t part_keys) {
   Seen any = {part_keys, 0};
   for (int64_t i = 0; i < rows; ++i) {

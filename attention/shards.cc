@@ -55,7 +55,8 @@ struct CopyFolded {
   const float* low;
   int64_t width;
   void operator()(int64_t at, int64_t into, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) to[into + i] = from[at + i] * std::exp(-low[(at + i) / width]);
+    for (int64_t i = 0; i < count; ++i)
+      to[into + i] = from[at + i] * std::exp(-low[(at + i) / width]);
   }
 };
 
@@ -85,7 +86,9 @@ class Shard {
   }
   bool is_wide() const { return spec_.dtype == DType::kFloat32; }
   // Where int8 becomes float32.
-  float* wide_keys(const RingPlan& ring) { return link_->take_array<float>(widened_floats(plan_, ring)); }
+  float* wide_keys(const RingPlan& ring) {
+    return link_->take_array<float>(widened_floats(plan_, ring));
+  }
 
   const AttentionPlan& plan_;
   const AttentionSpec& spec_;
@@ -190,8 +193,8 @@ class Backward : Shard {
     float* dq = sums(t.dq, wide_.elements(), is_wide());
     float* dk = sums(t.dk, keys_.elements(), wide_kv);
     float* dv = sums(t.dv, keys_.elements(), wide_kv);
-    const QuerySide queries{&wide_, &narrow_, t.q,     nullptr, nullptr,
-                            nullptr, t.dout,  t.lse,   t.delta, dq,      t.lse_low};
+    const QuerySide queries{&wide_, &narrow_, t.q,     nullptr, nullptr,  nullptr,
+                            t.dout, t.lse,    t.delta, dq,      t.lse_low};
     const KeySide keys{&keys_, spec_.dtype, t.k, t.v, dk, dv};
     RingCalls calls;
     calls.local = [&](int64_t key) {
@@ -214,8 +217,8 @@ class Backward : Shard {
   // The answer: dk, then dv.
   void keys_travel(const QuerySide& queries, const KeySide& keys, RingCalls* calls) {
     calls->pack = [this, &keys](const Hop& hop, std::byte* message) {
-      pack_keys(spec_, Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim), keys_, keys.k,
-                keys.v, message);
+      pack_keys(spec_, Geometry::message(plan_, hop.rows, Side::kKeys, spec_.head_dim), keys_,
+                keys.k, keys.v, message);
     };
     calls->serve = [this, &queries, wide = wide_keys(plan_.backward)](
                        const Hop& hop, const std::byte* message, std::byte* answer) {
@@ -264,11 +267,16 @@ class Backward : Shard {
       const std::byte* q = message + 8 * thin.elements();
       auto* dq = reinterpret_cast<float*>(answer);
       std::fill_n(dq, wide.elements(), 0.0f);
-      const QuerySide theirs{&wide,   &thin,
-                             q,       nullptr,
-                             nullptr, nullptr,
-                             q + wide.elements() * element_, lse,
-                             lse + thin.elements(), dq};
+      const QuerySide theirs{&wide,
+                             &thin,
+                             q,
+                             nullptr,
+                             nullptr,
+                             nullptr,
+                             q + wide.elements() * element_,
+                             lse,
+                             lse + thin.elements(),
+                             dq};
       compute(plan_, true, hop.tiles, theirs, keys, threads_);
     };
     calls->absorb = [this, &mine](const Hop& hop, const std::byte* answer) {

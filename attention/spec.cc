@@ -30,15 +30,18 @@ Status check_mask(const AttentionSpec& spec) {
                             " keys: dilation and block masks need as many keys as queries");
   }
   if (spec.keys() != spec.length && !mask.cu_seqlens.empty() && mask.cu_seqlens_k.empty())
-    return invalid_argument("attention: packed sequences of " + std::to_string(spec.keys()) + " keys need cu_seqlens_k");
+    return invalid_argument("attention: packed sequences of " + std::to_string(spec.keys()) +
+                            " keys need cu_seqlens_k");
   if (spec.layout_per_sequence && mask.cu_seqlens.empty())
     return invalid_argument("attention: a layout of each packed sequence needs cu_seqlens");
-  if (!mask.cu_seqlens.empty()) RUEDA_RETURN_IF_ERROR(check_rises(mask.cu_seqlens, "", spec.length));
+  if (!mask.cu_seqlens.empty())
+    RUEDA_RETURN_IF_ERROR(check_rises(mask.cu_seqlens, "", spec.length));
   if (!mask.cu_seqlens_k.empty()) {
     RUEDA_RETURN_IF_ERROR(check_rises(mask.cu_seqlens_k, "_k", spec.keys()));
     if (mask.cu_seqlens_k.size() != mask.cu_seqlens.size()) {
-      return invalid_argument("attention: cu_seqlens_k has " + std::to_string(mask.cu_seqlens_k.size()) +
-                              " entries, cu_seqlens " + std::to_string(mask.cu_seqlens.size()) +
+      return invalid_argument("attention: cu_seqlens_k has " +
+                              std::to_string(mask.cu_seqlens_k.size()) + " entries, cu_seqlens " +
+                              std::to_string(mask.cu_seqlens.size()) +
                               ": each sequence needs its queries and its keys");
     }
   }
@@ -51,7 +54,8 @@ Status check_mask(const AttentionSpec& spec) {
       return invalid_argument("attention: a dilation rate of more than 2^30");
   }
   if (mask.split_heads && static_cast<int64_t>(mask.segment_lengths.size()) > spec.kv_heads) {
-    return invalid_argument("attention: head_groups='split' needs a KV head for each segment length");
+    return invalid_argument(
+        "attention: head_groups='split' needs a KV head for each segment length");
   }
   if (mask.block < 0) return invalid_argument("attention: the block size must be positive");
   if (mask.block > 0) {
@@ -92,10 +96,9 @@ void dilated(const AttentionSpec& spec, std::vector<Component>* result) {
     const int64_t first = mask.split_heads ? split_begin(spec.kv_heads, static_cast<Rank>(p),
                                                          static_cast<Rank>(pairs))
                                            : 0;
-    const int64_t end =
-        mask.split_heads
-            ? first + split_rows(spec.kv_heads, static_cast<Rank>(p), static_cast<Rank>(pairs))
-            : spec.kv_heads;
+    const int64_t end = mask.split_heads ? first + split_rows(spec.kv_heads, static_cast<Rank>(p),
+                                                              static_cast<Rank>(pairs))
+                                         : spec.kv_heads;
     const int64_t heads = end - first;
     for (int64_t offset = 0; offset < r && offset < w; ++offset) {
       Component part;
@@ -204,12 +207,29 @@ Status check(const AttentionSpec& spec) {
 
 uint64_t hash_of(const AttentionSpec& s) {
   Fnv hash;
-  for (const int64_t x :
-       {s.batch, s.length, s.heads, s.kv_heads, s.head_dim, int64_t(s.dtype), int64_t(s.kv_wire),
-        int64_t(s.ranks), int64_t(s.ulysses), int64_t(s.layout), int64_t(s.rotate_forward),
-        int64_t(s.rotate_backward), s.chunk_tokens, int64_t(s.gather_first),
-        int64_t(s.mask.causal), s.mask.left, s.mask.right, int64_t(s.mask.head_offset),
-        int64_t(s.mask.split_heads), int64_t(s.layout_per_sequence), s.keys(), s.mask.block, s.mask.block_heads}) {
+  for (const int64_t x : {s.batch,
+                          s.length,
+                          s.heads,
+                          s.kv_heads,
+                          s.head_dim,
+                          int64_t(s.dtype),
+                          int64_t(s.kv_wire),
+                          int64_t(s.ranks),
+                          int64_t(s.ulysses),
+                          int64_t(s.layout),
+                          int64_t(s.rotate_forward),
+                          int64_t(s.rotate_backward),
+                          s.chunk_tokens,
+                          int64_t(s.gather_first),
+                          int64_t(s.mask.causal),
+                          s.mask.left,
+                          s.mask.right,
+                          int64_t(s.mask.head_offset),
+                          int64_t(s.mask.split_heads),
+                          int64_t(s.layout_per_sequence),
+                          s.keys(),
+                          s.mask.block,
+                          s.mask.block_heads}) {
     hash.number(x);
   }
   const double scale = s.softmax_scale();

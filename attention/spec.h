@@ -32,7 +32,8 @@ struct Mask {
   bool causal = false;
   int64_t left = -1;   // window: keys at most so many tokens before the query; -1: all
   int64_t right = -1;  // and after it
-  // Packed sequences: 0, end of the first, end of the second, ..., n. A query sees its own sequence.
+  // Packed sequences: 0, end of the first, end of the second, ..., n. A query sees its own
+  // sequence.
   std::vector<int64_t> cu_seqlens;
   // Of the keys, where they are others; as many. Empty: the same.
   std::vector<int64_t> cu_seqlens_k;
@@ -47,9 +48,7 @@ struct Mask {
   int64_t block_heads = 1;
   std::vector<uint8_t> blocks;
 
-  bool depends_on_head() const {
-    return !dilation_rates.empty() || (block > 0 && block_heads > 1);
-  }
+  bool depends_on_head() const { return !dilation_rates.empty() || (block > 0 && block_heads > 1); }
 };
 
 struct AttentionSpec {
@@ -58,7 +57,7 @@ struct AttentionSpec {
   int64_t heads = 1;     // of the queries
   int64_t kv_heads = 1;  // divides heads
   int64_t head_dim = 0;  // elements, 1 to 256
-  DType dtype = DType::kFloat32;     // float32, bfloat16 or float16
+  DType dtype = DType::kFloat32;  // float32, bfloat16 or float16
   // What keys and values travel as: dtype, bfloat16 for float32, or int8 (see wire.h).
   DType kv_wire = DType::kFloat32;
   Rank ranks = 1;
@@ -72,10 +71,10 @@ struct AttentionSpec {
   // quarter of a shard, at least 192 tokens.
   int64_t chunk_tokens = 0;
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
-  double scale = 0;  // of the scores; 0: head_dim ^ -0.5
-  // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are aligned
-  // at the end: the last query stands at the last key (of its packed sequence), so that new queries see
-  // a prefix and themselves. Each side is spread by the layout.
+  double scale = 0;           // of the scores; 0: head_dim ^ -0.5
+  // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are
+  // aligned at the end: the last query stands at the last key (of its packed sequence), so that new
+  // queries see a prefix and themselves. Each side is spread by the layout.
   int64_t key_length = 0;
   Mask mask;
 
@@ -98,8 +97,8 @@ int64_t token_count(const AttentionSpec& spec, Rank rank);
 std::vector<Run> key_tokens_of(const AttentionSpec& spec, Rank rank);
 int64_t key_count(const AttentionSpec& spec, Rank rank);
 
-// Part of a mask: every query of `q` sees the keys k of `k` with low <= k - (q + shift) <= high, on the KV
-// heads [head_begin, head_end) in steps. A mask is a list of these; overlaps count twice.
+// Part of a mask: every query of `q` sees the keys k of `k` with low <= k - (q + shift) <= high, on
+// the KV heads [head_begin, head_end) in steps. A mask is a list of these; overlaps count twice.
 struct Component {
   Run q;
   Run k;

@@ -83,9 +83,8 @@ std::vector<Tile> tiles_of(const AttentionPlan& plan, const Components& componen
   const int64_t k_begin = keys_travel ? part.begin : 0, k_end = keys_travel ? part.end : kUnlimited;
   const std::vector<Stretch> queries = stretches_of(q_tokens, q_begin, q_end);
   const std::vector<Stretch> keys = stretches_of(k_tokens, k_begin, k_end);
-  const Overlaps of_keys(keys.size(), [&](size_t i) {
-    return Interval{keys[i].part.begin, keys[i].part.last()};
-  });
+  const Overlaps of_keys(
+      keys.size(), [&](size_t i) { return Interval{keys[i].part.begin, keys[i].part.last()}; });
   std::vector<std::pair<size_t, size_t>> met;  // stretch of keys, component
   for (const Stretch& stretch : queries) {
     met.clear();

@@ -28,7 +28,8 @@ void quantise(const float* from, int64_t count, std::byte* to, std::byte* scale_
 void dequantise(const std::byte* from, int64_t count, const std::byte* scale_from, float* to) {
   float scale;
   std::memcpy(&scale, scale_from, sizeof scale);
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale;
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale;
 }
 
 // Copies `count` elements, whole blocks, of a tensor into the message.

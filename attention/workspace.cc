@@ -27,7 +27,8 @@ int64_t slots(const AttentionPlan& plan, bool backward) {
   const Largest out = largest(plan, backward, ring.sends);
   const auto sends = std::min<int64_t>(2, static_cast<int64_t>(ring.sends.size()));
   const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
-  return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out + sends * out.out + answers * in.back +
+  return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out + sends * out.out +
+         answers * in.back +
          std::min<int64_t>(4, static_cast<int64_t>(ring.sends.size())) * out.back;
 }
 
@@ -55,8 +56,8 @@ Workspace workspace_of(const AttentionPlan& plan) {
   const bool narrow = e != 4;
   const int64_t low = narrow ? 0 : rows * q_heads * 4;  // what lse lacks
   const int64_t shards = exchanges ? (2 * q + 2 * kv) * e + rows * q_heads * 4 : 0;
-  result.saved =
-      (own * spec.heads + own_keys * spec.kv_heads) * 2 * d * e + own * spec.heads * 4 + low + shards;
+  result.saved = (own * spec.heads + own_keys * spec.kv_heads) * 2 * d * e + own * spec.heads * 4 +
+                 low + shards;
   result.forward = 2 * rows * q_heads * 4 + (narrow ? q * 4 : 0) + slots(plan, false);
   result.backward = 2 * rows * q_heads * 4 + (narrow ? (q + 2 * kv) * 4 : 0) + slots(plan, true);
   if (exchanges) {

@@ -7,8 +7,8 @@
 namespace rueda::attention {
 
 struct Workspace {
-  int64_t saved = 0;     // q, k, v, out, lse of this rank, and what forward keeps for backward
-  int64_t forward = 0;   // slots and partial sums, without the kernel's fixed scratch (< 4 MiB)
+  int64_t saved = 0;    // q, k, v, out, lse of this rank, and what forward keeps for backward
+  int64_t forward = 0;  // slots and partial sums, without the kernel's fixed scratch (< 4 MiB)
   int64_t backward = 0;
 };
 

@@ -253,8 +253,8 @@ void Agent::start_observer(const std::string& job_id) {
   }
   for (const RankPlace& place : plan_.places) plan.ranks.push_back(place.rank);
   plan.counts = uplink_ != nullptr;
-  const auto config = load_config(
-      [&](const char* name) { return find_variable(plan_.base_environment, name); });
+  const auto config =
+      load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {
     // Over several hosts the driver explains, who sees all ranks.
     plan.stall_seconds = uplink_ != nullptr ? 0 : config.value().stall_check_seconds;
@@ -367,14 +367,14 @@ void Agent::read_signals() {
     ++signals_received_;
     supervisor_.signal_received(signal, now());
     if (signals_received_ == 1) {
-      say(signal_name(signal) +
-          ": asking the ranks to stop (once more kills them at once)");
+      say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
     }
   }
 }
 
-// The user's own: to the ranks and not to what they have started, which it would end. A pause (Ctrl-Z) is for all of
-// them, and no silence; it comes as SIGSTOP, because a group without a parent in its session takes no SIGTSTP.
+// The user's own: to the ranks and not to what they have started, which it would end. A pause
+// (Ctrl-Z) is for all of them, and no silence; it comes as SIGSTOP, because a group without a
+// parent in its session takes no SIGTSTP.
 void Agent::signal_ranks(int signal) {
   if (signal == SIGTSTP || signal == SIGCONT) {
     lives_->pause(signal == SIGTSTP);
@@ -413,8 +413,8 @@ void Agent::observe(const HostQuestion& question) {
   for (HostReport& report : observer_->take_reports()) uplink_->report(std::move(report));
 }
 
-// Ranks hear of it as of a preemption: with a signal that should_stop() waits for. To those that do not
-// wait for one it would be the end, so they are left alone; one that listens is enough.
+// Ranks hear of it as of a preemption: with a signal that should_stop() waits for. To those that do
+// not wait for one it would be the end, so they are left alone; one that listens is enough.
 Agent::Drained Agent::drain_ranks() {
   Drained drained;
   for (const auto& rank : ranks_) {
@@ -452,7 +452,9 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
 
   end.hint = oom_.hint(wait_status);
   if (replaced_ && lost_->rank == number) {
-    end.hint = ", by ruedarun: another program had taken its place (exec) before it had left the job (shutdown)";
+    end.hint =
+        ", by ruedarun: another program had taken its place (exec) before it had left the job "
+        "(shutdown)";
   }
   ends_.back().hint = end.hint;
   const std::string how = describe_wait_status(wait_status) + end.hint;
@@ -468,8 +470,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   if ((lost_ && lost_->rank == number) ||
       (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number)))) {
     const bool by_us = lost_ ? lost_by_us_ : end.stopped;
-    rank_lost(
-        lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : how, true));
+    rank_lost(lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : how, true));
   }
   if (wait_status != 0) stop_for_failure();
 }
@@ -483,9 +484,9 @@ void Agent::look_at_lives() {
 // The one place through which a loss becomes known to the job, from wherever it was noticed. The
 // first verdict stands; a newer one about the same rank says more of its cause.
 //
-// Over several hosts ranks may be lost on two of them at once: the driver decides which was the first,
-// and its word comes back to us too (from_driver). Until then ours hear nothing, so that no two
-// survivors ever hear of different ranks.
+// Over several hosts ranks may be lost on two of them at once: the driver decides which was the
+// first, and its word comes back to us too (from_driver). Until then ours hear nothing, so that no
+// two survivors ever hear of different ranks.
 void Agent::rank_lost(const LostRank& lost, bool from_driver) {
   if (uplink_ != nullptr && !from_driver) {
     uplink_->rank_lost(lost);
@@ -498,7 +499,8 @@ void Agent::rank_lost(const LostRank& lost, bool from_driver) {
   lives_->tell(lost);
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
-  narrate(lost.describe() + "; known at " + std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
+  narrate(lost.describe() + "; known at " +
+          std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
   if (uplink_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
 }
@@ -546,8 +548,7 @@ bool Agent::finished() {
   if (left.empty()) return true;
   if (gave_up) {
     for (const pid_t pid : left)
-      say("process " + std::to_string(pid) +
-                   " is stuck in the kernel and was left behind");
+      say("process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
     return true;
   }
   supervisor_.leftovers_remain(now());

@@ -29,11 +29,11 @@ struct AgentPlan {
   std::string program;  // path of the command
   std::vector<std::string> base_environment;
   std::vector<RankBinding> bindings;  // of each of `places`
-  pid_t driver = 0;  // our parent, who must live; 0: nobody in particular
+  pid_t driver = 0;                   // our parent, who must live; 0: nobody in particular
   bool hangup_ignored = false;
   TimelineFiles timeline;
   bool summary = false;
-  double dead_seconds = 5;  // how long a rank may be stopped
+  double dead_seconds = 5;      // how long a rank may be stopped
   bool terminal_stdin = false;  // our standard input is a terminal, and it is ours to read
   // Of a job over several hosts; on one host the agent makes its own.
   std::string job_id;

@@ -21,7 +21,14 @@ struct Entry {
 };
 
 enum class Takes {
-  kCount, kMegabytes, kSeconds, kSwitch, kOppositeSwitch, kText, kController, kNothing
+  kCount,
+  kMegabytes,
+  kSeconds,
+  kSwitch,
+  kOppositeSwitch,
+  kText,
+  kController,
+  kNothing
 };
 
 // What a key does. kNothing: its `meaning` says why it has no effect, or, where `refused`, why it

@@ -22,7 +22,8 @@ struct FileSettings {
   std::vector<std::string> notes;  // for the user: unknown keys, and those without effect here
 };
 
-// The settings of a file's text; `name` is the file's, for messages. Pure. InvalidArgument names the line.
+// The settings of a file's text; `name` is the file's, for messages. Pure. InvalidArgument names
+// the line.
 Result<FileSettings> parse_config_file(std::string_view text, const std::string& name);
 
 // Reads options->config_file, if there is one, into options; flags win over it.

@@ -24,7 +24,8 @@ class Console {
   // Looks at descriptors 1 and 2. `timestamp`: the time stands before every piece.
   // `colour_allowed`: NO_COLOR is not set. `fold`: the same line of several ranks is printed once;
   // nothing: on a terminal. Never without prefixes, which say whose it is.
-  Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks, std::optional<bool> fold);
+  Console(bool prefix, bool timestamp, bool colour_allowed, int num_ranks,
+          std::optional<bool> fold);
 
   // Only these ranks' output is printed; empty: everybody's.
   void show_only(std::set<Rank> ranks);

@@ -29,8 +29,9 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
-// When we run inside a rank of another ruedarun, its socket, key, life page and recorder came with the environment. A
-// copy of the socket kept open here would hide that rank's end from its agent, and our ranks have no business with any.
+// When we run inside a rank of another ruedarun, its socket, key, life page and recorder came with
+// the environment. A copy of the socket kept open here would hide that rank's end from its agent,
+// and our ranks have no business with any.
 void close_descriptors_of_outer_job(const std::vector<std::string>& environment) {
   for (const char* name : {"RUEDA_AGENT_FD", "RUEDA_KEY_FD", "RUEDA_LIFE_FDS", "RUEDA_FLIGHT_FD"}) {
     const char* value = find_variable(environment, name);
@@ -79,20 +80,23 @@ Result<std::string> own_folder() {
   std::error_code error;
   std::string folder = std::filesystem::current_path(error).string();
   if (error)
-    return failed_precondition("the folder that ruedarun was started in is gone: " + error.message());
+    return failed_precondition("the folder that ruedarun was started in is gone: " +
+                               error.message());
   return folder;
 }
 
-// The flight recorders' files are written when a rank has failed, perhaps days later: too late to hear of it.
+// The flight recorders' files are written when a rank has failed, perhaps days later: too late to
+// hear of it.
 Status can_be_made(const std::string& folder) {
   std::error_code error;
   std::filesystem::path there = folder;
   while (!there.empty() && !std::filesystem::exists(there, error)) there = there.parent_path();
   if (there.empty()) there = ".";
   const int why = !std::filesystem::is_directory(there, error) ? ENOTDIR
-                  : access(there.c_str(), W_OK | X_OK) != 0   ? errno
-                                                              : 0;
-  return why == 0 ? Status() : errno_status("RUEDA_FLIGHT_RECORDER='" + folder + "': cannot be written", why);
+                  : access(there.c_str(), W_OK | X_OK) != 0    ? errno
+                                                               : 0;
+  return why == 0 ? Status()
+                  : errno_status("RUEDA_FLIGHT_RECORDER='" + folder + "': cannot be written", why);
 }
 
 // From -H, --hostfile or, inside a job of Slurm, its list of nodes.
@@ -107,8 +111,8 @@ Result<FoundHosts> find_hosts(const Options& options, const GetEnv& get) {
     RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_hostfile(text, options.hostfile));
     found.source = "--hostfile " + options.hostfile;
   } else if (in_slurm && get("SLURM_TASKS_PER_NODE") != nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_slurm(get("SLURM_JOB_NODELIST"),
-                                                    get("SLURM_TASKS_PER_NODE")));
+    RUEDA_ASSIGN_OR_RETURN(found.hosts,
+                           parse_slurm(get("SLURM_JOB_NODELIST"), get("SLURM_TASKS_PER_NODE")));
     found.source = "SLURM_JOB_NODELIST " + std::string(get("SLURM_JOB_NODELIST"));
     if (found.hosts.size() == 1) found.hosts.clear();  // here, as many ranks as asked for
   }
@@ -178,8 +182,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   const auto own = [&](const char* name) { return find_variable(environment, name); };
   const auto found = find_hosts(options, own);
   if (!found.ok()) return fail(kUsageError, found.status().message());
-  auto hosts = plan_hosts(options.num_proc, found.value().hosts, own_names(),
-                          found.value().source);
+  auto hosts = plan_hosts(options.num_proc, found.value().hosts, own_names(), found.value().source);
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   plan.base_environment = base_environment(environment, options);
   plan.terminal_stdin = terminal_is_ours();

@@ -32,8 +32,7 @@ const RankEnd* find_culprit(const JobEnd& job) {
   const auto order = [&](const RankEnd& end) {
     const bool lost_first = job.lost && job.lost->rank == end.rank;
     return std::tuple(end.stopped && !lost_first, report_of(job, end.rank) != nullptr, !lost_first,
-                      end.noticed,
-                      !WIFSIGNALED(end.wait_status), end.rank);
+                      end.noticed, !WIFSIGNALED(end.wait_status), end.rank);
   };
   for (const RankEnd& end : job.ends) {
     if (!ended_well(end) && (culprit == nullptr || order(end) < order(*culprit))) culprit = &end;
@@ -130,7 +129,8 @@ std::string describe_wait_status(int wait_status) {
 
 std::string describe_end(const RankEnd& end) {
   if (!end.lost.empty()) return name_of(end) + " was " + end.lost;
-  return name_of(end) + " " + (WIFSIGNALED(end.wait_status) ? "was " : "") + describe_wait_status(end.wait_status);
+  return name_of(end) + " " + (WIFSIGNALED(end.wait_status) ? "was " : "") +
+         describe_wait_status(end.wait_status);
 }
 
 int exit_code_of(int wait_status) {

@@ -1,10 +1,10 @@
 // The verdict on a job that has ended: exit code and last lines.
 //
-// The first rank to fail decides. A rank that told the store why it fails (it noticed somebody else's
-// end) comes after every rank that blamed nobody, whoever ended first: an interpreter that leaves
-// the job with an exception takes longer to end than the peer that raised because of it. Several
-// deaths that were noticed together have no order of their own; then a rank that was killed comes
-// before one that exited. Pure.
+// The first rank to fail decides. A rank that told the store why it fails (it noticed somebody
+// else's end) comes after every rank that blamed nobody, whoever ended first: an interpreter that
+// leaves the job with an exception takes longer to end than the peer that raised because of it.
+// Several deaths that were noticed together have no order of their own; then a rank that was killed
+// comes before one that exited. Pure.
 #pragma once
 
 #include <map>
@@ -22,11 +22,11 @@ namespace rueda::launcher {
 struct RankEnd {
   Rank rank = 0;
   int pid = 0;
-  int wait_status = 0;   // of waitpid
-  int noticed = 0;       // deaths noticed together have the same number
-  bool stopped = false;  // ended after we had begun to stop the job
-  std::string host = {};      // where it ran, in a job over several hosts
-  std::string lost = {};      // not empty: it was not seen to end; why it is taken for dead
+  int wait_status = 0;    // of waitpid
+  int noticed = 0;        // deaths noticed together have the same number
+  bool stopped = false;   // ended after we had begun to stop the job
+  std::string host = {};  // where it ran, in a job over several hosts
+  std::string lost = {};  // not empty: it was not seen to end; why it is taken for dead
   std::string hint = {};  // why, as far as the kernel told: ", ... out of memory ..."
 };
 

@@ -1,9 +1,9 @@
-// FileWriter: writes files on a thread of its own, so that a folder that hangs (a dead NFS server, a
-// FIFO in a file's place) silences nobody.
+// FileWriter: writes files on a thread of its own, so that a folder that hangs (a dead NFS server,
+// a FIFO in a file's place) silences nobody.
 //
 // Tasks run one after the other, in order. Each owns all that it needs: it may outlive the writer.
-// Threads: every member from one thread. End: the destructor does not wait; what hangs ends with the
-// process.
+// Threads: every member from one thread. End: the destructor does not wait; what hangs ends with
+// the process.
 #pragma once
 
 #include <chrono>

@@ -12,18 +12,24 @@ namespace {
 
 constexpr char kExplainUsage[] =
     "Usage: rueda explain FOLDER\n\n"
-    "Reads the flight recorders' files of a job and says what each rank did last, where the ranks' ways\n"
-    "part, and who waited for whom. The files are written with ruedarun --flight-recorder FOLDER when a\n"
+    "Reads the flight recorders' files of a job and says what each rank did last, where the ranks' "
+    "ways\n"
+    "part, and who waited for whom. The files are written with ruedarun --flight-recorder FOLDER "
+    "when a\n"
     "rank fails or ruedarun gets SIGUSR2, and with --stall-policy dump when one hangs.\n";
 constexpr char kStatusUsage[] =
     "Usage: rueda status [JOB] [--json]\n\n"
-    "Shows the ranks of a running job: how many operations each has submitted, its last one, who waits\n"
-    "for whom. On the host where ruedarun runs: of all hosts; elsewhere: of that host. Without JOB: the\n"
+    "Shows the ranks of a running job: how many operations each has submitted, its last one, who "
+    "waits\n"
+    "for whom. On the host where ruedarun runs: of all hosts; elsewhere: of that host. Without "
+    "JOB: the\n"
     "only job of this user.\n";
 constexpr char kDrainUsage[] =
     "Usage: rueda drain [JOB]\n\n"
-    "Asks a running job to end in order: rueda.should_stop() becomes true at the same step on all ranks,\n"
-    "which save and leave. Exit code 1: no rank has called should_stop() yet, so none would hear it.\n"
+    "Asks a running job to end in order: rueda.should_stop() becomes true at the same step on all "
+    "ranks,\n"
+    "which save and leave. Exit code 1: no rank has called should_stop() yet, so none would hear "
+    "it.\n"
     "Without JOB: the only job of this user.\n";
 
 bool is_help(const std::vector<std::string>& arguments) {
@@ -71,9 +77,12 @@ int run_drain(const std::vector<std::string>& arguments) {
   if (std::sscanf(answer.value().c_str(), "%d %d", &asked, &ranks) != 2)
     return fail("the answer was cut off", 1);
   if (asked == 0) {
-    return fail("none of the " + std::to_string(ranks) + " ranks listens: none has called "
-                "rueda.should_stop() yet (RUEDA_PREEMPTION_SIGNAL); to end the job all the same, send "
-                "SIGTERM to ruedarun", 1);
+    return fail(
+        "none of the " + std::to_string(ranks) +
+            " ranks listens: none has called "
+            "rueda.should_stop() yet (RUEDA_PREEMPTION_SIGNAL); to end the job all the same, send "
+            "SIGTERM to ruedarun",
+        1);
   }
   std::printf("asked %d of %d ranks; all stop at the same step\n", asked, ranks);
   return 0;

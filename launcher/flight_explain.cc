@@ -54,8 +54,8 @@ std::map<uint32_t, std::set<Rank>> members_of(const std::vector<RankRecord>& ran
 }
 
 const RankRecord* find(const std::vector<RankRecord>& ranks, Rank rank) {
-  const auto it = std::find_if(ranks.begin(), ranks.end(),
-                               [&](const RankRecord& r) { return r.rank == rank; });
+  const auto it =
+      std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& r) { return r.rank == rank; });
   return it == ranks.end() ? nullptr : &*it;
 }
 
@@ -137,10 +137,10 @@ void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, S
     if (last == nullptr) {
       lines->push_back("    it has submitted nothing");
     } else {
-      lines->push_back("    its last operation: " + describe(*last) + ", submitted " +
-                       ago(last->submitted_ns, now) +
-                       (last->ended() ? last->state == State::kFailed ? ", failed" : ", ended"
-                                      : ", not ended"));
+      lines->push_back(
+          "    its last operation: " + describe(*last) + ", submitted " +
+          ago(last->submitted_ns, now) +
+          (last->ended() ? last->state == State::kFailed ? ", failed" : ", ended" : ", not ended"));
     }
     if (!pending.empty() && pending.front() != last)
       lines->push_back("    it waits itself for " + describe(*pending.front()));
@@ -186,7 +186,8 @@ std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks) {
   std::vector<Wait> result;
   for (auto& [key, wait] : waits) {
     for (const Rank rank : members.at(key.first)) {
-      if (std::find(wait.in.begin(), wait.in.end(), rank) == wait.in.end()) wait.out.push_back(rank);
+      if (std::find(wait.in.begin(), wait.in.end(), rank) == wait.in.end())
+        wait.out.push_back(rank);
     }
     result.push_back(std::move(wait));
   }
@@ -305,8 +306,8 @@ std::vector<std::string> explain(const std::vector<RankRecord>& ranks, int64_t n
       continue;
     }
     const flight::Snapshot& s = *record.flight;
-    line += " (pid " + std::to_string(s.pid) + " on " + s.host + "): " +
-            std::to_string(s.submitted + s.planned_tensors) + " operations";
+    line += " (pid " + std::to_string(s.pid) + " on " + s.host +
+            "): " + std::to_string(s.submitted + s.planned_tensors) + " operations";
     const uint64_t open = s.submitted - std::min(s.submitted, s.ended);
     if (open > 0) line += ", " + std::to_string(open) + " not ended";
     if (record.life != RankRecord::Life::kRunning) {
@@ -326,7 +327,8 @@ std::vector<std::string> explain(const std::vector<RankRecord>& ranks, int64_t n
     lines.push_back(std::move(line));
   for (const RankRecord& record : ranks) {
     if (record.stacks.empty()) continue;
-    lines.push_back("stacks of rank " + std::to_string(record.rank) + ", when they were last asked for:");
+    lines.push_back("stacks of rank " + std::to_string(record.rank) +
+                    ", when they were last asked for:");
     add_lines(record.stacks, &lines);
   }
   return lines;

@@ -1,5 +1,6 @@
-// What flight recorders say about a job that hangs or has ended: who waits for whom, what each absentee
-// did last, where the ranks' ways part. Pure: takes what was gathered, from this host or from many.
+// What flight recorders say about a job that hangs or has ended: who waits for whom, what each
+// absentee did last, where the ranks' ways part. Pure: takes what was gathered, from this host or
+// from many.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,8 @@ struct RankRecord {
   Rank rank = 0;
   std::optional<flight::Snapshot> flight;  // empty: it has not begun to record
   Life life = Life::kRunning;
-  std::string state;   // "sleeping in nanosleep", "stopped by a signal", "killed by signal 9"; "": unknown
+  std::string
+      state;  // "sleeping in nanosleep", "stopped by a signal", "killed by signal 9"; "": unknown
   std::string stacks;  // lines; "": none
 };
 
@@ -26,15 +28,17 @@ struct Wait {
   flight::Operation operation;  // of the first rank that waits
   std::vector<Rank> in, out;    // of its process set
   int64_t since_ns = 0;
-  double seconds(int64_t now_ns) const { return static_cast<double>(flight::elapsed_ns(since_ns, now_ns)) * 1e-9; }
+  double seconds(int64_t now_ns) const {
+    return static_cast<double>(flight::elapsed_ns(since_ns, now_ns)) * 1e-9;
+  }
 };
 
 // The oldest first. now_ns: on the recorders' clock.
 std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks);
 // How much of the absentees' stacks: kPlace, where Python's main thread is.
 enum class Stacks { kNone, kPlace, kAll };
-// The explanation of those that are at least so old, some lines each. only: those in which this rank
-// waits.
+// The explanation of those that are at least so old, some lines each. only: those in which this
+// rank waits.
 std::vector<std::string> explain_waits(const std::vector<RankRecord>& ranks, int64_t now_ns,
                                        double at_least_seconds, Stacks stacks,
                                        std::optional<Rank> only = std::nullopt);

@@ -20,9 +20,10 @@ using flight::Record;
 
 constexpr size_t kRecordsInPiece = 64;
 constexpr size_t kEntriesInPiece = 128;
-constexpr uint64_t kRecent = 128;      // records
+constexpr uint64_t kRecent = 128;       // records
 constexpr uint64_t kRecentBatches = 4;  // of step plans; with all their members
-static_assert(flight::kRecords % kRecordsInPiece == 0 && flight::kTemplates % kRecordsInPiece == 0 &&
+static_assert(flight::kRecords % kRecordsInPiece == 0 &&
+              flight::kTemplates % kRecordsInPiece == 0 &&
               flight::kPlanEntries % kEntriesInPiece == 0);
 
 uint64_t load(const std::byte* at, std::memory_order order = std::memory_order_relaxed) {
@@ -125,8 +126,8 @@ std::vector<FlightPiece> flight_pieces(ByteView memory, bool whole) {
 }
 
 Result<FlightMirror> FlightMirror::make() {
-  void* at = mmap(nullptr, flight::kTotalBytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* at = mmap(nullptr, flight::kTotalBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                  -1, 0);
   if (at == MAP_FAILED) return errno_status("cannot map memory for a flight recorder", errno);
   return FlightMirror(static_cast<std::byte*>(at));
 }

@@ -1,5 +1,5 @@
-// A flight recorder's memory in pieces, as they go from host to host: only what was written, and of a
-// running job only what was last and what waits. Put together again they are a memory that
+// A flight recorder's memory in pieces, as they go from host to host: only what was written, and of
+// a running job only what was last and what waits. Put together again they are a memory that
 // flight_reader.h reads, with the rest left out.
 #pragma once
 

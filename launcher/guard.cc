@@ -52,8 +52,8 @@ sigset_t prepare_signals(bool* hangup_ignored) {
   return wanted;
 }
 
-// Ctrl-Z: the ranks rest, then this process does as the shell expects, until the shell lets it go on. Under mpirun,
-// which is in our group, the terminal has told everybody.
+// Ctrl-Z: the ranks rest, then this process does as the shell expects, until the shell lets it go
+// on. Under mpirun, which is in our group, the terminal has told everybody.
 void suspend(pid_t child, bool tell) {
   if (tell) kill(child, SIGTSTP);
   raise(SIGSTOP);
@@ -64,8 +64,8 @@ bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`: the
-// first one that asked the job to stop, unchanged if there was none.
+// Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`:
+// the first one that asked the job to stop, unchanged if there was none.
 int wait_for_child(pid_t child, const sigset_t& signals, GuardedGroup group, int* stop_signal) {
   for (;;) {
     siginfo_t info = {};

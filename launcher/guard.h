@@ -1,5 +1,5 @@
-// Runs work in a child process and looks after it: signals that we are sent are handed on to it, and
-// when it has ended, by itself or killed, every process that it has left behind is killed.
+// Runs work in a child process and looks after it: signals that we are sent are handed on to it,
+// and when it has ended, by itself or killed, every process that it has left behind is killed.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 namespace rueda::launcher {
 
 struct GuardLink {
-  UniqueFd fd;  // becomes readable (end of file) when the guard is gone
-  int guard = 0;  // its process id
+  UniqueFd fd;                  // becomes readable (end of file) when the guard is gone
+  int guard = 0;                // its process id
   bool hangup_ignored = false;  // started under nohup
 };
 
 // kOwn: `work` moves into a process group of its own. kOurs: it stays in this one, is sent the
-// terminal's signals by the terminal itself, and does not turn them into an exit code: after SIGINT,
-// SIGTERM, SIGHUP or SIGQUIT that is 128 + signal.
+// terminal's signals by the terminal itself, and does not turn them into an exit code: after
+// SIGINT, SIGTERM, SIGHUP or SIGQUIT that is 128 + signal.
 enum class GuardedGroup { kOwn, kOurs };
 
 // `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it

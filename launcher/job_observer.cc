@@ -189,15 +189,15 @@ void JobObserver::count() {
   for (const auto& [rank, watched] : ranks_) {
     const auto counted = flight::read_counters(watched->memory.bytes());
     if (!counted) continue;
-    RankCounters one{rank, counted->submitted, counted->ended, counted->planned,
-                     counted->planned_tensors, 0};
+    RankCounters one{
+        rank, counted->submitted, counted->ended, counted->planned, counted->planned_tensors, 0};
     if (flight::has_unfinished(watched->memory.bytes())) {
       if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
         for (const flight::Operation& operation : flight.value().operations) {
           if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
           const int64_t age = flight::elapsed_ns(operation.submitted_ns, now_ns()) / 1'000'000;
-          one.oldest_wait_ms = std::max<uint64_t>(one.oldest_wait_ms, static_cast<uint64_t>(
-                                                      std::max<int64_t>(age, 1)));
+          one.oldest_wait_ms = std::max<uint64_t>(one.oldest_wait_ms,
+                                                  static_cast<uint64_t>(std::max<int64_t>(age, 1)));
         }
       }
     }
@@ -227,8 +227,10 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
     if (pid > 0) {
       const ProcessActivity state = process_activity(pid);
       record.state = state.text;
-      if (state.silent) record.life = RankRecord::Life::kSilent;
-      else if (record.flight && record.flight->left) record.life = RankRecord::Life::kLeft;
+      if (state.silent)
+        record.life = RankRecord::Life::kSilent;
+      else if (record.flight && record.flight->left)
+        record.life = RankRecord::Life::kLeft;
       const bool wanted = std::find(stacks_of.begin(), stacks_of.end(), rank) != stacks_of.end();
       if (wanted && record.flight) {
         record.stacks = collect_stacks(pid, record.flight->stack_signal, record.flight->stack_fd,
@@ -270,10 +272,10 @@ void JobObserver::look_for_stalls() {
 }
 
 std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& records) {
-  const std::string hangs = "the folder '" + folder() + "' has not answered for " +
-                            std::to_string(kWriteLimit.count()) +
-                            " s: the flight recorders were not written (is it on a file server that "
-                            "is gone? --flight-recorder FOLDER names another)";
+  const std::string hangs =
+      "the folder '" + folder() + "' has not answered for " + std::to_string(kWriteLimit.count()) +
+      " s: the flight recorders were not written (is it on a file server that "
+      "is gone? --flight-recorder FOLDER names another)";
   if (!writer_.idle()) return {hangs};
   const int64_t now = now_ns();
   for (const RankRecord& record : records) {

@@ -1,9 +1,9 @@
-// JobObserver: looks at the ranks of this host from outside: explains hangs, answers `rueda status`,
-// writes the flight recorders to files.
+// JobObserver: looks at the ranks of this host from outside: explains hangs, answers `rueda
+// status`, writes the flight recorders to files.
 //
-// It holds each rank's flight recorder and reads it once a second while anything is under way; no rank
-// is woken for that, and none has to be able to answer. One thread of its own, because collecting
-// stacks takes a while and the agent may not wait.
+// It holds each rank's flight recorder and reads it once a second while anything is under way; no
+// rank is woken for that, and none has to be able to answer. One thread of its own, because
+// collecting stacks takes a while and the agent may not wait.
 //
 // In a job over several hosts it answers the driver's questions, who explains for all (reports,
 // mail, counters); here it then only listens for `rueda status` about this host.
@@ -68,8 +68,8 @@ class JobObserver {
   void mail(Rank rank, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
   void request_dump();
-  // The files as of now, without stacks of the dead. What the user should know, a line each. A folder
-  // that does not answer is waited for for a few seconds.
+  // The files as of now, without stacks of the dead. What the user should know, a line each. A
+  // folder that does not answer is waited for for a few seconds.
   std::vector<std::string> write_files();
   void stop();
 
@@ -82,8 +82,7 @@ class JobObserver {
     std::string how;
     std::string stacks;  // when they were last asked for
   };
-  explicit JobObserver(ObserverPlan plan)
-      : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
+  explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
 
   void run();
   // Ranks with their states; stacks of those that are named.
@@ -99,9 +98,10 @@ class JobObserver {
   std::string folder() const;
 
   const ObserverPlan plan_;
-  std::map<Rank, std::unique_ptr<Watched>> ranks_;  // set up before the thread runs; then under mutex_
-  UniqueFd event_;    // to the agent
-  UniqueFd wake_;     // to the thread
+  std::map<Rank, std::unique_ptr<Watched>>
+      ranks_;                       // set up before the thread runs; then under mutex_
+  UniqueFd event_;                  // to the agent
+  UniqueFd wake_;                   // to the thread
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
@@ -111,7 +111,7 @@ class JobObserver {
   std::vector<HostQuestion> questions_;
   std::vector<HostReport> reports_;
   std::vector<RankCounters> counters_;
-  StallWatch stalls_;              // the thread's
+  StallWatch stalls_;               // the thread's
   std::vector<int> drain_clients_;  // likewise
   FileWriter writer_;               // likewise; the agent's after stop()
   std::thread thread_;

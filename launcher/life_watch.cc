@@ -106,11 +106,13 @@ LifeWatch::Watched* LifeWatch::find(Rank rank) const {
   return found == ranks_.end() ? nullptr : found->get();
 }
 
-// The process that is in the job: what was started, or something below it, as `sh -c 'python train.py; ...'` is not the
-// one that waits and computes. The page is the rank's to write, so only a process of the rank's own is believed.
+// The process that is in the job: what was started, or something below it, as `sh -c 'python
+// train.py; ...'` is not the one that waits and computes. The page is the rank's to write, so only
+// a process of the rank's own is believed.
 pid_t LifeWatch::member_of(const Watched& watched) {
   const pid_t joined = watched.page->pid.load(std::memory_order_acquire);
-  return joined > 0 && joined != watched.pid && descends_from(joined, watched.pid) ? joined : watched.pid;
+  return joined > 0 && joined != watched.pid && descends_from(joined, watched.pid) ? joined
+                                                                                   : watched.pid;
 }
 
 // A thread of its own.
@@ -152,7 +154,8 @@ std::optional<std::string> LifeWatch::cause_of(Watched* watched, TimePoint now) 
   const std::string signal = signal_name(watched->page->crash_signal.load());
   // It may have jumped out of its handler long ago and have died of something else.
   if (crash == Crash::kHandled && watched->died_ns.load() != 0)
-    return "it ended without leaving the job after " + signal + ", which a handler of its own had taken";
+    return "it ended without leaving the job after " + signal +
+           ", which a handler of its own had taken";
   return "crashed with " + signal;
 }
 
@@ -203,7 +206,8 @@ void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findi
                                   seconds_text(dead_after_) + " (RUEDA_DEAD_SECONDS)");
       break;
     case Silence::Verdict::kTraced:
-      findings->remarks.push_back(who + " is " + describe_state(state) + "; the others wait for it");
+      findings->remarks.push_back(who + " is " + describe_state(state) +
+                                  "; the others wait for it");
       break;
     case Silence::Verdict::kGoesOn: findings->remarks.push_back(who + " goes on"); break;
     case Silence::Verdict::kLive: break;

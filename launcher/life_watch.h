@@ -1,12 +1,13 @@
-// LifeWatch: how an agent knows at once that a rank of its host has died or gone silent, and how the
-// verdict reaches the others.
+// LifeWatch: how an agent knows at once that a rank of its host has died or gone silent, and how
+// the verdict reaches the others.
 //
 //   robust futex   one thread per rank sleeps on it: the kernel wakes it at the very start of a
 //                  process's end, whatever memory is still to be freed
 //   crash word     a signal handler rang the alarm: the core dump comes before the end
 //   /proc          a rank whose counters stand still is looked at: stopped, traced, dumping core
 //
-// Evidence becomes a verdict here and nowhere else; the first one of the job wins (Agent::rank_lost).
+// Evidence becomes a verdict here and nowhere else; the first one of the job wins
+// (Agent::rank_lost).
 //
 // Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
 // Failure: where a page cannot be made the rank is not started.
@@ -45,7 +46,8 @@ class LifeWatch {
   };
   Result<Handed> add(Rank rank);
   void started(Rank rank, pid_t pid);
-  // The ranks are stopped because the user wants it, until the opposite is said: that is no silence.
+  // The ranks are stopped because the user wants it, until the opposite is said: that is no
+  // silence.
   void pause(bool paused) { paused_ = paused; }
   // It has been reaped: nothing is looked at any more.
   void ended(Rank rank);
@@ -89,7 +91,8 @@ class LifeWatch {
     std::string kill_reason;  // we killed it for this
   };
 
-  LifeWatch(std::string host, Duration dead_after) : host_(std::move(host)), dead_after_(dead_after) {}
+  LifeWatch(std::string host, Duration dead_after)
+      : host_(std::move(host)), dead_after_(dead_after) {}
   void wait_for_end(Watched* watched);
   std::optional<std::string> cause_of(Watched* watched, TimePoint now);
   void look_at_silence(Watched* watched, TimePoint now, Findings* findings);

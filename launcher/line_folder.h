@@ -1,12 +1,12 @@
 // The same line from several ranks, once: "[0-7]<stdout>: Loading data".
 //
-// A line waits for a moment; ranks that write the same meanwhile join it. Lines leave in the order in
-// which each first appeared, and a rank joins a line only behind everything it has written before, so
-// each rank's own order stays, over both of its streams. A line that all ranks have written leaves as
-// soon as those before it have.
+// A line waits for a moment; ranks that write the same meanwhile join it. Lines leave in the order
+// in which each first appeared, and a rank joins a line only behind everything it has written
+// before, so each rank's own order stays, over both of its streams. A line that all ranks have
+// written leaves as soon as those before it have.
 //
-// Nothing is lost: every line leaves with every rank that wrote it. Not for pieces that redraw (progress
-// bars): their rank's lines are released first, then they are printed past the folder.
+// Nothing is lost: every line leaves with every rank that wrote it. Not for pieces that redraw
+// (progress bars): their rank's lines are released first, then they are printed past the folder.
 // Pure; one thread.
 #pragma once
 
@@ -34,8 +34,8 @@ class LineFolder {
   struct Line {
     Stream stream = Stream::kStdout;
     std::string text;
-    std::string time;          // of the first rank's
-    std::vector<Rank> ranks;   // ascending
+    std::string time;         // of the first rank's
+    std::vector<Rank> ranks;  // ascending
   };
   using Print = std::function<void(const Line&)>;
 

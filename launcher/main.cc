@@ -22,8 +22,8 @@ namespace {
 
 using rueda::launcher::Options;
 
-// Every setting with value, origin, default and meaning, as the ranks would see it, and which backend
-// serves what because of them.
+// Every setting with value, origin, default and meaning, as the ranks would see it, and which
+// backend serves what because of them.
 int print_config(const Options& options, const std::vector<std::string>& environment) {
   const auto base = rueda::launcher::base_environment(environment, options);
   const auto entries = rueda::describe_config(

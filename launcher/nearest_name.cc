@@ -8,7 +8,8 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr size_t kMostEdits = 2;  // all names begin alike, and programs may have variables of their own
+constexpr size_t kMostEdits =
+    2;  // all names begin alike, and programs may have variables of their own
 
 std::vector<std::string> setting_names() {
   std::vector<std::string> names;

@@ -17,8 +17,8 @@ std::string nearest_name(const std::string& wrong, const std::vector<std::string
 // "; did you mean --hostfile?", or nothing where no known name is within a third of its length.
 std::string did_you_mean(const std::string& wrong, const std::vector<std::string>& known);
 
-// One line for each variable of an environment ("NAME=value") that is no setting of ours, but whose name is
-// nearly one's: it would have no effect, in silence.
+// One line for each variable of an environment ("NAME=value") that is no setting of ours, but whose
+// name is nearly one's: it would have no effect, in silence.
 std::vector<std::string> misspelled_settings(const std::vector<std::string>& environment);
 
 }  // namespace rueda::launcher

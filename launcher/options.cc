@@ -12,17 +12,33 @@ namespace rueda::launcher {
 namespace {
 
 // Flags that launchers of this field spell with one dash. CLI11 would read -np as -n p.
-const std::map<std::string, std::string> kSingleDash = {{"-np", "--num-proc"},
-                                                        {"-hostfile", "--hostfile"},
-                                                        {"-cb", "--check-build"},
-                                                        {"-prefix-timestamp", "--prefix-timestamp"}};
+const std::map<std::string, std::string> kSingleDash = {
+    {"-np", "--num-proc"},
+    {"-hostfile", "--hostfile"},
+    {"-cb", "--check-build"},
+    {"-prefix-timestamp", "--prefix-timestamp"}};
 
 // Flags of horovodrun that are not ours, by how they begin.
-constexpr const char* kHorovodrunOnly[] = {
-    "--host-discovery-script", "--jsrun", "--hierarchical-", "--no-hierarchical-", "--torus-",
-    "--no-torus-", "--autotune", "--no-autotune", "--min-n", "--max-n", "--slots-per-host",
-    "--elastic-timeout", "--reset-limit", "--blacklist-", "--mpi-threads-", "--no-mpi-threads-",
-    "--binding-args", "--num-nccl-streams", "--thread-affinity", "--gloo-timeout-"};
+constexpr const char* kHorovodrunOnly[] = {"--host-discovery-script",
+                                           "--jsrun",
+                                           "--hierarchical-",
+                                           "--no-hierarchical-",
+                                           "--torus-",
+                                           "--no-torus-",
+                                           "--autotune",
+                                           "--no-autotune",
+                                           "--min-n",
+                                           "--max-n",
+                                           "--slots-per-host",
+                                           "--elastic-timeout",
+                                           "--reset-limit",
+                                           "--blacklist-",
+                                           "--mpi-threads-",
+                                           "--no-mpi-threads-",
+                                           "--binding-args",
+                                           "--num-nccl-streams",
+                                           "--thread-affinity",
+                                           "--gloo-timeout-"};
 
 // What users of other launchers write, and what it is here.
 struct Foreign {
@@ -114,7 +130,8 @@ void describe(CLI::App* app, Raw* raw) {
                   "file with settings, as horovodrun's (YAML); flags win over it");
 
   const std::string several = "Several hosts";
-  app->add_option("--hostfile", raw->hostfile, "-hostfile: file with a line 'name slots=N' per host")
+  app->add_option("--hostfile", raw->hostfile,
+                  "-hostfile: file with a line 'name slots=N' per host")
       ->group(several);
   app->add_option("--rsh-agent", raw->rsh_agent,
                   "command that starts agents, instead of ssh: COMMAND HOST PROGRAM ARGUMENTS")
@@ -152,8 +169,7 @@ void describe(CLI::App* app, Raw* raw) {
       ->group(asks);
 
   const std::string tuning = "Settings for the ranks (each is also a RUEDA_* variable)";
-  app->add_option("--timeline,--timeline-filename", raw->timeline, "RUEDA_TIMELINE")
-      ->group(tuning);
+  app->add_option("--timeline,--timeline-filename", raw->timeline, "RUEDA_TIMELINE")->group(tuning);
   app->add_flag("--timeline-all-ranks", raw->timeline_all_ranks,
                 "RUEDA_TIMELINE_ALL_RANKS=1: one file of all ranks, on one clock")
       ->group(tuning);
@@ -170,9 +186,10 @@ void describe(CLI::App* app, Raw* raw) {
       ->group(tuning);
   app->add_option("--log-level", raw->log_level, "RUEDA_LOG_LEVEL")->group(tuning);
   const auto set_time = [raw](int64_t count) { raw->log_time = count > 0; };
-  app->add_flag_function("--log-with-timestamp,--no-log-hide-timestamp,!--log-without-timestamp,"
-                         "!--log-hide-timestamp",
-                         set_time, "RUEDA_LOG_HIDE_TIME")
+  app->add_flag_function(
+         "--log-with-timestamp,--no-log-hide-timestamp,!--log-without-timestamp,"
+         "!--log-hide-timestamp",
+         set_time, "RUEDA_LOG_HIDE_TIME")
       ->group(tuning);
   app->add_flag("--tcp", raw->tcp, "RUEDA_TRANSPORT=tcp: no shared memory")->group(tuning);
   app->add_option("--fusion-threshold-mb", raw->fusion_mb, "RUEDA_FUSION_THRESHOLD, in MiB")
@@ -299,7 +316,9 @@ Status collect_environment(const Raw& raw, Options* options) {
 
 Status collect_shown_ranks(const Raw& raw, Options* options) {
   const std::string& text = raw.shown_ranks;
-  const auto wrong = [&] { return invalid_argument("--ranks '" + text + "': expected ranks as in 0,3-5"); };
+  const auto wrong = [&] {
+    return invalid_argument("--ranks '" + text + "': expected ranks as in 0,3-5");
+  };
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
@@ -307,7 +326,8 @@ Status collect_shown_ranks(const Raw& raw, Options* options) {
     const size_t dash = part.find('-', 1);
     int first = 0, last = 0;
     if (!CLI::detail::lexical_cast(part.substr(0, dash), first) ||
-        !CLI::detail::lexical_cast(dash == std::string::npos ? part : part.substr(dash + 1), last) ||
+        !CLI::detail::lexical_cast(dash == std::string::npos ? part : part.substr(dash + 1),
+                                   last) ||
         first < 0 || last < first || last >= kMaxRanks) {
       return wrong();
     }
@@ -374,8 +394,8 @@ Status check_run(const Options& options) {
     return invalid_argument("--grace-period: expected seconds, 0 or more");
   if (!options.hosts.empty() && !options.hostfile.empty())
     return invalid_argument("-H and --hostfile exclude each other");
-  for (const auto& [flag, port] : {std::pair("-p", options.ssh_port),
-                                   std::pair("--listen-port", options.listen_port)}) {
+  for (const auto& [flag, port] :
+       {std::pair("-p", options.ssh_port), std::pair("--listen-port", options.listen_port)}) {
     if (port >= 0 && port <= 65535) continue;
     return invalid_argument(std::string(flag) + " " + std::to_string(port) +
                             ": a port is a number from 1 to 65535");
@@ -387,8 +407,9 @@ Status check_run(const Options& options) {
                             std::to_string(options.num_proc) + " ranks");
   }
   if (!options.shown_ranks.empty() && *options.shown_ranks.rbegin() >= options.num_proc) {
-    return invalid_argument("--ranks " + std::to_string(*options.shown_ranks.rbegin()) + ": there are only " +
-                            std::to_string(options.num_proc) + " ranks, from 0");
+    return invalid_argument("--ranks " + std::to_string(*options.shown_ranks.rbegin()) +
+                            ": there are only " + std::to_string(options.num_proc) +
+                            " ranks, from 0");
   }
   return {};
 }
@@ -420,10 +441,13 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
       return invalid_argument(text);
     return invalid_argument(as_typed(text.substr(name, equals - name)) + " '" +
                             text.substr(equals + 3) + "': expected a number");
-  } catch (const CLI::ArgumentMismatch& error) {  // "--hosts: 1 required TEXT missing", "--hosts: At Most 1 ..."
+  } catch (const CLI::ArgumentMismatch&
+               error) {  // "--hosts: 1 required TEXT missing", "--hosts: At Most 1 ..."
     const std::string text = error.what(), flag = as_typed(text.substr(0, text.find(':')));
-    if (text.find("missing") != std::string::npos) return invalid_argument(flag + ": its value is missing");
-    if (text.find("At Most") != std::string::npos) return invalid_argument(flag + " is given more than once");
+    if (text.find("missing") != std::string::npos)
+      return invalid_argument(flag + ": its value is missing");
+    if (text.find("At Most") != std::string::npos)
+      return invalid_argument(flag + " is given more than once");
     return invalid_argument(text);
   } catch (const CLI::Error& error) {
     return invalid_argument(error.what());
@@ -445,7 +469,8 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.prefix = raw.prefix;
   options.prefix_timestamp = raw.prefix_timestamp;
   if (raw.fold.value_or(false) && !raw.prefix)
-    return invalid_argument("--fold needs prefixes, which say whose a line is: leave out --no-prefix");
+    return invalid_argument(
+        "--fold needs prefixes, which say whose a line is: leave out --no-prefix");
   options.fold = raw.fold;
   options.output_folder = raw.output_folder;
   const auto bind = parse_bind(raw.bind);
@@ -458,10 +483,12 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   options.mpi_args = raw.mpi_args;
   options.mpirun = raw.mpirun;
   options.horovod = raw.horovod;
-  for (const auto& [flag, text] : {std::pair("--hosts", &raw.hosts), std::pair("--hostfile", &raw.hostfile)}) {
+  for (const auto& [flag, text] :
+       {std::pair("--hosts", &raw.hosts), std::pair("--hostfile", &raw.hostfile)}) {
     // A variable of a script that is empty: all ranks here is not what was meant.
     if (app.count(flag) > 0 && text->empty())
-      return invalid_argument(as_typed(flag) + " '': it names no host; leave it out for this machine alone");
+      return invalid_argument(as_typed(flag) +
+                              " '': it names no host; leave it out for this machine alone");
   }
   if (np_given && raw.num_proc == 0) return invalid_argument("-np 0: there must be a rank");
   RUEDA_RETURN_IF_ERROR(collect_command(app, std::move(rest), &options));

@@ -32,11 +32,11 @@ struct Options {
   Action action = Action::kRun;
   std::string text;  // of kPrintText: help or version
   int num_proc = 0;
-  std::string hosts;     // -H as written; empty, as hostfile: as many slots here as needed
-  std::string hostfile;  // its path
-  std::string rsh_agent;           // starts agents on other hosts; empty: ssh
-  int ssh_port = 0;                // 0: as ssh sees fit
-  std::string identity_file;       // of ssh
+  std::string hosts;          // -H as written; empty, as hostfile: as many slots here as needed
+  std::string hostfile;       // its path
+  std::string rsh_agent;      // starts agents on other hosts; empty: ssh
+  int ssh_port = 0;           // 0: as ssh sees fit
+  std::string identity_file;  // of ssh
   std::string network_interfaces;  // which addresses may be used: hosts/addresses.h
   std::string token_file;          // agents join by themselves with what is written there
   int listen_port = 0;             // of the driver; 0: any
@@ -46,18 +46,18 @@ struct Options {
   bool verbose = false;
   bool prefix = true;
   bool prefix_timestamp = false;
-  std::optional<bool> fold;   // equal lines of several ranks are one; nothing: on a terminal
-  std::set<int> shown_ranks;  // whose output is printed; empty: everybody's
-  std::string output_folder;  // copies of the ranks' output; empty: none
-  std::string bind;           // --bind, checked: binding/binding.h
-  std::string config_file;    // read by config_file.h
-  bool gloo = false;          // --gloo: mpi is not wanted, whatever a configuration file says
-  bool stall_check = false;   // --stall-check: likewise for that file's stall_check.enabled
+  std::optional<bool> fold;        // equal lines of several ranks are one; nothing: on a terminal
+  std::set<int> shown_ranks;       // whose output is printed; empty: everybody's
+  std::string output_folder;       // copies of the ranks' output; empty: none
+  std::string bind;                // --bind, checked: binding/binding.h
+  std::string config_file;         // read by config_file.h
+  bool gloo = false;               // --gloo: mpi is not wanted, whatever a configuration file says
+  bool stall_check = false;        // --stall-check: likewise for that file's stall_check.enabled
   std::vector<std::string> notes;  // of the configuration file, for the user
-  bool mpi = false;           // mpirun starts the ranks: mpi/mpirun_command.h
-  std::string mpi_args;       // more words for it, as a shell would read them
-  std::string mpirun;         // its path; empty: the one that belongs to librueda_mpi.so
-  bool horovod = false;       // `import horovod` means rueda: horovod_path.h
+  bool mpi = false;                // mpirun starts the ranks: mpi/mpirun_command.h
+  std::string mpi_args;            // more words for it, as a shell would read them
+  std::string mpirun;              // its path; empty: the one that belongs to librueda_mpi.so
+  bool horovod = false;            // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;
   std::vector<Setting> settings;

@@ -25,8 +25,7 @@ Result<OutputCopy> OutputCopy::create(const std::string& folder, Rank rank, int 
   copy.folder_ = folder + "/rank." + number;
   std::error_code error;
   std::filesystem::create_directories(copy.folder_, error);
-  if (error)
-    return file_status("cannot make the folder " + copy.folder_, folder, 0, error.value());
+  if (error) return file_status("cannot make the folder " + copy.folder_, folder, 0, error.value());
   for (int i = 0; i < 2; ++i) {
     const std::string path = copy.folder_ + kNames[i];
     copy.files_[i].reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));

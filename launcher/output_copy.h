@@ -1,8 +1,8 @@
 // A copy of one rank's output in files: FOLDER/rank.N/stdout and FOLDER/rank.N/stderr.
 //
-// Byte for byte what the rank wrote, without prefixes. N has leading zeros, so that the folders sort
-// by rank. Files of an earlier job are overwritten. Failure: after a write error nothing more is
-// written to that file.
+// Byte for byte what the rank wrote, without prefixes. N has leading zeros, so that the folders
+// sort by rank. Files of an earlier job are overwritten. Failure: after a write error nothing more
+// is written to that file.
 #pragma once
 
 #include <string>

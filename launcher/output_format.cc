@@ -27,7 +27,8 @@ void append_prefix(const OutputStyle& style, std::string number, int colour, Str
   *out += ' ';
 }
 
-void append_text(const OutputStyle& style, const Piece& piece, bool* redraw_open, std::string* out) {
+void append_text(const OutputStyle& style, const Piece& piece, bool* redraw_open,
+                 std::string* out) {
   *out += piece.text;
   if (style.terminal && (*redraw_open || piece.end == '\r')) *out += kWipeToEnd;
   *out += piece.end;

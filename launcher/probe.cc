@@ -222,7 +222,8 @@ std::string mpirun_version() {
   // MPICH's tells nothing in its first line but how it was configured.
   const size_t begin = version->find("Version:");
   const std::string text = version->substr(begin == std::string::npos ? 0 : begin);
-  return program + ", " + (begin == std::string::npos ? "" : "HYDRA ") + text.substr(0, text.find('\n'));
+  return program + ", " + (begin == std::string::npos ? "" : "HYDRA ") +
+         text.substr(0, text.find('\n'));
 }
 
 }  // namespace rueda::launcher

@@ -1,5 +1,5 @@
-// What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build`, and
-// some of the facts of `rueda doctor` (tool/doctor).
+// What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build`,
+// and some of the facts of `rueda doctor` (tool/doctor).
 //
 // Runs python3 once (at most a few seconds) and opens libraries; call it from a process that ends
 // soon. Never fails: what cannot be found out is a row that says why.

@@ -29,19 +29,31 @@ struct Call {
   bool on_descriptor;
 };
 const Call kCalls[] = {
-    {SYS_read, "read", true},           {SYS_write, "write", true},
-    {SYS_readv, "readv", true},         {SYS_pread64, "pread", true},
-    {SYS_recvfrom, "recvfrom", true},   {SYS_recvmsg, "recvmsg", true},
-    {SYS_accept, "accept", true},       {SYS_accept4, "accept", true},
-    {SYS_connect, "connect", true},     {SYS_fsync, "fsync", true},
-    {SYS_flock, "flock", true},         {SYS_nanosleep, "nanosleep", false},
-    {SYS_clock_nanosleep, "nanosleep", false}, {SYS_futex, "a lock (futex)", false},
-    {SYS_ppoll, "poll", false},         {SYS_pselect6, "select", false},
-    {SYS_epoll_pwait, "epoll_wait", false},    {SYS_wait4, "wait for a child", false},
-    {SYS_waitid, "wait for a child", false},   {SYS_rt_sigtimedwait, "wait for a signal", false},
+    {SYS_read, "read", true},
+    {SYS_write, "write", true},
+    {SYS_readv, "readv", true},
+    {SYS_pread64, "pread", true},
+    {SYS_recvfrom, "recvfrom", true},
+    {SYS_recvmsg, "recvmsg", true},
+    {SYS_accept, "accept", true},
+    {SYS_accept4, "accept", true},
+    {SYS_connect, "connect", true},
+    {SYS_fsync, "fsync", true},
+    {SYS_flock, "flock", true},
+    {SYS_nanosleep, "nanosleep", false},
+    {SYS_clock_nanosleep, "nanosleep", false},
+    {SYS_futex, "a lock (futex)", false},
+    {SYS_ppoll, "poll", false},
+    {SYS_pselect6, "select", false},
+    {SYS_epoll_pwait, "epoll_wait", false},
+    {SYS_wait4, "wait for a child", false},
+    {SYS_waitid, "wait for a child", false},
+    {SYS_rt_sigtimedwait, "wait for a signal", false},
 #ifdef SYS_poll
-    {SYS_poll, "poll", false},          {SYS_select, "select", false},
-    {SYS_epoll_wait, "epoll_wait", false},     {SYS_pause, "pause", false},
+    {SYS_poll, "poll", false},
+    {SYS_select, "select", false},
+    {SYS_epoll_wait, "epoll_wait", false},
+    {SYS_pause, "pause", false},
 #endif
 };
 
@@ -67,9 +79,10 @@ ProcessActivity process_activity(pid_t pid) {
   if (state.empty()) return {true, "no process any more"};
   if (field(status, "CoreDumping") == "1") return {true, "dumping core"};
   switch (state[0]) {
-    case 'T': return {true, "stopped by a signal (continue it with kill -CONT " + std::to_string(pid) + ")"};
-    case 't':
-      return {true, "stopped in a debugger (process " + field(status, "TracerPid") + ")"};
+    case 'T':
+      return {true,
+              "stopped by a signal (continue it with kill -CONT " + std::to_string(pid) + ")"};
+    case 't': return {true, "stopped in a debugger (process " + field(status, "TracerPid") + ")"};
     case 'D': return {true, "waiting for a disk or a device in the kernel"};
     case 'Z':
     case 'X': return {true, "ended"};

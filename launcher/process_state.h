@@ -9,7 +9,8 @@ namespace rueda::launcher {
 
 // Of LifeWatch, which asks for less and more often: ProcessState (silence.h).
 struct ProcessActivity {
-  // It cannot make progress by itself: stopped, in a debugger, dumping core, in the kernel, or no more.
+  // It cannot make progress by itself: stopped, in a debugger, dumping core, in the kernel, or no
+  // more.
   bool silent = false;
   std::string text;  // "blocked in read of fd 3", "stopped by a signal"; "": unknown
 };

@@ -117,8 +117,8 @@ std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::sec
       if (waitpid(pid, nullptr, WNOHANG) == 0) left.push_back(pid);
     }
     if (!found || std::chrono::steady_clock::now() >= deadline) return left;
-    // A child that we reaped may have left us its own since we looked: only a look that finds nobody
-    // is the end.
+    // A child that we reaped may have left us its own since we looked: only a look that finds
+    // nobody is the end.
     if (left.empty()) continue;
     const timespec at_most = {0, 100'000'000};  // for what is reparented without a SIGCHLD
     sigtimedwait(&child_ended, nullptr, &at_most);

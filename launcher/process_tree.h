@@ -27,7 +27,8 @@ ProcessState read_process_state(pid_t pid);
 // A signal is ending this process: it dumps core, has begun to end, or is gone.
 bool is_dying(pid_t pid);
 
-// The process is this ancestor, or was started by it or by what it has started. False when it is gone.
+// The process is this ancestor, or was started by it or by what it has started. False when it is
+// gone.
 bool descends_from(pid_t pid, pid_t ancestor);
 
 // SIGKILLs and reaps children of this process until none is left except `spared`. SIGCHLD must be

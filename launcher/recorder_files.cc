@@ -102,12 +102,14 @@ Status write_flight_file(const std::string& folder, const RankRecord& record, By
 Result<RankRecord> parse_flight_file(ByteView bytes, int64_t* now_ns) {
   if (bytes.size() < flight::kTotalBytes + kTrailer.size() ||
       bytes.size() > flight::kTotalBytes + kMostTrailer) {
-    return Status(Code::kDataLoss, "it has " + std::to_string(bytes.size()) +
-                                       " bytes, which no flight recorder's file of this version has");
+    return Status(Code::kDataLoss,
+                  "it has " + std::to_string(bytes.size()) +
+                      " bytes, which no flight recorder's file of this version has");
   }
   std::string_view text(reinterpret_cast<const char*>(bytes.data()) + flight::kTotalBytes,
                         bytes.size() - flight::kTotalBytes);
-  if (!text.starts_with(kTrailer)) return Status(Code::kDataLoss, "it is no flight recorder's file");
+  if (!text.starts_with(kTrailer))
+    return Status(Code::kDataLoss, "it is no flight recorder's file");
   text.remove_prefix(kTrailer.size());
   const auto number = [&](std::string_view key) {
     const std::string value = take_line(&text, key);
@@ -150,8 +152,9 @@ Result<FlightFiles> read_flight_files(const std::string& folder) {
     return Status(Code::kNotFound, "cannot read the folder '" + folder + "': " + error.message());
   if (paths.empty()) {
     return Status(Code::kNotFound,
-                  "'" + folder + "' has no flight recorder's files (flight.rank<N>.bin); they are "
-                  "written with ruedarun --flight-recorder FOLDER");
+                  "'" + folder +
+                      "' has no flight recorder's files (flight.rank<N>.bin); they are "
+                      "written with ruedarun --flight-recorder FOLDER");
   }
   std::sort(paths.begin(), paths.end());
   for (const std::string& path : paths) {

@@ -1,8 +1,8 @@
-// The flight recorders' memory on the launcher's side: made before a rank starts, held while it runs
-// and after it was killed, and written to files for `rueda explain`.
+// The flight recorders' memory on the launcher's side: made before a rank starts, held while it
+// runs and after it was killed, and written to files for `rueda explain`.
 //
-// A file is the memory as it was, then a few lines that the agent knows: the time, what became of the
-// process, its stacks.
+// A file is the memory as it was, then a few lines that the agent knows: the time, what became of
+// the process, its stacks.
 #pragma once
 
 #include <map>

@@ -5,9 +5,9 @@
 //     ^                 │               │
 //     └────────continues or moves───────┘
 //
-// Only stopping counts. A debugger, a core dump, a disk, a starved processor are told apart in /proc
-// and are no death. Time counts only while we ourselves look often enough: who was paused or starved
-// itself must not blame others for what it has not seen.
+// Only stopping counts. A debugger, a core dump, a disk, a starved processor are told apart in
+// /proc and are no death. Time counts only while we ourselves look often enough: who was paused or
+// starved itself must not blame others for what it has not seen.
 #pragma once
 
 #include <string>
@@ -29,8 +29,8 @@ class Silence {
   enum class Verdict { kLive, kSuspect, kGoesOn, kTraced, kDead };
   explicit Silence(Duration dead_after);
 
-  // since: the last observation. moved: its counters have changed. kSuspect, kGoesOn and kTraced are
-  // given once per change.
+  // since: the last observation. moved: its counters have changed. kSuspect, kGoesOn and kTraced
+  // are given once per change.
   Verdict observe(const ProcessState& state, bool moved, Duration since);
   Duration quiet() const { return quiet_; }
 

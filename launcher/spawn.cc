@@ -87,10 +87,12 @@ Result<pid_t> spawn_rank(const SpawnRequest& request) {
   const std::vector<char*> arguments = pointers(request.arguments);
   const std::vector<char*> shell_arguments = pointers(shell);
   const std::vector<char*> environment = pointers(request.environment);
-  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus(nullptr, [](cpu_set_t* set) { CPU_FREE(set); });
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus(nullptr,
+                                                        [](cpu_set_t* set) { CPU_FREE(set); });
   size_t cpus_bytes = 0;
   if (!request.cpus.empty()) {
-    const auto count = static_cast<size_t>(*std::max_element(request.cpus.begin(), request.cpus.end())) + 1;
+    const auto count =
+        static_cast<size_t>(*std::max_element(request.cpus.begin(), request.cpus.end())) + 1;
     cpus_bytes = CPU_ALLOC_SIZE(count);
     cpus.reset(CPU_ALLOC(count));
     CPU_ZERO_S(cpus_bytes, cpus.get());

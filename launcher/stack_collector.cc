@@ -31,7 +31,8 @@ std::string collect_stacks(pid_t pid, int signal, int fd, std::chrono::milliseco
   if (signal <= 0 || fd < 0) return "(no stacks: the rank has no handler for them)";
   const ProcessActivity state = process_activity(pid);
   if (state.silent) return "(no stacks: " + state.text + ")";
-  if (!catches_signal(pid, signal)) return "(no stacks: the program has taken the handler's signal)";
+  if (!catches_signal(pid, signal))
+    return "(no stacks: the program has taken the handler's signal)";
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   struct stat info = {};
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));

@@ -73,8 +73,8 @@ std::string drain_answer(int asked, int ranks) {
 }
 
 std::string status_json(const JobStatus& job) {
-  std::string out = "{\"job\":" + json_string(job.job_id) + ",\"command\":" + json_string(job.command) +
-                    ",\"ranks\":[";
+  std::string out = "{\"job\":" + json_string(job.job_id) +
+                    ",\"command\":" + json_string(job.command) + ",\"ranks\":[";
   bool first = true;
   for (const RankRecord& r : job.ranks) {
     out += std::string(first ? "" : ",") + "\n {\"rank\":" + std::to_string(r.rank) +
@@ -137,15 +137,16 @@ std::string status_text(const JobStatus& job) {
                     printable_text(job.command) + "\n";
   for (const HostStatus& host : job.hosts) {
     out += "host " + printable_text(host.name) + ": " + host.state + ", " + name_ranks(host.ranks);
-    if (host.silent_ms > 1000) out += ", silent for " + std::to_string(host.silent_ms / 1000) + " s";
+    if (host.silent_ms > 1000)
+      out += ", silent for " + std::to_string(host.silent_ms / 1000) + " s";
     out += "\n";
   }
   const std::vector<Rank> slow = behind(job.ranks);
   for (const RankRecord& r : job.ranks) {
     char line[160];
     const std::string pid = r.flight ? std::to_string(r.flight->pid) : "-";
-    std::snprintf(line, sizeof(line), "rank %-4d pid %-8s %-8s %10llu operations", r.rank, pid.c_str(),
-                  word_for(r.life), static_cast<unsigned long long>(operations_of(r)));
+    std::snprintf(line, sizeof(line), "rank %-4d pid %-8s %-8s %10llu operations", r.rank,
+                  pid.c_str(), word_for(r.life), static_cast<unsigned long long>(operations_of(r)));
     out += line;
     if (std::find(slow.begin(), slow.end(), r.rank) != slow.end()) out += " (behind)";
     const flight::Operation* last = r.flight ? r.flight->last() : nullptr;

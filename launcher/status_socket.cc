@@ -14,8 +14,8 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr int kPatienceMs = 15'000;  // of a client, until the hosts of a job have answered
-constexpr std::chrono::seconds kAskLimit{5};      // until a client has asked
+constexpr int kPatienceMs = 15'000;           // of a client, until the hosts of a job have answered
+constexpr std::chrono::seconds kAskLimit{5};  // until a client has asked
 constexpr std::chrono::seconds kAnswerLimit{20};  // from then on, until it has the answer
 constexpr size_t kMostClients = 16;
 constexpr size_t kMostQuestion = 256;

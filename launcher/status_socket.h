@@ -1,5 +1,6 @@
-// The socket at which tools (`rueda status`, `rueda drain`) ask a running job: an abstract Unix socket,
-// so that nothing is left behind. It answers processes of the same user (and root) and no others.
+// The socket at which tools (`rueda status`, `rueda drain`) ask a running job: an abstract Unix
+// socket, so that nothing is left behind. It answers processes of the same user (and root) and no
+// others.
 //
 // The conversation: the client sends one line, the question, and reads the answer to the end.
 #pragma once

@@ -70,12 +70,12 @@ void add_stages(const Summaries& summaries, double seconds, std::vector<std::str
       lines->push_back(fmt::format("  {:<15} {:>10}", names[i].name, "-"));
       continue;
     }
-    lines->push_back(fmt::format(
-        "  {:<15} {:>10.3f} {:>4.0f} % {:>9} {:>8.3f} ms   {:<18} {}", names[i].name, time.mean(),
-        percent(time.mean(), seconds), count / summaries.size(),
-        1e3 * time.sum / static_cast<double>(count),
-        fmt::format("{:.3f} (rank {})", time.least, time.least_rank),
-        fmt::format("{:.3f} (rank {})", time.most, time.most_rank)));
+    lines->push_back(fmt::format("  {:<15} {:>10.3f} {:>4.0f} % {:>9} {:>8.3f} ms   {:<18} {}",
+                                 names[i].name, time.mean(), percent(time.mean(), seconds),
+                                 count / summaries.size(),
+                                 1e3 * time.sum / static_cast<double>(count),
+                                 fmt::format("{:.3f} (rank {})", time.least, time.least_rank),
+                                 fmt::format("{:.3f} (rank {})", time.most, time.most_rank)));
   }
 }
 
@@ -92,7 +92,8 @@ std::string communication(const Summaries& summaries) {
   }
   const std::string overlap =
       marked ? fmt::format("{:.0f} % of it while backward ran", percent(hidden.mean(), busy.mean()))
-             : std::string("backward was not marked (DistributedOptimizer does on more than one rank)");
+             : std::string(
+                   "backward was not marked (DistributedOptimizer does on more than one rank)");
   return fmt::format(
       "  communication   {:.3f} s under way, {}; {} in {:.0f} batches ({:.0f} of the step plan), "
       "{}/s while under way",
@@ -132,7 +133,8 @@ std::vector<std::string> summary_report(const Summaries& summaries, int ranks) {
   lines.push_back(fmt::format("summary of {} rank{}, {:.2f} s from init to shutdown",
                               summaries.size(), summaries.size() == 1 ? "" : "s", seconds));
   add_stages(summaries, seconds, &lines);
-  lines.push_back("  (seconds and times: of one rank, the mean; batches overlap, so stages do too)");
+  lines.push_back(
+      "  (seconds and times: of one rank, the mean; batches overlap, so stages do too)");
   lines.push_back(communication(summaries));
   if (ranks > 1) lines.push_back(slowest(summaries, seconds));
   if (!silent.empty())

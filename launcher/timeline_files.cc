@@ -64,7 +64,7 @@ Status close_file(const std::string& path) {
     if (!mapped || mapped->text().ends_with(kTimelineEnd)) return {};
     const std::string_view events = whole_events(mapped->text());
     if (events.data() == nullptr) return {};  // no timeline at all
-    end = 1;  // the bracket
+    end = 1;                                  // the bracket
     if (!events.empty())
       end = static_cast<size_t>(events.data() + events.size() - mapped->text().data());
   }
@@ -108,7 +108,9 @@ std::vector<std::string> merge(const TimelineFiles& files) {
     done.push_back(part);
   }
   if (good && done.empty())
-    return {"there is no timeline: no rank has begun one (did init fail, or did the program not call it?)"};
+    return {
+        "there is no timeline: no rank has begun one (did init fail, or did the program not call "
+        "it?)"};
   if (!good || !write_all(out.get(), kTimelineEnd)) {
     return {file_status("cannot write the timeline '" + files.path + "'", files.path, needed, errno)
                 .message() +

@@ -1,5 +1,5 @@
-// Timeline files after their ranks have ended: what a killed rank left open is closed, and where the
-// user asked for one file of all ranks, the ranks' parts become that.
+// Timeline files after their ranks have ended: what a killed rank left open is closed, and where
+// the user asked for one file of all ranks, the ranks' parts become that.
 #pragma once
 
 #include <string>

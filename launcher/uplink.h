@@ -20,8 +20,8 @@
 
 namespace rueda::launcher {
 
-// Something that happened elsewhere and that this host's ranks are to be stopped for, or a wish of the
-// driver.
+// Something that happened elsewhere and that this host's ranks are to be stopped for, or a wish of
+// the driver.
 struct Order {
   enum class Kind {
     kRankFailed,
@@ -59,8 +59,8 @@ class Uplink {
 
   virtual void rank_started(Rank rank, pid_t pid) = 0;
   virtual void rank_ended(const RankEnd& end) = 0;
-  // A verdict on a rank of this host, perhaps without its cause, which comes with a second call. The
-  // driver sends the job's first one to every agent as an order.
+  // A verdict on a rank of this host, perhaps without its cause, which comes with a second call.
+  // The driver sends the job's first one to every agent as an order.
   virtual void rank_lost(const LostRank& lost) { static_cast<void>(lost); }
   virtual void say(const std::string& text) = 0;
   // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.

@@ -20,9 +20,9 @@ class Reader {
         RUEDA_RETURN_IF_ERROR(take("", key, entry.second));
         continue;
       }
-      if (!key.IsScalar() || key.Scalar().empty()) return wrong(key, "this is no name of a section");
-      if (!seen_.insert(key.Scalar()).second)
-        return wrong(key, key.Scalar() + " is there twice");
+      if (!key.IsScalar() || key.Scalar().empty())
+        return wrong(key, "this is no name of a section");
+      if (!seen_.insert(key.Scalar()).second) return wrong(key, key.Scalar() + " is there twice");
       lines.push_back({key.Scalar(), "", "", line_of(key)});
       for (const auto& inner : entry.second)
         RUEDA_RETURN_IF_ERROR(take(key.Scalar(), inner.first, inner.second));

@@ -1,4 +1,5 @@
-// The values of a YAML file of two levels, sections with keys, in the order of the file. yaml-cpp reads it.
+// The values of a YAML file of two levels, sections with keys, in the order of the file. yaml-cpp
+// reads it.
 #pragma once
 
 #include <string>
@@ -16,8 +17,9 @@ struct YamlLine {
   int line = 0;         // from 1
 };
 
-// Keys without a value (YAML's null) are left out. InvalidArgument begins with "NAME:LINE: ": what is no
-// YAML, lists, maps below the second level, empty values, keys and sections that are there twice.
+// Keys without a value (YAML's null) are left out. InvalidArgument begins with "NAME:LINE: ": what
+// is no YAML, lists, maps below the second level, empty values, keys and sections that are there
+// twice.
 Result<std::vector<YamlLine>> read_yaml_lines(std::string_view text, const std::string& name);
 
 }  // namespace rueda::launcher

@@ -16,13 +16,14 @@ inline constexpr size_t kMaxMessageBytes = size_t{16} << 20;
 inline constexpr size_t kMaxNameBytes = 512;     // tensor and group names
 inline constexpr size_t kMaxLayoutBytes = 1024;  // 64 extents, each at most 15 characters
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;  // free text: errors, messages
-inline constexpr size_t kMaxPlaceBytes = 256;  // a call site
+inline constexpr size_t kMaxPlaceBytes = 256;               // a call site
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxSplits = size_t{1} << 22;  // 2048 ranks squared; also first_dims
 
-inline constexpr size_t kMaxRequests = size_t{1} << 16;  // per list: requests, cached, wanted, call sites
-inline constexpr size_t kMaxEntries = size_t{1} << 16;   // entries of one response
-inline constexpr size_t kMaxPlanBatches = 512;           // of one step plan
+inline constexpr size_t kMaxRequests = size_t{1}
+                                       << 16;  // per list: requests, cached, wanted, call sites
+inline constexpr size_t kMaxEntries = size_t{1} << 16;    // entries of one response
+inline constexpr size_t kMaxPlanBatches = 512;            // of one step plan
 inline constexpr size_t kMaxPlanSlots = size_t{1} << 14;  // of all its batches together
 inline constexpr size_t kMaxResponses = size_t{1} << 16;
 inline constexpr size_t kMaxStalls = size_t{1} << 12;

@@ -51,7 +51,7 @@ struct RequestList {
   std::vector<uint32_t> cached;     // cache slots, in the order of submission
   std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
   bool leaving = false;
-  uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
+  uint64_t plan = 0;     // 2g - 1: step plan g is in force here; 2g: this rank is back from it
   bool joining = false;  // after all of the above: stand-ins play this rank's part from here on
   std::vector<CallSite> call_sites;  // answers ResponseList::where
 
@@ -116,7 +116,7 @@ struct ResponseList {
   std::vector<Stall> stalls;
   bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
   std::vector<std::string> where;  // names on which ranks disagree: say where they were called
-  int32_t left_before = 0;  // with left: who left first, before the root; 0: nobody
+  int32_t left_before = 0;         // with left: who left first, before the root; 0: nobody
 
   bool operator==(const ResponseList&) const = default;
 };

@@ -37,8 +37,9 @@ communicator::Scaling scaling_of(const wire::Request& r, Rank size) {
 }
 
 void BatchRunner::start(const wire::Response& response, std::vector<Pending> members) {
-  Running batch{response.kind, std::move(members), {}, std::chrono::steady_clock::now(),
-                batches_++,    nullptr,            nullptr};
+  Running batch{
+      response.kind, std::move(members), {}, std::chrono::steady_clock::now(), batches_++, nullptr,
+      nullptr};
   tensors_ += static_cast<int64_t>(batch.members.size());
   if (batch.members.size() > 1) fused_tensors_ += static_cast<int64_t>(batch.members.size());
   for (const Pending& member : batch.members) {
@@ -68,16 +69,20 @@ void BatchRunner::start(const wire::Response& response, std::vector<Pending> mem
 }
 
 void BatchRunner::run(communicator::Task task) {
-  running_.push_back({CollectiveKind::kProcessSet, {}, std::move(task),
-                      std::chrono::steady_clock::now(), -1, nullptr, nullptr});
+  running_.push_back({CollectiveKind::kProcessSet,
+                      {},
+                      std::move(task),
+                      std::chrono::steady_clock::now(),
+                      -1,
+                      nullptr,
+                      nullptr});
 }
 
 // Where the result lies: given, or the work's own. Null: no memory on the GPU.
 std::byte* BatchRunner::output_of(Submission* s, std::byte* given, Shape shape,
                                   std::vector<int64_t> rows) {
   if (given == nullptr && s->device >= 0) {
-    const auto bytes =
-        static_cast<size_t>(element_count(shape)) * size_of(s->request.dtype);
+    const auto bytes = static_cast<size_t>(element_count(shape)) * size_of(s->request.dtype);
     auto memory = device_->allocate(s->device, bytes);
     if (!memory.ok()) {
       no_memory_ = memory.status();

@@ -35,7 +35,11 @@ class BatchRunner {
   BatchRunner(communicator::Communicator* communicator, communicator::DeviceCommunicator* device,
               timeline::Recorder* recorder, flight::FlightRecorder* flight,
               std::function<void(Submission&, const Status&)> finish)
-      : communicator_(communicator), device_(device), recorder_(recorder), flight_(flight), finish_(std::move(finish)) {}
+      : communicator_(communicator),
+        device_(device),
+        recorder_(recorder),
+        flight_(flight),
+        finish_(std::move(finish)) {}
 
   // response.entries[i] belongs to members[i].
   void start(const wire::Response& response, std::vector<Pending> members);
@@ -58,7 +62,7 @@ class BatchRunner {
     communicator::Task task;
     std::chrono::steady_clock::time_point began;
     int64_t number;
-    std::unique_ptr<communicator::StageTimes> times;  // while somebody records
+    std::unique_ptr<communicator::StageTimes> times;   // while somebody records
     std::unique_ptr<communicator::StreamOrder> order;  // of GPU tensors
   };
   // on: of the batch's memory. A result of unknown size lies there too.

@@ -1,5 +1,5 @@
-// BlockedClock: since when a thread of the user's sleeps because it waits for a work. Says what waiting
-// costs, without a clock on any path that does not sleep.
+// BlockedClock: since when a thread of the user's sleeps because it waits for a work. Says what
+// waiting costs, without a clock on any path that does not sleep.
 //
 // Threads: any. Threads that go to sleep and wake in the same moment may blur each other's times.
 #pragma once

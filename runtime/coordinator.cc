@@ -48,8 +48,8 @@ Coordinator::Coordinator(const Config& config, bootstrap::World* world,
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
   events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
   world_->transport->set_events(std::move(events));
-  const auto watched = world_->transport->watch_peers(std::chrono::nanoseconds(
-      static_cast<int64_t>(config.dead_seconds * 1e9)));
+  const auto watched = world_->transport->watch_peers(
+      std::chrono::nanoseconds(static_cast<int64_t>(config.dead_seconds * 1e9)));
   if (!watched.ok()) RUEDA_WARN("transport", "{}", watched.to_string());
 }
 

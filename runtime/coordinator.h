@@ -63,8 +63,8 @@ class Coordinator : private Domain::Owner {
   // culprit.
   // sets: borrowed; changed here. recorder, flight, blocked: borrowed.
   Coordinator(const Config& config, bootstrap::World* world, std::shared_ptr<SubmissionQueue> queue,
-              ProcessSetTable* sets, timeline::Recorder* recorder,
-              flight::FlightRecorder* flight, const BlockedClock* blocked, Counters* counters,
+              ProcessSetTable* sets, timeline::Recorder* recorder, flight::FlightRecorder* flight,
+              const BlockedClock* blocked, Counters* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -158,8 +158,8 @@ class Coordinator : private Domain::Owner {
   struct Change {
     enum class Stage { kAsked, kAgreed, kLeaving, kEnding, kEnded };
     Stage stage = Stage::kAsked;
-    Submission submission;  // from kAgreed on
-    ProcessSetPtr set;      // that is removed
+    Submission submission;           // from kAgreed on
+    ProcessSetPtr set;               // that is removed
     std::optional<size_t> reserved;  // lanes, for one that is added
     std::optional<uint64_t> split;   // its place among the calls on GPUs, where there are some
   };

@@ -64,8 +64,9 @@ void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   for (const auto& domain : domains_) domain->on_peer_left(peer, Clock::now());
 }
 
-// A peer that is lost to this rank alone, or to another that says so: the agents know more, and their
-// verdict is on its way if it is a death. If none comes, the connection was lost and not the rank.
+// A peer that is lost to this rank alone, or to another that says so: the agents know more, and
+// their verdict is on its way if it is a death. If none comes, the connection was lost and not the
+// rank.
 void Coordinator::break_down(const Status& verdict) {
   if (verdict.code() != Code::kUnavailable || !world_->life) return end_everything(verdict);
   if (state_ == State::kBroken || state_ == State::kEnded || suspects()) return;
@@ -175,11 +176,12 @@ bool Coordinator::leave() {
 }
 
 bool Coordinator::uses_gpu() const {
-  return std::any_of(domains_.begin(), domains_.end(), [](const auto& domain) { return domain->uses_gpu(); });
+  return std::any_of(domains_.begin(), domains_.end(),
+                     [](const auto& domain) { return domain->uses_gpu(); });
 }
 
-// This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end would be
-// felt by a peer whose GPU waits for that; who is done says goodbye.
+// This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end
+// would be felt by a peer whose GPU waits for that; who is done says goodbye.
 bool Coordinator::gpus_are_done() const {
   return ended_peers_ >= static_cast<int>(world_->names.size()) - 1 || !uses_gpu();
 }

@@ -64,8 +64,8 @@ bool Coordinator::advance_change(Time now) {
     case Change::Stage::kLeaving: {
       Domain* const domain = change_->set->domain;
       if (!domain->root_left()) return false;
-      domain->drop(cancelled(change_->set->describe() +
-                             " was removed before every rank had submitted it"));
+      domain->drop(
+          cancelled(change_->set->describe() + " was removed before every rank had submitted it"));
       if (!domain->is_idle()) return false;
       ask_for_end();
       return true;
@@ -85,9 +85,10 @@ bool Coordinator::advance_change(Time now) {
 void Coordinator::add_set(Time now) {
   const wire::Request& request = change_->submission.request;
   const auto planned = sets_->plan(request.splits);
-  const Status possible = !planned.ok()             ? planned.status()
-                          : request.layout.empty() ? Status()
-                                                   : Status(Code::kResourceExhausted, request.layout);
+  const Status possible = !planned.ok() ? planned.status()
+                          : request.layout.empty()
+                              ? Status()
+                              : Status(Code::kResourceExhausted, request.layout);
   if (!possible.ok()) {
     if (change_->split) global().skip_split(*change_->split);
     return end_change(possible);
@@ -139,7 +140,8 @@ void Coordinator::end_change(const Status& status) {
 
 void Coordinator::open_domain(const ProcessSetPtr& set, Time now) {
   Domain::Owner* const owner = this;
-  domains_.push_back(std::make_unique<Domain>(config_, world_, recorder_, flight_, &late_, owner, set));
+  domains_.push_back(
+      std::make_unique<Domain>(config_, world_, recorder_, flight_, &late_, owner, set));
   set->domain = domains_.back().get();
   for (const Rank peer : left_) set->domain->on_peer_left(peer, now);
 }

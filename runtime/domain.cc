@@ -25,18 +25,16 @@ communicator::NativeGroup group_of(const bootstrap::World& world, const ProcessS
   return group;
 }
 
-std::unique_ptr<PlanRunner> make_plan_runner(const bootstrap::World& world, const ProcessSet& set,
-                                             const communicator::NativeGroup& group,
-                                             communicator::Lane* lane,
-                                             communicator::DeviceCommunicator* device,
-                                             timeline::Recorder* recorder,
-                                             flight::FlightRecorder* flight,
-                                             PlanRunner::Complete complete) {
+std::unique_ptr<PlanRunner> make_plan_runner(
+    const bootstrap::World& world, const ProcessSet& set, const communicator::NativeGroup& group,
+    communicator::Lane* lane, communicator::DeviceCommunicator* device,
+    timeline::Recorder* recorder, flight::FlightRecorder* flight, PlanRunner::Complete complete) {
   if (lane == nullptr) return nullptr;
   std::vector<transport::Ringer> ringers;
   for (const Rank rank : set.ranks) ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
   return std::make_unique<PlanRunner>(*set.place, lane, group.first_lane + kPlanLane, device,
-                                      group.arenas, std::move(ringers), recorder, flight, set.id, std::move(complete));
+                                      group.arenas, std::move(ringers), recorder, flight, set.id,
+                                      std::move(complete));
 }
 
 communicator::DeviceGroup device_group_of(const bootstrap::World& world, const ProcessSet& set,
@@ -78,8 +76,7 @@ Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder
               [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
       plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
                                     communicator_.lane(kPlanLane), &planned_device_, recorder,
-                                    flight,
-                                    [this](Ticket t, const Status& s) { complete(t, s); })),
+                                    flight, [this](Ticket t, const Status& s) { complete(t, s); })),
       negotiator_(config, seat_of(*world, *set_), this, plan_runner_.get()) {
   communicator_.on_measured([this](const communicator::Job& job, int64_t bytes, int64_t ns) {
     negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.road), ns, Clock::now());
@@ -93,9 +90,9 @@ Domain::Domain(const Config& config, bootstrap::World* world, timeline::Recorder
 
 void Domain::take(Submission submission) {
   if (leaving_ && set_->id != 0) {
-    return owner_->finish(submission,
-                          cancelled(set_->describe() +
-                                    " is used no more: it was removed, or rueda shut down"));
+    return owner_->finish(
+        submission,
+        cancelled(set_->describe() + " is used no more: it was removed, or rueda shut down"));
   }
   if (refuse_capture(&submission)) return;
   if (submission.request.kind == CollectiveKind::kJoin && owner_->names_are_waited_for(*set_)) {
@@ -106,17 +103,18 @@ void Domain::take(Submission submission) {
   negotiator_.submit(pending->submission.request, pending, pending->since);
 }
 
-// A capture must not depend on what ranks agree on while it lasts: only what a plan has fixed before can
-// be captured. One rank agrees with itself.
+// A capture must not depend on what ranks agree on while it lasts: only what a plan has fixed
+// before can be captured. One rank agrees with itself.
 bool Domain::refuse_capture(Submission* submission) {
   if (!submission->ready.captured || set_->size() == 1) return false;
   if (negotiator_.follows(submission->request)) return false;
-  owner_->finish(*submission,
-                 failed_precondition(
-                     "its stream is being captured into a CUDA graph, and it is in no step plan: run the "
-                     "same step some ten times before the capture, with the same names and shapes, on "
-                     "all ranks" +
-                     std::string(plan_runner_ ? "" : " (step plans need all of them on one host)")));
+  owner_->finish(
+      *submission,
+      failed_precondition(
+          "its stream is being captured into a CUDA graph, and it is in no step plan: run the "
+          "same step some ten times before the capture, with the same names and shapes, on "
+          "all ranks" +
+          std::string(plan_runner_ ? "" : " (step plans need all of them on one host)")));
   return true;
 }
 
@@ -127,9 +125,7 @@ Ticket Domain::keep(Submission submission) {
   return ticket;
 }
 
-Ticket Domain::stand_in(const wire::Request& request) {
-  return keep(make_stand_in(request, set_));
-}
+Ticket Domain::stand_in(const wire::Request& request) { return keep(make_stand_in(request, set_)); }
 
 void Domain::take(Prepared* prepared, Time now) {
   Pending* const pending = prepared->pending();
@@ -175,8 +171,8 @@ bool Domain::tell(Time now) {
 void Domain::on_message(Rank from, std::string_view message, Time now) {
   const std::optional<Rank> place = set_->place_of(from);
   if (place) return negotiator_.on_message(*place, message, now);
-  owner_->give_up({Code::kDataLoss, world_->names[static_cast<size_t>(from)] +
-                                        " speaks in " + set_->describe()});
+  owner_->give_up({Code::kDataLoss,
+                   world_->names[static_cast<size_t>(from)] + " speaks in " + set_->describe()});
 }
 
 void Domain::on_peer_left(Rank peer, Time now) {
@@ -237,8 +233,7 @@ void Domain::add_to(Totals* totals) const {
   totals->tensors += runner_.tensors() + (plan_runner_ ? plan_runner_->tensors() : 0);
   totals->fused_tensors +=
       runner_.fused_tensors() + (plan_runner_ ? plan_runner_->fused_tensors() : 0);
-  totals->cached_tensors +=
-      negotiator_.cached_submissions() + negotiator_.planned_submissions();
+  totals->cached_tensors += negotiator_.cached_submissions() + negotiator_.planned_submissions();
   totals->plans += negotiator_.plans();
   totals->revocations += negotiator_.revocations();
   const auto lanes = communicator_.lane_totals();

@@ -141,7 +141,8 @@ void Driver::start(Prepared* prepared) {
 }
 
 void Driver::take_queued() {
-  // As start(): either this sees the baton free, or its holder sees the queue filled when it leaves.
+  // As start(): either this sees the baton free, or its holder sees the queue filled when it
+  // leaves.
   if (!baton_.try_lock()) return;
   if (coordinator_ != nullptr) {
     const DefaultRounding rounding;

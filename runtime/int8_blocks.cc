@@ -20,16 +20,18 @@ Status with_kernels(nccl::Machine* machine, int device, const char* what, Launch
 
 Status int8_quantize(nccl::Machine* machine, const float* from, int8_t* to, int64_t blocks,
                      int device, cuda::StreamHandle stream) {
-  return with_kernels(machine, device, "int8 quantisation", [&](const cuda::kernels::Library& kernels) {
-    return kernels->quantize(from, to, blocks, stream);
-  });
+  return with_kernels(machine, device, "int8 quantisation",
+                      [&](const cuda::kernels::Library& kernels) {
+                        return kernels->quantize(from, to, blocks, stream);
+                      });
 }
 
 Status int8_dequantize(nccl::Machine* machine, const int8_t* from, float* to, int64_t blocks,
                        int device, cuda::StreamHandle stream) {
-  return with_kernels(machine, device, "int8 dequantisation", [&](const cuda::kernels::Library& kernels) {
-    return kernels->dequantize(from, to, blocks, stream);
-  });
+  return with_kernels(machine, device, "int8 dequantisation",
+                      [&](const cuda::kernels::Library& kernels) {
+                        return kernels->dequantize(from, to, blocks, stream);
+                      });
 }
 
 }  // namespace rueda::runtime

@@ -3,10 +3,10 @@
 //   step plan    the rank whose entry word is missing while this rank's threads sleep   (each lane)
 //   negotiated   the rank whose request decided a tensor                                (the root)
 //
-// What counts is the time for which a thread of this rank sleeps until that rank comes: what comes late
-// while everybody computes costs nothing. The root cannot see others sleep: when it is itself the last,
-// all of the lateness counts.
-// A process set's root names every member but itself in planned steps; there the next one does it.
+// What counts is the time for which a thread of this rank sleeps until that rank comes: what comes
+// late while everybody computes costs nothing. The root cannot see others sleep: when it is itself
+// the last, all of the lateness counts. A process set's root names every member but itself in
+// planned steps; there the next one does it.
 // Threads: who has the baton. Ownership: borrows the clock.
 #pragma once
 
@@ -24,8 +24,8 @@ class LateRanks {
   using Nanos = Stragglers::Nanos;
   using Name = std::function<void(const Stragglers::Finding&)>;
 
-  // size: of the job. name: told of ranks that should be named, only where it is this rank's turn to
-  // speak of them.
+  // size: of the job. name: told of ranks that should be named, only where it is this rank's turn
+  // to speak of them.
   LateRanks(Rank size, const BlockedClock* blocked, Name name);
 
   // What one process set sees of its members, by their places in it. Borrows the LateRanks.

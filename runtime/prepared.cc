@@ -13,9 +13,7 @@ Status already_in_flight(const Work& work) {
 
 Prepared::Prepared(Submission submission, std::shared_ptr<Driver> driver,
                    std::shared_ptr<nccl::Machine> machine)
-    : driver_(std::move(driver)),
-      machine_(std::move(machine)),
-      stream_(submission.ready.stream) {
+    : driver_(std::move(driver)), machine_(std::move(machine)), stream_(submission.ready.stream) {
   pending_.submission = std::move(submission);
   pending_.prepared = this;
   pending_.submission.work->complete();
@@ -65,8 +63,7 @@ Status Prepared::run(const std::byte* in, std::byte* out, cuda::StreamHandle str
 
 Status Prepared::make_wait(cuda::StreamHandle stream) const {
   const Work& work = *pending_.submission.work;
-  if (!work.done())
-    return failed_precondition(work.title() + " has not ended: wait for it first");
+  if (!work.done()) return failed_precondition(work.title() + " has not ended: wait for it first");
   RUEDA_RETURN_IF_ERROR(work.status());
   return work.device_end() == nullptr ? Status() : work.device_end()->make_wait(stream);
 }

@@ -32,8 +32,8 @@ class Prepared : public std::enable_shared_from_this<Prepared> {
   Status start(const std::byte* in, std::byte* out, cuda::StreamHandle stream = nullptr);
   // How the last start ended; ok if there was none. As Work::wait.
   Status wait(std::chrono::nanoseconds timeout) { return pending_.submission.work->wait(timeout); }
-  // Start, then wait without limit, also for the GPU. The caller's thread does the work itself where
-  // it can.
+  // Start, then wait without limit, also for the GPU. The caller's thread does the work itself
+  // where it can.
   Status run(const std::byte* in, std::byte* out, cuda::StreamHandle stream = nullptr);
   // GPU tensors: what `stream` is given from here on comes behind the last start's end.
   Status make_wait(cuda::StreamHandle stream) const;

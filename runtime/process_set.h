@@ -31,13 +31,13 @@ struct NameTable {
 };
 
 struct ProcessSet {
-  uint32_t id = 0;      // as users know it; after a removal it is given again, the oldest first
-  uint32_t serial = 0;  // as messages know it; never given again
-  std::vector<Rank> ranks;       // the members' numbers in the job, ascending
-  std::optional<Rank> place;     // this rank's among them; empty: it is not one
-  std::optional<size_t> lanes;   // which of the arenas' groups of lanes; empty: no lanes are left
+  uint32_t id = 0;          // as users know it; after a removal it is given again, the oldest first
+  uint32_t serial = 0;      // as messages know it; never given again
+  std::vector<Rank> ranks;  // the members' numbers in the job, ascending
+  std::optional<Rank> place;    // this rank's among them; empty: it is not one
+  std::optional<size_t> lanes;  // which of the arenas' groups of lanes; empty: no lanes are left
   std::array<std::atomic<uint64_t>, 16> unnamed{};  // operations since the last join, by kind
-  NameTable names;           // guarded by the submission queue's lock
+  NameTable names;                                  // guarded by the submission queue's lock
   Domain* domain = nullptr;  // guarded by the baton; null: nothing runs in it here (any more)
 
   Rank size() const { return static_cast<Rank>(ranks.size()); }

@@ -53,9 +53,9 @@ ResultMemory::ResultMemory(size_t bytes) : capacity_(rounded(bytes)) {
   if (kKeeps && capacity_ >= kLeast) {
     Kept& all = kept();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto found = std::find_if(all.blocks.rbegin(), all.blocks.rend(), [&](const Block& block) {
-      return block.capacity == capacity_;
-    });
+    const auto found =
+        std::find_if(all.blocks.rbegin(), all.blocks.rend(),
+                     [&](const Block& block) { return block.capacity == capacity_; });
     if (found != all.blocks.rend()) {
       data_ = found->data;
       all.bytes -= capacity_;

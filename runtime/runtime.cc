@@ -121,13 +121,11 @@ Runtime::Runtime(const Config& config, std::unique_ptr<bootstrap::World> world,
       world_(with_machine(std::move(world), config_)),
       sets_(world_->rank, world_->size),
       queue_(std::make_shared<SubmissionQueue>(world_->doorbell->ringer())),
-      driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_),
-                                       world_->shares_memory())),
+      driver_(std::make_shared<Driver>(queue_, wait_policy_of(*world_), world_->shares_memory())),
       recorder_(origin_of(*world_), config_.summary),
       flight_(flight::FlightRecorder::open(world_->flight_fd, identity_of(*world_))),
-      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, flight_.get(), &driver_->blocked,
-                   &counters_,
-                   std::move(blame)) {
+      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, flight_.get(),
+                   &driver_->blocked, &counters_, std::move(blame)) {
   driver_->attach(&coordinator_, world_.get());
   if (flight_->is_shared()) {
     const flight::StackDump stacks = flight::stack_dump();
@@ -236,8 +234,7 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   }
   RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
   if (!has_tensor(kind)) operation.shape = {};
-  const bool has_elements =
-      with_memory && has_tensor(kind) && element_count(operation.shape) > 0;
+  const bool has_elements = with_memory && has_tensor(kind) && element_count(operation.shape) > 0;
   if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
     return invalid_argument(title + ": no input");
   }
@@ -250,13 +247,13 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   }
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
     if (is_float8(operation.dtype) && operation.device < 0) {
-      return invalid_argument(title + ": " + name_of(operation.dtype) +
-                              " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
-                              "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
+      return invalid_argument(
+          title + ": " + name_of(operation.dtype) +
+          " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
+          "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
     }
-    const auto scaling =
-        communicator::plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
-                                   operation.postscale, set->size());
+    const auto scaling = communicator::plan_scaling(
+        operation.dtype, operation.reduce_op, operation.prescale, operation.postscale, set->size());
     if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
     request.reduce_op = operation.reduce_op;
     request.prescale = operation.prescale;
@@ -265,10 +262,10 @@ Result<Submission> Runtime::check(Operation operation, bool with_memory, bool gr
   if (kind == CollectiveKind::kBroadcast) {
     const std::optional<Rank> root = set->place_of(operation.root);
     if (!root) {
-      return invalid_argument(
-          title + ": invalid root rank " + std::to_string(operation.root) + ", " +
-          (set->id == 0 ? "there are " + std::to_string(set->size()) + " ranks"
-                        : set->describe() + " does not have it"));
+      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) +
+                              ", " +
+                              (set->id == 0 ? "there are " + std::to_string(set->size()) + " ranks"
+                                            : set->describe() + " does not have it"));
     }
     request.root = *root;
   }
@@ -362,8 +359,7 @@ Result<std::vector<std::shared_ptr<Work>>> Runtime::submit(std::vector<Operation
   return works;
 }
 
-Result<std::shared_ptr<Work>> Runtime::add_process_set(std::vector<int64_t> ranks,
-                                                       uint32_t site) {
+Result<std::shared_ptr<Work>> Runtime::add_process_set(std::vector<int64_t> ranks, uint32_t site) {
   std::sort(ranks.begin(), ranks.end());
   wire::Request request;
   request.root = -1;
@@ -384,8 +380,7 @@ Result<std::shared_ptr<Work>> Runtime::change_sets(wire::Request request, std::s
   Submission submission;
   request.kind = CollectiveKind::kProcessSet;
   request.name = negotiation::kChangeName;
-  if (request.splits.size() > wire::kMaxRanks)
-    return invalid_argument(title + ": too many ranks");
+  if (request.splits.size() > wire::kMaxRanks) return invalid_argument(title + ": too many ranks");
   submission.request = std::move(request);
   submission.numbered = true;
   submission.set = sets_.global();

@@ -42,7 +42,7 @@ struct Operation {
   // what both sides must agree on beside the size (0: the dtype).
   uint32_t tag_space = 0;
   uint16_t agreed = 0;
-  uint32_t site = 0;            // where it is called from: FlightRecorder::site; 0: unknown
+  uint32_t site = 0;  // where it is called from: FlightRecorder::site; 0: unknown
 };
 
 class Runtime {

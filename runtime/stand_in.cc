@@ -75,8 +75,8 @@ Submission make_stand_in(const wire::Request& request, std::shared_ptr<ProcessSe
   s.request = request;
   s.set = std::move(set);
   s.work = std::make_shared<Work>(negotiation::title_of(request));
-  const bool reduces = request.kind == CollectiveKind::kAllreduce ||
-                       request.kind == CollectiveKind::kReducescatter;
+  const bool reduces =
+      request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kReducescatter;
   if (!reduces) return s;  // nothing goes in; what comes out is the work's
   const auto count = static_cast<size_t>(element_count(request.shape));
   s.own = allocate(count * size_of(request.dtype));

@@ -6,8 +6,7 @@
 
 namespace rueda::runtime {
 
-std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos now,
-                                                     bool again) {
+std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos now, bool again) {
   Count& count = ranks_[static_cast<size_t>(rank)];
   count.total += cost;
   ++count.times;
@@ -32,7 +31,8 @@ std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos
     sum += incident.cost;
   }
   finding.mean = sum / static_cast<Nanos>(finding.incidents);
-  finding.share = static_cast<double>(sum) / static_cast<double>(std::max<Nanos>(finding.length, 1));
+  finding.share =
+      static_cast<double>(sum) / static_cast<double>(std::max<Nanos>(finding.length, 1));
   if (finding.incidents < kIncidents || finding.share < kShare) return std::nullopt;
   if (static_cast<double>(sum) < kOwn * static_cast<double>(all)) return std::nullopt;
   count.quiet_until = now + count.pause;
@@ -45,8 +45,8 @@ std::vector<wire::Waited> Stragglers::totals() const {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Count& count = ranks_[rank];
     if (count.times == 0) continue;
-    result.push_back({static_cast<int32_t>(rank), static_cast<double>(count.total) * 1e-9,
-                      count.times});
+    result.push_back(
+        {static_cast<int32_t>(rank), static_cast<double>(count.total) * 1e-9, count.times});
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });

@@ -31,15 +31,15 @@ struct Submission {
   cuda::Mark ready;          // GPU: in and out may be used behind it
   Rank peer = 0;             // send, recv
   uint32_t tag = 0;
-  uint32_t tag_space = 0;    // see Operation
+  uint32_t tag_space = 0;  // see Operation
   uint16_t agreed = 0;
   std::shared_ptr<Work> work;
-  uint32_t site = 0;                    // FlightRecorder::site
-  uint64_t flight = 0;                  // its record in the flight recorder; 0: none yet
-  bool numbered = false;                // unnamed: may wait for its number to be free
-  NamePtr name;                         // null: matched otherwise (send, recv)
-  std::shared_ptr<const Prepared> keep; // stays until this ends
-  std::shared_ptr<std::byte[]> own;     // a stand-in's memory
+  uint32_t site = 0;                     // FlightRecorder::site
+  uint64_t flight = 0;                   // its record in the flight recorder; 0: none yet
+  bool numbered = false;                 // unnamed: may wait for its number to be free
+  NamePtr name;                          // null: matched otherwise (send, recv)
+  std::shared_ptr<const Prepared> keep;  // stays until this ends
+  std::shared_ptr<std::byte[]> own;      // a stand-in's memory
   std::chrono::steady_clock::time_point submitted{};  // while somebody records
 };
 
@@ -47,7 +47,7 @@ struct Submission {
 struct Pending {
   Submission submission;
   std::chrono::steady_clock::time_point since{};
-  Prepared* prepared = nullptr;  // whose own this is; null: used once
+  Prepared* prepared = nullptr;   // whose own this is; null: used once
   std::optional<uint32_t> label;  // in the timeline
 };
 

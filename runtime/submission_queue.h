@@ -1,7 +1,8 @@
 // SubmissionQueue: the door between the user's threads and the coordinator.
 //
-// Single operations come through a lock that is held for moves of vectors only; prepared ones through
-// a list without lock (a stack that its taker turns around). Names belong to a process set each.
+// Single operations come through a lock that is held for moves of vectors only; prepared ones
+// through a list without lock (a stack that its taker turns around). Names belong to a process set
+// each.
 // Threads: submit, push, close from any; drain, take and release from who has the baton.
 #pragma once
 

@@ -57,8 +57,8 @@ class Work {
   std::byte* output() const { return output_; }
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<int64_t>& received_rows() const { return received_rows_; }
-  // GPU tensors: where in the GPU's work the result is complete; null for others. A work ends when its
-  // work has been given to the GPU.
+  // GPU tensors: where in the GPU's work the result is complete; null for others. A work ends when
+  // its work has been given to the GPU.
   const cuda::EventPtr& device_end() const { return device_end_; }
   // Nothing of rueda touches its memory any more, on the host or a GPU.
   bool released() const;
@@ -74,7 +74,9 @@ class Work {
   void set_result(int64_t result) { result_ = result; }
   void set_device_end(cuda::EventPtr end) { device_end_ = std::move(end); }
   // What a result of unknown size lies in.
-  void keep_device_memory(std::shared_ptr<cuda::Memory> memory) { device_memory_ = std::move(memory); }
+  void keep_device_memory(std::shared_ptr<cuda::Memory> memory) {
+    device_memory_ = std::move(memory);
+  }
   void complete(Status status);
   // Ends well; allocates nothing.
   void complete();

@@ -138,12 +138,14 @@ struct AddedKernel {
 };
 
 // A rank without tokens has no memory to point to.
-Status check_tensors(const attention::AttentionPlan& plan, std::initializer_list<const void*> queries,
+Status check_tensors(const attention::AttentionPlan& plan,
+                     std::initializer_list<const void*> queries,
                      std::initializer_list<const void*> keys) {
   const auto given = [](const std::initializer_list<const void*>& tensors) {
     return std::find(tensors.begin(), tensors.end(), nullptr) == tensors.end();
   };
-  if ((plan.own_tokens() == 0 || given(queries)) && (plan.own_keys() == 0 || given(keys))) return {};
+  if ((plan.own_tokens() == 0 || given(queries)) && (plan.own_keys() == 0 || given(keys)))
+    return {};
   return rueda::invalid_argument("attention: a tensor of this rank, which has " +
                                  std::to_string(plan.own_tokens()) + " tokens and " +
                                  std::to_string(plan.own_keys()) + " keys, is NULL");
@@ -294,11 +296,10 @@ int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_pl
     auto handle = std::make_unique<rueda_attention_call>();
     auto kept = std::make_unique<rueda_attention_saved>();
     kept->saved = std::make_shared<attention::Saved>();
-    RUEDA_ASSIGN_OR_RETURN(
-        handle->call,
-        engine->forward(plan->plan, static_cast<uint32_t>(process_set), threads,
-                        {in(q), in(k), in(v), out(result), lse}, kept->saved,
-                        plan->plan->spec.ranks == 1));
+    RUEDA_ASSIGN_OR_RETURN(handle->call,
+                           engine->forward(plan->plan, static_cast<uint32_t>(process_set), threads,
+                                           {in(q), in(k), in(v), out(result), lse}, kept->saved,
+                                           plan->plan->spec.ranks == 1));
     *call = handle.release();
     if (saved != nullptr) *saved = kept.release();
     return {};
@@ -314,16 +315,15 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
     RUEDA_RETURN_IF_ERROR(require(call, "where the call goes"));
-    RUEDA_RETURN_IF_ERROR(
-        check_tensors(*plan->plan, {dout, q, result, lse, dq}, {k, v, dk, dv}));
+    RUEDA_RETURN_IF_ERROR(check_tensors(*plan->plan, {dout, q, result, lse, dq}, {k, v, dk, dv}));
     RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
     auto handle = std::make_unique<rueda_attention_call>();
     RUEDA_ASSIGN_OR_RETURN(
         handle->call,
-        engine->backward(plan->plan, static_cast<uint32_t>(process_set), threads,
-                         {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk),
-                          out(dv)},
-                         saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1));
+        engine->backward(
+            plan->plan, static_cast<uint32_t>(process_set), threads,
+            {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk), out(dv)},
+            saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1));
     *call = handle.release();
     return {};
   });
@@ -358,7 +358,7 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     }
     auto added = std::make_unique<AddedKernel>();
     added->name = kernel->name;
-    added->kernel = {added->name.c_str(), kernel->priority, nullptr,
+    added->kernel = {added->name.c_str(), kernel->priority,     nullptr,
                      kernel->dtypes,      own(kernel->forward), own(kernel->backward)};
     RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
     (void)added.release();  // the registry's from now on
@@ -372,9 +372,11 @@ int32_t rueda_attention_use_kernel(const char* name, rueda_error* error) {
 }
 
 int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim, char* name,
-                                   size_t name_size, char* why, size_t why_size, rueda_error* error) {
+                                   size_t name_size, char* why, size_t why_size,
+                                   rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    const auto queries = static_cast<rueda::DType>(q_dtype), keys = static_cast<rueda::DType>(k_dtype);
+    const auto queries = static_cast<rueda::DType>(q_dtype),
+               keys = static_cast<rueda::DType>(k_dtype);
     RUEDA_RETURN_IF_ERROR(attention::check_kernel(queries, keys));
     const attention::KernelChoice choice = attention::choose_kernel(queries, keys, head_dim);
     const auto fill = [](const std::string& text, char* to, size_t size) {

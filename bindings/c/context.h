@@ -37,7 +37,7 @@ struct rueda_context {
   // Told what this rank did, when it has left; may be empty.
   std::function<void(const rueda::wire::RankSummary&)> tell_summary;
   int64_t heap_bytes = 0;  // as configured
-  uint64_t process;  // rueda::fork_generation() of its creator: a forked child may not use it
+  uint64_t process;        // rueda::fork_generation() of its creator: a forked child may not use it
 };
 
 struct rueda_work {

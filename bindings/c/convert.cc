@@ -48,9 +48,8 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
   result.device = c.device;
   result.stream = static_cast<cuda::StreamHandle>(c.stream);
   result.site = c.call_site > 0 ? static_cast<uint32_t>(c.call_site) : 0;
-  const bool needs_output =
-      with_memory &&
-      (result.kind == CollectiveKind::kAllreduce || result.kind == CollectiveKind::kBroadcast);
+  const bool needs_output = with_memory && (result.kind == CollectiveKind::kAllreduce ||
+                                            result.kind == CollectiveKind::kBroadcast);
   if (needs_output && result.output == nullptr && element_count(result.shape) > 0) {
     return invalid_argument(std::string(name_of(result.kind)) + ": no output");
   }

@@ -12,8 +12,8 @@
 #include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
 #include "collectives/kernels/kernels.h"
-#include "collectives/transport/mpi/load.h"
 #include "collectives/rendezvous/store_client.h"
+#include "collectives/transport/mpi/load.h"
 #include "proto/store_codec.h"
 #include "runtime/bootstrap/launchers/meet.h"
 #include "runtime/bootstrap/place.h"
@@ -34,8 +34,8 @@ struct Launcher {
 // How often this process has met ranks that another launcher started: all ranks count alike.
 std::atomic<uint64_t> meetings{0};
 
-// A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and the
-// store is there for as long as init takes.
+// A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and
+// the store is there for as long as init takes.
 rueda::Result<std::unique_ptr<rueda::bootstrap::World>> join_without_agent(
     rueda::bootstrap::JoinOptions* options) {
   rueda::bootstrap::Place& place = options->place;
@@ -47,8 +47,8 @@ rueda::Result<std::unique_ptr<rueda::bootstrap::World>> join_without_agent(
                         std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
   if (options->config.tcp_address.empty())
     options->config.tcp_address = met.reachable_address(deadline);
-  RUEDA_ASSIGN_OR_RETURN(
-      auto world, rueda::bootstrap::join_world(*options, met.store.get(), &met.key));
+  RUEDA_ASSIGN_OR_RETURN(auto world,
+                         rueda::bootstrap::join_world(*options, met.store.get(), &met.key));
   RUEDA_RETURN_IF_ERROR(met.part(place, deadline));
   return world;
 }
@@ -87,13 +87,14 @@ Status watch_life(rueda::bootstrap::World* world, std::unique_ptr<rueda::runtime
   return {};
 }
 
-// Who has too few descriptors is told how many it takes: three for each other rank of the host (its memory, its
-// doorbell, a socket), one for each rank elsewhere.
+// Who has too few descriptors is told how many it takes: three for each other rank of the host (its
+// memory, its doorbell, a socket), one for each rank elsewhere.
 Status with_need(const Status& status, rueda::Rank size) {
   if (status.message().find("(ulimit -n)") == std::string::npos) return status;
   const int64_t needed = 10 + 3 * (int64_t{size} - 1);
   return {status.code(), status.message() + "; rueda needs up to " + std::to_string(needed) +
-                             " in a job of " + std::to_string(size) + " ranks, besides the program's own"};
+                             " in a job of " + std::to_string(size) +
+                             " ranks, besides the program's own"};
 }
 
 // size: of the job, as soon as it is known.
@@ -113,11 +114,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
   std::unique_ptr<rueda::runtime::LifeLine> life;
   if (!options.place.life_fds.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const auto fds,
-                           rueda::runtime::LifeFds::parse(options.place.life_fds));
+    RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::runtime::LifeFds::parse(options.place.life_fds));
     RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
   }
-  // After it, which knows whether these descriptors are the rank's or some other file of a child of it.
+  // After it, which knows whether these descriptors are the rank's or some other file of a child of
+  // it.
   if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
     fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
     rueda::close_in_forked_children(options.place.flight_fd);
@@ -130,8 +131,8 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
           " needs ranks that mpirun has started: `ruedarun --mpi ...` or `mpirun -np " +
           std::to_string(options.place.size) + " ...`");
     }
-    RUEDA_ASSIGN_OR_RETURN(options.mpi, rueda::mpi::engine_of_process(
-                                            static_cast<size_t>(config.mpi_chunk_bytes)));
+    RUEDA_ASSIGN_OR_RETURN(
+        options.mpi, rueda::mpi::engine_of_process(static_cast<size_t>(config.mpi_chunk_bytes)));
   }
   Launcher launcher;
   if (!options.place.agentless) {

@@ -12,7 +12,8 @@ Status check_call(const rueda_context* context, const void* from, const void* to
                   int32_t device) {
   RUEDA_RETURN_IF_ERROR(check(context));
   if (blocks < 0 || device < 0 || (blocks > 0 && (from == nullptr || to == nullptr)))
-    return rueda::invalid_argument("int8 compression needs a GPU, its memory, and blocks to work on");
+    return rueda::invalid_argument(
+        "int8 compression needs a GPU, its memory, and blocks to work on");
   return {};
 }
 

@@ -15,9 +15,8 @@ int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_e
     RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
     // Made by init where ranks share memory; a rank that is alone makes it here.
     const rueda::Rank ranks = context->runtime->world().local_size;
-    RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
-                           Heap::of_process(
-                               rueda::transport::heap_size(context->heap_bytes, ranks)));
+    RUEDA_ASSIGN_OR_RETURN(Heap* const heap, Heap::of_process(rueda::transport::heap_size(
+                                                 context->heap_bytes, ranks)));
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes));
     return {};
   });

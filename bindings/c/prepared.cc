@@ -43,13 +43,11 @@ int32_t rueda_prepare(rueda_context* context, const rueda_op* op, rueda_prepared
   });
 }
 
-int32_t rueda_start(rueda_prepared* prepared, const void* input, void* output,
-                    rueda_error* error) {
+int32_t rueda_start(rueda_prepared* prepared, const void* input, void* output, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_memory(prepared, input, output));
     return prepared->prepared->start(static_cast<const std::byte*>(input),
-                                     static_cast<std::byte*>(output),
-                                     prepared->prepared->stream());
+                                     static_cast<std::byte*>(output), prepared->prepared->stream());
   });
 }
 

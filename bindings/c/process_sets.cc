@@ -24,9 +24,7 @@ int32_t change(rueda_context* context, rueda_work** work, rueda_error* error, St
   });
 }
 
-uint32_t site_of(int32_t call_site) {
-  return call_site > 0 ? static_cast<uint32_t>(call_site) : 0;
-}
+uint32_t site_of(int32_t call_site) { return call_site > 0 ? static_cast<uint32_t>(call_site) : 0; }
 
 template <typename From>
 int32_t give(const std::vector<From>& from, int32_t* to, int32_t max_count) {
@@ -58,8 +56,7 @@ int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, in
     if (process_set < 0)
       return rueda::invalid_argument("process set " + std::to_string(process_set) +
                                      " does not exist");
-    return runtime->remove_process_set(static_cast<uint32_t>(process_set),
-                                       site_of(call_site));
+    return runtime->remove_process_set(static_cast<uint32_t>(process_set), site_of(call_site));
   });
 }
 

@@ -1,4 +1,5 @@
-// should_stop: one small agreed maximum per call, so that all ranks hear of a signal at the same call.
+// should_stop: one small agreed maximum per call, so that all ranks hear of a signal at the same
+// call.
 #include "bindings/c/context.h"
 #include "collectives/base/signal_names.h"
 #include "runtime/life/preemption.h"

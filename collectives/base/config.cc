@@ -40,7 +40,8 @@ const Row kTable[] = {
     {"RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", &Config::fusion_threshold_bytes,
      Check::kNotNegative, true, "bytes of the largest batch of small tensors; 0 fuses nothing"},
     {"RUEDA_BUCKET_BYTES", "", &Config::bucket_bytes, Check::kPositive, true,
-     "bytes of the largest batch that is learnt from step to step (the first of a step: 1 MB); large "
+     "bytes of the largest batch that is learnt from step to step (the first of a step: 1 MB); "
+     "large "
      "enough that latency is below a tenth of the transfer, small enough to start early"},
     {"RUEDA_CHUNK_BYTES", "", &Config::chunk_bytes, Check::kPowerOfTwoChunk, true,
      "bytes of one window of the shared-memory pipeline (a power of two, 4096 to 16777216)"},
@@ -65,7 +66,8 @@ const Row kTable[] = {
      &Config::stall_shutdown_seconds, Check::kNotNegative, false,
      "fail such a tensor on all ranks after this long; 0 never does"},
     {"RUEDA_STALL_POLICY", "", &Config::stall_policy, Check::kStallPolicy, false,
-     "what comes with that warning: warn, nothing; dump, the flight recorders' files; abort, these, and "
+     "what comes with that warning: warn, nothing; dump, the flight recorders' files; abort, "
+     "these, and "
      "the tensor fails on all ranks"},
     {"RUEDA_FLIGHT_RECORDER", "", &Config::flight_folder, Check::kAny, false,
      "folder for what the ranks did last, written when one fails (rueda explain reads it)"},
@@ -76,9 +78,11 @@ const Row kTable[] = {
     {"RUEDA_SHUTDOWN_TIMEOUT", "", &Config::shutdown_timeout_seconds, Check::kPositive, false,
      "seconds that shutdown waits for collectives that have begun"},
     {"RUEDA_DEAD_SECONDS", "", &Config::dead_seconds, Check::kDeadSeconds, false,
-     "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to 600)"},
+     "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to "
+     "600)"},
     {"RUEDA_PREEMPTION_SIGNAL", "", &Config::preemption_signal, Check::kAny, false,
-     "signals that make should_stop() true on all ranks, from its first call on; none: no signal does"},
+     "signals that make should_stop() true on all ranks, from its first call on; none: no signal "
+     "does"},
     {"RUEDA_CRASH_HANDLERS", "", &Config::crash_handlers, Check::kAny, false,
      "0: no signal handlers that tell of a crash before its core dump is written"},
     {"RUEDA_TRANSPORT", "", &Config::transport, Check::kTransport, true,
@@ -91,7 +95,8 @@ const Row kTable[] = {
     {"RUEDA_NCCL_LIBRARY", "", &Config::nccl_library, Check::kAny, false,
      "file of NCCL; empty: the copy that the process has loaded, else pip's, else the system's"},
     {"RUEDA_CUDA_KERNELS", "", &Config::cuda_kernels, Check::kAny, false,
-     "file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so, if it is there; none: "
+     "file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so, if it is there; "
+     "none: "
      "without"},
     {"RUEDA_ALLOW_SHARED_GPU", "", &Config::allow_shared_gpu, Check::kAny, false,
      "1 on all ranks: several ranks may use one GPU (tests; NCCL must allow it too)"},
@@ -103,10 +108,12 @@ const Row kTable[] = {
      "TCP connections between two ranks of different hosts, 1 to 16: more than one where a network "
      "limits each connection"},
     {"RUEDA_TCP_RATE_LIMIT", "", &Config::tcp_rate_limit, Check::kNotNegative, false,
-     "bytes per second that each connection between hosts sends at most, paced by the kernel; 0: no "
+     "bytes per second that each connection between hosts sends at most, paced by the kernel; 0: "
+     "no "
      "limit"},
     {"RUEDA_RENDEZVOUS", "", &Config::rendezvous, Check::kAny, false,
-     "host:port where rank 0 waits for the others when another launcher than ruedarun started them; "
+     "host:port where rank 0 waits for the others when another launcher than ruedarun started "
+     "them; "
      "empty: within a host nothing is needed, else it follows from the launcher's variables"},
     {"RUEDA_KEY_FILE", "", &Config::key_file, Check::kAny, false,
      "file with the job's key, the same on all hosts and for nobody else to read; needed when "
@@ -132,7 +139,8 @@ const Row kTable[] = {
     {"RUEDA_SIMD_TARGET", "", &Config::simd_target, Check::kAny, false,
      "instruction set of the kernels by name; empty takes the best this CPU has"},
     {"RUEDA_ATTENTION_KERNEL", "", &Config::attention_kernel, Check::kAny, false,
-     "local kernel of attention by name; auto: of highest priority for the dtypes; measured: the fastest"},
+     "local kernel of attention by name; auto: of highest priority for the dtypes; measured: the "
+     "fastest"},
 };
 
 // Horovod's switch for two settings of ours: 1 is 0 seconds for both, before their own HOROVOD_

@@ -1,5 +1,5 @@
-// The flight recorder's memory: what a rank did last, readable by others while it runs and after it was
-// killed. One memory file per rank, written by the rank, held by its agent too.
+// The flight recorder's memory: what a rank did last, readable by others while it runs and after it
+// was killed. One memory file per rank, written by the rank, held by its agent too.
 //
 //   0         Header      who writes; counters that only grow
 //   4096      Mailbox     what the agent wants this rank to say (an explanation of a hang)
@@ -8,9 +8,9 @@
 //   ...       Record[]    members of step plans, as they were when their plan began, a ring
 //   ...       PlanEntry[] the last kPlanEntries batches of step plans, a ring
 //
-// All fields are written as single words, so that a reader sees each whole; a Record is whole when its
-// stamp is the same before and after it was read. Times are CLOCK_MONOTONIC in nanoseconds, 0: not yet.
-// Bytes are those of the machine; a reader refuses another version, size or byte order.
+// All fields are written as single words, so that a reader sees each whole; a Record is whole when
+// its stamp is the same before and after it was read. Times are CLOCK_MONOTONIC in nanoseconds, 0:
+// not yet. Bytes are those of the machine; a reader refuses another version, size or byte order.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,14 @@ inline constexpr size_t kNameBytes = 56;
 inline constexpr size_t kSiteBytes = 124;
 inline constexpr size_t kMailBytes = 4064;
 
-enum class State : uint8_t { kNone = 0, kSubmitted = 1, kAgreed = 2, kStarted = 3, kDone = 4, kFailed = 5 };
+enum class State : uint8_t {
+  kNone = 0,
+  kSubmitted = 1,
+  kAgreed = 2,
+  kStarted = 3,
+  kDone = 4,
+  kFailed = 5
+};
 enum class Gear : uint8_t { kNegotiated = 0, kCached = 1, kPlanned = 2, kDirect = 3 };
 
 struct Header {
@@ -40,7 +47,7 @@ struct Header {
   uint64_t layout;  // hash of all sizes
   int32_t rank;
   int32_t size;
-  int32_t pid;  // 0: no rank has taken this memory yet
+  int32_t pid;           // 0: no rank has taken this memory yet
   int32_t stack_signal;  // asks the rank for its stacks; 0: not possible
   int32_t stack_fd;      // of the rank: the file that they go to
   int32_t left;          // 1: the rank has left the job in order
@@ -116,11 +123,10 @@ inline constexpr size_t kTotalBytes = kPlanOffset + kPlanEntries * sizeof(PlanEn
 
 constexpr uint64_t layout_hash() {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const uint64_t value : {uint64_t{sizeof(Header)}, uint64_t{offsetof(Header, submitted)},
-                               uint64_t{sizeof(Record)}, uint64_t{offsetof(Record, kind)},
-                               uint64_t{offsetof(Record, shape)}, uint64_t{kRecords},
-                               uint64_t{kTemplates}, uint64_t{kPlanEntries}, uint64_t{kSites},
-                               uint64_t{kTotalBytes}}) {
+  for (const uint64_t value :
+       {uint64_t{sizeof(Header)}, uint64_t{offsetof(Header, submitted)}, uint64_t{sizeof(Record)},
+        uint64_t{offsetof(Record, kind)}, uint64_t{offsetof(Record, shape)}, uint64_t{kRecords},
+        uint64_t{kTemplates}, uint64_t{kPlanEntries}, uint64_t{kSites}, uint64_t{kTotalBytes}}) {
     hash = (hash ^ value) * 0x100000001b3;
   }
   return hash;

@@ -95,7 +95,8 @@ void read_records(ByteView memory, const Header& header, std::vector<Operation>*
     Operation operation;
     if (!read_record(memory, kRecordsOffset + n % kRecords * sizeof(Record), n, &record)) continue;
     if (!convert(memory, record, header.sites, &operation)) continue;
-    if (operation.gear == Gear::kPlanned && operation.state != State::kSubmitted) continue;  // below
+    if (operation.gear == Gear::kPlanned && operation.state != State::kSubmitted)
+      continue;  // below
     operation.number = n;
     out->push_back(std::move(operation));
   }
@@ -205,8 +206,8 @@ void shift_times(Snapshot* snapshot, int64_t ns) {
 bool has_unfinished(ByteView memory) {
   if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return false;
   const auto header = copy<Header>(memory.data());
-  return header.magic == kMagic && (header.submitted != header.ended ||
-                                     header.planned != header.planned_ended);
+  return header.magic == kMagic &&
+         (header.submitted != header.ended || header.planned != header.planned_ended);
 }
 
 std::optional<Counters> read_counters(ByteView memory) {

@@ -1,7 +1,8 @@
 // Reads a flight recorder's memory, of a live rank, a dead one, or from a file.
 //
-// Pure and distrustful: whatever the bytes are, it reads nothing outside of them, ends, and gives back
-// texts that are UTF-8 without control characters. What was overwritten or half written meanwhile is left out.
+// Pure and distrustful: whatever the bytes are, it reads nothing outside of them, ends, and gives
+// back texts that are UTF-8 without control characters. What was overwritten or half written
+// meanwhile is left out.
 #pragma once
 
 #include <algorithm>

@@ -12,8 +12,7 @@ namespace rueda {
 namespace {
 
 Result<void*> map(int fd) {
-  void* const memory =
-      mmap(nullptr, sizeof(LifePage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const memory = mmap(nullptr, sizeof(LifePage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return errno_status("cannot map the life page", errno);
   madvise(memory, sizeof(LifePage), MADV_DONTFORK);
   return memory;

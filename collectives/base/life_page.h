@@ -1,5 +1,5 @@
-// The life page: one page of memory that a rank shares with its agent and with nobody else. The rank
-// writes what shows that it lives and what it does; the agent writes who was lost.
+// The life page: one page of memory that a rank shares with its agent and with nobody else. The
+// rank writes what shows that it lives and what it does; the agent writes who was lost.
 //
 //   rank   owner      a robust futex of the rank's background thread: the kernel marks it at the very
 //                     start of the process's end, long before memory is freed and sockets close
@@ -90,7 +90,7 @@ struct LostRank {
   int32_t pid = 0;
   uint64_t operations = 0;  // submitted by it
   uint64_t step = 0;
-  int64_t noticed_ns = 0;   // CLOCK_MONOTONIC of its host
+  int64_t noticed_ns = 0;  // CLOCK_MONOTONIC of its host
   int64_t cause_is_final = 0;
   BoundedText<64> host;
   BoundedText<192> operation;  // the last one; empty: none yet

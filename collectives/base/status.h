@@ -58,7 +58,8 @@ inline Status unavailable(std::string m) { return {Code::kUnavailable, std::move
 inline Status internal_error(std::string m) { return {Code::kInternal, std::move(m)}; }
 inline Status deadline_exceeded(std::string m) { return {Code::kDeadlineExceeded, std::move(m)}; }
 inline Status cancelled(std::string m) { return {Code::kCancelled, std::move(m)}; }
-// "what: strerror(err)", with the code that fits: kUnavailable when the other side of a connection is gone.
+// "what: strerror(err)", with the code that fits: kUnavailable when the other side of a connection
+// is gone.
 Status errno_status(const std::string& what, int err);
 
 // A value or the Status that says why there is none.

@@ -38,8 +38,8 @@ std::string_view whole_events(std::string_view text) {
   // Only lines that have ended were written as a whole.
   const size_t end = text.find_last_of('\n');
   text = text.substr(0, end == std::string_view::npos ? 0 : end);
-  while (!text.empty() && (text.back() == ',' || text.back() == '\n' || text.back() == ']' ||
-                           text.back() == '\0')) {
+  while (!text.empty() &&
+         (text.back() == ',' || text.back() == '\n' || text.back() == ']' || text.back() == '\0')) {
     text.remove_suffix(1);
   }
   return text;

@@ -20,7 +20,8 @@ namespace rueda {
 
 struct TimelineFile {
   std::string path;
-  // Every rank writes a file, in lanes on one clock. Else rank 0 alone writes, in Horovod's dialect.
+  // Every rank writes a file, in lanes on one clock. Else rank 0 alone writes, in Horovod's
+  // dialect.
   bool all_ranks = false;
 };
 
@@ -31,8 +32,8 @@ inline constexpr std::string_view kTimelineEnd = "\n]\n";
 // "t.json" -> "t.rank3.json". "DYNAMIC" is Horovod's word for "not yet, but perhaps while it runs".
 std::optional<TimelineFile> timeline_file(const std::string& path, bool all_ranks, Rank rank);
 
-// The events of a file, without brackets; whatever was cut off in the middle of being written, by the
-// death of its writer, is left out. Empty for what is no timeline.
+// The events of a file, without brackets; whatever was cut off in the middle of being written, by
+// the death of its writer, is left out. Empty for what is no timeline.
 std::string_view whole_events(std::string_view text);
 
 }  // namespace rueda

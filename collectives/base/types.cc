@@ -49,9 +49,7 @@ bool is_floating(DType dtype) {
          dtype == DType::kFloat64 || is_float8(dtype);
 }
 
-bool is_float8(DType dtype) {
-  return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2;
-}
+bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
 bool is_integer(DType dtype) {
   return is_valid(dtype) && !is_floating(dtype) && dtype != DType::kBool;

@@ -29,24 +29,25 @@ enum class DType : uint8_t {
   kFloat64 = 8,
   kBool = 9,  // one byte; 0 is false, anything else true; results are 0 or 1
   kBFloat16 = 10,
-  kFloat8E4M3 = 11,  // OCP's E4M3 without infinities ("fn"); moved everywhere, reduced by NCCL alone
+  kFloat8E4M3 =
+      11,  // OCP's E4M3 without infinities ("fn"); moved everywhere, reduced by NCCL alone
   kFloat8E5M2 = 12,
 };
 // Those that the CPU side can reduce; and all.
 inline constexpr DType kHostReducedDTypes[] = {
     DType::kBool,  DType::kUInt8,   DType::kInt8,     DType::kInt16,   DType::kInt32,
     DType::kInt64, DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64};
-inline constexpr DType kAllDTypes[] = {
-    DType::kBool,    DType::kUInt8,    DType::kInt8,    DType::kInt16,
-    DType::kInt32,   DType::kInt64,    DType::kFloat16, DType::kBFloat16,
-    DType::kFloat32, DType::kFloat64, DType::kFloat8E4M3, DType::kFloat8E5M2};
+inline constexpr DType kAllDTypes[] = {DType::kBool,    DType::kUInt8,      DType::kInt8,
+                                       DType::kInt16,   DType::kInt32,      DType::kInt64,
+                                       DType::kFloat16, DType::kBFloat16,   DType::kFloat32,
+                                       DType::kFloat64, DType::kFloat8E4M3, DType::kFloat8E5M2};
 
 bool is_valid(DType dtype);
 size_t size_of(DType dtype);       // bytes per element
 const char* name_of(DType dtype);  // "float32"
 bool is_floating(DType dtype);     // f16, bf16, f32, f64, the 8-bit ones
 bool is_float8(DType dtype);
-bool is_integer(DType dtype);      // u8, i8, i16, i32, i64 (not bool)
+bool is_integer(DType dtype);  // u8, i8, i16, i32, i64 (not bool)
 
 // Reductions. On bool: sum and max are or, product and min are and; average is refused.
 // min and max of floats: a NaN in any input gives NaN.

@@ -1,5 +1,5 @@
-// UTF-8: what every text is that leaves a process (proto3 and JSON demand it), and free text made to
-// obey.
+// UTF-8: what every text is that leaves a process (proto3 and JSON demand it), and free text made
+// to obey.
 #pragma once
 
 #include <cstddef>
@@ -65,12 +65,14 @@ inline std::string clean_text(std::string_view text, size_t max_bytes) {
   return clean;
 }
 
-// The same on one line without control characters, for terminals and for JSON: whatever the bytes are.
+// The same on one line without control characters, for terminals and for JSON: whatever the bytes
+// are.
 inline std::string printable_text(std::string_view text, size_t max_bytes = std::string::npos) {
   std::string clean = clean_text(text, max_bytes);
   for (size_t i = 0; i < clean.size(); ++i) {
     const auto byte = static_cast<uint8_t>(clean[i]);
-    const bool is_c1 = byte == 0xC2 && static_cast<uint8_t>(clean[i + 1]) < 0xA0;  // U+0080 to U+009F
+    const bool is_c1 =
+        byte == 0xC2 && static_cast<uint8_t>(clean[i + 1]) < 0xA0;  // U+0080 to U+009F
     if (is_c1) clean.erase(i + 1, 1);
     if (is_c1 || byte < 0x20 || byte == 0x7f) clean[i] = '?';
   }

@@ -7,8 +7,8 @@ namespace rueda::communicator {
 
 class ArrivalWatch {
  public:
-  // The next job cannot begin: this rank of the group, at least, has not entered it. again: it had been
-  // entered here before the job that was waited for last could begin.
+  // The next job cannot begin: this rank of the group, at least, has not entered it. again: it had
+  // been entered here before the job that was waited for last could begin.
   virtual void missing(Rank rank, bool again) = 0;
   // Now it can.
   virtual void complete() = 0;

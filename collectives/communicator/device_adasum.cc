@@ -26,8 +26,7 @@ Format format_of(DType dtype) {
 Status copy(const std::vector<Copy>& copies, Format from, size_t from_bytes, Format to,
             size_t to_bytes, double factor, Session& session, const Library& kernels) {
   for (const cuda::kernels::Table& table : cuda::kernels::plan(copies, from_bytes, to_bytes)) {
-    const int error =
-        kernels->copy(&table, from, to, static_cast<float>(factor), session.stream());
+    const int error = kernels->copy(&table, from, to, static_cast<float>(factor), session.stream());
     RUEDA_RETURN_IF_ERROR(kernels.check(error, "copying an Adasum's vectors on the GPU"));
   }
   return {};
@@ -35,7 +34,8 @@ Status copy(const std::vector<Copy>& copies, Format from, size_t from_bytes, For
 
 }  // namespace
 
-DeviceAdasum::DeviceAdasum(std::vector<Part> parts, DType dtype, double factor, Rank rank, Rank size)
+DeviceAdasum::DeviceAdasum(std::vector<Part> parts, DType dtype, double factor, Rank rank,
+                           Rank size)
     : parts_(std::move(parts)), dtype_(dtype), factor_(factor), rank_(rank), size_(size) {
   for (Rank ranks = 1; ranks < size_; ranks *= 2) ++levels_;
   int64_t total = 0;
@@ -77,7 +77,8 @@ std::vector<DeviceAdasum::Pair> DeviceAdasum::pairs(int level) const {
   return found;
 }
 
-// With every peer, of every tensor: sent(peer, part) goes there, received(peer, part) comes from there.
+// With every peer, of every tensor: sent(peer, part) goes there, received(peer, part) comes from
+// there.
 template <typename Sent, typename Received>
 Status DeviceAdasum::trade(Session& session, Sent sent, Received received) const {
   const nccl::Library& nccl = session.library();
@@ -86,12 +87,12 @@ Status DeviceAdasum::trade(Session& session, Sent sent, Received received) const
     const int there = static_cast<int>(peer);
     for (size_t part = 0; part < parts_.size(); ++part) {
       if (const auto out = sent(peer, part); !out.empty()) {
-        RUEDA_RETURN_IF_ERROR(session.call("ncclSend", nccl->send, out.data(), out.size(),
-                                           nccl::Type::kInt8, there));
+        RUEDA_RETURN_IF_ERROR(
+            session.call("ncclSend", nccl->send, out.data(), out.size(), nccl::Type::kInt8, there));
       }
       if (const auto in = received(peer, part); !in.empty()) {
-        RUEDA_RETURN_IF_ERROR(session.call("ncclRecv", nccl->recv, in.data(), in.size(),
-                                           nccl::Type::kInt8, there));
+        RUEDA_RETURN_IF_ERROR(
+            session.call("ncclRecv", nccl->recv, in.data(), in.size(), nccl::Type::kInt8, there));
       }
     }
   }
@@ -101,7 +102,9 @@ Status DeviceAdasum::trade(Session& session, Sent sent, Received received) const
 Status DeviceAdasum::exchange_calls(Session& session) const {
   return trade(
       session, [this](Rank peer, size_t part) { return share(parts_[part].in, part, peer); },
-      [this](Rank peer, size_t part) { return std::span(arriving(peer, part), bytes(part, rank_)); });
+      [this](Rank peer, size_t part) {
+        return std::span(arriving(peer, part), bytes(part, rank_));
+      });
 }
 
 Status DeviceAdasum::gather_vectors(Session& session, const Library& kernels) const {
@@ -141,9 +144,9 @@ Status DeviceAdasum::add_vectors(int level, Session& session, const Library& ker
   const double* cell = products();
   for (const Pair& pair : pairs(level)) {
     for (size_t part = 0; part < parts_.size(); ++part, cell += 3) {
-      const int error = kernels->weighted_sum(vector(pair.a, part), vector(pair.b, part),
-                                              count(part, rank_), cell, pair.a_ranks, pair.b_ranks,
-                                              session.stream());
+      const int error =
+          kernels->weighted_sum(vector(pair.a, part), vector(pair.b, part), count(part, rank_),
+                                cell, pair.a_ranks, pair.b_ranks, session.stream());
       RUEDA_RETURN_IF_ERROR(kernels.check(error, "Adasum's sums on the GPU"));
     }
   }

@@ -1,6 +1,6 @@
-// DeviceAdasum: one Adasum of GPU tensors (the picture is in adasum.h), as groups of NCCL's calls with
-// rueda's kernels between them, all in one stream: the weights are made on the GPU, the host waits for
-// nothing.
+// DeviceAdasum: one Adasum of GPU tensors (the picture is in adasum.h), as groups of NCCL's calls
+// with rueda's kernels between them, all in one stream: the weights are made on the GPU, the host
+// waits for nothing.
 //
 //   exchange    every rank's share of each tensor to the share's owner                (send, recv)
 //   per level   dot products of the pairs' shares -> summed over owners (allreduce, f64) -> sums
@@ -31,18 +31,22 @@ class DeviceAdasum {
   // In this order, each behind the one before in the session's stream; "calls" in a group.
   Status exchange_calls(nccl::Session& session) const;
   Status gather_vectors(nccl::Session& session, const cuda::kernels::Library& kernels) const;
-  Status level_calls(int level, nccl::Session& session, const cuda::kernels::Library& kernels) const;
-  Status add_vectors(int level, nccl::Session& session, const cuda::kernels::Library& kernels) const;
+  Status level_calls(int level, nccl::Session& session,
+                     const cuda::kernels::Library& kernels) const;
+  Status add_vectors(int level, nccl::Session& session,
+                     const cuda::kernels::Library& kernels) const;
   Status finish_calls(nccl::Session& session, const cuda::kernels::Library& kernels) const;
 
  private:
   struct Pair {
-    Rank a, b;              // the first rank of each half
+    Rank a, b;  // the first rank of each half
     int32_t a_ranks, b_ranks;
   };
   std::vector<Pair> pairs(int level) const;
   int64_t begin(size_t part, Rank owner) const;
-  int64_t count(size_t part, Rank owner) const { return begin(part, owner + 1) - begin(part, owner); }
+  int64_t count(size_t part, Rank owner) const {
+    return begin(part, owner + 1) - begin(part, owner);
+  }
   size_t bytes(size_t part, Rank owner) const {
     return static_cast<size_t>(count(part, owner)) * size_of(dtype_);
   }

@@ -97,8 +97,8 @@ transport::Tag seat_tag(uint32_t process_set, uint32_t number) {
 
 DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(group)) {
   const auto& members = group_.members;
-  rank_ = static_cast<Rank>(
-      std::find(members.begin(), members.end(), group_.transport->rank()) - members.begin());
+  rank_ = static_cast<Rank>(std::find(members.begin(), members.end(), group_.transport->rank()) -
+                            members.begin());
 }
 
 DeviceCommunicator::~DeviceCommunicator() {
@@ -164,7 +164,8 @@ Status DeviceCommunicator::begin(const std::vector<nccl::Seat>& seats) {
   capability_ = std::min_element(seats.begin(), seats.end(), [](const auto& a, const auto& b) {
                   return a.capability < b.capability;
                 })->capability;
-  splits_ = std::all_of(seats.begin(), seats.end(), [](const auto& seat) { return seat.splits != 0; });
+  splits_ =
+      std::all_of(seats.begin(), seats.end(), [](const auto& seat) { return seat.splits != 0; });
   const auto has_part = [](const nccl::Seat& seat) { return seat.part != 0; };
   if (std::all_of(seats.begin(), seats.end(), has_part)) {
     session_ = std::exchange(part_, nullptr)->session;
@@ -233,7 +234,8 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, std::vector<Stag
   for (const cuda::Mark& mark : order->ready) {
     if (mark.captured != captured) {
       co_return invalid_argument(
-          "of tensors that are reduced together, one's stream is being captured into a CUDA graph and "
+          "of tensors that are reduced together, one's stream is being captured into a CUDA graph "
+          "and "
           "another's is not");
     }
     RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
@@ -241,7 +243,8 @@ Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, std::vector<Stag
   for (const Stage& stage : stages) {
     if (stage.calls) {
       const Status called = session_->launch([&] { return stage.calls(*session_); });
-      if (called.code() == Code::kUnimplemented) ++turn_;  // nothing was launched, on all ranks alike
+      if (called.code() == Code::kUnimplemented)
+        ++turn_;  // nothing was launched, on all ranks alike
       RUEDA_CO_RETURN_IF_ERROR(called);
       const Status launched = co_await Settled(session_.get());
       RUEDA_CO_RETURN_IF_ERROR(launched);
@@ -276,7 +279,8 @@ Task DeviceCommunicator::split(uint64_t place, std::optional<int> key, std::stri
     RUEDA_CO_RETURN_IF_ERROR(made.status());
     part->session = std::move(made).value();
     if (key.has_value() != (part->session != nullptr))
-      co_return internal_error("ncclCommSplit for " + what + " gave another part than was asked for");
+      co_return internal_error("ncclCommSplit for " + what +
+                               " gave another part than was asked for");
   }
   part->known = true;
   ++turn_;
@@ -381,24 +385,28 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
 
 Task DeviceCommunicator::adasum(std::vector<Part> parts, DType dtype, double factor) {
   if (dtype == DType::kFloat64) {
-    return refuse(calls_++, {Code::kUnimplemented,
-                             "Adasum of float64 is not available on GPUs; use float32, or copy the tensor "
-                             "to the host (tensor.cpu())"});
+    return refuse(calls_++,
+                  {Code::kUnimplemented,
+                   "Adasum of float64 is not available on GPUs; use float32, or copy the tensor "
+                   "to the host (tensor.cpu())"});
   }
   auto call = std::make_shared<DeviceAdasum>(std::move(parts), dtype, factor, rank_, size());
   std::vector<Stage> stages;
   const auto exchange = [this, call](Session& s) -> Status {
     if (buffer_ == nullptr || s.captures()) {
-      return {Code::kUnimplemented,
-              s.captures() ? "Adasum cannot be captured into a CUDA graph"
-                           : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on all "
-                             "ranks; copy the tensor to the host (tensor.cpu())"};
+      return {
+          Code::kUnimplemented,
+          s.captures()
+              ? "Adasum cannot be captured into a CUDA graph"
+              : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on all "
+                "ranks; copy the tensor to the host (tensor.cpu())"};
     }
     RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
     call->use(memory);
     return call->exchange_calls(s);
   };
-  stages.push_back({exchange, [this, call](Session& s) { return call->gather_vectors(s, *kernels_); }});
+  stages.push_back(
+      {exchange, [this, call](Session& s) { return call->gather_vectors(s, *kernels_); }});
   for (int level = 0; level < call->levels(); ++level) {
     stages.push_back(
         {[this, call, level](Session& s) { return call->level_calls(level, s, *kernels_); },
@@ -481,12 +489,12 @@ Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vect
       const size_t sent = unsigned_of(bytes[me * ranks + peer]);
       const size_t received = unsigned_of(bytes[peer * ranks + me]);
       if (sent > 0) {
-        RUEDA_RETURN_IF_ERROR(s.call("ncclSend", s.library()->send, from, sent,
-                                     nccl::Type::kInt8, static_cast<int>(peer)));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclSend", s.library()->send, from, sent, nccl::Type::kInt8,
+                                     static_cast<int>(peer)));
       }
       if (received > 0) {
-        RUEDA_RETURN_IF_ERROR(s.call("ncclRecv", s.library()->recv, to, received,
-                                     nccl::Type::kInt8, static_cast<int>(peer)));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclRecv", s.library()->recv, to, received, nccl::Type::kInt8,
+                                     static_cast<int>(peer)));
       }
       from += sent;
       to += received;

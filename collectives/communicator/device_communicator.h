@@ -1,4 +1,5 @@
-// DeviceCommunicator: the collectives of one group on GPU tensors, by NCCL, in the order of streams.
+// DeviceCommunicator: the collectives of one group on GPU tensors, by NCCL, in the order of
+// streams.
 //
 // A task ends when its work has been given to the GPU: the host waits for no GPU. What is to come
 // before it (the caller's stream) and where its end is seen are events (StreamOrder).
@@ -7,8 +8,8 @@
 //                begins without blocking -> ready
 //   every call:  own stream waits for `ready` -> one NCCL group -> `done` is recorded
 //
-// Threads: the coordinator. Failure: kFailedPrecondition and kUnimplemented are the same on all ranks
-// and leave everything as it was; others end the group, as for every communicator.
+// Threads: the coordinator. Failure: kFailedPrecondition and kUnimplemented are the same on all
+// ranks and leave everything as it was; others end the group, as for every communicator.
 #pragma once
 
 #include <functional>
@@ -27,9 +28,9 @@ namespace rueda::communicator {
 
 // What stands before and behind one call on the GPU. Lives until its task has ended.
 struct StreamOrder {
-  int device = 0;                     // its tensors' GPU
-  std::vector<cuda::Mark> ready;      // inputs are complete behind these
-  cuda::EventPtr done;                // set when the task has ended well: outputs are complete behind it
+  int device = 0;                 // its tensors' GPU
+  std::vector<cuda::Mark> ready;  // inputs are complete behind these
+  cuda::EventPtr done;  // set when the task has ended well: outputs are complete behind it
 };
 
 struct DeviceGroup {
@@ -70,9 +71,10 @@ class DeviceCommunicator final : public Communicator {
   Task broadcast(Rank root, std::vector<direct::BroadcastPart> parts) override;
   Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
 
-  // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in one
-  // order of calls: the place is reserved where all of them are at the same point of what they agree
-  // on, and taken by split() or skip(). Empty: no call was made yet, so there is nothing to split.
+  // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in
+  // one order of calls: the place is reserved where all of them are at the same point of what they
+  // agree on, and taken by split() or skip(). Empty: no call was made yet, so there is nothing to
+  // split.
   std::optional<uint64_t> reserve();
   // Waits for the GPU, not on the host. key: this rank's place in the part; empty: it is not in it.
   // A failure ends this group.

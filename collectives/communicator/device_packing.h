@@ -1,8 +1,8 @@
-// Packing: the tensors of a reduction on a GPU are copied into one buffer, so that NCCL is called once
-// instead of once for each tensor.
+// Packing: the tensors of a reduction on a GPU are copied into one buffer, so that NCCL is called
+// once instead of once for each tensor.
 //
-// It pays for many small tensors: two copies at the speed of memory against NCCL's work for each call.
-// All ranks must decide alike, so the decision looks at sizes alone. Pure.
+// It pays for many small tensors: two copies at the speed of memory against NCCL's work for each
+// call. All ranks must decide alike, so the decision looks at sizes alone. Pure.
 #pragma once
 
 #include <optional>

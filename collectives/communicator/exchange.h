@@ -5,8 +5,8 @@
 //   doubling     log2 H     (H-1) n          log2 H    the same, passed on (Bruck's allgather)
 //   two-shot     2(H-1)     2(H-1)/H n       2         each host adds one share and sends its sum
 //
-// All add in the order of hosts, each sum rounded once, so the choice does not change a bit. That is
-// why recursive doubling of partial sums, Rabenseifner's algorithm and rings are not among them:
+// All add in the order of hosts, each sum rounded once, so the choice does not change a bit. That
+// is why recursive doubling of partial sums, Rabenseifner's algorithm and rings are not among them:
 // they add in an order of their own, and round 16-bit sums log2 H or H-1 times. They would not be
 // faster either: two-shot sends their bytes with 2 messages in a row instead of 2 log2 H or 2(H-1),
 // and doubling waits for as many messages as theirs and sends more bytes only below kSurplusBytes.
@@ -21,9 +21,9 @@ namespace rueda::communicator {
 
 enum class Exchange : uint8_t { kOneShot, kDoubling, kTwoShot };
 
-// Two hosts: one-shot, which sends no more than the bound and waits once. More: by what one-shot and
-// doubling send beyond the bound, (H-1)(H-2)/H n, up to kSurplusBytes; of the two the one that spends
-// less time, a message costing its sender a fraction of the time that it is under way.
+// Two hosts: one-shot, which sends no more than the bound and waits once. More: by what one-shot
+// and doubling send beyond the bound, (H-1)(H-2)/H n, up to kSurplusBytes; of the two the one that
+// spends less time, a message costing its sender a fraction of the time that it is under way.
 // bytes: n, as it travels.
 Exchange choose_exchange(size_t hosts, int64_t bytes);
 

@@ -231,9 +231,7 @@ class Broadcast final : public HierarchyCall {
     teller_ = speaker(map_.host());
     if (map_.local() != teller_) return;
     const size_t place = (map_.host() + map_.hosts() - root_host) % map_.hosts();
-    const auto at = [&](size_t host) {
-      return transport_rank(map_.members(host)[speaker(host)]);
-    };
+    const auto at = [&](size_t host) { return transport_rank(map_.members(host)[speaker(host)]); };
     if (place > 0) left_ = at((map_.host() + map_.hosts() - 1) % map_.hosts());
     if (place + 1 < map_.hosts()) right_ = at((map_.host() + 1) % map_.hosts());
   }
@@ -286,8 +284,7 @@ Task Hierarchy::allgather(const direct::Group& group, std::vector<direct::Gather
 
 Task Hierarchy::broadcast(const direct::Group& group, Rank root,
                           std::vector<direct::BroadcastPart> parts) {
-  return drive_call(
-      std::make_unique<Broadcast>(this, group, calls_++, root, std::move(parts)));
+  return drive_call(std::make_unique<Broadcast>(this, group, calls_++, root, std::move(parts)));
 }
 
 }  // namespace rueda::communicator

@@ -100,8 +100,7 @@ class Allreduce final : public HierarchyCall {
     c.stage = Stage::kDown;
     c.begin = index * length_;
     c.count = std::min(length_, list_.total() - c.begin);
-    const int64_t mine =
-        local_begin(c, map_.local() + 1) - local_begin(c, map_.local());
+    const int64_t mine = local_begin(c, map_.local() + 1) - local_begin(c, map_.local());
     if (!straight_) c.staging.resize(static_cast<size_t>(c.count * bytes_));
     if (!alone()) c.carried.resize(static_cast<size_t>(mine * bytes_));
     c.slices = alone() ? result(&c) : c.carried.data();
@@ -158,8 +157,8 @@ class Allreduce final : public HierarchyCall {
       const int64_t begin = slice_begin(*c, slice);
       const int64_t count = slice_begin(*c, slice + 1) - begin;
       std::byte* data = c->slices + (begin - local_begin(*c, map_.local())) * bytes_;
-      plan.exchange = h_.exchange_of(
-          count * static_cast<int64_t>(size_of(plan.wire.value_or(dtype_))));
+      plan.exchange =
+          h_.exchange_of(count * static_cast<int64_t>(size_of(plan.wire.value_or(dtype_))));
       c->exchanges.push_back(std::make_unique<HostExchange>(std::move(plan), data, count));
       c->exchanges.back()->post();
     }
@@ -324,8 +323,7 @@ class Reducescatter final : public HierarchyCall {
     const std::byte* from = to.sums.data();
     for (size_t i = 0; i < members.size(); ++i) {
       if (map_.proxy(map_.host(), host, i) != map_.local()) continue;
-      const auto bytes =
-          static_cast<size_t>(counts_[static_cast<size_t>(members[i])] * bytes_);
+      const auto bytes = static_cast<size_t>(counts_[static_cast<size_t>(members[i])] * bytes_);
       if (bytes == 0) continue;
       sends_.add(group_.transport->send(transport_rank(members[i]), group_.tag, {from, bytes}));
       from += bytes;
@@ -364,8 +362,8 @@ class Reducescatter final : public HierarchyCall {
 
 Task Hierarchy::allreduce(const direct::Group& group, std::vector<Part> parts, DType dtype,
                           ReduceOp op, const Scaling& scaling) {
-  return drive_call(std::make_unique<Allreduce>(this, group, calls_++, std::move(parts), dtype, op,
-                                                scaling));
+  return drive_call(
+      std::make_unique<Allreduce>(this, group, calls_++, std::move(parts), dtype, op, scaling));
 }
 
 Task Hierarchy::reducescatter(const direct::Group& group, const std::byte* in, std::byte* out,

@@ -21,14 +21,14 @@ int64_t HostExchange::begin_of(size_t host) const {
 void HostExchange::add_recv(Transfers* to, size_t host, std::byte* into, int64_t count,
                             uint64_t tag) {
   if (count == 0) return;
-  to->add(plan_.transport->recv(plan_.members[host], tag,
-                                {into, static_cast<size_t>(count * bytes_)}));
+  to->add(
+      plan_.transport->recv(plan_.members[host], tag, {into, static_cast<size_t>(count * bytes_)}));
 }
 
 void HostExchange::add_send(size_t host, const std::byte* from, int64_t count, uint64_t tag) {
   if (count == 0) return;
-  sends_.add(plan_.transport->send(plan_.members[host], tag,
-                                   {from, static_cast<size_t>(count * bytes_)}));
+  sends_.add(
+      plan_.transport->send(plan_.members[host], tag, {from, static_cast<size_t>(count * bytes_)}));
 }
 
 void HostExchange::post() {

@@ -7,8 +7,8 @@
 //   two-shot   every rank sends each host's share of its slice to that host's rank, who combines the
 //              shares and sends the result to all
 //
-// Compressed: what travels is f16 or bf16 while the slice is f32. Contributions are widened, combined
-// in f32 and rounded once more, so that all ranks have the same bits whichever way.
+// Compressed: what travels is f16 or bf16 while the slice is f32. Contributions are widened,
+// combined in f32 and rounded once more, so that all ranks have the same bits whichever way.
 //
 // Buffers are offered to the peers by post(), before the own slice is ready. Borrows `data` until
 // done(). Threads: one.

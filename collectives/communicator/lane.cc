@@ -231,8 +231,8 @@ void Lane::begin_generation(uint64_t generation) {
   s.stopped = false;
   LaneControl& control = *s.peers[s.me].control;
   for (const State::Counter counter :
-       {&LaneControl::finished, &LaneControl::combined, &LaneControl::fetched,
-        &LaneControl::packed, &LaneControl::reduced, &LaneControl::unpacked}) {
+       {&LaneControl::finished, &LaneControl::combined, &LaneControl::fetched, &LaneControl::packed,
+        &LaneControl::reduced, &LaneControl::unpacked}) {
     (control.*counter).store(s.base, std::memory_order_release);
   }
 }

@@ -11,7 +11,8 @@
 //            reads all entries and combines for itself. One exchange of lines.
 //   windows  chunk by chunk through windows that stay in cache; the own share is read straight from
 //            the tensor ("half copy").
-//   in place a tensor that lies in the heap on every rank: each rank combines its share straight from
+//   in place a tensor that lies in the heap on every rank: each rank combines its share straight
+//   from
 //            everybody's tensors and writes it into everybody's results. Two flags, no copy.
 //   pull     private memory of peers read by the kernel (process_vm_readv), where it allows that.
 //
@@ -47,14 +48,15 @@ struct HeapView {
 struct LaneGroup {
   Rank rank = 0;  // this rank's index in the vectors
   std::vector<std::shared_ptr<transport::Arena>> arenas;
-  std::vector<HeapView> heaps;            // empty: no heaps
-  std::vector<transport::Ringer> ringers; // wake a rank that waits for a lane
+  std::vector<HeapView> heaps;             // empty: no heaps
+  std::vector<transport::Ringer> ringers;  // wake a rank that waits for a lane
 };
 
 // The road for large tensors in private memory. Agreed by all ranks before the job starts.
 enum class Road : uint8_t { kWindows = 0, kPull = 1 };
 
-// One collective. Fill in before start(); a job that is done may be started again with other memory.
+// One collective. Fill in before start(); a job that is done may be started again with other
+// memory.
 struct Job {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   DType dtype = DType::kUInt8;  // kUInt8 where bytes are only moved
@@ -72,7 +74,8 @@ struct Job {
   std::vector<int64_t> counts;
 
   bool done = false;  // set by the lane
-  StageTimes* times = nullptr;  // filled in by the lane, if somebody asks; cleared by them before start
+  StageTimes* times =
+      nullptr;  // filled in by the lane, if somebody asks; cleared by them before start
 
   struct Progress;  // the lane's own
   std::unique_ptr<Progress> progress;
@@ -96,7 +99,8 @@ class Lane {
   bool progress();
   // No job is under way.
   bool idle() const;
-  // Why the lane does nothing any more: a peer's entry makes no sense, or its memory cannot be read.
+  // Why the lane does nothing any more: a peer's entry makes no sense, or its memory cannot be
+  // read.
   const Status& failure() const;
 
   // Who it waits for. Borrowed; null: nobody listens.

@@ -211,8 +211,7 @@ int64_t Lane::State::portion(int64_t longest_bytes) const {
 void Lane::State::add_block(Job* job, size_t from, const Place& place, const Part& block) {
   Job::Progress& p = *job->progress;
   if (block.count == 0) return;
-  const bool pulls =
-      job->road == Road::kPull && block.count >= kPullBytes && place.remote != 0;
+  const bool pulls = job->road == Road::kPull && block.count >= kPullBytes && place.remote != 0;
   if (place.mapped == nullptr && !pulls) {
     p.windowed[from].add(block);
     return;

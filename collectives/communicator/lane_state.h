@@ -69,7 +69,7 @@ struct Combine {
   size_t listed = 0;
   int64_t begin = 0;
   int64_t count = 0;
-  bool push = false;  // write the result into everybody's output, else into the own one
+  bool push = false;         // write the result into everybody's output, else into the own one
   std::byte* out = nullptr;  // of element `begin`, on this rank
 };
 
@@ -86,15 +86,15 @@ enum class Size : uint8_t { kInline, kOneShot, kLarge };
 struct Job::Progress {
   // ---- of the job alone (prepare)
   Size size = Size::kLarge;
-  int64_t element = 1;            // bytes
-  int64_t bytes = 0;              // of the job, as Lane::Bytes counts
-  std::vector<int64_t> begins;    // of parts, reducescatter: of shares; elements
-  std::vector<size_t> payload;    // bytes of each rank's entry
-  std::vector<uint32_t> listed;   // parts whose place is in the entry
+  int64_t element = 1;           // bytes
+  int64_t bytes = 0;             // of the job, as Lane::Bytes counts
+  std::vector<int64_t> begins;   // of parts, reducescatter: of shares; elements
+  std::vector<size_t> payload;   // bytes of each rank's entry
+  std::vector<uint32_t> listed;  // parts whose place is in the entry
   // ---- of this run
   uint64_t number = 0;
-  Job* next = nullptr;  // the next one that waits to enter
-  size_t ready = 0;     // ranks whose entry has been read
+  Job* next = nullptr;                       // the next one that waits to enter
+  size_t ready = 0;                          // ranks whose entry has been read
   std::vector<std::array<Place, 2>> places;  // of listed parts: rank-major, in and out
   // Windows. Reductions: one list. Gathering kinds: by source, what it sends through windows.
   std::vector<PartList> windowed;
@@ -108,8 +108,8 @@ struct Job::Progress {
   bool pulls_results = false;  // fetches are of what peers combine
   bool alone = false;  // no other job under way when it was decided: its time means something
   std::chrono::steady_clock::time_point decided{};  // when all ranks' entries had been read
-  bool exposed = false;        // peers touch a tensor of mine directly
-  size_t next_piece = 0;       // of combines, then of fetches
+  bool exposed = false;                             // peers touch a tensor of mine directly
+  size_t next_piece = 0;                            // of combines, then of fetches
   int64_t piece_done = 0;
   uint64_t direct_bytes[2] = {0, 0};  // in place, pulled
 };
@@ -198,23 +198,23 @@ struct Lane::State {
   size_t windows;
   size_t window_bytes;
 
-  uint64_t base = 0;      // the generation, in the upper bits of all counters
-  uint64_t entered = 0;   // jobs of this generation
+  uint64_t base = 0;     // the generation, in the upper bits of all counters
+  uint64_t entered = 0;  // jobs of this generation
   uint64_t decided = 0;
   uint64_t combined = 0;  // whose direct stages are over
   uint64_t fetched = 0;
   uint64_t direct = 0;  // whose direct work is over everywhere
   uint64_t finished = 0;
-  uint64_t freed = 0;     // jobs that all ranks have finished, as last looked up
+  uint64_t freed = 0;               // jobs that all ranks have finished, as last looked up
   std::array<Job*, kSlots> jobs{};  // entered and not finished, by number
   Job* waiting = nullptr;           // started and not entered
   Job* last_waiting = nullptr;
   bool stopped = false;  // nothing more is entered
   bool dead = false;     // abandoned or failed
-  bool gone = false;  // a peer whose memory was to be read
+  bool gone = false;     // a peer whose memory was to be read
   bool news = false;     // something was posted and nobody rung for it
   ArrivalWatch* watch = nullptr;
-  size_t missing = kNobody;  // the rank that the watch was told of
+  size_t missing = kNobody;   // the rank that the watch was told of
   uint64_t entered_then = 0;  // jobs, when the last one that was waited for could begin
 
   uint64_t chunks = 0;  // of all decided jobs

@@ -76,10 +76,10 @@ bool Lane::State::pack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (rank == me && job.scaling.prescale == 1.0) continue;
         const Range range = range_of(p, packed, job.counts[rank]);
-        kernels::scaled_copy(
-            job.dtype, job.parts[0].in + (p.begins[rank] + range.begin) * p.element,
-            to + static_cast<int64_t>(rank) * p.chunk * p.element,
-            static_cast<size_t>(range.count), job.scaling.prescale);
+        kernels::scaled_copy(job.dtype,
+                             job.parts[0].in + (p.begins[rank] + range.begin) * p.element,
+                             to + static_cast<int64_t>(rank) * p.chunk * p.element,
+                             static_cast<size_t>(range.count), job.scaling.prescale);
       }
       break;
     case CollectiveKind::kAlltoall: {
@@ -127,8 +127,7 @@ bool Lane::State::reduce_next() {
     for (size_t rank = 0; rank < size; ++rank)
       inputs[rank] = window(rank, reduced) + offset * p.element;
     if (!scaled) inputs[me] = own;
-    kernels::reduce(job.dtype, job.op, inputs, out, static_cast<size_t>(count),
-                    job.scaling.finish);
+    kernels::reduce(job.dtype, job.op, inputs, out, static_cast<size_t>(count), job.scaling.finish);
   };
   if (combines) {
     const PartList& list = p.windowed[0];
@@ -202,7 +201,7 @@ bool Lane::State::unpack_next() {
         const Range range = from_window(rank);
         if (range.count > 0) {
           copy_bytes(out + range.begin, window(rank, unpacked) + static_cast<int64_t>(me) * p.chunk,
-               range.count);
+                     range.count);
         }
         out += job.counts[rank * size + me];
       }

@@ -126,8 +126,7 @@ Task NativeCommunicator::broadcast(Rank root, std::vector<direct::BroadcastPart>
   return run_in_lane(std::move(job));
 }
 
-Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out,
-                                  std::vector<int64_t> bytes) {
+Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) {
   const direct::Group group = next_call();
   if (!lanes_[0]) {
     const auto ranks = group_.members.size();

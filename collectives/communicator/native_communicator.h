@@ -26,8 +26,8 @@ struct NativeGroup {
   std::vector<HeapView> heaps;             // empty: none
   // By group rank, a number of the host: equal where memory is shared. Empty: nobody shares any.
   std::vector<int> host_of;
-  LaneGroup local;             // of the members on this rank's host; no arenas: alone there
-  std::optional<DType> wire;   // f32 sums travel between hosts as this
+  LaneGroup local;                   // of the members on this rank's host; no arenas: alone there
+  std::optional<DType> wire;         // f32 sums travel between hosts as this
   std::optional<Exchange> exchange;  // of every allreduce between hosts; empty: by exchange.h
 };
 
@@ -75,8 +75,8 @@ class NativeCommunicator final : public Communicator {
   Road road_ = Road::kWindows;
   StageTimes* times_ = nullptr;
   std::array<std::unique_ptr<Lane>, transport::kLanes> lanes_;
-  std::unique_ptr<Hierarchy> hierarchy_;  // of several hosts; then there are no lanes_
-  bool has_levels_ = false;               // the hierarchy serves more than allreduce
+  std::unique_ptr<Hierarchy> hierarchy_;   // of several hosts; then there are no lanes_
+  bool has_levels_ = false;                // the hierarchy serves more than allreduce
   std::deque<std::shared_ptr<Job>> jobs_;  // under way: the lane has pointers to them
 };
 

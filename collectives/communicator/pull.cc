@@ -17,9 +17,9 @@ Status pull(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
       const int error = got < 0 ? errno : EFAULT;
       if (error == EINTR) continue;
       if (error == ESRCH) return unavailable("local process " + std::to_string(pid) + " is gone");
-      return errno_status("cannot read the memory of local process " + std::to_string(pid) +
-                              " (process_vm_readv)",
-                          error);
+      return errno_status(
+          "cannot read the memory of local process " + std::to_string(pid) + " (process_vm_readv)",
+          error);
     }
     to += got;
     address += static_cast<uint64_t>(got);

@@ -1,5 +1,5 @@
-// When a collective passed its stages on this rank. Stages overlap: a long batch is packed at its end
-// while its beginning is unpacked.
+// When a collective passed its stages on this rank. Stages overlap: a long batch is packed at its
+// end while its beginning is unpacked.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,7 @@ struct StageTimes {
   Span unpacked;    // into the tensors
 };
 
-inline int64_t stage_clock() {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
+inline int64_t stage_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // Stretches a span over its own life. times: null where nobody asks.
 class StageStamp {

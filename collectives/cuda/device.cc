@@ -42,8 +42,8 @@ Result<DevicePtr> Device::open(std::shared_ptr<const Driver> driver, int ordinal
         d.check(d->device_attribute(number, attribute, device->handle_), "cuDeviceGetAttribute"));
   }
   device->capability_ = 10 * major + minor;
-  RUEDA_RETURN_IF_ERROR(d.check(d->retain_context(&device->context_, device->handle_),
-                                "cuDevicePrimaryCtxRetain"));
+  RUEDA_RETURN_IF_ERROR(
+      d.check(d->retain_context(&device->context_, device->handle_), "cuDevicePrimaryCtxRetain"));
   return device;
 }
 
@@ -126,7 +126,8 @@ Result<bool> Event::query() const {
 Status Event::wait() const {
   if (captured_) {
     return failed_precondition(
-        "its work is captured into a CUDA graph and runs when the graph is launched: the host cannot wait "
+        "its work is captured into a CUDA graph and runs when the graph is launched: the host "
+        "cannot wait "
         "for it; start it without waiting, and let the stream wait");
   }
   const ContextScope scope(*device_);
@@ -150,8 +151,7 @@ Result<std::unique_ptr<Stream>> Stream::create(DevicePtr device) {
   const BesideCaptures beside(d);
   int least = 0;
   int greatest = 0;
-  RUEDA_RETURN_IF_ERROR(
-      d.check(d->priorities(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  RUEDA_RETURN_IF_ERROR(d.check(d->priorities(&least, &greatest), "cuCtxGetStreamPriorityRange"));
   StreamHandle handle = nullptr;
   RUEDA_RETURN_IF_ERROR(d.check(d->stream_create(&handle, kStreamNonBlocking, greatest),
                                 "cuStreamCreateWithPriority"));
@@ -171,9 +171,9 @@ Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes)
   Address address = 0;
   const Status got = d.check(d->allocate(&address, std::max<size_t>(bytes, 1)), "cuMemAlloc");
   if (!got.ok()) {
-    return Status(rueda::Code::kResourceExhausted,
-                  std::to_string(bytes) + " bytes on GPU " + std::to_string(device->ordinal()) +
-                      " (" + device->name() + "): " + got.message());
+    return Status(rueda::Code::kResourceExhausted, std::to_string(bytes) + " bytes on GPU " +
+                                                       std::to_string(device->ordinal()) + " (" +
+                                                       device->name() + "): " + got.message());
   }
   return std::shared_ptr<Memory>(new Memory(std::move(device), address, bytes));
 }

@@ -67,8 +67,8 @@ class ContextScope {
   Status status_;
 };
 
-// While it lives this thread may make calls that CUDA forbids while any stream is captured into a graph
-// (making things, asking events): ours have nothing to do with what is captured.
+// While it lives this thread may make calls that CUDA forbids while any stream is captured into a
+// graph (making things, asking events): ours have nothing to do with what is captured.
 class BesideCaptures {
  public:
   explicit BesideCaptures(const Driver& driver) : driver_(driver) {

@@ -26,7 +26,7 @@ Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
   } table[] = {
 #define RUEDA_X(member, symbol, arguments) \
   {#symbol, reinterpret_cast<void**>(&driver->functions_.member)},
-      RUEDA_CUDA_FUNCTIONS(RUEDA_X)
+    RUEDA_CUDA_FUNCTIONS(RUEDA_X)
 #undef RUEDA_X
   };
   for (const auto& [symbol, place] : table) {

@@ -71,7 +71,8 @@ HWY_INLINE void fill_tail(const std::byte* in, size_t bytes, std::byte* buffer) 
     for (size_t at = 0; at < Format::kBytes; at += kVector) {
       const size_t lanes = at < bytes ? (bytes - at) / 4 : 0;
       const auto mask = hn::FirstN(d, lanes);
-      store(d, hn::MaskedLoad(mask, d, reinterpret_cast<const uint32_t*>(in) + at / 4), buffer + at);
+      store(d, hn::MaskedLoad(mask, d, reinterpret_cast<const uint32_t*>(in) + at / 4),
+            buffer + at);
     }
     return;
   }

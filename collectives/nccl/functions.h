@@ -47,8 +47,9 @@ struct UniqueId {
   char bytes[128];
 };
 
-// ncclConfig_t as of 2.18; newer libraries take what is missing from their defaults, older ones leave
-// the end out. Its last four bytes were padding then; newer ones read their traffic class there.
+// ncclConfig_t as of 2.18; newer libraries take what is missing from their defaults, older ones
+// leave the end out. Its last four bytes were padding then; newer ones read their traffic class
+// there.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -64,44 +65,44 @@ struct Config {
 static_assert(sizeof(Config) == 48);
 
 // X(member, symbol, result, arguments). Needed: NCCL 2.14 has them all.
-#define RUEDA_NCCL_NEEDED(X)                                                                      \
-  X(get_version, ncclGetVersion, Code, (int* version))                                            \
-  X(get_unique_id, ncclGetUniqueId, Code, (UniqueId * id))                                        \
-  X(error_string, ncclGetErrorString, const char*, (Code code))                                   \
-  X(init_rank, ncclCommInitRankConfig, Code,                                                      \
-    (Handle * comm, int size, UniqueId id, int rank, Config* config))                             \
-  X(abort, ncclCommAbort, Code, (Handle comm))                                                    \
-  X(destroy, ncclCommDestroy, Code, (Handle comm))                                                \
-  X(async_error, ncclCommGetAsyncError, Code, (Handle comm, Code * error))                        \
-  X(group_start, ncclGroupStart, Code, ())                                                        \
-  X(group_end, ncclGroupEnd, Code, ())                                                            \
-  X(all_reduce, ncclAllReduce, Code,                                                              \
-    (const void* in, void* out, size_t count, Type type, Op op, Handle comm, Stream stream))      \
-  X(reduce, ncclReduce, Code,                                                                     \
-    (const void* in, void* out, size_t count, Type type, Op op, int root, Handle comm,            \
-     Stream stream))                                                                              \
-  X(broadcast, ncclBroadcast, Code,                                                               \
-    (const void* in, void* out, size_t count, Type type, int root, Handle comm, Stream stream))   \
-  X(reduce_scatter, ncclReduceScatter, Code,                                                      \
-    (const void* in, void* out, size_t out_count, Type type, Op op, Handle comm, Stream stream))  \
-  X(all_gather, ncclAllGather, Code,                                                              \
-    (const void* in, void* out, size_t in_count, Type type, Handle comm, Stream stream))          \
-  X(send, ncclSend, Code,                                                                         \
-    (const void* in, size_t count, Type type, int peer, Handle comm, Stream stream))              \
-  X(recv, ncclRecv, Code,                                                                         \
+#define RUEDA_NCCL_NEEDED(X)                                                                     \
+  X(get_version, ncclGetVersion, Code, (int* version))                                           \
+  X(get_unique_id, ncclGetUniqueId, Code, (UniqueId * id))                                       \
+  X(error_string, ncclGetErrorString, const char*, (Code code))                                  \
+  X(init_rank, ncclCommInitRankConfig, Code,                                                     \
+    (Handle * comm, int size, UniqueId id, int rank, Config* config))                            \
+  X(abort, ncclCommAbort, Code, (Handle comm))                                                   \
+  X(destroy, ncclCommDestroy, Code, (Handle comm))                                               \
+  X(async_error, ncclCommGetAsyncError, Code, (Handle comm, Code * error))                       \
+  X(group_start, ncclGroupStart, Code, ())                                                       \
+  X(group_end, ncclGroupEnd, Code, ())                                                           \
+  X(all_reduce, ncclAllReduce, Code,                                                             \
+    (const void* in, void* out, size_t count, Type type, Op op, Handle comm, Stream stream))     \
+  X(reduce, ncclReduce, Code,                                                                    \
+    (const void* in, void* out, size_t count, Type type, Op op, int root, Handle comm,           \
+     Stream stream))                                                                             \
+  X(broadcast, ncclBroadcast, Code,                                                              \
+    (const void* in, void* out, size_t count, Type type, int root, Handle comm, Stream stream))  \
+  X(reduce_scatter, ncclReduceScatter, Code,                                                     \
+    (const void* in, void* out, size_t out_count, Type type, Op op, Handle comm, Stream stream)) \
+  X(all_gather, ncclAllGather, Code,                                                             \
+    (const void* in, void* out, size_t in_count, Type type, Handle comm, Stream stream))         \
+  X(send, ncclSend, Code,                                                                        \
+    (const void* in, size_t count, Type type, int peer, Handle comm, Stream stream))             \
+  X(recv, ncclRecv, Code,                                                                        \
     (void* out, size_t count, Type type, int peer, Handle comm, Stream stream))
 
 // Null where the library does not have them; rueda then does without.
-#define RUEDA_NCCL_OPTIONAL(X)                                                                    \
-  X(last_error, ncclGetLastError, const char*, (Handle comm))               /* 2.13 */            \
-  X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, Code,                       /* 2.11 */            \
-    (Op * op, void* factor, Type type, int residence, Handle comm))                               \
-  X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm))               /* 2.11 */            \
-  X(split, ncclCommSplit, Code,                                             /* 2.18 */            \
-    (Handle comm, int color, int key, Handle* made, Config* config))                              \
-  X(mem_alloc, ncclMemAlloc, Code, (void** memory, size_t bytes))           /* 2.19 */            \
-  X(mem_free, ncclMemFree, Code, (void* memory))                            /* 2.19 */            \
-  X(register_memory, ncclCommRegister, Code,                                /* 2.19 */            \
+#define RUEDA_NCCL_OPTIONAL(X)                                               \
+  X(last_error, ncclGetLastError, const char*, (Handle comm)) /* 2.13 */     \
+  X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, Code,         /* 2.11 */     \
+    (Op * op, void* factor, Type type, int residence, Handle comm))          \
+  X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm)) /* 2.11 */     \
+  X(split, ncclCommSplit, Code,                               /* 2.18 */     \
+    (Handle comm, int color, int key, Handle* made, Config* config))         \
+  X(mem_alloc, ncclMemAlloc, Code, (void** memory, size_t bytes)) /* 2.19 */ \
+  X(mem_free, ncclMemFree, Code, (void* memory))                  /* 2.19 */ \
+  X(register_memory, ncclCommRegister, Code,                      /* 2.19 */ \
     (Handle comm, void* memory, size_t bytes, void** handle))
 
 struct Functions {

@@ -52,7 +52,7 @@ class Machine {
   bool kernels_known_ = false;
   std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::map<int, cuda::DevicePtr> devices_;
-  int used_ = -1;  // by the first mark
+  int used_ = -1;           // by the first mark
   std::mutex marks_mutex_;  // marks of one stream are numbered in the order of their recording
   uint64_t marks_ = 0;
   Watcher watcher_;

@@ -100,10 +100,12 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
 Status check_reduction(Type type, int version, int capability) {
   if (type != Type::kFloat8E4M3 && type != Type::kFloat8E5M2) return {};
   if (version >= kFloat8Version && capability >= kFloat8Capability) return {};
-  return refuse("8-bit floats are reduced by NCCL 2.24 and newer, where every GPU has compute capability "
-                "9.0 (here: NCCL " + version_text(version) + ", " + std::to_string(capability / 10) + "." +
-                    std::to_string(capability % 10) + "), so there is no such reduction",
-                "reduce the tensor as bfloat16");
+  return refuse(
+      "8-bit floats are reduced by NCCL 2.24 and newer, where every GPU has compute capability "
+      "9.0 (here: NCCL " +
+          version_text(version) + ", " + std::to_string(capability / 10) + "." +
+          std::to_string(capability % 10) + "), so there is no such reduction",
+      "reduce the tensor as bfloat16");
 }
 
 void write_factor(Type type, double factor, void* to) {

@@ -27,7 +27,8 @@ struct Reduction {
 Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, double factor,
                                  int64_t divisor, Rank size);
 
-// Unimplemented where the ranks' NCCL and the weakest of their GPUs (90 is 9.0) have no such reduction.
+// Unimplemented where the ranks' NCCL and the weakest of their GPUs (90 is 9.0) have no such
+// reduction.
 Status check_reduction(Type type, int version, int capability);
 
 // The bytes of a factor in the tensor's type, at `to` (8 bytes of room).

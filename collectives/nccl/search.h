@@ -11,7 +11,7 @@ namespace rueda::nccl {
 
 struct Candidate {
   std::string path;
-  std::string origin;        // for people: "already loaded by this process"
+  std::string origin;           // for people: "already loaded by this process"
   bool must_be_loaded = false;  // only if the process has it already
 };
 

@@ -40,7 +40,8 @@ Status check_gpus(const std::vector<Seat>& seats, const std::vector<std::string>
   return failed_precondition(
       "several ranks use the same GPU:" + text +
       "\ngive each rank its own: torch.cuda.set_device(hvd.local_rank()), or one visible GPU each "
-      "(CUDA_VISIBLE_DEVICES); RUEDA_ALLOW_SHARED_GPU=1 on all ranks allows it for tests, where NCCL "
+      "(CUDA_VISIBLE_DEVICES); RUEDA_ALLOW_SHARED_GPU=1 on all ranks allows it for tests, where "
+      "NCCL "
       "does (NCCL_MULTI_RANK_GPU_ENABLE=1)");
 }
 

@@ -96,8 +96,10 @@ Status Session::launch(const std::function<Status()>& calls) {
   if (!started.ok()) return named(started);
   if (ended == kInProgress) {
     settle();
-    // A group without new connections is started in some tens of microseconds: less than sleeping costs.
-    for (const auto end = Clock::now() + kLaunchPatience; phase() == Phase::kSettling && Clock::now() < end;) {
+    // A group without new connections is started in some tens of microseconds: less than sleeping
+    // costs.
+    for (const auto end = Clock::now() + kLaunchPatience;
+         phase() == Phase::kSettling && Clock::now() < end;) {
       look_now();
       std::this_thread::yield();
     }
@@ -122,7 +124,8 @@ Status Session::split(std::optional<int> key, std::string what) {
   Config config;
   config.blocking = 0;
   part_ = std::make_shared<Handle>(nullptr);
-  const Code code = library()->split(handle_, key ? 0 : kNoColor, key.value_or(0), part_.get(), &config);
+  const Code code =
+      library()->split(handle_, key ? 0 : kNoColor, key.value_or(0), part_.get(), &config);
   const Status begun = library().check(code, call.c_str(), handle_);
   if (!begun.ok()) return named(begun);
   if (code == kInProgress) settle();
@@ -198,7 +201,8 @@ Watched::Need Session::look_locked() {
     status_ = named(library().check(code, what.c_str(), handle_));
   if (status_.ok() && code == kInProgress && starts && Clock::now() > deadline_) {
     status_ = named(deadline_exceeded(
-        what + ": NCCL has not connected all ranks in time (RUEDA_START_TIMEOUT); NCCL_DEBUG=INFO shows "
+        what +
+        ": NCCL has not connected all ranks in time (RUEDA_START_TIMEOUT); NCCL_DEBUG=INFO shows "
         "what it waits for"));
   }
   if (!status_.ok()) {
@@ -232,7 +236,8 @@ void Session::abort() {
     bool done = false;
   };
   auto end = std::make_shared<End>();
-  std::thread([end, library = options_.library, device = options_.device, handle = handle_, part = part_] {
+  std::thread([end, library = options_.library, device = options_.device, handle = handle_,
+               part = part_] {
     {
       const cuda::ContextScope scope(*device);
       const cuda::BesideCaptures beside(device->driver());

@@ -30,9 +30,9 @@ class Session final : public Watched {
   struct Options {
     std::shared_ptr<const Library> library;
     cuda::DevicePtr device;
-    Watcher* watcher = nullptr;   // borrowed, outlives the session
-    std::function<void()> ring;   // called from the watcher's thread when the phase has changed
-    std::string name;             // of this rank, for errors
+    Watcher* watcher = nullptr;  // borrowed, outlives the session
+    std::function<void()> ring;  // called from the watcher's thread when the phase has changed
+    std::string name;            // of this rank, for errors
     std::chrono::nanoseconds patience{0};  // for the beginning
   };
   // Returns at once; ready when all ranks have come.
@@ -68,8 +68,8 @@ class Session final : public Watched {
   void abort();
   // After an abort that has not come back: the GPU may still use memory that it was given.
   bool is_left_behind() const { return stream_ == nullptr; }
-  // Lets NCCL use this memory of the device, until the communicator's end, without copies of its own,
-  // where this NCCL can. Once ready. Without it everything works as well.
+  // Lets NCCL use this memory of the device, until the communicator's end, without copies of its
+  // own, where this NCCL can. Once ready. Without it everything works as well.
   void use_directly(void* memory, size_t bytes);
 
   Need look() override;

@@ -1,8 +1,8 @@
 // Watcher: the one thread of a rank that asks NCCL and the driver how things stand, so that the
 // coordinator never polls a device.
 //
-// Asks every 50 us while NCCL starts a group (on a thread of its own, which takes tens of them), every
-// millisecond while a communicator begins, every 20 ms while a GPU works, and sleeps else.
+// Asks every 50 us while NCCL starts a group (on a thread of its own, which takes tens of them),
+// every millisecond while a communicator begins, every 20 ms while a GPU works, and sleeps else.
 // Threads: add() and stir() from any.
 #pragma once
 

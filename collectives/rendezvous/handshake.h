@@ -95,8 +95,8 @@ class Handshake {
 
 // Runs the handshake over `fd` (borrowed, blocking or not) and returns the peer's rank.
 // kUnauthenticated as above, kUnavailable when the peer is gone before it said anything,
-// kDeadlineExceeded, or what a look of patience says. Does not touch the descriptor's flags and reads no byte beyond the handshake.
-Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key,
-                         const Patience& patience);
+// kDeadlineExceeded, or what a look of patience says. Does not touch the descriptor's flags and
+// reads no byte beyond the handshake.
+Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key, const Patience& patience);
 
 }  // namespace rueda::rendezvous

@@ -33,8 +33,8 @@ class KeyTable {
   void mark_dead(Rank rank, std::string text);
   // A new process has taken the rank's place.
   void mark_alive(Rank rank);
-  // kUnavailable when `key` belongs to a dead rank, with the text of the first that died: the later ones may well have
-  // ended because of it. Else ok.
+  // kUnavailable when `key` belongs to a dead rank, with the text of the first that died: the later
+  // ones may well have ended because of it. Else ok.
   Status death_behind(const std::string& key) const;
 
  private:

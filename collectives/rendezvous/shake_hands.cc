@@ -38,7 +38,8 @@ void push(int fd, Handshake& handshake) {
 
 }  // namespace
 
-Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key, const Patience& patience) {
+Result<Rank> shake_hands(int fd, HandshakeTerms terms, const JobKey& key,
+                         const Patience& patience) {
   Handshake handshake(std::move(terms), key);
   while (handshake.status().ok() && !handshake.done()) {
     const bool sending = !handshake.bytes_to_send().empty();

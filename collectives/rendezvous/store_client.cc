@@ -29,8 +29,7 @@ Status StoreClient::keeper_gone() const {
 }
 
 Status StoreClient::keeper_silent() const {
-  return deadline_exceeded("store: " + keeper_ +
-                           " does not answer (is it stopped or overloaded?)");
+  return deadline_exceeded("store: " + keeper_ + " does not answer (is it stopped or overloaded?)");
 }
 
 StoreClient::StoreClient(UniqueFd fd, std::string keeper)
@@ -71,8 +70,7 @@ Result<std::string> StoreClient::peek(const std::string& key) {
   wire::StoreRequest request;
   request.op = wire::StoreOp::kGet;
   request.key = key;
-  RUEDA_ASSIGN_OR_RETURN(auto reply,
-                         call(std::move(request), deadline_in(kMoment), Late::kForget));
+  RUEDA_ASSIGN_OR_RETURN(auto reply, call(std::move(request), deadline_in(kMoment), Late::kForget));
   RUEDA_RETURN_IF_ERROR(as_status(reply));
   return std::move(reply.value);
 }

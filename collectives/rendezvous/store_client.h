@@ -45,8 +45,8 @@ class StoreClient : public Store {
 
   // How many hellos this rank has sent, this one included: the epoch of the init that asks.
   Result<uint64_t> hello();
-  // Tells the launcher something that it keeps until the end, and waits kMoment for its answer. key:
-  // "failure", why this rank fails; or "summary", a RankSummary, of which the last one counts.
+  // Tells the launcher something that it keeps until the end, and waits kMoment for its answer.
+  // key: "failure", why this rank fails; or "summary", a RankSummary, of which the last one counts.
   Status report(const std::string& key, const std::string& value);
 
  private:

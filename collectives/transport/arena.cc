@@ -141,8 +141,7 @@ std::byte* Arena::window(size_t lane, size_t index) const {
 Status Arena::reserve_lanes(size_t number) {
   release_lanes(number);
   const auto begin = static_cast<off_t>(group(number) - base());
-  const int error =
-      posix_fallocate(fd_.get(), begin, static_cast<off_t>(layout_.group_bytes()));
+  const int error = posix_fallocate(fd_.get(), begin, static_cast<off_t>(layout_.group_bytes()));
   if (error != 0) {
     return errno_status("cannot reserve " + std::to_string(layout_.group_bytes()) +
                             " bytes of shared memory for a process set",
@@ -155,8 +154,7 @@ Status Arena::reserve_lanes(size_t number) {
 void Arena::release_lanes(size_t number) {
   // What is punched out reads as zero when it comes back.
   fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(group(number) - base()),
-            static_cast<off_t>(layout_.group_bytes()));
+            static_cast<off_t>(group(number) - base()), static_cast<off_t>(layout_.group_bytes()));
 }
 ByteRing Arena::ring_to(Rank local_rank) const {
   const size_t offset = static_cast<size_t>(local_rank) * ByteRing::bytes_for(layout_.ring_bytes);

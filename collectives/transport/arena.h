@@ -42,8 +42,8 @@ struct ArenaLayout {
   Rank local_size = 1;
   size_t chunk_bytes = 256 << 10;  // of one window
   size_t windows = 4;              // of one lane
-  size_t ring_bytes = 128 << 10;  // of one ring; a power of two
-  size_t hosts = 1;               // of the job
+  size_t ring_bytes = 128 << 10;   // of one ring; a power of two
+  size_t hosts = 1;                // of the job
 
   size_t windows_offset() const;
   size_t rings_offset() const;
@@ -91,7 +91,7 @@ struct LaneControl {
   alignas(128) std::atomic<uint64_t> finished;  // jobs
   alignas(128) std::atomic<uint64_t> combined;  // jobs that work on tensors directly
   alignas(128) std::atomic<uint64_t> fetched;
-  alignas(128) std::atomic<uint64_t> packed;    // chunks
+  alignas(128) std::atomic<uint64_t> packed;  // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;
   // The owner's last word on the lane's generation (runtime/plan/plan_runner.h).

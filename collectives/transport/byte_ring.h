@@ -41,8 +41,8 @@ class ByteRing {
   // Consumer: is anything there? Producer: is there room?
   bool readable() const;
   bool writable() const;
-  // Producer: whether it waits for room. Once it does, it tries to write once more before it sleeps:
-  // either that finds room, or the consumer's next look finds the wish.
+  // Producer: whether it waits for room. Once it does, it tries to write once more before it
+  // sleeps: either that finds room, or the consumer's next look finds the wish.
   void want_room(bool wanted);
   // Consumer, after reading and a full fence (fence_before_rings).
   bool room_is_wanted() const;

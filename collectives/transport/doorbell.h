@@ -39,8 +39,8 @@ void fence_before_rings();
 // The owner's side. One thread at a time arms and disarms.
 //
 // Two words over one eventfd: `word` for what always matters (messages, submissions), `lane_word`
-// for the progress of a peer in a lane, which matters only to a rank that waits in that lane. A peer
-// that runs ahead of an idle rank thus makes no system call.
+// for the progress of a peer in a lane, which matters only to a rank that waits in that lane. A
+// peer that runs ahead of an idle rank thus makes no system call.
 class Doorbell {
  public:
   // The words must outlive the doorbell; lane_word may be null.

@@ -272,8 +272,7 @@ Result<Heap*> Heap::of_process(size_t bytes) {
     return errno_status("cannot make shared memory" + next_step, errno);
   // No core dump of it: reading the pages that do not exist would make them.
   auto mapping = SharedMapping::of(fd.get(), state.bytes, {.inherited = true});
-  if (!mapping.ok())
-    return Status(mapping.status().code(), mapping.status().message() + next_step);
+  if (!mapping.ok()) return Status(mapping.status().code(), mapping.status().message() + next_step);
   state.mapping = mapping.value();
   state.base = state.mapping->base();
   state.cold.add({0, state.bytes});
@@ -338,9 +337,9 @@ void Heap::free(std::byte* memory) {
     if (span.slab != nullptr) {
       State::Slab& slab = *span.slab;
       const size_t slot = (at - offset) / slab.slot_bytes;
-      RUEDA_CHECK((at - offset) % slab.slot_bytes == 0 && slot < slab.used.size() &&
-                      slab.used[slot],
-                  "memory was freed twice, or never allocated");
+      RUEDA_CHECK(
+          (at - offset) % slab.slot_bytes == 0 && slot < slab.used.size() && slab.used[slot],
+          "memory was freed twice, or never allocated");
       slab.used[slot] = false;
       slab.free.push_back(static_cast<uint32_t>(slot));
       state.in_use -= slab.slot_bytes;

@@ -49,8 +49,8 @@ size_t heap_size(int64_t configured, Rank ranks_of_host) {
     const auto ranks = static_cast<uint64_t>(std::max<Rank>(ranks_of_host, 1));
     bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page;
     bytes = std::min(bytes, cgroup_memory_limit(read_small_file).value_or(bytes));
-    bytes = std::min({bytes, kMost / ranks, soft_limit(RLIMIT_AS) / (4 * ranks),
-                      soft_limit(RLIMIT_FSIZE)});
+    bytes = std::min(
+        {bytes, kMost / ranks, soft_limit(RLIMIT_AS) / (4 * ranks), soft_limit(RLIMIT_FSIZE)});
 #ifdef RUEDA_HEAP_UNDER_SANITIZER
     bytes = std::min(soft_limit(RLIMIT_FSIZE), kMost);
 #endif

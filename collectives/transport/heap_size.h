@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "collectives/base/types.h"
 #include "collectives/base/cgroup.h"
+#include "collectives/base/types.h"
 
 namespace rueda::transport {
 

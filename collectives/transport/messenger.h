@@ -2,9 +2,9 @@
 // inproc and their mixture.
 //
 // Small messages (<= kEagerBytes, between hosts kFarEagerBytes) are sent at once and kept by the
-// receiver until a recv asks for them. Larger ones wait for a grant: posting a recv tells the sender that a buffer is there, so
-// bodies always go straight to their place and a link never stalls behind a message that nobody
-// wants yet:
+// receiver until a recv asks for them. Larger ones wait for a grant: posting a recv tells the
+// sender that a buffer is there, so bodies always go straight to their place and a link never
+// stalls behind a message that nobody wants yet:
 //
 //      receiver: recv(tag) ---- kGrant(tag, size) ---->  sender: send(tag) found or waits for the
 //      grant receiver: buffer    <--- kData(tag, size) body -  sender
@@ -53,8 +53,8 @@ class Messenger final : public Transport, private FdHandler {
             Doorbell* doorbell);
   ~Messenger() override;
 
-  // Signs of life of hosts, shared by the ranks of this one (Arena::heard, this rank's first). host_of:
-  // by rank. Without it every peer is a host of its own. Before watch_peers; borrowed.
+  // Signs of life of hosts, shared by the ranks of this one (Arena::heard, this rank's first).
+  // host_of: by rank. Without it every peer is a host of its own. Before watch_peers; borrowed.
   void share_signs_of_life(std::vector<int> host_of, std::vector<std::atomic<int64_t>*> boards);
 
   Rank rank() const override { return rank_; }

@@ -47,8 +47,8 @@ void Messenger::fail_transfers(Channel& channel, const Status& status) {
   channel.partial.reset();
 }
 
-// A frame that has begun must be finished before another can follow: from a copy, the caller's memory is
-// not ours any more.
+// A frame that has begun must be finished before another can follow: from a copy, the caller's
+// memory is not ours any more.
 void Messenger::fail_transfers_after_frame(Channel& channel, const Status& status) {
   std::optional<Outgoing> half_sent;
   if (channel.current && channel.current->sent > 0) {
@@ -71,8 +71,10 @@ void Messenger::end_peer(Rank peer, const Status& status) {
   channel.end =
       status.ok() ? status : Status(status.code(), channel.name + " was lost: " + status.message());
   // Where only what comes in is damaged, the peer can still be told why it is left.
-  if (status.code() == Code::kDataLoss) fail_transfers_after_frame(channel, *refusal(peer));
-  else fail_transfers(channel, *refusal(peer));
+  if (status.code() == Code::kDataLoss)
+    fail_transfers_after_frame(channel, *refusal(peer));
+  else
+    fail_transfers(channel, *refusal(peer));
   channel.link->unwatch();
   if (events_.on_peer_end) events_.on_peer_end(peer, *channel.end);
 }
@@ -172,12 +174,11 @@ bool Messenger::read_some(Rank peer) {
       channel.header_read += got.value();
       if (channel.header_read < sizeof(FrameHeader)) continue;
       channel.body_sum = 0;
-      const bool damaged =
-          channel.link->crosses_hosts() &&
-          sum_of(channel.header, channel.frames_in++) != channel.header.header_sum;
-      const Status begun = damaged ? Status(Code::kDataLoss,
-                                            "damaged frame (the checksum of its header is wrong)")
-                                   : begin_body(channel);
+      const bool damaged = channel.link->crosses_hosts() &&
+                           sum_of(channel.header, channel.frames_in++) != channel.header.header_sum;
+      const Status begun =
+          damaged ? Status(Code::kDataLoss, "damaged frame (the checksum of its header is wrong)")
+                  : begin_body(channel);
       if (!begun.ok()) {
         end_peer(peer, begun);
         return true;

@@ -3,10 +3,11 @@
 //   heard <--any byte-- silent --suspect_after--> suspect --dead_after--> dead
 //
 // Any byte counts, so a slow link with data on it is never suspected; a peer that has nothing to
-// say sends a beat every beat_every. What arrives from a host, for whichever rank of this host, shows
-// that the network between lives: a peer of that host has twice the time, since its own signs may be
-// stuck in a queue behind the others' data. Time in which this process itself did not run (stopped, or
-// starved) does not count against its peers. Pure: time is given, nothing is sent here.
+// say sends a beat every beat_every. What arrives from a host, for whichever rank of this host,
+// shows that the network between lives: a peer of that host has twice the time, since its own signs
+// may be stuck in a queue behind the others' data. Time in which this process itself did not run
+// (stopped, or starved) does not count against its peers. Pure: time is given, nothing is sent
+// here.
 #pragma once
 
 #include <chrono>
@@ -37,9 +38,9 @@ class MessengerWatch {
   void said(Rank peer) { peers_[static_cast<size_t>(peer)].said = true; }
 
   struct Verdicts {
-    std::vector<Rank> beats;       // to whom nothing was said since the last look
-    std::vector<Rank> suspects;    // newly
-    std::vector<Rank> recovered;   // no longer suspect
+    std::vector<Rank> beats;      // to whom nothing was said since the last look
+    std::vector<Rank> suspects;   // newly
+    std::vector<Rank> recovered;  // no longer suspect
     std::vector<Rank> dead;
   };
   // By host: whether this rank has heard from there since the last look.

@@ -1,9 +1,9 @@
 // The watch's timer, beats and verdicts.
 #include <sys/timerfd.h>
 
+#include <unistd.h>
 #include <cerrno>
 #include <cstdio>
-#include <unistd.h>
 
 #include "collectives/base/log.h"
 #include "collectives/transport/messenger.h"
@@ -24,7 +24,8 @@ Status Messenger::watch_peers(std::chrono::nanoseconds dead_after) {
   for (const Channel& channel : channels_)
     any = any || (channel.link != nullptr && channel.link->crosses_hosts());
   if (!any || dead_after.count() <= 0) return {};
-  for (int rank = static_cast<int>(host_of_.size()); rank < static_cast<int>(channels_.size()); ++rank)
+  for (int rank = static_cast<int>(host_of_.size()); rank < static_cast<int>(channels_.size());
+       ++rank)
     host_of_.push_back(rank);
   watch_.emplace(WatchTimes{dead_after}, host_of_, std::chrono::steady_clock::now());
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
@@ -81,16 +82,16 @@ bool Messenger::look_at_peers() {
   }
   for (const Rank peer : verdicts.suspects) {
     RUEDA_WARN("transport", "{} has given no sign of life for {}",
-                  channels_[static_cast<size_t>(peer)].name, seconds(watch_->silence(peer)));
+               channels_[static_cast<size_t>(peer)].name, seconds(watch_->silence(peer)));
   }
   for (const Rank peer : verdicts.recovered)
     RUEDA_WARN("transport", "{} is back", channels_[static_cast<size_t>(peer)].name);
   for (const Rank peer : verdicts.dead) {
     if (closed_) break;
-    const std::string why = watch_->is_alone(peer)
-                                ? "the process is stopped (its host answers)"
-                                : "the process is stopped, its host is down, or the network between "
-                                  "is cut";
+    const std::string why =
+        watch_->is_alone(peer) ? "the process is stopped (its host answers)"
+                               : "the process is stopped, its host is down, or the network between "
+                                 "is cut";
     end_peer(peer, unavailable("no sign of life for " + seconds(watch_->silence(peer)) +
                                " (RUEDA_DEAD_SECONDS): " + why));
   }

@@ -34,8 +34,7 @@ Result<std::shared_ptr<SharedMapping>> SharedMapping::of(int fd, size_t bytes, O
   if (const auto it = all.mappings.find(file); it != all.mappings.end()) {
     if (auto mapping = it->second.lock()) return mapping;
   }
-  void* address =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (address == MAP_FAILED)
     return errno_status("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
   if (!options.inherited) madvise(address, bytes, MADV_DONTFORK);

@@ -60,9 +60,7 @@ Result<size_t> StripedLink::read(ByteSpan into) {
   return count;
 }
 
-void StripedLink::set_blocked(bool blocked) {
-  streams_[out_.stream]->set_blocked(blocked);
-}
+void StripedLink::set_blocked(bool blocked) { streams_[out_.stream]->set_blocked(blocked); }
 
 void StripedLink::finish() {
   for (const auto& stream : streams_) stream->finish();

@@ -2,10 +2,10 @@
 // in which one connection does not fill the link (a limit for each flow; a long way, on which a
 // window is less than what is under way; several cables between which a switch chooses by flow).
 //
-// Byte n of the stream travels on connection (n / stripe) mod count, on both sides alike: no header,
-// and frames stay in order with their checksums. Only the connection whose turn it is gets read and
-// waited for, what comes early waits in the sockets' buffers; so the stream is as fast as `count` of
-// the slowest, once messages are longer than a few stripes.
+// Byte n of the stream travels on connection (n / stripe) mod count, on both sides alike: no
+// header, and frames stay in order with their checksums. Only the connection whose turn it is gets
+// read and waited for, what comes early waits in the sockets' buffers; so the stream is as fast as
+// `count` of the slowest, once messages are longer than a few stripes.
 //
 // Threads, failure, end: as Link. The end or the loss of a connection is met when it is its turn; a
 // peer's death ends all.

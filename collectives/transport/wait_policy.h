@@ -17,14 +17,14 @@ namespace rueda::transport {
 
 // Cores this process may use: affinity, and the cgroup's CPU limit rounded up. At least 1.
 int usable_cores();
-// Cores these processes may use between them: a launcher may have bound each to its own. A process that
-// cannot be asked counts as one that may use the same as this one, which always counts.
+// Cores these processes may use between them: a launcher may have bound each to its own. A process
+// that cannot be asked counts as one that may use the same as this one, which always counts.
 int usable_cores(const std::vector<int>& pids);
 
 struct WaitPolicy {
   // A blocked user's thread.
-  std::chrono::nanoseconds spin{0};    // pausing between looks
-  std::chrono::nanoseconds yield{0};   // then yielding between looks
+  std::chrono::nanoseconds spin{0};   // pausing between looks
+  std::chrono::nanoseconds yield{0};  // then yielding between looks
   // The background thread, which shares cores with the user's computation.
   int background_yields = 0;
 

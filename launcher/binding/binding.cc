@@ -88,8 +88,9 @@ Result<std::vector<Group>> listed(const Bind& bind, const Topology& topology, in
       const auto found = std::find_if(topology.threads.begin(), topology.threads.end(),
                                       [&](const auto& thread) { return thread.cpu == cpu; });
       if (found == topology.threads.end()) {
-        return invalid_argument("--bind: cpu " + std::to_string(cpu) + " is none that we may use: " +
-                                ranges_text(cpus_of(topology.threads)));
+        return invalid_argument(
+            "--bind: cpu " + std::to_string(cpu) +
+            " is none that we may use: " + ranges_text(cpus_of(topology.threads)));
       }
       group.push_back(*found);
     }
@@ -106,8 +107,8 @@ std::string in_words(const RankBinding& binding, const Group& threads) {
   if (!binding.cpus.empty()) {
     std::vector<int> nodes;
     for (const Group& node : by_node(threads)) nodes.push_back(node.front().node);
-    text = (binding.cpus.size() == 1 ? "cpu " : "cpus ") + ranges_text(binding.cpus) + " (NUMA node" +
-           (nodes.size() == 1 ? " " : "s ") + ranges_text(nodes) + ")";
+    text = (binding.cpus.size() == 1 ? "cpu " : "cpus ") + ranges_text(binding.cpus) +
+           " (NUMA node" + (nodes.size() == 1 ? " " : "s ") + ranges_text(nodes) + ")";
   }
   return text + ", " + counted(static_cast<size_t>(binding.threads), "thread");
 }
@@ -151,7 +152,8 @@ Result<Bind> parse_bind(const std::string& text) {
   bind.kind = Bind::Kind::kList;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(':', begin), text.size());
-    RUEDA_ASSIGN_OR_RETURN(std::vector<int> cpus, parse_cpus(text.substr(begin, end - begin), text));
+    RUEDA_ASSIGN_OR_RETURN(std::vector<int> cpus,
+                           parse_cpus(text.substr(begin, end - begin), text));
     bind.lists.push_back(std::move(cpus));
     begin = end + 1;
   }
@@ -173,9 +175,8 @@ Result<std::vector<RankBinding>> plan_binding(const Bind& bind, const Topology& 
     if (!none) binding.cpus = cpus_of(mine);
     // Ranks with the same cores share them; who shares only some counts as another.
     const std::vector<int> cpus = cpus_of(mine);
-    const auto sharing = std::count_if(groups.begin(), groups.end(), [&](const Group& other) {
-      return cpus_of(other) == cpus;
-    });
+    const auto sharing = std::count_if(groups.begin(), groups.end(),
+                                       [&](const Group& other) { return cpus_of(other) == cpus; });
     double cores = static_cast<double>(by_core(mine).size()) / static_cast<double>(sharing);
     if (core_limit > 0) cores = std::min(cores, core_limit / local_size);
     binding.threads = std::max(1, static_cast<int>(cores));

@@ -34,8 +34,8 @@ struct RankBinding {
   std::string text;
 };
 
-// One for each local rank. `core_limit`: of the cgroup, in cores; 0: none. InvalidArgument when there
-// are fewer cores than ranks to bind, or a list names a cpu that we may not use.
+// One for each local rank. `core_limit`: of the cgroup, in cores; 0: none. InvalidArgument when
+// there are fewer cores than ranks to bind, or a list names a cpu that we may not use.
 Result<std::vector<RankBinding>> plan_binding(const Bind& bind, const Topology& topology,
                                               int local_size, double core_limit);
 

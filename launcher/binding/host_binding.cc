@@ -17,7 +17,8 @@ Result<std::vector<RankBinding>> bind_here(const std::string& text, int local_si
   const Topology topology =
       bind.kind == Bind::Kind::kNone ? read_sys(own_cpus(), kernel_files()) : read_topology();
   if (!topology.of_this_machine) {
-    return failed_precondition("--bind " + text + ": hwloc was told to describe another machine; unset "
+    return failed_precondition("--bind " + text +
+                               ": hwloc was told to describe another machine; unset "
                                "HWLOC_SYNTHETIC and HWLOC_XMLFILE");
   }
   return plan_binding(bind, topology, local_size, core_limit());
@@ -32,8 +33,8 @@ Result<std::string> binding_text(const std::string& text, int local_size) {
     nodes.insert(thread.node);
   }
   std::string out = "binding         --bind " + (text.empty() ? "none" : text) + ": " +
-                    counted(nodes.size(), "NUMA node") + ", " + counted(cores.size(), "core") + ", " +
-                    counted(topology.threads.size(), "hardware thread") + " here (" +
+                    counted(nodes.size(), "NUMA node") + ", " + counted(cores.size(), "core") +
+                    ", " + counted(topology.threads.size(), "hardware thread") + " here (" +
                     topology.source + ")\n";
   if (local_size == 0) return out;
   RUEDA_ASSIGN_OR_RETURN(

@@ -8,8 +8,8 @@
 
 namespace rueda::launcher {
 
-// One for each of `local_size` ranks here. Errors: plan_binding's; FailedPrecondition when hwloc has been
-// told to describe another machine, whose cores cannot be bound to.
+// One for each of `local_size` ranks here. Errors: plan_binding's; FailedPrecondition when hwloc
+// has been told to describe another machine, whose cores cannot be bound to.
 Result<std::vector<RankBinding>> bind_here(const std::string& bind, int local_size);
 
 // The table that --print-config shows; with another machine's topology (HWLOC_SYNTHETIC), of that.

@@ -1,7 +1,8 @@
 // The hardware threads of this machine that we may use, and what they lie in.
 //
-// hwloc tells, where it is installed: its library is opened at run time, since a launcher that starts
-// anywhere must not need it, and linking it in would pull in libudev. Else the kernel's /sys does.
+// hwloc tells, where it is installed: its library is opened at run time, since a launcher that
+// starts anywhere must not need it, and linking it in would pull in libudev. Else the kernel's /sys
+// does.
 #pragma once
 
 #include <functional>

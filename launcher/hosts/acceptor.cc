@@ -63,8 +63,8 @@ void Acceptor::run() {
     if (recent.size() < kMaxStrangers) {
       for (const ListeningSocket& socket : sockets_) fds.push_back({socket.fd.get(), POLLIN, 0});
     } else {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(recent.front() +
-                                                                     kHandshakeLimit - now);
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(recent.front() + kHandshakeLimit - now);
       timeout_ms = static_cast<int>(std::max<int64_t>(left.count(), 1));
     }
     poll(fds.data(), fds.size(), timeout_ms);

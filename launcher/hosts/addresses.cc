@@ -17,7 +17,7 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr const char* kVirtual[] = {"docker", "br-",  "veth", "cni",    "virbr",
+constexpr const char* kVirtual[] = {"docker",  "br-",  "veth", "cni",    "virbr",
                                     "flannel", "cali", "lxc",  "podman", "kube"};
 
 struct SocketAddress {
@@ -123,8 +123,8 @@ std::vector<InterfaceAddress> read_interfaces() {
     } else {
       continue;
     }
-    out.push_back({at->ifa_name, text, (at->ifa_flags & IFF_LOOPBACK) != 0,
-                   (at->ifa_flags & IFF_UP) != 0});
+    out.push_back(
+        {at->ifa_name, text, (at->ifa_flags & IFF_LOOPBACK) != 0, (at->ifa_flags & IFF_UP) != 0});
   }
   return out;
 }
@@ -150,9 +150,8 @@ Result<std::vector<std::string>> order_addresses(const std::vector<InterfaceAddr
     RUEDA_ASSIGN_OR_RETURN(const bool selected, is_selected(entry, rules));
     if (selected) kept.push_back(&entry);
   }
-  std::stable_sort(kept.begin(), kept.end(), [](const auto* a, const auto* b) {
-    return class_of(*a) < class_of(*b);
-  });
+  std::stable_sort(kept.begin(), kept.end(),
+                   [](const auto* a, const auto* b) { return class_of(*a) < class_of(*b); });
   std::vector<std::string> addresses;
   for (const InterfaceAddress* entry : kept) {
     if (std::find(addresses.begin(), addresses.end(), entry->address) == addresses.end())
@@ -185,7 +184,8 @@ bool split_port(const std::string& text, std::string* address, int* port) {
     if (address->back() != ']') return false;
     *address = address->substr(1, address->size() - 2);
   }
-  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), *port);
+  const auto [end, error] =
+      std::from_chars(text.data() + colon + 1, text.data() + text.size(), *port);
   return error == std::errc() && end == text.data() + text.size() && *port > 0 && *port < 65536 &&
          !address->empty();
 }

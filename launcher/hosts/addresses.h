@@ -21,13 +21,14 @@ struct InterfaceAddress {
 // Empty when the kernel cannot tell.
 std::vector<InterfaceAddress> read_interfaces();
 
-// Pure. What is up, in the order in which to try it: other interfaces, then bridges and virtual ones
-// of containers (docker, veth, cni, virbr, ...), loopback last. `selection` (--network-interfaces):
-// names, "eth" as the beginning of names, "=eth0", "^docker", or "10.0.0.0/16"; separated by commas;
-// empty: all.
+// Pure. What is up, in the order in which to try it: other interfaces, then bridges and virtual
+// ones of containers (docker, veth, cni, virbr, ...), loopback last. `selection`
+// (--network-interfaces): names, "eth" as the beginning of names, "=eth0", "^docker", or
+// "10.0.0.0/16"; separated by commas; empty: all.
 Result<std::vector<std::string>> order_addresses(const std::vector<InterfaceAddress>& found,
                                                  const std::string& selection);
-// "--network-interfaces ib allows none of its addresses (eth0 10.0.0.1, lo 127.0.0.1)"; "" when it allows one.
+// "--network-interfaces ib allows none of its addresses (eth0 10.0.0.1, lo 127.0.0.1)"; "" when it
+// allows one.
 std::string none_allowed(const std::vector<InterfaceAddress>& found, const std::string& selection);
 
 // "10.0.0.1" and 4711 -> "10.0.0.1:4711"; "fd00::1" -> "[fd00::1]:4711".

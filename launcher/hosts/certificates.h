@@ -2,8 +2,8 @@
 // for each agent, with the place of its host in its name. The authority's private key is dropped at
 // once, so nobody can sign another.
 //
-// Where one ticket serves all hosts (srun, a token file) the agents share a certificate, which is good
-// for any place that is still free.
+// Where one ticket serves all hosts (srun, a token file) the agents share a certificate, which is
+// good for any place that is still free.
 #pragma once
 
 #include <string>

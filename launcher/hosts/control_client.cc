@@ -323,7 +323,8 @@ Result<std::unique_ptr<ControlClient>> ControlClient::connect(const Ticket& tick
   }
   for (const std::string& address : answering) {
     const auto channel = make_channel(ticket, address);
-    const auto soon = std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
+    const auto soon =
+        std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
     const bool last = address == answering.back();
     if (channel->WaitForConnected(last ? std::max(deadline, soon) : soon)) {
       return std::unique_ptr<ControlClient>(

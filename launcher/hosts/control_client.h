@@ -18,8 +18,8 @@ namespace rueda::launcher {
 
 class ControlClient {
  public:
-  // Tries the ticket's addresses, all at once, and takes the first that answers as the driver of this
-  // job. The error is a table of what was tried.
+  // Tries the ticket's addresses, all at once, and takes the first that answers as the driver of
+  // this job. The error is a table of what was tried.
   static Result<std::unique_ptr<ControlClient>> connect(const Ticket& ticket,
                                                         std::chrono::seconds limit);
   virtual ~ControlClient() = default;

@@ -99,8 +99,8 @@ class Hub {
     if (host < 0 || host >= static_cast<int>(hosts_.size()))
       return failed_precondition("the job has no place for another host");
     if (!stream->peer().may_be(host)) {
-      return Status(Code::kUnauthenticated, "its certificate is not that of host " +
-                                                hosts_[static_cast<size_t>(host)]);
+      return Status(Code::kUnauthenticated,
+                    "its certificate is not that of host " + hosts_[static_cast<size_t>(host)]);
     }
     if (joined_[static_cast<size_t>(host)]) {
       return Status(Code::kAlreadyExists, "host " + hosts_[static_cast<size_t>(host)] +

@@ -25,9 +25,8 @@ constexpr std::chrono::seconds kEndLimit{20};  // beyond the grace period, for a
 }  // namespace
 
 int Head::count(State state) const {
-  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(), [&](const HeadHost& host) {
-    return host.state == state;
-  }));
+  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
+                                        [&](const HeadHost& host) { return host.state == state; }));
 }
 
 bool Head::all_over() const {
@@ -109,9 +108,7 @@ void Head::take_events() {
     HeadHost& host = hosts_[static_cast<size_t>(event.host)];
     host.last_heard = clock_now();
     switch (event.kind) {
-      case AgentEvent::Kind::kRegistered:
-        agent_here(event.host, event.message.register_());
-        break;
+      case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
       case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
       case AgentEvent::Kind::kGone:
         host_lost(event.host, event.text);
@@ -176,11 +173,10 @@ void Head::reap() {
     for (size_t i = 0; i < starters_.size(); ++i) {
       if (!starters_[i]->running() || starters_[i]->pid() != pid) continue;
       starters_[i]->ended(status);
-      starters_[i]->pump([&](const std::string& line) {
-        console_.say(starters_[i]->name() + ": " + line);
-      });
-      const bool awaited = plan_.use_srun ? count(State::kAwaited) > 0
-                                          : hosts_[i].state == State::kAwaited;
+      starters_[i]->pump(
+          [&](const std::string& line) { console_.say(starters_[i]->name() + ": " + line); });
+      const bool awaited =
+          plan_.use_srun ? count(State::kAwaited) > 0 : hosts_[i].state == State::kAwaited;
       if (awaited && failure_ == 0) fail(kUnreachable, starters_[i]->describe());
     }
   }
@@ -216,10 +212,10 @@ void Head::check_start(TimePoint at) {
     if (host.state == State::kAwaited) missing.push_back(host.name());
   }
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
-  const std::string who =
-      missing.empty() ? "for the hosts to reach each other"
-                      : "for " + std::to_string(missing.size()) + " of " +
-                            std::to_string(hosts_.size()) + " hosts: " + name_hosts(missing);
+  const std::string who = missing.empty() ? "for the hosts to reach each other"
+                                          : "for " + std::to_string(missing.size()) + " of " +
+                                                std::to_string(hosts_.size()) +
+                                                " hosts: " + name_hosts(missing);
   if (waited.count() >= plan_.start_seconds) {
     fail(kStartTimeout, "gave up after " + std::to_string(waited.count()) +
                             " s (--start-timeout) of waiting " + who);

@@ -1,9 +1,9 @@
-// The head of a job over several hosts: the driver's process that starts the agents, keeps the store
-// that all ranks meet at, prints what ranks write, and judges.
+// The head of a job over several hosts: the driver's process that starts the agents, keeps the
+// store that all ranks meet at, prints what ranks write, and judges.
 //
 // It stands where the agent stands in a job on one host: a child of the ruedarun that the user
-// started, in a session of its own (guard.h). Each host's agent stops its own ranks by the same rules
-// (supervisor.h) when it is told what has happened elsewhere.
+// started, in a session of its own (guard.h). Each host's agent stops its own ranks by the same
+// rules (supervisor.h) when it is told what has happened elsewhere.
 #pragma once
 
 #include <string>

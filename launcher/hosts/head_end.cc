@@ -23,8 +23,8 @@ void Head::rank_ended(int host, const control::RankEnded& ended) {
   end.stopped = ended.stopped();
   end.host = where(host);
   end.hint = ended.hint();
-  const auto number = noticed_.emplace(std::pair(host, ended.noticed()),
-                                       static_cast<int>(noticed_.size()));
+  const auto number =
+      noticed_.emplace(std::pair(host, ended.noticed()), static_cast<int>(noticed_.size()));
   end.noticed = number.first->second;
   end_rank(end, describe_end(end));
   tell_failure(host);
@@ -46,9 +46,9 @@ void Head::tell_failure(int except) {
   broadcast(control::Order::RANK_FAILED, 0, except);
 }
 
-// The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every host,
-// also back to the one that told it, so that all pending calls end with the same; a newer version about
-// the same rank has its cause.
+// The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every
+// host, also back to the one that told it, so that all pending calls end with the same; a newer
+// version about the same rank has its cause.
 void Head::rank_lost(int host, const LostRank& lost) {
   if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
   const bool first = !lost_;
@@ -85,8 +85,8 @@ void Head::host_lost(int number, const std::string& why) {
       counted[place.rank] = std::move(*counters);
   }
   if (observer_) observer_->host_gone(number);
-  const std::string text = "host " + host.name() + " (agent pid " + std::to_string(host.pid) +
-                           ") is lost: " + why;
+  const std::string text =
+      "host " + host.name() + " (agent pid " + std::to_string(host.pid) + ") is lost: " + why;
   if (!ran) {
     if (failure_ == 0) fail(kUnreachable, text);
     return;

@@ -8,16 +8,27 @@ namespace rueda::launcher {
 namespace {
 
 // A host's own: taken from the agent's environment there.
-constexpr const char* kOfTheHost[] = {"HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR",
-                                      "MAIL", "XDG_RUNTIME_DIR", "XDG_SESSION_ID"};
+constexpr const char* kOfTheHost[] = {"HOME",          "USER",   "LOGNAME", "SHELL",
+                                      "HOSTNAME",      "TMPDIR", "MAIL",    "XDG_RUNTIME_DIR",
+                                      "XDG_SESSION_ID"};
 // Of this session or this host, of no use elsewhere.
-constexpr const char* kLeftOut[] = {"DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS",
-                                    "TERM_SESSION_ID", "WINDOWID", "LS_COLORS", "OLDPWD",
-                                    "SHLVL", "_", "TMUX", "TMUX_PANE", "STY", "XAUTHORITY"};
-constexpr const char* kLeftOutBeginnings[] = {"SSH_", "SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_",
-                                              "BASH_FUNC_", "GPG_"};
-constexpr const char* kSecret[] = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL",
-                                   "PRIVATE_KEY", "API_KEY", "ACCESS_KEY"};
+constexpr const char* kLeftOut[] = {"DISPLAY",
+                                    "WAYLAND_DISPLAY",
+                                    "DBUS_SESSION_BUS_ADDRESS",
+                                    "TERM_SESSION_ID",
+                                    "WINDOWID",
+                                    "LS_COLORS",
+                                    "OLDPWD",
+                                    "SHLVL",
+                                    "_",
+                                    "TMUX",
+                                    "TMUX_PANE",
+                                    "STY",
+                                    "XAUTHORITY"};
+constexpr const char* kLeftOutBeginnings[] = {"SSH_",  "SLURM_", "SLURMD_",    "PMI_",
+                                              "PMIX_", "OMPI_",  "BASH_FUNC_", "GPG_"};
+constexpr const char* kSecret[] = {"TOKEN",      "SECRET",      "PASSWORD", "PASSWD",
+                                   "CREDENTIAL", "PRIVATE_KEY", "API_KEY",  "ACCESS_KEY"};
 
 bool is_left_out(const std::string& name) {
   const auto equals = [&](const char* other) { return name == other; };

@@ -41,8 +41,8 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
                                 const std::vector<std::string>& command,
                                 const std::vector<std::string>& environment);
 
-// Of the user's environment what the ranks on another host are given: not what belongs to this host,
-// to the session, or what looks like a secret, unless `named` (-x). Pure.
+// Of the user's environment what the ranks on another host are given: not what belongs to this
+// host, to the session, or what looks like a secret, unless `named` (-x). Pure.
 std::vector<std::string> environment_for_hosts(const std::vector<std::string>& environment,
                                                const std::vector<std::string>& named);
 

@@ -1,5 +1,5 @@
-// The class behind run_head. head_start.cc: until the ranks run; head.cc: the loop; head_end.cc: ends of
-// ranks and hosts, and of the job.
+// The class behind run_head. head_start.cc: until the ranks run; head.cc: the loop; head_end.cc:
+// ends of ranks and hosts, and of the job.
 #pragma once
 
 #include <map>
@@ -34,8 +34,8 @@ class Head {
       : plan_(plan),
         link_(std::move(link)),
         console_(plan.options.prefix, plan.options.prefix_timestamp,
-                 find_variable(plan.base_environment, "NO_COLOR") == nullptr,
-                 plan.options.num_proc, plan.options.fold),
+                 find_variable(plan.base_environment, "NO_COLOR") == nullptr, plan.options.num_proc,
+                 plan.options.fold),
         supervisor_(std::chrono::duration_cast<Duration>(
             std::chrono::duration<double>(plan.options.grace_seconds))) {
     console_.show_only(plan.options.shown_ranks);
@@ -99,7 +99,7 @@ class Head {
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
   std::vector<HeadHost> hosts_;
-  std::optional<HostsObserver> observer_;  // from prepare() on
+  std::optional<HostsObserver> observer_;             // from prepare() on
   std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank
   std::map<Rank, int> host_of_, pids_;
   std::vector<ReachTry> tries_;

@@ -48,15 +48,15 @@ Status Head::prepare() {
   open_observer();
 
   ControlServer::Setup setup;
-  RUEDA_ASSIGN_OR_RETURN(
-      setup.certificates,
-      make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
+  RUEDA_ASSIGN_OR_RETURN(setup.certificates,
+                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
   const bool some_here = std::any_of(hosts_.begin(), hosts_.end(),
                                      [](const HeadHost& host) { return host.plan.ours; });
-  if (some_here && !plan_.options.network_interfaces.empty()) setup.addresses.push_back("127.0.0.1");
+  if (some_here && !plan_.options.network_interfaces.empty())
+    setup.addresses.push_back("127.0.0.1");
   if (setup.addresses.empty() && !plan_.options.network_interfaces.empty()) {
     return unavailable("this machine: " +
                        none_allowed(read_interfaces(), plan_.options.network_interfaces));
@@ -98,8 +98,8 @@ Status Head::open_store() {
       host_of_[place.rank] = static_cast<int>(host);
       auto output = std::make_unique<RankOutput>(place.rank, &console_);
       if (!plan_.options.output_folder.empty()) {
-        RUEDA_ASSIGN_OR_RETURN(
-            OutputCopy copy, OutputCopy::create(plan_.options.output_folder, place.rank, ranks));
+        RUEDA_ASSIGN_OR_RETURN(OutputCopy copy,
+                               OutputCopy::create(plan_.options.output_folder, place.rank, ranks));
         output->copy_to(std::move(copy));
       }
       outputs_[static_cast<size_t>(place.rank)] = std::move(output);
@@ -117,8 +117,8 @@ void Head::open_observer() {
     setup.ranks.emplace_back();
     for (const RankPlace& place : host.plan.places) setup.ranks.back().push_back(place.rank);
   }
-  const auto config = load_config(
-      [&](const char* name) { return find_variable(plan_.base_environment, name); });
+  const auto config =
+      load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {
     setup.stall_seconds = config.value().stall_check_seconds;
     setup.dump_stalls = config.value().stall_policy != "warn";
@@ -181,9 +181,9 @@ Status Head::start_agents(const std::vector<std::string>& tickets) {
   if (plan_.use_srun) {
     std::vector<std::string> names;
     for (const HeadHost& host : hosts_) names.push_back(host.name());
-    RUEDA_ASSIGN_OR_RETURN(auto starter, Starter::start(name_hosts(names),
-                                                        srun_command(names, program),
-                                                        plan_.own_environment, tickets.front()));
+    RUEDA_ASSIGN_OR_RETURN(auto starter,
+                           Starter::start(name_hosts(names), srun_command(names, program),
+                                          plan_.own_environment, tickets.front()));
     starters_.push_back(std::move(starter));
     return {};
   }
@@ -200,8 +200,8 @@ Status Head::start_agents(const std::vector<std::string>& tickets) {
       request.identity_file = options.identity_file;
       RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
     }
-    RUEDA_ASSIGN_OR_RETURN(
-        auto starter, Starter::start(host.name(), command, plan_.own_environment, tickets[i]));
+    RUEDA_ASSIGN_OR_RETURN(auto starter,
+                           Starter::start(host.name(), command, plan_.own_environment, tickets[i]));
     narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
             std::to_string(starter->pid()) + ")");
     starters_.push_back(std::move(starter));

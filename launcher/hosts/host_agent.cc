@@ -63,7 +63,8 @@ Result<AgentArguments> parse(const std::vector<std::string>& words,
     } else if (out.join && word[0] != '-' && out.address.empty()) {
       out.address = word;
     } else {
-      return invalid_argument("unexpected '" + word + "'; ruedarun join [HOST:PORT] --token-file F");
+      return invalid_argument("unexpected '" + word +
+                              "'; ruedarun join [HOST:PORT] --token-file F");
     }
   }
   if (out.join && out.token_file.empty())
@@ -225,8 +226,8 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   if (chdir(assign.folder().c_str()) != 0) {
     return errno_status("the folder " + assign.folder() + " cannot be entered there", errno);
   }
-  const ResolvedCommand command = resolve_command(plan.options.command.front(),
-                                                  find_variable(plan.base_environment, "PATH"));
+  const ResolvedCommand command =
+      resolve_command(plan.options.command.front(), find_variable(plan.base_environment, "PATH"));
   if (command.exit_code != 0) {
     *exit_code = command.exit_code;
     return failed_precondition(command.reason);

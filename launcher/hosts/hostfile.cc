@@ -214,8 +214,7 @@ Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
   HostList out;
   for (const std::string& part : split(hosts, ',')) {
     if (part.empty()) {
-      return invalid_argument("-H '" + hosts +
-                              "': empty part; expected host:slots,host:slots");
+      return invalid_argument("-H '" + hosts + "': empty part; expected host:slots,host:slots");
     }
     const Status added = add_entry(part, {}, false, &out);
     if (!added.ok()) return invalid_argument("-H '" + part + "': " + added.message());
@@ -261,7 +260,8 @@ Result<std::vector<HostSlots>> parse_slurm(const std::string& nodes, const std::
     for (; times > 0 && next < hosts.size(); --times) hosts[next++].slots = count;
     if (times > 0) return invalid_argument(where + "more hosts than in SLURM_JOB_NODELIST");
   }
-  if (next != hosts.size()) return invalid_argument(where + "fewer hosts than in SLURM_JOB_NODELIST");
+  if (next != hosts.size())
+    return invalid_argument(where + "fewer hosts than in SLURM_JOB_NODELIST");
   return hosts;
 }
 

@@ -173,9 +173,10 @@ bool HostsObserver::is_written(TimePoint now) {
   for (std::string& problem : writer_.take_problems())
     round_->problems.push_back(std::move(problem));
   if (round_->folder_hangs) {
-    round_->problems.push_back("the folder '" + folder() +
-                               "' does not answer: the flight recorders were not written (is it on a "
-                               "file server that is gone? --flight-recorder FOLDER names another)");
+    round_->problems.push_back(
+        "the folder '" + folder() +
+        "' does not answer: the flight recorders were not written (is it on a "
+        "file server that is gone? --flight-recorder FOLDER names another)");
   }
   return true;
 }

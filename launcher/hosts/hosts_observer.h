@@ -1,8 +1,8 @@
 // HostsObserver: what all ranks of a job over several hosts do, as the driver asks their agents.
 //
-// Explains hangs (who of which host waits for whom), answers `rueda status` and `rueda drain`, and writes
-// the flight recorders of all ranks into one folder. One question to all hosts is a round; there is one
-// round at a time, and a host that does not answer in time is told as such.
+// Explains hangs (who of which host waits for whom), answers `rueda status` and `rueda drain`, and
+// writes the flight recorders of all ranks into one folder. One question to all hosts is a round;
+// there is one round at a time, and a host that does not answer in time is told as such.
 //
 //   counters in heartbeats ──a wait is old──> look ──is due──> explain, with stacks ──> lines, mail
 //   `rueda status` ──────────────────────────> look ──> answer
@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "launcher/file_writer.h"
-#include "launcher/hosts/wire.h"
 #include "launcher/host_report.h"
+#include "launcher/hosts/wire.h"
 #include "launcher/stall_watch.h"
 #include "launcher/status_report.h"
 #include "launcher/status_socket.h"

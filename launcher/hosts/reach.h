@@ -1,6 +1,6 @@
 // Which address of each host the others can really reach: every agent tries every address of every
-// other, and whoever answers there must prove to be the agent that is meant. So a twin of an address
-// (docker0 has 172.17.0.1 on every machine) passes for nobody.
+// other, and whoever answers there must prove to be the agent that is meant. So a twin of an
+// address (docker0 has 172.17.0.1 on every machine) passes for nobody.
 #pragma once
 
 #include <memory>

@@ -25,9 +25,15 @@ control::RankCounters to_wire(const RankCounters& counters) {
 }
 
 RankCounters from_wire(const control::RankCounters& message) {
-  return {message.rank(),          message.submitted(),       message.ended(),
-          message.planned_batches(), message.planned_tensors(), message.oldest_wait_ms(),
-          cut(message.operation(), kMaxStateText), message.operations(), message.step()};
+  return {message.rank(),
+          message.submitted(),
+          message.ended(),
+          message.planned_batches(),
+          message.planned_tensors(),
+          message.oldest_wait_ms(),
+          cut(message.operation(), kMaxStateText),
+          message.operations(),
+          message.step()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {

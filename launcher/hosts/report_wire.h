@@ -1,5 +1,5 @@
-// Questions, reports and orders as messages between driver and agents. Whatever arrives is checked here:
-// numbers outside of what they may be are refused, texts and pieces are of bounded size.
+// Questions, reports and orders as messages between driver and agents. Whatever arrives is checked
+// here: numbers outside of what they may be are refused, texts and pieces are of bounded size.
 #pragma once
 
 #include <optional>

@@ -78,9 +78,20 @@ std::vector<std::string> srun_command(const std::vector<std::string>& hosts,
   std::string list;
   for (const std::string& host : hosts) list += (list.empty() ? "" : ",") + host;
   const std::string count = std::to_string(hosts.size());
-  return {"srun",        "--nodes=" + count, "--ntasks=" + count,    "--ntasks-per-node=1",
-          "--overlap",   "--nodelist=" + list, "--input=all",        "--kill-on-bad-exit=0",
-          "--cpu-bind=none", "--mem=0", "--export=NONE", program, "agent", "--slurm"};
+  return {"srun",
+          "--nodes=" + count,
+          "--ntasks=" + count,
+          "--ntasks-per-node=1",
+          "--overlap",
+          "--nodelist=" + list,
+          "--input=all",
+          "--kill-on-bad-exit=0",
+          "--cpu-bind=none",
+          "--mem=0",
+          "--export=NONE",
+          program,
+          "agent",
+          "--slurm"};
 }
 
 }  // namespace rueda::launcher

@@ -16,9 +16,9 @@ namespace rueda::launcher {
 struct StartRequest {
   HostSlots host;
   int host_index = 0;
-  std::string program;  // path of ruedarun there
-  std::string rsh_agent;  // --rsh-agent, empty: ssh
-  int ssh_port = 0;       // -p
+  std::string program;        // path of ruedarun there
+  std::string rsh_agent;      // --rsh-agent, empty: ssh
+  int ssh_port = 0;           // -p
   std::string identity_file;  // -i
 };
 

@@ -21,8 +21,8 @@ Result<std::unique_ptr<Starter>> Starter::start(const std::string& name,
   if (found.exit_code != 0)
     return unavailable("host " + name + " cannot be started: " + found.reason);
   const UniqueFd input(memfd_create("rueda-ticket", MFD_CLOEXEC));
-  if (!input || write(input.get(), ticket.data(), ticket.size()) !=
-                    static_cast<ssize_t>(ticket.size()) ||
+  if (!input ||
+      write(input.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size()) ||
       lseek(input.get(), 0, SEEK_SET) != 0) {
     return errno_status("cannot keep the job's ticket in memory", errno);
   }

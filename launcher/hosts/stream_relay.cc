@@ -13,8 +13,8 @@ void StreamRelay::add(Rank rank, UniqueFd fd) {
 
 void StreamRelay::add_to_poll(std::vector<pollfd>* fds) const {
   for (const auto& [rank, stream] : streams_) {
-    const int events = (stream.kept.size() < kMaxKept ? POLLIN : 0) |
-                       (stream.kept.empty() ? 0 : POLLOUT);
+    const int events =
+        (stream.kept.size() < kMaxKept ? POLLIN : 0) | (stream.kept.empty() ? 0 : POLLOUT);
     fds->push_back({stream.fd.get(), static_cast<short>(events), 0});
   }
 }

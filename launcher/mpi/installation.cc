@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPlugin = "librueda_mpi.so";
 constexpr const char* kInstall =
-    "rueda's part for MPI is built where CMake finds Open MPI (Debian: libopenmpi-dev openmpi-bin); "
+    "rueda's part for MPI is built where CMake finds Open MPI (Debian: libopenmpi-dev "
+    "openmpi-bin); "
     "without --mpi no MPI is needed";
 
 struct OpenedLibrary {
@@ -61,7 +62,8 @@ std::string find_mpi_plugin(const char* library) {
       folders.push_back(program / folder);
   }
   for (const fs::path& folder : folders) {
-    if (fs::exists(folder / kPlugin, ignored)) return fs::weakly_canonical(folder / kPlugin, ignored);
+    if (fs::exists(folder / kPlugin, ignored))
+      return fs::weakly_canonical(folder / kPlugin, ignored);
   }
   return "";
 }
@@ -116,9 +118,10 @@ Result<MpiInstallation> find_mpi(const char* library, const char* path, const st
     if (open_mpi_version(text) == wanted) return MpiInstallation{opened.version, place};
     seen += "\n  " + place + " is " + (text.empty() ? "no launcher that tells its version" : text);
   }
-  return failed_precondition(
-      "--mpi: no mpirun of " + opened.version + " was found, the library that " + plugin + " uses (" +
-      opened.libmpi + "); install it (Debian: openmpi-bin), or name it with --mpirun PATH" + seen);
+  return failed_precondition("--mpi: no mpirun of " + opened.version +
+                             " was found, the library that " + plugin + " uses (" + opened.libmpi +
+                             "); install it (Debian: openmpi-bin), or name it with --mpirun PATH" +
+                             seen);
 }
 
 }  // namespace rueda::launcher

@@ -1,7 +1,7 @@
 // The MPI that librueda_mpi.so was built for, and the mpirun that belongs to it.
 //
-// Opens the plugin and runs `mpirun --version`; call it from a process that ends soon, or that becomes
-// mpirun.
+// Opens the plugin and runs `mpirun --version`; call it from a process that ends soon, or that
+// becomes mpirun.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace rueda::launcher {
 
-// Path of librueda_mpi.so: beside the library that RUEDA_LIBRARY names (`library`, may be null), else
-// where it lies seen from this program: ../lib in a build or an installed prefix, .. in the Python
-// package. Empty: there is none.
+// Path of librueda_mpi.so: beside the library that RUEDA_LIBRARY names (`library`, may be null),
+// else where it lies seen from this program: ../lib in a build or an installed prefix, .. in the
+// Python package. Empty: there is none.
 std::string find_mpi_plugin(const char* library);
 
 struct MpiInstallation {

@@ -30,13 +30,16 @@ Status check(const Options& options) {
   if (options.listen_port != plain.listen_port)
     return refuse("--listen-port", "mpirun listens, see its oob_tcp_static_ports");
   if (!options.remote_program.empty())
-    return refuse("--remote-ruedarun", "mpirun starts its own daemons (--mpi-args '--prefix PATH')");
+    return refuse("--remote-ruedarun",
+                  "mpirun starts its own daemons (--mpi-args '--prefix PATH')");
   if (options.silence_seconds != plain.silence_seconds)
     return refuse("--silence-timeout", "mpirun watches the hosts in its own way");
-  if (!options.bind.empty() && options.bind != "none" && options.bind != "core" && options.bind != "numa")
+  if (!options.bind.empty() && options.bind != "none" && options.bind != "core" &&
+      options.bind != "numa")
     return refuse("--bind " + options.bind, "give mpirun a rankfile: --mpi-args '--rankfile F'");
   for (const Setting& setting : options.settings) {
-    if (setting.flag == "--summary") return refuse("--summary", "it is printed by ruedarun's agents");
+    if (setting.flag == "--summary")
+      return refuse("--summary", "it is printed by ruedarun's agents");
   }
   return {};
 }
@@ -90,7 +93,8 @@ Result<std::string> host_list(const std::vector<HostPlan>& hosts) {
   std::string list;
   for (const HostPlan& host : hosts) {
     if (host.host.host.find(':') != std::string::npos)
-      return invalid_argument("host " + host.host.host + ": Open MPI takes names and IPv4 addresses");
+      return invalid_argument("host " + host.host.host +
+                              ": Open MPI takes names and IPv4 addresses");
     if (!host.host.user.empty() || host.host.port != 0) {
       return invalid_argument("host " + host.host.host +
                               ": with --mpi, user and port belong into ~/.ssh/config");
@@ -105,13 +109,15 @@ Status tell_meeting_place(const MpirunRequest& request, Words* environment) {
   const char* key = find_variable(*environment, "RUEDA_KEY_FILE");
   if (key == nullptr || *key == '\0') {
     return failed_precondition(
-        "--mpi on several hosts: ranks prove to each other that they belong to the job with a key that "
+        "--mpi on several hosts: ranks prove to each other that they belong to the job with a key "
+        "that "
         "every host has at the same path: (umask 077; head -c 32 /dev/urandom | base64 > "
         "~/.rueda-key) on each, then export RUEDA_KEY_FILE=~/.rueda-key");
   }
   const HostPlan& first = request.hosts.front();
   const std::string host = first.ours ? request.own_host : first.host.host;
-  set_default(environment, "RUEDA_RENDEZVOUS", host + ":" + std::to_string(request.rendezvous_port));
+  set_default(environment, "RUEDA_RENDEZVOUS",
+              host + ":" + std::to_string(request.rendezvous_port));
   return {};
 }
 
@@ -175,7 +181,8 @@ Result<MpirunCommand> mpirun_command(const MpirunRequest& request) {
   if (!options.output_folder.empty())
     add(&words, {"--output-filename", options.output_folder + ":nojobid"});
   if (options.verbose) words.push_back("--report-bindings");
-  if (options.grace_seconds != Options().grace_seconds) {  // mpirun's own is 1 s, and it sits it out
+  if (options.grace_seconds !=
+      Options().grace_seconds) {  // mpirun's own is 1 s, and it sits it out
     const auto grace = static_cast<int>(std::ceil(std::min(options.grace_seconds, 1e6)));
     add(&words, {"--mca", "odls_base_sigkill_timeout", std::to_string(grace)});
   }
@@ -186,8 +193,8 @@ Result<MpirunCommand> mpirun_command(const MpirunRequest& request) {
     RUEDA_RETURN_IF_ERROR(tell_meeting_place(request, &command.environment));
   }
   set_default(&command.environment, "OMP_NUM_THREADS", std::to_string(request.threads));
-  // Not PYTHONUNBUFFERED: mpirun gives ranks a terminal for stdout, whose lines Python keeps whole, and
-  // prints pieces of lines as they come.
+  // Not PYTHONUNBUFFERED: mpirun gives ranks a terminal for stdout, whose lines Python keeps whole,
+  // and prints pieces of lines as they come.
   if (request.several_hosts) {  // ranks of this host have it all anyway
     Words named = options.named_variables;
     for (const auto& [name, value] : options.environment) named.push_back(name);

@@ -12,8 +12,8 @@
 
 namespace rueda::launcher {
 
-// With --mpi, makes MPI the ranks' transport (RUEDA_TRANSPORT=mpi) unless the user has chosen one of
-// MPI's; InvalidArgument when tcp was chosen. Without --mpi, does nothing.
+// With --mpi, makes MPI the ranks' transport (RUEDA_TRANSPORT=mpi) unless the user has chosen one
+// of MPI's; InvalidArgument when tcp was chosen. Without --mpi, does nothing.
 Status choose_mpi_transport(const std::vector<std::string>& environment, Options* options);
 
 struct MpirunRequest {
@@ -21,10 +21,10 @@ struct MpirunRequest {
   std::vector<HostPlan> hosts;
   bool hosts_given = false;  // by the user: their slots are kept to
   bool several_hosts = false;
-  std::string mpirun;        // path
-  std::string own_host;      // a name of this machine that the other hosts know
-  int rendezvous_port = 0;   // of the first host, for the ranks to meet; several hosts only
-  int threads = 1;  // OMP_NUM_THREADS of each rank, unless the user has set it
+  std::string mpirun;       // path
+  std::string own_host;     // a name of this machine that the other hosts know
+  int rendezvous_port = 0;  // of the first host, for the ranks to meet; several hosts only
+  int threads = 1;          // OMP_NUM_THREADS of each rank, unless the user has set it
   bool root = false;
   bool terminal_stdin = false;
   std::vector<std::string> environment;  // base_environment()
@@ -35,8 +35,8 @@ struct MpirunCommand {
   std::vector<std::string> environment;  // mpirun's own
 };
 
-// InvalidArgument names an option that cannot be kept under mpirun, FailedPrecondition what the ranks
-// of several hosts lack.
+// InvalidArgument names an option that cannot be kept under mpirun, FailedPrecondition what the
+// ranks of several hosts lack.
 Result<MpirunCommand> mpirun_command(const MpirunRequest& request);
 
 }  // namespace rueda::launcher

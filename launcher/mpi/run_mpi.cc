@@ -43,7 +43,8 @@ int become_mpirun(const MpirunCommand& command, bool hangup_ignored, bool reads_
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null >= 0) dup2(null, STDIN_FILENO);
   }
-  const std::vector<char*> words = pointers(command.words), variables = pointers(command.environment);
+  const std::vector<char*> words = pointers(command.words),
+                           variables = pointers(command.environment);
   execve(words[0], words.data(), variables.data());
   return fail(kLauncherFailure, "cannot start " + command.words[0] + ": " + strerror(errno));
 }
@@ -65,8 +66,9 @@ int run_mpi(MpirunRequest request) {
     }
     fail(0, text);
   }
-  const bool reads = request.options.stdin_mode == Options::Stdin::kOneRank ||
-                     (request.options.stdin_mode == Options::Stdin::kAuto && request.terminal_stdin);
+  const bool reads =
+      request.options.stdin_mode == Options::Stdin::kOneRank ||
+      (request.options.stdin_mode == Options::Stdin::kAuto && request.terminal_stdin);
   return guard(
       "mpirun",
       [&](GuardLink link) { return become_mpirun(command.value(), link.hangup_ignored, reads); },

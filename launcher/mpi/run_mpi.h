@@ -5,8 +5,8 @@
 
 namespace rueda::launcher {
 
-// Blocks until mpirun has ended and no process of the job is left here; returns ruedarun's exit code.
-// `request` without mpirun's path.
+// Blocks until mpirun has ended and no process of the job is left here; returns ruedarun's exit
+// code. `request` without mpirun's path.
 int run_mpi(MpirunRequest request);
 
 }  // namespace rueda::launcher

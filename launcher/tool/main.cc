@@ -1,5 +1,5 @@
-// rueda: questions about an installation and its speed. `rueda doctor` is what to read first when something does
-// not work, and to send along when asking about it.
+// rueda: questions about an installation and its speed. `rueda doctor` is what to read first when
+// something does not work, and to send along when asking about it.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -37,17 +37,19 @@ int main(int argc, char** argv) {
   const bool asked = word == "--help" || word == "-h";
   if (argc >= 2 && !asked)
     std::fprintf(stderr, "rueda: there is no command '%s'%s\n", argv[1],
-                 rueda::launcher::did_you_mean(argv[1], {"doctor", "bench", "attention", "status", "drain",
-                                                         "explain", "migrate"})
+                 rueda::launcher::did_you_mean(argv[1], {"doctor", "bench", "attention", "status",
+                                                         "drain", "explain", "migrate"})
                      .c_str());
   std::fputs(
-      "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor --help)\n"
+      "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor "
+      "--help)\n"
       "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
       "       rueda attention plan  what each rank computes and sends in a distributed attention\n"
       "       rueda status       what the ranks of a running job do (rueda status --help)\n"
       "       rueda drain        asks a running job to end at the same step on all ranks\n"
       "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"
-      "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate --help)\n"
+      "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate "
+      "--help)\n"
       "       rueda --version\n"
       "Jobs are started with ruedarun.\n",
       asked ? stdout : stderr);

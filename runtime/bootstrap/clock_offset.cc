@@ -81,13 +81,13 @@ Result<ClockOffset> compare_clocks(const ClockTask& task) {
   if (me == 0) {
     for (size_t rank = 1; rank < task.hosts.size(); ++rank) {
       if (first_of_host(rank) != rank) continue;
-      const Status told = tell_time((*task.sockets)[rank].front().get(), task.patience(static_cast<Rank>(rank)));
+      const Status told =
+          tell_time((*task.sockets)[rank].front().get(), task.patience(static_cast<Rank>(rank)));
       if (!told.ok()) return named(rank, told);
     }
   }
   if (first == 0) return ClockOffset{};
-  const std::string key =
-      task.key.substr(0, task.key.rfind('/') + 1) + std::to_string(first);
+  const std::string key = task.key.substr(0, task.key.rfind('/') + 1) + std::to_string(first);
   if (first != me) {
     ClockOffset clock;
     RUEDA_ASSIGN_OR_RETURN(const std::string text,
@@ -97,9 +97,8 @@ Result<ClockOffset> compare_clocks(const ClockTask& task) {
   }
   const auto asked = ask_for_time((*task.sockets)[0].front().get(), task.patience(0));
   if (!asked.ok()) return named(0, asked.status());
-  RUEDA_RETURN_IF_ERROR(
-      task.store->set(key, std::to_string(asked.value().offset) + " " +
-                               std::to_string(asked.value().error)));
+  RUEDA_RETURN_IF_ERROR(task.store->set(
+      key, std::to_string(asked.value().offset) + " " + std::to_string(asked.value().error)));
   return asked;
 }
 

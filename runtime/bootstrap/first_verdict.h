@@ -1,8 +1,9 @@
 // FirstVerdict: why init fails, said alike by all ranks.
 //
-// Before all have met, ranks wait for each other in chains: rank 2 for its neighbour 0, which waits for
-// rank 1 on a host beyond a cut cable. Nobody shall name the neighbour. So
-//   - who gives up because of another leaves the reason in the store, while its connections are still
+// Before all have met, ranks wait for each other in chains: rank 2 for its neighbour 0, which waits
+// for rank 1 on a host beyond a cut cable. Nobody shall name the neighbour. So
+//   - who gives up because of another leaves the reason in the store, while its connections are
+//   still
 //     open; the first one counts, and who waits looks for it;
 //   - who waits for long writes down for whom, and a rank whose time is over follows these notes to
 //     the pair of ranks between which the answer is missing.
@@ -40,8 +41,8 @@ class FirstVerdict {
   // While waiting for `peer`: notes it, and is an error when a rank has said why init fails.
   Status look(Rank peer);
 
-  // What this rank must end with: what was said first, or `mine`, which is said then. Errors that are
-  // not another rank's doing stay as they are.
+  // What this rank must end with: what was said first, or `mine`, which is said then. Errors that
+  // are not another rank's doing stay as they are.
   Status settle(const Status& mine);
 
  private:

@@ -36,8 +36,7 @@ bool shake(Guest* guest) {
 }  // namespace
 
 bool serve(Guest* guest, bool crowded) {
-  return shake(guest) &&
-         std::chrono::steady_clock::now() - guest->since < time_of(*guest, crowded);
+  return shake(guest) && std::chrono::steady_clock::now() - guest->since < time_of(*guest, crowded);
 }
 
 }  // namespace rueda::bootstrap

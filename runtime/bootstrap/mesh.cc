@@ -41,7 +41,8 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
   Patience answer = patience;
   // It listens already: its address was there.
   if (task.silence.count() > 0)
-    answer.deadline = std::min(answer.deadline, std::chrono::steady_clock::now() + 2 * task.silence);
+    answer.deadline =
+        std::min(answer.deadline, std::chrono::steady_clock::now() + 2 * task.silence);
   auto fd = peer.local ? connect_unix(peer.address) : connect_tcp(peer.address, answer);
   if (!fd.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
@@ -96,9 +97,7 @@ class Reception {
   }
 
  private:
-  bool is_complete(size_t rank) const {
-    return connected_[rank].size() == streams_to(task_, rank);
-  }
+  bool is_complete(size_t rank) const { return connected_[rank].size() == streams_to(task_, rank); }
   Rank missing() const {
     for (size_t rank = static_cast<size_t>(task_.rank) + 1; rank < connected_.size(); ++rank) {
       if (!is_complete(rank)) return static_cast<Rank>(rank);
@@ -135,7 +134,8 @@ class Reception {
     while (guests_.size() < most_guests()) {
       UniqueFd fd(accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!fd) {
-        const bool short_of = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        const bool short_of =
+            errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
         shortage_ = short_of ? errno : shortage_;
         return;
       }

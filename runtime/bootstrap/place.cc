@@ -31,9 +31,8 @@ Result<Place> place_of_others(const GetEnv& get_env) {
   if (!claim) return place;
   place.rank = claim->rank->value;
   place.size = claim->size->value;
-  place.source = claim->launcher + " (" + claim->rank->variable + "=" +
-                 std::to_string(place.rank) + ", " + claim->size->variable + "=" +
-                 std::to_string(place.size) + ")";
+  place.source = claim->launcher + " (" + claim->rank->variable + "=" + std::to_string(place.rank) +
+                 ", " + claim->size->variable + "=" + std::to_string(place.size) + ")";
   place.agentless = place.size > 1;
   place.one_host = claim->one_host;
   place.root_host = claim->root_host;
@@ -80,8 +79,9 @@ Result<Place> read_place(const GetEnv& get_env) {
   place.life_fds = life != nullptr ? life : "";
   const char* job = get_env("RUEDA_JOB_ID");
   place.job_id = job != nullptr ? job : "";
-  place.source = std::string(by_hand ? "whoever set them" : "ruedarun") + " (RUEDA_RANK=" +
-                 std::to_string(place.rank) + ", RUEDA_SIZE=" + std::to_string(place.size) + ")";
+  place.source = std::string(by_hand ? "whoever set them" : "ruedarun") +
+                 " (RUEDA_RANK=" + std::to_string(place.rank) +
+                 ", RUEDA_SIZE=" + std::to_string(place.size) + ")";
   place.agentless = by_hand && place.size > 1;
   return place;
 }

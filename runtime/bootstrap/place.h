@@ -2,8 +2,8 @@
 //
 // ruedarun sets RUEDA_RANK, RUEDA_SIZE, RUEDA_AGENT_FD, RUEDA_KEY_FD and RUEDA_JOB_ID. Without them
 // other launchers' variables count (launchers/claims.h), or RUEDA_RANK, RUEDA_SIZE and
-// RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without those a process is a job of one rank. A conflict or a gap is an error,
-// never a silent size 1.
+// RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without
+// those a process is a job of one rank. A conflict or a gap is an error, never a silent size 1.
 #pragma once
 
 #include <string>
@@ -17,11 +17,11 @@ namespace rueda::bootstrap {
 struct Place {
   Rank rank = 0;
   Rank size = 1;
-  int agent_fd = -1;  // socket to the agent (the store); inherited, not owned
-  int flight_fd = -1; // memory of the flight recorder; inherited, not owned; -1: none
-  int key_fd = -1;    // memfd with the job's key; inherited, not owned
+  int agent_fd = -1;     // socket to the agent (the store); inherited, not owned
+  int flight_fd = -1;    // memory of the flight recorder; inherited, not owned; -1: none
+  int key_fd = -1;       // memfd with the job's key; inherited, not owned
   std::string life_fds;  // what the rank shares with its agent; empty: no agent looks after it
-  std::string job_id;   // tells the job from others of this user on a host; may be empty
+  std::string job_id;    // tells the job from others of this user on a host; may be empty
   std::string source = "nothing: a job of one rank";  // which variables said so
   // Only for a job of several ranks that another launcher started:
   bool agentless = false;

@@ -31,8 +31,9 @@ Result<UniqueFd> connect_unix(const std::string& address);
 Result<UniqueFd> connect_tcp(const std::string& address, const Patience& patience);
 
 // A packet that was lost is sent again at least every quarter of `silence` (a second or more). The
-// kernel's own pause doubles each time: signs of life that a full queue had dropped a few times would
-// come too late, though the link lives. Kernels before 6.15 do that for connections with little data.
+// kernel's own pause doubles each time: signs of life that a full queue had dropped a few times
+// would come too late, though the link lives. Kernels before 6.15 do that for connections with
+// little data.
 void retransmit_soon(int tcp_socket, std::chrono::nanoseconds silence);
 
 // From now on the connection ends once the other host has answered nothing for so long, also while

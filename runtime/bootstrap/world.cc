@@ -214,8 +214,8 @@ Status connect_all(Joining* joining) {
     return joining->store->get(joining->key_of("place", rank), std::chrono::seconds(1)).status();
   };
   const double silence = joining->options.config.dead_seconds;
-  task.silence = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(silence));
+  task.silence =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(silence));
   return connect_mesh(task, *joining->key, &joining->sockets);
 }
 
@@ -286,9 +286,9 @@ Status make_doorbell(World* world, const std::shared_ptr<Arena>& arena) {
 
 // The own heap as the peers get it: its descriptor, and the entry of this rank in World::heaps.
 Result<int> share_heap(const Config& config, Rank sharing, World* world) {
-  RUEDA_ASSIGN_OR_RETURN(transport::Heap* const heap,
-                         transport::Heap::of_process(
-                             transport::heap_size(config.heap_bytes, sharing)));
+  RUEDA_ASSIGN_OR_RETURN(
+      transport::Heap* const heap,
+      transport::Heap::of_process(transport::heap_size(config.heap_bytes, sharing)));
   UniqueFd fd(fcntl(heap->fd(), F_DUPFD_CLOEXEC, 0));
   if (!fd) return errno_status("cannot share the heap", errno);
   RUEDA_ASSIGN_OR_RETURN(world->heaps[static_cast<size_t>(world->rank)],
@@ -389,7 +389,8 @@ Status build_links(Joining* joining, World* world) {
   std::vector<std::atomic<int64_t>*> boards;
   if (arena != nullptr) boards.push_back(arena->heard());
   for (size_t rank = 0; rank < size && arena != nullptr; ++rank) {
-    if (rank != me && world->arenas[rank] != nullptr) boards.push_back(world->arenas[rank]->heard());
+    if (rank != me && world->arenas[rank] != nullptr)
+      boards.push_back(world->arenas[rank]->heard());
   }
   world->transport->share_signs_of_life(world->memory_host, std::move(boards));
   return {};
@@ -404,9 +405,8 @@ bool World::shares_memory() const {
 
 // This rank maps the memory of all ranks of its host and of no other.
 bool World::shares_memory(const std::vector<Rank>& members) const {
-  return std::all_of(members.begin(), members.end(), [&](Rank member) {
-    return arenas[static_cast<size_t>(member)] != nullptr;
-  });
+  return std::all_of(members.begin(), members.end(),
+                     [&](Rank member) { return arenas[static_cast<size_t>(member)] != nullptr; });
 }
 
 bool World::shares_some_memory(const std::vector<Rank>& members) const {
@@ -458,7 +458,11 @@ Status join(Joining* joining, World* world) {
   world->host_wire = host_wire_of(config);
   world->host_exchange = communicator::exchange_named(config.host_exchange);
   RUEDA_RETURN_IF_ERROR(connect_all(joining));
-  ClockTask clocks{world->rank, {}, &world->names, &joining->sockets, joining->store,
+  ClockTask clocks{world->rank,
+                   {},
+                   &world->names,
+                   &joining->sockets,
+                   joining->store,
                    joining->key_of("clock", 0),
                    [joining](Rank rank) { return joining->patience(rank); }};
   for (const auto& place : joining->places) clocks.hosts.push_back(place.host_id);
@@ -487,10 +491,13 @@ Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous
   world->epoch = options.epoch;
   world->flight_fd = options.place.flight_fd;
   const auto timeout = std::chrono::duration<double>(options.config.start_timeout_seconds);
-  Joining joining{options, store, key,
+  Joining joining{options,
+                  store,
+                  key,
                   std::chrono::steady_clock::now() +
                       std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
-                  {}, FirstVerdict(store, Joining::prefix_of(options.epoch), options.place.rank)};
+                  {},
+                  FirstVerdict(store, Joining::prefix_of(options.epoch), options.place.rank)};
   if (world->size == 1) {
     world->names = {"rank 0 (pid " + std::to_string(getpid()) + " on " + host_name() + ")"};
     joining.local = {true};

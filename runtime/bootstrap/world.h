@@ -37,13 +37,13 @@ struct World {
   Rank cross_size = 1;
   bool homogeneous = true;
   uint64_t epoch = 0;
-  int flight_fd = -1;               // Place::flight_fd
-  ClockOffset clock;                // to rank 0's
+  int flight_fd = -1;              // Place::flight_fd
+  ClockOffset clock;               // to rank 0's
   std::vector<int> local_pids;     // of the processes on this host, where known
   std::vector<std::string> names;  // "rank 1 (pid 4711 on node2)"
   // By rank, a number of its host: equal where ranks share memory.
   std::vector<int> memory_host;
-  std::optional<DType> host_wire;  // see communicator::NativeGroup::wire
+  std::optional<DType> host_wire;                       // see communicator::NativeGroup::wire
   std::optional<communicator::Exchange> host_exchange;  // see communicator::NativeGroup::exchange
   std::vector<std::shared_ptr<transport::Arena>>
       arenas;  // by rank; null where memory is not shared
@@ -89,13 +89,13 @@ struct JoinOptions {
 // Meets the other ranks over the store, connects to each (shared memory where both are on one host,
 // tcp else), checks versions and agreed settings. Blocks until all are there or
 // config.start_timeout_seconds have passed, or the network to a host has been silent for
-// config.dead_seconds; errors name the ranks that are missing, dead or different, alike on all ranks
-// (first_verdict.h). A job of one rank needs neither store nor key (both may be null).
+// config.dead_seconds; errors name the ranks that are missing, dead or different, alike on all
+// ranks (first_verdict.h). A job of one rank needs neither store nor key (both may be null).
 Result<std::unique_ptr<World>> join_world(const JoinOptions& options, rendezvous::Store* store,
                                           const rendezvous::JobKey* key);
 
-// Why a rank gave up before all had met, if one has said it. A launcher that is stopped is asked for
-// StoreClient::kMoment.
+// Why a rank gave up before all had met, if one has said it. A launcher that is stopped is asked
+// for StoreClient::kMoment.
 std::optional<std::string> said_at_init(rendezvous::StoreClient* store, uint64_t epoch);
 
 // n ranks as threads of this process, linked by rings in heap memory: the smallest world, for

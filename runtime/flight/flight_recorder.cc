@@ -31,7 +31,8 @@ uint32_t this_thread() {
 
 void* map(int fd) {
   struct stat info = {};
-  if (fd < 0 || fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(kTotalBytes)) return nullptr;
+  if (fd < 0 || fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(kTotalBytes))
+    return nullptr;
   void* at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return nullptr;
   madvise(at, kTotalBytes, MADV_DONTFORK);
@@ -59,13 +60,14 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
   bool shared = true;
   void* at = map(fd);
   if (at != nullptr) {
-    // One process at a time: a program that a rank has started may have the same environment. One that has left in
-    // order and ended has a successor: `sh -c 'python one.py && python two.py'`.
+    // One process at a time: a program that a rank has started may have the same environment. One
+    // that has left in order and ended has a successor: `sh -c 'python one.py && python two.py'`.
     auto* const header = static_cast<Header*>(at);
     std::atomic_ref<int32_t> owner(header->pid);
     int32_t none = owner.load();
     const bool is_free = none == 0 || none == getpid() ||
-                         (std::atomic_ref<int32_t>(header->left).load() != 0 && kill(none, 0) != 0 && errno == ESRCH);
+                         (std::atomic_ref<int32_t>(header->left).load() != 0 &&
+                          kill(none, 0) != 0 && errno == ESRCH);
     if (!is_free || !owner.compare_exchange_strong(none, getpid())) {
       munmap(at, kTotalBytes);
       at = nullptr;
@@ -76,8 +78,7 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
     at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return nullptr;
   }
-  std::unique_ptr<FlightRecorder> recorder(
-      new FlightRecorder(static_cast<std::byte*>(at), shared));
+  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder(static_cast<std::byte*>(at), shared));
   recorder->begin(identity);
   return recorder;
 }
@@ -190,8 +191,9 @@ FlightRecorder::Ticket FlightRecorder::submitted(const wire::Request& request, u
 Record* FlightRecorder::of(Ticket ticket) const {
   if (ticket == 0) return nullptr;
   Record* const record = &records()[(ticket - 1) % kRecords];
-  return std::atomic_ref<uint64_t>(record->stamp).load(std::memory_order_relaxed) == ticket ? record
-                                                                                             : nullptr;
+  return std::atomic_ref<uint64_t>(record->stamp).load(std::memory_order_relaxed) == ticket
+             ? record
+             : nullptr;
 }
 
 void FlightRecorder::set_state(Record* record, State state, std::optional<Gear> gear) {
@@ -204,7 +206,8 @@ void FlightRecorder::set_state(Record* record, State state, std::optional<Gear> 
 }
 
 State FlightRecorder::state_of(Record* record) {
-  const uint64_t value = std::atomic_ref<uint64_t>(*state_word(record)).load(std::memory_order_relaxed);
+  const uint64_t value =
+      std::atomic_ref<uint64_t>(*state_word(record)).load(std::memory_order_relaxed);
   return static_cast<State>(reinterpret_cast<const uint8_t*>(&value)[5]);
 }
 

@@ -1,10 +1,12 @@
-// FlightRecorder: leaves in the recorder's memory what this rank does (collectives/base/flight_layout.h).
+// FlightRecorder: leaves in the recorder's memory what this rank does
+// (collectives/base/flight_layout.h).
 //
-// Costs a record and a clock reading per operation that is submitted one by one, two stores per batch
-// of a step plan. The memory is the agent's (then it is readable after this process was killed), else
-// this process's own.
+// Costs a record and a clock reading per operation that is submitted one by one, two stores per
+// batch of a step plan. The memory is the agent's (then it is readable after this process was
+// killed), else this process's own.
 //
-// Ownership: the mapping. Threads: submitted() and site() from any; the rest from who has the baton.
+// Ownership: the mapping. Threads: submitted() and site() from any; the rest from who has the
+// baton.
 #pragma once
 
 #include <atomic>
@@ -36,8 +38,8 @@ class FlightRecorder {
   // Of one operation; 0: none.
   using Ticket = uint64_t;
 
-  // fd: memory of kTotalBytes that somebody else holds too (borrowed), or -1. Where it cannot be used (wrong
-  // size, another process has it) the process gets memory of its own.
+  // fd: memory of kTotalBytes that somebody else holds too (borrowed), or -1. Where it cannot be
+  // used (wrong size, another process has it) the process gets memory of its own.
   static std::unique_ptr<FlightRecorder> open(int fd, const Identity& identity);
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
@@ -95,7 +97,8 @@ class FlightRecorder {
   Record* records() const { return reinterpret_cast<Record*>(base_ + kRecordsOffset); }
   Record* of(Ticket ticket) const;
   void begin(const Identity& identity);
-  // Without a gear it stays what it is. The slot may be another's by now: then that is what is kept.
+  // Without a gear it stays what it is. The slot may be another's by now: then that is what is
+  // kept.
   static void set_state(Record* record, State state, std::optional<Gear> gear = std::nullopt);
   static State state_of(Record* record);
   static void write(Record* to, const Record& from, uint64_t number);

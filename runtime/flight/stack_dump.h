@@ -1,12 +1,12 @@
-// Lets another process ask this one for its stacks, whatever it does: a signal's handler writes them to
-// a file of this process.
+// Lets another process ask this one for its stacks, whatever it does: a signal's handler writes
+// them to a file of this process.
 //
-// The handler writes the native stack of the thread that takes the signal, usually the main one. Whoever
-// knows more (Python's faulthandler) puts a handler of its own before it, which writes to the same file and
-// then calls this one; the line "end of stacks" is the last.
+// The handler writes the native stack of the thread that takes the signal, usually the main one.
+// Whoever knows more (Python's faulthandler) puts a handler of its own before it, which writes to
+// the same file and then calls this one; the line "end of stacks" is the last.
 //
-// One for the process, below any number of runtimes (hence counted by none: it stays). Signal-safe: the
-// handler allocates nothing and takes no lock of ours.
+// One for the process, below any number of runtimes (hence counted by none: it stays). Signal-safe:
+// the handler allocates nothing and takes no lock of ours.
 #pragma once
 
 namespace rueda::flight {

@@ -1,11 +1,11 @@
 // Handlers of deadly signals (SEGV, BUS, FPE, ILL, ABRT), which tell the agent at once: with a core
 // dump the process itself ends seconds later.
 //
-// They write two words, ring the agent, and leave everything else as it was: a handler that was there
-// before (Python's faulthandler, a language runtime's) is called and has the last word; without one
-// the signal does what it would have done, core dump included. One that is installed later is not
-// disturbed and usually calls ours. They run on a stack of their own where the thread has one:
-// the background thread, and the thread that called init.
+// They write two words, ring the agent, and leave everything else as it was: a handler that was
+// there before (Python's faulthandler, a language runtime's) is called and has the last word;
+// without one the signal does what it would have done, core dump included. One that is installed
+// later is not disturbed and usually calls ours. They run on a stack of their own where the thread
+// has one: the background thread, and the thread that called init.
 //
 // Process-wide. Forked children have none of it.
 #pragma once

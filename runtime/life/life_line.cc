@@ -28,7 +28,8 @@ Result<UniqueFd> copy_of(int fd) {
 bool is_life_page(int fd) {
   char target[64] = "";
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
-  if (readlink(link.c_str(), target, sizeof(target) - 1) < 0) return fcntl(fd, F_GETFD) >= 0;  // no /proc
+  if (readlink(link.c_str(), target, sizeof(target) - 1) < 0)
+    return fcntl(fd, F_GETFD) >= 0;  // no /proc
   return std::string(target).find("rueda-life") != std::string::npos;
 }
 
@@ -39,11 +40,13 @@ Result<LifeFds> LifeFds::parse(const std::string& text) {
   const char* at = text.data();
   const char* const end = at + text.size();
   for (int* fd : {&fds.page, &fds.news, &fds.alarm}) {
-    if (fd != &fds.page && (at == end || *at++ != ',')) return invalid_argument(
-        "RUEDA_LIFE_FDS='" + text + "': expected three descriptors, as ruedarun sets them");
+    if (fd != &fds.page && (at == end || *at++ != ','))
+      return invalid_argument("RUEDA_LIFE_FDS='" + text +
+                              "': expected three descriptors, as ruedarun sets them");
     const auto [rest, error] = std::from_chars(at, end, *fd);
-    if (error != std::errc() || *fd < 0) return invalid_argument(
-        "RUEDA_LIFE_FDS='" + text + "': expected three descriptors, as ruedarun sets them");
+    if (error != std::errc() || *fd < 0)
+      return invalid_argument("RUEDA_LIFE_FDS='" + text +
+                              "': expected three descriptors, as ruedarun sets them");
     at = rest;
   }
   return fds;
@@ -54,10 +57,14 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
   const auto opened = [&]() -> Result<std::unique_ptr<LifeLine>> {
     if (!is_life_page(fds.page)) {
       return failed_precondition(
-          "this process has the variables of a rank that ruedarun has started (RUEDA_RANK, RUEDA_LIFE_FDS), but not "
-          "its descriptors: either it is a child of that rank (a worker, a program that the rank has started, what "
-          "the rank became by exec after it had joined), or something has closed them (os.closerange, a "
-          "daemon). Only the rank itself can join its job; a program that it starts may be a job of its own: "
+          "this process has the variables of a rank that ruedarun has started (RUEDA_RANK, "
+          "RUEDA_LIFE_FDS), but not "
+          "its descriptors: either it is a child of that rank (a worker, a program that the rank "
+          "has started, what "
+          "the rank became by exec after it had joined), or something has closed them "
+          "(os.closerange, a "
+          "daemon). Only the rank itself can join its job; a program that it starts may be a job "
+          "of its own: "
           "ruedarun -np 1 ...");
     }
     for (const int fd : {fds.page, fds.news, fds.alarm}) {

@@ -8,7 +8,8 @@
 // Owns:    the mapping and copies of the descriptors. One per process at a time.
 // Threads: own() and disown() by the background thread, which the futex follows; submitted() and
 //          round() by who has the baton; the others by any.
-// Failure: own() may fail where the kernel refuses robust lists; then death is known by the sockets.
+// Failure: own() may fail where the kernel refuses robust lists; then death is known by the
+// sockets.
 // End:     a rank that leaves in order disowns first; without that its end is a loss.
 #pragma once
 
@@ -58,7 +59,8 @@ class LifeLine final : private transport::FdHandler {
   bool take_news() { return std::exchange(news_came_, false); }
 
  private:
-  // As the kernel reads it when the thread ends (set_robust_list(2)). The list is in private memory.
+  // As the kernel reads it when the thread ends (set_robust_list(2)). The list is in private
+  // memory.
   struct RobustNode {
     RobustNode* next;
   };

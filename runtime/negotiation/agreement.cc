@@ -134,8 +134,7 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
   text = differ([](const Request& r) { return std::string(name_of(r.kind)); });
   if (!text.empty()) return fail("Mismatched operations", text);
   if (shapes_differ(by_rank)) {
-    return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes",
-                differ(whole));
+    return fail("Mismatched " + upper(name_of(first->kind)) + " tensor shapes", differ(whole));
   }
   text = differ([](const Request& r) {
     return fmt::format("prescale_factor={} postscale_factor={}", r.prescale, r.postscale);
@@ -150,9 +149,8 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
   }
   text = differ([](const Request& r) { return "root rank " + std::to_string(r.root); });
   if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
-  text = differ([](const Request& r) {
-    return std::string(r.device < 0 ? "a CPU tensor" : "a GPU tensor");
-  });
+  text = differ(
+      [](const Request& r) { return std::string(r.device < 0 ? "a CPU tensor" : "a GPU tensor"); });
   if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);
   text = differ([](const Request& r) {
     return r.group.empty() ? std::string("it outside a group")

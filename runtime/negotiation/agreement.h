@@ -31,8 +31,7 @@ std::string title_of(const std::string& wire_name);
 //   "Mismatched data types: allreduce 'x': rank 0 sent float32[17]; ranks 1, 2 sent float64[17]"
 // sites: where each member called it, "" or empty where that is not known: "... sent float32[17] at
 // train.py:22 in step; ..."
-Status check_agreement(const std::vector<RequestPtr>& by_rank,
-                       const std::vector<Rank>& ranks = {},
+Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks = {},
                        const std::vector<std::string>& sites = {});
 
 // What a request to add or remove a process set asks for: "to add [0, 1]".
@@ -41,8 +40,8 @@ std::string describe_change(const wire::Request& request);
 // "rank 3", "ranks 0, 2"
 std::string name_ranks(const std::vector<Rank>& ranks);
 
-// Where ranks called, sites[i] by ranks[i]: " at train.py:22 in step"; where they differ
-// " at train.py:22 in step (rank 0), at train.py:30 in step (ranks 1, 2)"; "" where no site is known.
+// Where ranks called, sites[i] by ranks[i]: " at train.py:22 in step"; where they differ " at
+// train.py:22 in step (rank 0), at train.py:30 in step (ranks 1, 2)"; "" where no site is known.
 std::string name_sites(const std::vector<Rank>& ranks, const std::vector<std::string>& sites);
 
 }  // namespace rueda::negotiation

@@ -1,10 +1,11 @@
-// CallSites: before ranks are told that they disagree, the root asks each where it called, so that the
-// error names a line of the program for every side. Costs one exchange, and only then.
+// CallSites: before ranks are told that they disagree, the root asks each where it called, so that
+// the error names a line of the program for every side. Costs one exchange, and only then.
 //
 //   ask() ---> take_questions() --ResponseList::where--> ranks --RequestList::call_sites--> on_answer()
 //                                                  take_answered() ---> then(sites)
 //
-// Who does not answer within kPatience (it is stopped, or swapped out) has no site. Pure; one thread.
+// Who does not answer within kPatience (it is stopped, or swapped out) has no site. Pure; one
+// thread.
 #pragma once
 
 #include <chrono>

@@ -61,8 +61,7 @@ std::vector<KindConflicts::Conflict> KindConflicts::due(const ReadinessTable& ta
 
 bool KindConflicts::stands(const Conflict& conflict) const {
   const auto it = names_.find(name_in(conflict.wire_names.front()));
-  return it != names_.end() && it->second.checked &&
-         it->second.wire_names == conflict.wire_names;
+  return it != names_.end() && it->second.checked && it->second.wire_names == conflict.wire_names;
 }
 
 Status KindConflicts::status_of(const Conflict& conflict, const Members& members,

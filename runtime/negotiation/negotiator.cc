@@ -59,7 +59,8 @@ void Negotiator::join(const wire::Request& request, Ticket ticket) {
   if (!planning()) collected_.joining = true;
 }
 
-// The root may have left because somebody else had, without whom it could not go on: that one is named first.
+// The root may have left because somebody else had, without whom it could not go on: that one is
+// named first.
 Status Negotiator::root_is_gone(const char* what) const {
   const Members& members = seat_.members;
   std::string who = members.name(first_left_) + " " + members.has_left;
@@ -158,8 +159,7 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
     if (status.ok() && list.epoch == seat_.epoch) handle_responses(list, now);
   }
   if (!status.ok()) {
-    effects_->give_up({status.code(), "damaged message from " +
-                                          seat_.members.name(from) + ": " +
+    effects_->give_up({status.code(), "damaged message from " + seat_.members.name(from) + ": " +
                                           status.message()});
   }
 }
@@ -254,20 +254,18 @@ void Negotiator::handle_response(const wire::Response& response) {
     if (known == nullptr && entry.name.empty())
       return give_up("the root named a tensor that this rank does not know");
     const std::string& name = entry.name.empty() ? known->name : entry.name;
-    const bool absent = std::find(entry.absent.begin(), entry.absent.end(), seat_.rank) !=
-                        entry.absent.end();
+    const bool absent =
+        std::find(entry.absent.begin(), entry.absent.end(), seat_.rank) != entry.absent.end();
     const auto it = absent ? pending_.end() : pending_.find(name);
     if (it == pending_.end() && !absent) {
       if (!response.error.empty()) continue;  // this rank did not wait for it
-      return give_up("the root answered " + title_of(name) +
-                     ", which this rank has not submitted");
+      return give_up("the root answered " + title_of(name) + ", which this rank has not submitted");
     }
     const bool is_new = known == nullptr && entry.cache_slot >= 0 && response.error.empty();
     if (absent) {
       if (known == nullptr && !entry.stand_in.empty())
         known = std::make_shared<const wire::Request>(entry.stand_in.front());
-      if (known == nullptr)
-        return give_up("the root does not say what " + title_of(name) + " is");
+      if (known == nullptr) return give_up("the root does not say what " + title_of(name) + " is");
       members.push_back({effects_->stand_in(*known), nullptr, false});
     } else {
       if (is_new) known = std::make_shared<const wire::Request>(*it->second.request);

@@ -108,7 +108,8 @@ class Negotiator {
   bool on_time(Time now);
   // When on_time() may have something to do without a new input.
   std::optional<Time> next_deadline() const;
-  // Its parts: what the root waits for, which changes with what the rounds bring, and the step plan.
+  // Its parts: what the root waits for, which changes with what the rounds bring, and the step
+  // plan.
   std::optional<Time> root_deadline() const;
   std::optional<Time> plan_deadline() const;
 

@@ -95,9 +95,9 @@ void Negotiator::replace_idle_plan(const wire::Response& response) {
   if (!planning() || follower_->revoked()) return;
   if (follower_->batches_entered() != seen_entered_) beside_ = 0;
   seen_entered_ = follower_->batches_entered();
-  if (response.entries.front().cache_slot < 0 || !plan::PlanKeeper::plannable(response.kind)) return;
-  if (++beside_ >= kIdle)
-    revoke("it is not followed any more", true);
+  if (response.entries.front().cache_slot < 0 || !plan::PlanKeeper::plannable(response.kind))
+    return;
+  if (++beside_ >= kIdle) revoke("it is not followed any more", true);
 }
 
 bool Negotiator::follow(Time now) {

@@ -83,7 +83,8 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
   for (std::string& name : list.wanted)
     filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
   for (wire::CallSite& site : list.call_sites)
-    filler.next(1, 16 + site.name.size() + wire::kMaxPlaceBytes).call_sites.push_back(std::move(site));
+    filler.next(1, 16 + site.name.size() + wire::kMaxPlaceBytes)
+        .call_sites.push_back(std::move(site));
   filler.last().leaving = list.leaving;
   filler.last().joining = list.joining;
   return filler.take();

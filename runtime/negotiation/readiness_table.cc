@@ -93,9 +93,10 @@ Status ReadinessTable::agreement_of(const Decision& decision,
 Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Rank>& absent) const {
   const std::string title = title_of(r) + ": ";
   if (r.device >= 0) {
-    return failed_precondition(title + members_.name(absent.front()) +
-                               " has joined, and nobody stands in for it with a GPU tensor yet; give "
-                               "all ranks the same number of steps, or use CPU tensors");
+    return failed_precondition(
+        title + members_.name(absent.front()) +
+        " has joined, and nobody stands in for it with a GPU tensor yet; give "
+        "all ranks the same number of steps, or use CPU tensors");
   }
   if (r.kind == CollectiveKind::kProcessSet) {
     return failed_precondition(title + members_.name(absent.front()) +
@@ -110,9 +111,8 @@ Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Ra
   const bool scaled = r.kind == CollectiveKind::kAllreduce && r.prescale != 1.0;
   const bool min_or_max = r.reduce_op == ReduceOp::kMin || r.reduce_op == ReduceOp::kMax;
   if (scaled && (r.reduce_op == ReduceOp::kProduct || (min_or_max && !is_floating(r.dtype)))) {
-    return failed_precondition(title + name_of(r.reduce_op) + " of prescaled " +
-                               name_of(r.dtype) + " has no neutral element for " +
-                               members_.name(absent.front()) +
+    return failed_precondition(title + name_of(r.reduce_op) + " of prescaled " + name_of(r.dtype) +
+                               " has no neutral element for " + members_.name(absent.front()) +
                                ", which has joined; scale before the call");
   }
   return {};

@@ -6,7 +6,9 @@ bool ResponseCache::cacheable(const wire::Request& request) {
   const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce ||
                            request.kind == CollectiveKind::kBroadcast ||
                            request.kind == CollectiveKind::kReducescatter;
-  return fixed_sizes && (!is_numbered(request) || request.name.size() <= request.name.find('.') + std::string_view(".noname.15").size());
+  return fixed_sizes &&
+         (!is_numbered(request) ||
+          request.name.size() <= request.name.find('.') + std::string_view(".noname.15").size());
 }
 
 // "allreduce.noname.7": numbered by the runtime. Few numbers go round; longer ones are used once.

@@ -4,8 +4,8 @@
 // Both roads move the same bytes and give the same bits; which is faster depends on the machine and
 // on what else it does. So it is measured: per size class (powers of two) each road is tried
 // several times in a row, the first of them to warm the caches that the others left cold, and the
-// shorter best time wins: what disturbs a measurement only adds to it. After a while the question is
-// asked again (later and later while the answer stays).
+// shorter best time wins: what disturbs a measurement only adds to it. After a while the question
+// is asked again (later and later while the answer stays).
 //
 //   class:   unknown --kTries measurements of each road--> settled --trust passes--> unknown
 //                    --2 kTries batches, too few measured--> settled (windows) for long

@@ -377,14 +377,15 @@ std::optional<Time> Root::next_deadline() const {
       conflict && (!deadline || *conflict < *deadline)) {
     deadline = conflict;
   }
-  if (const auto answers = call_sites_.next_deadline(); answers && (!deadline || *answers < *deadline))
+  if (const auto answers = call_sites_.next_deadline();
+      answers && (!deadline || *answers < *deadline))
     deadline = answers;
   if (!table_.empty() && (!deadline || next_stall_check_ < *deadline)) deadline = next_stall_check_;
   return deadline;
 }
 
-// After how many seconds a tensor fails, and who wants that. With the policy the launcher has its say
-// first.
+// After how many seconds a tensor fails, and who wants that. With the policy the launcher has its
+// say first.
 std::pair<double, const char*> Root::stall_limit() const {
   constexpr double kForTheLauncher = 2;
   if (config_.stall_policy == "abort" && config_.stall_check_seconds > 0) {

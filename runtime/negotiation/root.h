@@ -79,7 +79,8 @@ class Root {
   void ask_where(Decision decision, Time now);
   void ask_where(KindConflicts::Conflict conflict, Time now);
   void tell_answered(Time now);
-  void fail_conflict(const KindConflicts::Conflict& conflict, const CallSites::Sites& sites, Time now);
+  void fail_conflict(const KindConflicts::Conflict& conflict, const CallSites::Sites& sites,
+                     Time now);
   void decide_group(Decision decision);
   void decide_join(const Decision& decision, Time now);
   void on_join(Rank rank, Time now);

@@ -24,8 +24,8 @@ void Root::freeze_plan() {
   if (table_.anyone_has_joined()) return;  // who has joined follows no plan
   // A tensor whose error is held back for its call sites waits on every rank, and the table has
   // forgotten it. A freeze would take it into the plan, where its error finds it no more; it would
-  // come back as a new request, and meet other ranks' next round. The error goes out first: then the
-  // freeze may follow it, in the same list.
+  // come back as a new request, and meet other ranks' next round. The error goes out first: then
+  // the freeze may follow it, in the same list.
   if (call_sites_.asking()) return;
   const auto cycle = plans_.candidate();
   if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
@@ -76,8 +76,7 @@ bool Root::plan_is_stale(Time now) const {
   const auto& batches = last_plan_.batches;
   return plans_.in_force() && std::any_of(batches.begin(), batches.end(), [&](const auto& batch) {
            const RequestPtr first = cache_->get(batch.slots.front());
-           return first->device < 0 &&
-                  roads_.stale(first->kind, bytes_of_batch(batch.slots), now);
+           return first->device < 0 && roads_.stale(first->kind, bytes_of_batch(batch.slots), now);
          });
 }
 

@@ -59,9 +59,7 @@ class PlanKeeper {
   }
 
   // The rank knows of no plan that it is not back from.
-  bool is_back(Rank rank) const {
-    return stamps_[static_cast<size_t>(rank)] == 2 * generation_;
-  }
+  bool is_back(Rank rank) const { return stamps_[static_cast<size_t>(rank)] == 2 * generation_; }
 
   // A batch of this kind goes out; slots: empty when a member has none.
   void on_batch(CollectiveKind kind, const std::vector<uint32_t>& slots) {

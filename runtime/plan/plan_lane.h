@@ -51,13 +51,13 @@ class PlanLane {
   virtual uint64_t finished() const = 0;
   // What batches need is being made, in a bounded time: that nothing ends meanwhile says nothing.
   virtual bool starting() const { return false; }
-  // From here on nothing becomes visible; publishes entered() as this rank's last word and wakes the
-  // peers. Idempotent.
+  // From here on nothing becomes visible; publishes entered() as this rank's last word and wakes
+  // the peers. Idempotent.
   virtual void revoke() = 0;
   // A rank's last word in this generation; empty while it has not revoked.
   virtual std::optional<uint64_t> last_word(Rank rank) const = 0;
-  // Batches with numbers >= first do not run: their user memory has not been and will not be written.
-  // Returns the tickets of those that enter() had taken, in order.
+  // Batches with numbers >= first do not run: their user memory has not been and will not be
+  // written. Returns the tickets of those that enter() had taken, in order.
   virtual std::vector<Ticket> withdraw(uint64_t first) = 0;
 };
 

@@ -19,8 +19,8 @@
 
 #include "collectives/communicator/device_communicator.h"
 #include "collectives/communicator/lane.h"
-#include "runtime/plan/plan_lane.h"
 #include "runtime/flight/flight_recorder.h"
+#include "runtime/plan/plan_lane.h"
 #include "runtime/submission.h"
 #include "runtime/timeline/recorder.h"
 
@@ -71,12 +71,12 @@ class PlanRunner final : public PlanLane {
     void reset();
   };
   struct Batch {
-    communicator::Job job;        // in the lane
+    communicator::Job job;             // in the lane
     std::unique_ptr<DeviceCall> call;  // of GPU tensors
-    std::vector<Ticket> tickets;  // while under way
-    timeline::Nanos begun = 0;    // 0: nobody recorded then
-    uint64_t templates = 0;       // in the flight recorder, of its first tensor
-    uint64_t flight = 0;          // its entry there, while under way
+    std::vector<Ticket> tickets;       // while under way
+    timeline::Nanos begun = 0;         // 0: nobody recorded then
+    uint64_t templates = 0;            // in the flight recorder, of its first tensor
+    uint64_t flight = 0;               // its entry there, while under way
     communicator::StageTimes times;
   };
   void prepare(Batch* batch, const PlannedBatch& planned,
@@ -103,7 +103,7 @@ class PlanRunner final : public PlanLane {
   Complete complete_;
   std::vector<std::unique_ptr<Batch>> plan_;
   uint64_t generation_ = 0;
-  uint64_t taken_ = 0;  // by enter()
+  uint64_t taken_ = 0;   // by enter()
   uint64_t called_ = 0;  // of GPU tensors: NCCL's turn has come; of others: done
   uint64_t ended_ = 0;
   Status device_failure_;

@@ -44,8 +44,8 @@ struct Event {
   };
   What what = What::kCycle;
   Mark mark = Mark::kInstant;
-  Rank rank = 0;      // kArrival
-  LabelId label = 0;  // kMember, kArrival, kMark
+  Rank rank = 0;         // kArrival
+  LabelId label = 0;     // kMember, kArrival, kMark
   uint32_t members = 0;  // kBatch
   union {
     Nanos time;  // kArrival, kMark, kCycle

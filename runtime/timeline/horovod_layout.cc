@@ -8,8 +8,8 @@
 //   E {dtype, shape}
 //
 // Phases of one level do not overlap in this dialect; where ours do (chunks of one batch are packed
-// while others are unpacked), a phase ends where the next one begins. GLOO_ is the prefix that tools
-// know for collectives of host memory.
+// while others are unpacked), a phase ends where the next one begins. GLOO_ is the prefix that
+// tools know for collectives of host memory.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -34,8 +34,9 @@ class HorovodLayout final : public Layout {
       : labels_(labels), origin_(std::move(origin)) {}
 
   void open(std::string* out) override {
-    line(out, R"("name":"process_name","ph":"M","pid":0,"args":{{"name":{},)"
-              R"("start_time_since_epoch_in_micros":{}}})",
+    line(out,
+         R"("name":"process_name","ph":"M","pid":0,"args":{{"name":{},)"
+         R"("start_time_since_epoch_in_micros":{}}})",
          json_quoted(origin_.name), origin_.epoch_micros);
     line(out, R"("name":"process_sort_index","ph":"M","pid":0,"args":{{"sort_index":0}})");
   }
@@ -71,7 +72,7 @@ class HorovodLayout final : public Layout {
  private:
   struct Tensor {
     int pid = 0;
-    int depth = 0;   // of marks
+    int depth = 0;  // of marks
     Nanos ended = 0;
     std::map<Rank, std::vector<Nanos>> arrivals;  // not shown yet
   };

@@ -11,8 +11,7 @@ LabelId Labels::add(const std::string& name, Known known) {
   return id;
 }
 
-LabelId Labels::of_tensor(const std::string& name, DType dtype, const Shape& shape,
-                          uint32_t set) {
+LabelId Labels::of_tensor(const std::string& name, DType dtype, const Shape& shape, uint32_t set) {
   const std::lock_guard lock(mutex_);
   const auto [begin, end] = by_name_.equal_range(name);
   for (auto it = begin; it != end; ++it) {
@@ -21,8 +20,7 @@ LabelId Labels::of_tensor(const std::string& name, DType dtype, const Shape& sha
         !known.label.dtype.empty())
       return it->second;
   }
-  const std::string title =
-      set == 0 ? name : name + " (process set " + std::to_string(set) + ")";
+  const std::string title = set == 0 ? name : name + " (process set " + std::to_string(set) + ")";
   return add(name, {{title, name_of(dtype), to_string(shape)}, shape, dtype, set});
 }
 

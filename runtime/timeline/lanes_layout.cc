@@ -27,18 +27,19 @@ enum Lane : size_t {
   kMarks,
   kLanes
 };
-constexpr const char* kNames[kLanes] = {"backward", "submitted",   "negotiated", "queued", "packed",
-                                        "on the wire", "unpacked", "optimizer step", "marks"};
+constexpr const char* kNames[kLanes] = {"backward", "submitted",      "negotiated",
+                                        "queued",   "packed",         "on the wire",
+                                        "unpacked", "optimizer step", "marks"};
 constexpr size_t kRows = 64;  // of a lane; what does not fit any more shares the last one
 
 class LanesLayout final : public Layout {
  public:
-  LanesLayout(const Labels* labels, Origin origin)
-      : labels_(labels), origin_(std::move(origin)) {}
+  LanesLayout(const Labels* labels, Origin origin) : labels_(labels), origin_(std::move(origin)) {}
 
   void open(std::string* out) override {
-    line(out, R"("name":"process_name","ph":"M","pid":{},"args":{{"name":{},)"
-              R"("start_time_since_epoch_in_micros":{},"clock_offset_ns":{},"clock_error_ns":{}}})",
+    line(out,
+         R"("name":"process_name","ph":"M","pid":{},"args":{{"name":{},)"
+         R"("start_time_since_epoch_in_micros":{},"clock_offset_ns":{},"clock_error_ns":{}}})",
          origin_.rank, json_quoted(origin_.name), origin_.epoch_micros, origin_.clock_offset,
          origin_.clock_error);
     line(out, R"("name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}})",
@@ -84,7 +85,9 @@ class LanesLayout final : public Layout {
   }
 
  private:
-  static std::string decimal(Nanos time) { return fmt::format("{}.{:03}", time / 1000, time % 1000); }
+  static std::string decimal(Nanos time) {
+    return fmt::format("{}.{:03}", time / 1000, time % 1000);
+  }
   std::string micros(Nanos time) const {
     return decimal(std::max<Nanos>(0, time + origin_.clock_offset));
   }
@@ -98,10 +101,12 @@ class LanesLayout final : public Layout {
     const size_t tid = lane * kRows + row + 1;
     if (row == busy.size()) {
       busy.push_back(0);
-      const std::string name = row == 0 ? kNames[lane] : fmt::format("{} {}", kNames[lane], row + 1);
+      const std::string name =
+          row == 0 ? kNames[lane] : fmt::format("{} {}", kNames[lane], row + 1);
       line(out, R"("name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}})",
            origin_.rank, tid, name);
-      line(out, R"("name":"thread_sort_index","ph":"M","pid":{0},"tid":{1},"args":{{"sort_index":{1}}})",
+      line(out,
+           R"("name":"thread_sort_index","ph":"M","pid":{0},"tid":{1},"args":{{"sort_index":{1}}})",
            origin_.rank, tid);
     }
     busy[row] = std::max(busy[row], end);
@@ -120,8 +125,8 @@ class LanesLayout final : public Layout {
   }
 
   void arrow(const char* phase, int64_t id, size_t tid, Nanos time, std::string* out) {
-    line(out, R"("name":"tensor","cat":"flow","ph":"{}"{},"id":{},"pid":{},"tid":{},"ts":{})", phase,
-         *phase == 'f' ? R"(,"bp":"e")" : "", id, origin_.rank, tid, micros(time));
+    line(out, R"("name":"tensor","cat":"flow","ph":"{}"{},"id":{},"pid":{},"tid":{},"ts":{})",
+         phase, *phase == 'f' ? R"(,"bp":"e")" : "", id, origin_.rank, tid, micros(time));
   }
 
   static std::string number(const BatchNumber& batch) {
@@ -134,8 +139,8 @@ class LanesLayout final : public Layout {
     const std::string of_batch = fmt::format(R"("batch":"{}")", number(batch_.number));
     std::string name = labels_->get(members_.front().label).name;
     if (members_.size() > 1) name += fmt::format(" +{}", members_.size() - 1);
-    const std::string args = fmt::format(R"("bytes":{},{},"tensors":{})", batch_.bytes, of_batch,
-                                         members_.size());
+    const std::string args =
+        fmt::format(R"("bytes":{},{},"tensors":{})", batch_.bytes, of_batch, members_.size());
     const communicator::StageTimes& s = batch_.stages;
     // Small batches are packed before the ranks meet.
     const Nanos first = s.packed.begin != 0 ? s.packed.begin : s.wire.begin;
@@ -204,7 +209,7 @@ class LanesLayout final : public Layout {
   uint32_t missing_ = 0;
   std::vector<Event> members_;
   int64_t flows_ = 0;
-  std::array<std::vector<Nanos>, kLanes> busy_until_;           // by row
+  std::array<std::vector<Nanos>, kLanes> busy_until_;      // by row
   std::unordered_map<LabelId, std::vector<Nanos>> begun_;  // marks that have not ended
 };
 

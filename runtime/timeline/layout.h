@@ -19,11 +19,11 @@ namespace rueda::timeline {
 // Whose file, and since when.
 struct Origin {
   Rank rank = 0;
-  std::string name;            // "rank 1 (pid 4711 on node2)"
-  Nanos start = 0;             // of the own clock
-  int64_t epoch_micros = 0;    // wall clock at the start
-  Nanos clock_offset = 0;      // add it to the own clock to get rank 0's
-  Nanos clock_error = 0;       // at most
+  std::string name;          // "rank 1 (pid 4711 on node2)"
+  Nanos start = 0;           // of the own clock
+  int64_t epoch_micros = 0;  // wall clock at the start
+  Nanos clock_offset = 0;    // add it to the own clock to get rank 0's
+  Nanos clock_error = 0;     // at most
 };
 
 class Layout {

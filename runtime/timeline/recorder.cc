@@ -48,8 +48,7 @@ Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles
   origin.epoch_micros = std::chrono::duration_cast<std::chrono::microseconds>(
                             std::chrono::system_clock::now().time_since_epoch())
                             .count();
-  auto layout =
-      file->all_ranks ? lanes_layout(&labels_, origin) : horovod_layout(&labels_, origin);
+  auto layout = file->all_ranks ? lanes_layout(&labels_, origin) : horovod_layout(&labels_, origin);
   writer_ = std::make_unique<Writer>(owned_ring_.get(), std::move(layout), std::move(opened));
   path_ = wanted;
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);

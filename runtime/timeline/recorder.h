@@ -6,7 +6,8 @@
 // While neither is wanted, on() is false and nobody calls anything else: one branch for each place
 // that would record. The hot path allocates nothing, formats nothing and takes no lock for the
 // timeline (a mutex nobody contends for the summary).
-// Threads: start, stop, mark, totals from any; what is recorded about batches from who has the baton.
+// Threads: start, stop, mark, totals from any; what is recorded about batches from who has the
+// baton.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,8 @@ inline Nanos nanos(std::chrono::steady_clock::time_point time) {
 
 class Recorder {
  public:
-  // origin: who this is, and its clock; times are filled in by each start. summary: Totals are kept.
+  // origin: who this is, and its clock; times are filled in by each start. summary: Totals are
+  // kept.
   Recorder(Origin origin, bool summary);
   ~Recorder();
 
@@ -74,7 +76,7 @@ class Recorder {
   std::atomic<bool> on_{false};
   std::atomic<bool> writing_{false};
   std::atomic<bool> mark_cycles_{false};
-  std::atomic<bool> arrivals_{false};  // the layout shows them
+  std::atomic<bool> arrivals_{false};      // the layout shows them
   std::atomic<EventRing*> ring_{nullptr};  // of owned_ring_, which stays once it is made
   std::unique_ptr<EventRing> owned_ring_;
 

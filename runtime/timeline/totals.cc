@@ -5,8 +5,8 @@
 namespace rueda::timeline {
 namespace {
 
-constexpr const char* kNames[Totals::kStages] = {"backward", "submitted",   "negotiated",
-                                                 "queued",   "packed",      "on the wire",
+constexpr const char* kNames[Totals::kStages] = {"backward", "submitted",     "negotiated",
+                                                 "queued",   "packed",        "on the wire",
                                                  "unpacked", "optimizer step"};
 
 double seconds(Nanos time) { return static_cast<double>(time) * 1e-9; }

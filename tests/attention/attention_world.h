@@ -126,9 +126,9 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   }
   std::vector<std::byte> out(q.size()), dq(q.size()), dk(k.size()), dv(v.size());
   const auto saved = std::make_shared<Saved>();
-  const auto call = must(engine->forward(plan, process_set, problem.threads,
-                                         {q.data(), k.data(), v.data(), out.data(), lse.data()},
-                                         saved, true));
+  const auto call =
+      must(engine->forward(plan, process_set, problem.threads,
+                           {q.data(), k.data(), v.data(), out.data(), lse.data()}, saved, true));
   must(call->wait(std::chrono::nanoseconds(-1)));
   RankAnswer answer;
   answer.workspace_forward = call->workspace();
@@ -145,11 +145,10 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(lse[i])) dlse[i] = 0;
   }
-  const auto back = must(engine->backward(
-      plan, process_set, problem.threads,
-      {dout.data(), dlse.data(), q.data(), k.data(), v.data(), out.data(), lse.data(), dq.data(),
-       dk.data(), dv.data()},
-      saved, true));
+  const auto back = must(engine->backward(plan, process_set, problem.threads,
+                                          {dout.data(), dlse.data(), q.data(), k.data(), v.data(),
+                                           out.data(), lse.data(), dq.data(), dk.data(), dv.data()},
+                                          saved, true));
   must(back->wait(std::chrono::nanoseconds(-1)));
   answer.workspace_backward = back->workspace();
   answer.dq = widened(spec.dtype, dq);
@@ -225,10 +224,9 @@ inline Errors errors_of(const Problem& problem, const Answer& got) {
         const auto there = static_cast<size_t>((b * spec.heads + h) * spec.length + i);
         const double wanted = exact.lse[there];
         const double mine = static_cast<double>(got.lse[here]);
-        const double error =
-            std::isinf(wanted) || std::isinf(mine)
-                ? (wanted == mine ? 0 : INFINITY)
-                : std::abs(mine - wanted) / std::max(1.0, std::abs(wanted));
+        const double error = std::isinf(wanted) || std::isinf(mine)
+                                 ? (wanted == mine ? 0 : INFINITY)
+                                 : std::abs(mine - wanted) / std::max(1.0, std::abs(wanted));
         errors.lse = std::isnan(error) ? INFINITY : std::max(errors.lse, error);
         dlse[there] = std::isinf(wanted) ? 0 : static_cast<double>(problem.dlse[here]);
       }

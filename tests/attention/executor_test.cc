@@ -19,9 +19,9 @@ std::string describe(const AttentionSpec& s) {
          std::to_string(int(s.rotate_forward)) + std::to_string(int(s.rotate_backward)) +
          " chunk " + std::to_string(s.chunk_tokens) + " gather " + std::to_string(s.gather_first) +
          " causal " + std::to_string(s.mask.causal) + " window " + std::to_string(s.mask.left) +
-         "," + std::to_string(s.mask.right) + " packed " + std::to_string(s.mask.cu_seqlens.size()) +
-         " pairs " + std::to_string(s.mask.segment_lengths.size()) + " block " +
-         std::to_string(s.mask.block);
+         "," + std::to_string(s.mask.right) + " packed " +
+         std::to_string(s.mask.cu_seqlens.size()) + " pairs " +
+         std::to_string(s.mask.segment_lengths.size()) + " block " + std::to_string(s.mask.block);
 }
 
 AttentionSpec simple(int64_t n, Rank ranks, int64_t heads, int64_t kv_heads, int64_t d) {
@@ -113,8 +113,7 @@ TEST_CASE("the error does not grow with the ranks", "[attention]") {
   }
 }
 
-TEST_CASE("huge scores, rows without keys and ranks without tokens are no trouble",
-          "[attention]") {
+TEST_CASE("huge scores, rows without keys and ranks without tokens are no trouble", "[attention]") {
   AttentionWorld world(4);
   // Scores of +-1e4, exact in float32: small integers times a power of two.
   AttentionSpec spec = simple(96, 4, 2, 2, 16);
@@ -137,7 +136,8 @@ TEST_CASE("huge scores, rows without keys and ranks without tokens are no troubl
       for (Floats* values : {&problem.q, &problem.k}) {
         for (size_t i = 0; i < values->size(); ++i) {
           const bool large = i % 16 == 0;
-          (*values)[i] = large ? 100.0f : static_cast<float>(static_cast<int>(engine() % 7) - 3) / 4;
+          (*values)[i] =
+              large ? 100.0f : static_cast<float>(static_cast<int>(engine() % 7) - 3) / 4;
           if (large && values == &problem.q && i / 16 % 2 == 1) (*values)[i] = -100.0f;
         }
       }
@@ -291,8 +291,10 @@ TEST_CASE("threads share a head where there are fewer heads than threads, exactl
   must(use_kernel("auto"));
 }
 
-TEST_CASE("memory per rank, counted, falls with the ranks and not with the sequence", "[attention]") {
-  // All tensors of forward and backward, and what the calls took for themselves, of the rank with most.
+TEST_CASE("memory per rank, counted, falls with the ranks and not with the sequence",
+          "[attention]") {
+  // All tensors of forward and backward, and what the calls took for themselves, of the rank with
+  // most.
   const auto most = [](int64_t n, Rank ranks) {
     AttentionWorld world(ranks);
     AttentionSpec spec = simple(n, ranks, 1, 1, 16);
@@ -415,12 +417,14 @@ TEST_CASE("every kernel of this machine gives the same attention, and one can be
   CHECK(refused.find("'fastest': this machine has auto") != std::string::npos);
   CHECK(refused.find("native") != std::string::npos);
   // A kernel that takes less than the call needs is refused by name.
-  static const LocalKernel halves = {"halves", 1, nullptr, 1u << int(DType::kFloat16), nullptr, nullptr};
+  static const LocalKernel halves = {"halves", 1,      nullptr, 1u << int(DType::kFloat16),
+                                     nullptr,  nullptr};
   must(add_kernel(&halves));
   CHECK_FALSE(add_kernel(&halves).ok());
   must(use_kernel("halves"));
   const auto call = world.engine(0).forward(
-      std::make_shared<AttentionPlan>(must(world.engine(0).plan(simple(8, 2, 1, 1, 8)))), 0, 1, {}, nullptr);
+      std::make_shared<AttentionPlan>(must(world.engine(0).plan(simple(8, 2, 1, 1, 8)))), 0, 1, {},
+      nullptr);
   CHECK(call.status().message().find("'halves'") != std::string::npos);
   must(use_kernel("auto"));
 }
@@ -435,13 +439,12 @@ TEST_CASE("the same bits every time, whoever is late", "[attention]") {
     std::mt19937_64 engine(static_cast<uint64_t>(run));
     std::vector<int64_t> delays;
     for (int i = 0; i < 3; ++i) delays.push_back(static_cast<int64_t>(engine() % 400000));
-    answers.push_back(
-        put_together(spec, world.runtimes().run([&](Rank rank, runtime::Runtime&) {
-          // Computing, not sleeping: the others see only that this rank is late.
-          volatile int64_t busy = 0;
-          for (int64_t i = 0; i < delays[static_cast<size_t>(rank)]; ++i) busy = busy + i;
-          return run_rank(&world.engine(rank), problem, rank);
-        })));
+    answers.push_back(put_together(spec, world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+      // Computing, not sleeping: the others see only that this rank is late.
+      volatile int64_t busy = 0;
+      for (int64_t i = 0; i < delays[static_cast<size_t>(rank)]; ++i) busy = busy + i;
+      return run_rank(&world.engine(rank), problem, rank);
+    })));
     const Answer &a = answers.front(), &b = answers.back();
     CHECK((a.out == b.out && a.lse == b.lse && a.dq == b.dq && a.dk == b.dk && a.dv == b.dv));
   }

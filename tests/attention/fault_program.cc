@@ -1,4 +1,5 @@
-// A rank of a job that attends again and again; the victim dies in a given call of its local kernel.
+// A rank of a job that attends again and again; the victim dies in a given call of its local
+// kernel.
 //   fault_program VICTIM FORWARD_CALL BACKWARD_CALL [ulysses=U] [rotate=q]
 // With one tile in each step the n-th call of the kernel is the n-th step: 0 is what needs no
 // message. -1: not in this pass. Survivors print what they are told.
@@ -44,8 +45,8 @@ int main(int argc, char** argv) {
   if (rank == std::atoi(argv[1])) {
     forward_call = std::atoi(argv[2]);
     backward_call = std::atoi(argv[3]);
-    rueda_attention_kernel kernel = {sizeof(kernel), "dies",       100, 1u << RUEDA_FLOAT32,
-                                     die_forward,    die_backward};
+    rueda_attention_kernel kernel = {sizeof(kernel),      "dies",      100,
+                                     1u << RUEDA_FLOAT32, die_forward, die_backward};
     if (rueda_attention_add_kernel(&kernel, &error) != RUEDA_OK) return told(rank, error);
   }
   constexpr int64_t kTokens = 16, kHeads = 4, kDim = 8;

@@ -37,8 +37,8 @@ void check_told(const Death& death, int size, int victim, const std::string& whe
     for (const std::string& one : job.out_lines()) {
       if (one.find(begin) == 0) line = one.substr(begin.size());
     }
-    CHECK_THAT(line, Catch::StartsWith("attention ") && Catch::Contains(where) &&
-                         Catch::Contains(lost));
+    CHECK_THAT(line,
+               Catch::StartsWith("attention ") && Catch::Contains(where) && Catch::Contains(lost));
   }
   CHECK(job.wait_until_gone());
 }

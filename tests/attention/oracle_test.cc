@@ -23,7 +23,8 @@ double dot(const Doubles& a, const Doubles& b) {
 
 }  // namespace
 
-TEST_CASE("the oracle's gradients are those of its forward, by central differences", "[attention]") {
+TEST_CASE("the oracle's gradients are those of its forward, by central differences",
+          "[attention]") {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     SpecMaker maker(seed);
     AttentionSpec spec = maker.spec(9, 1);

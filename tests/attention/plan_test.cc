@@ -35,10 +35,12 @@ std::string cover(const AttentionPlan& plan, const std::vector<Tile>& tiles,
     for (int64_t i = 0; i < t.q.count; ++i) {
       const int64_t place = t.q_pos + i * t.q_step;  // among the keys
       const int64_t q = q_tokens.at(static_cast<size_t>(t.q.at(i)));
-      if (plan.spec.mask.cu_seqlens.empty() && q + nk - n != place) return "query rows and positions differ";
+      if (plan.spec.mask.cu_seqlens.empty() && q + nk - n != place)
+        return "query rows and positions differ";
       for (int64_t j = 0; j < t.k.count; ++j) {
         const int64_t k = t.k_pos + j * t.k_step;
-        if (k_tokens.at(static_cast<size_t>(t.k.at(j))) != k) return "key rows and positions differ";
+        if (k_tokens.at(static_cast<size_t>(t.k.at(j))) != k)
+          return "key rows and positions differ";
         if (k - place < plan.band.low || k - place > plan.band.high) continue;
         ++pairs;
         for (int64_t h = t.head_begin; h < t.head_end; h += t.head_step) {
@@ -78,8 +80,7 @@ std::string check_spec(const AttentionSpec& spec) {
     tokens.push_back(positions(plans.back().tokens));
     keys.push_back(positions(plans.back().key_tokens));
     if (plans.back().report.hash != plans.front().report.hash) return "hashes differ";
-    for (const int64_t t : positions(tokens_of(spec, r)))
-      ++owned[static_cast<size_t>(t)];
+    for (const int64_t t : positions(tokens_of(spec, r))) ++owned[static_cast<size_t>(t)];
   }
   for (const int times : owned) {
     if (times != 1) return "a token has not one owner";
@@ -255,10 +256,12 @@ TEST_CASE("a shard is cut by heads first, then by tokens, each row and head once
   CHECK(bytes(tail[5]) * 4 == bytes(tail[0]));
 }
 
-TEST_CASE("work at home is spread over the exchanges, with a piece behind the last answer", "[attention]") {
+TEST_CASE("work at home is spread over the exchanges, with a piece behind the last answer",
+          "[attention]") {
   for (const Rank p : {1, 2, 3, 8}) {
     for (const Layout layout : {Layout::kContiguous, Layout::kZigzag}) {
-      const AttentionPlan plan = make_plan(ring(8192, p, layout, layout == Layout::kZigzag), 0).value();
+      const AttentionPlan plan =
+          make_plan(ring(8192, p, layout, layout == Layout::kZigzag), 0).value();
       for (const RingPlan* ring : {&plan.forward, &plan.backward}) {
         size_t computed = 0;
         int64_t pieces = 0;
@@ -380,7 +383,8 @@ TEST_CASE("memory falls with the ranks, message slots with their square if so as
     const PlanReport few = workspace(p, n, 0), many = workspace(2 * p, n, 0);
     CHECK(many.saved_bytes * 100 <= few.saved_bytes * 55);
     CHECK(many.workspace_forward * 100 <= few.workspace_forward * 55);
-    // A ring of two has two messages to send where others have more, and fills two slots of four for answers.
+    // A ring of two has two messages to send where others have more, and fills two slots of four
+    // for answers.
     CHECK(many.workspace_backward * 100 <= few.workspace_backward * (p == 2 ? 58 : 55));
     const PlanReport weak = workspace(2 * p, 2 * n, 0);
     CHECK((weak.saved_bytes + weak.workspace_backward) * 100 <=

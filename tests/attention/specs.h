@@ -83,8 +83,8 @@ struct SpecMaker {
       if (spec.ranks % u == 0) divisors.push_back(u);
     }
     spec.ulysses = divisors[static_cast<size_t>(between(0, std::ssize(divisors) - 1))];
-    spec.layout = one_of({attention::Layout::kContiguous, attention::Layout::kZigzag,
-                          attention::Layout::kStriped});
+    spec.layout = one_of(
+        {attention::Layout::kContiguous, attention::Layout::kZigzag, attention::Layout::kStriped});
     spec.rotate_forward = one_of(
         {attention::Rotate::kAuto, attention::Rotate::kKeysAndValues, attention::Rotate::kQueries});
     spec.rotate_backward = one_of(

@@ -54,16 +54,22 @@ TEST_CASE("Horovod's switch for the stall check sets both times to 0", "[config]
 }
 
 TEST_CASE("a bad value names the variable, the value and what is accepted", "[config]") {
-  const std::pair<const char*, const char*> bad[] = {
-      {"RUEDA_CHUNK_BYTES", "5000"},    {"RUEDA_CHUNK_BYTES", "64k"},
-      {"RUEDA_WINDOWS", "0"},           {"RUEDA_WINDOWS", "65"},
-      {"RUEDA_TRANSPORT", "gloo"},      {"RUEDA_LOG_LEVEL", "loud"},
-      {"RUEDA_START_TIMEOUT", "-1"},    {"RUEDA_START_TIMEOUT", "inf"},
-      {"RUEDA_START_TIMEOUT", "nan"},   {"RUEDA_CACHE_CAPACITY", ""},
-      {"RUEDA_FUSION_THRESHOLD", "-5"}, {"RUEDA_FUSION_THRESHOLD", "1e30"},
-      {"RUEDA_HEAP_BYTES", "-1"},       {"RUEDA_LOG_HIDE_TIME", "2"},
-      {"HOROVOD_TIMELINE_MARK_CYCLES", "yes"},
-      {"HOROVOD_STALL_CHECK_DISABLE", "yes"}};
+  const std::pair<const char*, const char*> bad[] = {{"RUEDA_CHUNK_BYTES", "5000"},
+                                                     {"RUEDA_CHUNK_BYTES", "64k"},
+                                                     {"RUEDA_WINDOWS", "0"},
+                                                     {"RUEDA_WINDOWS", "65"},
+                                                     {"RUEDA_TRANSPORT", "gloo"},
+                                                     {"RUEDA_LOG_LEVEL", "loud"},
+                                                     {"RUEDA_START_TIMEOUT", "-1"},
+                                                     {"RUEDA_START_TIMEOUT", "inf"},
+                                                     {"RUEDA_START_TIMEOUT", "nan"},
+                                                     {"RUEDA_CACHE_CAPACITY", ""},
+                                                     {"RUEDA_FUSION_THRESHOLD", "-5"},
+                                                     {"RUEDA_FUSION_THRESHOLD", "1e30"},
+                                                     {"RUEDA_HEAP_BYTES", "-1"},
+                                                     {"RUEDA_LOG_HIDE_TIME", "2"},
+                                                     {"HOROVOD_TIMELINE_MARK_CYCLES", "yes"},
+                                                     {"HOROVOD_STALL_CHECK_DISABLE", "yes"}};
   for (const auto& [variable, value] : bad) {
     const std::map<std::string, std::string> variables = {{variable, value}};
     const auto config = load_config(from(variables));

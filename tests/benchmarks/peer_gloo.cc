@@ -27,8 +27,8 @@ class GlooSubject final : public Subject {
   explicit GlooSubject(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
 
   Status begin(const Case& c, const std::vector<Tensor>& tensors) override {
-    const bool known = c.operation != Operation::kReducescatter &&
-                       c.operation != Operation::kGradients;
+    const bool known =
+        c.operation != Operation::kReducescatter && c.operation != Operation::kGradients;
     if (!known) return {Code::kUnimplemented, "not in Gloo's C++ interface"};
     if (c.dtype != DataType::kF32 && c.dtype != DataType::kF16)
       return {Code::kUnimplemented, "measured with f32 and f16 only"};
@@ -39,8 +39,10 @@ class GlooSubject final : public Subject {
 
   Status run() override {
     try {
-      if (case_.dtype == DataType::kF16) run_as<gloo::float16>();
-      else run_as<float>();
+      if (case_.dtype == DataType::kF16)
+        run_as<gloo::float16>();
+      else
+        run_as<float>();
       return {};
     } catch (const std::exception& error) {
       return internal_error(error.what());

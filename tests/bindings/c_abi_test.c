@@ -11,27 +11,28 @@ static int failures = 0;
 static int rank, size;
 static rueda_context* context;
 
-#define CHECK(condition)                                                                \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      printf("rank %d, line %d: %s does not hold\n", rank, __LINE__, #condition);       \
-      ++failures;                                                                       \
-    }                                                                                   \
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      printf("rank %d, line %d: %s does not hold\n", rank, __LINE__, #condition); \
+      ++failures;                                                                 \
+    }                                                                             \
   } while (0)
 
 /* The call gives this code, and the error says so too, with a message that contains the text. */
-#define CHECK_ERROR(expected, text, call)                                               \
-  do {                                                                                  \
-    rueda_error error = RUEDA_ERROR_INIT;                                               \
-    int32_t code = (call);                                                              \
+#define CHECK_ERROR(expected, text, call)                                                 \
+  do {                                                                                    \
+    rueda_error error = RUEDA_ERROR_INIT;                                                 \
+    int32_t code = (call);                                                                \
     if (code != (expected) || error.code != (expected) || !strstr(error.message, text)) { \
       printf("rank %d, line %d: code %d (%s), message '%s'\n", rank, __LINE__, (int)code, \
-             rueda_code_name(code), error.message);                                     \
-      ++failures;                                                                       \
-    }                                                                                   \
+             rueda_code_name(code), error.message);                                       \
+      ++failures;                                                                         \
+    }                                                                                     \
   } while (0)
 
-static rueda_op op_of(rueda_kind kind, const char* name, void* data, const int64_t* shape, int32_t ndim) {
+static rueda_op op_of(rueda_kind kind, const char* name, void* data, const int64_t* shape,
+                      int32_t ndim) {
   rueda_op op = RUEDA_OP_INIT;
   op.kind = kind;
   op.name = name;
@@ -63,7 +64,8 @@ static void check_without_context(void) {
   CHECK(strlen(rueda_code_name(RUEDA_UNAVAILABLE)) > 0);
   CHECK(strlen(rueda_code_name(12345)) > 0);
   CHECK(rueda_rank(NULL) == -1 && rueda_size(NULL) == -1 && rueda_local_rank(NULL) == -1);
-  CHECK(rueda_local_size(NULL) == -1 && rueda_cross_rank(NULL) == -1 && rueda_cross_size(NULL) == -1);
+  CHECK(rueda_local_size(NULL) == -1 && rueda_cross_rank(NULL) == -1 &&
+        rueda_cross_size(NULL) == -1);
   CHECK(rueda_is_homogeneous(NULL) == -1 && rueda_counter(NULL, "batches") == -1);
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_run(NULL, &op, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_submit(NULL, &op, 1, 0, &work, &error));
@@ -77,7 +79,8 @@ static void check_without_context(void) {
   CHECK(rueda_work_received_splits(NULL, NULL, 0) == -1);
   rueda_work_release(NULL);
   rueda_shutdown(NULL);
-  CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 && rueda_split_rows(7, 2, 3) == 2);
+  CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 &&
+        rueda_split_rows(7, 2, 3) == 2);
   CHECK(rueda_split_rows(0, 0, 3) == 0 && rueda_split_rows(-1, 0, 3) == -1);
   CHECK(rueda_split_rows(7, 3, 3) == -1 && rueda_split_rows(7, 0, 0) == -1);
 }
@@ -92,7 +95,8 @@ static void check_place(void) {
   CHECK(rueda_counter(context, "recording") == 0);
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, NULL, 0, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, "", 0, &error));
-  CHECK(rueda_mark(context, "x", 2) == RUEDA_OK && rueda_mark(context, "x", 3) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_mark(context, "x", 2) == RUEDA_OK &&
+        rueda_mark(context, "x", 3) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_mark(context, NULL, 0) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_int8_quantize(context, NULL, NULL, 0, -1, NULL, NULL) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_int8_dequantize(context, NULL, NULL, 1, 0, NULL, NULL) == RUEDA_INVALID_ARGUMENT);
@@ -168,7 +172,8 @@ static void check_owned_outputs(void) {
   op.splits = rows;
   op.splits_count = size;
   work = start(&op);
-  CHECK(rueda_work_output(work, &out, extents, 4) == 2 && extents[0] == (rank == 0 ? size * size : 0));
+  CHECK(rueda_work_output(work, &out, extents, 4) == 2 &&
+        extents[0] == (rank == 0 ? size * size : 0));
   CHECK(rueda_work_received_splits(work, NULL, 0) == size);
   rueda_work_release(work);
 
@@ -215,7 +220,8 @@ static void check_others(void) {
   two[0].tag = two[1].tag = 7;
   two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
   CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 0, works, &error));
-  CHECK(rueda_work_wait(works[0], 60, NULL) == RUEDA_OK && rueda_work_wait(works[1], 60, NULL) == RUEDA_OK);
+  CHECK(rueda_work_wait(works[0], 60, NULL) == RUEDA_OK &&
+        rueda_work_wait(works[1], 60, NULL) == RUEDA_OK);
   CHECK(y[0] == two[1].peer);
   rueda_work_release(works[0]);
   rueda_work_release(works[1]);
@@ -225,10 +231,12 @@ static void check_others(void) {
   two[1] = op_of(RUEDA_ALLREDUCE, "group.b", y, shape, 1);
   two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
   CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 1, works, &error));
-  CHECK(rueda_work_wait(works[1], 60, NULL) == RUEDA_OK && rueda_work_wait(works[0], 60, NULL) == RUEDA_OK);
+  CHECK(rueda_work_wait(works[1], 60, NULL) == RUEDA_OK &&
+        rueda_work_wait(works[0], 60, NULL) == RUEDA_OK);
   rueda_work_release(works[0]);
   rueda_work_release(works[1]);
-  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, NULL, 0, 0, NULL, &error)); /* nothing is no error */
+  CHECK_ERROR(RUEDA_OK, "",
+              rueda_submit(context, NULL, 0, 0, NULL, &error)); /* nothing is no error */
 }
 
 static void check_wrong_arguments(void) {
@@ -238,30 +246,51 @@ static void check_wrong_arguments(void) {
   const rueda_op good = op_of(RUEDA_ALLREDUCE, "good", x, shape, 2);
   rueda_op op = good;
   rueda_work* work = (rueda_work*)x;
-#define REFUSED(text) CHECK_ERROR(RUEDA_INVALID_ARGUMENT, text, rueda_run(context, &op, &error)); op = good
-  op.kind = 99;            REFUSED("kind 99");
-  op.kind = -1;            REFUSED("kind -1");
-  op.dtype = 2;            REFUSED("dtype 2");
-  op.dtype = 1000;         REFUSED("dtype 1000");
-  op.reduce_op = 6;        REFUSED("reduce_op 6");
-  op.name = "";            REFUSED("empty");
-  op.shape = NULL;         REFUSED("shape");
-  op.ndim = -1;            REFUSED("shape");
-  op.input = NULL;         REFUSED("no input");
-  op.output = NULL;        REFUSED("no output");
-  op.shape = negative, op.ndim = 1;   REFUSED("negative extent");
-  op.shape = huge;         REFUSED("too many elements");
-  op.kind = RUEDA_BROADCAST, op.root = size;  REFUSED("invalid root rank");
-  op.kind = RUEDA_BROADCAST, op.root = -1;    REFUSED("invalid root rank");
-  op.kind = RUEDA_SEND, op.peer = size;       REFUSED("no rank");
-  op.kind = RUEDA_REDUCESCATTER, op.reduce_op = RUEDA_MAX;  REFUSED("AVERAGE and SUM");
-  op.kind = RUEDA_ALLTOALL, op.splits_count = 1;            REFUSED("splits");
-  op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = -1;  REFUSED("splits");
+#define REFUSED(text)                                                         \
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, text, rueda_run(context, &op, &error)); \
+  op = good
+  op.kind = 99;
+  REFUSED("kind 99");
+  op.kind = -1;
+  REFUSED("kind -1");
+  op.dtype = 2;
+  REFUSED("dtype 2");
+  op.dtype = 1000;
+  REFUSED("dtype 1000");
+  op.reduce_op = 6;
+  REFUSED("reduce_op 6");
+  op.name = "";
+  REFUSED("empty");
+  op.shape = NULL;
+  REFUSED("shape");
+  op.ndim = -1;
+  REFUSED("shape");
+  op.input = NULL;
+  REFUSED("no input");
+  op.output = NULL;
+  REFUSED("no output");
+  op.shape = negative, op.ndim = 1;
+  REFUSED("negative extent");
+  op.shape = huge;
+  REFUSED("too many elements");
+  op.kind = RUEDA_BROADCAST, op.root = size;
+  REFUSED("invalid root rank");
+  op.kind = RUEDA_BROADCAST, op.root = -1;
+  REFUSED("invalid root rank");
+  op.kind = RUEDA_SEND, op.peer = size;
+  REFUSED("no rank");
+  op.kind = RUEDA_REDUCESCATTER, op.reduce_op = RUEDA_MAX;
+  REFUSED("AVERAGE and SUM");
+  op.kind = RUEDA_ALLTOALL, op.splits_count = 1;
+  REFUSED("splits");
+  op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = -1;
+  REFUSED("splits");
   op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = size == 2 ? 2 : 2;
   CHECK(rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
   op = good;
   op.dtype = RUEDA_INT32, op.prescale = 0.5;
-  CHECK(rueda_run(context, &op, NULL) == RUEDA_OK || rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_run(context, &op, NULL) == RUEDA_OK ||
+        rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
   op = good;
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_run(context, NULL, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_submit(context, NULL, 1, 0, &work, &error));
@@ -290,11 +319,14 @@ static void check_sets_and_join(void) {
   rueda_work* work = NULL;
   CHECK(rueda_process_sets(context, ids, 2) == 1 && ids[0] == 0 && ids[1] == -1);
   CHECK(rueda_process_set_ranks(context, 0, NULL, 0) == size);
-  CHECK(rueda_process_set_ranks(context, 1, NULL, 0) == -1 && rueda_process_set_ranks(context, -1, NULL, 0) == -1);
+  CHECK(rueda_process_set_ranks(context, 1, NULL, 0) == -1 &&
+        rueda_process_set_ranks(context, -1, NULL, 0) == -1);
   id = rueda_add_process_set(context, ranks, 2, 0, &work, NULL);
   CHECK(change_of(id, work, "rank 0 twice") == -1);
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, NULL, 1, 0, &work, &error));
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_add_process_set(context, ranks, 1, 0, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL",
+              rueda_add_process_set(context, NULL, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL",
+              rueda_add_process_set(context, ranks, 1, 0, NULL, &error));
   if (size > 1) {
     id = rueda_add_process_set(context, ranks, 1, 0, &work, NULL);
     CHECK(change_of(id, work, NULL) == 1);
@@ -338,8 +370,15 @@ static void check_all_or_none(void) {
 static void check_struct_sizes(void) {
   const int64_t shape[1] = {4};
   float x[4] = {1, 1, 1, 1};
-  struct { rueda_op op; char more[64]; } newer;
-  struct { size_t struct_size; int32_t code; char message[12]; } small = {0, 0, {0}};
+  struct {
+    rueda_op op;
+    char more[64];
+  } newer;
+  struct {
+    size_t struct_size;
+    int32_t code;
+    char message[12];
+  } small = {0, 0, {0}};
   rueda_error sealed = RUEDA_ERROR_INIT;
   rueda_op op = op_of(RUEDA_ALLREDUCE, "older", x, shape, 1);
   op.struct_size = offsetof(rueda_op, prescale);
@@ -400,7 +439,8 @@ static unsigned char* check_memory(void) {
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_alloc(context, 1, NULL, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_alloc(NULL, 1, &none, &error));
   CHECK(none == NULL);
-  CHECK_ERROR(RUEDA_RESOURCE_EXHAUSTED, "RUEDA_HEAP_BYTES", rueda_alloc(context, SIZE_MAX, &none, &error));
+  CHECK_ERROR(RUEDA_RESOURCE_EXHAUSTED, "RUEDA_HEAP_BYTES",
+              rueda_alloc(context, SIZE_MAX, &none, &error));
   CHECK(none == NULL);
   CHECK_ERROR(RUEDA_OK, "", rueda_alloc(context, 0, &small, &error));
   CHECK_ERROR(RUEDA_OK, "", rueda_alloc(context, bytes, &memory, &error));
@@ -412,7 +452,8 @@ static unsigned char* check_memory(void) {
   for (i = 0; i < 100000; ++i) x[i] = (float)((int)i % 1000 + rank);
   op = op_of(RUEDA_ALLREDUCE, "in shared memory", x, shape, 1);
   run(&op);
-  for (i = 0; i < 100000; ++i) wrong += x[i] != (float)(size * ((int)i % 1000) + size * (size - 1) / 2);
+  for (i = 0; i < 100000; ++i)
+    wrong += x[i] != (float)(size * ((int)i % 1000) + size * (size - 1) / 2);
   CHECK(wrong == 0);
   rueda_free(small);
   rueda_free(NULL);

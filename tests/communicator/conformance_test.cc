@@ -318,8 +318,7 @@ TEST_CASE("alltoall sends every block to its addressee", "[conformance]") {
                 wanted.insert(wanted.end(), in_block.begin(), in_block.end());
               }
               Bytes out(wanted.size());
-              must(drive(world, communicator,
-                         communicator.alltoall(in.data(), out.data(), bytes)));
+              must(drive(world, communicator, communicator.alltoall(in.data(), out.data(), bytes)));
               if (out != wanted) return "alltoall: wrong result";
               if (rank == 0) note(kind, "alltoall");
             }

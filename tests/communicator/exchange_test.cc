@@ -56,9 +56,15 @@ struct RankLayout {
 std::vector<RankLayout> layouts() {
   if (is_short()) return {{Kind::kTcp, 3}, {Kind::kPairs, 3}, {Kind::kPairs, 4}};
   //      2 x 1             3 x 1             5 x 1             2 + 1
-  return {{Kind::kTcp, 2},  {Kind::kTcp, 3},  {Kind::kTcp, 5},  {Kind::kPairs, 3},
+  return {{Kind::kTcp, 2},
+          {Kind::kTcp, 3},
+          {Kind::kTcp, 5},
+          {Kind::kPairs, 3},
           //  2 x 2              3 x 2              4 x 2              3 + 2
-          {Kind::kPairs, 4}, {Kind::kPairs, 6}, {Kind::kPairs, 8}, {Kind::kTriples, 5}};
+          {Kind::kPairs, 4},
+          {Kind::kPairs, 6},
+          {Kind::kPairs, 8},
+          {Kind::kTriples, 5}};
 }
 
 std::vector<float> thousands(Rank rank, size_t count) {
@@ -90,8 +96,7 @@ std::vector<float> added(const std::vector<int>& host_of, size_t count) {
 
 // What all ranks have, for each count one after the other; empty if two of them differ.
 std::vector<std::vector<float>> sums(const RankLayout& layout, const Config& config,
-                                     const std::vector<size_t>& counts,
-                                     std::vector<int>* host_of) {
+                                     const std::vector<size_t>& counts, std::vector<int>* host_of) {
   const auto worlds = make_worlds(layout.kind, layout.size, config);
   *host_of = worlds[0]->memory_host;
   const auto results = on_ranks(layout.size, [&](Rank rank) {

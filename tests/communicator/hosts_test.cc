@@ -31,8 +31,8 @@ std::vector<float> noise(Rank rank, size_t count) {
 
 Status allreduce(bootstrap::World& world, NativeCommunicator& communicator,
                  std::vector<float>* data) {
-  const auto scaling = must(
-      communicator::plan_scaling(DType::kFloat32, ReduceOp::kSum, 1, 1, communicator.size()));
+  const auto scaling =
+      must(communicator::plan_scaling(DType::kFloat32, ReduceOp::kSum, 1, 1, communicator.size()));
   auto* bytes = reinterpret_cast<std::byte*>(data->data());
   return drive(world, communicator,
                communicator.allreduce({Part{bytes, bytes, static_cast<int64_t>(data->size())}},
@@ -118,8 +118,11 @@ TEST_CASE("an allreduce crosses each host's link as often as it must", "[hosts]"
     Rank size;
     double hosts;
   };
-  for (const Layout& layout : {Layout{Kind::kPairs, 4, 2}, {Kind::kPairs, 3, 2},
-                               {Kind::kPairs, 8, 4}, {Kind::kTriples, 5, 2}, {Kind::kTcp, 3, 3},
+  for (const Layout& layout : {Layout{Kind::kPairs, 4, 2},
+                               {Kind::kPairs, 3, 2},
+                               {Kind::kPairs, 8, 4},
+                               {Kind::kTriples, 5, 2},
+                               {Kind::kTcp, 3, 3},
                                {Kind::kHybrid, 5, 2}}) {
     for (const bool compressed : {false, true}) {
       Config config;
@@ -133,8 +136,7 @@ TEST_CASE("an allreduce crosses each host's link as often as it must", "[hosts]"
         must(allreduce(world, communicator, &data));
         return 0;
       });
-      const double bound =
-          2 * (layout.hosts - 1) / layout.hosts * count * (compressed ? 2.0 : 4.0);
+      const double bound = 2 * (layout.hosts - 1) / layout.hosts * count * (compressed ? 2.0 : 4.0);
       INFO(name_of(layout.kind) << " x " << layout.size << (compressed ? " bf16" : ""));
       double all = 0;
       for (const double bytes : crossed(worlds)) {
@@ -226,8 +228,8 @@ TEST_CASE("collectives over hosts that are under way together do not mix", "[hos
         if (!world.transport->progress()) world.transport->park(std::chrono::milliseconds(1));
       }
       for (int call = 0; call < kCalls; ++call) {
-        const auto& got = call % 4 == 2 ? gathered[static_cast<size_t>(call)]
-                                        : data[static_cast<size_t>(call)];
+        const auto& got =
+            call % 4 == 2 ? gathered[static_cast<size_t>(call)] : data[static_cast<size_t>(call)];
         for (size_t i = 0; i < got.size(); ++i) {
           int32_t wanted = size * (size - 1) / 2 + size * call;
           if (call % 4 == 1) wanted = call % size + call;

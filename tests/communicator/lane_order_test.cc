@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "tests/support/allocations.h"
 #include "tests/communicator/lane_world.h"
+#include "tests/support/allocations.h"
 
 namespace rueda::communicator {
 namespace {
@@ -50,7 +50,8 @@ TEST_CASE("a window is packed again only when everybody has unpacked what was in
   CHECK(call.right());
 }
 
-TEST_CASE("every order of the first turns of two ranks gives the same results", "[lane][one_thread]") {
+TEST_CASE("every order of the first turns of two ranks gives the same results",
+          "[lane][one_thread]") {
   const int turns = std::getenv("RUEDA_TEST_SHORT") != nullptr ? 8 : 12;
   for (int order = 0; order < 1 << turns; ++order) {
     LaneWorld world(2);
@@ -107,7 +108,8 @@ TEST_CASE("a slot is written again only when every rank has finished what was in
   for (size_t rank = 0; rank < 3; ++rank) CHECK(world[rank].idle());
 }
 
-TEST_CASE("a job that some rank has not entered is withdrawn and has touched nothing", "[lane][one_thread]") {
+TEST_CASE("a job that some rank has not entered is withdrawn and has touched nothing",
+          "[lane][one_thread]") {
   for (const Lies lies : kAllLies) {
     for (const int64_t count : {int64_t{1}, int64_t{100}, int64_t{1500}, int64_t{30000}}) {
       INFO("n=" << count << " lies=" << static_cast<int>(lies));

@@ -73,13 +73,14 @@ void for_each_request(Rank size, Function fn) {
 }
 
 std::string text_of(const Request& r, Rank size) {
-  return std::string(name_of(r.kind)) + " ranks=" + std::to_string(size) + " n=" +
-         std::to_string(r.sizes[0]) + " parts=" + std::to_string(r.sizes.size()) + " lies=" +
-         std::to_string(static_cast<int>(r.lies)) + " road=" +
-         std::to_string(static_cast<int>(r.road)) + (r.in_place ? " in place" : "");
+  return std::string(name_of(r.kind)) + " ranks=" + std::to_string(size) +
+         " n=" + std::to_string(r.sizes[0]) + " parts=" + std::to_string(r.sizes.size()) +
+         " lies=" + std::to_string(static_cast<int>(r.lies)) +
+         " road=" + std::to_string(static_cast<int>(r.road)) + (r.in_place ? " in place" : "");
 }
 
-TEST_CASE("every road gives every rank the exact result, whatever the order of turns", "[lane][one_thread]") {
+TEST_CASE("every road gives every rank the exact result, whatever the order of turns",
+          "[lane][one_thread]") {
   for (const Rank size : {1, 2, 3, 4, 5, 6, 7, 8}) {
     if (is_short() && size > 3) break;
     LaneWorld world(size);
@@ -236,10 +237,10 @@ TEST_CASE("an entry that names memory outside its heap ends the lane, not the pr
   request.sizes = {10000};
   request.lies = Lies::kHeap;
   LaneCall call(&world, request);
-  const uint64_t bad[] = {
-      (uint64_t{1} << 62) | LaneWorld::kHeapBytes,            // begins at its end
-      (uint64_t{1} << 62) | (LaneWorld::kHeapBytes - 39999),  // a byte too long
-      (uint64_t{1} << 62) | ((uint64_t{1} << 62) - 1), uint64_t{3} << 62, uint64_t{1}};
+  const uint64_t bad[] = {(uint64_t{1} << 62) | LaneWorld::kHeapBytes,  // begins at its end
+                          (uint64_t{1} << 62) | (LaneWorld::kHeapBytes - 39999),  // a byte too long
+                          (uint64_t{1} << 62) | ((uint64_t{1} << 62) - 1), uint64_t{3} << 62,
+                          uint64_t{1}};
   for (const uint64_t word : bad) {
     LaneWorld fresh(2);
     LaneCall one(&fresh, request);

@@ -38,8 +38,8 @@ class LaneWorld {
       auto arena = transport::Arena::create(layout, rank, 1);
       if (!arena.ok()) FAIL(arena.status().to_string());
       arenas.push_back(arena.value());
-      auto bell = transport::Doorbell::create(arena.value()->sleep_word(),
-                                              arena.value()->lane_word());
+      auto bell =
+          transport::Doorbell::create(arena.value()->sleep_word(), arena.value()->lane_word());
       if (!bell.ok()) FAIL(bell.status().to_string());
       bells.push_back(std::move(bell).value());
       heaps_.emplace_back(heap_bytes);
@@ -96,8 +96,8 @@ struct Request {
 inline Bytes stamped(Rank from, Rank to, size_t part, int64_t bytes) {
   Bytes result;
   for (int64_t i = 0; i < bytes; ++i) {
-    result.push_back(static_cast<std::byte>(
-        (from * 31 + to * 17 + static_cast<int>(part) * 5 + i) & 0xff));
+    result.push_back(
+        static_cast<std::byte>((from * 31 + to * 17 + static_cast<int>(part) * 5 + i) & 0xff));
   }
   return result;
 }

@@ -113,16 +113,24 @@ TEST_CASE("wrong calls of attention in C++ say what is wrong", "[cpp][attention]
   says(told([&] { (void)ra::forward(nullptr, plan, doubles, t.k, t.v, out, t.lse); }),
        "element type of q");
   says(told([&] { (void)ra::forward(nullptr, plan, t.q, t.k, t.v, out, short_one); }), "lse has 3");
-  says(told([&] { (void)ra::make_plan({.length = 5, .heads = 3, .kv_heads = 2, .head_dim = 4}, 0, 1); }),
+  says(told([&] {
+         (void)ra::make_plan({.length = 5, .heads = 3, .kv_heads = 2, .head_dim = 4}, 0, 1);
+       }),
        "no multiple of 2");
-  says(told([&] { (void)ra::make_plan({.length = 5, .head_dim = 4, .block = 2, .blocks = {1, 1}}, 0, 1); }),
+  says(told([&] {
+         (void)ra::make_plan({.length = 5, .head_dim = 4, .block = 2, .blocks = {1, 1}}, 0, 1);
+       }),
        "blocks has 2 entries, expected block_heads x 3 x 3");
-  says(told([&] { (void)ra::make_plan({.length = 5, .head_dim = 4, .segment_lengths = {4}}, 0, 1); }),
+  says(told([&] {
+         (void)ra::make_plan({.length = 5, .head_dim = 4, .segment_lengths = {4}}, 0, 1);
+       }),
        "differ in length");
   says(told([&] { (void)ra::tokens_of(ra::Layout::kZigzag, 5, 2, 2); }), "no such rank");
   const ra::Plan several = ra::make_plan({.length = 5, .head_dim = 4}, 0, 2);
-  says(told([&] { (void)ra::forward(nullptr, several, std::span(t.q).first(12), std::span(t.k).first(12),
-                                    std::span(t.v).first(12), std::span(out).first(12), {}); }),
+  says(told([&] {
+         (void)ra::forward(nullptr, several, std::span(t.q).first(12), std::span(t.k).first(12),
+                           std::span(t.v).first(12), std::span(out).first(12), {});
+       }),
        "for several ranks");
 }
 
@@ -139,8 +147,9 @@ TEST_CASE("half a specification is refused by the C ABI, and so is NULL", "[cpp]
     CHECK(std::string(error.message).find(part) != std::string::npos);
   };
   refused([](auto& s) { s.block = 4; }, "blocks is NULL");
-  refused([](auto& s) { s.block = 4, s.block_heads = 2, s.blocks = reinterpret_cast<uint8_t*>(&s); },
-          "for one head or for each KV head");
+  refused(
+      [](auto& s) { s.block = 4, s.block_heads = 2, s.blocks = reinterpret_cast<uint8_t*>(&s); },
+      "for one head or for each KV head");
   refused([](auto& s) { s.block = -4; }, "block size must be positive");
   refused([](auto& s) { s.pair_count = 1; }, "segment_lengths is NULL");
   refused([](auto& s) { s.cu_seqlens_count = 2; }, "cu_seqlens is NULL");

@@ -141,9 +141,8 @@ TEST_CASE("a prepared operation refuses what was not prepared, and outlives its 
   std::vector<float> six(6);
   std::vector<double> doubles(6);
   Context hvd = rueda::init();
-  CHECK(code_of([&] {
-          (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {});
-        }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {}); }) ==
+        RUEDA_INVALID_ARGUMENT);
   CHECK(code_of([&] {
           (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "s", .shape = {5}});
         }) == RUEDA_INVALID_ARGUMENT);
@@ -165,9 +164,8 @@ TEST_CASE("a prepared operation refuses what was not prepared, and outlives its 
 TEST_CASE("what is wrong on this rank alone throws at the call", "[cpp]") {
   Context hvd = rueda::init();
   std::vector<float> six(6);
-  CHECK(code_of([&] {
-          hvd.allreduce(six, ReduceOp::kSum, {.name = "a", .shape = {2, 2}});
-        }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { hvd.allreduce(six, ReduceOp::kSum, {.name = "a", .shape = {2, 2}}); }) ==
+        RUEDA_INVALID_ARGUMENT);
   CHECK(code_of([&] { hvd.broadcast(six, 1, {.name = "b"}); }) == RUEDA_INVALID_ARGUMENT);
   const std::array<std::int64_t, 1> too_many{7};
   CHECK(code_of([&] { hvd.alltoall(six, too_many, {.name = "c"}); }) == RUEDA_INVALID_ARGUMENT);

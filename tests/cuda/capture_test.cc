@@ -1,4 +1,5 @@
-// A planned step captured into a CUDA graph, on the fake driver: one launch of the graph is one step.
+// A planned step captured into a CUDA graph, on the fake driver: one launch of the graph is one
+// step.
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
@@ -26,16 +27,20 @@ int end_capture(Stream stream, CUgraph_st** graph) {
 int launch(CUgraph_st* graph, Stream stream) {
   return driver_call<int (*)(CUgraph_st*, Stream)>("cuGraphLaunch")(graph, stream);
 }
-int destroy(CUgraph_st* graph) { return driver_call<int (*)(CUgraph_st*)>("cuGraphDestroy")(graph); }
+int destroy(CUgraph_st* graph) {
+  return driver_call<int (*)(CUgraph_st*)>("cuGraphDestroy")(graph);
+}
 
-// Tensors that stay where they are, a kernel that fills them, their sums, a kernel that looks at them.
+// Tensors that stay where they are, a kernel that fills them, their sums, a kernel that looks at
+// them.
 struct Step {
   Step(Rank r, Runtime& of) : rank(r), runtime(of), user(must(of.world().machine->device(r))) {
     for (size_t i = 0; i < 5; ++i) data.emplace_back(20 + 100 * i);
   }
   void run() {
     user.run([this] {
-      for (Floats& tensor : data) std::fill(tensor.begin(), tensor.end(), base + static_cast<float>(rank));
+      for (Floats& tensor : data)
+        std::fill(tensor.begin(), tensor.end(), base + static_cast<float>(rank));
     });
     std::vector<WorkPtr> works;
     for (size_t i = 0; i < data.size(); ++i) {
@@ -69,7 +74,8 @@ struct Step {
 TEST_CASE("a planned step is captured into a graph, whose launches do the whole step") {
   GpuWorld gpus(2);
   std::vector<std::unique_ptr<Step>> steps;  // the GPUs use them to the end
-  for (Rank rank = 0; rank < 2; ++rank) steps.push_back(std::make_unique<Step>(rank, gpus.world[rank]));
+  for (Rank rank = 0; rank < 2; ++rank)
+    steps.push_back(std::make_unique<Step>(rank, gpus.world[rank]));
   const auto texts = gpus.world.run([&](Rank rank, Runtime& runtime) -> std::string {
     Step& step = *steps[static_cast<size_t>(rank)];
     for (int i = 0; i < 8; ++i) {

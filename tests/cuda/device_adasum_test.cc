@@ -1,5 +1,5 @@
-// Adasum of GPU tensors on the fake kernels and the stub of NCCL against the CPU side: the same bits,
-// as both stand-ins add in the CPU side's order.
+// Adasum of GPU tensors on the fake kernels and the stub of NCCL against the CPU side: the same
+// bits, as both stand-ins add in the CPU side's order.
 #include <catch2/catch.hpp>
 
 #include <numeric>
@@ -11,9 +11,9 @@
 namespace rueda::testing {
 namespace {
 
+using Catch::Contains;
 using communicator::NativeCommunicator;
 using communicator::Part;
-using Catch::Contains;
 
 std::vector<Bytes> tensors(Rank rank, DType dtype, const std::vector<size_t>& counts) {
   std::mt19937 generator(static_cast<unsigned>(rank) + 7);
@@ -31,13 +31,14 @@ std::vector<Bytes> tensors(Rank rank, DType dtype, const std::vector<size_t>& co
 std::vector<Part> parts_of(const std::vector<Bytes>& in, std::vector<Bytes>* out, DType dtype) {
   std::vector<Part> parts;
   for (size_t i = 0; i < in.size(); ++i)
-    parts.push_back({in[i].data(), (*out)[i].data(), static_cast<int64_t>(in[i].size() / size_of(dtype))});
+    parts.push_back(
+        {in[i].data(), (*out)[i].data(), static_cast<int64_t>(in[i].size() / size_of(dtype))});
   return parts;
 }
 
 // "" or what differs between the GPUs' and the CPU's.
-std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>& counts, bool in_place,
-                       double postscale) {
+std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>& counts,
+                       bool in_place, double postscale) {
   const Rank size = here.world.size;
   const auto scaling =
       must(communicator::plan_scaling(dtype, ReduceOp::kAdasum, 1, postscale, size));
@@ -74,7 +75,9 @@ TEST_CASE("Adasum of GPU tensors is that of the CPU, for every number of ranks a
   for (const std::string& text : results) CHECK(text == "");
 }
 
-TEST_CASE("Adasum without kernels, or of doubles, is refused alike on all ranks, and the next call works") {
+TEST_CASE(
+    "Adasum without kernels, or of doubles, is refused alike on all ranks, and the next call "
+    "works") {
   const auto results = on_device_ranks(
       2,
       [](DeviceRank& here) {
@@ -82,8 +85,10 @@ TEST_CASE("Adasum without kernels, or of doubles, is refused alike on all ranks,
         for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
           std::vector<Bytes> data = tensors(here.rank(), dtype, {10});
           said.push_back(here.outcome([&](communicator::DeviceCommunicator& c) {
-                               return c.allreduce(parts_of(data, &data, dtype), dtype, ReduceOp::kAdasum, {});
-                             }).message());
+                               return c.allreduce(parts_of(data, &data, dtype), dtype,
+                                                  ReduceOp::kAdasum, {});
+                             })
+                             .message());
         }
         std::vector<float> ones(4, 1);
         auto* const bytes = reinterpret_cast<std::byte*>(ones.data());
@@ -97,7 +102,8 @@ TEST_CASE("Adasum without kernels, or of doubles, is refused alike on all ranks,
         if (rank == 1) options->kernels = "none";
       });
   for (const auto& said : results) {
-    CHECK_THAT(said[0], Contains("Adasum on GPUs needs rueda's kernels") && Contains("tensor.cpu()"));
+    CHECK_THAT(said[0],
+               Contains("Adasum on GPUs needs rueda's kernels") && Contains("tensor.cpu()"));
     CHECK_THAT(said[1], Contains("Adasum of float64 is not available on GPUs"));
     CHECK(said[2] == "2.000000");
   }
@@ -108,7 +114,8 @@ TEST_CASE("a peer that does not come in the middle of an Adasum is ended by abor
   on_device_ranks(2, [](DeviceRank& here) {
     std::vector<Bytes> data = tensors(here.rank(), DType::kFloat32, {1000});
     auto [status, order] = here.run([&](communicator::DeviceCommunicator& c) {
-      return c.allreduce(parts_of(data, &data, DType::kFloat32), DType::kFloat32, ReduceOp::kAdasum, {});
+      return c.allreduce(parts_of(data, &data, DType::kFloat32), DType::kFloat32, ReduceOp::kAdasum,
+                         {});
     });
     must(status);
     here.communicator.abandon();

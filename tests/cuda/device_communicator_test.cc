@@ -15,7 +15,8 @@ std::byte* bytes(Floats& data) { return reinterpret_cast<std::byte*>(data.data()
 
 Floats ramp(Rank rank, size_t count) {
   Floats data(count);
-  for (size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 64) + static_cast<float>(rank);
+  for (size_t i = 0; i < count; ++i)
+    data[i] = static_cast<float>(i % 64) + static_cast<float>(rank);
   return data;
 }
 
@@ -59,8 +60,9 @@ TEST_CASE("several tensors are one group, empty ones are left out") {
     Floats b;
     Floats c = ramp(here.rank(), 5);
     here.finish([&](DeviceCommunicator& comm) {
-      return comm.allreduce({{bytes(a), bytes(a), 3}, {bytes(b), bytes(b), 0}, {bytes(c), bytes(c), 5}},
-                            DType::kFloat32, ReduceOp::kSum, {});
+      return comm.allreduce(
+          {{bytes(a), bytes(a), 3}, {bytes(b), bytes(b), 0}, {bytes(c), bytes(c), 5}},
+          DType::kFloat32, ReduceOp::kSum, {});
     });
     a.insert(a.end(), c.begin(), c.end());
     return a;
@@ -83,12 +85,14 @@ TEST_CASE("gathering, scattering, exchanging and broadcasting, in equal and uneq
       Floats whole = ramp(here.rank(), static_cast<size_t>(rows[0] + rows[1] + rows[2]));
       Floats share(static_cast<size_t>(rows[me]), -1);
       here.finish([&](DeviceCommunicator& c) {
-        return c.reducescatter(bytes(whole), bytes(share), rows, DType::kFloat32, ReduceOp::kSum, {});
+        return c.reducescatter(bytes(whole), bytes(share), rows, DType::kFloat32, ReduceOp::kSum,
+                               {});
       });
       all.push_back(share);
     }
     Floats told = ramp(here.rank(), 4);
-    here.finish([&](DeviceCommunicator& c) { return c.broadcast(1, {{bytes(told), bytes(told), 16}}); });
+    here.finish(
+        [&](DeviceCommunicator& c) { return c.broadcast(1, {{bytes(told), bytes(told), 16}}); });
     all.push_back(told);
     // From rank r to rank s: r + s elements.
     Floats sent;
@@ -98,7 +102,8 @@ TEST_CASE("gathering, scattering, exchanging and broadcasting, in equal and uneq
     }
     for (size_t s = 0; s < 3; ++s) sent.insert(sent.end(), me + s, static_cast<float>(10 * me + s));
     Floats received(3 * me + 3, -1);
-    here.finish([&](DeviceCommunicator& c) { return c.alltoall(bytes(sent), bytes(received), matrix); });
+    here.finish(
+        [&](DeviceCommunicator& c) { return c.alltoall(bytes(sent), bytes(received), matrix); });
     all.push_back(received);
     return all;
   });
@@ -111,7 +116,8 @@ TEST_CASE("gathering, scattering, exchanging and broadcasting, in equal and uneq
     if (me == 2) CHECK(all[3] == Floats{6, 9, 12});
     CHECK(all[4] == Floats{1, 2, 3, 4});
     Floats expected;
-    for (size_t r = 0; r < 3; ++r) expected.insert(expected.end(), r + me, static_cast<float>(10 * r + me));
+    for (size_t r = 0; r < 3; ++r)
+      expected.insert(expected.end(), r + me, static_cast<float>(10 * r + me));
     CHECK(all[5] == expected);
   }
 }
@@ -141,7 +147,8 @@ TEST_CASE("the host does not wait for the GPU, and the GPU waits for the caller'
   }
 }
 
-TEST_CASE("calls of several tasks reach NCCL in the order of their start, however they are advanced") {
+TEST_CASE(
+    "calls of several tasks reach NCCL in the order of their start, however they are advanced") {
   const auto results = on_device_ranks(2, [](DeviceRank& here) {
     Floats a = ramp(here.rank(), 100);
     Floats b = ramp(here.rank(), 200);
@@ -166,15 +173,19 @@ TEST_CASE("calls of several tasks reach NCCL in the order of their start, howeve
 TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call works") {
   const auto results = on_device_ranks(2, [](DeviceRank& here) {
     Floats data = ramp(here.rank(), 4);
-    const auto part = [&] { return std::vector<communicator::Part>{{bytes(data), bytes(data), 4}}; };
+    const auto part = [&] {
+      return std::vector<communicator::Part>{{bytes(data), bytes(data), 4}};
+    };
     std::vector<std::string> texts;
+    texts.push_back(
+        here.run([&](auto& c) { return c.allreduce(part(), DType::kInt16, ReduceOp::kSum, {}); })
+            .first.message());
     texts.push_back(here.run([&](auto& c) {
-                          return c.allreduce(part(), DType::kInt16, ReduceOp::kSum, {});
-                        }).first.message());
-    texts.push_back(here.run([&](auto& c) {
-                          const auto scaling = must(plan_scaling(DType::kInt32, ReduceOp::kAverage, 1, 1, 2));
+                          const auto scaling =
+                              must(plan_scaling(DType::kInt32, ReduceOp::kAverage, 1, 1, 2));
                           return c.allreduce(part(), DType::kInt32, ReduceOp::kAverage, scaling);
-                        }).first.message());
+                        })
+                        .first.message());
     here.finish(allreduce(data, ReduceOp::kSum));
     texts.push_back(std::to_string(data[0]));
     return texts;
@@ -218,7 +229,8 @@ TEST_CASE("two ranks on one GPU are refused on both with rank, host and UUID, or
     CHECK(first.ok() == allowed);
     CHECK(first.message() == results[0].first.message());
     CHECK(second.message() == first.message());
-    if (!allowed) CHECK_THAT(first.message(), Contains("GPU-00000000-0000-0000-0000-000000000000  (shared)"));
+    if (!allowed)
+      CHECK_THAT(first.message(), Contains("GPU-00000000-0000-0000-0000-000000000000  (shared)"));
   }
 }
 
@@ -256,7 +268,8 @@ Status wait_for_failure(DeviceRank& here) {
   return here.communicator.health();
 }
 
-TEST_CASE("an error that comes after the call is seen by the watcher, and abort ends the GPU's work") {
+TEST_CASE(
+    "an error that comes after the call is seen by the watcher, and abort ends the GPU's work") {
   const Variable fault("STUB_NCCL_FAULT", "ncclAllReduce:0:2:async");
   const auto results = on_device_ranks(1, [](DeviceRank& here) {
     Floats data(4, 1);
@@ -292,11 +305,15 @@ TEST_CASE("NCCL's start is waited for in bounds, and its errors are told") {
         Floats data(4, 1);
         return here.outcome(allreduce(data, ReduceOp::kSum));
       },
-      [](Rank, nccl::Machine::Options* options) { options->patience = std::chrono::milliseconds(50); });
+      [](Rank, nccl::Machine::Options* options) {
+        options->patience = std::chrono::milliseconds(50);
+      });
   CHECK_THAT(results[0].message(), Contains("rank 0") && Contains("RUEDA_START_TIMEOUT"));
   CHECK_THAT(results[1].message(), Contains("rank 1"));
-  if (how == "error") CHECK_THAT(results[1].message(), Contains("injected error of ncclCommInitRankConfig"));
-  if (how == "async") CHECK_THAT(results[1].message(), Contains("NCCL's start: remote process exited"));
+  if (how == "error")
+    CHECK_THAT(results[1].message(), Contains("injected error of ncclCommInitRankConfig"));
+  if (how == "async")
+    CHECK_THAT(results[1].message(), Contains("NCCL's start: remote process exited"));
 }
 
 TEST_CASE("an abort that does not return is left behind after two seconds") {

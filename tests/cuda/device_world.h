@@ -20,7 +20,9 @@ namespace rueda::testing {
 // Set while it lives.
 class Variable {
  public:
-  Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  Variable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+  }
   ~Variable() { unsetenv(name_); }
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
@@ -32,7 +34,8 @@ class Variable {
 // A stream of the user's, on the fake driver.
 class UserStream {
  public:
-  explicit UserStream(cuda::DevicePtr device) : stream_(must(cuda::Stream::create(std::move(device)))) {}
+  explicit UserStream(cuda::DevicePtr device)
+      : stream_(must(cuda::Stream::create(std::move(device)))) {}
   cuda::StreamHandle handle() const { return stream_->handle(); }
   void run(std::function<void()> work) { run_in_stream(handle(), std::move(work)); }
   cuda::EventPtr mark() {

@@ -20,7 +20,8 @@ Bits numbers(DType dtype, const std::vector<double>& values) {
   return bits;
 }
 
-Operation with(CollectiveKind kind, const std::string& name, DType dtype, const Bits& in, Bits* out) {
+Operation with(CollectiveKind kind, const std::string& name, DType dtype, const Bits& in,
+               Bits* out) {
   Operation op;
   op.kind = kind;
   op.name = name;
@@ -46,7 +47,8 @@ TEST_CASE("the stub's 8-bit floats are OCP's") {
   CHECK(stub::float8_value(nccl::Type::kFloat8E5M2, 0x81) == -std::ldexp(1.0, -16));
   CHECK(stub::float8_bits(nccl::Type::kFloat8E4M3, 1) == 0x38);
   CHECK(stub::float8_bits(nccl::Type::kFloat8E5M2, 1) == 0x3c);
-  CHECK(stub::float8_bits(nccl::Type::kFloat8E4M3, 17) == stub::float8_bits(nccl::Type::kFloat8E4M3, 16));
+  CHECK(stub::float8_bits(nccl::Type::kFloat8E4M3, 17) ==
+        stub::float8_bits(nccl::Type::kFloat8E4M3, 16));
   CHECK(stub::float8_bits(nccl::Type::kFloat8E4M3, 1e6) == 0x7e);
 }
 
@@ -67,7 +69,8 @@ TEST_CASE("8-bit floats on GPUs: sums, averages and extremes, one tensor and man
       std::vector<Operation> operations;
       for (size_t i = 0; i < data.size(); ++i) {
         operations.push_back(on_gpu(
-            with(CollectiveKind::kAllreduce, "r" + std::to_string(i), dtype, data[i], &data[i]), rank));
+            with(CollectiveKind::kAllreduce, "r" + std::to_string(i), dtype, data[i], &data[i]),
+            rank));
         operations.back().reduce_op = reduce_op;
       }
       for (const WorkPtr& work : must(runtime.submit(operations, true))) must(finish(work));
@@ -88,8 +91,8 @@ TEST_CASE("8-bit floats are moved on GPUs and on the CPU, with every NCCL") {
     const uint8_t mine = static_cast<uint8_t>(0x10 + rank);
     int errors = 0;
     const Bits few(static_cast<size_t>(rank) + 1, mine);
-    errors += bits_of(start(runtime, place(with(CollectiveKind::kAllgather, "g", dtype, few, nullptr)))) !=
-              Bits{0x10, 0x11, 0x11};
+    errors += bits_of(start(runtime, place(with(CollectiveKind::kAllgather, "g", dtype, few,
+                                                nullptr)))) != Bits{0x10, 0x11, 0x11};
     Bits told = {mine, 0x7f, 0xff};  // NaNs keep their bits
     Operation broadcast = place(with(CollectiveKind::kBroadcast, "b", dtype, told, &told));
     broadcast.root = 1;
@@ -105,10 +108,12 @@ TEST_CASE("8-bit floats are moved on GPUs and on the CPU, with every NCCL") {
   for (const int errors : wrong) CHECK(errors == 0);
 }
 
-TEST_CASE("8-bit reductions that cannot be are refused alike on all ranks, and the next call works") {
+TEST_CASE(
+    "8-bit reductions that cannot be are refused alike on all ranks, and the next call works") {
   const DType dtype = DType::kFloat8E4M3;
   const bool old = GENERATE(true, false);
-  const Variable refusal = old ? Variable("STUB_NCCL_VERSION", "22304") : Variable("FAKE_CUDA_CAPABILITY", "89");
+  const Variable refusal =
+      old ? Variable("STUB_NCCL_VERSION", "22304") : Variable("FAKE_CUDA_CAPABILITY", "89");
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& runtime) {
     Bits data(6, 0x38);

@@ -36,7 +36,8 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   Job job({"-np", "3", GPU_PROGRAM, "kill"}, on_stubs());
   CHECK(job.wait() == 128 + 9);
   INFO(job.err());
-  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"}) CHECK_THAT(job.err(), Contains(line));
+  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
+    CHECK_THAT(job.err(), Contains(line));
   CHECK(job.wait_until_gone());
 }
 
@@ -44,7 +45,8 @@ TEST_CASE("the measuring program of gpu_check is whole: each size has its line")
   Job job({"-np", "2", GPU_SPEED, "--short"}, on_stubs());
   CHECK(job.wait() == 0);
   INFO(job.err());
-  for (const char* line : {"us to start a planned bucket of 12 tensors", "speed: 4 KiB: ", "speed: 16 KiB: "})
+  for (const char* line :
+       {"us to start a planned bucket of 12 tensors", "speed: 4 KiB: ", "speed: 16 KiB: "})
     CHECK_THAT(job.out(), Contains(line));
 }
 

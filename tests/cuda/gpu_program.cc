@@ -1,9 +1,10 @@
-// One rank of a job with GPU tensors, through the C ABI alone: `ruedarun -np N gpu_program` with the
-// fake driver and the stub of NCCL. "kill": rank 1 dies in a collective, the others must hear of it.
+// One rank of a job with GPU tensors, through the C ABI alone: `ruedarun -np N gpu_program` with
+// the fake driver and the stub of NCCL. "kill": rank 1 dies in a collective, the others must hear
+// of it.
+#include <unistd.h>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <unistd.h>
 #include <vector>
 
 #include "bindings/c/include/rueda/rueda.h"
@@ -66,7 +67,8 @@ int main(int argc, char** argv) {
   }
   if (kill) {
     std::fprintf(stderr, "rank %d heard: %d %s\n", rank, error.code, error.message);
-    const bool named = error.code == RUEDA_UNAVAILABLE && std::strstr(error.message, "rank 1") != nullptr;
+    const bool named =
+        error.code == RUEDA_UNAVAILABLE && std::strstr(error.message, "rank 1") != nullptr;
     rueda_shutdown(context);
     return named ? 0 : 1;
   }

@@ -1,6 +1,7 @@
-// gpu_speed [--short]: `ruedarun -np N gpu_speed` measures allreduces of GPU tensors through rueda against the
-// same calls of NCCL, in turns in the same processes; and what it costs a thread to start a planned
-// bucket. Run by scripts/gpu_check on a machine with a GPU; its tests run it on the stand-ins.
+// gpu_speed [--short]: `ruedarun -np N gpu_speed` measures allreduces of GPU tensors through rueda
+// against the same calls of NCCL, in turns in the same processes; and what it costs a thread to
+// start a planned bucket. Run by scripts/gpu_check on a machine with a GPU; its tests run it on the
+// stand-ins.
 //
 // bare:  a blocking communicator of our own, ncclAllReduce in place in one stream
 // rueda: prepared operations, each started behind that stream, which then waits for its end
@@ -126,7 +127,8 @@ class Prepared {
   Prepared& operator=(const Prepared&) = delete;
   ~Prepared() { rueda_prepared_release(prepared_); }
   void start(void* memory) {
-    must(rueda_start_on(prepared_, memory, memory, gpu_.stream->handle(), &error_), error_, "start");
+    must(rueda_start_on(prepared_, memory, memory, gpu_.stream->handle(), &error_), error_,
+         "start");
   }
   void finish() {
     must(rueda_prepared_wait(prepared_, 60, &error_), error_, "wait");
@@ -184,8 +186,8 @@ void compare(rueda_context* context, const Gpu& gpu, size_t bytes, int rounds) {
   const double x = median(with_nccl);
   const double y = median(with_rueda);
   const bool slow = bytes >= (1 << 20) ? y > 1.02 * x : y > x + 5;
-  std::printf("speed: %zu KiB: %.1f us bare, %.1f us through rueda, %+.1f us, %.3f times%s\n", bytes >> 10,
-              x, y, y - x, y / x, slow ? " TOO SLOW" : "");
+  std::printf("speed: %zu KiB: %.1f us bare, %.1f us through rueda, %+.1f us, %.3f times%s\n",
+              bytes >> 10, x, y, y - x, y / x, slow ? " TOO SLOW" : "");
 }
 
 void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) {

@@ -1,5 +1,5 @@
-// Our own declarations of CUDA's and NCCL's types against the real headers, where they are: the same
-// number of arguments, each as large and of the same sort, and the same numbers.
+// Our own declarations of CUDA's and NCCL's types against the real headers, where they are: the
+// same number of arguments, each as large and of the same sort, and the same numbers.
 #include <type_traits>
 
 #include "collectives/cuda/functions.h"
@@ -24,17 +24,20 @@ template <typename R, typename... A, typename S, typename... B>
 struct Fits<R (*)(A...), S (*)(B...)> {
   template <bool kCounts>
   static constexpr bool all() {
-    if constexpr (kCounts) return same<R, S>() && (same<A, B>() && ...);
-    else return false;
+    if constexpr (kCounts)
+      return same<R, S>() && (same<A, B>() && ...);
+    else
+      return false;
   }
   static constexpr bool value = all<sizeof...(A) == sizeof...(B)>();
 };
 
-#define RUEDA_X(member, symbol, arguments)                                                     \
+#define RUEDA_X(member, symbol, arguments) \
   static_assert(Fits<decltype(rueda::cuda::Functions::member), decltype(&symbol)>::value, #symbol);
 RUEDA_CUDA_FUNCTIONS(RUEDA_X)
 #undef RUEDA_X
-static_assert(rueda::cuda::kSuccess == CUDA_SUCCESS && rueda::cuda::kNoDevice == CUDA_ERROR_NO_DEVICE &&
+static_assert(rueda::cuda::kSuccess == CUDA_SUCCESS &&
+              rueda::cuda::kNoDevice == CUDA_ERROR_NO_DEVICE &&
               rueda::cuda::kNotReady == CUDA_ERROR_NOT_READY);
 static_assert(rueda::cuda::kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               rueda::cuda::kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
@@ -70,7 +73,8 @@ static_assert(static_cast<int>(mine::Type::kFloat8E4M3) == ncclFloat8e4m3 &&
 #endif
 static_assert(mine::kSum == ncclSum && mine::kProd == ncclProd && mine::kMax == ncclMax &&
               mine::kMin == ncclMin && mine::kAvg == ncclAvg &&
-              mine::kScalarOnHost == ncclScalarHostImmediate && mine::kInProgress == ncclInProgress);
+              mine::kScalarOnHost == ncclScalarHostImmediate &&
+              mine::kInProgress == ncclInProgress);
 #ifdef NCCL_SPLIT_NOCOLOR
 static_assert(mine::kNoColor == NCCL_SPLIT_NOCOLOR);
 #endif

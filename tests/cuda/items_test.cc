@@ -1,8 +1,8 @@
 // The cutting of a batch into equal items, by a host-side reference of the copy kernel.
 #include <catch2/catch.hpp>
 
-#include <cstring>
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <random>
 

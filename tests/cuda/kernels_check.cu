@@ -1,5 +1,6 @@
-// gpu_kernels_check PLUGIN [--short]: the kernels of librueda_cuda.so against the host's arithmetic, and
-// their bandwidth against a plain copy. Run by scripts/gpu_check on a machine with a GPU.
+// gpu_kernels_check PLUGIN [--short]: the kernels of librueda_cuda.so against the host's
+// arithmetic, and their bandwidth against a plain copy. Run by scripts/gpu_check on a machine with
+// a GPU.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -111,14 +112,17 @@ void check_int8() {
     }
     const float scale = largest / 127;
     for (int i = 0; i < 256; ++i) {
-      const float level = finite ? std::nearbyintf(values[block * 256 + i] / (scale > 0 ? scale : 1)) : 0;
+      const float level =
+          finite ? std::nearbyintf(values[block * 256 + i] / (scale > 0 ? scale : 1)) : 0;
       const float got = result[block * 256 + i];
       wrong += bytes[block * 260 + i] != static_cast<int8_t>(level);
       wrong += finite ? got != level * scale : !std::isnan(got);
     }
   }
   check(wrong == 0, "int8: " + std::to_string(wrong) + " numbers");
-  for (void* memory : {static_cast<void*>(from), static_cast<void*>(wire), static_cast<void*>(back)}) cudaFree(memory);
+  for (void* memory :
+       {static_cast<void*>(from), static_cast<void*>(wire), static_cast<void*>(back)})
+    cudaFree(memory);
 }
 
 void check_products() {
@@ -145,7 +149,8 @@ void check_products() {
     for (int k = 0; k < 3; ++k)
       check(std::fabs(result[k] - expected[k]) <= 1e-12 * std::fabs(expected[1]), "products");
   }
-  for (void* memory : {static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(scratch), static_cast<void*>(sums)})
+  for (void* memory : {static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(scratch),
+                       static_cast<void*>(sums)})
     cudaFree(memory);
 }
 
@@ -158,7 +163,8 @@ void check_weighted_sum() {
     float* const x = on_gpu(a.size(), a.data());
     float* const y = on_gpu(b.size(), b.data());
     double* const sums = on_gpu(3, products.data());
-    must(kernels->weighted_sum(x, y, static_cast<int64_t>(a.size()), sums, 2, 1, nullptr), "weighted_sum");
+    must(kernels->weighted_sum(x, y, static_cast<int64_t>(a.size()), sums, 2, 1, nullptr),
+         "weighted_sum");
     const std::vector<float> result = from_gpu(x, a.size());
     const auto weight = [&](double own, double norm) {
       return norm == 0 ? 1.0 : 1.0 - own / 3.0 * products[0] / norm;
@@ -170,7 +176,8 @@ void check_weighted_sum() {
       wrong += result[i] != static_cast<float>(left + right);
     }
     check(wrong == 0, "weighted_sum: " + std::to_string(wrong) + " numbers");
-    for (void* memory : {static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(sums)}) cudaFree(memory);
+    for (void* memory : {static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(sums)})
+      cudaFree(memory);
   }
 }
 
@@ -198,7 +205,8 @@ void check_bits() {
   std::vector<uint8_t> values(kRoom);
   for (size_t i = 0; i < kRoom; ++i) values[i] = static_cast<uint8_t>(i * 7 + i / 251);
   uint8_t* const from = on_gpu(kRoom, values.data());
-  const std::pair<Format, int> units[] = {{Format::kBytes, 1}, {Format::kBFloat16, 2}, {Format::kFloat32, 4}};
+  const std::pair<Format, int> units[] = {
+      {Format::kBytes, 1}, {Format::kBFloat16, 2}, {Format::kFloat32, 4}};
   for (const auto& [format, unit] : units) {
     const std::vector<uint8_t> empty(kRoom, 0xee);
     uint8_t* const to = on_gpu(kRoom, empty.data());
@@ -212,7 +220,8 @@ void check_bits() {
       std::memcpy(expected.data() + target, values.data() + source, bytes);
       source = (source + static_cast<size_t>(unit * (i % 5))) % 60000;
       target += bytes + static_cast<size_t>(unit * (1 + i % 17));
-      target = (target + static_cast<size_t>(unit) - 1) / static_cast<size_t>(unit) * static_cast<size_t>(unit);
+      target = (target + static_cast<size_t>(unit) - 1) / static_cast<size_t>(unit) *
+               static_cast<size_t>(unit);
       if (i % 2 == 0) target = (target + 15) / 16 * 16;
     }
     for (const Table& table : plan(copies, static_cast<size_t>(unit), static_cast<size_t>(unit)))
@@ -223,8 +232,8 @@ void check_bits() {
   cudaFree(from);
 }
 
-// 102 MB in 161 tensors, as the gradients of ResNet-50: many small ones, a few of 9 MB; each where an allocator
-// has put it, and one buffer.
+// 102 MB in 161 tensors, as the gradients of ResNet-50: many small ones, a few of 9 MB; each where
+// an allocator has put it, and one buffer.
 template <typename T>
 void measure(Format format, const char* name) {
   std::vector<int64_t> sizes;
@@ -247,16 +256,21 @@ void measure(Format format, const char* name) {
     begin += size;
   }
   const double bytes = 2.0 * sizeof(T) * static_cast<double>(total);
-  const double plain = best_seconds([&] { cudaMemcpyAsync(other, buffer, sizeof(T) * static_cast<size_t>(total), cudaMemcpyDeviceToDevice); });
+  const double plain = best_seconds([&] {
+    cudaMemcpyAsync(other, buffer, sizeof(T) * static_cast<size_t>(total),
+                    cudaMemcpyDeviceToDevice);
+  });
   std::printf("%s: plain copy of %.0f MB: %.0f GB/s\n", name, bytes / 2e6, bytes / plain * 1e-9);
   const std::tuple<const char*, decltype(&in), float> moves[] = {
       {"pack", &in, 1.0f}, {"pack with scale", &in, 0.5f}, {"unpack", &out, 1.0f}};
   for (const auto& [what, copies, factor] : moves) {
     const std::vector<Table> tables = plan(*copies, sizeof(T), sizeof(T));
     const double taken = best_seconds([&] {
-      for (const Table& table : tables) must(kernels->copy(&table, format, format, factor, nullptr), "copy");
+      for (const Table& table : tables)
+        must(kernels->copy(&table, format, format, factor, nullptr), "copy");
     });
-    std::printf("%s: %s, 161 tensors: %.0f GB/s, %.0f %% of the copy\n", name, what, bytes / taken * 1e-9, 100 * plain / taken);
+    std::printf("%s: %s, 161 tensors: %.0f GB/s, %.0f %% of the copy\n", name, what,
+                bytes / taken * 1e-9, 100 * plain / taken);
   }
   for (T* const tensor : tensors) cudaFree(tensor);
   cudaFree(buffer);

@@ -83,7 +83,8 @@ TEST_CASE("missing optional functions are done without, missing needed ones are 
   REQUIRE(old.ok());
   CHECK(old.value()->functions().last_error == nullptr);
   CHECK(old.value()->functions().make_pre_mul_sum == nullptr);
-  CHECK(old.value()->check(2, "ncclAllReduce").message() == "ncclAllReduce: unhandled system error");
+  CHECK(old.value()->check(2, "ncclAllReduce").message() ==
+        "ncclAllReduce: unhandled system error");
   CHECK_THAT(why_not(one(STUB_NCCL_BROKEN)),
              Contains("without ncclCommInitRankConfig; 2.14 or newer is needed"));
 }
@@ -113,7 +114,10 @@ TEST_CASE("the real NCCL has what is needed", "[.][real]") {
   REQUIRE(library.ok());
   WARN(library.value()->describe());
   CHECK(library.value()->functions().make_pre_mul_sum != nullptr);
-  CHECK(library.value()->check(2, "ncclAllReduce").message().find("ncclAllReduce: unhandled system") == 0);
+  CHECK(library.value()
+            ->check(2, "ncclAllReduce")
+            .message()
+            .find("ncclAllReduce: unhandled system") == 0);
 }
 
 TEST_CASE("too old a version is refused") {
@@ -130,7 +134,8 @@ TEST_CASE("ranks with one version and a GPU each may begin") {
 TEST_CASE("different versions are told with rank, version and path") {
   const Status status =
       check_seats({seat(22809, "GPU-a"), seat(22703, "GPU-b", "/other/libnccl.so.2")}, kNames);
-  CHECK_THAT(status.message(), Contains("rank 0 (pid 10 on node1): NCCL 2.28.9, /lib/libnccl.so.2"));
+  CHECK_THAT(status.message(),
+             Contains("rank 0 (pid 10 on node1): NCCL 2.28.9, /lib/libnccl.so.2"));
   CHECK_THAT(status.message(),
              Contains("rank 1 (pid 11 on node1): NCCL 2.27.3, /other/libnccl.so.2"));
 }
@@ -206,7 +211,8 @@ Function driver_call(const std::string& path, const char* name) {
   return reinterpret_cast<Function>(dlsym(dlopen(path.c_str(), RTLD_NOW), name));
 }
 
-// What a driver must do for us; each thread begins without a context, as the coordinator's and the watcher's.
+// What a driver must do for us; each thread begins without a context, as the coordinator's and the
+// watcher's.
 void check_driver(const std::string& path) {
   const auto driver = Driver::open(path);
   INFO(driver.status().message());
@@ -226,21 +232,26 @@ void check_driver(const std::string& path) {
   std::thread([&] {
     in_thread = done->wait();
     const auto asked = done->query();
-    if (in_thread.ok() && !(asked.ok() && asked.value())) in_thread = internal_error("is not reached");
+    if (in_thread.ok() && !(asked.ok() && asked.value()))
+      in_thread = internal_error("is not reached");
   }).join();
   INFO(in_thread.message());
   CHECK(in_thread.ok());
 
-  // Recorded anew in a stream that is faster: the new record alone counts, before and after the old one is reached.
+  // Recorded anew in a stream that is faster: the new record alone counts, before and after the old
+  // one is reached.
   {
-    const auto launch = driver_call<Code (*)(StreamHandle, void (*)(void*), void*)>(path, "cuLaunchHostFunc");
+    const auto launch =
+        driver_call<Code (*)(StreamHandle, void (*)(void*), void*)>(path, "cuLaunchHostFunc");
     REQUIRE(launch != nullptr);
     std::promise<void> gate;
     auto open = gate.get_future();
     const auto slow = Stream::create(device).value();
     {
       const ContextScope scope(*device);
-      REQUIRE(launch(slow->handle(), [](void* g) { static_cast<std::future<void>*>(g)->wait(); }, &open) == kSuccess);
+      REQUIRE(launch(
+                  slow->handle(), [](void* g) { static_cast<std::future<void>*>(g)->wait(); },
+                  &open) == kSuccess);
     }
     const auto again = Event::create(device).value();
     REQUIRE(again->record(slow->handle()).ok());
@@ -256,7 +267,8 @@ void check_driver(const std::string& path) {
     CHECK(old->wait().ok());
   }
 
-  // While a stream of the user's is captured in CUDA's strictest mode, other threads make what they need.
+  // While a stream of the user's is captured in CUDA's strictest mode, other threads make what they
+  // need.
   const auto begin = driver_call<Code (*)(StreamHandle, int)>(path, "cuStreamBeginCapture_v2");
   const auto end = driver_call<Code (*)(StreamHandle, void**)>(path, "cuStreamEndCapture");
   const auto destroy = driver_call<Code (*)(void*)>(path, "cuGraphDestroy");

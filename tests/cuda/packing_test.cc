@@ -26,10 +26,12 @@ struct Tensors {
   Tensors(DType type, const std::vector<size_t>& counts, Rank rank) : dtype(type) {
     for (const size_t count : counts) {
       std::vector<float> values(count);
-      for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i + count) % 13 + static_cast<size_t>(rank));
+      for (size_t i = 0; i < count; ++i)
+        values[i] = static_cast<float>((i + count) % 13 + static_cast<size_t>(rank));
       data.emplace_back(count * size_of(type));
       if (count == 0) continue;
-      if (type == DType::kFloat32) std::memcpy(data.back().data(), values.data(), 4 * count);
+      if (type == DType::kFloat32)
+        std::memcpy(data.back().data(), values.data(), 4 * count);
       else if (type == DType::kFloat64) {
         for (size_t i = 0; i < count; ++i) {
           const double wide = static_cast<double>(values[i]);
@@ -45,7 +47,8 @@ struct Tensors {
   std::vector<Part> parts() {
     std::vector<Part> all;
     for (auto& tensor : data)
-      all.push_back({tensor.data(), tensor.data(), static_cast<int64_t>(tensor.size() / size_of(dtype))});
+      all.push_back(
+          {tensor.data(), tensor.data(), static_cast<int64_t>(tensor.size() / size_of(dtype))});
     return all;
   }
   DType dtype;
@@ -75,23 +78,25 @@ TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
   const int64_t before = copies();
   const auto packed = reduced(dtype, counts, ReduceOp::kSum);
   CHECK(copies() == before + 3 * 2 * 2);  // ranks x times x in and out
-  const auto plain = reduced(dtype, counts, ReduceOp::kSum, [](Rank, nccl::Machine::Options* options) {
-    options->kernels = "none";
-  });
+  const auto plain =
+      reduced(dtype, counts, ReduceOp::kSum,
+              [](Rank, nccl::Machine::Options* options) { options->kernels = "none"; });
   CHECK(copies() == before + 3 * 2 * 2);
   CHECK(packed == plain);
 }
 
-TEST_CASE("the buffer is NCCL's memory and known to NCCL where it has such calls, else plain memory") {
-  const auto registered = reinterpret_cast<int64_t (*)()>(
-      dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_registered"));
+TEST_CASE(
+    "the buffer is NCCL's memory and known to NCCL where it has such calls, else plain memory") {
+  const auto registered =
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_registered"));
   const std::vector<size_t> counts(6, 100);
   const int64_t before = registered();
   const auto with = reduced(DType::kFloat32, counts, ReduceOp::kSum);
   CHECK(registered() == before + 3);
   const int64_t packed = copies();
-  const auto without = reduced(DType::kFloat32, counts, ReduceOp::kSum,
-                               [](Rank, nccl::Machine::Options* options) { options->library = STUB_NCCL_OLD; });
+  const auto without =
+      reduced(DType::kFloat32, counts, ReduceOp::kSum,
+              [](Rank, nccl::Machine::Options* options) { options->library = STUB_NCCL_OLD; });
   CHECK(registered() == before + 3);
   CHECK(copies() == packed + 3 * 2 * 2);
   CHECK(with == without);

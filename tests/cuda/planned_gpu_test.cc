@@ -22,8 +22,9 @@ int sum_step(Rank rank, Runtime& runtime, int step, size_t count, bool on_host =
   const Rank size = runtime.world().size;
   for (size_t i = 0; i < count; ++i) {
     must(finish(works[i]));
-    const float expected = static_cast<float>(size) * (static_cast<float>(step) + static_cast<float>(i)) +
-                           static_cast<float>(size * (size - 1)) / 2;
+    const float expected =
+        static_cast<float>(size) * (static_cast<float>(step) + static_cast<float>(i)) +
+        static_cast<float>(size * (size - 1)) / 2;
     wrong += data[i].front() != expected || data[i].back() != expected;
     wrong += (works[i]->device_end() == nullptr) != on_host;
   }
@@ -73,8 +74,8 @@ TEST_CASE("broadcasts and reducescatters of GPU tensors are planned too") {
       errors += sent != filled(70, static_cast<float>(step + 1));
       const Floats in = filled(30, value);
       Floats out(15);
-      must(finish(start(
-          runtime, on_gpu(operation(CollectiveKind::kReducescatter, "s", in, &out), rank))));
+      must(finish(
+          start(runtime, on_gpu(operation(CollectiveKind::kReducescatter, "s", in, &out), rank))));
       errors += out != filled(15, static_cast<float>(2 * step + 1));
     }
     return errors;
@@ -133,7 +134,8 @@ TEST_CASE("a rank that deviates from the plan brings GPU tensors back to negotia
   CHECK(gpus.world[0].counter("revocations") > 0);
 }
 
-TEST_CASE("what NCCL cannot do stays an error on all ranks when it is planned, and the job goes on") {
+TEST_CASE(
+    "what NCCL cannot do stays an error on all ranks when it is planned, and the job goes on") {
   GpuWorld gpus(2);
   const auto errors = gpus.world.run([](Rank rank, Runtime& runtime) {
     int missing = 0;
@@ -142,7 +144,8 @@ TEST_CASE("what NCCL cannot do stays an error on all ranks when it is planned, a
       Operation op = on_gpu(sum_of("small", &data), rank);
       op.dtype = DType::kInt16;
       const Status status = finish(start(runtime, op));
-      missing += status.code() != Code::kUnimplemented || !has(status.message(), "allreduce 'small'");
+      missing +=
+          status.code() != Code::kUnimplemented || !has(status.message(), "allreduce 'small'");
     }
     return missing + sum_step(rank, runtime, 1, 2);
   });

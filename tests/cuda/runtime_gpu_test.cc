@@ -17,7 +17,8 @@ TEST_CASE("GPU and CPU tensors mixed in one job, step after step, give the right
       std::vector<Floats> data;
       std::vector<WorkPtr> works;
       for (size_t i = 0; i < 6; ++i)
-        data.push_back(filled(50 + 400 * i, static_cast<float>(step + rank) + static_cast<float>(i)));
+        data.push_back(
+            filled(50 + 400 * i, static_cast<float>(step + rank) + static_cast<float>(i)));
       for (size_t i = 0; i < data.size(); ++i) {
         Operation op = sum_of("t" + std::to_string(i), &data[i]);
         works.push_back(start(runtime, i < 3 ? on_gpu(op, rank) : op));
@@ -35,7 +36,8 @@ TEST_CASE("GPU and CPU tensors mixed in one job, step after step, give the right
   CHECK(gpus.world[0].counter("fused_tensors") > 0);
 }
 
-TEST_CASE("a work ends when the GPU has it: the host waits for no stream, streams wait for each other") {
+TEST_CASE(
+    "a work ends when the GPU has it: the host waits for no stream, streams wait for each other") {
   GpuWorld gpus(2);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
     UserStream user(must(runtime.world().machine->device(rank)));
@@ -215,8 +217,8 @@ TEST_CASE("leaving waits for what was given to the GPU, within bounds") {
     UserStream slow(must(gpus.world[0].world().machine->device(0)));
     slow.run([open = gate.get_future().share()] { open.wait(); });
     gpus.world.run([&](Rank rank, Runtime& runtime) {
-      must(end_of(start(runtime, on_gpu(sum_of("x", &data[rank]), rank,
-                                        rank == 0 ? slow.handle() : nullptr))));
+      must(end_of(start(
+          runtime, on_gpu(sum_of("x", &data[rank]), rank, rank == 0 ? slow.handle() : nullptr))));
       return 0;
     });
     gate.set_value();
@@ -225,13 +227,15 @@ TEST_CASE("leaving waits for what was given to the GPU, within bounds") {
 }
 
 TEST_CASE("who is done first keeps NCCL until the others' GPUs are, too") {
-  const auto torn = reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_torn"));
+  const auto torn =
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_torn"));
   const int64_t before = torn();
   std::vector<Floats> data(3, Floats(1000, 1));  // the GPUs use them to the end
   GpuWorld gpus(3);
   const Variable slow("STUB_NCCL_FAULT", "ncclAllReduce:1:1:slow");
   gpus.world.run([&](Rank rank, Runtime& runtime) {
-    const WorkPtr work = start(runtime, on_gpu(sum_of("last", &data[static_cast<size_t>(rank)]), rank));
+    const WorkPtr work =
+        start(runtime, on_gpu(sum_of("last", &data[static_cast<size_t>(rank)]), rank));
     must(end_of(work));
     runtime.shutdown();
     return 0;

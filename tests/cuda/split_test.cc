@@ -44,7 +44,9 @@ float sum_in(Runtime& runtime, Rank rank, uint32_t set, const std::string& name)
   return data.back();
 }
 
-TEST_CASE("a process set that is added while GPUs are in use is split off: all ranks call, outsiders without a color") {
+TEST_CASE(
+    "a process set that is added while GPUs are in use is split off: all ranks call, outsiders "
+    "without a color") {
   const Asked asked;
   GpuWorld gpus(3);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
@@ -137,7 +139,9 @@ TEST_CASE("a set that is removed before it has used a GPU lets go of its part") 
   });
 }
 
-TEST_CASE("a split that fails or hangs names the rank and the set on all ranks, and nobody waits for ever") {
+TEST_CASE(
+    "a split that fails or hangs names the rank and the set on all ranks, and nobody waits for "
+    "ever") {
   const std::string how = GENERATE("error", "async", "hang");
   const Variable fault("STUB_NCCL_FAULT", "ncclCommSplit:1:1:" + how);
   Config config = gpu_config();
@@ -157,7 +161,8 @@ TEST_CASE("a split that fails or hangs names the rank and the set on all ranks, 
   for (const std::string& text : texts) {
     CHECK_THAT(text, Contains("process set 1 (ranks 1, 2)"));
     if (how != "hang") CHECK_THAT(text, Contains("rank 1"));
-    if (how == "error") CHECK_THAT(text, Contains("ncclCommSplit for") && Contains("injected error"));
+    if (how == "error")
+      CHECK_THAT(text, Contains("ncclCommSplit for") && Contains("injected error"));
     if (how == "async") CHECK_THAT(text, Contains("remote process exited"));
     if (how == "hang") CHECK_THAT(text, Contains("RUEDA_START_TIMEOUT"));
   }

@@ -1,5 +1,6 @@
-// What rueda's host side costs for one planned bucket of GPU tensors, with a driver and an NCCL that do
-// nothing: hidden, run as `device_test "[submit]"`; scripts/gpu_check has the figure of a real GPU.
+// What rueda's host side costs for one planned bucket of GPU tensors, with a driver and an NCCL
+// that do nothing: hidden, run as `device_test "[submit]"`; scripts/gpu_check has the figure of a
+// real GPU.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -21,7 +22,8 @@ TEST_CASE("host time to submit one planned bucket", "[.][submit]") {
     const auto medians = gpus.world.run([&](Rank rank, Runtime& runtime) {
       std::vector<std::shared_ptr<runtime::Prepared>> bucket;
       for (size_t i = 0; i < tensors; ++i) {
-        Operation op = on_gpu(sum_of("g" + std::to_string(i), &data[static_cast<size_t>(rank)][i]), rank);
+        Operation op =
+            on_gpu(sum_of("g" + std::to_string(i), &data[static_cast<size_t>(rank)][i]), rank);
         bucket.push_back(must(runtime.prepare(op)));
       }
       std::vector<double> times;
@@ -41,8 +43,9 @@ TEST_CASE("host time to submit one planned bucket", "[.][submit]") {
     });
     CHECK(gpus.world[0].counter("planned_batches") > 2000);
     for (const auto& [median, slow] : medians) {
-      std::printf("%zu tensors in a planned bucket: %.1f us of the submitting thread, 90 %%: %.1f us\n",
-                  tensors, median, slow);
+      std::printf(
+          "%zu tensors in a planned bucket: %.1f us of the submitting thread, 90 %%: %.1f us\n",
+          tensors, median, slow);
     }
   }
 }

@@ -1,5 +1,5 @@
-// A rank crashes, or has much memory: the others are told at once, before its core is written and its
-// memory freed.
+// A rank crashes, or has much memory: the others are told at once, before its core is written and
+// its memory freed.
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,8 @@ double latest_news(const Job& job, int victim, int size) {
   double latest = -1;
   for (int rank = 0; rank < size; ++rank) {
     if (rank == victim) continue;
-    latest = std::max(latest, number_after(job.out(), "rank " + std::to_string(rank) + " told at "));
+    latest =
+        std::max(latest, number_after(job.out(), "rank " + std::to_string(rank) + " told at "));
   }
   return latest - died;
 }

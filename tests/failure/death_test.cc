@@ -104,8 +104,10 @@ TEST_CASE("a death that follows from another does not take its place", "[failure
     CHECK(job.wait() == 137);  // not the 134 of rank 2
     INFO(job.out() << job.err());
     for (const char* rank : {"rank 0", "rank 3"}) {
-      CHECK_THAT(line_with(job.out(), std::string(rank) + " told at "), Catch::Contains("rank 1 (pid "));
-      CHECK_THAT(line_with(job.out(), std::string(rank) + " asked: "), Catch::Contains("lost_rank 1, "));
+      CHECK_THAT(line_with(job.out(), std::string(rank) + " told at "),
+                 Catch::Contains("rank 1 (pid "));
+      CHECK_THAT(line_with(job.out(), std::string(rank) + " asked: "),
+                 Catch::Contains("lost_rank 1, "));
     }
     CHECK_THAT(job.err(), Catch::Contains("ruedarun: rank 1 (pid ") &&
                               Catch::Contains(") failed: killed by signal 9 (SIGKILL)") &&

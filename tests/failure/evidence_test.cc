@@ -1,5 +1,5 @@
-// What is known before a verdict is complete: a crash while its core is written, and a lost connection of which the agent
-// says nothing.
+// What is known before a verdict is complete: a crash while its core is written, and a lost
+// connection of which the agent says nothing.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,8 @@ std::string text_of(const std::string& path) {
 }
 
 bool dumps_core(pid_t pid) {
-  return text_of("/proc/" + std::to_string(pid) + "/status").find("CoreDumping:\t1") != std::string::npos;
+  return text_of("/proc/" + std::to_string(pid) + "/status").find("CoreDumping:\t1") !=
+         std::string::npos;
 }
 
 // Ended, and not reaped.
@@ -36,13 +37,16 @@ bool is_over(pid_t pid) {
   return name_end != std::string::npos && stat.compare(name_end + 2, 1, "Z") == 0;
 }
 
-// A job of three whose rank 1 is about to dump a core, in this folder; nothing where none is written.
+// A job of three whose rank 1 is about to dump a core, in this folder; nothing where none is
+// written.
 struct DumpingJob {
   explicit DumpingJob(bool handlers) {
     Job::Setup setup = setup_of("");
     if (!handlers) setup.environment.emplace_back("RUEDA_CRASH_HANDLERS=0");
-    std::vector<std::string> words = job_of(
-        3, "", {"dumps", "victim=1", "how=segv", "folder=" + std::filesystem::absolute(folder.file(".")).string()});
+    std::vector<std::string> words =
+        job_of(3, "",
+               {"dumps", "victim=1", "how=segv",
+                "folder=" + std::filesystem::absolute(folder.file(".")).string()});
     words.insert(words.begin(), {"--grace-period", "60"});
     job.emplace(words, setup);
     found = job->wait_for_output("rank 1 pid ");
@@ -85,7 +89,8 @@ TEST_CASE("a crash is told while its core is still being written", "[failure][cr
   CHECK(job.wait_until_gone());
 }
 
-TEST_CASE("a rank that dumps its core without our handlers is named and waited for", "[failure][crash]") {
+TEST_CASE("a rank that dumps its core without our handlers is named and waited for",
+          "[failure][crash]") {
   if (!cores_are_files()) {
     WARN("cores are not written to files here");
     return;
@@ -110,31 +115,36 @@ TEST_CASE("too few descriptors are told with how many it takes", "[failure]") {
            setup_of(""));
   CHECK(rank.wait() != 0);
   INFO(rank.out() << rank.err());
-  CHECK_THAT(rank.out(), Catch::Contains("Too many open files; this process may have 12 descriptors "
-                                         "open (ulimit -n); rueda needs up to 13 in a job of 2 ranks"));
+  CHECK_THAT(rank.out(),
+             Catch::Contains("Too many open files; this process may have 12 descriptors "
+                             "open (ulimit -n); rueda needs up to 13 in a job of 2 ranks"));
 #endif
   Job::Setup shell;
   shell.program = "/bin/sh";
   Job agent({"-c", "ulimit -n 40; exec " RUEDARUN " -np 16 true"}, shell);
   CHECK(agent.wait() == 70);
   INFO(agent.err());
-  CHECK_THAT(agent.err(), Catch::Contains("this process may have 40 descriptors open (ulimit -n); the "
-                                          "agent needs about 148 for 16 ranks"));
+  CHECK_THAT(agent.err(),
+             Catch::Contains("this process may have 40 descriptors open (ulimit -n); the "
+                             "agent needs about 148 for 16 ranks"));
   CHECK(agent.wait_until_gone());
 }
 
-TEST_CASE("a lost connection is told after a second when the agent says nothing of it", "[failure]") {
+TEST_CASE("a lost connection is told after a second when the agent says nothing of it",
+          "[failure]") {
   for (const std::string transport : {"", "tcp"}) {
     Job job(job_of(3, transport, {"summoned", "victim=1", "how=kill"}), setup_of(transport));
     REQUIRE(job.wait_for_output(" is there", 3));
     std::vector<pid_t> pids;
     for (int rank = 0; rank < 3; ++rank)
-      pids.push_back(static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid ")));
+      pids.push_back(
+          static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid ")));
     const pid_t agent = job.agent();
     REQUIRE(agent > 0);
     kill(agent, SIGSTOP);  // whoever decides is not there: the ranks must not wait for it for ever
     kill(pids[1], SIGUSR1);
-    for (const int rank : {0, 2}) CHECK(eventually([&] { return is_over(pids[static_cast<size_t>(rank)]); }));
+    for (const int rank : {0, 2})
+      CHECK(eventually([&] { return is_over(pids[static_cast<size_t>(rank)]); }));
     kill(agent, SIGCONT);
     CHECK(job.wait() == 137);
     INFO(job.out() << job.err());
@@ -147,7 +157,8 @@ TEST_CASE("a lost connection is told after a second when the agent says nothing 
       CHECK(number_after(told, "told at ") - died <= 20);
     }
     // The agent knows who was first, although all had ended when it looked again.
-    CHECK_THAT(job.err(), Catch::Contains("ruedarun: rank 1 (pid ") && Catch::Contains("(SIGKILL)"));
+    CHECK_THAT(job.err(),
+               Catch::Contains("ruedarun: rank 1 (pid ") && Catch::Contains("(SIGKILL)"));
     CHECK(job.wait_until_gone());
   }
 }

@@ -8,15 +8,15 @@
 namespace rueda::testing {
 namespace {
 
-const std::map<std::string, int> kExitCodes = {
-    {"kill", 137}, {"abort", 134}, {"exit3", 3}, {"leave", 1},
-    {"segv", 139}, {"bus", 135},   {"fpe", 136}, {"ill", 132}};
+const std::map<std::string, int> kExitCodes = {{"kill", 137}, {"abort", 134}, {"exit3", 3},
+                                               {"leave", 1},  {"segv", 139},  {"bus", 135},
+                                               {"fpe", 136},  {"ill", 132}};
 const std::map<std::string, std::string> kEnds = {{"kill", "killed by signal 9 (SIGKILL)"},
                                                   {"abort", "killed by signal 6 (SIGABRT)"},
-                                                 {"segv", "killed by signal 11 (SIGSEGV, "},
-                                                 {"bus", "killed by signal 7 (SIGBUS, "},
-                                                 {"fpe", "killed by signal 8 (SIGFPE)"},
-                                                 {"ill", "killed by signal 4 (SIGILL)"},
+                                                  {"segv", "killed by signal 11 (SIGSEGV, "},
+                                                  {"bus", "killed by signal 7 (SIGBUS, "},
+                                                  {"fpe", "killed by signal 8 (SIGFPE)"},
+                                                  {"ill", "killed by signal 4 (SIGILL)"},
                                                   {"exit3", "exited with code 3"}};
 
 // Sockets of ranks that no process has open any more would be the kernel's fault; ones that a
@@ -85,7 +85,8 @@ std::vector<std::string> job_of(int size, const std::string& transport,
                      {"sh", "-c", "RUEDA_HOST_ID=h$((RUEDA_RANK%2)) exec \"$0\" \"$@\""});
   }
   // What is started is not what joins: a shell that has more to do waits for it.
-  if (transport == "below a shell") arguments.insert(arguments.end(), {"sh", "-c", "\"$0\" \"$@\"; exit $?"});
+  if (transport == "below a shell")
+    arguments.insert(arguments.end(), {"sh", "-c", "\"$0\" \"$@\"; exit $?"});
   arguments.emplace_back(RANK_PROGRAM);
   arguments.insert(arguments.end(), scene.begin(), scene.end());
   return arguments;

@@ -59,7 +59,8 @@ std::vector<std::string> holdings(pid_t pid) {
   for (std::string line; std::getline(maps, line);) {
     // Shared ones: a forked child has a private copy of its parent's heap.
     const bool shared = line.find("s ") == line.find(' ') + 4;
-    if (shared && line.find("memfd:rueda") != std::string::npos) found.push_back("mapping: " + line);
+    if (shared && line.find("memfd:rueda") != std::string::npos)
+      found.push_back("mapping: " + line);
   }
   return found;
 }

@@ -24,7 +24,8 @@ void nothing_to_say(int) {}
 // Memory that the kernel takes a while to free.
 void carry(size_t mib) {
   if (mib == 0) return;
-  void* const memory = mmap(nullptr, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   madvise(memory, mib << 20, MADV_NOHUGEPAGE);
   memset(memory, 1, mib << 20);
 }
@@ -59,10 +60,11 @@ int dumps() {
     getrlimit(RLIMIT_CORE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_CORE, &limit);
-    // Pages that were never touched are holes of the core: they cost its writer time, but no disk and no memory.
+    // Pages that were never touched are holes of the core: they cost its writer time, but no disk
+    // and no memory.
     const size_t bytes = static_cast<size_t>(number("gib", 64)) << 30;
-    void* const memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || limit.rlim_max == 0 || chdir(options["folder"].c_str()) != 0)
       say("rank %d cannot dump", my_rank);
     else

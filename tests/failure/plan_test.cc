@@ -20,8 +20,7 @@ TEST_CASE("a rank that dies between the starts of a planned step ends it for the
   check_death({"planned", "leave", 3, 1});
 }
 
-TEST_CASE("a rank that dies at any moment of planned steps ends them for the others",
-          "[failure]") {
+TEST_CASE("a rank that dies at any moment of planned steps ends them for the others", "[failure]") {
   std::mt19937 random(Catch::rngSeed());
   for (Death death : {Death{"planned", "kill", 2, 0}, Death{"planned", "kill", 3, 2},
                       Death{"planned", "leave", 2, 1}}) {

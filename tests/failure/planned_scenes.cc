@@ -20,7 +20,8 @@ struct Network {
       const std::string name = "t" + std::to_string(i);
       rueda_op op = sum(name.c_str(), &data[i], &count);
       rueda_error error = RUEDA_ERROR_INIT;
-      if (rueda_prepare(context, &op, &operations[i], &error) != RUEDA_OK) give_up("prepare", error);
+      if (rueda_prepare(context, &op, &operations[i], &error) != RUEDA_OK)
+        give_up("prepare", error);
     }
   }
   void start(size_t i) {
@@ -84,7 +85,7 @@ void meet_in_a_file() {
   const std::string path = std::string("/tmp/meeting-") + std::getenv("RUEDA_JOB_ID");
   const int file = open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
   if (file < 0 || write(file, "x", 1) != 1) std::abort();
-  struct stat met{};
+  struct stat met {};
   while (fstat(file, &met) == 0 && met.st_size < my_size) usleep(10'000);
   close(file);
   unlink(path.c_str());

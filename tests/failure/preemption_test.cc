@@ -12,7 +12,8 @@ using rueda::testing::line_with;
 using rueda::testing::number_after;
 using rueda::testing::setup_of;
 
-TEST_CASE("a signal to any rank at any step stops all ranks at that step", "[failure][preemption]") {
+TEST_CASE("a signal to any rank at any step stops all ranks at that step",
+          "[failure][preemption]") {
   std::mt19937 random(Catch::rngSeed());
   const auto pick = [&random](int from, int to) {
     return std::uniform_int_distribution<int>(from, to)(random);

@@ -1,5 +1,5 @@
-// What the scenes of rank_program have in common: joining, saying, dying, and calls that must go well
-// or end the rank with what it was told.
+// What the scenes of rank_program have in common: joining, saying, dying, and calls that must go
+// well or end the rank with what it was told.
 #pragma once
 
 #include <signal.h>

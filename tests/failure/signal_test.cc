@@ -61,11 +61,14 @@ TEST_CASE("Ctrl-Z stops the ranks, which are nobody's loss, and fg lets them go 
   REQUIRE(job.wait_for_output(" obeys", 3));
   kill(job.pid(), SIGTSTP);
   CHECK(eventually([&] { return is_stopped(job.pid()); }));
-  for (int rank = 0; rank < 3; ++rank) CHECK(eventually([&] { return is_stopped(pid_of_rank(job, rank)); }));
-  for (int i = 0; i < 300; ++i) usleep(5000);  // three times as long as a silent one would be left alive
+  for (int rank = 0; rank < 3; ++rank)
+    CHECK(eventually([&] { return is_stopped(pid_of_rank(job, rank)); }));
+  for (int i = 0; i < 300; ++i)
+    usleep(5000);  // three times as long as a silent one would be left alive
   for (int rank = 0; rank < 3; ++rank) CHECK(is_stopped(pid_of_rank(job, rank)));
   kill(job.pid(), SIGCONT);
-  for (int rank = 0; rank < 3; ++rank) CHECK(eventually([&] { return !is_stopped(pid_of_rank(job, rank)); }));
+  for (int rank = 0; rank < 3; ++rank)
+    CHECK(eventually([&] { return !is_stopped(pid_of_rank(job, rank)); }));
   kill(job.pid(), SIGUSR1);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());

@@ -19,7 +19,9 @@ TEST_CASE("a stopped rank is suspected, then dead, and the verdict says why",
   for (const int victim : {0, 1}) {
     Job::Setup setup = setup_of("");
     setup.environment.emplace_back("RUEDA_DEAD_SECONDS=2");
-    Job job(job_of(3, victim == 0 ? "" : "below a shell", {"halted", "victim=" + std::to_string(victim)}), setup);
+    Job job(job_of(3, victim == 0 ? "" : "below a shell",
+                   {"halted", "victim=" + std::to_string(victim)}),
+            setup);
     CHECK(job.wait() == 137);
     INFO(job.out() << job.err());
     const std::string who = "rank " + std::to_string(victim) + " (pid ";
@@ -27,8 +29,7 @@ TEST_CASE("a stopped rank is suspected, then dead, and the verdict says why",
                               Catch::Contains("counts as dead after 2.0 s"));
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
-      const std::string told =
-          line_with(job.out(), "rank " + std::to_string(rank) + " told at ");
+      const std::string told = line_with(job.out(), "rank " + std::to_string(rank) + " told at ");
       CHECK_THAT(told, Catch::Contains(who) && Catch::Contains("was stopped (state T) for 2."));
       const double after = number_after(told, "told at ") -
                            number_after(job.out(), "rank " + std::to_string(victim) + " dies at ");
@@ -69,11 +70,13 @@ TEST_CASE("a rank that a debugger holds is named and waited for", "[failure][sil
   int status = 0;
   REQUIRE(waitpid(pid, &status, __WALL) == pid);
   REQUIRE(job.wait_for_output("rank 1 (pid "));
-  for (int i = 0; i < 300; ++i) usleep(5000);  // three times as long as a stopped one would be left alive
+  for (int i = 0; i < 300; ++i)
+    usleep(5000);  // three times as long as a stopped one would be left alive
   kill(pid, SIGUSR1);
   REQUIRE(ptrace(PTRACE_DETACH, pid, nullptr, nullptr) == 0);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
-  CHECK_THAT(job.err(), Catch::Contains(") is held by a debugger (state t); the others wait for it"));
+  CHECK_THAT(job.err(),
+             Catch::Contains(") is held by a debugger (state t); the others wait for it"));
   CHECK_THAT(job.out(), Catch::Contains("rank 0 finished") && Catch::Contains("rank 1 finished"));
 }

@@ -106,7 +106,7 @@ TEST_CASE("a job's tcp sockets are on loopback only, and nothing listens once al
   for (const auto& socket : tcp_sockets())
     CHECK_FALSE((socket.listening && inodes.count(socket.inode) > 0));
   for (const auto& socket : abstract_sockets("rueda-")) {
-    INFO(socket.name);  // connections keep their listener's name
+    INFO(socket.name);                              // connections keep their listener's name
     if (inodes.count(socket.inode) == 0) continue;  // another job's
     // The launcher's, for `rueda status`: it reads one line and answers the own user only.
     if (socket.name.rfind("rueda-status/", 0) == 0) continue;

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-flight::Operation operation(const std::string& name, int64_t seconds, bool ended, uint64_t batch = 0) {
+flight::Operation operation(const std::string& name, int64_t seconds, bool ended,
+                            uint64_t batch = 0) {
   flight::Operation o;
   o.name = "allreduce." + name;
   o.shape = {3};
@@ -48,8 +49,10 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("the missing rank is named with its last operation, its nearest name and its stacks", "[explain]") {
-  RankRecord missing = record(1, {operation("gradient", 1, true, 1), operation("lonley", 9, true, 2)});
+TEST_CASE("the missing rank is named with its last operation, its nearest name and its stacks",
+          "[explain]") {
+  RankRecord missing =
+      record(1, {operation("gradient", 1, true, 1), operation("lonley", 9, true, 2)});
   missing.state = "blocked in read of descriptor 3";
   missing.stacks = "File \"data.py\", line 7 in load\n";
   const std::vector<RankRecord> ranks = {
@@ -58,7 +61,8 @@ TEST_CASE("the missing rank is named with its last operation, its nearest name a
   const std::string text = joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kAll));
   has(text, "stalled for 60 s: allreduce 'lonely' float32[3] at train.py:6\n  in: ranks 0, 2\n");
   has(text, "not in: rank 1 (pid 1001) does something else: blocked in read of descriptor 3");
-  has(text, "its last operation: allreduce 'lonley' float32[3] at train.py:6, submitted 61 s ago, ended");
+  has(text,
+      "its last operation: allreduce 'lonley' float32[3] at train.py:6, submitted 61 s ago, ended");
   has(text, "the nearest name that it did submit: allreduce 'lonley'");
   has(text, "      File \"data.py\", line 7 in load");
   CHECK(launcher::explain_waits(ranks, 30 * kSecond, 60, Stacks::kAll).empty());
@@ -67,14 +71,15 @@ TEST_CASE("the missing rank is named with its last operation, its nearest name a
 TEST_CASE("the nearest name is not the last one that is near", "[explain]") {
   const std::vector<RankRecord> ranks = {
       record(0, {operation("lonely", 10, false)}),
-      record(1, {operation("lonley", 7, true, 1), operation("lonelier", 8, true, 2), operation("bias", 9, true, 3)})};
+      record(1, {operation("lonley", 7, true, 1), operation("lonelier", 8, true, 2),
+                 operation("bias", 9, true, 3)})};
   has(joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kAll)),
       "the nearest name that it did submit: allreduce 'lonley'");
 }
 
 TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
-  std::vector<RankRecord> ranks = {record(0, {operation("a", 1, false)}), record(1, {}), record(2, {}),
-                                   record(3, {})};
+  std::vector<RankRecord> ranks = {record(0, {operation("a", 1, false)}), record(1, {}),
+                                   record(2, {}), record(3, {})};
   ranks[1].life = RankRecord::Life::kDead;
   ranks[1].state = "killed by signal 9 (SIGKILL)";
   ranks[2].life = RankRecord::Life::kSilent;
@@ -106,7 +111,8 @@ TEST_CASE("ranks that wait in different operations point at each other", "[expla
 
 TEST_CASE("ranks whose recorders reach back unequally far diverge where they differ", "[explain]") {
   const std::vector<RankRecord> ranks = {
-      record(0, {operation("old", 1, true, 1), operation("start", 2, true, 2), operation("a", 3, false)}),
+      record(0, {operation("old", 1, true, 1), operation("start", 2, true, 2),
+                 operation("a", 3, false)}),
       record(1, {operation("start", 2, true, 2), operation("b", 3, false)})};
   const std::string text = joined(launcher::find_divergence(ranks));
   has(text, "first divergence after allreduce 'start':");
@@ -126,7 +132,8 @@ TEST_CASE("the divergence is the first one, in its process set", "[explain]") {
   const std::vector<RankRecord> ranks = {
       record(0, {members, operation("x", 1, true, 1), in_set(operation("p", 2, false)),
                  in_set(operation("q", 3, false))}),
-      record(1, {operation("x", 1, true, 1)}), record(2, {operation("x", 1, true, 1), in_set(operation("p", 2, false))})};
+      record(1, {operation("x", 1, true, 1)}),
+      record(2, {operation("x", 1, true, 1), in_set(operation("p", 2, false))})};
   const std::string text = joined(launcher::find_divergence(ranks));
   has(text, "first divergence in process set 2 after allreduce 'p':\n");
   has(text, "rank 2 submitted nothing more");
@@ -138,11 +145,14 @@ TEST_CASE("the status names who is behind and who waits", "[explain]") {
   std::vector<flight::Operation> many(20, operation("g", 1, true, 1));
   std::vector<flight::Operation> some(5, operation("g", 1, true, 1));
   many.push_back(operation("tail \"quoted\"", 8, false));
-  launcher::JobStatus job{"abc", "python train.py", 10 * kSecond, {record(0, many), record(1, some), record(2, many)}};
+  launcher::JobStatus job{
+      "abc", "python train.py", 10 * kSecond, {record(0, many), record(1, some), record(2, many)}};
   const std::string text = launcher::status_text(job);
   has(text, "job abc: 3 ranks of python train.py");
   has(text, "5 operations (behind)");
-  has(text, "waiting for 2.0 s: allreduce 'tail \"quoted\"' float32[3] at train.py:13: ranks 0, 2 in, not in: rank 1");
+  has(text,
+      "waiting for 2.0 s: allreduce 'tail \"quoted\"' float32[3] at train.py:13: ranks 0, 2 in, "
+      "not in: rank 1");
   const std::string json = launcher::status_json(job);
   has(json, "\"behind\":[1]");
   has(json, "\"name\":\"allreduce.tail \\\"quoted\\\"\"");

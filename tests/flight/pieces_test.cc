@@ -1,4 +1,5 @@
-// A recorder's memory that goes from host to host in pieces, and the times at which waits are explained.
+// A recorder's memory that goes from host to host in pieces, and the times at which waits are
+// explained.
 #include "launcher/flight_pieces.h"
 
 #include <catch2/catch.hpp>
@@ -38,7 +39,8 @@ struct Memory {
       record.stamp = n + 1;
       record.submitted_ns = static_cast<int64_t>(1000 + n);
       record.site = 2;
-      record.state = static_cast<uint8_t>(n == waits ? flight::State::kSubmitted : flight::State::kDone);
+      record.state =
+          static_cast<uint8_t>(n == waits ? flight::State::kSubmitted : flight::State::kDone);
       std::snprintf(record.name, sizeof(record.name), "allreduce.g%d", static_cast<int>(n));
       record.name_length = static_cast<uint8_t>(std::strlen(record.name));
       put(flight::kRecordsOffset + n % flight::kRecords * sizeof(record), record);

@@ -1,4 +1,5 @@
-// Whatever bytes a reader is given, it ends, reads nothing outside of them and gives back sane values.
+// Whatever bytes a reader is given, it ends, reads nothing outside of them and gives back sane
+// values.
 #include <cstring>
 #include <random>
 
@@ -28,8 +29,9 @@ Bytes filled() {
   for (int i = 0; i < 5000; ++i) {
     request.name = "allreduce.tensor" + std::to_string(i % 100);
     request.shape = {i, 3};
-    const auto ticket = recorder->submitted(request, i % 3, recorder->site("a.py:" + std::to_string(i % 50)),
-                                            flight::Gear::kNegotiated);
+    const auto ticket =
+        recorder->submitted(request, i % 3, recorder->site("a.py:" + std::to_string(i % 50)),
+                            flight::Gear::kNegotiated);
     if (i % 2 == 0) recorder->ended(ticket, i, true);
   }
   const uint64_t first = recorder->plan({&request, &request}, 0, 1);
@@ -40,7 +42,8 @@ Bytes filled() {
 }
 
 bool can_be_shown(const std::string& text) {
-  return is_valid_utf8(text) && text.find_first_of(std::string("\x00\x01\x1b\x7f\n", 5)) == std::string::npos;
+  return is_valid_utf8(text) &&
+         text.find_first_of(std::string("\x00\x01\x1b\x7f\n", 5)) == std::string::npos;
 }
 
 // Uses everything that the reader gives.
@@ -74,8 +77,9 @@ TEST_CASE("memory of another size, version or machine is refused", "[flight]") {
   CHECK(flight::read_flight(bytes.view()).ok());
   CHECK_FALSE(flight::read_flight(bytes.view().first(flight::kTotalBytes - 8)).ok());
   CHECK_FALSE(flight::read_flight({}).ok());
-  for (const size_t offset : {offsetof(flight::Header, magic), offsetof(flight::Header, version),
-                              offsetof(flight::Header, layout), offsetof(flight::Header, total_bytes)}) {
+  for (const size_t offset :
+       {offsetof(flight::Header, magic), offsetof(flight::Header, version),
+        offsetof(flight::Header, layout), offsetof(flight::Header, total_bytes)}) {
     Bytes other = bytes;
     *other.at(offset) ^= std::byte{1};
     CHECK(flight::read_flight(other.view()).status().code() == Code::kDataLoss);
@@ -105,7 +109,8 @@ TEST_CASE("damaged memory is read without harm", "[flight]") {
 
 TEST_CASE("texts of damaged memory are shown as UTF-8, whatever is in them", "[flight]") {
   const std::string broken = "a\xff\xc3(\xed\xa0\x80\xc2\x9b[2J\x1b[2J\n\"b";
-  const auto recorder = flight::FlightRecorder::open(-1, {0, 1, 1, "node" + broken, "job" + broken});
+  const auto recorder =
+      flight::FlightRecorder::open(-1, {0, 1, 1, "node" + broken, "job" + broken});
   wire::Request request;
   request.name = "allreduce." + broken;
   recorder->submitted(request, 0, recorder->site("train" + broken), flight::Gear::kNegotiated);
@@ -121,7 +126,10 @@ TEST_CASE("texts of damaged memory are shown as UTF-8, whatever is in them", "[f
 
   auto snapshot = flight::read_flight(bytes.view());
   REQUIRE(snapshot.ok());
-  const std::string shown = "a?" "?(?" "???[2J?[2J?\"b";
+  const std::string shown =
+      "a?"
+      "?(?"
+      "???[2J?[2J?\"b";
   CHECK(snapshot.value().host == "node" + shown);
   CHECK(snapshot.value().job == "job" + shown);
   REQUIRE(snapshot.value().operations.size() == 2);
@@ -166,7 +174,8 @@ TEST_CASE("files come back as they were written, damaged ones are named", "[flig
   CHECK(back.flight->operations.size() == flight::kRecords);
 
   record.rank = 0;
-  REQUIRE(launcher::write_flight_file(folder.file("flight"), record, bytes.view().first(1000), 1).ok());
+  REQUIRE(
+      launcher::write_flight_file(folder.file("flight"), record, bytes.view().first(1000), 1).ok());
   files = launcher::read_flight_files(folder.file("flight"));
   REQUIRE(files.ok());
   CHECK(files.value().ranks.size() == 1);

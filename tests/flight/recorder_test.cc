@@ -39,7 +39,8 @@ TEST_CASE("an operation is found with all that was said about it", "[flight]") {
   const auto recorder = FlightRecorder::open(-1, {2, 4, 7, "node1", "job1"});
   const uint32_t site = recorder->site("train.py:12 in step");
   CHECK(recorder->site("train.py:12 in step") == site);
-  const auto a = recorder->submitted(request("allreduce.fc1", {128, 64}), 0, site, Gear::kNegotiated);
+  const auto a =
+      recorder->submitted(request("allreduce.fc1", {128, 64}), 0, site, Gear::kNegotiated);
   const auto b = recorder->submitted(request("allreduce.fc2", {}), 3, 0, Gear::kNegotiated);
   recorder->cached(b);
   recorder->agreed(a, 100);

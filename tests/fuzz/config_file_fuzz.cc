@@ -5,8 +5,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace rueda;
   using fuzz::expect;
-  const auto found =
-      launcher::parse_config_file({reinterpret_cast<const char*>(data), size}, "f");
+  const auto found = launcher::parse_config_file({reinterpret_cast<const char*>(data), size}, "f");
   if (!found.ok()) {
     expect(found.status().code() == Code::kInvalidArgument, "what is wrong is an argument");
     expect(found.status().message().find("f:") != std::string::npos, "the line is told");

@@ -34,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto place = bootstrap::read_place(get_env);
   if (place.ok()) {
-    expect(place.value().rank >= 0 && place.value().rank < place.value().size, "a rank in its size");
+    expect(place.value().rank >= 0 && place.value().rank < place.value().size,
+           "a rank in its size");
   }
   return 0;
 }

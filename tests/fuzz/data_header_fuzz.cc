@@ -39,8 +39,8 @@ FrameHeader header(Input* input) {
 // What a sender adds on a link that leaves its host to its frame of this number.
 void seal(FrameHeader* frame, uint32_t number, std::string_view body) {
   frame->body_sum = crc32c(std::as_bytes(std::span(body)));
-  frame->header_sum = crc32c(
-      std::as_bytes(std::span(frame, 1)).first(offsetof(FrameHeader, header_sum)), number);
+  frame->header_sum =
+      crc32c(std::as_bytes(std::span(frame, 1)).first(offsetof(FrameHeader, header_sum)), number);
 }
 
 void session(Input input) {

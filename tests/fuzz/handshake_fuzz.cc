@@ -1,4 +1,5 @@
-// The handshake against somebody without the key, and against somebody on the way who changes bytes.
+// The handshake against somebody without the key, and against somebody on the way who changes
+// bytes.
 #include <array>
 #include <string>
 
@@ -73,7 +74,8 @@ void on_the_way(Input input) {
     carry(from_other, &one);
   }
   expect(changed || (one.done() && other.done()), "an undisturbed handshake succeeds");
-  expect(!changed || !(one.done() && other.done()), "a changed byte is noticed by one end at least");
+  expect(!changed || !(one.done() && other.done()),
+         "a changed byte is noticed by one end at least");
   expect(!other.done() || other.peer_rank() == 0, "the accepted rank is the prover's");
 }
 

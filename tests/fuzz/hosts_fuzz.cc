@@ -1,4 +1,5 @@
-// The text after -H, of a hostfile and of Slurm: every rank gets one place, and the places fit each other.
+// The text after -H, of a hostfile and of Slurm: every rank gets one place, and the places fit each
+// other.
 #include "launcher/host_plan.h"
 #include "tests/fuzz/input.h"
 
@@ -15,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       expect(host.slots >= 1, "hosts have slots");
       expect(launcher::is_host_name(host.host), "a host has a name that may be on a command line");
     }
-    const auto plan = launcher::plan_hosts(num_proc, hosts.value(), {"here", "localhost", "::1"}, "");
+    const auto plan =
+        launcher::plan_hosts(num_proc, hosts.value(), {"here", "localhost", "::1"}, "");
     if (!plan.ok()) continue;
     Rank next = 0;
     for (const launcher::HostPlan& host : plan.value()) {

@@ -1,4 +1,5 @@
-// Input: what a fuzzer gives, taken piece by piece. When it is used up, everything is zero or empty.
+// Input: what a fuzzer gives, taken piece by piece. When it is used up, everything is zero or
+// empty.
 #pragma once
 
 #include <algorithm>

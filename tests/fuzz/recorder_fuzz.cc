@@ -56,8 +56,12 @@ void change(Input* input, Memory* memory) {
     case 1: memory->put(offsetof(Header, submitted), input->bytes(7 * kWord)); break;
     case 2: memory->put(kMailOffset, input->bytes(32)); break;
     case 3: memory->put(kSitesOffset + index * sizeof(Site), input->bytes(24)); break;
-    case 4: memory->put(kTemplatesOffset + index * sizeof(Record), input->bytes(sizeof(Record))); break;
-    case 5: memory->put(kPlanOffset + index * sizeof(PlanEntry), input->bytes(sizeof(PlanEntry))); break;
+    case 4:
+      memory->put(kTemplatesOffset + index * sizeof(Record), input->bytes(sizeof(Record)));
+      break;
+    case 5:
+      memory->put(kPlanOffset + index * sizeof(PlanEntry), input->bytes(sizeof(PlanEntry)));
+      break;
     case 6: memory->put(input->number<uint32_t>() % kTotalBytes, input->bytes(8)); break;
     default: memory->put(kRecordsOffset + index * sizeof(Record), input->bytes(sizeof(Record)));
   }

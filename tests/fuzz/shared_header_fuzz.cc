@@ -41,11 +41,10 @@ void attach(Input input) {
   const bool sealed = seals % 4 != 1;
   if (sealed) fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   const auto arena = Arena::attach(std::move(fd), layout, 1, kEpoch);
-  const bool honest_enough = header.magic == honest.magic && header.version == honest.version &&
-                             header.local_rank == honest.local_rank &&
-                             header.layout_hash == honest.layout_hash &&
-                             header.total_bytes == honest.total_bytes &&
-                             header.epoch == honest.epoch;
+  const bool honest_enough =
+      header.magic == honest.magic && header.version == honest.version &&
+      header.local_rank == honest.local_rank && header.layout_hash == honest.layout_hash &&
+      header.total_bytes == honest.total_bytes && header.epoch == honest.epoch;
   expect(arena.ok() == (honest_enough && sealed && total == layout.total_bytes()),
          "an arena is taken if and only if it is as expected");
 }
@@ -58,8 +57,8 @@ struct AlignedDelete {
 void ring(Input input) {
   constexpr size_t kCapacity = 256;
   const size_t bytes = ByteRing::bytes_for(kCapacity);
-  const std::unique_ptr<std::byte[], AlignedDelete> memory(
-      new (std::align_val_t(128)) std::byte[bytes]());
+  const std::unique_ptr<std::byte[], AlignedDelete> memory(new (std::align_val_t(128))
+                                                               std::byte[bytes]());
   auto* const header = reinterpret_cast<RingHeader*>(memory.get());
   ByteRing ring(memory.get(), kCapacity);
   while (!input.empty()) {

@@ -35,7 +35,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 }  // namespace
 
 TEST_CASE("every finish gives the reference's bits on every dtype and target", "[kernels]") {
-  const DType dtype = GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
+  const DType dtype =
+      GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
   if (dtype == DType::kBool) return;  // neither factor nor divisor
   const auto pattern = GENERATE(Pattern::kBits, Pattern::kTame, Pattern::kSpecial);
   std::vector<Finish> finishes;

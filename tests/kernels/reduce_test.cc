@@ -72,7 +72,8 @@ bool reduces_to(const Bytes& expected, DType dtype, ReduceOp op, const std::vect
 }  // namespace
 
 TEST_CASE("reduce gives the reference's bits for every dtype, op, size and target", "[kernels]") {
-  const DType dtype = GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
+  const DType dtype =
+      GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
   const ReduceOp op = GENERATE(from_range(std::begin(kElementwiseOps), std::end(kElementwiseOps)));
   std::mt19937_64 random(7);
   for (const Pattern pattern : kAllPatterns) {
@@ -94,7 +95,8 @@ TEST_CASE("reduce gives the reference's bits for every dtype, op, size and targe
 }
 
 TEST_CASE("the output may be any one of the inputs", "[kernels]") {
-  const DType dtype = GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
+  const DType dtype =
+      GENERATE(from_range(std::begin(kHostReducedDTypes), std::end(kHostReducedDTypes)));
   const size_t n = GENERATE(1, 2, 5);
   const size_t count = GENERATE(3, 1000, 20000);
   std::mt19937_64 random(11);

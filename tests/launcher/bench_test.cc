@@ -3,10 +3,10 @@
 #include <numeric>
 #include <string>
 
-#include "tests/launcher/job.h"
 #include "launcher/tool/bench/figures.h"
 #include "launcher/tool/bench/gradient_sets.h"
 #include "launcher/tool/bench/measure.h"
+#include "tests/launcher/job.h"
 
 using namespace rueda::bench;
 using rueda::testing::Job;
@@ -33,9 +33,10 @@ TEST_CASE("gradient sets have the published numbers of tensors and parameters", 
     size_t tensors;
     uint64_t parameters;
   };
-  for (const Expected& set : {Expected{"resnet50", 161, 25557032}, Expected{"resnet101", 314, 44549160},
-                              Expected{"gpt2-small", 148, 124439808},
-                              Expected{"bert-large", 391, 335141888}, Expected{"vgg16", 32, 138357544}}) {
+  for (const Expected& set :
+       {Expected{"resnet50", 161, 25557032}, Expected{"resnet101", 314, 44549160},
+        Expected{"gpt2-small", 148, 124439808}, Expected{"bert-large", 391, 335141888},
+        Expected{"vgg16", 32, 138357544}}) {
     const auto counts = gradient_counts(set.name);
     REQUIRE(counts.ok());
     CHECK(counts.value().size() == set.tensors);
@@ -67,10 +68,15 @@ TEST_CASE("a state is NEAR or FAR only when it was so before and after", "[bench
 }
 
 TEST_CASE("rueda bench refuses wrong arguments in one line that names them", "[bench]") {
-  const std::vector<std::vector<std::string>> wrong = {
-      {"--bytes", "3X"},      {"--op", "allredduce"},     {"--dtype", "f8"},
-      {"--memory", "shared"}, {"--gradients", "resnet9"}, {"--np", "0"},
-      {"--foo"},              {"--case", "allreduce:4"},  {"--bytes", "17G"}};
+  const std::vector<std::vector<std::string>> wrong = {{"--bytes", "3X"},
+                                                       {"--op", "allredduce"},
+                                                       {"--dtype", "f8"},
+                                                       {"--memory", "shared"},
+                                                       {"--gradients", "resnet9"},
+                                                       {"--np", "0"},
+                                                       {"--foo"},
+                                                       {"--case", "allreduce:4"},
+                                                       {"--bytes", "17G"}};
   for (std::vector<std::string> arguments : wrong) {
     const std::string word = arguments.back();
     INFO(word);
@@ -83,8 +89,9 @@ TEST_CASE("rueda bench refuses wrong arguments in one line that names them", "[b
 }
 
 TEST_CASE("rueda bench starts two ranks by itself and every result is exact", "[bench]") {
-  Job job({"bench", "--op", "allreduce,allgather,reducescatter,broadcast,alltoall", "--dtype", "f32,bf16",
-           "--memory", "private", "--bytes", "8,1000,1M", "--iterations", "2", "--json", "-"},
+  Job job({"bench", "--op", "allreduce,allgather,reducescatter,broadcast,alltoall", "--dtype",
+           "f32,bf16", "--memory", "private", "--bytes", "8,1000,1M", "--iterations", "2", "--json",
+           "-"},
           tool());
   CHECK(job.wait() == 0);
   INFO(job.err());
@@ -113,8 +120,8 @@ TEST_CASE("a figure is met when the median of its rounds reaches the goal", "[be
   CHECK(at_least("A10", "speed", spread_of({0.5, 1.2, 1.1}), 1.11, "x").verdict == Verdict::kShort);
   CHECK(at_most("A7", "memory", spread_of({0.55}), 0.55, "x").verdict == Verdict::kMet);
   CHECK(at_most("A7", "memory", spread_of({0.56}), 0.55, "x").verdict == Verdict::kShort);
-  CHECK_THAT(table_of({fast}), Catch::Contains("A10") && Catch::Contains(">= 1.10x") &&
-                                   Catch::EndsWith("met\n"));
+  CHECK_THAT(table_of({fast}),
+             Catch::Contains("A10") && Catch::Contains(">= 1.10x") && Catch::EndsWith("met\n"));
 }
 
 TEST_CASE("rueda bench attention gives every figure of the attention page", "[bench]") {

@@ -28,8 +28,8 @@ std::string planned(const std::string& bind, const Topology& topology, int ranks
   if (!plan.ok()) return plan.status().message();
   std::string text;
   for (const RankBinding& rank : plan.value()) {
-    text += (text.empty() ? "" : " | ") + (rank.cpus.empty() ? "any" : ranges_text(rank.cpus)) + " x" +
-            std::to_string(rank.threads);
+    text += (text.empty() ? "" : " | ") + (rank.cpus.empty() ? "any" : ranges_text(rank.cpus)) +
+            " x" + std::to_string(rank.threads);
   }
   return text;
 }
@@ -45,7 +45,8 @@ TEST_CASE("ranks that are not bound divide the cores, not the hardware threads",
 
 TEST_CASE("numa spreads ranks over the nodes", "[binding]") {
   CHECK(planned("numa", machine(2, 4, 1), 2) == "0-3 x4 | 4-7 x4");
-  CHECK(planned("numa", machine(2, 4, 2), 4) == "0-3,8-11 x2 | 0-3,8-11 x2 | 4-7,12-15 x2 | 4-7,12-15 x2");
+  CHECK(planned("numa", machine(2, 4, 2), 4) ==
+        "0-3,8-11 x2 | 0-3,8-11 x2 | 4-7,12-15 x2 | 4-7,12-15 x2");
   CHECK(planned("numa", machine(2, 4, 1), 3) == "0-3 x2 | 0-3 x2 | 4-7 x4");
   CHECK(planned("numa", machine(2, 4, 1), 1) == "0-7 x8");  // one rank keeps the machine
   CHECK(planned("numa", machine(4, 2, 1), 2) == "0-3 x4 | 4-7 x4");
@@ -92,15 +93,20 @@ TEST_CASE("what cannot be is said with what to do", "[binding]") {
   CHECK_THAT(planned("0-1", machine(1, 2, 1), 2), Contains("1 list of cpus for 2 ranks"));
   CHECK_THAT(planned("0:7", machine(1, 2, 1), 2), Contains("cpu 7 is none that we may use: 0-1"));
   for (const char* wrong : {"cores", "1-", "2-1", "0,,1", ":0", "0:", "-1", "99999999999", "0x1"})
-    CHECK_THAT(planned(wrong, machine(1, 2, 1), 1), Contains("expected none, core, numa, or lists"));
+    CHECK_THAT(planned(wrong, machine(1, 2, 1), 1),
+               Contains("expected none, core, numa, or lists"));
 }
 
 TEST_CASE("the kernel's files tell cores and nodes", "[binding]") {
-  const std::map<std::string, std::string> files = {
-      {"cpu0/topology/physical_package_id", "0\n"}, {"cpu0/topology/core_id", "0\n"},
-      {"cpu1/topology/physical_package_id", "1\n"}, {"cpu1/topology/core_id", "0\n"},
-      {"cpu2/topology/physical_package_id", "0\n"}, {"cpu2/topology/core_id", "0\n"},
-      {"cpu0/node0", ""}, {"cpu2/node0", ""}, {"cpu1/node1", ""}};
+  const std::map<std::string, std::string> files = {{"cpu0/topology/physical_package_id", "0\n"},
+                                                    {"cpu0/topology/core_id", "0\n"},
+                                                    {"cpu1/topology/physical_package_id", "1\n"},
+                                                    {"cpu1/topology/core_id", "0\n"},
+                                                    {"cpu2/topology/physical_package_id", "0\n"},
+                                                    {"cpu2/topology/core_id", "0\n"},
+                                                    {"cpu0/node0", ""},
+                                                    {"cpu2/node0", ""},
+                                                    {"cpu1/node1", ""}};
   const std::string root = "/sys/devices/system/cpu/";
   SysFiles fake;
   fake.read = [&](const std::string& path) -> std::optional<std::string> {

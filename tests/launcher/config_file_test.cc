@@ -84,7 +84,8 @@ TEST_CASE("what has no effect, or is not known, is said", "[config_file]") {
   CHECK_THAT(found.notes[1], Catch::Contains("params.cycle_time_ms (f.yaml:2) has no effect: "));
   CHECK_THAT(found.notes[2], Catch::Equals("params.cache_capacty (f.yaml:4) is not known; did you "
                                            "mean params.cache_capacity?"));
-  CHECK_THAT(found.notes[3], Catch::Contains("library_options.num_nccl_streams (f.yaml:8) has no effect"));
+  CHECK_THAT(found.notes[3],
+             Catch::Contains("library_options.num_nccl_streams (f.yaml:8) has no effect"));
 }
 
 TEST_CASE("a wrong file is refused with its line and reason", "[config_file]") {
@@ -96,10 +97,13 @@ TEST_CASE("a wrong file is refused with its line and reason", "[config_file]") {
       {"params:\n  cache_capacity: -1\n", "expected 0 or more, found -1"},
       {"stall_check:\n  enabled: maybe\n", "expected true or false, found 'maybe'"},
       {"stall_check:\n  warning_time_seconds: 1e999\n", "expected seconds"},
-      {"params:\n  cache_capacity: 1\n  cache_capacity: 2\n", "f.yaml:3: params.cache_capacity is there twice"},
-      {"params:\n  cache_capacity: 1\nparams:\n  cycle_time_ms: 2\n", "f.yaml:3: params is there twice"},
+      {"params:\n  cache_capacity: 1\n  cache_capacity: 2\n",
+       "f.yaml:3: params.cache_capacity is there twice"},
+      {"params:\n  cache_capacity: 1\nparams:\n  cycle_time_ms: 2\n",
+       "f.yaml:3: params is there twice"},
       {"params:\n  cache_capacity: [1]\n", "f.yaml:2: params.cache_capacity: expected one value"},
-      {"params:\n  cache_capacity: {a: 1}\n", "f.yaml:2: params.cache_capacity: expected one value"},
+      {"params:\n  cache_capacity: {a: 1}\n",
+       "f.yaml:2: params.cache_capacity: expected one value"},
       {"controller: ''\n", "f.yaml:1: controller: the value is empty"},
       {"- 1\n", "f.yaml:1: expected 'key: value' lines in sections"},
       {"just text\n", "f.yaml:1: expected 'key: value' lines in sections"},
@@ -146,6 +150,7 @@ TEST_CASE("flags win over the file, the file over the environment", "[config_fil
 
   rueda::launcher::Options absent;
   absent.config_file = folder.file("none.yaml");
-  CHECK_THAT(rueda::launcher::add_config_file(&absent).message(),
-             Catch::Contains("cannot read the configuration file") && Catch::Contains("No such file"));
+  CHECK_THAT(
+      rueda::launcher::add_config_file(&absent).message(),
+      Catch::Contains("cannot read the configuration file") && Catch::Contains("No such file"));
 }

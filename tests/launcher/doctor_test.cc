@@ -63,13 +63,17 @@ TEST_CASE("each trouble is found, weighed, and comes with something to do", "[do
     const char* advice;
   };
   const Row rows[] = {
-      {"shared memory files", Level::kBlocker, [](Machine* m) { m->memory_file_error = 1; }, "seccomp"},
-      {"TCP on loopback", Level::kBlocker, [](Machine* m) { m->tcp_error = 99; }, "ip link set lo up"},
+      {"shared memory files", Level::kBlocker, [](Machine* m) { m->memory_file_error = 1; },
+       "seccomp"},
+      {"TCP on loopback", Level::kBlocker, [](Machine* m) { m->tcp_error = 99; },
+       "ip link set lo up"},
       {"librueda", Level::kBlocker, [](Machine* m) { m->library_error = "GLIBC_2.99"; }, "glibc"},
       {"librueda", Level::kProblem, [](Machine* m) { m->library = ""; }, "RUEDA_LIBRARY"},
-      {"reading a peer's memory", Level::kNote, [](Machine* m) { m->reads_peers = false; }, "PTRACE"},
+      {"reading a peer's memory", Level::kNote, [](Machine* m) { m->reads_peers = false; },
+       "PTRACE"},
       {"other hosts", Level::kNote, [](Machine* m) { m->interfaces.pop_back(); }, "network"},
-      {"name node1", Level::kNote, [](Machine* m) { m->name_addresses = {"127.0.1.1"}; }, "/etc/hosts"},
+      {"name node1", Level::kNote, [](Machine* m) { m->name_addresses = {"127.0.1.1"}; },
+       "/etc/hosts"},
       {"name node1", Level::kNote, [](Machine* m) { m->name_addresses = {}; }, "/etc/hosts"},
       {"clock", Level::kNote, [](Machine* m) { m->clock_synchronised = false; }, "chrony"},
       {"open files", Level::kNote, [](Machine* m) { m->open_files = 1024; }, "128 ranks"},
@@ -84,7 +88,8 @@ TEST_CASE("each trouble is found, weighed, and comes with something to do", "[do
          m->group_used_bytes = kGiB - kMiB;
        },
        "raise"},
-      {"overcommit", Level::kProblem, [](Machine* m) { m->strict_overcommit = true; }, "RUEDA_HEAP_BYTES"},
+      {"overcommit", Level::kProblem, [](Machine* m) { m->strict_overcommit = true; },
+       "RUEDA_HEAP_BYTES"},
       {"core quota", Level::kNote, [](Machine* m) { m->group_cores = 1.5; }, "quota"},
       {"GPU", Level::kProblem, [](Machine* m) { m->gpu_devices = 2; }, "--gpus all"},
   };
@@ -132,7 +137,8 @@ TEST_CASE("hosts that differ in what they should share are told apart", "[doctor
   found = doctor::compare({doctor::examine(sound()), doctor::examine(other)});
   REQUIRE(found.size() == 1);
   CHECK(found[0].level == Level::kBlocker);
-  const std::string text = doctor::as_text({doctor::examine(sound()), doctor::examine(other)}, found);
+  const std::string text =
+      doctor::as_text({doctor::examine(sound()), doctor::examine(other)}, found);
   CHECK(text.find("1.2.4 on node2") != std::string::npos);
   CHECK(text.find("No job can start") != std::string::npos);
 }

@@ -55,7 +55,8 @@ TEST_CASE("of deaths noticed together the one that blamed nobody comes first", "
                                "rank 0 then exited with code 1; exit code 7"});
 }
 
-TEST_CASE("a rank that blamed a peer comes after the peer, though it ended first", "[exit_report]") {
+TEST_CASE("a rank that blamed a peer comes after the peer, though it ended first",
+          "[exit_report]") {
   JobEnd job = failed_job({{0, 10, exited(1), 1, false}, {1, 11, exited(4), 2, false}});
   job.reports = {{0, "rank 1 has been shut down"}};
   const Verdict verdict = judge(job);

@@ -57,8 +57,7 @@ TEST_CASE("every rank has its place on this host", "[host_plan]") {
 TEST_CASE("ranks fill one host after the other", "[host_plan]") {
   CHECK(layout(4, "a:2,b:2") == "a: 0=0/2,0/2 1=1/2,0/2; b: 2=0/2,1/2 3=1/2,1/2");
   CHECK(layout(3, "a:2,localhost:4") == "a: 0=0/2,0/2 1=1/2,0/1; localhost (here): 2=0/1,1/2");
-  CHECK(layout(5, "a:1,b:2,c:2") ==
-        "a: 0=0/1,0/3; b: 1=0/2,1/3 2=1/2,0/2; c: 3=0/2,2/3 4=1/2,1/2");
+  CHECK(layout(5, "a:1,b:2,c:2") == "a: 0=0/1,0/3; b: 1=0/2,1/3 2=1/2,0/2; c: 3=0/2,2/3 4=1/2,1/2");
   // Hosts that are not needed have no part in the job; names of one host are one host.
   CHECK(layout(2, "a:2,b:2") == "a: 0=0/2,0/1 1=1/2,0/1");
   CHECK(layout(3, "a,b,a") == "a: 0=0/2,0/2 1=1/2,0/1; b: 2=0/1,1/2");

@@ -44,8 +44,9 @@ TEST_CASE("hosts after -H", "[hostfile]") {
       {"node[3-1]", "! -H 'node[3-1]': '3-1' is no range of numbers"},
       {"node[1-x]", "! -H 'node[1-x]': '1-x' is no range of numbers"},
       {"node[1-999999999]", "! -H 'node[1-999999999]': more than 65536 hosts"},
-      {"-oProxyCommand=x", "! -H '-oProxyCommand=x': '-oProxyCommand=x' is no name of a host "
-                           "(letters, digits and . _ : - only)"},
+      {"-oProxyCommand=x",
+       "! -H '-oProxyCommand=x': '-oProxyCommand=x' is no name of a host "
+       "(letters, digits and . _ : - only)"},
       {"a b", "! -H 'a b': 'a b' is no name of a host (letters, digits and . _ : - only)"},
       {"a;rm", "! -H 'a;rm': 'a;rm' is no name of a host (letters, digits and . _ : - only)"},
       {"$(x)", "! -H '$(x)': '$(x)' is no name of a host (letters, digits and . _ : - only)"},
@@ -68,7 +69,8 @@ TEST_CASE("hostfiles of every style", "[hostfile]") {
       {"# nothing\n", "! hosts: names no host"},
       {"h1\nh2 slots=x\n", "! hosts:2: 'x' is no number of slots"},
       {"h1 slots=4 slots", "! hosts:1: 'slots': expected slots=N, port=N or user=NAME"},
-      {"h1 colour=red", "! hosts:1: unknown word 'colour' (known: slots, max_slots, gpus, port, user)"},
+      {"h1 colour=red",
+       "! hosts:1: unknown word 'colour' (known: slots, max_slots, gpus, port, user)"},
       {"h1:4 slots=4", "! hosts:1: slots are given twice"},
       {"h1 port=70000", "! hosts:1: '70000' is no port"},
       {"-h slots=1", "! hosts:1: '-h' is no name of a host (letters, digits and . _ : - only)"},

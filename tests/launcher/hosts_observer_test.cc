@@ -62,8 +62,8 @@ struct Hosts {
   uint64_t round() const { return sent.back().second.observe().round(); }
 };
 
-// A rank whose only operation waits since so many seconds, on a clock that is an hour behind ours; or
-// that has recorded nothing.
+// A rank whose only operation waits since so many seconds, on a clock that is an hour behind ours;
+// or that has recorded nothing.
 control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
   constexpr int64_t kBehind = int64_t{3600} * 1'000'000'000;
   control::Observed message;
@@ -147,7 +147,8 @@ TEST_CASE("a wait over hosts is explained once, to the user and to those that wa
   CHECK(hosts.later(std::chrono::milliseconds(10)).empty());  // it has been said
 }
 
-TEST_CASE("files are written of every rank that was told of, missing ones are named", "[observer]") {
+TEST_CASE("files are written of every rank that was told of, missing ones are named",
+          "[observer]") {
   const rueda::testing::Folder folder;
   Hosts hosts(0, folder.file("flight"));
   hosts.observer.request_dump(false);
@@ -189,7 +190,8 @@ TEST_CASE("a folder that hangs keeps the driver from nothing, and is told", "[ob
     CHECK(hosts.observer.busy());
     pollfd begun{reader.get(), POLLIN, 0};  // what has not begun would be forgotten
     REQUIRE(poll(&begun, 1, 60'000) == 1);
-    CHECK(has(hosts.later(std::chrono::seconds(6)), "does not answer: the flight recorders were not"));
+    CHECK(has(hosts.later(std::chrono::seconds(6)),
+              "does not answer: the flight recorders were not"));
     CHECK_FALSE(hosts.observer.busy());
     hosts.observer.request_dump(false);
     hosts.later(std::chrono::milliseconds(10));

@@ -44,7 +44,8 @@ class Folded {
   std::vector<LineFolder::Line> lines_;
   LineFolder::Print print_ = [this](const LineFolder::Line& line) {
     lines_.push_back(line);
-    text_ += ranges_text(line.ranks) + (line.stream == Stream::kStdout ? " " : "! ") + line.text + "$";
+    text_ +=
+        ranges_text(line.ranks) + (line.stream == Stream::kStdout ? " " : "! ") + line.text + "$";
   };
 };
 

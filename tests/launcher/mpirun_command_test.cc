@@ -52,24 +52,29 @@ std::string refusal(const MpirunRequest& wrong) {
 TEST_CASE("without hosts as many ranks are started here as are asked for", "[mpirun]") {
   const auto command = mpirun_command(request({"--grace-period", "2.5"})).value();
   CHECK(joined(command.words) ==
-        "/opt/bin/mpirun -np 4 --oversubscribe --map-by slot --bind-to none --stdin none --tag-output "
+        "/opt/bin/mpirun -np 4 --oversubscribe --map-by slot --bind-to none --stdin none "
+        "--tag-output "
         "--mca odls_base_sigkill_timeout 3 python train.py --mpi");
   CHECK(find_variable(command.environment, "OMP_NUM_THREADS") == std::string("2"));
   CHECK(find_variable(command.environment, "RUEDA_RENDEZVOUS") == nullptr);
 }
 
 TEST_CASE("output, standard input and more arguments are handed on", "[mpirun]") {
-  auto asked = request({"--no-prefix", "--prefix-timestamp", "--output-filename", "out", "--stdin", "2",
-                        "--mpi-args", "--mca btl 'self,tcp'"},
+  auto asked = request({"--no-prefix", "--prefix-timestamp", "--output-filename", "out", "--stdin",
+                        "2", "--mpi-args", "--mca btl 'self,tcp'"},
                        {{"here", 4, "", 0}});
   asked.root = true;
-  CHECK(joined(mpirun_command(asked).value().words) ==
-        "/opt/bin/mpirun -np 4 --allow-run-as-root --host here:4 --map-by slot --bind-to none --stdin 2 "
-        "--timestamp-output --output-filename out:nojobid --mca btl self,tcp python train.py --mpi");
+  CHECK(
+      joined(mpirun_command(asked).value().words) ==
+      "/opt/bin/mpirun -np 4 --allow-run-as-root --host here:4 --map-by slot --bind-to none "
+      "--stdin 2 "
+      "--timestamp-output --output-filename out:nojobid --mca btl self,tcp python train.py --mpi");
 }
 
 TEST_CASE("who binds is asked once", "[mpirun]") {
-  const auto line = [](const Words& words) { return joined(mpirun_command(request(words)).value().words); };
+  const auto line = [](const Words& words) {
+    return joined(mpirun_command(request(words)).value().words);
+  };
   CHECK_THAT(line({"--bind", "numa"}), Catch::Contains("--map-by slot --bind-to numa "));
   CHECK_THAT(line({"--bind", "core", "--mpi-args", "--bind-to socket"}),
              Catch::Contains("--bind-to socket ") && !Catch::Contains("--bind-to core"));
@@ -89,7 +94,8 @@ TEST_CASE("other hosts get names of variables, never a value or a secret", "[mpi
   CHECK_THAT(line, Catch::Contains("-x A "));
   CHECK_THAT(line, Catch::Contains("-x RUEDA_KEY_FILE "));
   CHECK_THAT(line, !Catch::Contains("API_TOKEN"));
-  CHECK(find_variable(command.environment, "RUEDA_RENDEZVOUS") == std::string("here.example:20001"));
+  CHECK(find_variable(command.environment, "RUEDA_RENDEZVOUS") ==
+        std::string("here.example:20001"));
 }
 
 TEST_CASE("several hosts need a key, and names that Open MPI can read", "[mpirun]") {
@@ -107,9 +113,12 @@ TEST_CASE("several hosts need a key, and names that Open MPI can read", "[mpirun
 }
 
 TEST_CASE("what only our own agents can do is refused", "[mpirun]") {
-  const std::vector<Words> all = {{"--ranks", "0"},          {"--token-file", "f"},
-                                  {"--listen-port", "1"},    {"--remote-ruedarun", "r"},
-                                  {"--silence-timeout", "9"}, {"--summary"},
+  const std::vector<Words> all = {{"--ranks", "0"},
+                                  {"--token-file", "f"},
+                                  {"--listen-port", "1"},
+                                  {"--remote-ruedarun", "r"},
+                                  {"--silence-timeout", "9"},
+                                  {"--summary"},
                                   {"--fold"}};
   for (const Words& words : all)
     CHECK_THAT(refusal(request(words)), Catch::StartsWith(words[0] + " does not work with --mpi"));
@@ -142,8 +151,10 @@ TEST_CASE("an mpirun is known by its version, and sought beside its library firs
   const auto index = [](const Words& places, const std::string& place) {
     return std::find(places.begin(), places.end(), place) - places.begin();
   };
-  const Words debian = mpirun_places("/usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40", "/nowhere");
+  const Words debian =
+      mpirun_places("/usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40", "/nowhere");
   CHECK(index(debian, "/usr/bin/mpirun.openmpi") < index(debian, "/nowhere/mpirun"));
   CHECK(index(debian, "/nowhere/mpirun") < static_cast<long>(debian.size()));
-  CHECK(mpirun_places("/opt/ompi/lib/libmpi.so", "/a:/b").front() == "/opt/ompi/bin/mpirun.openmpi");
+  CHECK(mpirun_places("/opt/ompi/lib/libmpi.so", "/a:/b").front() ==
+        "/opt/ompi/bin/mpirun.openmpi");
 }

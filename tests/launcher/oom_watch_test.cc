@@ -23,7 +23,8 @@ constexpr int kKilled = SIGKILL, kTerminated = SIGTERM, kExited = 1 << 8;  // wa
 
 }  // namespace
 
-TEST_CASE("a SIGKILL after which the group's count has risen was for want of memory", "[oom_watch]") {
+TEST_CASE("a SIGKILL after which the group's count has risen was for want of memory",
+          "[oom_watch]") {
   const bool second = GENERATE(true, false);
   Files files = {{"/proc/vmstat", "pgfault 12\noom_kill 7\n"}};
   std::string events;
@@ -49,7 +50,8 @@ TEST_CASE("a SIGKILL after which the group's count has risen was for want of mem
   CHECK(watch.hint(kKilled).empty());  // has been said
   files["/proc/vmstat"] = "pgfault 13\noom_kill 8\n";
   CHECK(watch.hint(kKilled) ==
-        ", probably for want of memory: the kernel's oom_kill count for this host's memory rose by 1");
+        ", probably for want of memory: the kernel's oom_kill count for this host's memory rose by "
+        "1");
 }
 
 TEST_CASE("without the kernel's counts nothing is said", "[oom_watch]") {

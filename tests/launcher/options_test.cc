@@ -136,7 +136,8 @@ TEST_CASE("flags of Horovod's launcher mean here what they mean there", "[option
 TEST_CASE("an option that is nearly one of ours is guessed", "[options]") {
   const auto wrong = parse_options({"--hostfle", "f", "-np", "1", "true"}, "1.2.3");
   REQUIRE_FALSE(wrong.ok());
-  CHECK_THAT(wrong.status().message(), Catch::Contains("unknown option '--hostfle'; did you mean --hostfile?"));
+  CHECK_THAT(wrong.status().message(),
+             Catch::Contains("unknown option '--hostfle'; did you mean --hostfile?"));
   const auto other = parse_options({"--nproc-per-node=2", "true"}, "1.2.3");
   REQUIRE_FALSE(other.ok());
   CHECK(other.status().message().find("did you mean") == std::string::npos);

@@ -42,7 +42,8 @@ TEST_CASE("whoever is inherited while the tree is killed is killed, too", "[proc
     for (int family = 0; family < 3; ++family) start_family(ends[0], ends[1]);
     while (children_of(getpid()).size() < 3) {
     }
-    // They die while we look for them: some have been reaped before what they leave has become ours.
+    // They die while we look for them: some have been reaped before what they leave has become
+    // ours.
     close(ends[1]);
     CHECK(kill_children({}, std::chrono::seconds(60)).empty());
     close(ends[0]);

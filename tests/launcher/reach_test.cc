@@ -6,8 +6,8 @@
 #include <proto/control.grpc.pb.h>
 #include <sys/socket.h>
 
-#include <catch2/catch.hpp>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -24,9 +24,9 @@ using Names = std::vector<std::string>;
 namespace {
 
 const std::vector<InterfaceAddress> kInterfaces = {
-    {"lo", "127.0.0.1", true, true},      {"docker0", "172.17.0.1", false, true},
-    {"eth1", "10.1.0.1", false, false},   {"eth0", "10.0.0.1", false, true},
-    {"eth0", "fd00::1", false, true},     {"ib0", "10.9.0.1", false, true},
+    {"lo", "127.0.0.1", true, true},       {"docker0", "172.17.0.1", false, true},
+    {"eth1", "10.1.0.1", false, false},    {"eth0", "10.0.0.1", false, true},
+    {"eth0", "fd00::1", false, true},      {"ib0", "10.9.0.1", false, true},
     {"veth12ab", "10.88.0.1", false, true}};
 
 Names order(const std::string& selection) {
@@ -37,8 +37,8 @@ Names order(const std::string& selection) {
 }  // namespace
 
 TEST_CASE("real networks come before bridges of containers, loopback is last", "[addresses]") {
-  CHECK(order("") == Names{"10.0.0.1", "fd00::1", "10.9.0.1", "172.17.0.1", "10.88.0.1",
-                           "127.0.0.1"});
+  CHECK(order("") ==
+        Names{"10.0.0.1", "fd00::1", "10.9.0.1", "172.17.0.1", "10.88.0.1", "127.0.0.1"});
   CHECK(order("eth0") == Names{"10.0.0.1", "fd00::1"});
   CHECK(order("ib,eth") == Names{"10.0.0.1", "fd00::1", "10.9.0.1"});
   CHECK(order("=eth") == Names{});
@@ -99,16 +99,18 @@ TEST_CASE("whoever answers at an address must be who is meant", "[reach]") {
   const auto other_key = rueda::rendezvous::JobKey::make_random().value();
   CHECK(try_to_reach(0, 3, "job", key, {{1, {"127.0.0.1"}, port}}).front().error.empty());
   CHECK_FALSE(try_to_reach(0, 3, "job", key, {{2, {"127.0.0.1"}, port}}).front().error.empty());
-  CHECK_FALSE(try_to_reach(0, 3, "job", other_key, {{1, {"127.0.0.1"}, port}}).front().error.empty());
+  CHECK_FALSE(
+      try_to_reach(0, 3, "job", other_key, {{1, {"127.0.0.1"}, port}}).front().error.empty());
   CHECK_FALSE(try_to_reach(0, 3, "other", key, {{1, {"127.0.0.1"}, port}}).front().error.empty());
 }
 
 TEST_CASE("secrets and what belongs to a host stay at home", "[environment]") {
-  const Names ours = {"PATH=/bin", "HOME=/root", "SSH_AUTH_SOCK=/x", "MY_API_KEY=1", "GH_TOKEN=2",
-                      "RUEDA_LOG_LEVEL=debug", "LANG=C", "DB_PASSWORD=3", "HOROVOD_CYCLE_TIME=1"};
-  CHECK(environment_for_hosts(ours, {"GH_TOKEN"}) ==
-        Names{"PATH=/bin", "GH_TOKEN=2", "RUEDA_LOG_LEVEL=debug", "LANG=C",
-              "HOROVOD_CYCLE_TIME=1"});
+  const Names ours = {"PATH=/bin",    "HOME=/root",    "SSH_AUTH_SOCK=/x",
+                      "MY_API_KEY=1", "GH_TOKEN=2",    "RUEDA_LOG_LEVEL=debug",
+                      "LANG=C",       "DB_PASSWORD=3", "HOROVOD_CYCLE_TIME=1"};
+  CHECK(environment_for_hosts(ours, {"GH_TOKEN"}) == Names{"PATH=/bin", "GH_TOKEN=2",
+                                                           "RUEDA_LOG_LEVEL=debug", "LANG=C",
+                                                           "HOROVOD_CYCLE_TIME=1"});
 }
 
 namespace {
@@ -157,8 +159,7 @@ std::string knock(const Ticket& ticket, int host, const std::string& version = "
 // Says yes to whoever has registered, and collects what is written, until its end.
 class Welcome {
  public:
-  explicit Welcome(ControlServer* server)
-      : server_(server), driver_([this] { run(); }) {}
+  explicit Welcome(ControlServer* server) : server_(server), driver_([this] { run(); }) {}
   ~Welcome() {
     over_ = true;
     driver_.join();
@@ -328,7 +329,9 @@ TEST_CASE("an agent that sends more than a message may hold is cut off alone", "
   Door door = open_door();
   const Welcome welcome(door.server.get());
   const auto join = [&](int host) {
-    auto client = ControlClient::connect(door.tickets[static_cast<size_t>(host)], std::chrono::seconds(3)).value();
+    auto client =
+        ControlClient::connect(door.tickets[static_cast<size_t>(host)], std::chrono::seconds(3))
+            .value();
     control::AgentMessage message;
     message.mutable_register_()->set_host_index(host);
     message.mutable_register_()->set_version("1");

@@ -36,7 +36,8 @@ constexpr const char* kStubborn =
     "while :; do sleep 1000; done";
 // A rank with a child in its group and one in a session of its own.
 constexpr const char* kWithChildren = "sleep 1000 & setsid sleep 1000 & echo ready; wait";
-// A rank whose daemon is in a session of its own, ignores requests, and has one of its own in another session.
+// A rank whose daemon is in a session of its own, ignores requests, and has one of its own in
+// another session.
 constexpr const char* kWithDaemons =
     "echo rank $RANK is $$; setsid sh -c 'trap \"\" TERM INT HUP; setsid sleep 1000 & echo daemon; "
     "while :; do sleep 1000; done' & wait";
@@ -103,7 +104,8 @@ TEST_CASE("a stopped rank is ended, too", "[ruedarun][failure]") {
   CHECK(frozen.wait_until_gone());
   // Before it is killed it is asked, and can answer.
   Job thawed({"-np", "2", "--grace-period", "20", "sh", "-c",
-              "if [ $RANK = 1 ]; then exit 4; fi; trap 'echo saved; exit 0' TERM; kill -STOP $$; sleep 1000 & wait"});
+              "if [ $RANK = 1 ]; then exit 4; fi; trap 'echo saved; exit 0' TERM; kill -STOP $$; "
+              "sleep 1000 & wait"});
   CHECK(thawed.wait() == 4);
   CHECK_THAT(thawed.out(), Catch::Contains("[0]<stdout>: saved"));
 }
@@ -174,13 +176,16 @@ TEST_CASE("what outlives its rank is ended with the job", "[ruedarun][failure]")
   CHECK(job.wait_until_gone());
 }
 
-TEST_CASE("sessions of their own are ended with the job after a rank, the agent or ruedarun was killed",
-          "[ruedarun][failure]") {
+TEST_CASE(
+    "sessions of their own are ended with the job after a rank, the agent or ruedarun was killed",
+    "[ruedarun][failure]") {
   for (const std::string target : {"rank", "agent", "ruedarun"}) {
     INFO(target);
     Job job({"-np", "2", "--grace-period", "0.2", "sh", "-c", kWithDaemons});
     REQUIRE(job.wait_for_output("daemon", 2));
-    const pid_t victim = target == "rank" ? pid_of_rank(job, 1) : target == "agent" ? job.agent() : job.pid();
+    const pid_t victim = target == "rank"    ? pid_of_rank(job, 1)
+                         : target == "agent" ? job.agent()
+                                             : job.pid();
     REQUIRE(victim > 0);
     REQUIRE(kill(victim, SIGKILL) == 0);
     CHECK(job.wait() == 137);

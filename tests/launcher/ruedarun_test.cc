@@ -135,8 +135,7 @@ TEST_CASE("a copy that cannot be written is said, and does not end the job", "[r
   const ScratchFolder scratch;
   Job refused({"-np", "1", "--output-filename", "/dev/null/x", "echo", "started"});
   CHECK(refused.wait() == 70);
-  CHECK(refused.err() ==
-        "ruedarun: cannot make the folder /dev/null/x/rank.0: Not a directory\n");
+  CHECK(refused.err() == "ruedarun: cannot make the folder /dev/null/x/rank.0: Not a directory\n");
   CHECK(refused.out().empty());
 
   std::filesystem::create_directory(scratch.path() + "/rank.0");
@@ -144,9 +143,11 @@ TEST_CASE("a copy that cannot be written is said, and does not end the job", "[r
   Job full({"-np", "1", "--output-filename", scratch.path(), "printf", "a\\nb\\n"});  // one write
   CHECK(full.wait() == 0);
   CHECK(full.out() == "[0]<stdout>: a\n[0]<stdout>: b\n");
-  CHECK_THAT(full.err(), Catch::StartsWith("ruedarun: the copy of the output ends here: "
-                                           "cannot write " + scratch.path() + "/rank.0/stdout") &&
-                             Catch::Contains(": No space left on device; 4 bytes were to be written"));
+  CHECK_THAT(full.err(),
+             Catch::StartsWith("ruedarun: the copy of the output ends here: "
+                               "cannot write " +
+                               scratch.path() + "/rank.0/stdout") &&
+                 Catch::Contains(": No space left on device; 4 bytes were to be written"));
   CHECK(full.err_lines().size() == 1);
 }
 
@@ -192,8 +193,8 @@ TEST_CASE("--ranks prints some ranks' lines and reports of all", "[ruedarun]") {
     INFO(wrong);
     Job refused({"-np", "2", "--ranks", wrong, "true"});
     CHECK(refused.wait() == 2);
-    CHECK_THAT(refused.err(), Catch::Contains("expected ranks as in 0,3-5") ||
-                                  Catch::Contains("--ranks"));
+    CHECK_THAT(refused.err(),
+               Catch::Contains("expected ranks as in 0,3-5") || Catch::Contains("--ranks"));
   }
 }
 
@@ -229,7 +230,8 @@ TEST_CASE("a job inside a rank is a job of its own", "[ruedarun]") {
         "[0]<stdout>: 0/2 0/2\n[0]<stdout>: 1/2 1/2\n[1]<stdout>: 0/2 0/2\n[1]<stdout>: 1/2 1/2\n");
   Job inner({"-np", "1", RUEDARUN, "-np", "1", "--no-prefix", TEST_RANK, "key"});
   CHECK(inner.wait() == 0);
-  CHECK(inner.out() == "[0]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n");
+  CHECK(inner.out() ==
+        "[0]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n");
 }
 
 TEST_CASE("sixty-four ranks come and go", "[ruedarun]") {
@@ -275,7 +277,9 @@ TEST_CASE("what cannot be started is refused before anything is", "[ruedarun]") 
       {{"-np", "2", "-H", "localhost:1", "true"}, 2, "needs 2 slots"},
       {{"-np", "2", "-H", file, "true"}, 2, "is a file"},
       {{"-np", "2", "--log-level", "loud", "true"}, 2, "RUEDA_LOG_LEVEL"},
-      {{"-np", "2", "--config-file", "/no/such/file", "true"}, 2, "cannot read the configuration file"},
+      {{"-np", "2", "--config-file", "/no/such/file", "true"},
+       2,
+       "cannot read the configuration file"},
       {{"-np", "2", "no-such-command-at-all"}, 127, "'no-such-command-at-all' not found"},
       {{"-np", "2", "/no/such/file"}, 127, "not found"},
       {{"-np", "2", file}, 126, "not an executable file"},
@@ -309,7 +313,8 @@ TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]
   folder.write("c.yaml", "params:\n  cache_capacity: 7\n  cycle_time_ms: 5\n");
   Job from_file({"--config-file", folder.file("c.yaml"), "--print-config"});
   CHECK(from_file.wait() == 0);
-  CHECK_THAT(from_file.out(), Catch::Contains("params.cache_capacity (" + folder.file("c.yaml") + ":2)"));
+  CHECK_THAT(from_file.out(),
+             Catch::Contains("params.cache_capacity (" + folder.file("c.yaml") + ":2)"));
   CHECK_THAT(from_file.err(), Catch::Contains("ruedarun: note: params.cycle_time_ms (") &&
                                   Catch::Contains(" has no effect: rueda has no cycle"));
   Job::Setup tool;

@@ -20,9 +20,7 @@ TEST_CASE("a stopped process is suspect after a second and dead after five", "[s
   for (int look = 1; look <= 20; ++look)
     seen.push_back(silence.observe(kStopped, false, milliseconds(250)));
   for (int look = 1; look <= 20; ++look) {
-    const Look expected = look == 4    ? Look::kSuspect
-                          : look == 20 ? Look::kDead
-                                       : Look::kLive;
+    const Look expected = look == 4 ? Look::kSuspect : look == 20 ? Look::kDead : Look::kLive;
     CHECK(seen[static_cast<size_t>(look - 1)] == expected);
   }
 }

@@ -65,7 +65,8 @@ TEST_CASE("a ticket survives the way, and a damaged one is refused", "[ticket]")
   CHECK(read.value().authority == ticket.authority);
   CHECK(read.value().certificate == ticket.certificate);
   CHECK(read.value().private_key == ticket.private_key);
-  for (size_t size = 0; size < text.size(); ++size) CHECK_FALSE(read_ticket(text.substr(0, size)).ok());
+  for (size_t size = 0; size < text.size(); ++size)
+    CHECK_FALSE(read_ticket(text.substr(0, size)).ok());
   CHECK_FALSE(read_ticket(text + "x").ok());
   CHECK_FALSE(read_ticket(std::string(kMaxTicketBytes + 1, 'x')).ok());
   std::string other = text;

@@ -39,14 +39,19 @@ bool has(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("the summary says where the time went and who was slow", "[summary]") {
-  const auto lines = summary_report(
-      {{0, summary(4, {{1, 1.5, 30}, {2, 0.1, 3}})}, {1, summary(6)}, {2, summary(5, {{1, 2.0, 40}})}},
-      3);
+  const auto lines = summary_report({{0, summary(4, {{1, 1.5, 30}, {2, 0.1, 3}})},
+                                     {1, summary(6)},
+                                     {2, summary(5, {{1, 2.0, 40}})}},
+                                    3);
   const std::string text = text_of(lines);
   has(text, "summary of 3 ranks, 10.00 s");
-  has(text, "backward             5.000   50 %       100   50.000 ms   4.000 (rank 0)     6.000 (rank 1)");
+  has(text,
+      "backward             5.000   50 %       100   50.000 ms   4.000 (rank 0)     6.000 (rank "
+      "1)");
   has(text, "queued                   -");
-  has(text, "2.000 s under way, 75 % of it while backward ran; 4.0 GB in 200 batches (150 of the step plan)");
+  has(text,
+      "2.000 s under way, 75 % of it while backward ran; 4.0 GB in 200 batches (150 of the step "
+      "plan)");
   has(text, "2.0 GB/s while under way");
   has(text, "rank 1: others slept 2.000 s until it came, 20 % of the time");
   CHECK(lines.size() <= 20);

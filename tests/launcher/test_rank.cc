@@ -78,8 +78,7 @@ int tell_about_key() {
   const bool shown = shown_somewhere(hex.substr(0, 16)) || shown_somewhere(raw.substr(0, 8));
   std::printf("%zu bytes, %s, agent is %s, %s, %s\n", bytes.size(),
               (seals & all) == all ? "sealed" : "not sealed", is_socket ? "a socket" : "none",
-              shown ? "shown" : "hidden",
-              open == expected ? "nothing else open" : "more open");
+              shown ? "shown" : "hidden", open == expected ? "nothing else open" : "more open");
   return 0;
 }
 

@@ -154,8 +154,7 @@ inline void roll(Dice& dice, StoreReply* m) {
 inline void roll(Dice& dice, RankSummary* m) {
   m->seconds = dice.real();
   m->stages.resize(dice.below(4));
-  for (StageSum& stage : m->stages)
-    stage = {dice.text(), dice.real(), dice.number<uint64_t>()};
+  for (StageSum& stage : m->stages) stage = {dice.text(), dice.real(), dice.number<uint64_t>()};
   m->busy_seconds = dice.real();
   m->overlapped_seconds = dice.real();
   m->batches = dice.number<uint64_t>();

@@ -158,7 +158,8 @@ TEST_CASE("when the server ends, waiting and later calls name the launcher", "[s
   REQUIRE(client.hello().ok());
   std::vector<std::future<Result<std::string>>> waiting;
   for (int i = 0; i < 4; ++i) {
-    waiting.push_back(std::async(std::launch::async, [&] { return client.get("never", kPatience); }));
+    waiting.push_back(
+        std::async(std::launch::async, [&] { return client.get("never", kPatience); }));
   }
   server->stop();
   for (auto& call : waiting) {

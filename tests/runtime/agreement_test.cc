@@ -40,9 +40,7 @@ std::vector<Mismatch> mismatches() {
        {"sent allreduce", "sent broadcast"}},
       {"Mismatched ALLREDUCE tensor shapes",
        request("x"),
-       [](auto* r) {
-         r->shape = {2, 2};
-       },
+       [](auto* r) { r->shape = {2, 2}; },
        {"float32[4]", "float32[2,2]"}},
       {"Mismatched ALLREDUCE tensor shapes",
        request("x"),
@@ -58,15 +56,11 @@ std::vector<Mismatch> mismatches() {
        {"float32[4]", "float32[5]"}},
       {"Mismatched ALLGATHER tensor shapes",
        request("x", 4, K::kAllgather),
-       [](auto* r) {
-         r->shape = {4, 2};
-       },
+       [](auto* r) { r->shape = {4, 2}; },
        {"float32[4]", "float32[4,2]"}},
       {"Mismatched ALLTOALL tensor shapes",
        request("x", 4, K::kAlltoall),
-       [](auto* r) {
-         r->shape = {4, 2};
-       },
+       [](auto* r) { r->shape = {4, 2}; },
        {"float32[4]", "float32[4,2]"}},
       {"Mismatched prescale and/or postscale factors",
        request("x"),
@@ -111,7 +105,8 @@ TEST_CASE("every disagreement names tensor, ranks and both values", "[agreement]
   }
 }
 
-TEST_CASE("call sites stand beside what was sent, ranks where one side has several", "[agreement]") {
+TEST_CASE("call sites stand beside what was sent, ranks where one side has several",
+          "[agreement]") {
   const auto text = [](const std::vector<std::string>& sites) {
     return check_agreement({share(request("x")), share(request("x", 5)), share(request("x"))},
                            {4, 5, 6}, sites)
@@ -120,9 +115,13 @@ TEST_CASE("call sites stand beside what was sent, ranks where one side has sever
   const std::string title = "Mismatched ALLREDUCE tensor shapes: allreduce 'x': ";
   const std::string end = "; make all ranks submit the same";
   CHECK(text({"a.py:1 in f", "a.py:2 in f", "a.py:1 in f"}) ==
-        title + "ranks 4, 6 sent float32[4] at a.py:1 in f; rank 5 sent float32[5] at a.py:2 in f" + end);
+        title + "ranks 4, 6 sent float32[4] at a.py:1 in f; rank 5 sent float32[5] at a.py:2 in f" +
+            end);
   CHECK(text({"a.py:1 in f", "", "a.py:3 in f"}) ==
-        title + "ranks 4, 6 sent float32[4] at a.py:1 in f (rank 4), at a.py:3 in f (rank 6); rank 5 sent float32[5]" + end);
+        title +
+            "ranks 4, 6 sent float32[4] at a.py:1 in f (rank 4), at a.py:3 in f (rank 6); rank 5 "
+            "sent float32[5]" +
+            end);
   CHECK(text({"", "", "a.py:3 in f"}) ==
         title + "ranks 4, 6 sent float32[4] at a.py:3 in f (rank 6); rank 5 sent float32[5]" + end);
   CHECK(text({}) == title + "ranks 4, 6 sent float32[4]; rank 5 sent float32[5]" + end);

@@ -1,4 +1,5 @@
-// Disagreements are told with the lines of the program that disagree: the root asks before it tells.
+// Disagreements are told with the lines of the program that disagree: the root asks before it
+// tells.
 #include "runtime/negotiation/call_sites.h"
 
 #include <catch2/catch.hpp>
@@ -59,7 +60,8 @@ TEST_CASE("who does not answer is not waited for long", "[call_sites]") {
   REQUIRE(test.world.root.next_deadline());
   CHECK(*test.world.root.next_deadline() <= at(1));
   CHECK(test.world.deliver(1).size() == 1);
-  CHECK(contains(test.told(0, "allreduce.x"), "rank 0 sent float32[4]; rank 1 sent float32[5] at train.py:2 in b"));
+  CHECK(contains(test.told(0, "allreduce.x"),
+                 "rank 0 sent float32[4]; rank 1 sent float32[5] at train.py:2 in b"));
 }
 
 TEST_CASE("a rank that leaves is told before its leaving is answered", "[call_sites]") {
@@ -78,7 +80,8 @@ TEST_CASE("two kinds under one name are told with their places", "[call_sites]")
   test.answer(1, "broadcast.x", "train.py:2 in b");
   CHECK(test.world.deliver(0.06).size() == 2);
   CHECK(test.told(0, "allreduce.x") ==
-        "Mismatched operations: 'x': rank 0 sent allreduce at train.py:1 in a; rank 1 sent broadcast at "
+        "Mismatched operations: 'x': rank 0 sent allreduce at train.py:1 in a; rank 1 sent "
+        "broadcast at "
         "train.py:2 in b; make all ranks submit the same");
   CHECK(test.told(0, "allreduce.x") == test.told(1, "broadcast.x"));
 }

@@ -32,7 +32,8 @@ TEST_CASE("a flipped, doubled, lost or cut frame is an error that names a rank, 
   for (int round = 0; round < rounds; ++round) {
     for (const Damage damage : {Damage::kFlip, Damage::kDouble, Damage::kLose, Damage::kCut}) {
       for (const Kind kind : {Kind::kTcp, Kind::kPairs}) {
-        std::mt19937_64 random(seed + static_cast<uint64_t>(round * 100 + static_cast<int>(damage)));
+        std::mt19937_64 random(seed +
+                               static_cast<uint64_t>(round * 100 + static_cast<int>(damage)));
         LinkFaults faults{random(), std::chrono::microseconds(200), damage, random() % 60};
         INFO("RUEDA_TEST_SEED=" << seed << " " << name_of(kind) << ", " << name_of(damage)
                                 << " of frame " << faults.frame << " from rank 0 to rank 2");
@@ -48,7 +49,8 @@ TEST_CASE("a flipped, doubled, lost or cut frame is an error that names a rank, 
           INFO("rank " << rank << ": " << text);
           CHECK(has(text, "was lost: "));
           if (damage == Damage::kCut) {
-            // It is lost for both sides, and each names the other. A close with bytes unread is a reset over there.
+            // It is lost for both sides, and each names the other. A close with bytes unread is a
+            // reset over there.
             CHECK((has(text, "rank 0 (") || has(text, "rank 2 (")));
             CHECK((has(text, "connection closed") || has(text, "Connection reset")));
           } else {

@@ -62,8 +62,9 @@ MeshSockets fall_silent(MemoryStore* store, const JobKey& key) {
   return sockets;
 }
 
-TEST_CASE("a rank that waits for its neighbour, which waits for a silent host, names the host's rank",
-          "[first_verdict]") {
+TEST_CASE(
+    "a rank that waits for its neighbour, which waits for a silent host, names the host's rank",
+    "[first_verdict]") {
   MemoryStore store;
   const JobKey key = must(JobKey::make_random());
   auto zero = std::async(std::launch::async, [&] { return join(0, 300, &store, key); });
@@ -72,14 +73,15 @@ TEST_CASE("a rank that waits for its neighbour, which waits for a silent host, n
   const Status second = two.get();  // its time is over first
   const auto told = std::chrono::steady_clock::now();
   const Status first = zero.get();
-  CHECK(std::chrono::steady_clock::now() - told < std::chrono::seconds(60));  // not its own deadline
+  CHECK(std::chrono::steady_clock::now() - told <
+        std::chrono::seconds(60));  // not its own deadline
   CHECK(second.code() == Code::kDeadlineExceeded);
   CHECK(first.code() == Code::kUnavailable);
   for (const Status& status : {first, second}) {
     INFO(status.message());
     CHECK(status.message().starts_with("rank 0 (pid "));
-    CHECK_THAT(status.message(), Catch::Contains("has no answer from rank 1 (pid ") &&
-                                     Catch::Contains(" on far)"));
+    CHECK_THAT(status.message(),
+               Catch::Contains("has no answer from rank 1 (pid ") && Catch::Contains(" on far)"));
   }
   CHECK_THAT(first.message(), Catch::Contains("(as rank 2 (pid "));
 }

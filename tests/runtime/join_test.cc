@@ -81,13 +81,11 @@ std::string trouble(runtime::Runtime& r, const Expected& e, const std::string& t
     if (other != e.joined) exchanged.push_back(static_cast<float>(other + 1));
   if (result_of(exchange) != exchanged) return "alltoall";
   const Floats whole(static_cast<size_t>(2 * e.size), mine);
-  if (result_of(start(r, operation(K::kReducescatter, tag, whole, nullptr))) !=
-      Floats(2, e.sum()))
+  if (result_of(start(r, operation(K::kReducescatter, tag, whole, nullptr))) != Floats(2, e.sum()))
     return "reducescatter";
   Floats one(4, mine);
   Floats two(70000, mine);
-  const auto group =
-      must(r.submit({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true));
+  const auto group = must(r.submit({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true));
   for (const WorkPtr& work : group) must(end_of(work));
   if (one != Floats(4, e.sum()) || two != Floats(70000, e.sum())) return "group";
   must(call(r, operation(K::kBarrier, "", {}, nullptr)));
@@ -102,7 +100,8 @@ TEST_CASE("every collective works while a rank has joined, again and again", "[j
     for (Rank joined = 0; joined < size; ++joined) {
       const auto ends = world.run([&](Rank rank, runtime::Runtime& r) {
         std::string error;
-        for (int round = 0; round < (is_short() ? 1 : 2) && rank != joined && error.empty(); ++round)
+        for (int round = 0; round < (is_short() ? 1 : 2) && rank != joined && error.empty();
+             ++round)
           error = trouble(r, {size, joined}, "x");
         const int64_t last = join(r);
         return std::pair(error, last);
@@ -112,8 +111,8 @@ TEST_CASE("every collective works while a rank has joined, again and again", "[j
         CHECK(last != joined);
         CHECK(last == ends[0].second);
       }
-      const auto after = world.run(
-          [](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "after"); });
+      const auto after =
+          world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "after"); });
       for (const auto& error : after) CHECK(error == "");
     }
   }

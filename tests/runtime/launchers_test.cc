@@ -31,20 +31,34 @@ Environment with(Environment base, const Environment& more) {
   return base;
 }
 
-const Environment kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "8"},
-                               {"LOCAL_RANK", "3"},    {"LOCAL_WORLD_SIZE", "4"},
-                               {"MASTER_ADDR", "h1"},  {"MASTER_PORT", "29400"},
-                               {"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "0"}};
-const Environment kDeepspeed = {{"RANK", "1"},         {"WORLD_SIZE", "2"},  {"LOCAL_RANK", "1"},
-                                {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"},
-                                {"CROSS_RANK", "0"},   {"CROSS_SIZE", "1"},  {"LOCAL_SIZE", "2"}};
-const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"},
-                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_NAMESPACE", "113324"},
+const Environment kTorchrun = {{"RANK", "3"},
+                               {"WORLD_SIZE", "8"},
+                               {"LOCAL_RANK", "3"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"MASTER_ADDR", "h1"},
+                               {"MASTER_PORT", "29400"},
+                               {"TORCHELASTIC_RUN_ID", "none"},
+                               {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Environment kDeepspeed = {{"RANK", "1"},
+                                {"WORLD_SIZE", "2"},
+                                {"LOCAL_RANK", "1"},
+                                {"MASTER_ADDR", "127.0.0.1"},
+                                {"MASTER_PORT", "29500"},
+                                {"CROSS_RANK", "0"},
+                                {"CROSS_SIZE", "1"},
+                                {"LOCAL_SIZE", "2"}};
+const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                              {"PMIX_NAMESPACE", "113324"},
                               {"PMIX_RANK", "1"}};
 const Environment kMpich = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "4"}};
-const Environment kSrun = {{"SLURM_JOB_ID", "77"},   {"SLURM_STEP_ID", "2"},
-                           {"SLURM_PROCID", "5"},    {"SLURM_NTASKS", "8"},
-                           {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_STEP_NUM_NODES", "2"},
+const Environment kSrun = {{"SLURM_JOB_ID", "77"},
+                           {"SLURM_STEP_ID", "2"},
+                           {"SLURM_PROCID", "5"},
+                           {"SLURM_NTASKS", "8"},
+                           {"SLURM_STEP_NUM_TASKS", "8"},
+                           {"SLURM_STEP_NUM_NODES", "2"},
                            {"SLURM_STEP_NODELIST", "node[03-04]"}};
 const Environment kBatch = {{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}};
 
@@ -56,11 +70,11 @@ TEST_CASE("each launcher's variables give the place", "[launchers]") {
     bool one_host;
     std::string job;
   };
-  for (const Row& row : {Row{kTorchrun, "torchrun", 3, 8, false, "torch/h1/29400/none/0"},
-                         Row{kDeepspeed, "deepspeed", 1, 2, true, "torch/127.0.0.1/29500//"},
-                         Row{kOpenMpi, "Open MPI", 1, 4, true, "PMIX_NAMESPACE/113324"},
-                         Row{kMpich, "MPICH", 1, 4, true, ""},
-                         Row{kSrun, "srun", 5, 8, false, "slurm/77.2/"}}) {
+  for (const Row& row :
+       {Row{kTorchrun, "torchrun", 3, 8, false, "torch/h1/29400/none/0"},
+        Row{kDeepspeed, "deepspeed", 1, 2, true, "torch/127.0.0.1/29500//"},
+        Row{kOpenMpi, "Open MPI", 1, 4, true, "PMIX_NAMESPACE/113324"},
+        Row{kMpich, "MPICH", 1, 4, true, ""}, Row{kSrun, "srun", 5, 8, false, "slurm/77.2/"}}) {
     CAPTURE(row.launcher);
     auto place = found_in(row.environment);
     REQUIRE(place.ok());
@@ -87,7 +101,8 @@ TEST_CASE("an inner launcher counts, whatever the outer one's numbers are", "[la
   CHECK(mpi->job_id == "PMIX_NAMESPACE/113324");
 }
 
-TEST_CASE("srun with its PMI-2 gives one place, and the job's name comes from Slurm", "[launchers]") {
+TEST_CASE("srun with its PMI-2 gives one place, and the job's name comes from Slurm",
+          "[launchers]") {
   auto place = found_in(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}));
   REQUIRE(place.ok());
   CHECK(place->rank == 5);
@@ -99,20 +114,24 @@ TEST_CASE("launchers that disagree are an error that names both values", "[launc
   const Environment left_over = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}};
   check_refused(found_in(with(kMpich, left_over)).status(),
                 {"PMI_SIZE=4", "WORLD_SIZE=2", "env -u WORLD_SIZE"});
-  check_refused(found_in(with(kSrun, left_over)).status(), {"SLURM_STEP_NUM_TASKS=8", "WORLD_SIZE=2"});
-  check_refused(found_in(with(kOpenMpi, kMpich)).ok()
-                    ? found_in(with(kOpenMpi, with(kMpich, {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}}))).status()
-                    : Status(),
-                {"OMPI_COMM_WORLD_SIZE=4", "PMI_SIZE=1"});
+  check_refused(found_in(with(kSrun, left_over)).status(),
+                {"SLURM_STEP_NUM_TASKS=8", "WORLD_SIZE=2"});
+  check_refused(
+      found_in(with(kOpenMpi, kMpich)).ok()
+          ? found_in(with(kOpenMpi, with(kMpich, {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}}))).status()
+          : Status(),
+      {"OMPI_COMM_WORLD_SIZE=4", "PMI_SIZE=1"});
   // The same size but another rank: RANK was exported once for all ranks.
-  check_refused(found_in(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}})).status(),
-                {"PMI_RANK=1", "RANK=0"});
+  check_refused(
+      found_in(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}})).status(),
+      {"PMI_RANK=1", "RANK=0"});
 }
 
 TEST_CASE("a gap names the variable that is missing", "[launchers]") {
   check_refused(found_in({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}}).status(),
                 {"WORLD_SIZE=4", "RANK is not set", "ruedarun"});
-  check_refused(found_in({{"RANK", "1"}, {"MASTER_ADDR", "h"}}).status(), {"WORLD_SIZE is not set"});
+  check_refused(found_in({{"RANK", "1"}, {"MASTER_ADDR", "h"}}).status(),
+                {"WORLD_SIZE is not set"});
   check_refused(found_in({{"OMPI_COMM_WORLD_RANK", "1"}}).status(),
                 {"OMPI_COMM_WORLD_SIZE is not set"});
   check_refused(found_in({{"PMI_SIZE", "2"}}).status(), {"PMI_RANK is not set"});
@@ -157,9 +176,14 @@ TEST_CASE("one variable alone, or another launcher's job of one rank, is a job o
 }
 
 TEST_CASE("the first host of Slurm's lists", "[launchers]") {
-  for (const auto& [list, host] : std::map<std::string, std::string>{
-           {"node03", "node03"}, {"a,b", "a"}, {"node[03-08,12],x", "node03"},
-           {"r[1-2]n[07,9]-ib,x", "r1n07-ib"}, {"n[5]", "n5"}, {"", ""}, {"n[1", ""}}) {
+  for (const auto& [list, host] :
+       std::map<std::string, std::string>{{"node03", "node03"},
+                                          {"a,b", "a"},
+                                          {"node[03-08,12],x", "node03"},
+                                          {"r[1-2]n[07,9]-ib,x", "r1n07-ib"},
+                                          {"n[5]", "n5"},
+                                          {"", ""},
+                                          {"n[1", ""}}) {
     CHECK(launchers::first_host(list) == host);
   }
 }

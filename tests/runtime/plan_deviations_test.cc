@@ -76,9 +76,7 @@ class Trainer {
   int number() const { return number_; }
   int64_t counter(const char* name) { return r_->counter(name); }
   // Tensor t is another from here on: same name, another size.
-  void replace(size_t t, size_t count) {
-    sums_[t] = Sum(*r_, "t" + std::to_string(t), count);
-  }
+  void replace(size_t t, size_t count) { sums_[t] = Sum(*r_, "t" + std::to_string(t), count); }
   uint64_t hash() const { return hash_; }
 
  private:

@@ -21,7 +21,7 @@ Config very_patient() {
   config.plan_patience_seconds = 100;
   config.fusion_hold_seconds = 100;
   config.name_slow_ranks = false;  // on a busy machine; a warning allocates
-  config.road = "windows";  // the choice between two roads is measured anew now and then
+  config.road = "windows";         // the choice between two roads is measured anew now and then
   return config;
 }
 
@@ -38,9 +38,10 @@ std::vector<Sum> network(runtime::Runtime& r, size_t count = kGradients) {
 
 // Start all, then wait for all; true if every sum was right. Allocates nothing itself.
 bool step(std::vector<Sum>* sums, Rank rank, Rank size, int number) {
-  const auto value = [&](size_t t) { return static_cast<float>((t + static_cast<size_t>(number)) % 64); };
-  for (size_t t = 0; t < sums->size(); ++t)
-    (*sums)[t].start(static_cast<float>(rank) + value(t));
+  const auto value = [&](size_t t) {
+    return static_cast<float>((t + static_cast<size_t>(number)) % 64);
+  };
+  for (size_t t = 0; t < sums->size(); ++t) (*sums)[t].start(static_cast<float>(rank) + value(t));
   bool right = true;
   for (size_t t = 0; t < sums->size(); ++t)
     right &= (*sums)[t].ends_with(sum_of_ranks(size, value(t)));

@@ -22,8 +22,8 @@ std::string rounds(runtime::Runtime& r, const Shape1& shape, int count) {
   const int64_t elements = shape.bytes / width;
   const std::string name = std::string(rueda::name_of(shape.dtype)) + std::to_string(shape.bytes);
   const Rank root = size - 1;
-  const auto sum = must(
-      r.prepare(shape_of(CollectiveKind::kAllreduce, "sum" + name, shape.dtype, elements)));
+  const auto sum =
+      must(r.prepare(shape_of(CollectiveKind::kAllreduce, "sum" + name, shape.dtype, elements)));
   const auto news = must(r.prepare(shape_of(CollectiveKind::kBroadcast, "news" + name, shape.dtype,
                                             elements, ReduceOp::kSum, root)));
   const auto part = must(
@@ -74,7 +74,8 @@ std::string rounds(runtime::Runtime& r, const Shape1& shape, int count) {
     if (told != root_has[i]) return "news of " + name + " in round " + std::to_string(round);
     if (!std::equal(rows.begin(), rows.begin() + bytes, wanted[i].begin() + first))
       return "part of " + name + " in round " + std::to_string(round);
-    if (std::any_of(rows.begin() + bytes, rows.end(), [](std::byte b) { return b != std::byte{0x5a}; }))
+    if (std::any_of(rows.begin() + bytes, rows.end(),
+                    [](std::byte b) { return b != std::byte{0x5a}; }))
       return "behind the part of " + name + " in round " + std::to_string(round);
     if (in != mine[i]) return "input of " + name + " in round " + std::to_string(round);
   }
@@ -83,9 +84,12 @@ std::string rounds(runtime::Runtime& r, const Shape1& shape, int count) {
 
 TEST_CASE("each start of a prepared operation gives its exact result", "[prepared]") {
   const int count = is_short() ? 12 : 30;
-  const Shape1 shapes[] = {{DType::kFloat32, 4},          {DType::kInt64, 1024},
-                           {DType::kFloat16, 1024},       {DType::kFloat32, 100 << 10},
-                           {DType::kBFloat16, 100 << 10}, {DType::kInt8, 1024},
+  const Shape1 shapes[] = {{DType::kFloat32, 4},
+                           {DType::kInt64, 1024},
+                           {DType::kFloat16, 1024},
+                           {DType::kFloat32, 100 << 10},
+                           {DType::kBFloat16, 100 << 10},
+                           {DType::kInt8, 1024},
                            {DType::kFloat64, is_short() ? 1 << 20 : 3 << 20}};
   for (const Kind kind : kKinds) {
     for (const Rank size : is_short() ? std::vector<Rank>{1, 3} : std::vector<Rank>{1, 2, 3, 5}) {
@@ -259,15 +263,14 @@ TEST_CASE("one thread shuts down while others start and run", "[prepared]") {
           return "";
         }
         // Until it ends with an error: of this rank's or its peer's leaving.
-        auto prepared = r.prepare(shape_of(CollectiveKind::kAllreduce,
-                                           "x" + std::to_string(thread), DType::kFloat32, 10));
+        auto prepared = r.prepare(shape_of(CollectiveKind::kAllreduce, "x" + std::to_string(thread),
+                                           DType::kFloat32, 10));
         if (!prepared.ok()) return "";
         const PreparedPtr sum = std::move(prepared).value();
         Floats data(10);
         while (true) {
           const Status status = sum->run(in_of(data), out_of(&data));
-          if (!status.ok())
-            return status.code() == Code::kCancelled ? "" : status.to_string();
+          if (!status.ok()) return status.code() == Code::kCancelled ? "" : status.to_string();
           ++rounds;
         }
       });
@@ -304,7 +307,8 @@ TEST_CASE("many are started and waited for, by each rank in another order", "[pr
     RuntimeWorld world(kind, 3);
     const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
       std::vector<Sum> sums;
-      for (size_t t = 0; t < kMembers; ++t) sums.emplace_back(r, "t" + std::to_string(t), 1 + t * 7);
+      for (size_t t = 0; t < kMembers; ++t)
+        sums.emplace_back(r, "t" + std::to_string(t), 1 + t * 7);
       std::mt19937 random(static_cast<unsigned>(rank) + 3);
       for (int step = 0; step < (is_short() ? 6 : 12); ++step) {
         for (const size_t t : shuffled(kMembers, &random))

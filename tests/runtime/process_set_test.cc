@@ -66,9 +66,8 @@ std::string trouble_in_set(runtime::Runtime& r, int64_t id, const Ranks& ranks,
     return "alltoall";
   Floats one(4, mine);
   Floats two(4, 2 * mine);
-  const auto works =
-      must(r.submit({in_set(id, sum_of(tag + "m1", &one)), in_set(id, sum_of(tag + "m2", &two))},
-                    true));
+  const auto works = must(
+      r.submit({in_set(id, sum_of(tag + "m1", &one)), in_set(id, sum_of(tag + "m2", &two))}, true));
   for (const WorkPtr& work : works) must(end_of(work));
   if (one != Floats(4, total) || two != Floats(4, 2 * total)) return "group";
   auto average = sum_of(tag + "average", &one);
@@ -211,9 +210,8 @@ TEST_CASE("a wrong process set is the same error on every rank, and nothing chan
     CHECK_THAT(status.message(), Catch::Contains("rank 0 sent to remove process set 1"));
   }
   for (const uint32_t id : {0U, 9U}) {
-    for (const Status& status : world.run([&](Rank, runtime::Runtime& r) {
-           return end_of(must(r.remove_process_set(id)));
-         })) {
+    for (const Status& status : world.run(
+             [&](Rank, runtime::Runtime& r) { return end_of(must(r.remove_process_set(id))); })) {
       CHECK(status.code() == Code::kInvalidArgument);
       CHECK_THAT(status.message(),
                  Catch::Contains(id == 0 ? "cannot be removed" : "does not exist"));
@@ -251,8 +249,7 @@ TEST_CASE("who is no member, and a root that is none, are refused on that rank a
   for (const auto& error : errors) CHECK(error == "");
 }
 
-TEST_CASE("members that disagree get an error that names their ranks in the job",
-          "[process_set]") {
+TEST_CASE("members that disagree get an error that names their ranks in the job", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 4);
   const auto ends = world.run([](Rank rank, runtime::Runtime& r) -> Status {
     const int64_t id = add(r, {1, 3});
@@ -374,9 +371,8 @@ TEST_CASE("a rank that leaves ends what its sets wait for, and shutdown takes op
         const Status& status = ends[static_cast<size_t>(rank)];
         if (rank == leaver) continue;
         CHECK(status.code() == Code::kCancelled);
-        CHECK_THAT(status.message(),
-                   Catch::Contains("rank " + std::to_string(leaver)) &&
-                       Catch::Contains("has been shut down"));
+        CHECK_THAT(status.message(), Catch::Contains("rank " + std::to_string(leaver)) &&
+                                         Catch::Contains("has been shut down"));
       }
     }
   }

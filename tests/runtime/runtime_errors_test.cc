@@ -49,14 +49,8 @@ TEST_CASE("whatever ranks disagree about, each gets the same error and the runti
   const std::vector<Mismatch> mismatches = {
       {"Mismatched data types", K::kAllreduce, [](auto* o) { o->dtype = DType::kInt32; }},
       {"Mismatched operations", K::kAllreduce, [](auto* o) { o->kind = K::kBroadcast; }},
-      {"Mismatched ALLREDUCE tensor shapes", K::kAllreduce,
-       [](auto* o) {
-         o->shape = {2, 4};
-       }},
-      {"Mismatched ALLGATHER tensor shapes", K::kAllgather,
-       [](auto* o) {
-         o->shape = {2, 4};
-       }},
+      {"Mismatched ALLREDUCE tensor shapes", K::kAllreduce, [](auto* o) { o->shape = {2, 4}; }},
+      {"Mismatched ALLGATHER tensor shapes", K::kAllgather, [](auto* o) { o->shape = {2, 4}; }},
       {"Mismatched REDUCESCATTER tensor shapes", K::kReducescatter,
        [](auto* o) { o->shape = {7}; }},
       {"prescale and/or postscale factors", K::kAllreduce, [](auto* o) { o->postscale = 2; }},
@@ -133,10 +127,7 @@ TEST_CASE("wrong arguments are refused at once on that rank, and nothing is subm
   CHECK(refused(changed(K::kReducescatter, [](auto* o) { o->reduce_op = ReduceOp::kMax; }),
                 "only supports AVERAGE and SUM") == "");
   CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->shape = {-1}; }), "negative") == "");
-  CHECK(refused(changed(K::kAllreduce,
-                        [](auto* o) {
-                          o->shape = {int64_t{1} << 62, 8};
-                        }),
+  CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->shape = {int64_t{1} << 62, 8}; }),
                 "too many") == "");
   CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->shape.assign(65, 1); }), "dimensions") ==
         "");

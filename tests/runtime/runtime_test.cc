@@ -149,7 +149,8 @@ TEST_CASE("a timeline may start and stop at any moment of a busy job", "[runtime
     });
     for (const std::string& trouble : ended) CHECK(trouble.empty());
   }
-  for (const char* name : {"a.rank0", "a.rank1", "b.rank0", "b.rank1"}) unlink((stem + name).c_str());
+  for (const char* name : {"a.rank0", "a.rank1", "b.rank0", "b.rank1"})
+    unlink((stem + name).c_str());
   CHECK(rmdir(folder) == 0);
 }
 

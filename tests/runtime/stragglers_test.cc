@@ -42,8 +42,8 @@ TEST_CASE("a rank that is 20 ms late in every step is named within 20 steps", "[
 
 TEST_CASE("lateness that costs little is not worth a word", "[stragglers]") {
   Stragglers stragglers(4);
-  CHECK_FALSE(named_at(&stragglers, 2, 20 * kMs, 1000 * kMs, 500));      // 2 % of the time
-  CHECK_FALSE(named_at(&stragglers, 2, kMs / 2, kMs, 500));              // half a millisecond
+  CHECK_FALSE(named_at(&stragglers, 2, 20 * kMs, 1000 * kMs, 500));  // 2 % of the time
+  CHECK_FALSE(named_at(&stragglers, 2, kMs / 2, kMs, 500));          // half a millisecond
   Stragglers young(4);
   CHECK_FALSE(named_at(&young, 2, 5 * kMs, 6 * kMs, 19));  // a tenth of a second is not reached
 }

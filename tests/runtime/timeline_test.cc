@@ -125,7 +125,8 @@ TEST_CASE("clocks are aligned by the offset to rank 0's", "[timeline]") {
 TEST_CASE("what began before the start is left out", "[timeline]") {
   Labels labels;
   const timeline::Origin late{0, "rank 0", 1'000'000, 17, 0, 0};
-  for (const auto& layout : {timeline::horovod_layout(&labels, late), timeline::lanes_layout(&labels, late)}) {
+  for (const auto& layout :
+       {timeline::horovod_layout(&labels, late), timeline::lanes_layout(&labels, late)}) {
     const std::string text = written_by(layout.get(), &labels);
     CHECK(text.find("\"ph\":\"X\"") == std::string::npos);
     CHECK(text.find("\"ph\":\"B\"") == std::string::npos);

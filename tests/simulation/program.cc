@@ -52,8 +52,8 @@ std::vector<std::vector<wire::Request>> random_units(Writer* w, uint64_t most,
   const size_t tensors = 1 + w->below(most);
   for (size_t t = 0; t < tensors; ++t) {
     const auto kind = w->one_in(broadcast_one_in) ? CollectiveKind::kBroadcast
-                      : w->one_in(6) ? CollectiveKind::kReducescatter
-                                    : CollectiveKind::kAllreduce;
+                      : w->one_in(6)              ? CollectiveKind::kReducescatter
+                                                  : CollectiveKind::kAllreduce;
     units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
   }
   if (w->one_in(4)) {

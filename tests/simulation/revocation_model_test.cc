@@ -53,7 +53,8 @@ Explored explore(int size, int32_t batches, bool revocations, int crashes, Bug b
       }
       if (at.may_run(r, bug)) go([&](auto* to) { to->run(r); });
       if (at.may_withdraw(r)) go([&](auto* to) { to->withdraw(r, at.last_common(r, bug)); });
-      if (dead < crashes && !at.crashed[r]) reach([&] {
+      if (dead < crashes && !at.crashed[r])
+        reach([&] {
           RevocationModel to = at;
           to.crashed[r] = true;
           return to;

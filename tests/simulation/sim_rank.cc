@@ -13,8 +13,7 @@ SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
       job_(job),
       all_(all),
       lane_(world, rank,
-            {[this] { poke(); },
-             [this](Ticket ticket) { finish(ticket, {}); },
+            {[this] { poke(); }, [this](Ticket ticket) { finish(ticket, {}); },
              [](Ticket ticket) {
                const Op* op = static_cast<const Op*>(ticket);
                return op->request.name + "@" + std::to_string(op->step);
@@ -314,11 +313,10 @@ void SimRank::retune() {
 std::string SimRank::unfinished() const {
   if (dead_) return "";
   if (!ended_) {
-    std::string text = "rank " + std::to_string(rank_) + " has not ended: step " +
-                       std::to_string(current_step_) + (closed_ ? ", leaving" : "") +
-                       (negotiator_.planning() ? ", in a plan" : "") +
-                       (negotiator_.root_left() ? ", root left" : "") +
-                       (lane_.idle() ? "" : ", lane busy");
+    std::string text =
+        "rank " + std::to_string(rank_) + " has not ended: step " + std::to_string(current_step_) +
+        (closed_ ? ", leaving" : "") + (negotiator_.planning() ? ", in a plan" : "") +
+        (negotiator_.root_left() ? ", root left" : "") + (lane_.idle() ? "" : ", lane busy");
     for (const auto& op : ops_) {
       if (!op->done) text += ", waits for " + op->request.name + "@" + std::to_string(op->step);
     }
@@ -357,8 +355,13 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
     world.failure = model.broken();
     if (world.failure.empty() && !world.crashed) world.failure = model.wrong_end();
   }
-  SimResult result{world.failure, world.control_messages, world.planned_runs, world.revocations,
-                   0, ranks[0]->messages_by_step, ranks[0]->notes};
+  SimResult result{world.failure,
+                   world.control_messages,
+                   world.planned_runs,
+                   world.revocations,
+                   0,
+                   ranks[0]->messages_by_step,
+                   ranks[0]->notes};
   for (const auto& rank : ranks) result.stand_ins += rank->stand_ins();
   return result;
 }

@@ -21,7 +21,7 @@ struct SimResult {
   int64_t control_messages = 0;
   int64_t planned_runs = 0;
   int64_t revocations = 0;
-  int64_t stand_ins = 0;  // collectives in which a joined rank took part
+  int64_t stand_ins = 0;                  // collectives in which a joined rank took part
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
   std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
 };
@@ -46,7 +46,7 @@ class SimRank : private negotiation::Effects {
     wire::Request request;
     int step = 0;
     bool done = false;
-    bool wanted = false;    // the user's thread is blocked on it
+    bool wanted = false;  // the user's thread is blocked on it
     bool holdable = false;
     Status status;
   };

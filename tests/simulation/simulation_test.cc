@@ -40,7 +40,7 @@ TEST_CASE("agreement holds for every seed", "[seeds]") {
     revocations += result.revocations;
   }
   if (seeds < 100) return;
-  CHECK(planned > static_cast<int64_t>(seeds));  // plans were really followed,
+  CHECK(planned > static_cast<int64_t>(seeds));          // plans were really followed,
   CHECK(revocations > static_cast<int64_t>(seeds / 4));  // and left
 }
 
@@ -86,8 +86,8 @@ TEST_CASE("a rank that is late in a plan is named", "[simulation]") {
   CHECK(result.notes.front().find("not yet submitted by rank 1") != std::string::npos);
 }
 
-// t0 and t1 go out in turn until the third cycle lacks t1 alone; then both are submitted at once, t0
-// in two shapes. So t1 completes the cycle while t0's error is held back for its call sites.
+// t0 and t1 go out in turn until the third cycle lacks t1 alone; then both are submitted at once,
+// t0 in two shapes. So t1 completes the cycle while t0's error is held back for its call sites.
 TEST_CASE("a cycle that completes while ranks disagree about a member of it", "[simulation]") {
   const Rank size = GENERATE(2, 3, 5);
   const auto t0 = request("t0");

@@ -104,7 +104,8 @@ std::string traced_allocations() {
   for (size_t i = 0; i < count; ++i) {
     const int depth = stacks[i].depth;
     for (int f = 0; f < depth; ++f) {
-      const char* const address = static_cast<const char*>(stacks[i].frames[static_cast<size_t>(f)]);
+      const char* const address =
+          static_cast<const char*>(stacks[i].frames[static_cast<size_t>(f)]);
       Dl_info file{};
       if (dladdr(address, &file) == 0) continue;
       text << (f == 0 ? "- " : "  ") << file.dli_fname << "+0x" << std::hex

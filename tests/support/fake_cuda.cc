@@ -1,15 +1,17 @@
-// libfake_cuda.so: a CUDA driver without a GPU, for tests. Device memory is host memory; each stream
-// is a thread that does what it is given in order, so that whoever does not wait for an event reads
-// too early here as on a GPU.
+// libfake_cuda.so: a CUDA driver without a GPU, for tests. Device memory is host memory; each
+// stream is a thread that does what it is given in order, so that whoever does not wait for an
+// event reads too early here as on a GPU.
 //
-// Streams can be captured into graphs: what they are given goes into the graph, streams that wait for
-// an event of a capture join it, and a launch does all of it again in the order in which it was captured.
+// Streams can be captured into graphs: what they are given goes into the graph, streams that wait
+// for an event of a capture join it, and a launch does all of it again in the order in which it was
+// captured.
 //
 // What a driver refuses is refused here too: calls without a current context, a stream and an event
-// of different devices, whatever a capture forbids (unsafe calls of threads that do not say that they
-// are beside it, events of it that the host asks for, streams that do not join again). FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all
-// the same UUID. FAKE_CUDA_IDLE=1: streams do nothing and every event is reached at once, to see what the
-// caller costs. fake_cuda_live() counts what has not been destroyed.
+// of different devices, whatever a capture forbids (unsafe calls of threads that do not say that
+// they are beside it, events of it that the host asks for, streams that do not join again).
+// FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all the same UUID.
+// FAKE_CUDA_IDLE=1: streams do nothing and every event is reached at once, to see what the caller
+// costs. fake_cuda_live() counts what has not been destroyed.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -82,7 +84,8 @@ thread_local int capture_mode = 0;
 // For each stream of a capture, how many of its nodes come before.
 using Clock = std::map<CUstream_st*, size_t>;
 
-// One record of an event: whoever waits for it is not concerned by later ones, which may be of another stream and faster.
+// One record of an event: whoever waits for it is not concerned by later ones, which may be of
+// another stream and faster.
 struct Point {
   std::mutex mutex;
   std::condition_variable moved;
@@ -203,8 +206,8 @@ EXPORT Code cuDriverGetVersion(int* version) {
   return 0;
 }
 EXPORT Code cuGetErrorName(Code code, const char** text) {
-  *text = code == kInvalidContext ? "CUDA_ERROR_INVALID_CONTEXT"
-          : code == kInvalidHandle ? "CUDA_ERROR_INVALID_HANDLE"
+  *text = code == kInvalidContext       ? "CUDA_ERROR_INVALID_CONTEXT"
+          : code == kInvalidHandle      ? "CUDA_ERROR_INVALID_HANDLE"
           : code == kCaptureUnsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
           : code == kIsolation          ? "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"
           : code == kCapturedEvent      ? "CUDA_ERROR_CAPTURED_EVENT"

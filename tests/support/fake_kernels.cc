@@ -1,5 +1,5 @@
-// fake_kernels.so: what librueda_cuda.so exports, computed on the host in the fake driver's streams: the
-// kernels' reference. Works item by item as thread blocks do.
+// fake_kernels.so: what librueda_cuda.so exports, computed on the host in the fake driver's
+// streams: the kernels' reference. Works item by item as thread blocks do.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -35,18 +35,23 @@ rueda::DType dtype_of(Format format) {
                                       : rueda::DType::kBFloat16;
 }
 
-void convert(Format from, const std::byte* in, Format to, std::byte* out, size_t count, float factor) {
+void convert(Format from, const std::byte* in, Format to, std::byte* out, size_t count,
+             float factor) {
   if (from == to && factor == 1.0f) {
     std::memcpy(out, in, count * size_of(from));
     return;
   }
   for (size_t i = 0; i < count; ++i) {
     float wide = 0;
-    if (from == Format::kFloat32) std::memcpy(&wide, in + 4 * i, 4);
-    else rueda::kernels::convert_to_f32(dtype_of(from), in + 2 * i, &wide, 1);
+    if (from == Format::kFloat32)
+      std::memcpy(&wide, in + 4 * i, 4);
+    else
+      rueda::kernels::convert_to_f32(dtype_of(from), in + 2 * i, &wide, 1);
     wide *= factor;
-    if (to == Format::kFloat32) std::memcpy(out + 4 * i, &wide, 4);
-    else rueda::kernels::convert_from_f32(dtype_of(to), &wide, out + 2 * i, 1);
+    if (to == Format::kFloat32)
+      std::memcpy(out + 4 * i, &wide, 4);
+    else
+      rueda::kernels::convert_from_f32(dtype_of(to), &wide, out + 2 * i, 1);
   }
 }
 
@@ -83,8 +88,10 @@ int quantize(const float* from, int8_t* to, int64_t blocks, StreamHandle stream)
       for (int64_t i = 0; i < kBlock; ++i) scale = std::max(scale, std::fabs(in[i]) / 127.0f);
       if (!std::all_of(in, in + kBlock, [](float x) { return std::isfinite(x); })) scale = NAN;
       for (int64_t i = 0; i < kBlock; ++i)
-        out[i] = scale > 0 ? static_cast<int8_t>(std::clamp(std::nearbyint(in[i] / scale), -127.0f, 127.0f))
-                           : int8_t{0};
+        out[i] =
+            scale > 0
+                ? static_cast<int8_t>(std::clamp(std::nearbyint(in[i] / scale), -127.0f, 127.0f))
+                : int8_t{0};
       std::memcpy(out + kBlock, &scale, sizeof(scale));
     }
   });
@@ -125,8 +132,9 @@ int weighted_sum(float* a, const float* b, int64_t count, const double* products
 const char* explain(int error) { return error == 0 ? "no error" : "said by the fake kernels"; }
 int probe() { return std::getenv("FAKE_KERNELS_BROKEN") == nullptr ? 0 : 209; }
 
-const KernelFunctions functions = {kKernelsVersion, copy,     quantize, dequantize,
-                                   product_parts,   products, weighted_sum, explain, probe};
+const KernelFunctions functions = {kKernelsVersion, copy,          quantize,
+                                   dequantize,      product_parts, products,
+                                   weighted_sum,    explain,       probe};
 
 }  // namespace
 
@@ -137,4 +145,6 @@ extern "C" __attribute__((visibility("default"))) const KernelFunctions* rueda_c
 
 // Launches since the process began.
 extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_copies() { return copies; }
-extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_conversions() { return conversions; }
+extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_conversions() {
+  return conversions;
+}

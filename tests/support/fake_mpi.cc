@@ -36,7 +36,8 @@ struct FakeMpi::Shared {
     void* argument = nullptr;
   };
   std::mutex mutex;
-  std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<Message>>> queues;  // from, to, tag
+  std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<Message>>>
+      queues;  // from, to, tag
   std::deque<Rank> ranks;
   std::map<void*, std::unique_ptr<Request>> requests;
 
@@ -128,8 +129,18 @@ FakeMpi::FakeMpi(int size) : shared_(std::make_shared<Shared>()) {
     Rank& made = shared_->ranks.emplace_back();
     made.world = shared_.get();
     made.rank = rank;
-    made.functions = {mpi::kMpiFunctionsVersion, &made, library, start, rank_of, size_of,
-                      send,                      probe, receive, test,  explain, finish};
+    made.functions = {mpi::kMpiFunctionsVersion,
+                      &made,
+                      library,
+                      start,
+                      rank_of,
+                      size_of,
+                      send,
+                      probe,
+                      receive,
+                      test,
+                      explain,
+                      finish};
   }
 }
 

@@ -120,8 +120,7 @@ void FaultyLink::hold_frames() {
 void FaultyLink::hold(std::vector<std::byte> frame) {
   if (frame.empty() || cut_) return;
   const auto latest = held_.empty() ? Clock::time_point() : held_.back().due;
-  const auto wait =
-      std::chrono::microseconds(random(static_cast<uint64_t>(faults_.hold.count())));
+  const auto wait = std::chrono::microseconds(random(static_cast<uint64_t>(faults_.hold.count())));
   Held held{std::move(frame), std::max(latest, Clock::now() + wait)};
   const bool damaged = faults_.damage != Damage::kNone && frames_++ == faults_.frame;
   if (!damaged) return held_.push_back(std::move(held));

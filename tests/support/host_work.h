@@ -30,7 +30,8 @@ inline void run_in_stream(cuda::StreamHandle stream, std::function<void()> work)
     static auto* const mutex = new std::mutex;
     const std::lock_guard lock(*mutex);
     kept->emplace_back(given);
-    launch(stream, [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); }, given);
+    launch(
+        stream, [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); }, given);
     return;
   }
   launch(

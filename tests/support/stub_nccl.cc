@@ -1,10 +1,11 @@
 // libstub_nccl.so: NCCL's interface on host memory, for tests on the fake CUDA driver: ranks are
-// threads or processes of one machine, which meet in shared memory, and the work is done in streams.
+// threads or processes of one machine, which meet in shared memory, and the work is done in
+// streams.
 //
 // Like NCCL: communicators may be made without blocking, the first group of one ends with "in
-// progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error in a
-// stream shows in ncclCommGetAsyncError alone. Unlike it: all ranks take part in a group of sends and
-// receives. Faults: stub_nccl_fault.h. STUB_NCCL_VERSION overrides the version.
+// progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error
+// in a stream shows in ncclCommGetAsyncError alone. Unlike it: all ranks take part in a group of
+// sends and receives. Faults: stub_nccl_fault.h. STUB_NCCL_VERSION overrides the version.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -102,8 +103,10 @@ struct ncclComm {
   bool wait(const std::function<bool()>& come) const {
     for (int turns = 0; !come(); ++turns) {
       if (aborted.load()) return false;
-      if (turns < 100) std::this_thread::yield();
-      else std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (turns < 100)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return true;
   }
@@ -151,7 +154,7 @@ struct Call {
   const void* in = nullptr;             // send
   void* out = nullptr;                  // recv
   size_t bytes = 0;
-  int peer = -1;                        // a send or a receive
+  int peer = -1;  // a send or a receive
 };
 thread_local std::vector<Call> calls;
 thread_local int depth = 0;
@@ -260,7 +263,8 @@ Code end_group() {
 
 Code add(const char* name, ncclComm* handle, Stream stream, Call call) {
   const Comm comm = find(handle);
-  if (comm == nullptr) return refuse(kInvalidArgument, std::string(name) + " of an unknown communicator");
+  if (comm == nullptr)
+    return refuse(kInvalidArgument, std::string(name) + " of an unknown communicator");
   const auto fault = rueda::stub::fault(name, comm->rank);
   if (fault == Fault::kError) return refuse(kSystemError, std::string("injected error of ") + name);
   if (comm->state == rueda::nccl::kInProgress)
@@ -326,7 +330,8 @@ EXPORT Code ncclGetUniqueId(UniqueId* id) {
   return 0;
 }
 #ifndef STUB_NCCL_BROKEN
-EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, Config* config) {
+EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank,
+                                   Config* config) {
   ++begun;
   if (size < 1 || size > static_cast<int>(kMostRanks) || config->magic != 0xcafebeef)
     return refuse(kInvalidArgument, "ncclCommInitRankConfig");
@@ -437,7 +442,8 @@ EXPORT Code ncclCommSplit(ncclComm* handle, int color, int key, ncclComm** made,
   });
   return rueda::nccl::kInProgress;
 }
-// Since the process began: communicators made by an id; calls of split, and those that wanted no part.
+// Since the process began: communicators made by an id; calls of split, and those that wanted no
+// part.
 EXPORT int64_t stub_nccl_begun() { return begun; }
 EXPORT int64_t stub_nccl_splits() { return splits; }
 EXPORT int64_t stub_nccl_splits_without_color() { return splits_without_color; }
@@ -478,7 +484,8 @@ EXPORT Code ncclGroupStart() {
 EXPORT Code ncclGroupEnd() { return --depth == 0 ? end_group() : 0; }
 
 #ifndef STUB_NCCL_OLD
-EXPORT Code ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence, ncclComm* comm) {
+EXPORT Code ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence,
+                                     ncclComm* comm) {
   if (residence != rueda::nccl::kScalarOnHost) return kInvalidArgument;
   *op = next_op++;
   const std::lock_guard lock(comm->mutex);
@@ -515,9 +522,11 @@ EXPORT Code ncclReduce(const void* in, void* out, size_t count, Type type, Op op
     rueda::stub::Sum sum(type, op, factor, count);
     const size_t unit = rueda::stub::bytes_of(type);
     const bool wanted = root < 0 || root == c->rank;
-    if (c->exchange(in, count * unit, [&](int, const std::byte* data, size_t at, size_t n) {
-          if (wanted) sum.add(data, at / unit, n / unit);
-        }) && wanted) {
+    if (c->exchange(in, count * unit,
+                    [&](int, const std::byte* data, size_t at, size_t n) {
+                      if (wanted) sum.add(data, at / unit, n / unit);
+                    }) &&
+        wanted) {
       sum.store(out, 0, count, c->size);
     }
   };
@@ -567,7 +576,8 @@ EXPORT Code ncclAllGather(const void* in, void* out, size_t count, Type type, nc
   };
   return add("ncclAllGather", comm, stream, std::move(call));
 }
-EXPORT Code ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm, Stream stream) {
+EXPORT Code ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm,
+                     Stream stream) {
   Call call;
   call.in = in;
   call.bytes = count * rueda::stub::bytes_of(type);

@@ -1,6 +1,7 @@
 // Faults of the stub of NCCL, for threads as ranks: STUB_NCCL_FAULT="ncclAllReduce:1:2:hang" is the
-// second ncclAllReduce of rank 1 (-1: of any) in this process. error: the call fails. async: its work
-// sets an asynchronous error and never ends. hang: it never ends. slow: it ends 300 ms late. Each other text counts anew.
+// second ncclAllReduce of rank 1 (-1: of any) in this process. error: the call fails. async: its
+// work sets an asynchronous error and never ends. hang: it never ends. slow: it ends 300 ms late.
+// Each other text counts anew.
 #pragma once
 
 #include <cstdio>

@@ -79,8 +79,8 @@ inline double read(Type type, const void* from, size_t index) {
     case Type::kFloat16:
     case Type::kBFloat16: {
       float wide = 0;
-      kernels::convert_to_f32(dtype_of(type), static_cast<const std::byte*>(from) + index * 2, &wide,
-                              1);
+      kernels::convert_to_f32(dtype_of(type), static_cast<const std::byte*>(from) + index * 2,
+                              &wide, 1);
       return wide;
     }
     case Type::kFloat8E4M3:

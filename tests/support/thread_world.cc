@@ -38,16 +38,15 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
     const uint64_t seed = fault_seed();
     return make_worlds(kind == Kind::kLateTcp ? Kind::kTcp : Kind::kPairs, size, std::move(config),
                        [seed](Rank rank, Rank peer, auto link, auto* loop) {
-                         const LinkFaults faults{
-                             seed + static_cast<uint64_t>(1000 * rank + peer), kMostHeld};
+                         const LinkFaults faults{seed + static_cast<uint64_t>(1000 * rank + peer),
+                                                 kMostHeld};
                          return std::make_unique<FaultyLink>(std::move(link), loop, faults);
                        });
   }
   if (kind == Kind::kInproc) return must(bootstrap::make_inproc_worlds(size, 1));
   rendezvous::MemoryStore store;
   const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
-  if (kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped)
-    config.transport = "tcp";
+  if (kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped) config.transport = "tcp";
   if (kind == Kind::kStriped) config.tcp_streams = 3;
   if (kind == Kind::kTcp6) config.tcp_address = "::1";
   if (kind == Kind::kMpi) config.transport = "mpi-only";

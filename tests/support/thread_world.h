@@ -46,9 +46,8 @@ enum class Kind {
   kStriped
 };
 // All but the late ones and striped.
-inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kTcp6,
-                                     Kind::kHybrid, Kind::kPairs, Kind::kTriples,
-                                     Kind::kMpi};
+inline constexpr Kind kAllKinds[] = {Kind::kInproc, Kind::kShm,   Kind::kTcp,     Kind::kTcp6,
+                                     Kind::kHybrid, Kind::kPairs, Kind::kTriples, Kind::kMpi};
 const char* name_of(Kind kind);
 
 // Thrown by must(): the test fails with the rank and the text.

@@ -16,7 +16,8 @@ struct Counting : FdHandler {
   int seen = 0;
 };
 
-TEST_CASE("one thread may wait while another one sleeps, and both find what is ready", "[event_loop]") {
+TEST_CASE("one thread may wait while another one sleeps, and both find what is ready",
+          "[event_loop]") {
   auto loop = EventLoop::create();
   REQUIRE(loop.ok());
   const UniqueFd event(eventfd(0, EFD_NONBLOCK));

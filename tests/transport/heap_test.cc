@@ -89,8 +89,8 @@ TEST_CASE("there is one heap per process, sealed, and without pages at first", "
 }
 
 TEST_CASE("blocks are aligned, zeroed, apart from each other, and zeroed again", "[heap]") {
-  const size_t sizes[] = {0,    1,     63,        64,        65,         257,    4096,
-                          5000, 65535, 64 << 10, 65 << 10, (1 << 20) + 1, 9 << 20};
+  const size_t sizes[] = {
+      0, 1, 63, 64, 65, 257, 4096, 5000, 65535, 64 << 10, 65 << 10, (1 << 20) + 1, 9 << 20};
   for (int round = 0; round < 3; ++round) {
     std::vector<std::byte*> blocks;
     for (const size_t bytes : sizes) {

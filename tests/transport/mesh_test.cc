@@ -58,8 +58,7 @@ struct Pair {
       MeshSockets all;
       const Status met = connect_mesh(task(rank, local), key, &all);
       if (!met.ok()) throw std::runtime_error(met.to_string());
-      return std::make_shared<UniqueFd>(
-          std::move(all[static_cast<size_t>(1 - rank)].front()));
+      return std::make_shared<UniqueFd>(std::move(all[static_cast<size_t>(1 - rank)].front()));
     });
     for (const int from : {0, 1}) {
       char byte = static_cast<char>('a' + from);

@@ -1,4 +1,5 @@
-// A host that has no shared memory left says so where memory is reserved, with what there is; nobody dies of it later.
+// A host that has no shared memory left says so where memory is reserved, with what there is;
+// nobody dies of it later.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -45,7 +46,8 @@ std::string said_without_pages() {
   if (!before.ok() || !heap.ok()) return "no memory at all";
   if (!run_out_of_pages()) return "no filter";
   const auto say = [](const Status& status) {
-    return (status.code() == Code::kResourceExhausted ? "exhausted: " : "other: ") + status.message() + "\n";
+    return (status.code() == Code::kResourceExhausted ? "exhausted: " : "other: ") +
+           status.message() + "\n";
   };
   return say(Arena::create(one_layout(), 0, 1).status()) + say(before.value()->reserve_lanes(3)) +
          say(heap.value()->allocate(8 << 20).status());
@@ -53,7 +55,8 @@ std::string said_without_pages() {
 
 }  // namespace
 
-TEST_CASE("without pages arenas, process sets and heaps are refused with what there is", "[shortage]") {
+TEST_CASE("without pages arenas, process sets and heaps are refused with what there is",
+          "[shortage]") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
@@ -76,13 +79,13 @@ TEST_CASE("without pages arenas, process sets and heaps are refused with what th
   }
   INFO(said);
   size_t begin = 0;
-  for (const char* what : {" bytes of shared memory (lower RUEDA_CHUNK_BYTES", " bytes of shared memory for a process set",
-                           "shared memory"}) {
+  for (const char* what : {" bytes of shared memory (lower RUEDA_CHUNK_BYTES",
+                           " bytes of shared memory for a process set", "shared memory"}) {
     const size_t end = said.find('\n', begin);
     REQUIRE(end != std::string::npos);
-    CHECK_THAT(said.substr(begin, end - begin), Catch::StartsWith("exhausted: ") && Catch::Contains(what) &&
-                                                    Catch::Contains("cannot reserve") &&
-                                                    Catch::Contains("this host has "));
+    CHECK_THAT(said.substr(begin, end - begin),
+               Catch::StartsWith("exhausted: ") && Catch::Contains(what) &&
+                   Catch::Contains("cannot reserve") && Catch::Contains("this host has "));
     begin = end + 1;
   }
 }

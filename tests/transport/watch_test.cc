@@ -73,8 +73,9 @@ std::vector<int> dead_after_looks(bool second_speaks, bool others_of_our_host_he
   return dead;
 }
 
-TEST_CASE("a silent host is dead in time, a silent rank of a host that answers after twice the time",
-          "[watch]") {
+TEST_CASE(
+    "a silent host is dead in time, a silent rank of a host that answers after twice the time",
+    "[watch]") {
   CHECK(dead_after_looks(false, false) == std::vector<int>{0, 16, 16});
   CHECK(dead_after_looks(true, false) == std::vector<int>{0, 32, 0});
   CHECK(dead_after_looks(false, true) == std::vector<int>{0, 32, 32});

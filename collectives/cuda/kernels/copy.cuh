@@ -58,8 +58,10 @@ __device__ bool is_aligned(const void* at) {
 }
 
 template <typename From, typename To>
-__global__ void __launch_bounds__(kThreads) copy_items(const __grid_constant__ Table table, float factor) {
-  constexpr int kCount = 16 / static_cast<int>(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
+__global__ void __launch_bounds__(kThreads)
+    copy_items(const __grid_constant__ Table table, float factor) {
+  constexpr int kCount =
+      16 / static_cast<int>(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
   using In = Vector<From, kCount>;
   using Out = Vector<To, kCount>;
   const Item item = find(table, blockIdx.x);
@@ -89,7 +91,8 @@ __global__ void __launch_bounds__(kThreads) copy_items(const __grid_constant__ T
     for (; i < vectors; i += kThreads) put(i, source[i]);
     done = vectors * kCount;
   }
-  for (int i = done + threadIdx.x; i < count; i += kThreads) to[i] = convert<From, To>(from[i], factor);
+  for (int i = done + threadIdx.x; i < count; i += kThreads)
+    to[i] = convert<From, To>(from[i], factor);
 }
 
 }  // namespace rueda::cuda::kernels

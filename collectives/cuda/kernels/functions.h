@@ -1,7 +1,8 @@
 /* What librueda_cuda.so gives to librueda: the kernels, behind plain C types. The only thing that both
  * sides include; a change of it or of items.h changes kKernelsVersion.
  *
- * Threads: any, with the device's context current. Everything is given to `stream` and returns at once;
+ * Threads: any, with the device's context current. Everything is given to `stream` and returns at
+ * once;
  * the result is a cudaError_t, 0 is well. Memory is the device's. */
 #pragma once
 

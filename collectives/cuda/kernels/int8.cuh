@@ -1,6 +1,6 @@
-// Int8 compression: a warp for each block of 256 numbers, 8 to a lane. The format and the rounding are
-// those of rueda.torch's Int8Compressor: 256 int8, then the f32 scale; a block with a number that is
-// not finite comes back as NaN.
+// Int8 compression: a warp for each block of 256 numbers, 8 to a lane. The format and the rounding
+// are those of rueda.torch's Int8Compressor: 256 int8, then the f32 scale; a block with a number
+// that is not finite comes back as NaN.
 #pragma once
 
 #include <cmath>

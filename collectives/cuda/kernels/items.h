@@ -1,8 +1,8 @@
 // Items: a batch of tensors cut into pieces of equal size, one for each thread block of a GPU.
 //
 // Idea: a block per (tensor, offset) and not per tensor, so that 102 MB in 161 tensors of 256 bytes
-// to 9 MB keep every multiprocessor busy to the end. A launch carries its tensors as a parameter, no
-// copy to the device is needed; a block finds its tensor by a binary search over 128 numbers.
+// to 9 MB keep every multiprocessor busy to the end. A launch carries its tensors as a parameter,
+// no copy to the device is needed; a block finds its tensor by a binary search over 128 numbers.
 //
 // Pure, and the same code on both sides: plan() runs on the host, find() on the GPU and in tests.
 #pragma once
@@ -26,7 +26,7 @@ struct Copy {
   int64_t count = 0;
 };
 
-inline constexpr int kTensors = 128;            // of a launch: its table must fit 4 KB of parameters
+inline constexpr int kTensors = 128;  // of a launch: its table must fit 4 KB of parameters
 inline constexpr int64_t kItemElements = 8192;  // 16 to 64 KB
 
 // The tensors of one launch.
@@ -51,8 +51,10 @@ RUEDA_BOTH_SIDES inline Item find(const Table& table, uint32_t item) {
   int high = table.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (table.first[middle] <= item) low = middle;
-    else high = middle;
+    if (table.first[middle] <= item)
+      low = middle;
+    else
+      high = middle;
   }
   Item found;
   found.tensor = low;

@@ -63,7 +63,9 @@ int dequantize(const int8_t* from, float* to, int64_t blocks, cudaStream_t strea
 int products(const float* a, const float* b, int64_t count, double* scratch, double* result,
              cudaStream_t stream) {
   const int64_t parts = product_parts(count);
-  if (parts > 0) part_products<<<static_cast<unsigned>(parts), kProductThreads, 0, stream>>>(a, b, count, scratch);
+  if (parts > 0)
+    part_products<<<static_cast<unsigned>(parts), kProductThreads, 0, stream>>>(a, b, count,
+                                                                                scratch);
   add_products<<<1, kProductThreads, 0, stream>>>(scratch, parts, result);
   return cudaGetLastError();
 }
@@ -72,42 +74,46 @@ int weighted_sum(float* a, const float* b, int64_t count, const double* products
                  int32_t b_ranks, cudaStream_t stream) {
   if (count == 0) return 0;
   const int64_t blocks = (count + kProductThreads - 1) / kProductThreads;
-  add_weighted<<<static_cast<unsigned>(blocks < 65536 ? blocks : 65536), kProductThreads, 0, stream>>>(
-      a, b, count, products, a_ranks, b_ranks);
+  add_weighted<<<static_cast<unsigned>(blocks < 65536 ? blocks : 65536), kProductThreads, 0,
+                 stream>>>(a, b, count, products, a_ranks, b_ranks);
   return cudaGetLastError();
 }
 
-// Loads them, too: a kernel that is loaded at its first launch may wait for what the GPU is doing, and that
-// may be a collective which waits for a peer that waits for us.
+// Loads them, too: a kernel that is loaded at its first launch may wait for what the GPU is doing,
+// and that may be a collective which waits for a peer that waits for us.
 int probe() {
   cudaFuncAttributes attributes;
-  const void* const used[] = {reinterpret_cast<const void*>(copy_items<float, float>),
-                              reinterpret_cast<const void*>(copy_items<__nv_bfloat16, __nv_bfloat16>),
-                              reinterpret_cast<const void*>(copy_items<uint8_t, uint8_t>),
-                              reinterpret_cast<const void*>(quantize_blocks),
-                              reinterpret_cast<const void*>(dequantize_blocks),
-                              reinterpret_cast<const void*>(part_products),
-                              reinterpret_cast<const void*>(add_products),
-                              reinterpret_cast<const void*>(add_weighted),
-                              reinterpret_cast<const void*>(copy_items<__half, float>),
-                              reinterpret_cast<const void*>(copy_items<float, __half>),
-                              reinterpret_cast<const void*>(copy_items<__nv_bfloat16, float>),
-                              reinterpret_cast<const void*>(copy_items<float, __nv_bfloat16>)};
+  const void* const used[] = {
+      reinterpret_cast<const void*>(copy_items<float, float>),
+      reinterpret_cast<const void*>(copy_items<__nv_bfloat16, __nv_bfloat16>),
+      reinterpret_cast<const void*>(copy_items<uint8_t, uint8_t>),
+      reinterpret_cast<const void*>(quantize_blocks),
+      reinterpret_cast<const void*>(dequantize_blocks),
+      reinterpret_cast<const void*>(part_products),
+      reinterpret_cast<const void*>(add_products),
+      reinterpret_cast<const void*>(add_weighted),
+      reinterpret_cast<const void*>(copy_items<__half, float>),
+      reinterpret_cast<const void*>(copy_items<float, __half>),
+      reinterpret_cast<const void*>(copy_items<__nv_bfloat16, float>),
+      reinterpret_cast<const void*>(copy_items<float, __nv_bfloat16>)};
   for (const void* const kernel : used) {
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
+      return error;
   }
   return cudaSuccess;
 }
 
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
-const KernelFunctions functions = {kKernelsVersion, copy,     quantize, dequantize,
-                                   product_parts,   products, weighted_sum, explain, probe};
+const KernelFunctions functions = {kKernelsVersion, copy,          quantize,
+                                   dequantize,      product_parts, products,
+                                   weighted_sum,    explain,       probe};
 
 }  // namespace
 }  // namespace rueda::cuda::kernels
 
 extern "C" __attribute__((visibility("default"))) const rueda::cuda::kernels::KernelFunctions*
 rueda_cuda_kernels(uint32_t version) {
-  return version == rueda::cuda::kernels::kKernelsVersion ? &rueda::cuda::kernels::functions : nullptr;
+  return version == rueda::cuda::kernels::kKernelsVersion ? &rueda::cuda::kernels::functions
+                                                          : nullptr;
 }

@@ -1,6 +1,6 @@
-// Adasum's dot products: a.b, a.a and b.b in f64; and its weighted sums, as collectives/kernels/adasum.cc
-// has them. Which number is added when depends on its index
-// alone, so the same vectors give the same bits on every GPU and every time.
+// Adasum's dot products: a.b, a.a and b.b in f64; and its weighted sums, as
+// collectives/kernels/adasum.cc has them. Which number is added when depends on its index alone, so
+// the same vectors give the same bits on every GPU and every time.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ __global__ void part_products(const float* a, const float* b, int64_t count, dou
     sums[2] += y * y;
   }
   add_up(sums);
-  if (threadIdx.x < 3) parts[3 * static_cast<int64_t>(blockIdx.x) + threadIdx.x] = sums[threadIdx.x];
+  if (threadIdx.x < 3)
+    parts[3 * static_cast<int64_t>(blockIdx.x) + threadIdx.x] = sums[threadIdx.x];
 }
 
 __global__ void add_products(const double* parts, int64_t count, double* result) {
@@ -57,11 +58,13 @@ __device__ inline double adasum_weight(int own, int ranks, double dot, double no
   return norm < kNothing ? 1.0 : 1.0 - __dmul_rn(share, dot) / norm;
 }
 
-__global__ void add_weighted(float* a, const float* b, int64_t count, const double* products, int a_ranks, int b_ranks) {
+__global__ void add_weighted(float* a, const float* b, int64_t count, const double* products,
+                             int a_ranks, int b_ranks) {
   const double wa = adasum_weight(a_ranks, a_ranks + b_ranks, products[0], products[1]);
   const double wb = adasum_weight(b_ranks, a_ranks + b_ranks, products[0], products[2]);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kProductThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x; i < count; i += stride)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x; i < count;
+       i += stride)
     a[i] = static_cast<float>(__dadd_rn(__dmul_rn(a[i], wa), __dmul_rn(b[i], wb)));
 }
 

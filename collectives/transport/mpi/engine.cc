@@ -59,7 +59,8 @@ void Engine::kick() {
 void Engine::run() {
   char error[512] = "";
   const auto on_finalize = [](void* engine) { static_cast<Engine*>(engine)->halt(); };
-  const bool failed = functions_->start(functions_->self, on_finalize, this, error, sizeof(error)) != 0;
+  const bool failed =
+      functions_->start(functions_->self, on_finalize, this, error, sizeof(error)) != 0;
   {
     const std::lock_guard lock(mutex_);
     started_ = true;
@@ -167,8 +168,9 @@ bool Engine::advance_sends(Stream& stream, std::unique_lock<std::mutex>& lock) {
     stream.ready_.pop_front();
     ++stream.sending_count_;
     lock.unlock();
-    const int error = functions_->send(functions_->self, stream.peer_, stream.tag_,
-                                       flight.chunk.bytes.get(), flight.chunk.size, &flight.request);
+    const int error =
+        functions_->send(functions_->self, stream.peer_, stream.tag_, flight.chunk.bytes.get(),
+                         flight.chunk.size, &flight.request);
     lock.lock();
     if (error != 0) {
       fail(stream, error);
@@ -202,7 +204,8 @@ bool Engine::advance_receives(Stream& stream, std::unique_lock<std::mutex>& lock
     uint64_t count = 0;
     void* message = nullptr;
     lock.unlock();
-    const int found = functions_->probe(functions_->self, stream.peer_, stream.tag_, &count, &message);
+    const int found =
+        functions_->probe(functions_->self, stream.peer_, stream.tag_, &count, &message);
     lock.lock();
     if (found < 0) fail(stream, found);
     if (found <= 0) break;
@@ -214,8 +217,8 @@ bool Engine::advance_receives(Stream& stream, std::unique_lock<std::mutex>& lock
     }
     flight.chunk.size = count;
     lock.unlock();
-    const int error = functions_->receive(functions_->self, &message, flight.chunk.bytes.get(), count,
-                                          &flight.request);
+    const int error = functions_->receive(functions_->self, &message, flight.chunk.bytes.get(),
+                                          count, &flight.request);
     lock.lock();
     if (error != 0) {
       fail(stream, error);

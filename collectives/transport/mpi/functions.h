@@ -2,7 +2,8 @@
  * types, so that librueda needs no MPI header and no MPI library. The only thing that both sides
  * include; a change of it changes kMpiFunctionsVersion.
  *
- * Threads: all functions but library() are called on one thread, the engine's. Requests and messages
+ * Threads: all functions but library() are called on one thread, the engine's. Requests and
+ * messages
  * are opaque: MPI's own handles, in the bytes of a pointer. */
 #pragma once
 
@@ -21,7 +22,8 @@ struct MpiFunctions {
   // "Open MPI v4.1.4". May be called at any time, on any thread.
   const char* (*library)(void* self);
   // Initialises MPI if nobody has, and makes a communicator of our own. 0, or 1 with the reason in
-  // `error`. on_finalize(argument) is called on the thread that calls MPI_Finalize, before it begins.
+  // `error`. on_finalize(argument) is called on the thread that calls MPI_Finalize, before it
+  // begins.
   int (*start)(void* self, void (*on_finalize)(void*), void* argument, char* error, size_t room);
   int (*rank)(void* self);
   int (*size)(void* self);

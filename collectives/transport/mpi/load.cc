@@ -40,9 +40,11 @@ Result<const MpiFunctions*> open_plugin() {
   if (plugin == nullptr) {
     const char* why = dlerror();
     return failed_precondition(
-        std::string("MPI was asked for (RUEDA_TRANSPORT), but rueda's part for it cannot be opened: ") +
+        std::string(
+            "MPI was asked for (RUEDA_TRANSPORT), but rueda's part for it cannot be opened: ") +
         (why == nullptr ? path : why) +
-        "; it is built where CMake finds Open MPI (Debian: libopenmpi-dev), and needs its library at "
+        "; it is built where CMake finds Open MPI (Debian: libopenmpi-dev), and needs its library "
+        "at "
         "run time (libopenmpi3); or leave RUEDA_TRANSPORT=auto, which needs no MPI");
   }
   const auto get = reinterpret_cast<GetMpiFunctions>(dlsym(plugin, "rueda_mpi_functions"));

@@ -1,6 +1,6 @@
-// MpiLink: a Link whose bytes go over MPI. A socket to the same peer carries one byte for each chunk
-// that was sent, so that nobody polls MPI for nothing, and its end is the peer's end, which MPI
-// itself would tell late or never.
+// MpiLink: a Link whose bytes go over MPI. A socket to the same peer carries one byte for each
+// chunk that was sent, so that nobody polls MPI for nothing, and its end is the peer's end, which
+// MPI itself would tell late or never.
 //
 //   on the socket:  'c' one more chunk was handed to MPI    'g' goodbye: nothing more will come
 #pragma once
@@ -21,8 +21,8 @@ class MpiLink final : public transport::Link, private transport::FdHandler {
   static constexpr std::chrono::milliseconds kAfterGoodbye{10'000}, kAfterDeath{200};
 
   // socket: connected to the peer, nothing else is on it. `news` wakes this link's thread.
-  MpiLink(std::shared_ptr<Engine> engine, int peer, int tag, transport::Ringer news, UniqueFd socket,
-          transport::EventLoop* loop);
+  MpiLink(std::shared_ptr<Engine> engine, int peer, int tag, transport::Ringer news,
+          UniqueFd socket, transport::EventLoop* loop);
   ~MpiLink() override;
 
   const char* kind() const override { return "mpi"; }

@@ -63,7 +63,8 @@ int start(void* self, void (*on_finalize)(void*), void* argument, char* error, s
   int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
-  if (finalised) return fail("MPI", "MPI_Finalize was called already, and MPI cannot be started twice");
+  if (finalised)
+    return fail("MPI", "MPI_Finalize was called already, and MPI cannot be started twice");
   if (!initialised) {
     // Every call comes from this thread: FUNNELED is enough. The program may want more for its own.
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
@@ -104,8 +105,8 @@ int size(void* self) {
 int send(void* self, int peer, int tag, const void* bytes, uint64_t count, void** request) {
   if (count > INT_MAX) return MPI_ERR_COUNT;
   MPI_Request made = MPI_REQUEST_NULL;
-  const int error = MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, peer, tag,
-                              of(self)->communicator, &made);
+  const int error =
+      MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, peer, tag, of(self)->communicator, &made);
   *request = pack(made);
   return error == MPI_SUCCESS ? 0 : error;
 }
@@ -156,13 +157,23 @@ void finish(void* self) {
 }
 
 State state;
-const MpiFunctions functions = {kMpiFunctionsVersion, &state, library, start, rank,   size,
-                                send,                 probe,  receive, test,  explain, finish};
+const MpiFunctions functions = {kMpiFunctionsVersion,
+                                &state,
+                                library,
+                                start,
+                                rank,
+                                size,
+                                send,
+                                probe,
+                                receive,
+                                test,
+                                explain,
+                                finish};
 
 }  // namespace
 }  // namespace rueda::mpi
 
-extern "C" __attribute__((visibility("default"))) const rueda::mpi::MpiFunctions* rueda_mpi_functions(
-    uint32_t version) {
+extern "C" __attribute__((visibility("default"))) const rueda::mpi::MpiFunctions*
+rueda_mpi_functions(uint32_t version) {
   return version == rueda::mpi::kMpiFunctionsVersion ? &rueda::mpi::functions : nullptr;
 }

@@ -1,8 +1,9 @@
 // Stream: bytes in order between this process and one peer over MPI, in chunks. Between the thread
-// of a link, which fills and empties chunks, and the engine's thread, which sends and receives them.
+// of a link, which fills and empties chunks, and the engine's thread, which sends and receives
+// them.
 //
-// MPI cannot wake anybody, so nobody polls it for what may come: a link tells its peer over a socket
-// that it has sent a chunk ("announced"), and the engine looks only for what was announced.
+// MPI cannot wake anybody, so nobody polls it for what may come: a link tells its peer over a
+// socket that it has sent a chunk ("announced"), and the engine looks only for what was announced.
 #pragma once
 
 #include <chrono>

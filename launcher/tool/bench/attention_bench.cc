@@ -20,7 +20,8 @@ std::vector<Figure> tested_figures() {
       row("A1-A4", "exact results and gradients, any scores", "tests/attention, attention_test"),
       row("A5", "10,000 random plans cover every pair", "tests/attention, attention_plan_test"),
       row("A6", "transports' byte counters equal the plan", "tests/attention, attention_test"),
-      row("A13,A15", "LongNet, Ulysses and hybrids, any heads", "attention_test, test_attention.py"),
+      row("A13,A15", "LongNet, Ulysses and hybrids, any heads",
+          "attention_test, test_attention.py"),
       row("A16", "same bits in 20 runs with delays", "tests/attention, attention_test"),
       row("A17", "a rank killed in each step", "tests/attention, attention_faults_test"),
       row("A18", "call sites of other libraries", "tests/python/test_attention.py"),
@@ -37,7 +38,8 @@ Status run(const AttentionOptions& options) {
   const std::unique_ptr<rueda_context, decltype(api.shutdown)> context(raw, api.shutdown);
   if (options.as_rank) return run_attention_rank(api, raw, options);
   if (api.size(raw) != 1) {
-    return invalid_argument("rueda bench attention starts its ranks itself: call it without ruedarun");
+    return invalid_argument(
+        "rueda bench attention starts its ranks itself: call it without ruedarun");
   }
   std::vector<Figure> figures;
   RUEDA_RETURN_IF_ERROR(plan_figures(api, &figures));
@@ -50,9 +52,10 @@ Status run(const AttentionOptions& options) {
   });
   if (options.json != "-") {
     std::printf("rueda %s, attention\n%s", api.version(), table_of(figures).c_str());
-    std::puts("Shares and ratios: median of the rounds (least to greatest), from CPU time of one "
-              "thread where\none core is meant; inputs are overwritten before every call. A figure "
-              "without a goal names its test.");
+    std::puts(
+        "Shares and ratios: median of the rounds (least to greatest), from CPU time of one "
+        "thread where\none core is meant; inputs are overwritten before every call. A figure "
+        "without a goal names its test.");
   }
   return options.json.empty() ? Status{} : write_text(options.json, json_of(figures));
 }
@@ -71,12 +74,14 @@ Result<AttentionOptions> parse_attention_options(const std::vector<std::string>&
   CLI::App app;
   app.name("rueda bench attention");
   app.description(
-      "The figures of docs/attention.md that are timed or counted, against this core's own peak and\n"
+      "The figures of docs/attention.md that are timed or counted, against this core's own peak "
+      "and\n"
       "PyTorch's scaled_dot_product_attention; the others name their test.");
   app.add_option("--only", options.only, "these figures: A10,A14")->delimiter(',');
   app.add_option("--rounds", options.rounds, "of each measurement, in rotation (5)")
       ->check(CLI::Range(1, 1000));
-  app.add_flag("--quick", options.quick, "small sizes: does everything run? its figures mean nothing");
+  app.add_flag("--quick", options.quick,
+               "small sizes: does everything run? its figures mean nothing");
   app.add_option("--python", options.python, "a Python with PyTorch (python3); none: without it");
   app.add_option("--json", options.json, "write the figures here too; - for standard output");
   app.add_flag("--as-rank", options.as_rank)->group("");

@@ -13,9 +13,9 @@ struct AttentionOptions {
   std::string help;               // not empty: print it and do nothing else
   std::vector<std::string> only;  // ids; empty: all
   int rounds = 5;
-  bool quick = false;             // small sizes: does everything run?
-  std::string python = "python3"; // with PyTorch; "none": without this peer
-  std::string json;               // file, "-" for standard output
+  bool quick = false;              // small sizes: does everything run?
+  std::string python = "python3";  // with PyTorch; "none": without this peer
+  std::string json;                // file, "-" for standard output
   // Of a rank of a job that the benchmark has started.
   bool as_rank = false, backward = false, causal = false, link = false;
   bool forward_untimed = false;  // with backward: only that is timed

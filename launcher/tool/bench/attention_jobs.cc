@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "launcher/tool/bench/attention_bench.h"
-#include "launcher/tool/bench/core_peak.h"
 #include "launcher/tool/bench/attention_problem.h"
+#include "launcher/tool/bench/core_peak.h"
 #include "launcher/tool/bench/measure.h"
 #include "launcher/tool/bench/meet.h"
 
@@ -58,17 +58,18 @@ Result<JobResult> run_job(int ranks, std::vector<std::string> arguments,
                         &r.bytes, &r.ns_before, &r.ns_after);
   }
   std::fclose(from);
-  if (failed != 0) return unavailable("cannot start " + words.front() + ": " + std::strerror(failed));
+  if (failed != 0)
+    return unavailable("cannot start " + words.front() + ": " + std::strerror(failed));
   waitpid(child, nullptr, 0);
-  if (found != 6) return unavailable("a job of " + std::to_string(ranks) + " ranks gave no figures");
+  if (found != 6)
+    return unavailable("a job of " + std::to_string(ranks) + " ranks gave no figures");
   return r;
 }
 
 std::vector<std::string> arguments_of(const AttentionShape& shape, bool backward, int rounds) {
-  std::vector<std::string> words = {"--tokens", std::to_string(shape.tokens), "--heads",
-                                    std::to_string(shape.heads), "--dim",
-                                    std::to_string(shape.head_dim), "--rounds",
-                                    std::to_string(rounds)};
+  std::vector<std::string> words = {
+      "--tokens", std::to_string(shape.tokens),   "--heads",  std::to_string(shape.heads),
+      "--dim",    std::to_string(shape.head_dim), "--rounds", std::to_string(rounds)};
   if (shape.causal) words.emplace_back("--causal");
   if (backward) words.emplace_back("--backward");
   return words;
@@ -90,7 +91,8 @@ Status spread_cost(const AttentionShape& shape, AttentionProblem* whole, bool ba
       times.push_back(cpu_seconds() - begin);
     }
     const double alone = spread_of(times).median;
-    RUEDA_ASSIGN_OR_RETURN(const JobResult job, run_job(ranks, arguments_of(shape, backward, calls), {}));
+    RUEDA_ASSIGN_OR_RETURN(const JobResult job,
+                           run_job(ranks, arguments_of(shape, backward, calls), {}));
     ratios.push_back(job.cpu / alone);
     state = state_of(job.ns_before, job.ns_after);
   }
@@ -156,8 +158,7 @@ Status overlap(const AttentionOptions& options, std::vector<Figure>* figures) {
     }
     figures->push_back(at_least(
         "A9",
-        std::string(backward ? "backward" : "forward") + " n " +
-            std::to_string(shape.tokens) +
+        std::string(backward ? "backward" : "forward") + " n " + std::to_string(shape.tokens) +
             " on 2 ranks, link as slow as the arithmetic: share that is hidden",
         spread_of(shares), 0.90, ""));
   }
@@ -237,9 +238,8 @@ Status run_attention_rank(const LibRueda& api, rueda_context* context,
   result.ns_after = meeting.one_way_ns();
   if (meeting.rank() == 0) {
     std::printf("attention-job %.9f %.9f %.9f %.0f %.1f %.1f\n", spread_of(walls).median,
-                spread_of(cpus).median, spread_of(links).median,
-                static_cast<double>(bytes), result.ns_before,
-                result.ns_after);
+                spread_of(cpus).median, spread_of(links).median, static_cast<double>(bytes),
+                result.ns_before, result.ns_after);
     std::fflush(stdout);
   }
   return {};

@@ -1,11 +1,11 @@
 // One core: the local kernel against the core's own peak and against PyTorch. Each round measures
-// the peak, rueda and PyTorch one after another, in rotated order; only values of the same round are
-// compared.
+// the peak, rueda and PyTorch one after another, in rotated order; only values of the same round
+// are compared.
 #include <optional>
 
 #include "launcher/tool/bench/attention_bench.h"
-#include "launcher/tool/bench/core_peak.h"
 #include "launcher/tool/bench/attention_problem.h"
+#include "launcher/tool/bench/core_peak.h"
 #include "launcher/tool/bench/torch_peer.h"
 
 namespace rueda::bench {
@@ -46,9 +46,11 @@ class KernelBench {
       shape.head_dim = wide ? 128 : 64;
       RUEDA_ASSIGN_OR_RETURN(const Rounds r, rounds_of(shape, nullptr));
       const std::string more = rate(r);
-      figures_->push_back(at_least("A10", "forward " + text_of(shape) + ", share of the core's peak",
+      figures_->push_back(at_least("A10",
+                                   "forward " + text_of(shape) + ", share of the core's peak",
                                    spread_of(r.forward_share), wide ? 82 : 75, kPercent, more));
-      figures_->push_back(at_least("A10", "backward " + text_of(shape) + ", share of the core's peak",
+      figures_->push_back(at_least("A10",
+                                   "backward " + text_of(shape) + ", share of the core's peak",
                                    spread_of(r.backward_share), wide ? 72 : 65, kPercent));
     }
     return {};
@@ -68,11 +70,12 @@ class KernelBench {
         AttentionShape shape = size;
         shape.bf16 = bf16;
         RUEDA_ASSIGN_OR_RETURN(const Rounds r, rounds_of(shape, &peer));
-        figures_->push_back(at_least("A10b", "forward " + text_of(shape) + ", over " + peer.version(),
-                                     spread_of(r.forward_ratio), 1, "x", rate(r)));
         figures_->push_back(at_least("A10b",
-                                     "forward+backward " + text_of(shape) + ", over " + peer.version(),
-                                     spread_of(r.both_ratio), 1, "x"));
+                                     "forward " + text_of(shape) + ", over " + peer.version(),
+                                     spread_of(r.forward_ratio), 1, "x", rate(r)));
+        figures_->push_back(
+            at_least("A10b", "forward+backward " + text_of(shape) + ", over " + peer.version(),
+                     spread_of(r.both_ratio), 1, "x"));
       }
     }
     return {};
@@ -94,7 +97,8 @@ class KernelBench {
         double times[2] = {};
         for (int i = 0; i < 2; ++i) {
           const int which = (i + round) % 2;
-          RUEDA_ASSIGN_OR_RETURN(times[which], seconds_of((which == 0 ? all : few).get(), backward));
+          RUEDA_ASSIGN_OR_RETURN(times[which],
+                                 seconds_of((which == 0 ? all : few).get(), backward));
         }
         ratios.push_back(times[1] / times[0]);
       }
@@ -126,8 +130,8 @@ class KernelBench {
 
   std::string rate(const Rounds& r) const {
     char text[80];
-    std::snprintf(text, sizeof(text), "%.0f of %.0f GFLOP/s (%s)", spread_of(r.forward_gflops).median,
-                  spread_of(peaks_).median, instructions_);
+    std::snprintf(text, sizeof(text), "%.0f of %.0f GFLOP/s (%s)",
+                  spread_of(r.forward_gflops).median, spread_of(peaks_).median, instructions_);
     return text;
   }
 

@@ -10,7 +10,8 @@ namespace {
 // A plan that nobody runs.
 class Plan {
  public:
-  static Result<Plan> make(const LibRueda& api, const rueda_attention_spec& spec, int rank, int ranks) {
+  static Result<Plan> make(const LibRueda& api, const rueda_attention_spec& spec, int rank,
+                           int ranks) {
     Plan plan(api);
     rueda_error error = RUEDA_ERROR_INIT;
     RUEDA_RETURN_IF_ERROR(status_of(
@@ -82,9 +83,11 @@ Status memory(const LibRueda& api, std::vector<Figure>* figures) {
   const auto worst = [](std::vector<double> values) {
     return exactly(*std::max_element(values.begin(), values.end()));
   };
-  figures->push_back(at_most("A7", "memory per rank with twice the ranks, same sequence (worst of 2 to 16)",
-                             worst(fixed_length), 0.55, "x"));
-  figures->push_back(at_most("A7", "memory per rank with twice the ranks, same tokens per rank (4 to 16)",
+  figures->push_back(
+      at_most("A7", "memory per rank with twice the ranks, same sequence (worst of 2 to 16)",
+              worst(fixed_length), 0.55, "x"));
+  figures->push_back(at_most("A7",
+                             "memory per rank with twice the ranks, same tokens per rank (4 to 16)",
                              worst({fixed_share.begin() + 1, fixed_share.end()}), 1.02, "x"));
   figures->push_back({"A7", "the same from 2 ranks to 4 (a ring of two needs fewer slots)",
                       at_most("", "", exactly(fixed_share.front()), 0, "x").measured, "",
@@ -112,8 +115,8 @@ Status balance(const LibRueda& api, std::vector<Figure>* figures) {
       packed = std::max(packed, many.balance());
     }
   }
-  figures->push_back(
-      at_most("A8", "work, most over mean: causal zigzag, 2 to 8 ranks", exactly(zigzag), 1.01, "x"));
+  figures->push_back(at_most("A8", "work, most over mean: causal zigzag, 2 to 8 ranks",
+                             exactly(zigzag), 1.01, "x"));
   figures->push_back(at_most("A8", "work, most over mean: packed random lengths, 2 to 8 ranks",
                              exactly(packed), 1.05, "x"));
   return {};

@@ -120,9 +120,9 @@ Status AttentionProblem::run_forward(bool keep_for_backward) {
   drop_saved();
   rueda_error error = RUEDA_ERROR_INIT;
   rueda_attention_call* call = nullptr;
-  const int32_t code = api_.attention_forward(
-      context_, plan_, 0, 1, q_.data(), k_.data(), v_.data(), out_.data(), lse_.data(),
-      keep_for_backward ? &saved_ : nullptr, &call, &error);
+  const int32_t code =
+      api_.attention_forward(context_, plan_, 0, 1, q_.data(), k_.data(), v_.data(), out_.data(),
+                             lse_.data(), keep_for_backward ? &saved_ : nullptr, &call, &error);
   return end(call, code, error);
 }
 

@@ -51,7 +51,8 @@ class AttentionProblem {
   rueda_attention_plan* plan_ = nullptr;
   std::vector<int64_t> report_;
   std::vector<uint8_t> mask_;
-  std::vector<uint32_t> q_, k_, v_, dout_, out_, dq_, dk_, dv_;  // words: of float32, or two of bf16
+  std::vector<uint32_t> q_, k_, v_, dout_, out_, dq_, dk_,
+      dv_;  // words: of float32, or two of bf16
   std::vector<float> lse_;
   rueda_attention_saved* saved_ = nullptr;
 };

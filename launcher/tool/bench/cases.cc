@@ -104,8 +104,10 @@ Result<uint64_t> parse_bytes(const std::string& word) {
 Result<Case> parse_case(const std::string& text) {
   std::vector<std::string> words(1);
   for (const char letter : text) {
-    if (letter == ':') words.emplace_back();
-    else words.back() += letter;
+    if (letter == ':')
+      words.emplace_back();
+    else
+      words.back() += letter;
   }
   if (words.size() != 4)
     return invalid_argument("case '" + text + "': expected OPERATION:DTYPE:MEMORY:BYTES");

@@ -1,7 +1,7 @@
 // What is measured: one operation on tensors of one size, and how its result is checked.
 //
-// Pure values. A case is written OPERATION:DTYPE:MEMORY:BYTES, "allreduce:f32:private:64K"; a set of
-// gradients is gradients:f32:private:resnet50.
+// Pure values. A case is written OPERATION:DTYPE:MEMORY:BYTES, "allreduce:f32:private:64K"; a set
+// of gradients is gradients:f32:private:resnet50.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct Case {
   Operation operation = Operation::kAllreduce;
   DataType dtype = DataType::kF32;
   bool arena = false;  // tensors live in memory that the ranks share
-  // Of a rank's larger buffer: what allgather gives, what reducescatter takes, one of two equal ones
-  // elsewhere. Of gradients: their sum.
+  // Of a rank's larger buffer: what allgather gives, what reducescatter takes, one of two equal
+  // ones elsewhere. Of gradients: their sum.
   uint64_t bytes = 0;
   std::string set;  // of gradients: "resnet50"
 };
@@ -59,7 +59,8 @@ Extent extent_of(const Case& c, int size);
 void fill_for_check(DataType dtype, void* data, uint64_t count, int rank);
 // Overwrites every byte with valid numbers, at memory speed.
 void make_dirty(DataType dtype, void* data, uint64_t count, int rank);
-// Number of elements of `data` that differ, bit by bit, from the operation's exact result on `rank`.
+// Number of elements of `data` that differ, bit by bit, from the operation's exact result on
+// `rank`.
 uint64_t count_wrong(const Case& c, const void* data, uint64_t count, int rank, int size);
 
 }  // namespace rueda::bench

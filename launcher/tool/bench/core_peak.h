@@ -4,7 +4,7 @@
 namespace rueda::bench {
 
 struct CorePeak {
-  double gflops = 0;            // float32 multiply-adds, two operations each, per second of CPU time
+  double gflops = 0;  // float32 multiply-adds, two operations each, per second of CPU time
   const char* instructions = "";  // "avx512", "avx2", "portable"
 };
 

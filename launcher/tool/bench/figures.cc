@@ -21,7 +21,8 @@ Figure compared(std::string id, std::string what, const Spread& measured, double
   figure.what = std::move(what);
   figure.measured = number(measured.median, unit);
   if (measured.least != measured.greatest)
-    figure.measured += " (" + number(measured.least, "") + " to " + number(measured.greatest, "") + ")";
+    figure.measured +=
+        " (" + number(measured.least, "") + " to " + number(measured.greatest, "") + ")";
   if (!more.empty()) figure.measured += ", " + more;
   figure.goal = sign + number(goal, unit);
   figure.verdict = met ? Verdict::kMet : Verdict::kShort;
@@ -68,8 +69,8 @@ std::string table_of(const std::vector<Figure>& figures) {
   const auto row = [&](const std::string& id, const std::string& a, const std::string& b,
                        const std::string& c, const std::string& d) {
     out += id + std::string(id.size() < 6 ? 6 - id.size() : 1, ' ') + a +
-           std::string(what + 2 - a.size(), ' ') + b + std::string(measured + 2 - b.size(), ' ') + c +
-           std::string(c.size() < 10 ? 10 - c.size() : 1, ' ') + d;
+           std::string(what + 2 - a.size(), ' ') + b + std::string(measured + 2 - b.size(), ' ') +
+           c + std::string(c.size() < 10 ? 10 - c.size() : 1, ' ') + d;
     while (out.back() == ' ') out.pop_back();
     out += '\n';
   };
@@ -83,10 +84,10 @@ std::string json_of(const std::vector<Figure>& figures) {
   for (const Figure& f : figures) {
     char value[32];
     std::snprintf(value, sizeof(value), "%.6g", f.value);
-    out += (&f == &figures.front() ? "\n  " : ",\n  ") + std::string("{\"id\": ") + json_string(f.id) +
-           ", \"what\": " + json_string(f.what) + ", \"measured\": " + json_string(f.measured) +
-           ", \"goal\": " + json_string(f.goal) + ", \"verdict\": \"" + word_of(f.verdict) +
-           "\", \"value\": " + value + "}";
+    out += (&f == &figures.front() ? "\n  " : ",\n  ") + std::string("{\"id\": ") +
+           json_string(f.id) + ", \"what\": " + json_string(f.what) +
+           ", \"measured\": " + json_string(f.measured) + ", \"goal\": " + json_string(f.goal) +
+           ", \"verdict\": \"" + word_of(f.verdict) + "\", \"value\": " + value + "}";
   }
   return out + "\n]}\n";
 }

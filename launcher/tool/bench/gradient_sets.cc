@@ -19,7 +19,8 @@ Counts resnet(std::initializer_list<int> stages) {
   for (const int blocks : stages) {
     for (int block = 0; block < blocks; ++block) {
       const uint64_t out = 4 * width;
-      add(&counts, {width * in, width, width, width * width * 9, width, width, out * width, out, out});
+      add(&counts,
+          {width * in, width, width, width * width * 9, width, width, out * width, out, out});
       if (block == 0) add(&counts, {out * in, out, out});
       in = out;
     }

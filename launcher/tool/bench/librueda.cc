@@ -38,17 +38,15 @@ Result<LibRueda> open_librueda() {
   }
   if (library == nullptr) return unavailable("librueda cannot be opened:" + reasons);
   LibRueda api{};
-  const bool complete = find(library, "rueda_init", &api.init) &&
-                        find(library, "rueda_shutdown", &api.shutdown) &&
-                        find(library, "rueda_rank", &api.rank) &&
-                        find(library, "rueda_size", &api.size) &&
-                        find(library, "rueda_local_size", &api.local_size) &&
-                        find(library, "rueda_version", &api.version) &&
-                        find(library, "rueda_submit", &api.submit) &&
-                        find(library, "rueda_work_wait", &api.work_wait) &&
-                        find(library, "rueda_work_output", &api.work_output) &&
-                        find(library, "rueda_work_release", &api.work_release) &&
-                        find(library, "rueda_run", &api.run);
+  const bool complete =
+      find(library, "rueda_init", &api.init) && find(library, "rueda_shutdown", &api.shutdown) &&
+      find(library, "rueda_rank", &api.rank) && find(library, "rueda_size", &api.size) &&
+      find(library, "rueda_local_size", &api.local_size) &&
+      find(library, "rueda_version", &api.version) && find(library, "rueda_submit", &api.submit) &&
+      find(library, "rueda_work_wait", &api.work_wait) &&
+      find(library, "rueda_work_output", &api.work_output) &&
+      find(library, "rueda_work_release", &api.work_release) &&
+      find(library, "rueda_run", &api.run);
   if (!complete) return unavailable("librueda lacks functions: it is of another version");
   const bool prepares = find(library, "rueda_prepare", &api.prepare) &&
                         find(library, "rueda_start", &api.start) &&
@@ -58,22 +56,20 @@ Result<LibRueda> open_librueda() {
   if (!prepares) api.prepare = nullptr;
   if (!find(library, "rueda_alloc", &api.alloc) || !find(library, "rueda_free", &api.free))
     api.alloc = nullptr;
-  const bool plans =
-      find(library, "rueda_attention_plan_create", &api.attention_plan_create) &&
-      find(library, "rueda_attention_plan_release", &api.attention_plan_release) &&
-      find(library, "rueda_attention_plan_report", &api.attention_plan_report) &&
-      find(library, "rueda_attention_plan_balance", &api.attention_plan_balance);
+  const bool plans = find(library, "rueda_attention_plan_create", &api.attention_plan_create) &&
+                     find(library, "rueda_attention_plan_release", &api.attention_plan_release) &&
+                     find(library, "rueda_attention_plan_report", &api.attention_plan_report) &&
+                     find(library, "rueda_attention_plan_balance", &api.attention_plan_balance);
   if (!plans) api.attention_plan_create = nullptr;
   if (!find(library, "rueda_attention_tokens", &api.attention_tokens) ||
       !find(library, "rueda_attention_plan_tiles", &api.attention_plan_tiles)) {
     api.attention_plan_tiles = nullptr;
   }
-  const bool calls =
-      find(library, "rueda_attention_forward", &api.attention_forward) &&
-      find(library, "rueda_attention_backward", &api.attention_backward) &&
-      find(library, "rueda_attention_wait", &api.attention_wait) &&
-      find(library, "rueda_attention_call_release", &api.attention_call_release) &&
-      find(library, "rueda_attention_saved_release", &api.attention_saved_release);
+  const bool calls = find(library, "rueda_attention_forward", &api.attention_forward) &&
+                     find(library, "rueda_attention_backward", &api.attention_backward) &&
+                     find(library, "rueda_attention_wait", &api.attention_wait) &&
+                     find(library, "rueda_attention_call_release", &api.attention_call_release) &&
+                     find(library, "rueda_attention_saved_release", &api.attention_saved_release);
   if (!calls) api.attention_forward = nullptr;
   return api;
 }

@@ -160,8 +160,8 @@ Status check_result(Subject* subject, Meeting* meeting, const Case& c,
 Result<void*> Subject::allocate(size_t bytes, bool arena) {
   if (arena) return Status{Code::kUnimplemented, "no memory in which it works in place"};
   // As a framework's large tensors: pages of their own, huge ones where the system gives them.
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED)
     return unavailable("no memory for a buffer of " + std::to_string(bytes) + " bytes");
   return memory;
@@ -226,7 +226,8 @@ std::string json_of(const Row& row) {
                     name_of(row.c.operation) + "\", \"dtype\": \"" + name_of(row.c.dtype) +
                     "\", \"memory\": \"" + (row.c.arena ? "arena" : "private") +
                     "\", \"bytes\": " + std::to_string(row.c.bytes);
-  if (!row.unavailable.empty()) return out + ", \"unavailable\": " + json_string(row.unavailable) + "}";
+  if (!row.unavailable.empty())
+    return out + ", \"unavailable\": " + json_string(row.unavailable) + "}";
   char figures[320];
   std::snprintf(figures, sizeof(figures),
                 ", \"manner\": \"%s\", \"us\": %.3f, \"p99_us\": %.3f, \"iterations\": %d, "

@@ -12,7 +12,8 @@
 namespace rueda::bench {
 
 bool is_a_rank() {
-  for (const char* name : {"RUEDA_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}) {
+  for (const char* name :
+       {"RUEDA_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}) {
     if (std::getenv(name) != nullptr) return true;
   }
   return false;

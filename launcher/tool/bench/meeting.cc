@@ -107,8 +107,7 @@ void Meeting::put_sample(int index, double value) { page_->samples[rank_].value[
 
 double Meeting::slowest(int index) const {
   double most = 0;
-  for (int rank = 0; rank < size_; ++rank)
-    most = std::max(most, page_->samples[rank].value[index]);
+  for (int rank = 0; rank < size_; ++rank) most = std::max(most, page_->samples[rank].value[index]);
   return most;
 }
 
@@ -147,8 +146,10 @@ double Meeting::one_way_ns() {
   }
   // Ranks that share the two cores stay off them.
   while (page_->checked.load() != check) {
-    if (rank_ > 1) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    else sched_yield();
+    if (rank_ > 1)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    else
+      sched_yield();
   }
   const double result = page_->one_way_ns;
   barrier();

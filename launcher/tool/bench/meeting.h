@@ -57,8 +57,8 @@ class Meeting {
   unsigned checks_ = 0;
 };
 
-// Binds every thread of this process to one of the cores that it may use: number `rank` modulo their
-// count. Call it after the library has started its threads and has counted its cores.
+// Binds every thread of this process to one of the cores that it may use: number `rank` modulo
+// their count. Call it after the library has started its threads and has counted its cores.
 void pin_to_core(int rank);
 
 }  // namespace rueda::bench

@@ -10,7 +10,7 @@ namespace {
 
 struct Raw {
   std::vector<std::string> ops = {"allreduce"}, dtypes = {"f32"}, memory = {"private", "arena"};
-  std::vector<std::string> bytes = {"4",  "256", "4K", "64K", "1M", "16M", "64M"};
+  std::vector<std::string> bytes = {"4", "256", "4K", "64K", "1M", "16M", "64M"};
   std::vector<std::string> gradients, cases;
 };
 
@@ -62,7 +62,8 @@ Status combine(const Raw& raw, BenchOptions* options) {
     for (const std::string& dtype : raw.dtypes) {
       for (const std::string& memory : raw.memory) {
         for (const std::string& bytes : raw.bytes) {
-          RUEDA_ASSIGN_OR_RETURN(const Case c, parse_case(op + ":" + dtype + ":" + memory + ":" + bytes));
+          RUEDA_ASSIGN_OR_RETURN(const Case c,
+                                 parse_case(op + ":" + dtype + ":" + memory + ":" + bytes));
           options->cases.push_back(c);
         }
       }

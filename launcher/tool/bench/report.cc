@@ -64,7 +64,8 @@ std::string table_of(const BenchReport& report) {
     out += line;
   }
   return out +
-         "GB/s: bytes of one rank per time (limit: all bytes read and written). limit: share of the "
+         "GB/s: bytes of one rank per time (limit: all bytes read and written). limit: share of "
+         "the "
          "memory's speed,\nmeasured just before. state: cache line from core to core below 90 ns "
          "(NEAR), above 180 ns (FAR), else mixed.\n";
 }

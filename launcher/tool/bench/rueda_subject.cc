@@ -107,8 +107,7 @@ Status RuedaSubject::run_prepared() {
 
 Status RuedaSubject::run_submitted() {
   rueda_error error = RUEDA_ERROR_INIT;
-  if (ops_.size() == 1 && !owned_)
-    return status_of(api_.run(context_, ops_.data(), &error), error);
+  if (ops_.size() == 1 && !owned_) return status_of(api_.run(context_, ops_.data(), &error), error);
   // Freeing the last result is part of the cost of an operation that allocates its output.
   for (rueda_work*& work : works_) api_.work_release(std::exchange(work, nullptr));
   for (size_t i = 0; i < ops_.size(); ++i) {

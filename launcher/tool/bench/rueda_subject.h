@@ -37,9 +37,9 @@ class RuedaSubject final : public Subject {
   std::vector<Tensor> tensors_;
   std::vector<std::string> names_;
   std::vector<int64_t> shapes_;
-  std::vector<rueda_op> ops_;                // last tensor first, as backward hands them over
-  std::vector<rueda_prepared*> prepared_;    // empty: not prepared
-  std::vector<rueda_work*> works_;           // of the last run where the output is the library's
+  std::vector<rueda_op> ops_;              // last tensor first, as backward hands them over
+  std::vector<rueda_prepared*> prepared_;  // empty: not prepared
+  std::vector<rueda_work*> works_;         // of the last run where the output is the library's
   bool owned_ = false;
   uint64_t cases_ = 0;
 };

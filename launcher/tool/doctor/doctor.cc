@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kUsage =
     "Usage: rueda doctor                    this host: what was found, and what to do\n"
     "       rueda doctor --json             the same as one line of JSON\n"
-    "       rueda doctor --merge FILE...    hosts compared: files with such lines, - for stdin, as in\n"
+    "       rueda doctor --merge FILE...    hosts compared: files with such lines, - for stdin, as "
+    "in\n"
     "                                       `srun rueda doctor --json | rueda doctor --merge -`\n"
     "Exit code: 0, or 1 when no job can start on a host.\n";
 

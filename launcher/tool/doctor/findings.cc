@@ -9,8 +9,8 @@ namespace rueda::doctor {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
-constexpr uint64_t kFewFiles = 256;       // not enough for a small job
-constexpr uint64_t kEnoughFiles = 4096;   // two per rank and a framework's own
+constexpr uint64_t kFewFiles = 256;      // not enough for a small job
+constexpr uint64_t kEnoughFiles = 4096;  // two per rank and a framework's own
 constexpr uint64_t kEnoughShm = 512 * kMiB;
 constexpr uint64_t kLeastMemory = 256 * kMiB;
 constexpr uint64_t kUnlimited = ~uint64_t{0};
@@ -73,8 +73,10 @@ void judge_needs(const Machine& machine, Book* book) {
   }
   book->fine("kernel", machine.kernel, true);
   need("shared memory files", machine.memory_file_error,
-       "memfd_create must be allowed: loosen the container's seccomp profile (kernel 3.17 or newer)");
-  need("unix sockets", machine.unix_socket_error, "raise `ulimit -n`, or loosen the seccomp profile");
+       "memfd_create must be allowed: loosen the container's seccomp profile (kernel 3.17 or "
+       "newer)");
+  need("unix sockets", machine.unix_socket_error,
+       "raise `ulimit -n`, or loosen the seccomp profile");
   need("TCP on loopback", machine.tcp_error, "the interface lo must be up: `ip link set lo up`");
   book->check(machine.pidfd_error == 0, Level::kNote, "pidfd_open",
               machine.pidfd_error == 0 ? "works" : strerror(machine.pidfd_error),
@@ -106,9 +108,10 @@ void judge_network(const Machine& machine, Book* book) {
     book->bad(Level::kNote, "name " + machine.host, "has no address",
               "other hosts cannot use it: add it to /etc/hosts or DNS, or name hosts by address");
   } else {
-    book->check(outside, Level::kNote, "name " + machine.host, joined(named),
-                "its own name leads back to itself: name this host by address in host lists, or give "
-                "it its address in /etc/hosts");
+    book->check(
+        outside, Level::kNote, "name " + machine.host, joined(named),
+        "its own name leads back to itself: name this host by address in host lists, or give "
+        "it its address in /etc/hosts");
   }
   book->check(machine.clock_synchronised, Level::kNote, "clock",
               machine.clock_synchronised ? "synchronised" : "not synchronised",
@@ -125,20 +128,23 @@ void judge_limits(const Machine& machine, Book* book) {
   const Level files = machine.open_files < 64          ? Level::kBlocker
                       : machine.open_files < kFewFiles ? Level::kProblem
                                                        : Level::kNote;
-  book->check(machine.open_files >= kEnoughFiles, files, "open files",
-              count_text(machine.open_files) + " (hard limit " +
-                  count_text(machine.open_files_hard) + ")",
-              "each rank holds a few for every other rank: `ulimit -n 65536` before starting jobs of "
-              "more than " + std::to_string(machine.open_files / 8) + " ranks per host");
-  book->check(machine.processes >= 1024, Level::kProblem, "processes", count_text(machine.processes),
+  book->check(
+      machine.open_files >= kEnoughFiles, files, "open files",
+      count_text(machine.open_files) + " (hard limit " + count_text(machine.open_files_hard) + ")",
+      "each rank holds a few for every other rank: `ulimit -n 65536` before starting jobs of "
+      "more than " +
+          std::to_string(machine.open_files / 8) + " ranks per host");
+  book->check(machine.processes >= 1024, Level::kProblem, "processes",
+              count_text(machine.processes),
               "threads count too: `ulimit -u 65536`, or nproc in /etc/security/limits.conf");
-  book->check(machine.locked_bytes >= kGiB, Level::kNote, "locked memory",
-              size_text(machine.locked_bytes),
-              "RDMA needs `ulimit -l unlimited` (docker run --ulimit memlock=-1); rueda itself does not");
-  book->check(machine.shm_bytes >= kEnoughShm, Level::kNote, "/dev/shm",
-              size_text(machine.shm_bytes) + ", " + size_text(machine.shm_free_bytes) + " free",
-              "rueda does not use it, but PyTorch's data loaders and NCCL do: `docker run --shm-size "
-              "8g`, or an emptyDir of medium Memory at /dev/shm in Kubernetes");
+  book->check(
+      machine.locked_bytes >= kGiB, Level::kNote, "locked memory", size_text(machine.locked_bytes),
+      "RDMA needs `ulimit -l unlimited` (docker run --ulimit memlock=-1); rueda itself does not");
+  book->check(
+      machine.shm_bytes >= kEnoughShm, Level::kNote, "/dev/shm",
+      size_text(machine.shm_bytes) + ", " + size_text(machine.shm_free_bytes) + " free",
+      "rueda does not use it, but PyTorch's data loaders and NCCL do: `docker run --shm-size "
+      "8g`, or an emptyDir of medium Memory at /dev/shm in Kubernetes");
   book->check(machine.temporary_free_bytes >= 64 * kMiB, Level::kProblem, "/tmp",
               size_text(machine.temporary_free_bytes) + " free", "make room, or set TMPDIR");
 }
@@ -146,9 +152,10 @@ void judge_limits(const Machine& machine, Book* book) {
 void judge_memory(const Machine& machine, Book* book) {
   book->section("Memory and cores");
   const Level low = machine.available_bytes < 32 * kMiB ? Level::kBlocker : Level::kProblem;
-  book->check(machine.available_bytes >= kLeastMemory, low, "memory",
-              size_text(machine.memory_bytes) + ", " + size_text(machine.available_bytes) + " available",
-              "end what holds it (`ps aux --sort -rss | head`)");
+  book->check(
+      machine.available_bytes >= kLeastMemory, low, "memory",
+      size_text(machine.memory_bytes) + ", " + size_text(machine.available_bytes) + " available",
+      "end what holds it (`ps aux --sort -rss | head`)");
   if (machine.group_memory_bytes) {
     const uint64_t limit = *machine.group_memory_bytes, used = machine.group_used_bytes.value_or(0);
     book->check(used + kLeastMemory <= limit, Level::kProblem, "memory of this container or group",
@@ -181,7 +188,8 @@ void judge_memory(const Machine& machine, Book* book) {
               "give the container whole cores (cpuset)");
   }
   if (!machine.container.empty())
-    book->fine("container", machine.container + (machine.seccomp ? ", with a seccomp profile" : ""));
+    book->fine("container",
+               machine.container + (machine.seccomp ? ", with a seccomp profile" : ""));
 }
 
 void judge_devices(const Machine& machine, Book* book) {
@@ -194,19 +202,21 @@ void judge_devices(const Machine& machine, Book* book) {
               "libcuda.so.1 is missing or does not fit the kernel module: in a container start it "
               "with `--gpus all`, else install the driver of the module's version");
   } else {
-    book->fine("GPU", std::to_string(machine.gpus_usable) + " usable of " +
-                          std::to_string(machine.gpu_devices), true);
+    book->fine(
+        "GPU",
+        std::to_string(machine.gpus_usable) + " usable of " + std::to_string(machine.gpu_devices),
+        true);
   }
   if (!machine.gpu_driver.empty()) book->fine("GPU driver", machine.gpu_driver, true);
   for (const auto& probe : machine.libraries)
     book->fine(probe.name, probe.found ? probe.detail : "not found", probe.found);
-  book->fine("mpirun", machine.mpirun.empty() ? "not in PATH" : machine.mpirun, !machine.mpirun.empty());
+  book->fine("mpirun", machine.mpirun.empty() ? "not in PATH" : machine.mpirun,
+             !machine.mpirun.empty());
   book->fine("rueda's MPI transport",
              machine.mpi_plugin.empty() ? "not built (docs/launchers.md)" : machine.mpi_plugin);
   for (const auto& probe : machine.frameworks) {
     const bool python = probe.name == "Python";
-    book->check(probe.found || !python, Level::kNote, probe.name,
-                probe.detail,
+    book->check(probe.found || !python, Level::kNote, probe.name, probe.detail,
                 "Python programs need python3 in PATH");
   }
 }

@@ -26,8 +26,8 @@
 #include <set>
 #include <sstream>
 
-#include "collectives/base/unique_fd.h"
 #include "collectives/base/cgroup.h"
+#include "collectives/base/unique_fd.h"
 #include "launcher/mpi/installation.h"
 #include "launcher/tool/doctor/machine.h"
 
@@ -47,9 +47,8 @@ std::string numeric(const sockaddr* address) {
   if (address == nullptr) return "";
   const bool v4 = address->sa_family == AF_INET, v6 = address->sa_family == AF_INET6;
   char host[NI_MAXHOST] = "";
-  if ((!v4 && !v6) ||
-      getnameinfo(address, v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6), host, sizeof(host),
-                  nullptr, 0, NI_NUMERICHOST) != 0) {
+  if ((!v4 && !v6) || getnameinfo(address, v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6), host,
+                                  sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) {
     return "";
   }
   return host;
@@ -68,8 +67,7 @@ void look_at_needs(Machine* machine) {
   machine->tcp_error = error_of(tcp);
   if (tcp && bind(tcp.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     machine->tcp_error = errno;
-  machine->pidfd_error =
-      error_of(UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))));
+  machine->pidfd_error = error_of(UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))));
   // A child stands for another rank of this user.
   int ready[2];
   static char word = 'r';
@@ -112,7 +110,8 @@ void look_at_network(Machine* machine) {
   }
   timex clock{};
   machine->clock_synchronised = adjtimex(&clock) >= 0 && (clock.status & STA_UNSYNC) == 0;
-  machine->clock_source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  machine->clock_source =
+      first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
 }
 
 uint64_t soft_limit(int resource, uint64_t* hard = nullptr) {
@@ -147,7 +146,8 @@ void look_at_memory(Machine* machine) {
   if (machine->group_memory_bytes && *machine->group_memory_bytes > machine->memory_bytes)
     machine->group_memory_bytes.reset();
   machine->group_cores = rueda::cgroup_core_limit(rueda::read_small_file);
-  for (const char* path : {"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}) {
     if (const auto text = rueda::read_small_file(path))
       machine->group_used_bytes = rueda::first_number(*text);
   }
@@ -158,8 +158,8 @@ void look_at_memory(Machine* machine) {
 }
 
 void look_at_cpu(Machine* machine) {
-  constexpr const char* kFeatures[] = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16",
-                                       "asimd", "sve", "bf16"};
+  constexpr const char* kFeatures[] = {"avx2",     "fma",   "avx512f", "avx512_bf16",
+                                       "amx_bf16", "asimd", "sve",     "bf16"};
   std::ifstream info("/proc/cpuinfo");
   std::set<std::string> features, cores;
   std::string package;

@@ -38,7 +38,8 @@ void describe(CLI::App* app, Raw* raw, PlanOptions* o) {
       ->check(CLI::IsMember({"contiguous", "zigzag", "striped"}));
   app->add_option("--rotate", raw->rotate, "what travels: auto, kv, q (auto: fewer bytes)")
       ->check(CLI::IsMember({"auto", "kv", "q"}));
-  app->add_option("--chunk-tokens", o->chunk_tokens, "at most the bytes of so many tokens in a message");
+  app->add_option("--chunk-tokens", o->chunk_tokens,
+                  "at most the bytes of so many tokens in a message");
   app->add_flag("--causal", o->causal, "a query sees no later keys");
   app->add_option("--window-size", raw->window, "LEFT,RIGHT: keys near the query; -1: no limit")
       ->delimiter(',')

@@ -7,8 +7,8 @@
 namespace rueda::launchers {
 namespace {
 
-constexpr int kMasterPort = 29500;                    // torch's default
-constexpr int kLargestStep = 0x7fffffff;              // step ids above it mean "not by srun"
+constexpr int kMasterPort = 29500;                         // torch's default
+constexpr int kLargestStep = 0x7fffffff;                   // step ids above it mean "not by srun"
 constexpr int kFirstStepPort = 20000, kStepPorts = 12000;  // below the kernel's own range
 
 Result<std::optional<Number>> number(const GetEnv& get_env, const char* variable) {
@@ -58,7 +58,8 @@ Status add_torch(const GetEnv& get_env, std::vector<Claim>* claims) {
                                                  : "whoever set RANK and WORLD_SIZE";
   RUEDA_ASSIGN_OR_RETURN(Claim claim, read_claim(get_env, launcher, "RANK", "WORLD_SIZE"));
   claim.root_host = text_of(get_env, "MASTER_ADDR");
-  const int present = (claim.rank ? 1 : 0) + (claim.size ? 1 : 0) + (claim.root_host.empty() ? 0 : 1);
+  const int present =
+      (claim.rank ? 1 : 0) + (claim.size ? 1 : 0) + (claim.root_host.empty() ? 0 : 1);
   if (present < 2) return {};
   claim.root_port = kMasterPort;
   RUEDA_ASSIGN_OR_RETURN(const auto port, number(get_env, "MASTER_PORT"));
@@ -178,8 +179,7 @@ Result<Claims> find_claims(const GetEnv& get_env) {
   RUEDA_RETURN_IF_ERROR(add_torch(get_env, &torch));
   const bool marked = is_torchrun(get_env) || is_deepspeed(get_env);
   if (marked) found.claims = torch;
-  for (const Plain& plain : kPlain)
-    RUEDA_RETURN_IF_ERROR(add_plain(get_env, plain, &found.claims));
+  for (const Plain& plain : kPlain) RUEDA_RETURN_IF_ERROR(add_plain(get_env, plain, &found.claims));
   RUEDA_RETURN_IF_ERROR(add_slurm(get_env, &found));
   if (!marked) found.claims.insert(found.claims.end(), torch.begin(), torch.end());
   return found;

@@ -49,12 +49,12 @@ struct Claims {
   std::string remark;         // what the user may have overlooked; empty: nothing
 };
 
-// Everything that launchers other than ruedarun say. FailedPrecondition names a variable whose value
-// is no number.
+// Everything that launchers other than ruedarun say. FailedPrecondition names a variable whose
+// value is no number.
 Result<Claims> find_claims(const GetEnv& get_env);
 
-// The one that counts; nothing when nobody claims this process. FailedPrecondition names both values
-// of a conflict, or the variable that is missing, and says what to do.
+// The one that counts; nothing when nobody claims this process. FailedPrecondition names both
+// values of a conflict, or the variable that is missing, and says what to do.
 Result<std::optional<Claim>> settle(const Claims& claims);
 
 // The first host of Slurm's compressed list: "rack1node03" of "rack[1-2]node[03-08,12],x".

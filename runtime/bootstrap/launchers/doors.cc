@@ -30,7 +30,8 @@ Result<Addresses> resolve(const std::string& host, int port) {
   addrinfo* list = nullptr;
   const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (failed != 0) {
-    return Status(Code::kNotFound, "'" + host + "' has no address here (" + gai_strerror(failed) + ")");
+    return Status(Code::kNotFound,
+                  "'" + host + "' has no address here (" + gai_strerror(failed) + ")");
   }
   return Addresses(list);
 }
@@ -38,7 +39,8 @@ Result<Addresses> resolve(const std::string& host, int port) {
 sockaddr_un unix_address(const std::string& name, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;  // the leading zero byte of the path makes it abstract
-  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
+  std::memcpy(address.sun_path + 1, name.data(),
+              std::min(name.size(), sizeof(address.sun_path) - 1));
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -175,7 +177,8 @@ std::string own_end(int fd) {
   }
   const std::string text = host;
   // An IPv4 connection to a listener that takes both.
-  return text.rfind("::ffff:", 0) == 0 && text.find('.') != std::string::npos ? text.substr(7) : text;
+  return text.rfind("::ffff:", 0) == 0 && text.find('.') != std::string::npos ? text.substr(7)
+                                                                              : text;
 }
 
 }  // namespace rueda::launchers

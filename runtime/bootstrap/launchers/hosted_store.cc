@@ -97,8 +97,7 @@ void HostedStore::accept_all() {
     terms.size = door_.size;
     terms.epoch = door_.epoch;
     terms.job_id = door_.purpose;
-    guests_.push_back({std::move(fd), rendezvous::Handshake(std::move(terms), key_),
-                       door_.local});
+    guests_.push_back({std::move(fd), rendezvous::Handshake(std::move(terms), key_), door_.local});
   }
 }
 

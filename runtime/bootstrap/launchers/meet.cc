@@ -91,7 +91,10 @@ Result<Met> host(const Task& task, const JobKey& key) {
   RUEDA_ASSIGN_OR_RETURN(auto stream, hosted->own_stream());
   return Met{std::move(hosted),
              std::make_unique<rendezvous::StoreClient>(std::move(stream), kKeeper),
-             key, task.epoch, task.job, {}};
+             key,
+             task.epoch,
+             task.job,
+             {}};
 }
 
 Status prove(int fd, const Task& task, const JobKey& key, Deadline deadline) {
@@ -106,8 +109,9 @@ Status prove(int fd, const Task& task, const JobKey& key, Deadline deadline) {
 }
 
 Result<Met> joined(const Task& task, UniqueFd fd, const JobKey& key, std::string address) {
-  return Met{nullptr, std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper), key,
-             task.epoch, task.job, std::move(address)};
+  return Met{nullptr,  std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper),
+             key,      task.epoch,
+             task.job, std::move(address)};
 }
 
 Result<Met> find_on_host(const Task& task) {
@@ -149,9 +153,9 @@ Result<Met> find_by_address(const Task& task, const JobKey& key) {
       const Status proven = prove(fd.value().get(), task, key, deadline);
       if (proven.ok()) {
         std::string address = own_end(fd.value().get());
-        bootstrap::end_when_silent(fd.value().get(),
-                                   std::chrono::nanoseconds(static_cast<int64_t>(
-                                       task.dead_seconds * 1e9)));
+        bootstrap::end_when_silent(
+            fd.value().get(),
+            std::chrono::nanoseconds(static_cast<int64_t>(task.dead_seconds * 1e9)));
         return joined(task, std::move(fd).value(), key, std::move(address));
       }
       last = Status(proven.code(), meeting.host + ":" + std::to_string(port) + ": " +
@@ -190,8 +194,8 @@ Result<Met> meet(const Place& place, const Config& config, uint64_t epoch) {
   const auto timeout = std::chrono::duration<double>(config.start_timeout_seconds);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   RUEDA_ASSIGN_OR_RETURN(Meeting meeting, plan_meeting(place, config));
-  Task task{place, std::move(meeting), place.job_id, epoch, deadline, config.start_timeout_seconds,
-            config.dead_seconds};
+  Task task{place,    std::move(meeting),           place.job_id,       epoch,
+            deadline, config.start_timeout_seconds, config.dead_seconds};
   if (task.meeting.one_host) {
     if (task.job.empty()) task.job = proxy_above();
     if (task.job.empty()) {

@@ -1,5 +1,5 @@
-// Meet: how ranks find each other that mpirun, torchrun, srun or the like started, without an agent:
-// rank 0 keeps the store for as long as init takes, the others connect to it.
+// Meet: how ranks find each other that mpirun, torchrun, srun or the like started, without an
+// agent: rank 0 keeps the store for as long as init takes, the others connect to it.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ struct Met {
   Status part(const bootstrap::Place& place, bootstrap::Deadline deadline);
 };
 
-// Blocks until rank 0 is found (on rank 0: not at all) or the start timeout has passed. `epoch`: how
-// often this process has met before, plus one; ranks that count differently do not meet.
+// Blocks until rank 0 is found (on rank 0: not at all) or the start timeout has passed. `epoch`:
+// how often this process has met before, plus one; ranks that count differently do not meet.
 Result<Met> meet(const bootstrap::Place& place, const Config& config, uint64_t epoch);
 
 }  // namespace rueda::launchers

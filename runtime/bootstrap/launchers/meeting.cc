@@ -58,7 +58,8 @@ Result<Meeting> plan_meeting(const bootstrap::Place& place, const Config& config
         "ranks on several hosts (" + place.source +
         ") need a key before they trust each other: make one with `(umask 077; head -c 32 "
         "/dev/urandom | base64 > ~/.rueda-key)`, give every host the same file, and set "
-        "RUEDA_KEY_FILE to it on every rank; or start the job with ruedarun, which does it for you");
+        "RUEDA_KEY_FILE to it on every rank; or start the job with ruedarun, which does it for "
+        "you");
   }
   return meeting;
 }

@@ -101,7 +101,8 @@ void movements(rueda::Context& hvd) {
   hvd.barrier({.name = "end"});
 }
 
-// Causal attention of 21 tokens that the ranks share, each rank's rows against the whole computed here.
+// Causal attention of 21 tokens that the ranks share, each rank's rows against the whole computed
+// here.
 void attention(rueda::Context& hvd) {
   namespace ra = rueda::attention;
   constexpr std::int64_t kTokens = 21, kHeads = 2, kDim = 8;
@@ -114,7 +115,8 @@ void attention(rueda::Context& hvd) {
                                             .layout = ra::Layout::kZigzag,
                                             .causal = true});
   const auto own = ra::tokens_of(ra::Layout::kZigzag, kTokens, hvd.rank(), hvd.size());
-  expect(plan.tokens() == std::ssize(own) && plan.query_size() == plan.key_size(), "a plan's tokens");
+  expect(plan.tokens() == std::ssize(own) && plan.query_size() == plan.key_size(),
+         "a plan's tokens");
   const auto tensor = [&](std::int64_t what) {
     std::vector<float> rows;
     for (const std::int64_t token : own)

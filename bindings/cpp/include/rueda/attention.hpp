@@ -124,8 +124,7 @@ Work forward(const Context& hvd, const Plan& plan, Q&& q, K&& k, V&& v, O&& out,
   const void* in_k = detail::checked(k, "k", keys, dtype);
   const void* in_v = detail::checked(v, "v", keys, dtype);
   void* result = detail::checked(out, "out", queries, dtype);
-  float* sums =
-      lse.empty() ? nullptr : detail::checked(lse, "lse", plan.lse_size(), RUEDA_FLOAT32);
+  float* sums = lse.empty() ? nullptr : detail::checked(lse, "lse", plan.lse_size(), RUEDA_FLOAT32);
   rueda_attention_saved* kept = nullptr;
   rueda_attention_call* call = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;

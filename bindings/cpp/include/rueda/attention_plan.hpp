@@ -28,20 +28,20 @@ struct Spec {
   std::int64_t length = 0;      // of the queries, where key_length is another
   std::int64_t key_length = 0;  // 0: as many; else the last query stands at the last key
   std::int64_t heads = 1;
-  std::int64_t kv_heads = 0;  // divides heads; 0: as many
-  std::int64_t head_dim = 0;  // 1 to 256
+  std::int64_t kv_heads = 0;          // divides heads; 0: as many
+  std::int64_t head_dim = 0;          // 1 to 256
   rueda_dtype dtype = RUEDA_FLOAT32;  // or RUEDA_BFLOAT16, RUEDA_FLOAT16
   Layout layout = Layout::kContiguous;
   int ulysses_degree = 1;  // ranks that exchange heads for tokens; the others form rings
   Rotate rotate_forward = Rotate::kAuto;
   Rotate rotate_backward = Rotate::kAuto;
-  bool gather_first = false;  // all-gather: everything is received before computing
+  bool gather_first = false;      // all-gather: everything is received before computing
   std::int64_t chunk_tokens = 0;  // bounds the messages; 0: see docs/attention.md
   // What keys and values travel as: RUEDA_BFLOAT16, RUEDA_INT8; -1: dtype.
   std::int32_t compression = -1;
   bool causal = false;
-  std::int64_t left = -1, right = -1;  // sliding window; -1: no limit
-  double softmax_scale = 0;  // 0: head_dim ^ -0.5
+  std::int64_t left = -1, right = -1;         // sliding window; -1: no limit
+  double softmax_scale = 0;                   // 0: head_dim ^ -0.5
   std::vector<std::int64_t> cu_seqlens = {};  // packed sequences: 0, ..., length
   std::vector<std::int64_t> cu_seqlens_k = {};
   bool layout_per_sequence = false;

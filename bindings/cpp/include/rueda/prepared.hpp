@@ -5,7 +5,8 @@
 //   for (...) sum.run(gradient);                        // in place
 //   sum.start(gradient); ...; sum.wait();               // the same, with something in between
 //
-// The name may not be empty. All ranks start it equally often, beside other operations in any order.
+// The name may not be empty. All ranks start it equally often, beside other operations in any
+// order.
 //
 // Ownership: owns the handle; borrows input and output from each start to its end, nobody may touch
 //            them meanwhile.
@@ -73,7 +74,9 @@ class [[nodiscard]] Prepared {
 
   // How the last start ended, as Work::wait; returns at once if there was none.
   void wait() const { wait_until_ended(-1.0); }
-  void wait(Seconds timeout) const { wait_until_ended(timeout.count() > 0 ? timeout.count() : 0.0); }
+  void wait(Seconds timeout) const {
+    wait_until_ended(timeout.count() > 0 ? timeout.count() : 0.0);
+  }
   // True when no start is under way. Never blocks.
   bool poll() const { return rueda_prepared_poll(handle()) != 0; }
 

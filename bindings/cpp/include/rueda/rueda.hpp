@@ -20,8 +20,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,7 +108,7 @@ class Context {
   std::optional<LostRank> lost_rank() const {
     rueda_lost lost = RUEDA_LOST_INIT;
     if (rueda_lost_rank(handle(), &lost) == 0) return std::nullopt;
-    return LostRank{lost.rank, lost.pid, lost.operations, lost.step, lost.cause_is_final != 0,
+    return LostRank{lost.rank, lost.pid,       lost.operations, lost.step, lost.cause_is_final != 0,
                     lost.host, lost.operation, lost.cause};
   }
 
@@ -125,13 +125,14 @@ class Context {
   }
   // Several tensors as one: ready together or not at all. Tensor i is called "<name>.<i>".
   template <typename R>
-  requires InOut<R&>
+    requires InOut<R&>
   void grouped_allreduce(std::span<R> tensors, ReduceOp op, const Options& options = {}) {
     for (Work& work : grouped_allreduce_async(tensors, op, options)) work.wait();
   }
   template <typename R>
-  requires InOut<R&> std::vector<Work> grouped_allreduce_async(std::span<R> tensors, ReduceOp op,
-                                                               const Options& options = {}) {
+    requires InOut<R&>
+  std::vector<Work> grouped_allreduce_async(std::span<R> tensors, ReduceOp op,
+                                            const Options& options = {}) {
     std::deque<detail::Operation> operations;  // a deque: its elements never move
     for (R& tensor : tensors) {
       const auto view = detail::view(tensor);
@@ -213,10 +214,10 @@ class Context {
   int add_process_set(std::span<const std::int32_t> ranks) {
     rueda_error error = RUEDA_ERROR_INIT;
     rueda_work* handle_of_work = nullptr;
-    detail::check(rueda_add_process_set(handle(), ranks.data(),
-                                        static_cast<std::int32_t>(ranks.size()), 0, &handle_of_work,
-                                        &error),
-                  error);
+    detail::check(
+        rueda_add_process_set(handle(), ranks.data(), static_cast<std::int32_t>(ranks.size()), 0,
+                              &handle_of_work, &error),
+        error);
     const Work work(handle_of_work, RUEDA_UINT8);
     work.wait();
     return static_cast<int>(work.result());
@@ -267,15 +268,13 @@ class Context {
   // ----------------------------------------
   template <Element T>
   Prepared prepare_allreduce(std::size_t count, ReduceOp op, const Options& options) {
-    return prepare(
-        detail::Operation(RUEDA_ALLREDUCE, options).template tensor<T>(count).reduce(op), count,
-        count);
+    return prepare(detail::Operation(RUEDA_ALLREDUCE, options).template tensor<T>(count).reduce(op),
+                   count, count);
   }
   template <Element T>
   Prepared prepare_broadcast(std::size_t count, int root, const Options& options) {
-    return prepare(
-        detail::Operation(RUEDA_BROADCAST, options).template tensor<T>(count).root(root), count,
-        count);
+    return prepare(detail::Operation(RUEDA_BROADCAST, options).template tensor<T>(count).root(root),
+                   count, count);
   }
   // The output is this rank's rows (rueda_split_rows): Prepared::output_size() elements.
   template <Element T>
@@ -328,7 +327,8 @@ class Context {
   }
   // Waits and copies the results out. (vector<bool> is no array: use the async form's output.)
   template <Element T>
-  requires(!std::same_as<T, bool>) static std::vector<T> take(const Work& work) {
+    requires(!std::same_as<T, bool>)
+  static std::vector<T> take(const Work& work) {
     work.wait();
     const auto values = work.output<T>();
     return {values.begin(), values.end()};

@@ -60,8 +60,7 @@ constexpr std::int32_t dtype_or_none() {
 }
 
 template <typename T>
-concept Element = dtype_or_none<std::remove_cv_t<T>>()
->= 0;
+concept Element = dtype_or_none<std::remove_cv_t<T>>() >= 0;
 
 // The rueda_dtype of an element type: dtype_of<float> == RUEDA_FLOAT32.
 template <Element T>
@@ -72,7 +71,7 @@ inline constexpr rueda_dtype dtype_of =
 // temporary container is refused: it would be gone before the operation has ended.
 template <typename R>
 concept Input = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-    std::ranges::borrowed_range<R> && Element<std::ranges::range_value_t<R>>;
+                std::ranges::borrowed_range<R> && Element<std::ranges::range_value_t<R>>;
 template <typename R>
 concept InOut =
     Input<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
