@@ -48,7 +48,7 @@ using CallPtr = std::shared_ptr<Call>;
 class Engine {
  public:
   // runtime null: rank 0 of 1.
-  explicit Engine(runtime::Runtime* runtime) : runtime_(runtime) {}
+  explicit Engine(engine::Runtime* runtime) : runtime_(runtime) {}
   ~Engine();
 
   // The plan of this rank for a process set; spec.ranks is set to its size.
@@ -68,7 +68,7 @@ class Engine {
                         bool inline_call);
   int threads_of(int asked) const;
 
-  runtime::Runtime* const runtime_;
+  engine::Runtime* const runtime_;
   std::mutex mutex_;
   std::map<uint32_t, uint32_t> calls_;  // of each process set, by its serial number
   // Of calls that failed while messages were under way: their memory must stay.

@@ -42,7 +42,7 @@ bool Link::idle() const {
 Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std::byte* out,
                                  int64_t bytes, bool answer) {
   if (bytes == 0) return Message();
-  runtime::Operation operation;
+  engine::Operation operation;
   operation.kind = send ? CollectiveKind::kSend : CollectiveKind::kRecv;
   operation.dtype = DType::kUInt8;
   operation.shape = {bytes};
@@ -54,7 +54,7 @@ Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std:
   operation.agreed = place_.agreed;
   operation.process_set = place_.process_set;
   operation.name = "attention";
-  std::vector<runtime::Operation> operations;
+  std::vector<engine::Operation> operations;
   operations.push_back(std::move(operation));
   RUEDA_ASSIGN_OR_RETURN(auto works, place_.runtime->submit(std::move(operations), false));
   std::erase_if(messages_, [](const Message& message) { return message->done(); });

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "runtime/runtime.h"
+#include "runtime/engine/runtime.h"
 
 namespace rueda::attention {
 
 class Link {
  public:
   struct Place {
-    runtime::Runtime* runtime = nullptr;  // null: one rank alone
+    engine::Runtime* runtime = nullptr;  // null: one rank alone
     uint32_t process_set = 0;
     std::vector<Rank> members;  // the set's ranks in the job
     uint32_t call = 0;
@@ -29,7 +29,7 @@ class Link {
   Link(Place place, std::shared_ptr<std::atomic<bool>> aborted)
       : place_(std::move(place)), aborted_(std::move(aborted)) {}
 
-  using Message = std::shared_ptr<runtime::Work>;
+  using Message = std::shared_ptr<engine::Work>;
   // Memory is borrowed until the message has ended; use take().
   // Messages and answers have an order each: the n-th that is sent meets the n-th that is received.
   Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);

@@ -17,8 +17,6 @@
 
 #include "collectives/base/config.h"
 #include "collectives/base/signal_names.h"
-#include "collectives/rendezvous/job_key.h"
-#include "collectives/rendezvous/store_server.h"
 #include "launcher/console.h"
 #include "launcher/driver.h"
 #include "launcher/exit_report.h"
@@ -33,6 +31,8 @@
 #include "launcher/summary_report.h"
 #include "launcher/supervisor.h"
 #include "proto/store_codec.h"
+#include "runtime/rendezvous/job_key.h"
+#include "runtime/rendezvous/store_server.h"
 
 namespace rueda::launcher {
 namespace {
@@ -90,7 +90,7 @@ class Agent {
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
   void look_at_lives();
-  void rank_lost(const LostRank& lost, bool from_driver = false);
+  void rank_lost(const life::LostRank& lost, bool from_driver = false);
   void stop_for_failure();
   void send(int signal);
   bool finished();
@@ -113,9 +113,9 @@ class Agent {
   std::unique_ptr<rendezvous::StoreServer> store_;
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
-  std::optional<LostRank> lost_;  // the job's first
-  bool replaced_ = false;         // and its process ran on as another program when we stopped it
-  bool lost_by_us_ = false;       // it ended because we stopped the job: nobody's failure
+  std::optional<life::LostRank> lost_;  // the job's first
+  bool replaced_ = false;    // and its process ran on as another program when we stopped it
+  bool lost_by_us_ = false;  // it ended because we stopped the job: nobody's failure
   UniqueFd key_fd_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty with an uplink
@@ -341,7 +341,7 @@ void Agent::count() {
   if (counters == counted_) return;
   counted_ = counters;
   for (RankCounters& one : counters) {
-    const LostRank now = lives_->verdict(one.rank, 0, "", false);
+    const life::LostRank now = lives_->verdict(one.rank, 0, "", false);
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
@@ -478,7 +478,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
 void Agent::look_at_lives() {
   const LifeWatch::Findings findings = lives_->look(now());
   for (const std::string& remark : findings.remarks) say(remark);
-  for (const LostRank& lost : findings.lost) rank_lost(lost);
+  for (const life::LostRank& lost : findings.lost) rank_lost(lost);
 }
 
 // The one place through which a loss becomes known to the job, from wherever it was noticed. The
@@ -487,7 +487,7 @@ void Agent::look_at_lives() {
 // Over several hosts ranks may be lost on two of them at once: the driver decides which was the
 // first, and its word comes back to us too (from_driver). Until then ours hear nothing, so that no
 // two survivors ever hear of different ranks.
-void Agent::rank_lost(const LostRank& lost, bool from_driver) {
+void Agent::rank_lost(const life::LostRank& lost, bool from_driver) {
   if (uplink_ != nullptr && !from_driver) {
     uplink_->rank_lost(lost);
     stop_for_failure();

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
-#include "collectives/rendezvous/job_key.h"
 #include "launcher/binding/binding.h"
 #include "launcher/host_plan.h"
 #include "launcher/options.h"
 #include "launcher/rank_environment.h"
 #include "launcher/timeline_files.h"
 #include "launcher/uplink.h"
+#include "runtime/rendezvous/job_key.h"
 
 namespace rueda::launcher {
 

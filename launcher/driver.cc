@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "collectives/base/config.h"
-#include "collectives/base/timeline_file.h"
 #include "launcher/agent.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/guard.h"
@@ -20,6 +19,7 @@
 #include "launcher/hosts/machine.h"
 #include "launcher/mpi/run_mpi.h"
 #include "launcher/spawn.h"
+#include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::launcher {
 namespace {
@@ -198,7 +198,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   plan.summary = config.value().summary;
   plan.dead_seconds = config.value().dead_seconds;
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
-  if (timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
+  if (timeline::timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.
     const auto folder = own_folder();
     if (!folder.ok()) return fail(kUsageError, folder.status().message());

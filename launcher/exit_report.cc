@@ -67,7 +67,7 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
 }
 
 // What the wait status does not say: why it was killed by us, what it did last.
-void add_loss(const LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
+void add_loss(const life::LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
   const std::string cause = lost.cause.str();
   const bool known = cause.starts_with(describe_wait_status(culprit.wait_status)) ||
                      cause == "it ended without leaving the job" || cause == culprit.lost;

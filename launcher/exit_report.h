@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/base/life_page.h"
 #include "collectives/base/types.h"
 #include "launcher/supervisor.h"
+#include "runtime/observe/life/life_page.h"
 
 namespace rueda::launcher {
 
@@ -32,7 +32,7 @@ struct RankEnd {
 
 struct JobEnd {
   std::vector<RankEnd> ends;
-  std::optional<LostRank> lost;  // the first that ended without leaving the job
+  std::optional<life::LostRank> lost;  // the first that ended without leaving the job
   StopCause cause = StopCause::kNone;
   int signal = 0;  // of the cause
   std::vector<std::pair<Rank, std::string>>

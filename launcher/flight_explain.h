@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/base/flight_reader.h"
+#include "runtime/observe/flight/flight_reader.h"
 
 namespace rueda::launcher {
 

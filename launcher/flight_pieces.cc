@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "collectives/base/fence.h"
+#include "collectives/host/fence.h"
 
 namespace rueda::launcher {
 namespace {
@@ -43,7 +43,7 @@ FlightPiece copy(ByteView memory, size_t offset, size_t size) {
 // A record that was written meanwhile loses its stamp, and so is none.
 FlightPiece copy_records(ByteView memory, size_t offset) {
   FlightPiece piece = copy(memory, offset, kRecordsInPiece * sizeof(Record));
-  seqlock_fence(std::memory_order_acquire);
+  host::seqlock_fence(std::memory_order_acquire);
   for (size_t at = 0; at < piece.bytes.size(); at += sizeof(Record)) {
     uint64_t stamp = 0;
     std::memcpy(&stamp, piece.bytes.data() + at, kWord);

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/base/flight_layout.h"
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "runtime/observe/flight/flight_layout.h"
 
 namespace rueda::launcher {
 

@@ -73,7 +73,7 @@ LifeWatch::~LifeWatch() {
 
 Result<LifeWatch::Handed> LifeWatch::add(Rank rank) {
   UniqueFd page_fd;
-  RUEDA_ASSIGN_OR_RETURN(LifeMapping page, LifeMapping::create(&page_fd));
+  RUEDA_ASSIGN_OR_RETURN(life::LifeMapping page, life::LifeMapping::create(&page_fd));
   auto watched = std::make_unique<Watched>(std::move(page));
   watched->rank = rank;
   watched->page_fd = std::move(page_fd);
@@ -140,20 +140,22 @@ void LifeWatch::add_to_poll(std::vector<pollfd>* fds) const {
 std::optional<std::string> LifeWatch::cause_of(Watched* watched, TimePoint now) {
   if (watched->died_ns.load() != 0) {
     if (!watched->kill_reason.empty()) return watched->kill_reason;
-    const auto crash = static_cast<Crash>(watched->page->crash.load(std::memory_order_acquire));
-    if (crash == Crash::kNone) return "it ended without leaving the job";
+    const auto crash =
+        static_cast<life::Crash>(watched->page->crash.load(std::memory_order_acquire));
+    if (crash == life::Crash::kNone) return "it ended without leaving the job";
   }
-  const auto crash = static_cast<Crash>(watched->page->crash.load(std::memory_order_acquire));
-  if (crash == Crash::kNone) {
+  const auto crash = static_cast<life::Crash>(watched->page->crash.load(std::memory_order_acquire));
+  if (crash == life::Crash::kNone) {
     watched->crash_seen.reset();
     return std::nullopt;
   }
   if (!watched->crash_seen) watched->crash_seen = now;
-  if (crash == Crash::kHandled && watched->died_ns.load() == 0 && !is_dying(member_of(*watched)))
+  if (crash == life::Crash::kHandled && watched->died_ns.load() == 0 &&
+      !is_dying(member_of(*watched)))
     return std::nullopt;
   const std::string signal = signal_name(watched->page->crash_signal.load());
   // It may have jumped out of its handler long ago and have died of something else.
-  if (crash == Crash::kHandled && watched->died_ns.load() != 0)
+  if (crash == life::Crash::kHandled && watched->died_ns.load() != 0)
     return "it ended without leaving the job after " + signal +
            ", which a handler of its own had taken";
   return "crashed with " + signal;
@@ -166,14 +168,14 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
   const bool due = !next_look_ || now >= *next_look_;
   const Duration every = kLookEvery;
   bool running = false, crashing = false;
-  std::vector<std::pair<int64_t, LostRank>> lost;
+  std::vector<std::pair<int64_t, life::LostRank>> lost;
   for (const auto& watched : ranks_) {
     if (!watched->running) continue;
     running = true;
     if (watched->given) continue;
     if (const auto cause = cause_of(watched.get(), now)) {
       watched->given = true;
-      LostRank verdict = this->verdict(watched->rank, watched->pid, *cause, false);
+      life::LostRank verdict = this->verdict(watched->rank, watched->pid, *cause, false);
       if (watched->died_ns.load() != 0) verdict.noticed_ns = watched->died_ns.load();
       lost.emplace_back(verdict.noticed_ns, verdict);
       continue;
@@ -222,8 +224,9 @@ void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findi
   }
 }
 
-LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const {
-  LostRank lost;
+life::LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause,
+                                  bool is_final) const {
+  life::LostRank lost;
   lost.rank = rank;
   lost.pid = pid;
   lost.noticed_ns = monotonic_ns();
@@ -234,7 +237,7 @@ LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause, bool
                      ? watched->kill_reason
                      : cause);
   if (watched != nullptr && watched->page->operation.version() != 0) {
-    const LastOperation last = watched->page->operation.read();
+    const life::LastOperation last = watched->page->operation.read();
     lost.operation.set(last.name.str());
     lost.operations = last.number;
     lost.step = last.step;
@@ -245,7 +248,7 @@ LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause, bool
 bool LifeWatch::has_not_left(Rank rank) const {
   const Watched* const watched = find(rank);
   return watched != nullptr &&
-         watched->page->owner.load(std::memory_order_acquire) != LifePage::kClosed;
+         watched->page->owner.load(std::memory_order_acquire) != life::LifePage::kClosed;
 }
 
 bool LifeWatch::was_replaced(Rank rank) const {
@@ -260,7 +263,7 @@ bool LifeWatch::has_joined(Rank rank) const {
   return watched != nullptr && watched->page->pid.load(std::memory_order_acquire) != 0;
 }
 
-void LifeWatch::tell(const LostRank& lost) {
+void LifeWatch::tell(const life::LostRank& lost) {
   for (const auto& watched : ranks_) {
     watched->page->lost.publish(lost);
     ring(watched->news.get());

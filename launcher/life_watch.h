@@ -23,10 +23,10 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/base/life_page.h"
 #include "collectives/base/types.h"
 #include "launcher/silence.h"
 #include "launcher/supervisor.h"
+#include "runtime/observe/life/life_page.h"
 
 namespace rueda::launcher {
 
@@ -57,14 +57,14 @@ class LifeWatch {
   std::optional<TimePoint> next_deadline() const { return next_look_; }
 
   struct Findings {
-    std::vector<LostRank> lost;        // in the order in which they were noticed
+    std::vector<life::LostRank> lost;  // in the order in which they were noticed
     std::vector<std::string> remarks;  // for the user: who is silent, who goes on
   };
   // Kills ranks that have been stopped for too long.
   Findings look(TimePoint now);
 
   // The verdict on a rank whose end was noticed otherwise: what the page knows, and this cause.
-  LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
+  life::LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
   // It has not left the job in order: it was in it, or never came as far.
   bool has_not_left(Rank rank) const;
   // It is known to have ended, and yet its process runs: exec has put another program in its place.
@@ -72,16 +72,16 @@ class LifeWatch {
   // It has begun to join the job.
   bool has_joined(Rank rank) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes.
-  void tell(const LostRank& lost);
+  void tell(const life::LostRank& lost);
 
  private:
   struct Watched {
-    explicit Watched(LifeMapping mapping) : page(std::move(mapping)) {}
+    explicit Watched(life::LifeMapping mapping) : page(std::move(mapping)) {}
     Rank rank = 0;
     pid_t pid = 0;
     bool running = false;
     bool given = false;  // its verdict
-    LifeMapping page;
+    life::LifeMapping page;
     UniqueFd page_fd, news;
     std::thread waiter;
     std::atomic<int64_t> died_ns{0};  // by the waiter

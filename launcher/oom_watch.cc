@@ -10,7 +10,7 @@ namespace rueda::launcher {
 namespace {
 
 // The number behind "oom_kill " in a file; -1: there is none.
-int64_t read_count(const ReadFile& read, const std::string& path) {
+int64_t read_count(const host::ReadFile& read, const std::string& path) {
   std::istringstream file(read(path).value_or(""));
   std::string word;
   int64_t value = 0;
@@ -20,7 +20,7 @@ int64_t read_count(const ReadFile& read, const std::string& path) {
   return -1;
 }
 
-std::string read_limit(const ReadFile& read, const std::string& path) {
+std::string read_limit(const host::ReadFile& read, const std::string& path) {
   std::istringstream file(read(path).value_or(""));
   int64_t bytes = -1;
   if (!(file >> bytes) || bytes < 0 || bytes > (int64_t{1} << 60)) return "";
@@ -33,7 +33,7 @@ struct Group {
 };
 
 // The control groups for memory that this process, and so its ranks, are in.
-std::vector<Group> memory_groups(const ReadFile& read) {
+std::vector<Group> memory_groups(const host::ReadFile& read) {
   std::vector<Group> groups;
   std::istringstream file(read("/proc/self/cgroup").value_or(""));
   std::string line;
@@ -56,7 +56,7 @@ std::vector<Group> memory_groups(const ReadFile& read) {
 
 }  // namespace
 
-OomWatch::OomWatch(ReadFile read) : read_(std::move(read)) {
+OomWatch::OomWatch(host::ReadFile read) : read_(std::move(read)) {
   for (const Group& group : memory_groups(read_)) {
     const std::string count = group.folder + (group.v2 ? "/memory.events" : "/memory.oom_control");
     const std::string limit =

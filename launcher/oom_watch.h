@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "collectives/base/cgroup.h"
+#include "collectives/host/cgroup.h"
 
 namespace rueda::launcher {
 
 class OomWatch {
  public:
   // Counts from here on. read: where the kernel's files come from.
-  explicit OomWatch(ReadFile read = read_small_file);
+  explicit OomWatch(host::ReadFile read = host::read_small_file);
   // ", probably for want of memory: ..." after a SIGKILL for which the kernel's counters have risen
   // since the last time; else "".
   std::string hint(int wait_status);
@@ -24,7 +24,7 @@ class OomWatch {
     std::string whose;  // "its control group's memory limit (512 MiB)"
     int64_t seen = 0;
   };
-  ReadFile read_;
+  host::ReadFile read_;
   std::vector<Counter> counters_;
 };
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/base/flight_reader.h"
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
 #include "launcher/flight_explain.h"
+#include "runtime/observe/flight/flight_reader.h"
 
 namespace rueda::launcher {
 

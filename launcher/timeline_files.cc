@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "collectives/base/file_status.h"
-#include "collectives/base/timeline_file.h"
 #include "collectives/base/unique_fd.h"
+#include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::launcher {
 namespace {
@@ -61,8 +61,8 @@ Status close_file(const std::string& path) {
   size_t end = 0;
   {
     const auto mapped = Mapped::open(path);
-    if (!mapped || mapped->text().ends_with(kTimelineEnd)) return {};
-    const std::string_view events = whole_events(mapped->text());
+    if (!mapped || mapped->text().ends_with(timeline::kTimelineEnd)) return {};
+    const std::string_view events = timeline::whole_events(mapped->text());
     if (events.data() == nullptr) return {};  // no timeline at all
     end = 1;                                  // the bracket
     if (!events.empty())
@@ -70,19 +70,19 @@ Status close_file(const std::string& path) {
   }
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(end)) != 0 ||
-      lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), kTimelineEnd)) {
-    return file_status("cannot close the timeline '" + path + "'", path, kTimelineEnd.size(),
-                       errno);
+      lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), timeline::kTimelineEnd)) {
+    return file_status("cannot close the timeline '" + path + "'", path,
+                       timeline::kTimelineEnd.size(), errno);
   }
   return {};
 }
 
 bool is_merged(const TimelineFiles& files) {
-  return files.all_ranks && timeline_file(files.path, false, 1) == std::nullopt;
+  return files.all_ranks && timeline::timeline_file(files.path, false, 1) == std::nullopt;
 }
 
 std::string part_of(const TimelineFiles& files, int rank) {
-  return timeline_file(files.path, files.all_ranks, rank)->path;
+  return timeline::timeline_file(files.path, files.all_ranks, rank)->path;
 }
 
 std::vector<std::string> merge(const TimelineFiles& files) {
@@ -90,11 +90,12 @@ std::vector<std::string> merge(const TimelineFiles& files) {
   std::vector<std::string> done;
   UniqueFd out;
   bool good = true;
-  uint64_t needed = kTimelineEnd.size();
+  uint64_t needed = timeline::kTimelineEnd.size();
   for (int rank = 0; rank < files.ranks && good; ++rank) {
     const std::string part = part_of(files, rank);
     const auto mapped = Mapped::open(part);
-    const std::string_view events = mapped ? whole_events(mapped->text()) : std::string_view();
+    const std::string_view events =
+        mapped ? timeline::whole_events(mapped->text()) : std::string_view();
     if (events.empty()) {
       missing.push_back("the timeline has nothing of rank " + std::to_string(rank) + ": '" + part +
                         "' is missing or empty");
@@ -111,7 +112,7 @@ std::vector<std::string> merge(const TimelineFiles& files) {
     return {
         "there is no timeline: no rank has begun one (did init fail, or did the program not call "
         "it?)"};
-  if (!good || !write_all(out.get(), kTimelineEnd)) {
+  if (!good || !write_all(out.get(), timeline::kTimelineEnd)) {
     return {file_status("cannot write the timeline '" + files.path + "'", files.path, needed, errno)
                 .message() +
             "; the ranks' parts lie beside it"};
@@ -123,16 +124,16 @@ std::vector<std::string> merge(const TimelineFiles& files) {
 }  // namespace
 
 void remove_stale_parts(const TimelineFiles& files) {
-  if (!timeline_file(files.path, files.all_ranks, 0) || !is_merged(files)) return;
+  if (!timeline::timeline_file(files.path, files.all_ranks, 0) || !is_merged(files)) return;
   for (int rank = 0; rank < files.ranks; ++rank) unlink(part_of(files, rank).c_str());
 }
 
 std::vector<std::string> finish_timelines(const TimelineFiles& files) {
-  if (!timeline_file(files.path, files.all_ranks, 0)) return {};
+  if (!timeline::timeline_file(files.path, files.all_ranks, 0)) return {};
   if (is_merged(files)) return merge(files);
   std::vector<std::string> problems;
   for (int rank = 0; rank < files.ranks; ++rank) {
-    const auto file = timeline_file(files.path, files.all_ranks, rank);
+    const auto file = timeline::timeline_file(files.path, files.all_ranks, rank);
     if (!file) continue;
     const Status closed = close_file(file->path);
     if (!closed.ok()) problems.push_back(closed.message());

@@ -36,7 +36,7 @@ struct Order {
   };
   Kind kind = Kind::kKill;
   int signal = 0;         // of kSignal, kUserSignal
-  LostRank lost;          // of kRankLost: the job's verdict, for every rank of this host
+  life::LostRank lost;    // of kRankLost: the job's verdict, for every rank of this host
   HostQuestion question;  // of kObserve
   Rank rank = 0;          // of kMail
   std::string text;       // of kMail
@@ -61,7 +61,7 @@ class Uplink {
   virtual void rank_ended(const RankEnd& end) = 0;
   // A verdict on a rank of this host, perhaps without its cause, which comes with a second call.
   // The driver sends the job's first one to every agent as an order.
-  virtual void rank_lost(const LostRank& lost) { static_cast<void>(lost); }
+  virtual void rank_lost(const life::LostRank& lost) { static_cast<void>(lost); }
   virtual void say(const std::string& text) = 0;
   // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.
   virtual void report(HostReport report) { static_cast<void>(report); }

@@ -48,11 +48,12 @@ struct RequestList {
   uint64_t epoch = 0;
   uint32_t process_set = 0;
   std::vector<Request> requests;    // in the order of submission
-  std::vector<uint32_t> cached;     // cache slots, in the order of submission
+  std::vector<uint32_t> cached;     // cache ids, in the order of submission
   std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
   bool leaving = false;
-  uint64_t plan = 0;     // 2g - 1: step plan g is in force here; 2g: this rank is back from it
-  bool joining = false;  // after all of the above: stand-ins play this rank's part from here on
+  uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
+  bool joining =
+      false;  // after all of the above: neutral contributions play this rank's part from here on
   std::vector<CallSite> call_sites;  // answers ResponseList::where
 
   bool operator==(const RequestList&) const = default;
@@ -61,19 +62,19 @@ struct RequestList {
 // One tensor in a batch, as agreed by all ranks.
 struct ResponseEntry {
   std::string name;
-  int64_t cache_slot = -1;
+  int64_t cache_id = -1;
   std::vector<int64_t> first_dims;  // allgather: rows per rank
   std::vector<int64_t> splits;      // alltoall: size x size matrix, row = sender
-  std::vector<int32_t> absent;      // ranks that have joined: stand-ins play their part
-  std::vector<Request> stand_in;    // one at most: for what, where the cache does not say it
+  std::vector<int32_t> absent;      // ranks that have joined: neutral contributions play their part
+  std::vector<Request> neutral;     // one at most: for what, where the cache does not say it
 
   bool operator==(const ResponseEntry&) const = default;
 };
 
 // One batch of a step plan.
 struct PlannedBatch {
-  std::vector<uint32_t> slots;  // cache slots of its members, in order
-  uint32_t road = 0;            // as in Response
+  std::vector<uint32_t> ids;  // cache ids of its members, in order
+  uint32_t protocol = 0;      // as in Response
 
   bool operator==(const PlannedBatch&) const = default;
 };
@@ -92,7 +93,7 @@ struct Response {
   std::vector<ResponseEntry> entries;
   std::string error;  // not empty: complete the entries with this text
   Code error_code = Code::kOk;
-  uint32_t road = 0;             // how the data moves inside a host: 0 windows, 1 pull
+  uint32_t protocol = 0;         // how the data moves inside a host: 0 windows, 1 pull
   std::vector<StepPlan> freeze;  // one at most; then there are no entries
   int32_t last_joined = 0;       // join: the rank that joined last
 

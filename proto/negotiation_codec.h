@@ -121,12 +121,12 @@ inline void read(Reader& in, RequestList* m) {
 
 inline void write(Writer out, const ResponseEntry& m) {
   out.put_bytes(1, m.name);
-  out.put_zigzag(2, m.cache_slot);
+  out.put_zigzag(2, m.cache_id);
   out.put(3, m.first_dims);
   out.put(4, m.splits);
   out.put_zigzag(5, m.absent);
   std::string inner;
-  for (const Request& request : m.stand_in) {
+  for (const Request& request : m.neutral) {
     inner.clear();
     write(Writer(&inner), request);
     out.put_even_empty(6, inner);
@@ -134,16 +134,16 @@ inline void write(Writer out, const ResponseEntry& m) {
 }
 
 inline void read(Reader& in, ResponseEntry* m) {
-  m->cache_slot = 0;
+  m->cache_id = 0;
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
-      case 2: in.read_zigzag(&m->cache_slot); break;
+      case 2: in.read_zigzag(&m->cache_id); break;
       case 3: in.append(&m->first_dims, "first_dims", kMaxSplits); break;
       case 4: in.append(&m->splits, "splits", kMaxSplits); break;
       case 5: in.append_zigzag(&m->absent, "absent", kMaxRanks); break;
       case 6:
-        in.append_message(&m->stand_in, "stand_in", 1,
+        in.append_message(&m->neutral, "neutral", 1,
                           [](Reader& inner, Request* request) { read(inner, request); });
         break;
       default: in.skip();
@@ -152,15 +152,15 @@ inline void read(Reader& in, ResponseEntry* m) {
 }
 
 inline void write(Writer out, const PlannedBatch& m) {
-  out.put(1, m.slots);
-  out.put(2, m.road);
+  out.put(1, m.ids);
+  out.put(2, m.protocol);
 }
 
 inline void read(Reader& in, PlannedBatch* m, size_t max_slots) {
   while (in.next()) {
     switch (in.field()) {
-      case 1: in.append(&m->slots, "slots", max_slots); break;
-      case 2: in.read(&m->road); break;
+      case 1: in.append(&m->ids, "ids", max_slots); break;
+      case 2: in.read(&m->protocol); break;
       default: in.skip();
     }
   }
@@ -177,7 +177,7 @@ inline void write(Writer out, const StepPlan& m) {
 }
 
 inline void read(Reader& in, StepPlan* m) {
-  size_t slots_left = kMaxPlanSlots;
+  size_t slots_left = kMaxPlanIds;
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read(&m->generation); break;
@@ -185,7 +185,7 @@ inline void read(Reader& in, StepPlan* m) {
         in.append_message(&m->batches, "batches", kMaxPlanBatches,
                           [&](Reader& inner, PlannedBatch* batch) {
                             read(inner, batch, slots_left);
-                            slots_left -= batch->slots.size();
+                            slots_left -= batch->ids.size();
                           });
         break;
       default: in.skip();
@@ -203,7 +203,7 @@ inline void write(Writer out, const Response& m) {
   }
   out.put_free_text(3, m.error, kMaxErrorBytes);
   out.put_enum(4, m.error_code);
-  out.put(5, m.road);
+  out.put(5, m.protocol);
   for (const StepPlan& plan : m.freeze) {
     inner.clear();
     write(Writer(&inner), plan);
@@ -222,7 +222,7 @@ inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
         break;
       case 3: in.read_text(&m->error, "error", kMaxErrorBytes); break;
       case 4: in.read_enum(&m->error_code, "error_code", is_code); break;
-      case 5: in.read(&m->road); break;
+      case 5: in.read(&m->protocol); break;
       case 6:
         in.append_message(&m->freeze, "freeze", 1,
                           [](Reader& inner, StepPlan* plan) { read(inner, plan); });

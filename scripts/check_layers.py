@@ -14,45 +14,61 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set
 
 # ---- the layers: folder -> what it may include besides itself. Longest folder wins. ----------------------------------
-BASE, PROTO = "collectives/base", "proto"
-KERNELS, TRANSPORT = "collectives/kernels", "collectives/transport"
-RENDEZVOUS, COMMUNICATOR = "collectives/rendezvous", "collectives/communicator"
+BASE, PROTO, HOST = "collectives/base", "proto", "collectives/host"
+KERNELS, TRANSPORT, DESC = "collectives/kernels", "collectives/transport", "collectives/desc"
+SHM, ALGORITHMS = "collectives/shm", "collectives/algorithms"
 CUDA, NCCL = "collectives/cuda", "collectives/nccl"
-RUNTIME, ATTENTION, LAUNCHER = "runtime", "attention", "launcher"
+RENDEZVOUS, MEMBERSHIP = "runtime/rendezvous", "runtime/membership"
+NEGOTIATION, PLAN, ENGINE = "runtime/negotiation", "runtime/plan", "runtime/engine"
+FLIGHT, LIFE, TIMELINE = "runtime/observe/flight", "runtime/observe/life", "runtime/observe/timeline"
+ATTENTION, LAUNCHER, TOOL = "attention", "launcher", "launcher/tool"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
+
+COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
+OBSERVE = {FLIGHT, LIFE, TIMELINE}
+RUNTIME = {RENDEZVOUS, MEMBERSHIP, NEGOTIATION, PLAN, ENGINE} | OBSERVE
 
 ARROWS: Dict[str, Set[str]] = {
     BASE: set(),
     PROTO: {BASE},
+    HOST: {BASE},
     KERNELS: {BASE},
-    TRANSPORT: {BASE},
-    RENDEZVOUS: {BASE, PROTO},
+    TRANSPORT: {BASE, HOST},
+    DESC: {BASE, KERNELS, TRANSPORT},
+    SHM: {BASE, HOST, KERNELS, DESC},
+    ALGORITHMS: {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM},
     CUDA: {BASE},
-    NCCL: {BASE, KERNELS, CUDA},
-    COMMUNICATOR: {BASE, KERNELS, TRANSPORT, CUDA, NCCL},
-    RUNTIME: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, CUDA, NCCL},
-    ATTENTION: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME},
+    NCCL: {BASE, KERNELS, TRANSPORT, DESC, CUDA},
+    RENDEZVOUS: {BASE, HOST, PROTO},
+    FLIGHT: {BASE, HOST, PROTO},
+    LIFE: {BASE, HOST},
+    TIMELINE: {BASE, HOST, DESC, PROTO, ENGINE},
+    MEMBERSHIP: {BASE, HOST, PROTO, TRANSPORT, SHM, ALGORITHMS, NCCL, RENDEZVOUS, LIFE},
+    # Pure: what is agreed, and how a step plan is followed.
+    PLAN: {BASE, PROTO},
+    NEGOTIATION: {BASE, PROTO, PLAN},
+    ENGINE: COLLECTIVES | RUNTIME | {PROTO},
+    ATTENTION: {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, MEMBERSHIP, ENGINE},
     ABI: set(),
-    COMPOSITION: {ABI, BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, RUNTIME, ATTENTION},
+    COMPOSITION: {ABI, PROTO, ATTENTION} | COLLECTIVES | RUNTIME,
     CPP: {ABI},
-    LAUNCHER: {BASE, PROTO, RENDEZVOUS},
-    "launcher/tool": {ABI, BASE, PROTO, RENDEZVOUS, TRANSPORT, LAUNCHER},
+    LAUNCHER: {BASE, HOST, PROTO, RENDEZVOUS} | OBSERVE,
+    TOOL: {ABI, BASE, HOST, PROTO, RENDEZVOUS, TRANSPORT, LAUNCHER},
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {BASE, PROTO, KERNELS, TRANSPORT, RENDEZVOUS, COMMUNICATOR, CUDA, NCCL, RUNTIME, ATTENTION, LAUNCHER,
-              "launcher/tool", ABI, CPP, COMPOSITION},
+    "tests": {PROTO, ATTENTION, LAUNCHER, TOOL, ABI, CPP, COMPOSITION} | COLLECTIVES | RUNTIME,
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)
 # Layers whose names live directly in namespace rueda: the vocabulary of all others, and the public header.
-PLAIN_NAMESPACE = {BASE, CPP, ABI}
+PLAIN_NAMESPACE = {BASE, DESC, CPP, ABI}
 # Layers whose namespace is not their folder's name.
 OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::c_abi"}
 NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples")
 
 # ---- who may do what ------------------------------------------------------------------------------------------------
-MAY_READ_ENVIRONMENT = ("runtime/bootstrap/place", "launcher/", "bindings/c/", "tests/")
+MAY_READ_ENVIRONMENT = ("runtime/membership/place", "launcher/", "bindings/c/", "tests/")
 # Header (start of its spelling) -> folders that may include it.
 RESERVED_HEADERS = {
     "google/protobuf/": ("launcher/", "tests/"),

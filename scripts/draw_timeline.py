@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws a part of a timeline as SVG, for documents: a lane for each stage of each rank.
+"""Draws a part of a timeline as SVG, for documents: a track for each stage of each rank.
 
     scripts/draw_timeline.py TIMELINE SVG [--from MS] [--length MS]
 
-TIMELINE is a file of lanes: ruedarun --timeline FILE --timeline-all-ranks, or one of a rank with {rank} in its name.
+TIMELINE is a file of tracks: ruedarun --timeline FILE --timeline-all-ranks, or one of a rank with {rank} in its name.
 Times count from its first event; by default the middle of the run is drawn, one step and a half. Viewers show far more:
 https://ui.perfetto.dev opens the file itself.
 """
@@ -32,7 +32,7 @@ def read(path):
         elif event["ph"] in "sf":
             ends.setdefault(event["id"], []).append((rank, stage_of[rank, event["tid"]], event["ts"]))
     if not slices:
-        raise SystemExit(f"{path} has no lanes: make it with {{rank}} in its name, or --timeline-all-ranks")
+        raise SystemExit(f"{path} has no tracks: make it with {{rank}} in its name, or --timeline-all-ranks")
     return names, slices, [both for both in ends.values() if len(both) == 2]
 
 

@@ -4,7 +4,7 @@
     ruedarun -np 2 python scripts/timeline_cost.py [--rounds 30] [--steps 50]
 
 Nothing else may run meanwhile. Prints the median of the rounds' ratios (on / off), the least and the most, for a step with
-many small gradients and one with few large ones, on rank 0's file in Horovod's format and on every rank's in lanes.
+many small gradients and one with few large ones, on rank 0's file in Horovod's format and on every rank's in tracks.
 """
 import argparse
 import statistics

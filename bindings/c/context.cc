@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collectives/base/fork_guard.h"
-#include "runtime/flight/stack_dump.h"
+#include "collectives/host/fork_guard.h"
+#include "runtime/observe/flight/stack_dump.h"
 
 namespace rueda::c_abi {
 
@@ -26,7 +26,7 @@ Status check(const rueda_context* context) {
 }
 
 Status check_process(uint64_t process) {
-  if (process == fork_generation()) return {};
+  if (process == host::fork_generation()) return {};
   return failed_precondition(
       "this process was forked from a rank of rueda and is none itself: call rueda only in the "
       "process that called init, or start the child with spawn");

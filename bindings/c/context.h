@@ -11,7 +11,7 @@
 #include "attention/engine.h"
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
-#include "runtime/runtime.h"
+#include "runtime/engine/runtime.h"
 
 namespace rueda::c_abi {
 
@@ -19,7 +19,7 @@ namespace rueda::c_abi {
 // ended before it is destroyed.
 struct StopVote {
   std::mutex mutex;
-  std::shared_ptr<rueda::runtime::Prepared> prepared;
+  std::shared_ptr<rueda::engine::Prepared> prepared;
   bool under_way = false;
   bool agreed = false;
   int32_t value = 0;
@@ -33,7 +33,7 @@ struct rueda_context {
   std::unique_ptr<rueda::attention::Engine> attention;
   rueda::c_abi::StopVote stop;
   std::string preemption_signals;
-  std::unique_ptr<rueda::runtime::Runtime> runtime;
+  std::unique_ptr<rueda::engine::Runtime> runtime;
   // Told what this rank did, when it has left; may be empty.
   std::function<void(const rueda::wire::RankSummary&)> tell_summary;
   int64_t heap_bytes = 0;  // as configured
@@ -41,7 +41,7 @@ struct rueda_context {
 };
 
 struct rueda_work {
-  std::shared_ptr<rueda::runtime::Work> work;
+  std::shared_ptr<rueda::engine::Work> work;
 };
 
 namespace rueda::c_abi {
@@ -68,7 +68,7 @@ int32_t guarded(rueda_error* error, Function function) {
 
 // An Operation from the C struct, which may be of an older, shorter version.
 // with_memory: input and output are given with it.
-Result<runtime::Operation> convert(const rueda_op* op, bool with_memory = true);
+Result<engine::Operation> convert(const rueda_op* op, bool with_memory = true);
 
 // Negative: without limit. More than a century is without limit too.
 std::chrono::nanoseconds to_nanoseconds(double seconds);

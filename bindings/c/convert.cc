@@ -4,7 +4,7 @@
 
 namespace rueda::c_abi {
 
-Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
+Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   if (op == nullptr) return invalid_argument("no operation (NULL)");
   rueda_op c = RUEDA_OP_INIT;
   if (op->struct_size < offsetof(rueda_op, name) || op->struct_size > sizeof(rueda_op)) {
@@ -13,7 +13,7 @@ Result<runtime::Operation> convert(const rueda_op* op, bool with_memory) {
         ": begin with RUEDA_OP_INIT, and do not use a newer header than the library");
   }
   std::memcpy(&c, op, op->struct_size);  // what an older caller does not know keeps its default
-  runtime::Operation result;
+  engine::Operation result;
   result.kind = static_cast<CollectiveKind>(c.kind);
   if (c.kind < 0 || c.kind > RUEDA_JOIN) {
     return invalid_argument("kind " + std::to_string(c.kind) + " is not one of rueda_kind");

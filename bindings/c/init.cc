@@ -9,14 +9,14 @@
 
 #include "attention/kernel_registry.h"
 #include "bindings/c/context.h"
-#include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
+#include "collectives/host/fork_guard.h"
 #include "collectives/kernels/kernels.h"
-#include "collectives/rendezvous/store_client.h"
 #include "collectives/transport/mpi/load.h"
 #include "proto/store_codec.h"
-#include "runtime/bootstrap/launchers/meet.h"
-#include "runtime/bootstrap/place.h"
+#include "runtime/membership/launchers/meet.h"
+#include "runtime/membership/place.h"
+#include "runtime/rendezvous/store_client.h"
 
 using rueda::Status;
 
@@ -36,9 +36,9 @@ std::atomic<uint64_t> meetings{0};
 
 // A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and
 // the store is there for as long as init takes.
-rueda::Result<std::unique_ptr<rueda::bootstrap::World>> join_without_agent(
-    rueda::bootstrap::JoinOptions* options) {
-  rueda::bootstrap::Place& place = options->place;
+rueda::Result<std::unique_ptr<rueda::membership::World>> join_without_agent(
+    rueda::membership::JoinOptions* options) {
+  rueda::membership::Place& place = options->place;
   RUEDA_ASSIGN_OR_RETURN(auto met, rueda::launchers::meet(place, options->config, ++meetings));
   options->epoch = met.epoch;
   place.job_id = met.job_id;
@@ -48,19 +48,19 @@ rueda::Result<std::unique_ptr<rueda::bootstrap::World>> join_without_agent(
   if (options->config.tcp_address.empty())
     options->config.tcp_address = met.reachable_address(deadline);
   RUEDA_ASSIGN_OR_RETURN(auto world,
-                         rueda::bootstrap::join_world(*options, met.store.get(), &met.key));
+                         rueda::membership::join_world(*options, met.store.get(), &met.key));
   RUEDA_RETURN_IF_ERROR(met.part(place, deadline));
   return world;
 }
 
-rueda::Result<Launcher> meet_launcher(const rueda::bootstrap::Place& place, bool summary) {
+rueda::Result<Launcher> meet_launcher(const rueda::membership::Place& place, bool summary) {
   Launcher launcher;
   // A rank alone has nobody to meet, but may have something to tell at the end.
   if (place.size == 1 && (!summary || place.agent_fd < 0)) return launcher;
   // What this rank starts or forks itself shall not inherit them.
   for (const int fd : {place.key_fd, place.agent_fd}) {
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    rueda::close_in_forked_children(fd);
+    rueda::host::close_in_forked_children(fd);
   }
   RUEDA_ASSIGN_OR_RETURN(launcher.key, rueda::rendezvous::JobKey::read_from(place.key_fd));
   rueda::UniqueFd socket(fcntl(place.agent_fd, F_DUPFD_CLOEXEC, 3));
@@ -80,7 +80,7 @@ Status choose_kernels(const std::string& target) {
   return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
 }
 
-Status watch_life(rueda::bootstrap::World* world, std::unique_ptr<rueda::runtime::LifeLine> life) {
+Status watch_life(rueda::membership::World* world, std::unique_ptr<rueda::life::LifeLine> life) {
   if (life == nullptr) return {};
   RUEDA_RETURN_IF_ERROR(life->watch(world->loop.get()));
   world->life = std::move(life);
@@ -100,8 +100,8 @@ Status with_need(const Status& status, rueda::Rank size) {
 // size: of the job, as soon as it is known.
 rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
-  rueda::bootstrap::JoinOptions options;
-  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::bootstrap::read_place(::getenv));
+  rueda::membership::JoinOptions options;
+  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv));
   *size = options.place.size;
   rueda::log::init_log(
       config.log_level,
@@ -112,16 +112,16 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
-  std::unique_ptr<rueda::runtime::LifeLine> life;
+  std::unique_ptr<rueda::life::LifeLine> life;
   if (!options.place.life_fds.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::runtime::LifeFds::parse(options.place.life_fds));
-    RUEDA_ASSIGN_OR_RETURN(life, rueda::runtime::LifeLine::open(fds, config.crash_handlers));
+    RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::life::LifeFds::parse(options.place.life_fds));
+    RUEDA_ASSIGN_OR_RETURN(life, rueda::life::LifeLine::open(fds, config.crash_handlers));
   }
   // After it, which knows whether these descriptors are the rank's or some other file of a child of
   // it.
   if (options.place.flight_fd >= 0) {  // not for what this rank starts or forks
     fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
-    rueda::close_in_forked_children(options.place.flight_fd);
+    rueda::host::close_in_forked_children(options.place.flight_fd);
   }
   options.config = config;
   if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {
@@ -148,8 +148,8 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   }
   auto joined = options.place.agentless
                     ? join_without_agent(&options)
-                    : rueda::bootstrap::join_world(options, launcher.store.get(),
-                                                   launcher.key ? &*launcher.key : nullptr);
+                    : rueda::membership::join_world(options, launcher.store.get(),
+                                                    launcher.key ? &*launcher.key : nullptr);
   const rueda::Code code = joined.status().code();
   if ((code == rueda::Code::kUnavailable || code == rueda::Code::kDeadlineExceeded) &&
       launcher.store != nullptr) {
@@ -160,11 +160,11 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
   RUEDA_RETURN_IF_ERROR(watch_life(world.get(), std::move(life)));
   if (launcher.store != nullptr) {
     world->init_verdict = [store = launcher.store, epoch = launcher.epoch] {
-      return rueda::bootstrap::said_at_init(store.get(), epoch);
+      return rueda::membership::said_at_init(store.get(), epoch);
     };
   }
   auto context = std::make_unique<rueda_context>();
-  context->process = rueda::fork_generation();
+  context->process = rueda::host::fork_generation();
   context->heap_bytes = config.heap_bytes;
   context->preemption_signals = config.preemption_signal;
   std::function<void(const std::string&)> blame;
@@ -179,8 +179,8 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
         RUEDA_DEBUG("bindings", "{}", told.message());
     };
   }
-  RUEDA_ASSIGN_OR_RETURN(context->runtime, rueda::runtime::Runtime::create(config, std::move(world),
-                                                                           std::move(blame)));
+  RUEDA_ASSIGN_OR_RETURN(
+      context->runtime, rueda::engine::Runtime::create(config, std::move(world), std::move(blame)));
   return context;
 }
 

@@ -1,6 +1,6 @@
 // The doors of int8 compression on GPUs.
 #include "bindings/c/context.h"
-#include "runtime/int8_blocks.h"
+#include "collectives/nccl/int8_blocks.h"
 
 using rueda::Status;
 using rueda::c_abi::check;
@@ -29,8 +29,8 @@ int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* t
                             int32_t device, void* stream, rueda_error* error) {
   return guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
-    return rueda::runtime::int8_quantize(machine_of(context), from, to, blocks, device,
-                                         static_cast<rueda::cuda::StreamHandle>(stream));
+    return rueda::nccl::int8_quantize(machine_of(context), from, to, blocks, device,
+                                      static_cast<rueda::cuda::StreamHandle>(stream));
   });
 }
 
@@ -38,8 +38,8 @@ int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* from, float*
                               int32_t device, void* stream, rueda_error* error) {
   return guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
-    return rueda::runtime::int8_dequantize(machine_of(context), from, to, blocks, device,
-                                           static_cast<rueda::cuda::StreamHandle>(stream));
+    return rueda::nccl::int8_dequantize(machine_of(context), from, to, blocks, device,
+                                        static_cast<rueda::cuda::StreamHandle>(stream));
   });
 }
 

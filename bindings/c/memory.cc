@@ -1,10 +1,10 @@
 // Memory that the ranks of a host share: the process's heap behind the C ABI.
 #include "bindings/c/context.h"
-#include "collectives/transport/heap.h"
-#include "collectives/transport/heap_size.h"
+#include "collectives/host/heap.h"
+#include "collectives/host/heap_size.h"
 
 using rueda::Status;
-using rueda::transport::Heap;
+using rueda::host::Heap;
 
 extern "C" {
 
@@ -15,8 +15,8 @@ int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_e
     RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
     // Made by init where ranks share memory; a rank that is alone makes it here.
     const rueda::Rank ranks = context->runtime->world().local_size;
-    RUEDA_ASSIGN_OR_RETURN(Heap* const heap, Heap::of_process(rueda::transport::heap_size(
-                                                 context->heap_bytes, ranks)));
+    RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
+                           Heap::of_process(rueda::host::heap_size(context->heap_bytes, ranks)));
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes));
     return {};
   });

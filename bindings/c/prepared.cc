@@ -1,12 +1,12 @@
-#include "runtime/prepared.h"
+#include "runtime/engine/prepared.h"
 
 #include "bindings/c/context.h"
-#include "collectives/base/fork_guard.h"
+#include "collectives/host/fork_guard.h"
 
 using rueda::Status;
 
 struct rueda_prepared {
-  std::shared_ptr<rueda::runtime::Prepared> prepared;
+  std::shared_ptr<rueda::engine::Prepared> prepared;
   uint64_t process;
 };
 
@@ -37,7 +37,7 @@ int32_t rueda_prepare(rueda_context* context, const rueda_op* op, rueda_prepared
     RUEDA_ASSIGN_OR_RETURN(auto operation, rueda::c_abi::convert(op, false));
     auto handle = std::make_unique<rueda_prepared>();
     RUEDA_ASSIGN_OR_RETURN(handle->prepared, context->runtime->prepare(std::move(operation)));
-    handle->process = rueda::fork_generation();
+    handle->process = rueda::host::fork_generation();
     *prepared = handle.release();
     return {};
   });

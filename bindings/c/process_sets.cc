@@ -9,7 +9,7 @@ using rueda::Status;
 
 namespace {
 
-using WorkPtr = std::shared_ptr<rueda::runtime::Work>;
+using WorkPtr = std::shared_ptr<rueda::engine::Work>;
 
 // Starts a change; its handle is made first, since after the submission nothing may fail.
 template <typename Start>
@@ -41,7 +41,7 @@ extern "C" {
 
 int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count,
                               int32_t call_site, rueda_work** work, rueda_error* error) {
-  return change(context, work, error, [&](rueda::runtime::Runtime* runtime) -> Result<WorkPtr> {
+  return change(context, work, error, [&](rueda::engine::Runtime* runtime) -> Result<WorkPtr> {
     if (count < 0 || (ranks == nullptr && count > 0))
       return rueda::invalid_argument("add_process_set: no ranks (NULL)");
     std::vector<int64_t> list;
@@ -52,7 +52,7 @@ int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int3
 
 int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set, int32_t call_site,
                                  rueda_work** work, rueda_error* error) {
-  return change(context, work, error, [&](rueda::runtime::Runtime* runtime) -> Result<WorkPtr> {
+  return change(context, work, error, [&](rueda::engine::Runtime* runtime) -> Result<WorkPtr> {
     if (process_set < 0)
       return rueda::invalid_argument("process set " + std::to_string(process_set) +
                                      " does not exist");

@@ -2,14 +2,14 @@
 // call.
 #include "bindings/c/context.h"
 #include "collectives/base/signal_names.h"
-#include "runtime/life/preemption.h"
+#include "runtime/observe/life/preemption.h"
 
 using rueda::Status;
 
 namespace {
 
-rueda::runtime::Operation vote() {
-  rueda::runtime::Operation operation;
+rueda::engine::Operation vote() {
+  rueda::engine::Operation operation;
   operation.kind = rueda::CollectiveKind::kAllreduce;
   operation.name = "rueda.should_stop";
   operation.dtype = rueda::DType::kInt32;
@@ -25,11 +25,11 @@ Status ask(rueda_context* context, int32_t* stop) {
   if (mine.prepared == nullptr) {
     RUEDA_ASSIGN_OR_RETURN(const std::vector<int> signals,
                            rueda::parse_signals(context->preemption_signals));
-    rueda::runtime::note_signals(signals);
+    rueda::life::note_signals(signals);
     RUEDA_ASSIGN_OR_RETURN(mine.prepared, context->runtime->prepare(vote()));
   }
   if (!mine.under_way) {
-    mine.value = rueda::runtime::stop_was_asked() ? 1 : 0;
+    mine.value = rueda::life::stop_was_asked() ? 1 : 0;
     auto* const bytes = reinterpret_cast<std::byte*>(&mine.value);
     RUEDA_RETURN_IF_ERROR(mine.prepared->start(bytes, bytes));
     mine.under_way = true;

@@ -7,12 +7,12 @@ using rueda::Status;
 
 namespace {
 
-Result<std::vector<std::shared_ptr<rueda::runtime::Work>>> submit(rueda_context* context,
-                                                                  const rueda_op* ops, size_t count,
-                                                                  bool group) {
+Result<std::vector<std::shared_ptr<rueda::engine::Work>>> submit(rueda_context* context,
+                                                                 const rueda_op* ops, size_t count,
+                                                                 bool group) {
   RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
   if (ops == nullptr && count > 0) return rueda::invalid_argument("no operations (NULL)");
-  std::vector<rueda::runtime::Operation> operations;
+  std::vector<rueda::engine::Operation> operations;
   operations.reserve(count);
   const auto* at = reinterpret_cast<const std::byte*>(ops);
   for (size_t i = 0; i < count; ++i) {

@@ -18,7 +18,7 @@ enum class Check {
   kMpiChunk,
   kTransport,
   kLogLevel,
-  kRoad,
+  kProtocol,
   kStallPolicy,
   kDeadSeconds,
   kCompression,
@@ -45,18 +45,20 @@ const Row kTable[] = {
      "enough that latency is below a tenth of the transfer, small enough to start early"},
     {"RUEDA_CHUNK_BYTES", "", &Config::chunk_bytes, Check::kPowerOfTwoChunk, true,
      "bytes of one window of the shared-memory pipeline (a power of two, 4096 to 16777216)"},
-    {"RUEDA_WINDOWS", "", &Config::windows, Check::kPositive, true,
-     "windows per rank in the shared-memory pipeline"},
+    {"RUEDA_STAGING_BUFFERS", "", &Config::staging_buffers, Check::kPositive, true,
+     "staging buffers per rank in the shared-memory pipeline"},
     {"RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", &Config::cache_capacity, Check::kNotNegative,
      true, "tensors the response cache remembers; 0 switches it off"},
-    {"RUEDA_ROAD", "", &Config::road, Check::kRoad, true,
-     "how an allreduce moves data inside a host: windows, pull (where possible), or auto, which "
+    {"RUEDA_SHM_PROTOCOL", "", &Config::shm_protocol, Check::kProtocol, true,
+     "how an allreduce moves data inside a host: staged, cma (where possible), or auto, which "
      "measures both"},
     {"RUEDA_HOST_COMPRESSION", "", &Config::host_compression, Check::kCompression, true,
      "how float32 sums travel between hosts: none (as they are), bf16 or fp16 (half the bytes)"},
     {"RUEDA_HOST_EXCHANGE", "", &Config::host_exchange, Check::kExchange, true,
-     "how hosts add up: auto, by size and number of hosts; one-shot (everybody sends everything), "
-     "doubling (passed on in log2 H rounds) or two-shot (shares, then sums) for all sizes"},
+     "how hosts add up: auto, by size and number of hosts; direct (everybody sends everything), "
+     "bruck (passed on in log2 H rounds) or reduce-scatter (shards, then an allgather of their "
+     "sums), "
+     "for all sizes"},
     {"RUEDA_FUSION_HOLD_SECONDS", "", &Config::fusion_hold_seconds, Check::kNotNegative, false,
      "how long a batch waits for its usual members after the last one arrived"},
     {"RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -154,6 +156,17 @@ bool switched_off(const Row& row, const GetEnv& get_env) {
           row.field == decltype(Row::field)(&Config::stall_shutdown_seconds));
 }
 
+// Settings that had another name before: refused, so that nobody believes that they still work.
+struct Renamed {
+  const char* before;
+  const char* now;
+};
+constexpr Renamed kRenamed[] = {
+    {"RUEDA_ROAD",
+     "RUEDA_SHM_PROTOCOL, with the values auto, staged (was windows) and cma (was pull)"},
+    {"RUEDA_WINDOWS", "RUEDA_STAGING_BUFFERS"},
+};
+
 struct Found {
   const char* value = nullptr;
   const char* origin = "default";
@@ -194,7 +207,7 @@ Status check_number(const Row& row, const Found& found, T value) {
     if (row.check == Check::kMpiChunk && (value < 1 || value > (1 << 30)))
       return refuse(found, "1 to 1073741824");
     if (row.check == Check::kStreams && (value < 1 || value > 16)) return refuse(found, "1 to 16");
-    if (row.field == decltype(Row::field)(&Config::windows) && value > 64)
+    if (row.field == decltype(Row::field)(&Config::staging_buffers) && value > 64)
       return refuse(found, "1 to 64");
   } else if (!std::isfinite(value)) {
     return refuse(found, "a finite number");
@@ -229,12 +242,12 @@ Status set_field(const Row& row, const Found& found, Config* config) {
     }
     if (row.check == Check::kCompression && value != "none" && value != "bf16" && value != "fp16")
       return refuse(found, "none, bf16 or fp16");
-    if (row.check == Check::kExchange && value != "auto" && value != "one-shot" &&
-        value != "doubling" && value != "two-shot") {
-      return refuse(found, "auto, one-shot, doubling or two-shot");
+    if (row.check == Check::kExchange && value != "auto" && value != "direct" && value != "bruck" &&
+        value != "reduce-scatter") {
+      return refuse(found, "auto, direct, bruck or reduce-scatter");
     }
-    if (row.check == Check::kRoad && value != "auto" && value != "windows" && value != "pull")
-      return refuse(found, "auto, windows or pull");
+    if (row.check == Check::kProtocol && value != "auto" && value != "staged" && value != "cma")
+      return refuse(found, "auto, staged or cma");
     if (row.check == Check::kStallPolicy && value != "warn" && value != "dump" && value != "abort")
       return refuse(found, "warn, dump or abort");
     if (row.check == Check::kLogLevel) {
@@ -263,6 +276,10 @@ Result<Config> load_config(const GetEnv& get_env) {
   if (no_stall_check != nullptr && std::string_view(no_stall_check) != "0" &&
       std::string_view(no_stall_check) != "1") {
     return refuse({no_stall_check, kNoStallCheck}, "0 or 1");
+  }
+  for (const auto& [before, now] : kRenamed) {
+    if (get_env(before) != nullptr)
+      return invalid_argument(std::string(before) + " has been renamed: use " + now);
   }
   for (const Row& row : kTable)
     RUEDA_RETURN_IF_ERROR(set_field(row, look_up(row, get_env), &config));

@@ -3,7 +3,7 @@
 // A setting is read from RUEDA_<NAME>, else from Horovod's variable where Horovod had the same,
 // else it has its default. The table behind it (config.cc) is what `ruedarun --print-config`
 // prints; nobody else calls getenv, except the launcher's options and bootstrap's description of
-// the process's place (runtime/bootstrap/place.h).
+// the process's place (runtime/membership/place.h).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct Config {
   int64_t fusion_threshold_bytes = 64 << 20;  // largest batch of small tensors
   int64_t bucket_bytes = 8 << 20;             // largest batch that is learnt from step to step
   int64_t chunk_bytes = 256 << 10;            // window size of the intra-host pipeline, per rank
-  int64_t windows = 4;                        // windows per rank
+  int64_t staging_buffers = 4;                // of that size, per rank
   int64_t cache_capacity = 1024;              // tensors remembered by the response cache
   std::string host_compression = "none";      // of f32 sums between hosts: none, bf16, fp16
   std::string host_exchange = "auto";         // see RUEDA_HOST_EXCHANGE
-  std::string road = "auto";                  // auto, windows, pull: see RUEDA_ROAD
+  std::string shm_protocol = "auto";          // auto, staged, cma: see RUEDA_SHM_PROTOCOL
   // Local.
   double fusion_hold_seconds =
       0.005;  // how long a batch waits for its usual members after the last arrived

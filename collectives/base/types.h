@@ -51,7 +51,7 @@ bool is_integer(DType dtype);  // u8, i8, i16, i32, i64 (not bool)
 
 // Reductions. On bool: sum and max are or, product and min are and; average is refused.
 // min and max of floats: a NaN in any input gives NaN.
-// kAdasum is of whole vectors (collectives/communicator/adasum.h), of floats, of allreduce alone.
+// kAdasum is of whole vectors (collectives/algorithms/adasum.h), of floats, of allreduce alone.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,

@@ -1,5 +1,5 @@
 // The arithmetic of Adasum on a piece of two vectors: dot products, the coefficients that follow
-// from them, and the weighted sum. Idea and source: collectives/communicator/adasum.h.
+// from them, and the weighted sum. Idea and source: collectives/algorithms/adasum.h.
 //
 // Bits:    products are made and added in f64 by kLanes running sums, element i to sum i % kLanes,
 //          which are added pairwise at the end: the same on every machine, whatever it vectorises.

@@ -103,6 +103,6 @@ uint32_t crc32c_by_tables(ByteView bytes, uint32_t before) {
   return ~by_tables(bytes.data(), bytes.size(), ~before);
 }
 
-std::string crc32c_road() { return kHasInstructions ? kFast : "tables"; }
+std::string crc32c_protocol() { return kHasInstructions ? kFast : "tables"; }
 
 }  // namespace rueda::transport

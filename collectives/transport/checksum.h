@@ -15,8 +15,9 @@ namespace rueda::transport {
 // Of the bytes that had `before` (0: nothing yet) followed by these.
 uint32_t crc32c(ByteView bytes, uint32_t before = 0);
 
-// For tests: the road without instructions; and which one crc32c takes ("sse4.2", "arm", "tables").
+// For tests: the protocol without instructions; and which one crc32c takes ("sse4.2", "arm",
+// "tables").
 uint32_t crc32c_by_tables(ByteView bytes, uint32_t before = 0);
-std::string crc32c_road();
+std::string crc32c_protocol();
 
 }  // namespace rueda::transport

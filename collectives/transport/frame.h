@@ -1,4 +1,4 @@
-// The frame: what travels on every link. A fixed header, then `bytes` bytes of body.
+// The frame: what travels on every connection. A fixed header, then `bytes` bytes of body.
 //
 //   kData     body of one message (tag)                 kGrant  the receiver has a buffer of
 //   `bytes` for tag: send kControl  body for the control handler              kAbort  body: code
@@ -6,9 +6,9 @@
 //   answers a grant whose size or meta differs from the send's (bytes, meta: the send's); no body
 //   kBeat  a sign of life, nothing else; no body
 //
-// On links between hosts header and body carry a CRC32C each: what differs ends the peer by name.
-// The header's begins with the number of the frame on its link, so that a frame that is lost or
-// comes twice differs too.
+// On connections between hosts header and body carry a CRC32C each: what differs ends the peer by
+// name. The header's begins with the number of the frame on its connection, so that a frame that is
+// lost or comes twice differs too.
 //
 // Both ends have the same byte order and version: the handshake (rendezvous) and the layout hash
 // see to it.
@@ -41,7 +41,7 @@ struct FrameHeader {
   uint64_t offset =
       0;  // data: where in the message this body belongs; large messages travel in pieces, so that
   uint64_t total = 0;       // control frames get between them. total: size of the message
-  uint32_t body_sum = 0;    // CRC32C of the body; 0 on links that need none
+  uint32_t body_sum = 0;    // CRC32C of the body; 0 on connections that need none
   uint32_t header_sum = 0;  // of all before it
 };
 static_assert(sizeof(FrameHeader) == 56);

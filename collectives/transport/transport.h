@@ -2,8 +2,8 @@
 //
 // Messages are matched by (peer, tag): the n-th send of a tag meets the n-th recv of that tag, and
 // both must name the same size and meta. On tags with kRendezvousTag both end with
-// kFailedPrecondition where they do not, and the link stays usable. On other tags sizes were agreed
-// beforehand: a difference fails the receiver at least and may give up the peer (kDataLoss).
+// kFailedPrecondition where they do not, and the connection stays usable. On other tags sizes were
+// agreed beforehand: a difference fails the receiver at least and may give up the peer (kDataLoss).
 // Control messages go to one handler instead.
 //
 // Ownership: borrows each span until its Transfer is done, also when it fails.
@@ -78,13 +78,13 @@ class Transport {
   virtual void say_goodbye() = 0;
   virtual bool flushed() const = 0;
   // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full
-  // links (the one call that may wait; bounded). The transport is closed afterwards.
+  // connections (the one call that may wait; bounded). The transport is closed afterwards.
   // peers_know: they hear the verdict from elsewhere; nothing is sent, nothing is waited for.
   virtual void abort(const Status& verdict, bool peers_know = false) = 0;
   virtual void close(const Status& status) = 0;
 
-  // Bytes of bodies sent over links of this kind ("shm", "tcp", "inproc"), and control messages
-  // sent.
+  // Bytes of bodies sent over connections of this kind ("shm", "tcp", "inproc"), and control
+  // messages sent.
   virtual uint64_t bytes_sent(std::string_view kind) const = 0;
   virtual uint64_t control_messages_sent() const = 0;
 };

@@ -2,12 +2,12 @@
 
 #include <set>
 
-#include "collectives/base/cgroup.h"
+#include "collectives/host/cgroup.h"
 
 namespace rueda::launcher {
 namespace {
 
-double core_limit() { return cgroup_core_limit(read_small_file).value_or(0); }
+double core_limit() { return host::cgroup_core_limit(host::read_small_file).value_or(0); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "collectives/base/cgroup.h"
+#include "collectives/host/cgroup.h"
 
 namespace rueda::launcher {
 namespace {
@@ -50,7 +50,7 @@ void sort_threads(Topology* topology) {
 
 SysFiles kernel_files() {
   SysFiles files;
-  files.read = read_small_file;
+  files.read = host::read_small_file;
   files.exists = [](const std::string& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);

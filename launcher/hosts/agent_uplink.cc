@@ -130,7 +130,7 @@ void AgentUplink::rank_ended(const RankEnd& end) {
   client_->send(std::move(message));
 }
 
-void AgentUplink::rank_lost(const LostRank& lost) {
+void AgentUplink::rank_lost(const life::LostRank& lost) {
   control::AgentMessage message;
   *message.mutable_rank_lost() = to_wire(lost);
   client_->send(std::move(message));

@@ -27,7 +27,7 @@ class AgentUplink : public Uplink {
   std::vector<Order> work() override;
   void rank_started(Rank rank, pid_t pid) override;
   void rank_ended(const RankEnd& end) override;
-  void rank_lost(const LostRank& lost) override;
+  void rank_lost(const life::LostRank& lost) override;
   void say(const std::string& text) override;
   void report(HostReport report) override;
   void drained(int asked, int ranks) override;

@@ -49,7 +49,7 @@ void Head::tell_failure(int except) {
 // The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every
 // host, also back to the one that told it, so that all pending calls end with the same; a newer
 // version about the same rank has its cause.
-void Head::rank_lost(int host, const LostRank& lost) {
+void Head::rank_lost(int host, const life::LostRank& lost) {
   if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
   const bool first = !lost_;
   lost_ = lost;
@@ -106,7 +106,7 @@ void Head::host_lost(int number, const std::string& why) {
     end.host = host.name();
     end.lost = "lost with its host " + host.name() + " (" + why + ")";
     const std::string rank_text = describe_end(end);
-    LostRank lost;
+    life::LostRank lost;
     lost.rank = end.rank;
     lost.pid = end.pid;
     lost.cause_is_final = 1;

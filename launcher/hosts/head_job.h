@@ -10,9 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/base/life_page.h"
-#include "collectives/rendezvous/job_key.h"
-#include "collectives/rendezvous/store_server.h"
 #include "launcher/exit_report.h"
 #include "launcher/hosts/control_server.h"
 #include "launcher/hosts/head.h"
@@ -23,6 +20,9 @@
 #include "launcher/rank_environment.h"
 #include "launcher/rank_output.h"
 #include "launcher/supervisor.h"
+#include "runtime/observe/life/life_page.h"
+#include "runtime/rendezvous/job_key.h"
+#include "runtime/rendezvous/store_server.h"
 
 namespace rueda::launcher {
 
@@ -65,7 +65,7 @@ class Head {
   void all_here();
   void all_probed();
   void tell_failure(int except);
-  void rank_lost(int host, const LostRank& lost);
+  void rank_lost(int host, const life::LostRank& lost);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
   void host_finished(HeadHost* host, const control::Finished& finished);
@@ -105,8 +105,8 @@ class Head {
   std::vector<ReachTry> tries_;
   std::vector<RankEnd> ends_;
   std::set<Rank> ended_;
-  std::optional<LostRank> lost_;  // the job's first
-  bool lost_by_us_ = false;       // it ended because we stopped the job: nobody's failure
+  std::optional<life::LostRank> lost_;  // the job's first
+  bool lost_by_us_ = false;             // it ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;
   bool assigned_ = false, failure_told_ = false;

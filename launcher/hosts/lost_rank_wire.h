@@ -1,12 +1,12 @@
 // A verdict as a message between agents and driver.
 #pragma once
 
-#include "collectives/base/life_page.h"
 #include "launcher/hosts/wire.h"
+#include "runtime/observe/life/life_page.h"
 
 namespace rueda::launcher {
 
-inline control::RankLost to_wire(const LostRank& lost) {
+inline control::RankLost to_wire(const life::LostRank& lost) {
   control::RankLost message;
   message.set_rank(lost.rank);
   message.set_pid(lost.pid);
@@ -20,8 +20,8 @@ inline control::RankLost to_wire(const LostRank& lost) {
   return message;
 }
 
-inline LostRank from_wire(const control::RankLost& message) {
-  LostRank lost;
+inline life::LostRank from_wire(const control::RankLost& message) {
+  life::LostRank lost;
   lost.rank = message.rank();
   lost.pid = message.pid();
   lost.operations = message.operations();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "collectives/rendezvous/job_key.h"
+#include "runtime/rendezvous/job_key.h"
 
 namespace rueda::launcher {
 
@@ -13,7 +13,7 @@ std::string host_name();
 // Names and addresses that mean this machine.
 std::vector<std::string> own_names();
 // Equal for two processes that could share memory: boot, network namespace and user, as ranks tell
-// each other (runtime/bootstrap/place.h).
+// each other (runtime/membership/place.h).
 std::string machine_identity();
 // Cores that we may run on.
 int count_usable_cores();

@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "collectives/rendezvous/handshake.h"
+#include "runtime/rendezvous/handshake.h"
 
 namespace rueda::launcher {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "collectives/rendezvous/job_key.h"
 #include "launcher/hosts/addresses.h"
+#include "runtime/rendezvous/job_key.h"
 
 namespace rueda::launcher {
 

@@ -14,17 +14,17 @@ bool BatchPlanner::Group::open() const {
   return std::find(states.begin(), states.end(), State::kReady) != states.end();
 }
 
-size_t BatchPlanner::Group::index(Slot slot) const {
-  return static_cast<size_t>(std::find(members.begin(), members.end(), slot) - members.begin());
+size_t BatchPlanner::Group::index(CacheId id) const {
+  return static_cast<size_t>(std::find(members.begin(), members.end(), id) - members.begin());
 }
 
 void BatchPlanner::remember(const Batch& batch) {
-  for (const Slot slot : batch) {
-    if (last_sent_ && *last_sent_ != slot) {
-      successor_[*last_sent_] = slot;
-      predecessor_[slot] = *last_sent_;
+  for (const CacheId id : batch) {
+    if (last_sent_ && *last_sent_ != id) {
+      successor_[*last_sent_] = id;
+      predecessor_[id] = *last_sent_;
     }
-    last_sent_ = slot;
+    last_sent_ = id;
   }
 }
 
@@ -48,8 +48,8 @@ void BatchPlanner::track(const GroupPtr& group) {
 }
 
 void BatchPlanner::note_sent(const PlannedTensor& tensor) {
-  tensors_[tensor.slot] = tensor;
-  remember({tensor.slot});
+  tensors_[tensor.id] = tensor;
+  remember({tensor.id});
 }
 
 void BatchPlanner::finish_round(Group* group) {
@@ -70,7 +70,7 @@ void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)
     to.states.push_back(group->states[i]);
   }
   *group = *kept;
-  for (const Slot slot : rest->members) group_of_[slot] = rest;
+  for (const CacheId id : rest->members) group_of_[id] = rest;
   finish_round(group.get());
   finish_round(rest.get());
   track(group);
@@ -79,16 +79,16 @@ void BatchPlanner::split(const GroupPtr& group, const std::function<bool(size_t)
 
 // The tensors around this one in the order in which they last went out, as far as they fit together
 // and belong to no batch yet. Both ways, since the second round may begin at any of them.
-std::deque<Slot> BatchPlanner::run_around(const PlannedTensor& first) const {
-  std::deque<Slot> run = {first.slot};
-  std::set<Slot> seen = {first.slot};
-  const auto extend = [&](const std::map<Slot, Slot>& neighbours, bool forward) {
-    for (Slot slot = first.slot; !first.fuse_key.empty();) {
-      const auto next = neighbours.find(slot);
+std::deque<CacheId> BatchPlanner::run_around(const PlannedTensor& first) const {
+  std::deque<CacheId> run = {first.id};
+  std::set<CacheId> seen = {first.id};
+  const auto extend = [&](const std::map<CacheId, CacheId>& neighbours, bool forward) {
+    for (CacheId id = first.id; !first.fuse_key.empty();) {
+      const auto next = neighbours.find(id);
       if (next == neighbours.end() || group_of_.count(next->second) != 0) return;
-      slot = next->second;
-      if (tensors_.at(slot).fuse_key != first.fuse_key || !seen.insert(slot).second) return;
-      forward ? run.push_back(slot) : run.push_front(slot);
+      id = next->second;
+      if (tensors_.at(id).fuse_key != first.fuse_key || !seen.insert(id).second) return;
+      forward ? run.push_back(id) : run.push_front(id);
     }
   };
   extend(predecessor_, false);
@@ -103,8 +103,8 @@ void BatchPlanner::form_groups(const PlannedTensor& first) {
   GroupPtr group;
   int64_t bytes = 0;
   int64_t most = std::min(bucket_, kFirstBucket);
-  for (const Slot slot : run_around(first)) {
-    const int64_t more = tensors_.at(slot).bytes;
+  for (const CacheId id : run_around(first)) {
+    const int64_t more = tensors_.at(id).bytes;
     if (group != nullptr && (bytes + more > most || group->members.size() >= kMaxMembers)) {
       group = nullptr;
       most = bucket_;
@@ -113,22 +113,22 @@ void BatchPlanner::form_groups(const PlannedTensor& first) {
       group = std::make_shared<Group>();
       bytes = 0;
     }
-    group->members.push_back(slot);
+    group->members.push_back(id);
     group->states.push_back(State::kAbsent);
-    group_of_[slot] = group;
+    group_of_[id] = group;
     bytes += more;
   }
 }
 
 std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now) {
-  tensors_[tensor.slot] = tensor;
-  if (group_of_.count(tensor.slot) == 0) form_groups(tensor);
-  GroupPtr group = group_of_.at(tensor.slot);
-  if (group->states[group->index(tensor.slot)] == State::kSent) {
+  tensors_[tensor.id] = tensor;
+  if (group_of_.count(tensor.id) == 0) form_groups(tensor);
+  GroupPtr group = group_of_.at(tensor.id);
+  if (group->states[group->index(tensor.id)] == State::kSent) {
     // It comes again while others of its batch have not come at all: they do not belong together.
     split(group, [&](size_t i) { return group->states[i] == State::kSent; });
   }
-  group->states[group->index(tensor.slot)] = State::kReady;
+  group->states[group->index(tensor.id)] = State::kReady;
   group->last_arrival = now;
   const bool complete = std::none_of(group->states.begin(), group->states.end(),
                                      [](State state) { return state == State::kAbsent; });
@@ -143,9 +143,10 @@ std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now)
   return {};
 }
 
-std::vector<Batch> BatchPlanner::on_wanted(Slot slot, const std::function<bool(Slot)>& submitted) {
-  if (!holds(slot)) return {};
-  const GroupPtr group = group_of_.at(slot);
+std::vector<Batch> BatchPlanner::on_wanted(CacheId id,
+                                           const std::function<bool(CacheId)>& submitted) {
+  if (!holds(id)) return {};
+  const GroupPtr group = group_of_.at(id);
   const auto comes = [&](size_t i) {
     return group->states[i] != State::kAbsent || submitted(group->members[i]);
   };
@@ -186,16 +187,16 @@ std::optional<Time> BatchPlanner::next_deadline() const {
   return earliest;
 }
 
-bool BatchPlanner::holds(Slot slot) const {
-  const auto it = group_of_.find(slot);
-  return it != group_of_.end() && it->second->states[it->second->index(slot)] == State::kReady;
+bool BatchPlanner::holds(CacheId id) const {
+  const auto it = group_of_.find(id);
+  return it != group_of_.end() && it->second->states[it->second->index(id)] == State::kReady;
 }
 
-void BatchPlanner::forget_round(Slot slot) {
-  const auto it = group_of_.find(slot);
+void BatchPlanner::forget_round(CacheId id) {
+  const auto it = group_of_.find(id);
   if (it == group_of_.end()) return;
   const GroupPtr group = it->second;
-  group->states[group->index(slot)] = State::kAbsent;
+  group->states[group->index(id)] = State::kAbsent;
   track(group);
 }
 

@@ -33,12 +33,12 @@
 
 namespace rueda::negotiation {
 
-using Slot = uint32_t;            // a cached tensor's number
-using Batch = std::vector<Slot>;  // in the order of launch
+using CacheId = uint32_t;            // a cached tensor's number
+using Batch = std::vector<CacheId>;  // in the order of launch
 
 // What the planner must know of a tensor.
 struct PlannedTensor {
-  Slot slot = 0;
+  CacheId id = 0;
   std::string fuse_key;  // tensors with equal keys may share a batch; "" never shares
   int64_t bytes = 0;
 };
@@ -54,33 +54,33 @@ class BatchPlanner {
   void note_sent(const PlannedTensor& tensor);
   // All ranks have it ready (note_sent came before). Returns what can go out now.
   std::vector<Batch> on_ready(const PlannedTensor& tensor, Time now);
-  // A thread of some rank is blocked on `slot`; submitted(s): has that rank submitted s since s
+  // A thread of some rank is blocked on `id`; submitted(s): has that rank submitted s since s
   // last went out?
-  std::vector<Batch> on_wanted(Slot slot, const std::function<bool(Slot)>& submitted);
+  std::vector<Batch> on_wanted(CacheId id, const std::function<bool(CacheId)>& submitted);
   // Batches whose hold has passed.
   std::vector<Batch> on_time(Time now);
   std::optional<Time> next_deadline() const;
   // Ready but held back.
-  bool holds(Slot slot) const;
+  bool holds(CacheId id) const;
   // The tensor's part in the round under way is forgotten (a step plan has taken it).
-  void forget_round(Slot slot);
+  void forget_round(CacheId id);
   // Gives everything out that is held (shutdown, errors).
   std::vector<Batch> flush();
 
  private:
   enum class State : uint8_t { kAbsent, kReady, kSent };
   struct Group {
-    std::vector<Slot> members;
+    std::vector<CacheId> members;
     std::vector<State> states;  // in this round
     Time last_arrival;
     int late_rounds = 0;  // rounds in a row that ended by the hold
     bool open() const;
-    size_t index(Slot slot) const;
+    size_t index(CacheId id) const;
   };
   using GroupPtr = std::shared_ptr<Group>;
 
   static constexpr int64_t kFirstBucket = 1 << 20;
-  std::deque<Slot> run_around(const PlannedTensor& first) const;
+  std::deque<CacheId> run_around(const PlannedTensor& first) const;
   void form_groups(const PlannedTensor& first);
   Batch send_ready(const GroupPtr& group);
   void finish_round(Group* group);
@@ -91,12 +91,12 @@ class BatchPlanner {
 
   int64_t bucket_;
   std::chrono::nanoseconds hold_;
-  std::map<Slot, PlannedTensor> tensors_;
-  std::map<Slot, GroupPtr> group_of_;
+  std::map<CacheId, PlannedTensor> tensors_;
+  std::map<CacheId, GroupPtr> group_of_;
   // What went out after and before each tensor, the last time.
-  std::map<Slot, Slot> successor_;
-  std::map<Slot, Slot> predecessor_;
-  std::optional<Slot> last_sent_;
+  std::map<CacheId, CacheId> successor_;
+  std::map<CacheId, CacheId> predecessor_;
+  std::optional<CacheId> last_sent_;
   std::vector<GroupPtr> open_;
 };
 

@@ -8,18 +8,19 @@
 
 namespace rueda::negotiation {
 
-Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtime::PlanLane* lane)
-    : seat_(std::move(seat)),
+Negotiator::Negotiator(const Config& config, GroupInfo group, Effects* effects,
+                       plan::PlanChannel* channel)
+    : group_(std::move(group)),
       effects_(effects),
       cache_(static_cast<size_t>(config.cache_capacity)) {
-  if (seat_.rank == kRoot) {
-    root_ = std::make_unique<Root>(config, seat_.epoch, seat_.members, &cache_);
+  if (group_.rank == kRoot) {
+    root_ = std::make_unique<Root>(config, group_.epoch, group_.members, &cache_);
     root_->explain_with([this] { return effects_->explanation(); });
     root_->enable_call_sites();
-    if (lane != nullptr) root_->enable_plans();
+    if (channel != nullptr) root_->enable_plans();
   }
-  if (lane != nullptr) {
-    follower_.emplace(lane, seat_.size,
+  if (channel != nullptr) {
+    follower_.emplace(channel, group_.size,
                       std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::duration<double>(config.plan_patience_seconds)));
   }
@@ -29,25 +30,24 @@ Negotiator::Negotiator(const Config& config, Seat seat, Effects* effects, runtim
 
 void Negotiator::submit(const wire::Request& request, Ticket ticket, Time now) {
   if (request.kind == CollectiveKind::kJoin) return join(request, ticket);
-  if (const auto slot = cache_.find(request)) return submit_cached(*slot, ticket, now);
+  if (const auto id = cache_.find(request)) return submit_cached(*id, ticket, now);
   if (root_left_) return refuse(ticket);
   if (follower_ && follower_->has_name(request.name))
     revoke(title_of(request) + " came with other properties");
   negotiate(request, std::nullopt, ticket);
 }
 
-void Negotiator::submit_cached(Slot slot, Ticket ticket, Time now) {
+void Negotiator::submit_cached(CacheId id, Ticket ticket, Time now) {
   if (root_left_) return refuse(ticket);
-  if (follower_ && follower_->has(slot)) {
+  if (follower_ && follower_->has(id)) {
     ++planned_submissions_;
-    if (!follower_->submit(slot, ticket, now) && effects_->may_hold(ticket))
-      blocked_.push_back(slot);
+    if (!follower_->submit(id, ticket, now) && effects_->may_hold(ticket)) blocked_.push_back(id);
     return;
   }
-  const RequestPtr request = cache_.get(slot);
+  const RequestPtr request = cache_.get(id);
   if (follower_ && follower_->has_name(request->name))
     revoke(title_of(*request) + " came with other properties");
-  negotiate(*request, slot, ticket);
+  negotiate(*request, id, ticket);
 }
 
 // Said behind everything that was submitted before: after a step plan, when this rank is back.
@@ -62,7 +62,7 @@ void Negotiator::join(const wire::Request& request, Ticket ticket) {
 // The root may have left because somebody else had, without whom it could not go on: that one is
 // named first.
 Status Negotiator::root_is_gone(const char* what) const {
-  const Members& members = seat_.members;
+  const Members& members = group_.members;
   std::string who = members.name(first_left_) + " " + members.has_left;
   if (first_left_ != kRoot) who += ", and then " + members.name(kRoot);
   return cancelled(who + ": " + what + " be agreed any more");
@@ -75,12 +75,12 @@ void Negotiator::refuse(Ticket ticket) {
 }
 
 // request: stays as long as the ticket.
-void Negotiator::negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket) {
+void Negotiator::negotiate(const wire::Request& request, std::optional<CacheId> id, Ticket ticket) {
   Pending& pending = pending_[request.name];
   pending = {ticket, &request, false};
-  effects_->asked(ticket, slot.has_value());
-  if (slot) {
-    collected_.cached.push_back(*slot);
+  effects_->asked(ticket, id.has_value());
+  if (id) {
+    collected_.cached.push_back(*id);
     ++cached_submissions_;
   } else {
     collected_.requests.push_back(request);
@@ -95,8 +95,8 @@ void Negotiator::negotiate(const wire::Request& request, std::optional<Slot> slo
 // Only what the root may hold back for its batch's sake concerns it.
 void Negotiator::wanted(const std::string& name) {
   if (follower_) {
-    const auto slot = follower_->slot_of(name);
-    if (slot && follower_->holds(*slot)) return blocked_.push_back(*slot);
+    const auto id = follower_->id_of(name);
+    if (id && follower_->holds(*id)) return blocked_.push_back(*id);
   }
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.wanted_told) return;
@@ -106,9 +106,9 @@ void Negotiator::wanted(const std::string& name) {
   collected_.wanted.push_back(name);
 }
 
-void Negotiator::wanted(Slot slot) {
-  if (follower_ && follower_->holds(slot)) return blocked_.push_back(slot);
-  if (const RequestPtr request = cache_.get(slot)) wanted(request->name);
+void Negotiator::wanted(CacheId id) {
+  if (follower_ && follower_->holds(id)) return blocked_.push_back(id);
+  if (const RequestPtr request = cache_.get(id)) wanted(request->name);
 }
 
 bool Negotiator::flush(Time now) {
@@ -122,8 +122,8 @@ bool Negotiator::flush(Time now) {
 
 void Negotiator::send(wire::RequestList list, Time now) {
   if (broken_ || leaving_said_) return;
-  list.epoch = seat_.epoch;
-  list.process_set = seat_.process_set;
+  list.epoch = group_.epoch;
+  list.process_set = group_.process_set;
   if (follower_) list.plan = follower_->stamp();
   if (is_root()) {
     const Status status = root_->on_requests(kRoot, list, now);
@@ -144,22 +144,22 @@ void Negotiator::on_message(Rank from, std::string_view message, Time now) {
   if (is_root()) {
     wire::RequestList list;
     status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == seat_.epoch) status = root_->on_requests(from, list, now);
+    if (status.ok() && list.epoch == group_.epoch) status = root_->on_requests(from, list, now);
     if (status.ok() && list.leaving) {
       publish(now);
       wire::ResponseList answer;
-      answer.epoch = seat_.epoch;
-      answer.process_set = seat_.process_set;
+      answer.epoch = group_.epoch;
+      answer.process_set = group_.process_set;
       answer.left = true;
       effects_->send_control(from, wire::encode(answer));
     }
   } else if (from == kRoot) {
     wire::ResponseList list;
     status = wire::decode(message, &list);
-    if (status.ok() && list.epoch == seat_.epoch) handle_responses(list, now);
+    if (status.ok() && list.epoch == group_.epoch) handle_responses(list, now);
   }
   if (!status.ok()) {
-    effects_->give_up({status.code(), "damaged message from " + seat_.members.name(from) + ": " +
+    effects_->give_up({status.code(), "damaged message from " + group_.members.name(from) + ": " +
                                           status.message()});
   }
 }
@@ -176,8 +176,8 @@ bool Negotiator::on_time(Time now) {
   if (broken_) return false;
   bool moved = follow(now);
   if (!is_root()) return moved;
-  if (planning() && !follower_->revoked() && now >= next_road_check_) {
-    next_road_check_ = now + std::chrono::seconds(1);
+  if (planning() && !follower_->revoked() && now >= next_protocol_check_) {
+    next_protocol_check_ = now + std::chrono::seconds(1);
     if (root_->plan_is_stale(now)) retune();
   }
   moved |= check_stalls(now);
@@ -211,10 +211,10 @@ bool Negotiator::publish(Time now) {
 }
 
 void Negotiator::tell_everyone(wire::ResponseList list, Time now) {
-  list.process_set = seat_.process_set;
+  list.process_set = group_.process_set;
   for (const wire::ResponseList& portion : portions(std::move(list))) {
     const std::string message = wire::encode(portion);
-    for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
+    for (Rank peer = 1; peer < group_.size; ++peer) effects_->send_control(peer, message);
     handle_responses(portion, now);
   }
 }
@@ -243,38 +243,38 @@ void Negotiator::handle_response(const wire::Response& response) {
       if (member.request != nullptr) {
         pending_[member.request->name] = member;
       } else {
-        effects_->finish(member.ticket, verdict);  // a stand-in
+        effects_->finish(member.ticket, verdict);  // a neutral contribution
       }
     }
     effects_->give_up(verdict);
   };
   for (const wire::ResponseEntry& entry : response.entries) {
     RequestPtr known;
-    if (entry.cache_slot >= 0) known = cache_.get(static_cast<Slot>(entry.cache_slot));
+    if (entry.cache_id >= 0) known = cache_.get(static_cast<CacheId>(entry.cache_id));
     if (known == nullptr && entry.name.empty())
       return give_up("the root named a tensor that this rank does not know");
     const std::string& name = entry.name.empty() ? known->name : entry.name;
     const bool absent =
-        std::find(entry.absent.begin(), entry.absent.end(), seat_.rank) != entry.absent.end();
+        std::find(entry.absent.begin(), entry.absent.end(), group_.rank) != entry.absent.end();
     const auto it = absent ? pending_.end() : pending_.find(name);
     if (it == pending_.end() && !absent) {
       if (!response.error.empty()) continue;  // this rank did not wait for it
       return give_up("the root answered " + title_of(name) + ", which this rank has not submitted");
     }
-    const bool is_new = known == nullptr && entry.cache_slot >= 0 && response.error.empty();
+    const bool is_new = known == nullptr && entry.cache_id >= 0 && response.error.empty();
     if (absent) {
-      if (known == nullptr && !entry.stand_in.empty())
-        known = std::make_shared<const wire::Request>(entry.stand_in.front());
+      if (known == nullptr && !entry.neutral.empty())
+        known = std::make_shared<const wire::Request>(entry.neutral.front());
       if (known == nullptr) return give_up("the root does not say what " + title_of(name) + " is");
-      members.push_back({effects_->stand_in(*known), nullptr, false});
+      members.push_back({effects_->neutral(*known), nullptr, false});
     } else {
       if (is_new) known = std::make_shared<const wire::Request>(*it->second.request);
       members.push_back(it->second);
       pending_.erase(it);
     }
-    if (is_new) cache_.put(static_cast<Slot>(entry.cache_slot), known);
+    if (is_new) cache_.put(static_cast<CacheId>(entry.cache_id), known);
     // With its name: the root has just met it and may put it into a batch next time.
-    if (entry.cache_slot >= 0 && known != nullptr)
+    if (entry.cache_id >= 0 && known != nullptr)
       has_company_[known->name] = !entry.name.empty() || response.entries.size() > 1;
     tickets.push_back(members.back().ticket);
   }
@@ -297,8 +297,8 @@ void Negotiator::handle_stall(const wire::Stall& stall) {
   if (it == pending_.end()) return;
   std::string missing;
   for (const Rank rank : stall.missing) {
-    if (rank < 0 || rank >= seat_.size) continue;
-    missing += (missing.empty() ? "" : ", ") + seat_.members.name(rank);
+    if (rank < 0 || rank >= group_.size) continue;
+    missing += (missing.empty() ? "" : ", ") + group_.members.name(rank);
   }
   const std::string known = effects_->explanation();
   effects_->note(it->second.ticket,
@@ -320,7 +320,7 @@ bool Negotiator::check_stalls(Time now) {
   const auto reports = root_->check_stalls(now);
   if (reports.empty()) return false;
   wire::ResponseList list;
-  list.epoch = seat_.epoch;
+  list.epoch = group_.epoch;
   for (const auto& report : reports) {
     if (!report.warning.empty()) effects_->warn(report.warning);
     list.stalls.push_back(report.stall);
@@ -345,12 +345,12 @@ void Negotiator::say_leaving(Time now) {
     root_->on_leave(kRoot, now);
     publish(now);
     wire::ResponseList farewell;
-    farewell.epoch = seat_.epoch;
-    farewell.process_set = seat_.process_set;
+    farewell.epoch = group_.epoch;
+    farewell.process_set = group_.process_set;
     farewell.left = true;
     farewell.left_before = root_->first_left();
     const std::string message = wire::encode(farewell);
-    for (Rank peer = 1; peer < seat_.size; ++peer) effects_->send_control(peer, message);
+    for (Rank peer = 1; peer < group_.size; ++peer) effects_->send_control(peer, message);
     root_left_ = true;
   } else if (!root_left_) {
     wire::RequestList list;
@@ -363,7 +363,7 @@ void Negotiator::say_leaving(Time now) {
 void Negotiator::root_has_left(Rank first) {
   if (root_left_) return;
   root_left_ = true;
-  if (first > kRoot && first < seat_.size && first != seat_.rank) first_left_ = first;
+  if (first > kRoot && first < group_.size && first != group_.rank) first_left_ = first;
   revoke("the root has left");
   if (leaving_) return;  // the answer to this rank's own leaving
   const Status status = root_is_gone("the operation cannot");

@@ -4,11 +4,11 @@
 //   submit, wanted ---> +------------+ ---> Effects::send_control   (RequestList, ResponseList)
 //   on_message     ---> | Negotiator | ---> Effects::launch         one agreed batch, in order
 //   on_peer_left   ---> |  (+ Root,  | ---> Effects::finish         a ticket that does not run
-//   on_time, leave ---> |  Follower) | ---> PlanLane::enter         the next batch of the step plan
+//   on_time, leave ---> |  Follower) | ---> PlanChannel::enter         the next batch of the step plan
 //                       +------------+ ---> Effects::give_up        the job cannot go on
 //
 // Every ticket that submit() takes comes back exactly once: in launch(), in finish(), or through
-// the lane, to which enter() gives it.
+// the channel, to which enter() gives it.
 //
 // Pure: no transport, no memory of tensors, no threads; time comes from outside. So the same code
 // runs in the coordinator and in a simulated network.
@@ -28,11 +28,11 @@
 #include "runtime/negotiation/response_cache.h"
 #include "runtime/negotiation/root.h"
 #include "runtime/plan/follower.h"
-#include "runtime/plan/plan_lane.h"
+#include "runtime/plan/plan_channel.h"
 
 namespace rueda::negotiation {
 
-using runtime::Ticket;
+using plan::Ticket;
 
 // What the agreement does to the world. Called from within the Negotiator's inputs; may call only
 // drop() back, from give_up().
@@ -46,7 +46,7 @@ class Effects {
   virtual void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) = 0;
   // This rank has joined: a ticket of its own for a tensor that the others reduce, to be launched
   // next. It contributes what changes nothing.
-  virtual Ticket stand_in(const wire::Request& request) = 0;
+  virtual Ticket neutral(const wire::Request& request) = 0;
   // The ticket ends without having run.
   virtual void finish(Ticket ticket, const Status& status) = 0;
   // What the launcher knows of whom everybody waits for; "" for nothing.
@@ -70,7 +70,7 @@ class Effects {
 };
 
 // Who takes part. Ranks are places among the members, here and in all of the agreement.
-struct Seat {
+struct GroupInfo {
   Rank rank = 0;
   Rank size = 1;
   uint64_t epoch = 0;
@@ -82,22 +82,23 @@ class Negotiator {
  public:
   static constexpr Rank kRoot = 0;
 
-  // lane: null: no step plans. The same on all ranks. Borrowed.
-  Negotiator(const Config& config, Seat seat, Effects* effects, runtime::PlanLane* lane = nullptr);
+  // channel: null: no step plans. The same on all ranks. Borrowed.
+  Negotiator(const Config& config, GroupInfo group, Effects* effects,
+             plan::PlanChannel* channel = nullptr);
 
   // request: borrowed until the ticket comes back. A name is submitted once at a time. What is
   // submitted goes out with flush().
   void submit(const wire::Request& request, Ticket ticket, Time now);
-  // The same for a tensor that slot_of() knows: without its name, and for a member of the step plan
+  // The same for a tensor that id_of() knows: without its name, and for a member of the step plan
   // without allocation.
-  void submit_cached(Slot slot, Ticket ticket, Time now);
+  void submit_cached(CacheId id, Ticket ticket, Time now);
   // The number of this request, once it has been agreed on; it stays.
-  std::optional<Slot> slot_of(const wire::Request& request) const { return cache_.find(request); }
+  std::optional<CacheId> id_of(const wire::Request& request) const { return cache_.find(request); }
   // Of how many tensors it knows the numbers.
   size_t known_tensors() const { return cache_.size(); }
   // A thread is blocked on the tensor of this name. Idempotent; unknown names are ignored.
   void wanted(const std::string& name);
-  void wanted(Slot slot);
+  void wanted(CacheId id);
   // Tells the root what was collected. True if there was anything.
   bool flush(Time now);
 
@@ -117,33 +118,33 @@ class Negotiator {
   void leave(Time now);
   // No operation can be agreed on any more: the root has left, or has answered this rank's leaving.
   bool root_left() const { return root_left_ && !planning(); }
-  // Ends every ticket that the lane has not taken.
+  // Ends every ticket that the channel has not taken.
   void drop(const Status& status);
   // The same, and nothing moves any more: after give_up() or a lost peer.
   void break_down(const Status& verdict);
-  // No ticket waits, but in the lane.
+  // No ticket waits, but in the channel.
   bool idle() const { return pending_.empty() && !planning(); }
 
   // The root rank: hears when ranks submit. Borrowed.
   void listen(Arrivals* arrivals) {
     if (is_root()) root_->listen(arrivals);
   }
-  // The root rank: the plan's roads are to be chosen anew.
+  // The root rank: the plan's protocols are to be chosen anew.
   void retune() { revoke("it is tuned anew", true); }
-  // The root rank: roads of batches. All ranks can read each other's memory; then the owner reports
-  // how long the batches took whose Response or PlannedBatch said so.
-  void set_pull_available(bool available) {
-    if (is_root()) root_->roads().set_pull_available(available);
+  // The root rank: protocols of batches. All ranks can read each other's memory; then the owner
+  // reports how long the batches took whose Response or PlannedBatch said so.
+  void set_cma_available(bool available) {
+    if (is_root()) root_->protocols().set_cma_available(available);
   }
-  void measured(CollectiveKind kind, int64_t bytes, uint32_t road, int64_t ns, Time now) {
-    if (is_root()) root_->roads().measured(kind, bytes, road, ns, now);
+  void measured(CollectiveKind kind, int64_t bytes, uint32_t protocol, int64_t ns, Time now) {
+    if (is_root()) root_->protocols().measured(kind, bytes, protocol, ns, now);
   }
   // A step plan is in force, or this rank is on its way back from it.
   bool planning() const { return follower_ && follower_->following(); }
   // The request is a member of the step plan in force.
   bool follows(const wire::Request& request) const {
-    const auto slot = slot_of(request);
-    return slot && planning() && !follower_->revoked() && follower_->has(*slot);
+    const auto id = id_of(request);
+    return id && planning() && !follower_->revoked() && follower_->has(*id);
   }
 
   // Submissions that went as a number, or to the step plan.
@@ -171,7 +172,7 @@ class Negotiator {
   void root_has_left(Rank first = kRoot);  // first: who left before it, if not the root
   Status root_is_gone(const char* what) const;
   void refuse(Ticket ticket);
-  void negotiate(const wire::Request& request, std::optional<Slot> slot, Ticket ticket);
+  void negotiate(const wire::Request& request, std::optional<CacheId> id, Ticket ticket);
   void say_leaving(Time now);
   void join(const wire::Request& request, Ticket ticket);
 
@@ -184,7 +185,7 @@ class Negotiator {
   bool follow(Time now);
   void come_back(Time now);
 
-  Seat seat_;
+  GroupInfo group_;
   Effects* effects_;
   ResponseCache cache_;
   std::unique_ptr<Root> root_;  // on the root rank only
@@ -200,8 +201,8 @@ class Negotiator {
   int64_t planned_submissions_ = 0;
 
   std::optional<plan::Follower> follower_;
-  std::vector<Slot> blocked_;  // members that threads were seen to wait for since the last flush
-  Time next_road_check_{};
+  std::vector<CacheId> blocked_;  // members that threads were seen to wait for since the last flush
+  Time next_protocol_check_{};
   bool at_will_ = false;       // this rank revoked although nobody deviated
   uint64_t seen_entered_ = 0;  // by replace_idle_plan
   int beside_ = 0;

@@ -20,18 +20,18 @@ void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
   if (!follower_) return refuse("on a rank that follows none");
   if (planning() || frozen.generation != follower_->generation() + 1)
     return refuse("while another was in force");
-  runtime::StepPlan plan;
+  plan::StepPlan plan;
   plan.generation = frozen.generation;
   std::vector<RequestPtr> members;
   std::vector<const wire::Request*> requests;
   for (const wire::PlannedBatch& batch : frozen.batches) {
-    for (const Slot slot : batch.slots) {
-      members.push_back(cache_.get(slot));
+    for (const CacheId id : batch.ids) {
+      members.push_back(cache_.get(id));
       if (members.back() == nullptr) return refuse("with a tensor that this rank does not know");
       requests.push_back(members.back().get());
     }
-    if (batch.slots.empty()) return refuse("with an empty batch");
-    plan.batches.push_back({cache_.get(batch.slots.front())->kind, batch.slots, batch.road});
+    if (batch.ids.empty()) return refuse("with an empty batch");
+    plan.batches.push_back({cache_.get(batch.ids.front())->kind, batch.ids, batch.protocol});
   }
   if (plan.batches.empty()) return refuse("without batches");
   ++plans_;
@@ -54,19 +54,19 @@ void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
 bool Negotiator::move_to_plan(const wire::Request& member, Time now) {
   const auto it = pending_.find(member.name);
   if (it == pending_.end()) return true;
-  const auto slot = cache_.find(*it->second.request);
-  if (!slot || !follower_->has(*slot)) return false;
+  const auto id = cache_.find(*it->second.request);
+  if (!id || !follower_->has(*id)) return false;
   const Pending pending = it->second;
   pending_.erase(it);
   // Not sent yet: must not be sent any more.
   auto& cached = collected_.cached;
-  cached.erase(std::remove(cached.begin(), cached.end(), *slot), cached.end());
+  cached.erase(std::remove(cached.begin(), cached.end(), *id), cached.end());
   auto& wanted = collected_.wanted;
   wanted.erase(std::remove(wanted.begin(), wanted.end(), member.name), wanted.end());
   ++planned_submissions_;
-  if (!follower_->submit(*slot, pending.ticket, now) &&
+  if (!follower_->submit(*id, pending.ticket, now) &&
       (pending.wanted_told || effects_->may_hold(pending.ticket))) {
-    blocked_.push_back(*slot);
+    blocked_.push_back(*id);
   }
   return true;
 }
@@ -81,9 +81,9 @@ void Negotiator::revoke(const std::string& why, bool at_will) {
 // rank has not submitted, and perhaps never will: the plan's order may not hold it up.
 bool Negotiator::revoke_for_blocked() {
   bool revoked = false;
-  for (const Slot slot : blocked_) {
-    if (!planning() || follower_->revoked() || !follower_->holds(slot)) continue;
-    revoke(title_of(*cache_.get(slot)) + " is waited for before its turn");
+  for (const CacheId id : blocked_) {
+    if (!planning() || follower_->revoked() || !follower_->holds(id)) continue;
+    revoke(title_of(*cache_.get(id)) + " is waited for before its turn");
     revoked = true;
   }
   blocked_.clear();
@@ -95,8 +95,7 @@ void Negotiator::replace_idle_plan(const wire::Response& response) {
   if (!planning() || follower_->revoked()) return;
   if (follower_->batches_entered() != seen_entered_) beside_ = 0;
   seen_entered_ = follower_->batches_entered();
-  if (response.entries.front().cache_slot < 0 || !plan::PlanKeeper::plannable(response.kind))
-    return;
+  if (response.entries.front().cache_id < 0 || !plan::PlanKeeper::plannable(response.kind)) return;
   if (++beside_ >= kIdle) revoke("it is not followed any more", true);
 }
 
@@ -123,7 +122,7 @@ void Negotiator::come_back(Time now) {
     if (root_left_ && !leaving_) {
       refuse(member.ticket);
     } else {
-      negotiate(*cache_.get(member.slot), member.slot, member.ticket);
+      negotiate(*cache_.get(member.id), member.id, member.ticket);
     }
   }
   if (joined_) collected_.joining = true;

@@ -25,10 +25,10 @@ size_t weight(const wire::Response& r) {
   size_t bytes = 32 + std::min(r.error.size(), wire::kMaxErrorBytes);
   for (const wire::ResponseEntry& e : r.entries) {
     bytes += 32 + e.name.size() + 10 * (e.first_dims.size() + e.splits.size() + e.absent.size());
-    for (const wire::Request& request : e.stand_in) bytes += weight(request);
+    for (const wire::Request& request : e.neutral) bytes += weight(request);
   }
   for (const wire::StepPlan& plan : r.freeze) {
-    for (const wire::PlannedBatch& batch : plan.batches) bytes += 32 + 10 * batch.slots.size();
+    for (const wire::PlannedBatch& batch : plan.batches) bytes += 32 + 10 * batch.ids.size();
   }
   return bytes;
 }
@@ -79,7 +79,7 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
     group = request.group;
     to.requests.push_back(std::move(request));
   }
-  for (const uint32_t slot : list.cached) filler.next(1, 10).cached.push_back(slot);
+  for (const uint32_t id : list.cached) filler.next(1, 10).cached.push_back(id);
   for (std::string& name : list.wanted)
     filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
   for (wire::CallSite& site : list.call_sites)

@@ -27,11 +27,11 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
     entry.by_rank.resize(members_.size());
     entry.since = entry.latest = now;
   }
-  RequestPtr& slot = entry.by_rank[static_cast<size_t>(rank)];
+  RequestPtr& id = entry.by_rank[static_cast<size_t>(rank)];
   // A rank submits a name once at a time (its own queue sees to that); a second one is a broken
   // peer, and is dropped.
-  if (slot == nullptr) ++entry.count;
-  slot = std::move(request);
+  if (id == nullptr) ++entry.count;
+  id = std::move(request);
   if (is_complete(name, entry)) {
     Decision decision = decide(std::move(entry));
     entries_.erase(it);

@@ -20,32 +20,32 @@ bool ResponseCache::is_numbered(const wire::Request& request) {
 std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
   const auto it = by_name_.find(request.name);
   if (it == by_name_.end()) return std::nullopt;
-  for (const uint32_t slot : it->second) {
-    if (*by_slot_[slot] == request) return slot;
+  for (const uint32_t id : it->second) {
+    if (*by_id_[id] == request) return id;
   }
   return std::nullopt;
 }
 
-RequestPtr ResponseCache::get(uint32_t slot) const {
-  return slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+RequestPtr ResponseCache::get(uint32_t id) const {
+  return id < by_id_.size() ? by_id_[id] : nullptr;
 }
 
 std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
   if (!cacheable(*request)) return std::nullopt;
   if (const auto known = find(*request)) return known;
   // Unnamed operations may come in any number of shapes: they leave room for named ones.
-  if (by_slot_.size() >= (is_numbered(*request) ? capacity_ / 4 : capacity_)) return std::nullopt;
-  const auto slot = static_cast<uint32_t>(by_slot_.size());
-  put(slot, request);
-  return slot;
+  if (by_id_.size() >= (is_numbered(*request) ? capacity_ / 4 : capacity_)) return std::nullopt;
+  const auto id = static_cast<uint32_t>(by_id_.size());
+  put(id, request);
+  return id;
 }
 
-void ResponseCache::put(uint32_t slot, const RequestPtr& request) {
-  if (slot >= capacity_) return;
-  if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
-  if (by_slot_[slot] != nullptr) return;
-  by_slot_[slot] = request;
-  by_name_[request->name].push_back(slot);
+void ResponseCache::put(uint32_t id, const RequestPtr& request) {
+  if (id >= capacity_) return;
+  if (id >= by_id_.size()) by_id_.resize(id + 1);
+  if (by_id_[id] != nullptr) return;
+  by_id_[id] = request;
+  by_name_[request->name].push_back(id);
 }
 
 }  // namespace rueda::negotiation

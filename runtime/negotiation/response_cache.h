@@ -26,17 +26,17 @@ class ResponseCache {
   // The number under which exactly this request is known.
   std::optional<uint32_t> find(const wire::Request& request) const;
   // Null when unknown.
-  RequestPtr get(uint32_t slot) const;
+  RequestPtr get(uint32_t id) const;
 
   // The root: a number for this request, if there is room; the same again for the same request.
   std::optional<uint32_t> assign(const RequestPtr& request);
   // Every rank: the root's number for a request. A number that is taken stays as it is.
-  void put(uint32_t slot, const RequestPtr& request);
-  size_t size() const { return by_slot_.size(); }
+  void put(uint32_t id, const RequestPtr& request);
+  size_t size() const { return by_id_.size(); }
 
  private:
   size_t capacity_;
-  std::vector<RequestPtr> by_slot_;
+  std::vector<RequestPtr> by_id_;
   // More than one where a tensor comes with different properties (the last, smaller batch of an
   // epoch).
   std::unordered_map<std::string, std::vector<uint32_t>> by_name_;

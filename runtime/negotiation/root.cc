@@ -23,7 +23,7 @@ Root::Root(const Config& config, uint64_t epoch, Members members, ResponseCache*
       planner_(std::min(config.fusion_threshold_bytes, config.bucket_bytes),
                seconds(config.fusion_hold_seconds)),
       plans_(static_cast<Rank>(members_.size())),
-      roads_(config.road),
+      protocols_(config.shm_protocol),
       cache_(cache) {
   wire::Request join;
   join.kind = CollectiveKind::kJoin;
@@ -59,11 +59,10 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
   for (const wire::Request& request : list.requests) {
     RUEDA_RETURN_IF_ERROR(add(rank, std::make_shared<const wire::Request>(request), now));
   }
-  for (const uint32_t slot : list.cached) {
-    RequestPtr request = cache_->get(slot);
-    if (request == nullptr)
-      return {Code::kDataLoss, "unknown cache number " + std::to_string(slot)};
-    const auto place = plans_.place(rank, slot);
+  for (const uint32_t id : list.cached) {
+    RequestPtr request = cache_->get(id);
+    if (request == nullptr) return {Code::kDataLoss, "unknown cache number " + std::to_string(id)};
+    const auto place = plans_.place(rank, id);
     if (place == plan::PlanKeeper::Place::kPlan) continue;
     if (place == plan::PlanKeeper::Place::kWrong)
       return {Code::kDataLoss, title_of(*request) + " is in the step plan"};
@@ -73,7 +72,7 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
   for (const std::string& name : list.wanted) {
     // Wants follow their submission. What is neither waiting nor held has gone out meanwhile: the
     // want must not be kept for the tensor's next round.
-    if (!table_.submitted(rank, name) && !held_slot(name)) continue;
+    if (!table_.submitted(rank, name) && !held_id(name)) continue;
     wanted_[name].push_back(rank);
     recheck_wants(name, now);
   }
@@ -83,8 +82,9 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
   return {};
 }
 
-// The rank's part is played by stand-ins from here on. Its own requests have all come before; while
-// it has not come back from a step plan some of them may not, so then it says this again.
+// The rank's part is played by neutral contributions from here on. Its own requests have all come
+// before; while it has not come back from a step plan some of them may not, so then it says this
+// again.
 void Root::on_join(Rank rank, Time now) {
   if (table_.has_joined(rank) || table_.has_left(rank)) return;
   last_joined_ = rank;
@@ -95,7 +95,7 @@ void Root::on_join(Rank rank, Time now) {
 
 // All have joined, or some rank never will.
 void Root::decide_join(const Decision& decision, Time now) {
-  // What is held is ready on all ranks: it goes out while the stand-ins are there.
+  // What is held is ready on all ranks: it goes out while the neutral contributions are there.
   for (const Batch& batch : planner_.flush()) add_batch(batch, now);
   release_fresh();
   table_.end_join();
@@ -197,11 +197,11 @@ void Root::decide(Decision decision, Time now) {
     return;
   }
   const RequestPtr& mine = decision.first();
-  const auto slot = cache_->find(*mine);
-  if (slot && name_of_.count(*slot) != 0) {
-    slot_of_[request.name] = *slot;
-    if (!decision.absent.empty()) absent_of_[*slot] = decision.absent;
-    for (const Batch& batch : planner_.on_ready({*slot, fuse_key(*mine), bytes_of(*mine)}, now))
+  const auto id = cache_->find(*mine);
+  if (id && name_of_.count(*id) != 0) {
+    id_of_[request.name] = *id;
+    if (!decision.absent.empty()) absent_of_[*id] = decision.absent;
+    for (const Batch& batch : planner_.on_ready({*id, fuse_key(*mine), bytes_of(*mine)}, now))
       add_batch(batch, now);
     return;
   }
@@ -244,15 +244,15 @@ wire::ResponseEntry Root::entry_of(const Decision& decision) {
   entry.name = mine->name;
   entry.absent = decision.absent;
   if (!entry.absent.empty()) {
-    wire::Request& none = entry.stand_in.emplace_back(*mine);
+    wire::Request& none = entry.neutral.emplace_back(*mine);
     none.splits.clear();
     if (mine->kind == CollectiveKind::kAllgather || mine->kind == CollectiveKind::kAlltoall)
       none.shape[0] = 0;
   }
-  if (const auto slot = cache_->assign(mine)) {
-    entry.cache_slot = *slot;
-    name_of_[*slot] = mine->name;
-    if (mine->group.empty()) planner_.note_sent({*slot, fuse_key(*mine), bytes_of(*mine)});
+  if (const auto id = cache_->assign(mine)) {
+    entry.cache_id = *id;
+    name_of_[*id] = mine->name;
+    if (mine->group.empty()) planner_.note_sent({*id, fuse_key(*mine), bytes_of(*mine)});
   }
   if (mine->kind == CollectiveKind::kAllgather) {
     for (const RequestPtr& request : decision.by_rank)
@@ -296,26 +296,26 @@ void Root::release_fresh() {
     bytes += this_bytes;
     wanted_.erase(request.name);
     responses_.back().entries.push_back(entry_of(decision));
-    responses_.back().road = roads_.settled_road(request.kind, bytes);
+    responses_.back().protocol = protocols_.settled_protocol(request.kind, bytes);
   }
   fresh_.clear();
 }
 
 void Root::add_batch(const Batch& batch, Time now) {
   wire::Response response;
-  for (const Slot slot : batch) {
-    const std::string& name = name_of_.at(slot);
-    response.kind = cache_->get(slot)->kind;
+  for (const CacheId id : batch) {
+    const std::string& name = name_of_.at(id);
+    response.kind = cache_->get(id)->kind;
     wire::ResponseEntry& entry = response.entries.emplace_back();
-    entry.cache_slot = slot;  // the number says it all
-    if (const auto absent = absent_of_.find(slot); absent != absent_of_.end()) {
+    entry.cache_id = id;  // the number says it all
+    if (const auto absent = absent_of_.find(id); absent != absent_of_.end()) {
       entry.absent = std::move(absent->second);
       absent_of_.erase(absent);
     }
     wanted_.erase(name);
   }
   if (cache_->get(batch.front())->device < 0)
-    response.road = roads_.choose(response.kind, bytes_of_batch(batch), now);
+    response.protocol = protocols_.choose(response.kind, bytes_of_batch(batch), now);
   responses_.push_back(std::move(response));
 }
 
@@ -329,10 +329,10 @@ void Root::add_error(const wire::Request& request, const Status& status) {
   responses_.push_back(std::move(response));
 }
 
-std::optional<Slot> Root::held_slot(const std::string& name) const {
-  const auto slot = slot_of_.find(name);
-  if (slot == slot_of_.end() || !planner_.holds(slot->second)) return std::nullopt;
-  return slot->second;
+std::optional<CacheId> Root::held_id(const std::string& name) const {
+  const auto id = id_of_.find(name);
+  if (id == id_of_.end() || !planner_.holds(id->second)) return std::nullopt;
+  return id->second;
 }
 
 // A thread is blocked on a tensor that the planner may hold back for the sake of others that this
@@ -340,13 +340,15 @@ std::optional<Slot> Root::held_slot(const std::string& name) const {
 void Root::recheck_wants(const std::string& name, Time now) {
   const auto wants = wanted_.find(name);
   if (wants == wanted_.end()) return;
-  const std::optional<Slot> slot = held_slot(name);
-  if (!slot) return;
+  const std::optional<CacheId> id = held_id(name);
+  if (!id) return;
   const std::vector<Rank> ranks = wants->second;
   for (const Rank rank : ranks) {
-    const auto submitted = [&](Slot other) { return table_.submitted(rank, name_of_.at(other)); };
-    for (const Batch& batch : planner_.on_wanted(*slot, submitted)) add_batch(batch, now);
-    if (!planner_.holds(*slot)) break;
+    const auto submitted = [&](CacheId other) {
+      return table_.submitted(rank, name_of_.at(other));
+    };
+    for (const Batch& batch : planner_.on_wanted(*id, submitted)) add_batch(batch, now);
+    if (!planner_.holds(*id)) break;
   }
 }
 

@@ -22,9 +22,9 @@
 #include "runtime/negotiation/batch_planner.h"
 #include "runtime/negotiation/call_sites.h"
 #include "runtime/negotiation/kind_conflicts.h"
+#include "runtime/negotiation/protocol_chooser.h"
 #include "runtime/negotiation/readiness_table.h"
 #include "runtime/negotiation/response_cache.h"
-#include "runtime/negotiation/road_chooser.h"
 #include "runtime/plan/plan_keeper.h"
 
 namespace rueda::negotiation {
@@ -48,8 +48,8 @@ class Root {
   // The ranks answer ResponseList::where, so disagreements are told with call sites.
   void enable_call_sites() { asks_call_sites_ = true; }
 
-  RoadChooser& roads() { return roads_; }
-  // The plan's roads were measured long ago: revoke it, so that they are measured again.
+  ProtocolChooser& protocols() { return protocols_; }
+  // The plan's protocols were measured long ago: revoke it, so that they are measured again.
   bool plan_is_stale(Time now) const;
 
   // The rank is gone (in order). Idempotent.
@@ -85,12 +85,12 @@ class Root {
   void decide_join(const Decision& decision, Time now);
   void on_join(Rank rank, Time now);
   void fail_split_groups(Time now);
-  std::optional<Slot> held_slot(const std::string& name) const;
+  std::optional<CacheId> held_id(const std::string& name) const;
   void release_fresh();
   void freeze_plan();
-  void give_to_plan(Slot slot);
-  int64_t bytes_of_batch(const std::vector<uint32_t>& slots) const;
-  bool roads_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const;
+  void give_to_plan(CacheId id);
+  int64_t bytes_of_batch(const std::vector<uint32_t>& ids) const;
+  bool protocols_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const;
   bool groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const;
   void add_batch(const Batch& batch, Time now);
   void add_error(const wire::Request& request, const Status& status);
@@ -108,7 +108,7 @@ class Root {
   CallSites call_sites_;
   bool asks_call_sites_ = false;
   plan::PlanKeeper plans_;
-  RoadChooser roads_;
+  ProtocolChooser protocols_;
   Arrivals* arrivals_ = nullptr;
   wire::StepPlan last_plan_;
   ResponseCache* cache_;
@@ -117,13 +117,13 @@ class Root {
   std::map<std::string, std::vector<Decision>>
       groups_;                                   // members that are ready and wait for the others
   std::map<std::string, Status> failed_groups_;  // first errors, until the message has been taken
-  std::map<Slot, std::string> name_of_;
-  // Ready tensors in the planner whose part on some ranks is played by stand-ins.
-  std::map<Slot, std::vector<Rank>> absent_of_;
+  std::map<CacheId, std::string> name_of_;
+  // Ready tensors in the planner whose part on some ranks is played by neutral contributions.
+  std::map<CacheId, std::vector<Rank>> absent_of_;
   RequestPtr join_request_;
   Rank last_joined_ = 0;
   Rank first_left_ = 0;
-  std::unordered_map<std::string, Slot> slot_of_;  // the number under which a name was last ready
+  std::unordered_map<std::string, CacheId> id_of_;  // the number under which a name was last ready
   // Names that threads are blocked on, by rank, until they go out.
   std::unordered_map<std::string, std::vector<Rank>> wanted_;
   struct Told {

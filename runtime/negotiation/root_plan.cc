@@ -12,14 +12,13 @@ namespace rueda::negotiation {
 // that went before.
 void Root::freeze_plan() {
   for (const wire::Response& response : responses_) {
-    std::vector<uint32_t> slots;
+    std::vector<uint32_t> ids;
     for (const wire::ResponseEntry& entry : response.entries) {
-      const auto slot = static_cast<Slot>(entry.cache_slot);
-      if (entry.cache_slot >= 0 && cache_->get(slot)->reduce_op != ReduceOp::kAdasum)
-        slots.push_back(slot);
+      const auto id = static_cast<CacheId>(entry.cache_id);
+      if (entry.cache_id >= 0 && cache_->get(id)->reduce_op != ReduceOp::kAdasum) ids.push_back(id);
     }
-    const bool whole = response.error.empty() && slots.size() == response.entries.size();
-    plans_.on_batch(response.kind, whole ? slots : std::vector<uint32_t>{});
+    const bool whole = response.error.empty() && ids.size() == response.entries.size();
+    plans_.on_batch(response.kind, whole ? ids : std::vector<uint32_t>{});
   }
   if (table_.anyone_has_joined()) return;  // who has joined follows no plan
   // A tensor whose error is held back for its call sites waits on every rank, and the table has
@@ -28,13 +27,13 @@ void Root::freeze_plan() {
   // the freeze may follow it, in the same list.
   if (call_sites_.asking()) return;
   const auto cycle = plans_.candidate();
-  if (!cycle || !groups_are_whole(*cycle) || !roads_are_settled(*cycle)) return;
+  if (!cycle || !groups_are_whole(*cycle) || !protocols_are_settled(*cycle)) return;
   wire::StepPlan plan = plans_.freeze(*cycle);
   for (wire::PlannedBatch& batch : plan.batches) {
-    const RequestPtr first = cache_->get(batch.slots.front());
+    const RequestPtr first = cache_->get(batch.ids.front());
     if (first->device < 0)
-      batch.road = roads_.settled_road(first->kind, bytes_of_batch(batch.slots));
-    for (const Slot slot : batch.slots) give_to_plan(slot);
+      batch.protocol = protocols_.settled_protocol(first->kind, bytes_of_batch(batch.ids));
+    for (const CacheId id : batch.ids) give_to_plan(id);
   }
   last_plan_ = plan;
   responses_.emplace_back().freeze.push_back(std::move(plan));
@@ -45,45 +44,46 @@ void Root::freeze_plan() {
 // cut it.
 bool Root::groups_are_whole(const std::vector<std::vector<uint32_t>>& cycle) const {
   for (const auto& batch : cycle) {
-    std::map<std::string, std::set<Slot>> members;
-    for (const Slot slot : batch) {
-      const RequestPtr request = cache_->get(slot);
+    std::map<std::string, std::set<CacheId>> members;
+    for (const CacheId id : batch) {
+      const RequestPtr request = cache_->get(id);
       if (request == nullptr) return false;
-      if (!request->group.empty()) members[request->group].insert(slot);
+      if (!request->group.empty()) members[request->group].insert(id);
     }
-    for (const auto& [group, slots] : members) {
-      if (slots.size() != cache_->get(*slots.begin())->group_size) return false;
+    for (const auto& [group, ids] : members) {
+      if (ids.size() != cache_->get(*ids.begin())->group_size) return false;
     }
   }
   return true;
 }
 
-int64_t Root::bytes_of_batch(const std::vector<uint32_t>& slots) const {
+int64_t Root::bytes_of_batch(const std::vector<uint32_t>& ids) const {
   int64_t bytes = 0;
-  for (const Slot slot : slots) bytes += bytes_of(*cache_->get(slot));
+  for (const CacheId id : ids) bytes += bytes_of(*cache_->get(id));
   return bytes;
 }
 
-// The plan fixes the roads, so they are chosen before. GPU tensors have none.
-bool Root::roads_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const {
+// The plan fixes the protocols, so they are chosen before. GPU tensors have none.
+bool Root::protocols_are_settled(const std::vector<std::vector<uint32_t>>& cycle) const {
   return std::all_of(cycle.begin(), cycle.end(), [&](const auto& batch) {
     const RequestPtr first = cache_->get(batch.front());
-    return first->device >= 0 || roads_.settled(first->kind, bytes_of_batch(batch));
+    return first->device >= 0 || protocols_.settled(first->kind, bytes_of_batch(batch));
   });
 }
 
 bool Root::plan_is_stale(Time now) const {
   const auto& batches = last_plan_.batches;
   return plans_.in_force() && std::any_of(batches.begin(), batches.end(), [&](const auto& batch) {
-           const RequestPtr first = cache_->get(batch.slots.front());
-           return first->device < 0 && roads_.stale(first->kind, bytes_of_batch(batch.slots), now);
+           const RequestPtr first = cache_->get(batch.ids.front());
+           return first->device < 0 &&
+                  protocols_.stale(first->kind, bytes_of_batch(batch.ids), now);
          });
 }
 
 // What ranks had submitted for the next round is theirs to submit to the plan.
-void Root::give_to_plan(Slot slot) {
-  const RequestPtr request = cache_->get(slot);
-  planner_.forget_round(slot);
+void Root::give_to_plan(CacheId id) {
+  const RequestPtr request = cache_->get(id);
+  planner_.forget_round(id);
   wanted_.erase(request->name);
   if (table_.withdraw(request)) {
     told_.erase(request->name);

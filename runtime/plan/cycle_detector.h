@@ -17,7 +17,7 @@ namespace rueda::plan {
 
 class CycleDetector {
  public:
-  using Batch = std::vector<uint32_t>;  // slots, in order
+  using Batch = std::vector<uint32_t>;  // ids, in order
   static constexpr size_t kMaxPeriod = 512;
 
   static constexpr size_t kMaxKnown = 8 * kMaxPeriod;  // different batches remembered

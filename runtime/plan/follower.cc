@@ -8,32 +8,32 @@ namespace rueda::plan {
 
 void Follower::begin(StepPlan plan, const std::vector<const wire::Request*>& requests, Time now) {
   RUEDA_CHECK(!following(), "one step plan at a time");
-  lane_->begin(plan, requests);
+  channel_->begin(plan, requests);
   plan_ = std::move(plan);
   state_ = State::kFollowing;
   batches_.clear();
-  slots_.clear();
+  ids_.clear();
   batch_of_.clear();
-  slot_of_.clear();
+  id_of_.clear();
   member_of_.clear();
-  for (const runtime::PlannedBatch& batch : plan_.batches) {
-    batches_.push_back({slots_.size(), batch.slots.size(), batch.slots.size()});
-    for (const Slot slot : batch.slots) {
-      if (slot >= member_of_.size()) member_of_.resize(slot + 1, kNo);
-      slot_of_[requests[slots_.size()]->name] = slot;
-      slots_.push_back(slot);
+  for (const plan::PlannedBatch& batch : plan_.batches) {
+    batches_.push_back({ids_.size(), batch.ids.size(), batch.ids.size()});
+    for (const CacheId id : batch.ids) {
+      if (id >= member_of_.size()) member_of_.resize(id + 1, kNo);
+      id_of_[requests[ids_.size()]->name] = id;
+      ids_.push_back(id);
       batch_of_.push_back(static_cast<uint32_t>(batches_.size() - 1));
     }
   }
-  next_.assign(slots_.size(), 0);
+  next_.assign(ids_.size(), 0);
   // Backwards twice: the second time round every member knows its successor in the cycle.
-  for (size_t i = 2 * slots_.size(); i > 0; --i) {
-    const size_t member = (i - 1) % slots_.size();
-    uint32_t& of_slot = member_of_[slots_[member]];
-    next_[member] = of_slot == kNo ? static_cast<uint32_t>(member) : of_slot;
-    of_slot = static_cast<uint32_t>(member);
+  for (size_t i = 2 * ids_.size(); i > 0; --i) {
+    const size_t member = (i - 1) % ids_.size();
+    uint32_t& of_id = member_of_[ids_[member]];
+    next_[member] = of_id == kNo ? static_cast<uint32_t>(member) : of_id;
+    of_id = static_cast<uint32_t>(member);
   }
-  tickets_.assign(slots_.size(), nullptr);
+  tickets_.assign(ids_.size(), nullptr);
   entered_ = 0;
   cursor_ = 0;
   held_ = 0;
@@ -42,15 +42,15 @@ void Follower::begin(StepPlan plan, const std::vector<const wire::Request*>& req
   why_.clear();
 }
 
-std::optional<Slot> Follower::slot_of(const std::string& name) const {
-  const auto it = slot_of_.find(name);
-  if (!following() || it == slot_of_.end()) return std::nullopt;
+std::optional<CacheId> Follower::id_of(const std::string& name) const {
+  const auto it = id_of_.find(name);
+  if (!following() || it == id_of_.end()) return std::nullopt;
   return it->second;
 }
 
-bool Follower::submit(Slot slot, Ticket ticket, Time now) {
-  const uint32_t member = member_of_[slot];
-  member_of_[slot] = next_[member];
+bool Follower::submit(CacheId id, Ticket ticket, Time now) {
+  const uint32_t member = member_of_[id];
+  member_of_[id] = next_[member];
   tickets_[member] = ticket;
   ++held_;
   moved_ = now;
@@ -60,20 +60,20 @@ bool Follower::submit(Slot slot, Ticket ticket, Time now) {
   return true;
 }
 
-bool Follower::holds(Slot slot) const {
-  if (!has(slot)) return false;
-  uint32_t member = member_of_[slot];
-  do {  // over the slot's places in the cycle, mostly one
+bool Follower::holds(CacheId id) const {
+  if (!has(id)) return false;
+  uint32_t member = member_of_[id];
+  do {  // over the id's places in the cycle, mostly one
     if (tickets_[member] != nullptr) return true;
     member = next_[member];
-  } while (member != member_of_[slot]);
+  } while (member != member_of_[id]);
   return false;
 }
 
 void Follower::enter_complete() {
   while (state_ == State::kFollowing && batches_[cursor_].missing == 0) {
     Batch& batch = batches_[cursor_];
-    lane_->enter(std::span<const Ticket>(tickets_).subspan(batch.first, batch.size));
+    channel_->enter(std::span<const Ticket>(tickets_).subspan(batch.first, batch.size));
     for (size_t i = 0; i < batch.size; ++i) tickets_[batch.first + i] = nullptr;
     batch.missing = batch.size;
     held_ -= batch.size;
@@ -85,14 +85,14 @@ void Follower::enter_complete() {
 void Follower::revoke(const std::string& why) {
   if (state_ != State::kFollowing) return;
   why_ = why;
-  lane_->revoke();
+  channel_->revoke();
   state_ = State::kLeaving;
 }
 
 std::optional<uint64_t> Follower::last_words() const {
   uint64_t least = UINT64_MAX;
   for (Rank rank = 0; rank < size_; ++rank) {
-    const std::optional<uint64_t> word = lane_->last_word(rank);
+    const std::optional<uint64_t> word = channel_->last_word(rank);
     if (!word) return std::nullopt;
     least = std::min(least, *word);
   }
@@ -100,24 +100,24 @@ std::optional<uint64_t> Follower::last_words() const {
 }
 
 void Follower::withdraw() {
-  const std::vector<Ticket> tickets = lane_->withdraw(first_lost_);
+  const std::vector<Ticket> tickets = channel_->withdraw(first_lost_);
   size_t next = 0;
   for (uint64_t n = first_lost_; n < entered_; ++n) {
     const Batch& batch = batches_[n % batches_.size()];
     for (size_t i = 0; i < batch.size && next < tickets.size(); ++i)
-      back_.push_back({slots_[batch.first + i], tickets[next++]});
+      back_.push_back({ids_[batch.first + i], tickets[next++]});
   }
-  RUEDA_CHECK(next == tickets.size(), "the lane gives back what it has taken");
+  RUEDA_CHECK(next == tickets.size(), "the channel gives back what it has taken");
 }
 
 bool Follower::poll(Time now) {
   if (state_ == State::kNone) return false;
   if (state_ == State::kFollowing) {
     for (Rank rank = 0; rank < size_; ++rank) {
-      if (lane_->last_word(rank)) revoke("rank " + std::to_string(rank) + " left the plan");
+      if (channel_->last_word(rank)) revoke("rank " + std::to_string(rank) + " left the plan");
     }
-    const uint64_t finished = lane_->finished();
-    if (finished != finished_ || (held_ == 0 && finished == entered_) || lane_->starting())
+    const uint64_t finished = channel_->finished();
+    if (finished != finished_ || (held_ == 0 && finished == entered_) || channel_->starting())
       moved_ = now;
     finished_ = finished;
     if (now - moved_ >= patience_) revoke("it stood still");
@@ -129,12 +129,12 @@ bool Follower::poll(Time now) {
     withdraw();
     state_ = State::kFinishing;
   }
-  if (state_ != State::kFinishing || lane_->finished() < first_lost_) return false;
+  if (state_ != State::kFinishing || channel_->finished() < first_lost_) return false;
   state_ = State::kNone;
   for (size_t i = 0; i < tickets_.size(); ++i) {
     // In the plan's order from the first batch that was not entered on.
     const size_t member = (batches_[cursor_].first + i) % tickets_.size();
-    if (tickets_[member] != nullptr) back_.push_back({slots_[member], tickets_[member]});
+    if (tickets_[member] != nullptr) back_.push_back({ids_[member], tickets_[member]});
     tickets_[member] = nullptr;
   }
   held_ = 0;
@@ -142,9 +142,9 @@ bool Follower::poll(Time now) {
 }
 
 std::optional<Time> Follower::next_deadline() const {
-  // What the lane says now, not what the last poll saw: who leaves a wait asks this, and would wake
-  // the background thread for nothing.
-  if (state_ != State::kFollowing || (held_ == 0 && lane_->finished() == entered_))
+  // What the channel says now, not what the last poll saw: who leaves a wait asks this, and would
+  // wake the background thread for nothing.
+  if (state_ != State::kFollowing || (held_ == 0 && channel_->finished() == entered_))
     return std::nullopt;
   return moved_ + patience_;
 }
@@ -153,7 +153,7 @@ std::vector<Follower::Member> Follower::take_back() { return std::exchange(back_
 
 std::vector<Follower::Member> Follower::drop() {
   for (size_t i = 0; i < tickets_.size(); ++i) {
-    if (tickets_[i] != nullptr) back_.push_back({slots_[i], tickets_[i]});
+    if (tickets_[i] != nullptr) back_.push_back({ids_[i], tickets_[i]});
     tickets_[i] = nullptr;
   }
   state_ = State::kNone;

@@ -12,8 +12,8 @@
 // is never taken back. So batches < M were entered by all, must run and will; batches >= M lack a
 // rank and will lack it for ever, so nobody has touched memory for them.
 //
-// Pure; one thread. Tickets that the lane has taken by enter() end with the lane; all others come
-// back by take_back() or drop().
+// Pure; one thread. Tickets that the channel has taken by enter() end with the channel; all others
+// come back by take_back() or drop().
 #pragma once
 
 #include <chrono>
@@ -24,27 +24,25 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/plan/plan_lane.h"
+#include "runtime/plan/plan_channel.h"
 
 namespace rueda::plan {
 
-using runtime::StepPlan;
-using runtime::Ticket;
-using Slot = uint32_t;
+using CacheId = uint32_t;
 using Time = std::chrono::steady_clock::time_point;
 
 class Follower {
  public:
   struct Member {
-    Slot slot = 0;
+    CacheId id = 0;
     Ticket ticket = nullptr;
   };
 
-  // lane: borrowed. patience: how long a plan may stand still while somebody waits for it.
-  Follower(runtime::PlanLane* lane, Rank size, std::chrono::nanoseconds patience)
-      : lane_(lane), size_(size), patience_(patience) {}
+  // channel: borrowed. patience: how long a plan may stand still while somebody waits for it.
+  Follower(plan::PlanChannel* channel, Rank size, std::chrono::nanoseconds patience)
+      : channel_(channel), size_(size), patience_(patience) {}
 
-  // A plan is in force; requests in the order of its slots. Not while following another.
+  // A plan is in force; requests in the order of its ids. Not while following another.
   void begin(StepPlan plan, const std::vector<const wire::Request*>& requests, Time now);
   bool following() const { return state_ != State::kNone; }
   bool revoked() const { return state_ == State::kLeaving || state_ == State::kFinishing; }
@@ -54,18 +52,18 @@ class Follower {
   uint64_t batches_entered() const { return entered_; }
   uint64_t batches_in_cycle() const { return plan_.batches.size(); }
 
-  // Is the slot a member of the plan in force?
-  bool has(Slot slot) const {
-    return following() && slot < member_of_.size() && member_of_[slot] != kNo;
+  // Is the id a member of the plan in force?
+  bool has(CacheId id) const {
+    return following() && id < member_of_.size() && member_of_[id] != kNo;
   }
-  // Is some slot of this name?
-  bool has_name(const std::string& name) const { return following() && slot_of_.count(name) != 0; }
-  std::optional<Slot> slot_of(const std::string& name) const;
+  // Is some id of this name?
+  bool has_name(const std::string& name) const { return following() && id_of_.count(name) != 0; }
+  std::optional<CacheId> id_of(const std::string& name) const;
 
-  // A member became ready. O(1), no allocation. True: the lane has taken its ticket.
-  bool submit(Slot slot, Ticket ticket, Time now);
-  // Has the member a ticket that the lane has not taken?
-  bool holds(Slot slot) const;
+  // A member became ready. O(1), no allocation. True: the channel has taken its ticket.
+  bool submit(CacheId id, Ticket ticket, Time now);
+  // Has the member a ticket that the channel has not taken?
+  bool holds(CacheId id) const;
 
   // Leaves the plan, and so do all the others. Idempotent.
   void revoke(const std::string& why);
@@ -77,7 +75,7 @@ class Follower {
   std::optional<Time> next_deadline() const;
   // What has not run, batch by batch: those that had been entered first.
   std::vector<Member> take_back();
-  // Every ticket that the lane has not taken, now; the plan is over.
+  // Every ticket that the channel has not taken, now; the plan is over.
   std::vector<Member> drop();
 
  private:
@@ -93,21 +91,21 @@ class Follower {
   void withdraw();
   std::optional<uint64_t> last_words() const;
 
-  runtime::PlanLane* lane_;
+  plan::PlanChannel* channel_;
   Rank size_;
   std::chrono::nanoseconds patience_;
   State state_ = State::kNone;
   StepPlan plan_;
   std::vector<Batch> batches_;
   std::vector<Ticket> tickets_;      // by member; null: not submitted in this round
-  std::vector<Slot> slots_;          // by member
+  std::vector<CacheId> ids_;         // by member
   std::vector<uint32_t> batch_of_;   // by member
-  std::vector<uint32_t> next_;       // by member: where the same slot comes next in the cycle
-  std::vector<uint32_t> member_of_;  // by slot: the member that its next submission is
-  std::unordered_map<std::string, Slot> slot_of_;
-  uint64_t entered_ = 0;     // batches given to the lane
+  std::vector<uint32_t> next_;       // by member: where the same id comes next in the cycle
+  std::vector<uint32_t> member_of_;  // by id: the member that its next submission is
+  std::unordered_map<std::string, CacheId> id_of_;
+  uint64_t entered_ = 0;     // batches given to the channel
   size_t cursor_ = 0;        // entered_ mod number of batches
-  size_t held_ = 0;          // tickets that the lane has not taken
+  size_t held_ = 0;          // tickets that the channel has not taken
   uint64_t finished_ = 0;    // seen by the last poll
   Time moved_{};             // when anything last happened
   uint64_t first_lost_ = 0;  // M

@@ -3,7 +3,7 @@
 //   generation g:  freeze goes out --> each rank handles it (stamp 2g - 1) --> ... revoked ...
 //                  --> each rank reports that it is back (stamp 2g); when all have, g is over
 //
-// A request for a planned slot from a rank that has not handled the freeze yet is overlooked: that
+// A request for a planned id from a rank that has not handled the freeze yet is overlooked: that
 // rank turns it into a submission to the plan when it does. From a rank that is back it counts.
 //
 // When: the batches have come in `needed` identical cycles. Three at first; each revocation doubles
@@ -49,30 +49,30 @@ class PlanKeeper {
     stamps_[static_cast<size_t>(rank)] = stamp;
     return true;
   }
-  bool planned(uint32_t slot) const { return slot < planned_.size() && planned_[slot]; }
+  bool planned(uint32_t id) const { return id < planned_.size() && planned_[id]; }
   enum class Place { kRoot, kPlan, kWrong };
-  // Where a request for this slot belongs that this rank has sent.
-  Place place(Rank rank, uint32_t slot) const {
+  // Where a request for this id belongs that this rank has sent.
+  Place place(Rank rank, uint32_t id) const {
     const uint64_t stamp = stamps_[static_cast<size_t>(rank)];
-    if (!planned(slot) || stamp >= 2 * generation_) return Place::kRoot;
+    if (!planned(id) || stamp >= 2 * generation_) return Place::kRoot;
     return stamp + 1 == 2 * generation_ ? Place::kWrong : Place::kPlan;
   }
 
   // The rank knows of no plan that it is not back from.
   bool is_back(Rank rank) const { return stamps_[static_cast<size_t>(rank)] == 2 * generation_; }
 
-  // A batch of this kind goes out; slots: empty when a member has none.
-  void on_batch(CollectiveKind kind, const std::vector<uint32_t>& slots) {
-    if (plannable(kind) && !slots.empty() && enabled_ && !in_force()) detector_.add(slots);
+  // A batch of this kind goes out; ids: empty when a member has none.
+  void on_batch(CollectiveKind kind, const std::vector<uint32_t>& ids) {
+    if (plannable(kind) && !ids.empty() && enabled_ && !in_force()) detector_.add(ids);
   }
   // The batches that could be frozen now, after everything that has gone out.
   std::optional<std::vector<CycleDetector::Batch>> candidate() const {
     if (!enabled_ || in_force()) return std::nullopt;
     auto cycle = detector_.cycle(needed_);
     if (!cycle) return std::nullopt;
-    size_t slots = 0;
-    for (const auto& batch : *cycle) slots += batch.size();
-    if (slots > wire::kMaxPlanSlots) return std::nullopt;
+    size_t ids = 0;
+    for (const auto& batch : *cycle) ids += batch.size();
+    if (ids > wire::kMaxPlanIds) return std::nullopt;
     return cycle;
   }
   // They are a plan from now on.
@@ -82,9 +82,9 @@ class PlanKeeper {
     planned_.clear();
     for (const auto& batch : cycle) {
       plan.batches.push_back({batch, 0});
-      for (const uint32_t slot : batch) {
-        if (slot >= planned_.size()) planned_.resize(slot + 1, false);
-        planned_[slot] = true;
+      for (const uint32_t id : batch) {
+        if (id >= planned_.size()) planned_.resize(id + 1, false);
+        planned_[id] = true;
       }
     }
     detector_.clear();
@@ -101,7 +101,7 @@ class PlanKeeper {
   bool enabled_ = false;
   uint64_t generation_ = 0;       // of the last plan that was frozen
   std::vector<uint64_t> stamps_;  // by rank
-  std::vector<bool> planned_;     // by slot: in that plan
+  std::vector<bool> planned_;     // by id: in that plan
   uint64_t needed_ = kCycles;
   CycleDetector detector_;
 };

@@ -182,7 +182,7 @@ class AttentionWorld {
   RuntimeWorld& runtimes() { return world_; }
   attention::Engine& engine(Rank rank) { return *engines_[static_cast<size_t>(rank)]; }
   Answer solve(const Problem& problem) {
-    return put_together(problem.spec, world_.run([&](Rank rank, runtime::Runtime&) {
+    return put_together(problem.spec, world_.run([&](Rank rank, engine::Runtime&) {
       return run_rank(&engine(rank), problem, rank);
     }));
   }

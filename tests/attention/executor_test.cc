@@ -197,7 +197,7 @@ TEST_CASE("transports carry the bytes of the plan, workspace is what it says", "
           spec.dtype = dtype;
           spec.kv_wire = wire;
           const Problem problem = make_problem(spec, 7);
-          const auto trouble = world.runtimes().run([&](Rank rank, runtime::Runtime& runtime) {
+          const auto trouble = world.runtimes().run([&](Rank rank, engine::Runtime& runtime) {
             Engine& engine = world.engine(rank);
             const int64_t before = runtime.counter(counter);
             const RankAnswer answer = run_rank(&engine, problem, rank);
@@ -301,7 +301,7 @@ TEST_CASE("memory per rank, counted, falls with the ranks and not with the seque
     spec.chunk_tokens = n / ranks / 12;  // as by itself where a shard has 2304 tokens or more
     const Problem problem = make_problem(spec, 3);
     int64_t bytes = 0;
-    for (const RankAnswer& a : world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+    for (const RankAnswer& a : world.runtimes().run([&](Rank rank, engine::Runtime&) {
            return run_rank(&world.engine(rank), problem, rank);
          })) {
       const size_t tensors =
@@ -439,7 +439,7 @@ TEST_CASE("the same bits every time, whoever is late", "[attention]") {
     std::mt19937_64 engine(static_cast<uint64_t>(run));
     std::vector<int64_t> delays;
     for (int i = 0; i < 3; ++i) delays.push_back(static_cast<int64_t>(engine() % 400000));
-    answers.push_back(put_together(spec, world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+    answers.push_back(put_together(spec, world.runtimes().run([&](Rank rank, engine::Runtime&) {
       // Computing, not sleeping: the others see only that this rank is late.
       volatile int64_t busy = 0;
       for (int64_t i = 0; i < delays[static_cast<size_t>(rank)]; ++i) busy = busy + i;
@@ -452,7 +452,7 @@ TEST_CASE("the same bits every time, whoever is late", "[attention]") {
 
 TEST_CASE("two models of different heads share a process, in process sets too", "[attention]") {
   AttentionWorld world(4);
-  auto ids = world.runtimes().run([&](Rank, runtime::Runtime& runtime) {
+  auto ids = world.runtimes().run([&](Rank, engine::Runtime& runtime) {
     uint32_t mine = 0;
     const Rank rank = runtime.world().rank;
     for (const auto& members : {std::vector<int64_t>{0, 3}, std::vector<int64_t>{1, 2}}) {
@@ -466,7 +466,7 @@ TEST_CASE("two models of different heads share a process, in process sets too", 
   AttentionSpec first = simple(50, 2, 3, 1, 16), second = simple(61, 2, 8, 4, 8);
   first.ulysses = 2;
   const Problem one = make_problem(first, 1), two = make_problem(second, 2);
-  const auto parts = world.runtimes().run([&](Rank rank, runtime::Runtime&) {
+  const auto parts = world.runtimes().run([&](Rank rank, engine::Runtime&) {
     const Rank place = rank == 0 || rank == 1 ? 0 : 1;
     const uint32_t set = ids[static_cast<size_t>(rank)];
     auto a = run_rank(&world.engine(rank), one, place, set);
@@ -483,7 +483,7 @@ TEST_CASE("two models of different heads share a process, in process sets too", 
 
 TEST_CASE("ranks that call different attentions are told so", "[attention]") {
   AttentionWorld world(2);
-  const auto messages = world.runtimes().run([&](Rank rank, runtime::Runtime&) -> std::string {
+  const auto messages = world.runtimes().run([&](Rank rank, engine::Runtime&) -> std::string {
     AttentionSpec spec = simple(64, 2, 2, 2, 8);
     spec.mask.causal = rank == 0;
     spec.layout = Layout::kStriped;

@@ -56,8 +56,8 @@ TEST_CASE("Horovod's switch for the stall check sets both times to 0", "[config]
 TEST_CASE("a bad value names the variable, the value and what is accepted", "[config]") {
   const std::pair<const char*, const char*> bad[] = {{"RUEDA_CHUNK_BYTES", "5000"},
                                                      {"RUEDA_CHUNK_BYTES", "64k"},
-                                                     {"RUEDA_WINDOWS", "0"},
-                                                     {"RUEDA_WINDOWS", "65"},
+                                                     {"RUEDA_STAGING_BUFFERS", "0"},
+                                                     {"RUEDA_STAGING_BUFFERS", "65"},
                                                      {"RUEDA_TRANSPORT", "gloo"},
                                                      {"RUEDA_LOG_LEVEL", "loud"},
                                                      {"RUEDA_START_TIMEOUT", "-1"},
@@ -78,6 +78,17 @@ TEST_CASE("a bad value names the variable, the value and what is accepted", "[co
     CHECK(config.status().code() == Code::kInvalidArgument);
     CHECK(config.status().message().find(variable) != std::string::npos);
     CHECK(config.status().message().find("expected") != std::string::npos);
+  }
+}
+
+TEST_CASE("settings that were renamed are refused with the new name", "[config]") {
+  for (const auto& [before, now] : std::map<std::string, std::string>{
+           {"RUEDA_ROAD", "RUEDA_SHM_PROTOCOL"}, {"RUEDA_WINDOWS", "RUEDA_STAGING_BUFFERS"}}) {
+    const auto config = load_config(
+        [&](const char* name) -> const char* { return before == name ? "auto" : nullptr; });
+    REQUIRE_FALSE(config.ok());
+    CHECK_THAT(config.status().message(),
+               Catch::Contains(before + " has been renamed: use " + now));
   }
 }
 

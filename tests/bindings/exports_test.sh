@@ -11,7 +11,7 @@ fail() { echo "FAILED: $*" && failed=1; }
 
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort -u)
 declared=$(grep -o '\brueda_[a-z0-9_]*(' "$header" | tr -d '(' | sort -u |
-  comm -12 - <(grep '^RUEDA_API' "$header" | grep -o '\brueda_[a-z0-9_]*(' | tr -d '(' | sort -u))
+  comm -12 - <(tr '\n' ' ' <"$header" | sed 's/;/;\n/g' | grep -o 'RUEDA_API.*' | grep -o '\brueda_[a-z0-9_]*(' | tr -d '(' | sort -u))
 [[ "$exported" == "$declared" ]] || fail "exported and declared differ:" && diff <(echo "$exported") <(echo "$declared") || failed=1
 ! nm -D "$library" | awk '$2 == "u"' | grep . || fail "unique symbols keep a library from being unloaded and are shared with others"
 

@@ -1,5 +1,5 @@
 // Adasum of GPU tensors on the fake kernels and the stub of NCCL against the CPU side: the same
-// bits, as both stand-ins add in the CPU side's order.
+// bits, as both neutral contributions add in the CPU side's order.
 #include <catch2/catch.hpp>
 
 #include <numeric>
@@ -11,9 +11,8 @@
 namespace rueda::testing {
 namespace {
 
+using algorithms::NativeCommunicator;
 using Catch::Contains;
-using communicator::NativeCommunicator;
-using communicator::Part;
 
 std::vector<Bytes> tensors(Rank rank, DType dtype, const std::vector<size_t>& counts) {
   std::mt19937 generator(static_cast<unsigned>(rank) + 7);
@@ -40,8 +39,7 @@ std::vector<Part> parts_of(const std::vector<Bytes>& in, std::vector<Bytes>* out
 std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>& counts,
                        bool in_place, double postscale) {
   const Rank size = here.world.size;
-  const auto scaling =
-      must(communicator::plan_scaling(dtype, ReduceOp::kAdasum, 1, postscale, size));
+  const auto scaling = must(plan_scaling(dtype, ReduceOp::kAdasum, 1, postscale, size));
   std::vector<Rank> everyone(static_cast<size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);
   NativeCommunicator native(here.world.group(std::move(everyone)));
@@ -52,7 +50,7 @@ std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>&
   std::vector<Bytes> given = in;
   std::vector<Bytes> apart = in;
   std::vector<Bytes>* const out = in_place ? &given : &apart;
-  here.finish([&](communicator::DeviceCommunicator& c) {
+  here.finish([&](nccl::DeviceCommunicator& c) {
     return c.allreduce(parts_of(given, out, dtype), dtype, ReduceOp::kAdasum, scaling);
   });
   for (size_t i = 0; i < in.size(); ++i) {
@@ -84,7 +82,7 @@ TEST_CASE(
         std::vector<std::string> said;
         for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
           std::vector<Bytes> data = tensors(here.rank(), dtype, {10});
-          said.push_back(here.outcome([&](communicator::DeviceCommunicator& c) {
+          said.push_back(here.outcome([&](nccl::DeviceCommunicator& c) {
                                return c.allreduce(parts_of(data, &data, dtype), dtype,
                                                   ReduceOp::kAdasum, {});
                              })
@@ -92,7 +90,7 @@ TEST_CASE(
         }
         std::vector<float> ones(4, 1);
         auto* const bytes = reinterpret_cast<std::byte*>(ones.data());
-        here.finish([&](communicator::DeviceCommunicator& c) {
+        here.finish([&](nccl::DeviceCommunicator& c) {
           return c.allreduce({{bytes, bytes, 4}}, DType::kFloat32, ReduceOp::kSum, {});
         });
         said.push_back(std::to_string(ones[3]));
@@ -113,7 +111,7 @@ TEST_CASE("a peer that does not come in the middle of an Adasum is ended by abor
   const Variable fault("STUB_NCCL_FAULT", "ncclAllReduce:1:1:hang");
   on_device_ranks(2, [](DeviceRank& here) {
     std::vector<Bytes> data = tensors(here.rank(), DType::kFloat32, {1000});
-    auto [status, order] = here.run([&](communicator::DeviceCommunicator& c) {
+    auto [status, order] = here.run([&](nccl::DeviceCommunicator& c) {
       return c.allreduce(parts_of(data, &data, DType::kFloat32), DType::kFloat32, ReduceOp::kAdasum,
                          {});
     });

@@ -6,8 +6,7 @@
 namespace rueda::testing {
 namespace {
 
-using communicator::DeviceCommunicator;
-using communicator::plan_scaling;
+using nccl::DeviceCommunicator;
 using Floats = std::vector<float>;
 using Catch::Contains;
 
@@ -152,8 +151,8 @@ TEST_CASE(
   const auto results = on_device_ranks(2, [](DeviceRank& here) {
     Floats a = ramp(here.rank(), 100);
     Floats b = ramp(here.rank(), 200);
-    communicator::StreamOrder first{here.rank(), {}, nullptr};
-    communicator::StreamOrder second{here.rank(), {}, nullptr};
+    nccl::StreamOrder first{here.rank(), {}, nullptr};
+    nccl::StreamOrder second{here.rank(), {}, nullptr};
     here.communicator.order_next(&first);
     auto one = allreduce(a, ReduceOp::kSum)(here.communicator);
     here.communicator.order_next(&second);
@@ -173,9 +172,7 @@ TEST_CASE(
 TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call works") {
   const auto results = on_device_ranks(2, [](DeviceRank& here) {
     Floats data = ramp(here.rank(), 4);
-    const auto part = [&] {
-      return std::vector<communicator::Part>{{bytes(data), bytes(data), 4}};
-    };
+    const auto part = [&] { return std::vector<Part>{{bytes(data), bytes(data), 4}}; };
     std::vector<std::string> texts;
     texts.push_back(
         here.run([&](auto& c) { return c.allreduce(part(), DType::kInt16, ReduceOp::kSum, {}); })
@@ -332,7 +329,7 @@ TEST_CASE("a rank keeps to one GPU") {
   const auto results = on_device_ranks(1, [](DeviceRank& here) {
     Floats data(4, 1);
     here.finish(allreduce(data, ReduceOp::kSum));
-    communicator::StreamOrder order{3, {}, nullptr};
+    nccl::StreamOrder order{3, {}, nullptr};
     here.communicator.order_next(&order);
     return drive(here.world, here.communicator, allreduce(data, ReduceOp::kSum)(here.communicator));
   });

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator/device_communicator.h"
+#include "collectives/nccl/device_communicator.h"
 #include "tests/support/host_work.h"
 #include "tests/support/thread_world.h"
 
@@ -50,17 +50,17 @@ class UserStream {
 
 // What a rank function gets.
 struct DeviceRank {
-  bootstrap::World& world;
+  membership::World& world;
   std::shared_ptr<nccl::Machine> machine;
-  communicator::DeviceCommunicator communicator;
+  nccl::DeviceCommunicator communicator;
 
   Rank rank() const { return world.rank; }
   cuda::DevicePtr device() { return must(machine->device(world.rank)); }
   // Starts a collective, drives it to its end on the host, and gives its order back.
   template <typename Start>
-  std::pair<Status, communicator::StreamOrder> run(Start start,
-                                                   const std::vector<cuda::EventPtr>& ready = {}) {
-    communicator::StreamOrder order{world.rank, {}, nullptr};
+  std::pair<Status, nccl::StreamOrder> run(Start start,
+                                           const std::vector<cuda::EventPtr>& ready = {}) {
+    nccl::StreamOrder order{world.rank, {}, nullptr};
     for (const cuda::EventPtr& event : ready) order.ready.push_back({event});
     communicator.order_next(&order);
     const Status status = drive(world, communicator, start(communicator));
@@ -79,7 +79,7 @@ struct DeviceRank {
   }
 };
 
-inline nccl::Machine::Options machine_options(const transport::Ringer& ringer) {
+inline nccl::Machine::Options machine_options(const host::Ringer& ringer) {
   nccl::Machine::Options options;
   options.driver = FAKE_CUDA;
   options.library = STUB_NCCL;
@@ -96,16 +96,16 @@ auto on_device_ranks(Rank size, Function fn,
   const Variable driver("RUEDA_CUDA_DRIVER", FAKE_CUDA);
   auto worlds = make_worlds(Kind::kInproc, size);
   return on_ranks(size, [&](Rank rank) {
-    bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
+    membership::World& world = *worlds[static_cast<size_t>(rank)];
     auto options = machine_options(world.doorbell->ringer());
     if (change) change(rank, &options);
     auto machine = std::make_shared<nccl::Machine>(options);
-    communicator::DeviceGroup group;
+    nccl::DeviceGroup group;
     group.transport = world.transport.get();
     for (Rank member = 0; member < size; ++member) group.members.push_back(member);
     group.names = world.names;
     group.machine = machine;
-    DeviceRank here{world, machine, communicator::DeviceCommunicator(std::move(group))};
+    DeviceRank here{world, machine, nccl::DeviceCommunicator(std::move(group))};
     return fn(here);
   });
 }

@@ -1,7 +1,7 @@
 // gpu_speed [--short]: `ruedarun -np N gpu_speed` measures allreduces of GPU tensors through rueda
 // against the same calls of NCCL, in turns in the same processes; and what it costs a thread to
 // start a planned bucket. Run by scripts/gpu_check on a machine with a GPU; its tests run it on the
-// stand-ins.
+// neutral contributions.
 //
 // bare:  a blocking communicator of our own, ncclAllReduce in place in one stream
 // rueda: prepared operations, each started behind that stream, which then waits for its end

@@ -8,8 +8,8 @@
 
 namespace rueda::testing {
 
-using runtime::Operation;
-using runtime::Runtime;
+using engine::Operation;
+using engine::Runtime;
 
 inline Config gpu_config() {
   Config config;

@@ -8,7 +8,7 @@
 
 #include "collectives/cuda/device.h"
 #include "collectives/nccl/library.h"
-#include "collectives/nccl/seats.h"
+#include "collectives/nccl/peer_info.h"
 #include "tests/support/folder.h"
 
 namespace rueda::nccl {
@@ -25,8 +25,8 @@ std::string why_not(const std::vector<Candidate>& candidates) {
   return library.status().message();
 }
 
-Seat seat(int version, const char* uuid, const char* path = "/lib/libnccl.so.2") {
-  Seat made;
+PeerInfo info(int version, const char* uuid, const char* path = "/lib/libnccl.so.2") {
+  PeerInfo made;
   made.version = version;
   set_text(uuid, made.uuid, sizeof(made.uuid));
   set_text("node1", made.host, sizeof(made.host));
@@ -128,12 +128,12 @@ TEST_CASE("too old a version is refused") {
 }
 
 TEST_CASE("ranks with one version and a GPU each may begin") {
-  CHECK(check_seats({seat(22809, "GPU-a"), seat(22809, "GPU-b")}, kNames).ok());
+  CHECK(check_peers({info(22809, "GPU-a"), info(22809, "GPU-b")}, kNames).ok());
 }
 
 TEST_CASE("different versions are told with rank, version and path") {
   const Status status =
-      check_seats({seat(22809, "GPU-a"), seat(22703, "GPU-b", "/other/libnccl.so.2")}, kNames);
+      check_peers({info(22809, "GPU-a"), info(22703, "GPU-b", "/other/libnccl.so.2")}, kNames);
   CHECK_THAT(status.message(),
              Contains("rank 0 (pid 10 on node1): NCCL 2.28.9, /lib/libnccl.so.2"));
   CHECK_THAT(status.message(),
@@ -141,22 +141,22 @@ TEST_CASE("different versions are told with rank, version and path") {
 }
 
 TEST_CASE("ranks that share a GPU are told with host and UUID, or allowed by all") {
-  std::vector<Seat> seats = {seat(22809, "GPU-a"), seat(22809, "GPU-a")};
-  const Status status = check_seats(seats, kNames);
+  std::vector<PeerInfo> infos = {info(22809, "GPU-a"), info(22809, "GPU-a")};
+  const Status status = check_peers(infos, kNames);
   CHECK_THAT(status.message(), Contains("rank 1 (pid 11 on node1) -> node1 -> GPU-a  (shared)"));
-  seats[0].shares_gpu = 1;
-  CHECK_FALSE(check_seats(seats, kNames).ok());
-  seats[1].shares_gpu = 1;
-  CHECK(check_seats(seats, kNames).ok());
+  infos[0].shares_gpu = 1;
+  CHECK_FALSE(check_peers(infos, kNames).ok());
+  infos[1].shares_gpu = 1;
+  CHECK(check_peers(infos, kNames).ok());
 }
 
 TEST_CASE("a rank that cannot take part is named on all, damage too") {
-  std::vector<Seat> seats = {seat(22809, "GPU-a"), seat(0, "")};
-  seats[1].failed = 1;
-  set_text("no driver", seats[1].path, sizeof(seats[1].path));
-  CHECK_THAT(check_seats(seats, kNames).message(), Contains("rank 1 (pid 11 on node1): no driver"));
-  seats[0].magic = 1;
-  CHECK(check_seats(seats, kNames).code() == rueda::Code::kDataLoss);
+  std::vector<PeerInfo> infos = {info(22809, "GPU-a"), info(0, "")};
+  infos[1].failed = 1;
+  set_text("no driver", infos[1].path, sizeof(infos[1].path));
+  CHECK_THAT(check_peers(infos, kNames).message(), Contains("rank 1 (pid 11 on node1): no driver"));
+  infos[0].magic = 1;
+  CHECK(check_peers(infos, kNames).code() == rueda::Code::kDataLoss);
 }
 
 }  // namespace

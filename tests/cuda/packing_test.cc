@@ -3,17 +3,15 @@
 
 #include <cstring>
 
-#include "collectives/communicator/device_packing.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/nccl/device_packing.h"
 #include "tests/cuda/device_world.h"
 
 namespace rueda::testing {
 namespace {
 
-using communicator::DeviceCommunicator;
-using communicator::Part;
-using communicator::plan_packing;
-using communicator::plan_scaling;
+using nccl::DeviceCommunicator;
+using nccl::plan_packing;
 
 int64_t copies() {
   static const auto count =

@@ -20,7 +20,7 @@ TEST_CASE("host time to submit one planned bucket", "[.][submit]") {
     GpuWorld gpus(2);
     std::vector<std::vector<Floats>> data(2, std::vector<Floats>(tensors, Floats(1000)));
     const auto medians = gpus.world.run([&](Rank rank, Runtime& runtime) {
-      std::vector<std::shared_ptr<runtime::Prepared>> bucket;
+      std::vector<std::shared_ptr<engine::Prepared>> bucket;
       for (size_t i = 0; i < tensors; ++i) {
         Operation op =
             on_gpu(sum_of("g" + std::to_string(i), &data[static_cast<size_t>(rank)][i]), rank);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "runtime/flight/flight_recorder.h"
+#include "runtime/observe/flight/flight_recorder.h"
 
 int main() {
   using namespace rueda::flight;
@@ -19,7 +19,7 @@ int main() {
   for (int round = 0; round < kRounds; ++round) {
     int64_t begun = now_ns();
     for (int i = 0; i < kOperations; ++i) {
-      const auto ticket = recorder->submitted(request, 0, 1, Gear::kNegotiated);
+      const auto ticket = recorder->submitted(request, 0, 1, Path::kNegotiated);
       recorder->cached(ticket);
       const int64_t now = now_ns();  // one for a batch
       recorder->agreed(ticket, now);

@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "collectives/base/flight_reader.h"
 #include "launcher/stall_watch.h"
+#include "runtime/observe/flight/flight_reader.h"
 
 using namespace rueda;
 using launcher::FlightMirror;

@@ -5,11 +5,11 @@
 
 #include <catch2/catch.hpp>
 
-#include "collectives/base/flight_reader.h"
 #include "collectives/base/utf8.h"
 #include "launcher/recorder_files.h"
 #include "launcher/status_report.h"
-#include "runtime/flight/flight_recorder.h"
+#include "runtime/observe/flight/flight_reader.h"
+#include "runtime/observe/flight/flight_recorder.h"
 #include "tests/support/folder.h"
 
 using namespace rueda;
@@ -31,7 +31,7 @@ Bytes filled() {
     request.shape = {i, 3};
     const auto ticket =
         recorder->submitted(request, i % 3, recorder->site("a.py:" + std::to_string(i % 50)),
-                            flight::Gear::kNegotiated);
+                            flight::Path::kNegotiated);
     if (i % 2 == 0) recorder->ended(ticket, i, true);
   }
   const uint64_t first = recorder->plan({&request, &request}, 0, 1);
@@ -113,13 +113,13 @@ TEST_CASE("texts of damaged memory are shown as UTF-8, whatever is in them", "[f
       flight::FlightRecorder::open(-1, {0, 1, 1, "node" + broken, "job" + broken});
   wire::Request request;
   request.name = "allreduce." + broken;
-  recorder->submitted(request, 0, recorder->site("train" + broken), flight::Gear::kNegotiated);
+  recorder->submitted(request, 0, recorder->site("train" + broken), flight::Path::kNegotiated);
   request.name = "allreduce.";
   while (request.name.size() < flight::kNameBytes - 1) request.name += 'n';
   request.name += "\xe2\x82\xac and more";  // cut in the middle of its character
   std::string place = "\xe2\x82\xac";       // cut in the middle, too
   while (place.size() < flight::kSiteBytes + 1) place += 's';
-  recorder->submitted(request, 0, recorder->site(place), flight::Gear::kNegotiated);
+  recorder->submitted(request, 0, recorder->site(place), flight::Path::kNegotiated);
   Bytes bytes;
   std::memcpy(bytes.at(0), recorder->memory().data(), flight::kTotalBytes);
   flight::write_mail({bytes.at(0), flight::kTotalBytes}, "first line\n" + broken);

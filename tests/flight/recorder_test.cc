@@ -9,13 +9,13 @@
 
 #include <catch2/catch.hpp>
 
-#include "collectives/base/flight_reader.h"
 #include "launcher/recorder_files.h"
-#include "runtime/flight/flight_recorder.h"
+#include "runtime/observe/flight/flight_reader.h"
+#include "runtime/observe/flight/flight_recorder.h"
 
 using namespace rueda;
 using flight::FlightRecorder;
-using flight::Gear;
+using flight::Path;
 using flight::State;
 
 namespace {
@@ -40,8 +40,8 @@ TEST_CASE("an operation is found with all that was said about it", "[flight]") {
   const uint32_t site = recorder->site("train.py:12 in step");
   CHECK(recorder->site("train.py:12 in step") == site);
   const auto a =
-      recorder->submitted(request("allreduce.fc1", {128, 64}), 0, site, Gear::kNegotiated);
-  const auto b = recorder->submitted(request("allreduce.fc2", {}), 3, 0, Gear::kNegotiated);
+      recorder->submitted(request("allreduce.fc1", {128, 64}), 0, site, Path::kNegotiated);
+  const auto b = recorder->submitted(request("allreduce.fc2", {}), 3, 0, Path::kNegotiated);
   recorder->cached(b);
   recorder->agreed(a, 100);
   recorder->started(a, 9, 110);
@@ -67,7 +67,7 @@ TEST_CASE("an operation is found with all that was said about it", "[flight]") {
   CHECK(first.ended_ns == 150);
   CHECK(first.submitted_ns > 0);
   CHECK(s.operations[1].state == State::kSubmitted);
-  CHECK(s.operations[1].gear == Gear::kCached);
+  CHECK(s.operations[1].path == Path::kCached);
   CHECK(s.operations[1].process_set == 3);
   CHECK(flight::has_unfinished(recorder->memory()));
   recorder->ended(b, 160, false);
@@ -80,7 +80,7 @@ TEST_CASE("the last 4096 operations stay, the counters go on", "[flight]") {
   FlightRecorder::Ticket first = 0;
   for (int i = 0; i < 10000; ++i) {
     const auto ticket =
-        recorder->submitted(request("allreduce.n" + std::to_string(i)), 0, 0, Gear::kNegotiated);
+        recorder->submitted(request("allreduce.n" + std::to_string(i)), 0, 0, Path::kNegotiated);
     if (i == 0) first = ticket;
     if (i != 0) recorder->ended(ticket, i, true);
   }
@@ -122,7 +122,7 @@ TEST_CASE("names and places longer than their room keep what says most", "[fligh
   const auto recorder = FlightRecorder::open(-1, {});
   const std::string path = std::string(200, 'd') + "/train.py:7 in step";
   const uint32_t site = recorder->site(path);
-  recorder->submitted(request("allreduce." + std::string(300, 'x')), 0, site, Gear::kNegotiated);
+  recorder->submitted(request("allreduce." + std::string(300, 'x')), 0, site, Path::kNegotiated);
   const flight::Snapshot s = read(*recorder);
   CHECK(s.operations[0].name == ("allreduce." + std::string(300, 'x')).substr(0, 56) + "...");
   CHECK(s.operations[0].site == path.substr(path.size() - flight::kSiteBytes));
@@ -136,7 +136,7 @@ TEST_CASE("a reader beside busy writers sees whole records", "[flight]") {
     writers.emplace_back([&, w] {
       const std::string name = std::string(40, w == 0 ? 'a' : 'b');
       while (!stop) {
-        const auto ticket = recorder->submitted(request(name), 0, 0, Gear::kNegotiated);
+        const auto ticket = recorder->submitted(request(name), 0, 0, Path::kNegotiated);
         recorder->ended(ticket, 1, true);
       }
     });
@@ -162,7 +162,7 @@ TEST_CASE("what a killed process did is read by who holds the memory", "[flight]
   const pid_t child = fork();
   if (child == 0) {
     const auto recorder = FlightRecorder::open(memory.value().fd(), {1, 2, 1, "h", ""});
-    recorder->submitted(request("allreduce.last_words"), 0, 0, Gear::kNegotiated);
+    recorder->submitted(request("allreduce.last_words"), 0, 0, Path::kNegotiated);
     raise(SIGKILL);
   }
   int status = 0;
@@ -187,7 +187,7 @@ TEST_CASE("who has left in order and ended leaves the memory to the next", "[fli
   if (child == 0) {
     close(ends[1]);
     const auto recorder = FlightRecorder::open(memory.value().fd(), {1, 2, 1, "h", ""});
-    recorder->submitted(request("allreduce.first"), 0, 0, Gear::kNegotiated);
+    recorder->submitted(request("allreduce.first"), 0, 0, Path::kNegotiated);
     recorder->leave();
     char byte = 0;
     while (read(ends[0], &byte, 1) > 0) {

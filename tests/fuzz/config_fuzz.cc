@@ -3,7 +3,7 @@
 #include <map>
 
 #include "collectives/base/config.h"
-#include "runtime/bootstrap/place.h"
+#include "runtime/membership/place.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -26,13 +26,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto described = describe_config(get_env);
   expect(config.ok() == described.ok(), "both readers take the same environments");
   if (config.ok()) {
-    expect(config.value().chunk_bytes > 0 && config.value().windows > 0, "sizes are usable");
+    expect(config.value().chunk_bytes > 0 && config.value().staging_buffers > 0,
+           "sizes are usable");
     expect(config.value().fusion_threshold_bytes >= 0, "the threshold is a size");
     expect(!agreed_settings(config.value()).empty(), "there are settings to compare");
   } else {
     expect(config.status().code() == Code::kInvalidArgument, "what is wrong is an argument");
   }
-  const auto place = bootstrap::read_place(get_env);
+  const auto place = membership::read_place(get_env);
   if (place.ok()) {
     expect(place.value().rank >= 0 && place.value().rank < place.value().size,
            "a rank in its size");

@@ -4,9 +4,9 @@
 
 #include <deque>
 
-#include "collectives/rendezvous/store_connection.h"
-#include "collectives/rendezvous/store_frame.h"
 #include "proto/store_codec.h"
+#include "runtime/rendezvous/store_connection.h"
+#include "runtime/rendezvous/store_frame.h"
 #include "tests/fuzz/input.h"
 
 namespace rueda::fuzz {

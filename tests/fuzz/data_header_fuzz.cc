@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "collectives/transport/checksum.h"
-#include "collectives/transport/messenger.h"
+#include "collectives/transport/tag_transport.h"
 #include "tests/fuzz/input.h"
-#include "tests/transport/pipe_link.h"
+#include "tests/transport/pipe_connection.h"
 
 namespace rueda::fuzz {
 namespace {
@@ -45,18 +45,18 @@ void seal(FrameHeader* frame, uint32_t number, std::string_view body) {
 
 void session(Input input) {
   const bool crosses_hosts = input.number<uint8_t>() % 2 == 1;
-  SleepWord word;
-  Result<Doorbell> bell = Doorbell::create(&word);
-  Result<EventLoop> loop = EventLoop::create();
+  host::SleepWord word;
+  Result<host::Doorbell> bell = host::Doorbell::create(&word);
+  Result<host::EventLoop> loop = host::EventLoop::create();
   if (!bell.ok() || !loop.ok()) return;
   const auto in = std::make_shared<Pipe>(), out = std::make_shared<Pipe>();
-  std::vector<Messenger::Peer> peers(2);
+  std::vector<TagTransport::Peer> peers(2);
   peers[0].name = "rank 0";
-  peers[1] = {std::make_unique<PipeLink>(out, in, crosses_hosts), "rank 1"};
+  peers[1] = {std::make_unique<PipeConnection>(out, in, crosses_hosts), "rank 1"};
   // Memory of exactly the size that was asked for: a sanitizer sees a byte beyond it.
   std::vector<std::unique_ptr<std::byte[]>> memory;
   std::vector<TransferPtr> transfers;
-  Messenger messenger(0, kEpoch, std::move(peers), &loop.value(), &bell.value());
+  TagTransport tag_transport(0, kEpoch, std::move(peers), &loop.value(), &bell.value());
   int ends = 0;
   uint32_t number = 0;
   TransportEvents events;
@@ -65,7 +65,7 @@ void session(Input input) {
   events.on_control = [](Rank, std::string_view text) {
     expect(text.size() <= kMaxControlBytes, "control messages are bounded");
   };
-  messenger.set_events(events);
+  tag_transport.set_events(events);
   for (int turn = 0; turn < 256 && !input.empty(); ++turn) {
     const auto what = input.number<uint8_t>();
     const Tag tag = what / 8 % 4 + (what & 128 ? kRendezvousTag : 0);
@@ -75,8 +75,8 @@ void session(Input input) {
         const size_t count = input.number<uint16_t>();
         auto& bytes = memory.emplace_back(new std::byte[count + 1]());
         const ByteSpan span(bytes.get() + 1, count);
-        transfers.push_back(what % 8 == 0 ? messenger.recv(1, tag, span, what & 64 ? 1 : 0)
-                                          : messenger.send(1, tag, span, what & 64 ? 1 : 0));
+        transfers.push_back(what % 8 == 0 ? tag_transport.recv(1, tag, span, what & 64 ? 1 : 0)
+                                          : tag_transport.send(1, tag, span, what & 64 ? 1 : 0));
         break;
       }
       case 2: in->readable_now = input.number<uint8_t>(); break;
@@ -91,12 +91,12 @@ void session(Input input) {
         in->put(std::as_bytes(std::span(body)));
       }
     }
-    for (int round = 0; round < 64 && messenger.progress(); ++round) {
+    for (int round = 0; round < 64 && tag_transport.progress(); ++round) {
     }
   }
   in->readable_now = Pipe::kUnlimited;
   in->ended = true;
-  while (messenger.progress()) {
+  while (tag_transport.progress()) {
   }
   expect(ends == 1, "the peer's end is told once");
   for (const TransferPtr& transfer : transfers) expect(transfer->done, "every transfer ends");

@@ -3,7 +3,7 @@
 #include <array>
 #include <string>
 
-#include "collectives/rendezvous/handshake.h"
+#include "runtime/rendezvous/handshake.h"
 #include "tests/fuzz/input.h"
 
 namespace rueda::fuzz {

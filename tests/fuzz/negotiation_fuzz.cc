@@ -15,7 +15,7 @@ namespace {
 using negotiation::Members;
 using negotiation::Negotiator;
 using negotiation::Time;
-using runtime::Ticket;
+using plan::Ticket;
 
 constexpr uint64_t kEpoch = 7;
 constexpr Rank kSize = 3;
@@ -42,7 +42,7 @@ class Effects final : public negotiation::Effects {
            "one ticket for each entry");
     for (const Ticket each : tickets) back(each);
   }
-  Ticket stand_in(const wire::Request&) override { return take(); }
+  Ticket neutral(const wire::Request&) override { return take(); }
   void finish(Ticket each, const Status&) override { back(each); }
   void note(Ticket, const std::string&) override {}
   bool may_hold(Ticket) override { return false; }

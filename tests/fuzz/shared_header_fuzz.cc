@@ -7,19 +7,19 @@
 #include <memory>
 #include <new>
 
-#include "collectives/transport/arena.h"
+#include "collectives/host/arena.h"
 #include "tests/fuzz/input.h"
 
 namespace rueda::fuzz {
 namespace {
 
-using namespace transport;
+using namespace host;
 
 constexpr uint64_t kEpoch = 7;
 
 // The input changes an honest arena's header; it is taken only if nothing that counts has changed.
 void attach(Input input) {
-  const ArenaLayout layout{.local_size = 2, .chunk_bytes = 4096, .windows = 2, .ring_bytes = 4096};
+  const ArenaLayout layout{.local_size = 2, .chunk_bytes = 4096, .buffers = 2, .ring_bytes = 4096};
   static const ArenaHeader honest = [&] {
     auto arena = Arena::create(layout, 1, kEpoch);
     expect(arena.ok(), "an arena can be made");

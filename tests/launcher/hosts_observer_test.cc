@@ -11,8 +11,8 @@
 #include <ctime>
 #include <thread>
 
-#include "collectives/base/flight_layout.h"
 #include "collectives/base/unique_fd.h"
+#include "runtime/observe/flight/flight_layout.h"
 #include "tests/support/folder.h"
 
 using namespace rueda::launcher;

@@ -12,7 +12,7 @@ namespace {
 
 using Files = std::map<std::string, std::string>;
 
-rueda::ReadFile reader_of(const Files* files) {
+rueda::host::ReadFile reader_of(const Files* files) {
   return [files](const std::string& path) -> std::optional<std::string> {
     const auto found = files->find(path);
     return found == files->end() ? std::nullopt : std::optional(found->second);

@@ -18,8 +18,8 @@
 #include <set>
 #include <string>
 
-#include "collectives/rendezvous/job_key.h"
-#include "collectives/rendezvous/store_client.h"
+#include "runtime/rendezvous/job_key.h"
+#include "runtime/rendezvous/store_client.h"
 
 namespace {
 

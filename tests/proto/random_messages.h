@@ -101,24 +101,24 @@ inline void roll(Dice& dice, ResponseList* m) {
     response.entries.resize(dice.below(4));
     for (ResponseEntry& entry : response.entries) {
       entry.name = dice.text();
-      entry.cache_slot = dice.number<int64_t>();
+      entry.cache_id = dice.number<int64_t>();
       entry.first_dims = dice.numbers<int64_t>();
       entry.splits = dice.numbers<int64_t>();
       entry.absent = dice.numbers<int32_t>();
-      entry.stand_in.resize(dice.below(2));
-      for (Request& request : entry.stand_in) roll(dice, &request);
+      entry.neutral.resize(dice.below(2));
+      for (Request& request : entry.neutral) roll(dice, &request);
     }
     response.error = dice.text();
     response.error_code = dice.code();
-    response.road = dice.number<uint32_t>();
+    response.protocol = dice.number<uint32_t>();
     response.last_joined = dice.number<int32_t>();
     response.freeze.resize(dice.below(2));
     for (StepPlan& plan : response.freeze) {
       plan.generation = dice.number<uint64_t>();
       plan.batches.resize(dice.below(4));
       for (PlannedBatch& batch : plan.batches) {
-        batch.slots = dice.numbers<uint32_t>();
-        batch.road = dice.number<uint32_t>();
+        batch.ids = dice.numbers<uint32_t>();
+        batch.protocol = dice.number<uint32_t>();
       }
     }
   }
@@ -227,22 +227,22 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
     for (const ResponseEntry& entry : response.entries) {
       v1::ResponseEntry* e = r->add_entries();
       e->set_name(entry.name);
-      e->set_cache_slot(entry.cache_slot);
+      e->set_cache_id(entry.cache_id);
       fill(entry.first_dims, e->mutable_first_dims());
       fill(entry.splits, e->mutable_splits());
       fill(entry.absent, e->mutable_absent());
-      for (const Request& request : entry.stand_in) convert(request, e->add_stand_in());
+      for (const Request& request : entry.neutral) convert(request, e->add_neutral());
     }
     r->set_error(response.error);
     r->set_error_code(static_cast<uint32_t>(response.error_code));
-    r->set_road(response.road);
+    r->set_protocol(response.protocol);
     for (const StepPlan& plan : response.freeze) {
       v1::StepPlan* f = r->add_freeze();
       f->set_generation(plan.generation);
       for (const PlannedBatch& batch : plan.batches) {
         v1::PlannedBatch* b = f->add_batches();
-        fill(batch.slots, b->mutable_slots());
-        b->set_road(batch.road);
+        fill(batch.ids, b->mutable_ids());
+        b->set_protocol(batch.protocol);
       }
     }
   }

@@ -1,4 +1,4 @@
-"""Libraries' attention kernels for GPUs behind their adapters: stand-ins with the same arguments, shapes and habits compute on the
+"""Libraries' attention kernels for GPUs behind their adapters: neutral contributions with the same arguments, shapes and habits compute on the
 CPU, in rings against dense attention in float64; PyTorch's own descriptions of its operators (meta tensors) take the same calls."""
 
 import argparse

@@ -213,7 +213,7 @@ def test_yunchang():
 
 
 class _Transformers:
-    """A stand-in with the two places where transformers lets attention be put in."""
+    """A neutral contribution with the two places where transformers lets attention be put in."""
 
     def __init__(self):
         import types
@@ -241,8 +241,8 @@ def test_models_of_transformers_compute_with_the_ring():
     except ImportError:
         with raises(ImportError, "transformers"):
             substitute_hf_flash_attn(None, 1)
-    stand_in = _Transformers()
-    sys.modules.update(stand_in.modules)
+    neutral = _Transformers()
+    sys.modules.update(neutral.modules)
     substitute_hf_flash_attn(hvd.global_process_set, heads_k_stride=1)
     ends = torch.tensor([0, 8, 40, 64], dtype=torch.int32)
     (q, k, v, dout), wanted, _ = exact(packed_mask(ends.tolist()), batch=1, length=64)
@@ -254,7 +254,7 @@ def test_models_of_transformers_compute_with_the_ring():
     own = [cut(x).requires_grad_() for x in (q, k, v)]
     # As LlamaAttention of 4.48 and newer calls it.
     layer = types.SimpleNamespace(is_causal=True)
-    attend = stand_in.utils.ALL_ATTENTION_FUNCTIONS["flash_attention_2"]
+    attend = neutral.utils.ALL_ATTENTION_FUNCTIONS["flash_attention_2"]
     out, weights = attend(
         layer, *(x.transpose(1, 2) for x in own), None, dropout=0.0, scaling=16**-0.5,
         sliding_window=None, position_ids=None, use_cache=False,
@@ -263,7 +263,7 @@ def test_models_of_transformers_compute_with_the_ring():
     assert weights is None
     expect_parts([out.detach(), *(x.grad for x in own)], wanted, cut)
     # As LlamaFlashAttention2 of older releases does.
-    older = stand_in.flash._flash_attention_forward(
+    older = neutral.flash._flash_attention_forward(
         *own, None, own[0].shape[1], position_ids=None, dropout=0.0, sliding_window=None,
         use_top_left_mask=False, is_causal=True,
     )  # fmt: skip
@@ -280,8 +280,8 @@ def test_models_of_transformers_compute_with_the_ring():
         attend(layer, *heads_first, torch.tensor([[0, 1]]))
     with raises(ValueError, "equal parts"):
         update_ring_flash_attn_params([0, 63])
-    del stand_in.flash._flash_attention_forward, stand_in.utils.ALL_ATTENTION_FUNCTIONS
+    del neutral.flash._flash_attention_forward, neutral.utils.ALL_ATTENTION_FUNCTIONS
     with raises(ValueError, "4.40 or newer"):
         substitute_hf_flash_attn(None, 1)
-    for name in stand_in.modules:
+    for name in neutral.modules:
         del sys.modules[name]

@@ -83,7 +83,7 @@ def test_a_variable_that_is_nearly_a_setting_is_noted():
     assert code == 0
     assert "note: RUEDA_LOG_LEVLE is no setting and has no effect; did you mean RUEDA_LOG_LEVEL?" in out
     code, out = start("-np", "1", "-x", "RUEDA_WINDOW=3", "true")
-    assert "did you mean RUEDA_WINDOWS?" in out
+    assert "did you mean RUEDA_STAGING_BUFFERS?" in out
 
 
 def test_a_rank_that_becomes_another_program_is_told_apart_from_one_that_was_killed():

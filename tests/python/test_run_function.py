@@ -209,7 +209,7 @@ def test_what_pickle_cannot_send_says_what_to_do(monkeypatch):
 
 
 def test_cloudpickle_is_used_where_it_is_installed(tmp_path, monkeypatch):
-    """A stand-in, because the tests do without it: it sends a name for every lambda."""
+    """A neutral contribution, because the tests do without it: it sends a name for every lambda."""
     (tmp_path / "cloudpickle.py").write_text(
         "import pickle, operator\n"
         "def dumps(obj, protocol):\n"

@@ -99,7 +99,7 @@ def test_all_ranks_on_one_clock_and_the_summary(tmp_path):
     outcome = run_ranks(2, train, options=list(map(str, options)))
     assert min(results(outcome)) > 0
     assert list(tmp_path.iterdir()) == [path], "the ranks' parts have become one file"
-    found = timelines.lanes(path)
+    found = timelines.tracks(path)
     assert set(found) == {0, 1}
     for rank, stages in found.items():
         assert stages["about"]["name"].startswith(f"rank {rank} ")
@@ -168,12 +168,12 @@ def starts_and_stops():
     with timeline.span("evaluation"):
         pass
     hvd.barrier()
-    mine = timelines.lanes(folder / f"own.{rank}.json")[rank]
+    mine = timelines.tracks(folder / f"own.{rank}.json")[rank]
     assert sorted(event["name"] for event in mine["marks"]) == ["batch", "evaluation", "saved"]
     assert [event["name"] for event in mine["submitted"]] == ["allreduce.fourth"]
     if rank == 0:
         timeline.merge([folder / "own.0.json", folder / "own.1.json"], folder / "both.json")
-        assert set(timelines.lanes(folder / "both.json")) == {0, 1}
+        assert set(timelines.tracks(folder / "both.json")) == {0, 1}
     with raises(ValueError, "no/such/folder"):
         hvd.start_timeline("no/such/folder/{rank}.json")
     with raises(ValueError):
@@ -198,7 +198,7 @@ def test_clocks_of_several_hosts_are_compared(tmp_path):
     """The hosts are one machine here, so the truth is known: no offset."""
     pattern = str(tmp_path / "t.{rank}.json")
     results(run_ranks(3, two_hosts, {"RUEDA_TIMELINE": pattern}, manual=True))
-    about = [timelines.lanes(tmp_path / f"t.{r}.json")[r]["about"] for r in range(3)]
+    about = [timelines.tracks(tmp_path / f"t.{r}.json")[r]["about"] for r in range(3)]
     assert about[0]["clock_offset_ns"] == about[0]["clock_error_ns"] == 0
     for one in about[1:]:
         assert one["clock_error_ns"] > 0
@@ -253,7 +253,7 @@ def test_timelines_outlive_a_killed_rank(tmp_path, all_ranks):
     outcome = run_ranks(2, dies_on_rank_one, options=options)
     assert outcome.code == 128 + signal.SIGKILL, outcome.output
     if all_ranks:
-        found = timelines.lanes(path)
+        found = timelines.tracks(path)
         assert all(len(found[rank]["submitted"]) > 100 for rank in (0, 1))
     else:
         assert len(timelines.load(path)) > 500
@@ -309,7 +309,7 @@ def test_tensors_of_a_process_set_are_told_apart():
         if some.included():
             hvd.allreduce(np.ones(5), name="x", process_set=some)
     hvd.stop_timeline()
-    mine = timelines.lanes(f"{folder}/{hvd.rank()}.json")[hvd.rank()]
+    mine = timelines.tracks(f"{folder}/{hvd.rank()}.json")[hvd.rank()]
     shown = collections.Counter(event["name"] for event in mine["negotiated"])
     of_set = f"allreduce.x (process set {some.process_set_id})"
     assert shown == ({"allreduce.x": 3, of_set: 3} if some.included() else {"allreduce.x": 3})

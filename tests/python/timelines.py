@@ -1,4 +1,4 @@
-"""Strict readers of timeline files: Horovod's dialect, and our lanes. ValueError says what is wrong."""
+"""Strict readers of timeline files: Horovod's dialect, and our tracks. ValueError says what is wrong."""
 
 import collections
 import json
@@ -106,8 +106,8 @@ def horovod(path):
     return dict(rounds), dict(marks), cycles
 
 
-def lanes(path):
-    """Lanes: {rank: {stage: [event]}}, with the metadata of each rank under "about"."""
+def tracks(path):
+    """Channels: {rank: {stage: [event]}}, with the metadata of each rank under "about"."""
     found, rows, arrows = {}, {}, collections.defaultdict(list)
     busy = collections.defaultdict(float)
     slices = collections.defaultdict(list)

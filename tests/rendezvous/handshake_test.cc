@@ -10,8 +10,8 @@
 #include <future>
 #include <string>
 
-#include "collectives/rendezvous/handshake.h"
-#include "collectives/rendezvous/poll_until.h"
+#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/poll_until.h"
 #include "tests/rendezvous/store_worlds.h"
 
 namespace rueda::rendezvous::testing {

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "collectives/rendezvous/job_key.h"
+#include "runtime/rendezvous/job_key.h"
 
 namespace rueda::rendezvous {
 

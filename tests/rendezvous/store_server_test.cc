@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "collectives/base/log.h"
-#include "collectives/rendezvous/store_frame.h"
 #include "proto/store_codec.h"
+#include "runtime/rendezvous/store_frame.h"
 #include "tests/rendezvous/store_worlds.h"
 
 namespace rueda::rendezvous::testing {

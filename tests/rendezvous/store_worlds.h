@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "collectives/base/check.h"
-#include "collectives/rendezvous/memory_store.h"
-#include "collectives/rendezvous/store_client.h"
-#include "collectives/rendezvous/store_server.h"
+#include "runtime/rendezvous/memory_store.h"
+#include "runtime/rendezvous/store_client.h"
+#include "runtime/rendezvous/store_server.h"
 
 namespace rueda::rendezvous::testing {
 

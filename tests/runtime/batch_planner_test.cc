@@ -13,34 +13,34 @@ namespace {
 
 using negotiation::Batch;
 using negotiation::BatchPlanner;
+using negotiation::CacheId;
 using negotiation::PlannedTensor;
-using negotiation::Slot;
 using Batches = std::vector<Batch>;
 
 constexpr double kHold = 0.005;
 
 std::chrono::nanoseconds hold() { return std::chrono::microseconds(5000); }
 
-PlannedTensor tensor(Slot slot, int64_t bytes = 100, std::string key = "f32") {
-  return {slot, std::move(key), bytes};
+PlannedTensor tensor(CacheId id, int64_t bytes = 100, std::string key = "f32") {
+  return {id, std::move(key), bytes};
 }
 
-// A planner that has seen slots 0..count-1 go out once, in this order.
-BatchPlanner learnt(Slot count, int64_t threshold = 1000) {
+// A planner that has seen ids 0..count-1 go out once, in this order.
+BatchPlanner learnt(CacheId count, int64_t threshold = 1000) {
   BatchPlanner planner(threshold, hold());
-  for (Slot slot = 0; slot < count; ++slot) planner.note_sent(tensor(slot));
+  for (CacheId id = 0; id < count; ++id) planner.note_sent(tensor(id));
   return planner;
 }
 
-const auto nothing_else = [](Slot) { return false; };
+const auto nothing_else = [](CacheId) { return false; };
 
 TEST_CASE(
     "a batch goes out with its last member, in its fixed order, whatever the order of readiness",
     "[planner]") {
   BatchPlanner planner = learnt(4);
-  std::vector<Slot> order = {0, 1, 2, 3};
+  std::vector<CacheId> order = {0, 1, 2, 3};
   // The first repetition forms it.
-  for (const Slot slot : {0, 1, 2}) CHECK(planner.on_ready(tensor(slot), at(0)).empty());
+  for (const CacheId id : {0, 1, 2}) CHECK(planner.on_ready(tensor(id), at(0)).empty());
   CHECK(planner.on_ready(tensor(3), at(0)) == Batches{{0, 1, 2, 3}});
   do {
     for (size_t i = 0; i < 3; ++i) {
@@ -55,11 +55,11 @@ TEST_CASE(
 TEST_CASE("buckets are the same whichever tensor is ready first, and the first is small",
           "[planner]") {
   constexpr int64_t kBytes = 512 << 10;
-  for (const Slot first : {0U, 3U, 7U}) {
+  for (const CacheId first : {0U, 3U, 7U}) {
     BatchPlanner planner(3 * kBytes, hold());
-    for (Slot slot = 0; slot < 8; ++slot) planner.note_sent(tensor(slot, kBytes));
+    for (CacheId id = 0; id < 8; ++id) planner.note_sent(tensor(id, kBytes));
     Batches sent;
-    for (Slot i = 0; i < 8; ++i) {
+    for (CacheId i = 0; i < 8; ++i) {
       for (Batch& batch : planner.on_ready(tensor((first + i) % 8, kBytes), at(0)))
         sent.push_back(batch);
     }
@@ -69,7 +69,7 @@ TEST_CASE("buckets are the same whichever tensor is ready first, and the first i
 }
 
 TEST_CASE("the round that forms a batch may come in any order", "[planner]") {
-  std::vector<Slot> order = {0, 1, 2, 3};
+  std::vector<CacheId> order = {0, 1, 2, 3};
   do {
     BatchPlanner planner = learnt(4);
     for (size_t i = 0; i < 3; ++i) REQUIRE(planner.on_ready(tensor(order[i]), at(0)).empty());
@@ -102,7 +102,7 @@ TEST_CASE("a thread that blocks although its rank has submitted everything cuts 
           "[planner]") {
   BatchPlanner planner = learnt(3);
   CHECK(planner.on_ready(tensor(1), at(0)).empty());
-  CHECK(planner.on_wanted(1, [](Slot) { return true; }).empty());
+  CHECK(planner.on_wanted(1, [](CacheId) { return true; }).empty());
   CHECK(planner.on_ready(tensor(2), at(0)).empty());
   CHECK(planner.on_ready(tensor(0), at(0)) == Batches{{0, 1, 2}});
 }
@@ -132,7 +132,7 @@ TEST_CASE("after the hold the ready ones go; once is an accident, twice is a cut
 
 TEST_CASE("a member that never comes again is cut off when the others come round", "[planner]") {
   BatchPlanner planner = learnt(3);
-  for (const Slot slot : {0, 1, 2}) planner.on_ready(tensor(slot), at(0));
+  for (const CacheId id : {0, 1, 2}) planner.on_ready(tensor(id), at(0));
   CHECK(planner.on_ready(tensor(0), at(1)).empty());
   CHECK(planner.on_ready(tensor(1), at(1)).empty());
   CHECK(planner.on_time(at(2)) == Batches{{0, 1}});
@@ -142,7 +142,7 @@ TEST_CASE("a member that never comes again is cut off when the others come round
 
 TEST_CASE("without a hold nothing waits", "[planner]") {
   BatchPlanner planner(1000, std::chrono::nanoseconds(0));
-  for (const Slot slot : {0, 1}) planner.note_sent(tensor(slot));
+  for (const CacheId id : {0, 1}) planner.note_sent(tensor(id));
   CHECK(planner.on_ready(tensor(0), at(0)) == Batches{{0}});
   CHECK(planner.on_ready(tensor(1), at(0)) == Batches{{1}});
 }
@@ -167,9 +167,9 @@ TEST_CASE("flush gives out everything that is held", "[planner]") {
   planner.on_ready(tensor(0), at(0));
   planner.on_ready(tensor(2), at(0));
   Batches held = planner.flush();
-  std::set<Slot> slots;
-  for (const Batch& batch : held) slots.insert(batch.begin(), batch.end());
-  CHECK(slots == std::set<Slot>{0, 2});
+  std::set<CacheId> ids;
+  for (const Batch& batch : held) ids.insert(batch.begin(), batch.end());
+  CHECK(ids == std::set<CacheId>{0, 2});
   CHECK(planner.flush().empty());
   CHECK_FALSE(planner.next_deadline());
 }
@@ -180,7 +180,7 @@ struct History {
     const int count = pick(2, 12);
     for (int i = 0; i < count; ++i) {
       const char* keys[] = {"f32", "f32", "f32", "f16", ""};
-      tensors.push_back(tensor(static_cast<Slot>(i), pick(0, 400), keys[pick(0, 4)]));
+      tensors.push_back(tensor(static_cast<CacheId>(i), pick(0, 400), keys[pick(0, 4)]));
       planner.note_sent(tensors.back());
     }
   }
@@ -190,11 +190,11 @@ struct History {
     for (const Batch& batch : batches) {
       REQUIRE_FALSE(batch.empty());
       int64_t bytes = 0;
-      for (const Slot slot : batch) {
-        REQUIRE(ready.count(slot) == 1);  // was ready, and goes out once
-        ready.erase(slot);
-        bytes += tensors[slot].bytes;
-        REQUIRE(tensors[slot].fuse_key == tensors[batch.front()].fuse_key);
+      for (const CacheId id : batch) {
+        REQUIRE(ready.count(id) == 1);  // was ready, and goes out once
+        ready.erase(id);
+        bytes += tensors[id].bytes;
+        REQUIRE(tensors[id].fuse_key == tensors[batch.front()].fuse_key);
       }
       if (batch.size() > 1) {
         REQUIRE(bytes <= kThreshold);
@@ -205,19 +205,19 @@ struct History {
   }
 
   // Every tensor of `which` becomes ready in random order, with random pauses and wants.
-  Batches play(std::vector<Slot> which, bool disturbed) {
+  Batches play(std::vector<CacheId> which, bool disturbed) {
     round.clear();
     std::shuffle(which.begin(), which.end(), random);
-    for (const Slot slot : which) {
+    for (const CacheId id : which) {
       now += disturbed ? pick(0, 4) * 0.001 : 0.0001;
       take(planner.on_time(at(now)));
-      ready.insert(slot);
-      take(planner.on_ready(tensors[slot], at(now)));
+      ready.insert(id);
+      take(planner.on_ready(tensors[id], at(now)));
       if (disturbed && pick(0, 5) == 0) {
-        take(planner.on_wanted(slot, nothing_else));
-        REQUIRE(ready.count(slot) == 0);  // a justified want is served at once
+        take(planner.on_wanted(id, nothing_else));
+        REQUIRE(ready.count(id) == 0);  // a justified want is served at once
       }
-      REQUIRE(planner.holds(slot) == (ready.count(slot) == 1));
+      REQUIRE(planner.holds(id) == (ready.count(id) == 1));
     }
     const auto deadline = planner.next_deadline();
     REQUIRE(deadline.has_value() == !ready.empty());
@@ -234,7 +234,7 @@ struct History {
   std::mt19937 random;
   std::vector<PlannedTensor> tensors;
   BatchPlanner planner{kThreshold, hold()};
-  std::set<Slot> ready;
+  std::set<CacheId> ready;
   Batches round;
   double now = 0;
 };
@@ -245,16 +245,16 @@ TEST_CASE("random histories lose nothing, repeat nothing, hold nothing too long,
     INFO("seed " << seed);
     History history(seed);
     for (int round = 0; round < 12; ++round) {
-      std::vector<Slot> some;
+      std::vector<CacheId> some;
       for (const auto& t : history.tensors) {
-        if (history.pick(0, 4) != 0) some.push_back(t.slot);
+        if (history.pick(0, 4) != 0) some.push_back(t.id);
       }
       history.play(some, true);
     }
     // From here on the same set comes every round without pauses: a few rounds later the batches
     // stay the same.
-    std::vector<Slot> all;
-    for (const auto& t : history.tensors) all.push_back(t.slot);
+    std::vector<CacheId> all;
+    for (const auto& t : history.tensors) all.push_back(t.id);
     for (int round = 0; round < 3; ++round) history.play(all, false);
     const Batches settled = history.play(all, false);
     for (int round = 0; round < 5; ++round) REQUIRE(history.play(all, false) == settled);

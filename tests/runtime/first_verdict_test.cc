@@ -1,16 +1,16 @@
 // Init that fails says alike on all ranks between whom the answer is missing.
-#include "runtime/bootstrap/first_verdict.h"
+#include "runtime/membership/first_verdict.h"
 
 #include <catch2/catch.hpp>
 #include <cerrno>
 
 #include <future>
 
-#include "collectives/rendezvous/memory_store.h"
 #include "proto/store_codec.h"
+#include "runtime/rendezvous/memory_store.h"
 #include "tests/support/thread_world.h"
 
-namespace rueda::bootstrap {
+namespace rueda::membership {
 namespace {
 
 using rendezvous::JobKey;
@@ -125,4 +125,4 @@ TEST_CASE("two ranks that wait for each other, and ranks that wait in a circle, 
 }
 
 }  // namespace
-}  // namespace rueda::bootstrap
+}  // namespace rueda::membership

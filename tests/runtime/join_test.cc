@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/stand_in.h"
+#include "runtime/engine/neutral.h"
 #include "tests/runtime/prepared_calls.h"
 
 namespace rueda::testing {
@@ -12,13 +12,13 @@ namespace {
 
 using K = CollectiveKind;
 
-runtime::Operation join_of(uint32_t set = 0) {
-  runtime::Operation op;
+engine::Operation join_of(uint32_t set = 0) {
+  engine::Operation op;
   op.kind = K::kJoin;
   op.process_set = set;
   return op;
 }
-int64_t join(runtime::Runtime& r, uint32_t set = 0) {
+int64_t join(engine::Runtime& r, uint32_t set = 0) {
   const WorkPtr work = start(r, join_of(set));
   must(end_of(work));
   return work->result();
@@ -37,7 +37,7 @@ struct Expected {
 };
 
 // "" if all kinds are right on a rank that has not joined.
-std::string trouble(runtime::Runtime& r, const Expected& e, const std::string& tag) {
+std::string trouble(engine::Runtime& r, const Expected& e, const std::string& tag) {
   const Rank rank = r.world().rank;
   const auto mine = static_cast<float>(rank + 1);
   for (const size_t count : {3, 5000, 300000}) {
@@ -98,7 +98,7 @@ TEST_CASE("every collective works while a rank has joined, again and again", "[j
     INFO(name_of(kind));
     RuntimeWorld world(kind, size);
     for (Rank joined = 0; joined < size; ++joined) {
-      const auto ends = world.run([&](Rank rank, runtime::Runtime& r) {
+      const auto ends = world.run([&](Rank rank, engine::Runtime& r) {
         std::string error;
         for (int round = 0; round < (is_short() ? 1 : 2) && rank != joined && error.empty();
              ++round)
@@ -112,7 +112,7 @@ TEST_CASE("every collective works while a rank has joined, again and again", "[j
         CHECK(last == ends[0].second);
       }
       const auto after =
-          world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "after"); });
+          world.run([](Rank, engine::Runtime& r) { return trouble_with_sum(r, "after"); });
       for (const auto& error : after) CHECK(error == "");
     }
   }
@@ -127,11 +127,11 @@ TEST_CASE("integers, halves and bools stay exact while a rank has joined", "[joi
       // The same for one rank that is joined and one that is not, and for a world of one.
       const auto run = [&](Rank size) {
         RuntimeWorld world(Kind::kShm, size);
-        return world.run([&](Rank rank, runtime::Runtime& r) {
+        return world.run([&](Rank rank, engine::Runtime& r) {
           std::vector<std::byte> data(bytes);
-          runtime::fill_neutral(dtype, ReduceOp::kProduct, 1, 64, data.data());  // ones
+          engine::fill_neutral(dtype, ReduceOp::kProduct, 1, 64, data.data());  // ones
           if (rank == 0) {
-            runtime::Operation o;
+            engine::Operation o;
             o.name = "x";
             o.dtype = dtype;
             o.reduce_op = op == ReduceOp::kAverage ? ReduceOp::kSum : op;
@@ -152,7 +152,7 @@ TEST_CASE("integers, halves and bools stay exact while a rank has joined", "[joi
 TEST_CASE("neutral elements survive their scaling", "[join]") {
   float value = 1;
   const auto neutral = [&](ReduceOp op, double prescale) {
-    runtime::fill_neutral(DType::kFloat32, op, prescale, 1, reinterpret_cast<std::byte*>(&value));
+    engine::fill_neutral(DType::kFloat32, op, prescale, 1, reinterpret_cast<std::byte*>(&value));
     return value * static_cast<float>(prescale);
   };
   const float infinity = std::numeric_limits<float>::infinity();
@@ -165,7 +165,7 @@ TEST_CASE("neutral elements survive their scaling", "[join]") {
 
 TEST_CASE("what a joined rank cannot do is an error on all others, which names it", "[join]") {
   RuntimeWorld world(Kind::kShm, 3);
-  const auto ends = world.run([](Rank rank, runtime::Runtime& r) {
+  const auto ends = world.run([](Rank rank, engine::Runtime& r) {
     std::vector<Status> statuses;
     if (rank != 1) {
       Floats data(4, 1);
@@ -196,7 +196,7 @@ TEST_CASE("uneven steps of prepared operations end cleanly, out of a step plan a
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, size);
-    const auto planned = world.run([&](Rank rank, runtime::Runtime& r) {
+    const auto planned = world.run([&](Rank rank, engine::Runtime& r) {
       Sum a(r, "a", 10);
       Sum b(r, "b", 30000);
       for (int epoch = 0; epoch < 4; ++epoch) {
@@ -220,7 +220,7 @@ TEST_CASE("uneven steps of prepared operations end cleanly, out of a step plan a
 
 TEST_CASE("what is under way when a rank joins ends with that rank's own data", "[join]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
     for (int round = 0; round < 20; ++round) {
       std::vector<Floats> data(30, Floats(5, static_cast<float>(rank + 1)));
       std::vector<WorkPtr> works;
@@ -244,7 +244,7 @@ TEST_CASE("what is under way when a rank joins ends with that rank's own data", 
 TEST_CASE("joins in process sets are each set's own", "[join]") {
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
     RuntimeWorld world(kind, 3);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       const WorkPtr added = must(r.add_process_set({1, 2}));
       must(end_of(added));
       const auto set = static_cast<uint32_t>(added->result());
@@ -270,7 +270,7 @@ TEST_CASE("joins in process sets are each set's own", "[join]") {
 TEST_CASE("a rank that leaves instead of joining ends the others' join with its name", "[join]") {
   for (const Rank leaver : {0, 1}) {
     RuntimeWorld world(Kind::kShm, 3);
-    const auto ends = world.run([&](Rank rank, runtime::Runtime& r) -> Status {
+    const auto ends = world.run([&](Rank rank, engine::Runtime& r) -> Status {
       if (rank == leaver) {
         r.shutdown();
         return {};
@@ -289,7 +289,7 @@ TEST_CASE("a rank that leaves instead of joining ends the others' join with its 
 
 TEST_CASE("a second join on one rank is refused, and a world of one joins itself", "[join]") {
   RuntimeWorld two(Kind::kInproc, 2);
-  const auto errors = two.run([](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = two.run([](Rank rank, engine::Runtime& r) -> std::string {
     // Rank 1 joins when rank 0 has tried twice.
     Floats token(1, 0);
     auto pass = operation(rank == 0 ? K::kSend : K::kRecv, "", token, &token);

@@ -3,17 +3,17 @@
 
 #include <map>
 
-#include "runtime/bootstrap/launchers/claims.h"
-#include "runtime/bootstrap/launchers/meeting.h"
-#include "runtime/bootstrap/place.h"
+#include "runtime/membership/launchers/claims.h"
+#include "runtime/membership/launchers/meeting.h"
+#include "runtime/membership/place.h"
 
 namespace rueda::testing {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Result<bootstrap::Place> found_in(const Environment& environment) {
-  return bootstrap::read_place([&](const char* name) -> const char* {
+Result<membership::Place> found_in(const Environment& environment) {
+  return membership::read_place([&](const char* name) -> const char* {
     const auto it = environment.find(name);
     return it == environment.end() ? nullptr : it->second.c_str();
   });
@@ -189,7 +189,7 @@ TEST_CASE("the first host of Slurm's lists", "[launchers]") {
 }
 
 TEST_CASE("where ranks meet follows from settings and place", "[launchers]") {
-  bootstrap::Place place;
+  membership::Place place;
   place.size = 4;
   place.source = "somebody";
   Config config;

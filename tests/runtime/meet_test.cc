@@ -10,8 +10,8 @@
 #include <fstream>
 #include <future>
 
-#include "runtime/bootstrap/launchers/doors.h"
-#include "runtime/bootstrap/launchers/meet.h"
+#include "runtime/membership/launchers/doors.h"
+#include "runtime/membership/launchers/meet.h"
 #include "tests/support/folder.h"
 
 namespace rueda::testing {
@@ -20,8 +20,8 @@ namespace {
 using launchers::Met;
 using Clock = std::chrono::steady_clock;
 
-bootstrap::Place place_of(Rank rank, Rank size, bool one_host) {
-  bootstrap::Place place;
+membership::Place place_of(Rank rank, Rank size, bool one_host) {
+  membership::Place place;
   place.rank = rank;
   place.size = size;
   place.agentless = true;

@@ -1,4 +1,4 @@
-#include "runtime/bootstrap/place.h"
+#include "runtime/membership/place.h"
 
 #include <catch2/catch.hpp>
 
@@ -9,8 +9,8 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Result<bootstrap::Place> place_in(const Environment& environment) {
-  return bootstrap::read_place([&](const char* name) -> const char* {
+Result<membership::Place> place_in(const Environment& environment) {
+  return membership::read_place([&](const char* name) -> const char* {
     const auto it = environment.find(name);
     return it == environment.end() ? nullptr : it->second.c_str();
   });
@@ -88,9 +88,9 @@ TEST_CASE("whoever sets rank, size and a meeting point by hand needs no ruedarun
 }
 
 TEST_CASE("hosts with different overrides are different, and differ from the real one", "[place]") {
-  CHECK(bootstrap::host_identity("a") != bootstrap::host_identity("b"));
-  CHECK(bootstrap::host_identity("") == bootstrap::host_identity(""));
-  CHECK(bootstrap::host_identity("") != bootstrap::host_identity(bootstrap::host_identity("")));
+  CHECK(membership::host_identity("a") != membership::host_identity("b"));
+  CHECK(membership::host_identity("") == membership::host_identity(""));
+  CHECK(membership::host_identity("") != membership::host_identity(membership::host_identity("")));
 }
 
 }  // namespace

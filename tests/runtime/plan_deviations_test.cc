@@ -25,7 +25,7 @@ Config patient() {
 // One rank of a training program. Every result is checked as it comes.
 class Trainer {
  public:
-  explicit Trainer(runtime::Runtime* r, unsigned seed = 0)
+  explicit Trainer(engine::Runtime* r, unsigned seed = 0)
       : r_(r), random_(seed * 64 + static_cast<unsigned>(r->world().rank)) {
     for (size_t t = 0; t < kTensors; ++t)
       sums_.emplace_back(*r, "t" + std::to_string(t), 1 + t * 100);
@@ -95,7 +95,7 @@ class Trainer {
     hash_ += hash;
   }
 
-  runtime::Runtime* r_;
+  engine::Runtime* r_;
   std::mt19937 random_;
   std::vector<Sum> sums_;
   int number_ = 0;
@@ -122,7 +122,7 @@ std::vector<Deeds> after(Function deviate, int more = 10, Config config = patien
   RuntimeWorld world(Kind::kShm, kSize, config);
   std::barrier<> point(kSize);
   meeting = &point;
-  return world.run([&](Rank, runtime::Runtime& r) {
+  return world.run([&](Rank, engine::Runtime& r) {
     Trainer trainer(&r);
     trainer.steps(kSettled);
     const Deeds before = deeds_of(trainer);
@@ -253,7 +253,7 @@ TEST_CASE("a rank that leaves in the middle of a plan ends what the others wait 
   for (const Rank leaver : {0, 2}) {
     INFO("rank " << leaver << " leaves");
     RuntimeWorld world(Kind::kShm, kSize, patient());
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       Trainer trainer(&r);
       trainer.steps(kSettled);
       if (r.counter("planned_batches") == 0) return "no plan in force";
@@ -291,7 +291,7 @@ TEST_CASE("a hundred restless runs give the same results", "[plan]") {
     Config config;
     if (run % 2 == 0) config.plan_patience_seconds = 0.0005;  // plans given up at any moment
     RuntimeWorld world(Kind::kShm, kSize, config);
-    const auto results = world.run([&](Rank, runtime::Runtime& r) {
+    const auto results = world.run([&](Rank, engine::Runtime& r) {
       Trainer trainer(&r, static_cast<unsigned>(run));
       for (int i = 0; i < 40; ++i) {
         if (i < 15) {

@@ -21,14 +21,14 @@ Config very_patient() {
   config.plan_patience_seconds = 100;
   config.fusion_hold_seconds = 100;
   config.name_slow_ranks = false;  // on a busy machine; a warning allocates
-  config.road = "windows";         // the choice between two roads is measured anew now and then
+  config.shm_protocol = "staged";  // the choice between two protocols is measured anew now and then
   return config;
 }
 
 // Sizes like ResNet-50's, a thousandth of them: a few large among many small.
 size_t elements_of(size_t t) { return t % 3 == 0 ? 16 + t * 12 : 8 + t % 5 * 32; }
 
-std::vector<Sum> network(runtime::Runtime& r, size_t count = kGradients) {
+std::vector<Sum> network(engine::Runtime& r, size_t count = kGradients) {
   std::vector<Sum> sums;
   sums.reserve(count);
   for (size_t t = 0; t < count; ++t)
@@ -64,7 +64,7 @@ std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted =
   std::atomic<int64_t> before{0};
   std::atomic<int64_t> after{0};
   std::string stacks;
-  return world.run([&](Rank rank, runtime::Runtime& r) {
+  return world.run([&](Rank rank, engine::Runtime& r) {
     Cost cost;
     std::vector<Sum> sums = network(r);
     int number = 0;

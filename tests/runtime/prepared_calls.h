@@ -11,11 +11,11 @@
 
 namespace rueda::testing {
 
-using PreparedPtr = std::shared_ptr<runtime::Prepared>;
+using PreparedPtr = std::shared_ptr<engine::Prepared>;
 
-inline runtime::Operation shape_of(CollectiveKind kind, const std::string& name, DType dtype,
-                                   int64_t count, ReduceOp op = ReduceOp::kSum, Rank root = 0) {
-  runtime::Operation operation;
+inline engine::Operation shape_of(CollectiveKind kind, const std::string& name, DType dtype,
+                                  int64_t count, ReduceOp op = ReduceOp::kSum, Rank root = 0) {
+  engine::Operation operation;
   operation.kind = kind;
   operation.name = name;
   operation.dtype = dtype;
@@ -39,7 +39,7 @@ inline Status end_of(const PreparedPtr& prepared) {
 
 // One sum over floats with its memory, reduced in place.
 struct Sum {
-  Sum(runtime::Runtime& runtime, const std::string& name, size_t count)
+  Sum(engine::Runtime& runtime, const std::string& name, size_t count)
       : prepared(must(runtime.prepare(shape_of(CollectiveKind::kAllreduce, name, DType::kFloat32,
                                                static_cast<int64_t>(count))))),
         data(count) {}

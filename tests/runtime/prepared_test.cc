@@ -15,7 +15,7 @@ struct Shape1 {
 };
 
 // Rounds of one operation, all three kinds; "" or what was wrong.
-std::string rounds(runtime::Runtime& r, const Shape1& shape, int count) {
+std::string rounds(engine::Runtime& r, const Shape1& shape, int count) {
   const Rank size = r.world().size;
   const Rank rank = r.world().rank;
   const auto width = static_cast<int64_t>(size_of(shape.dtype));
@@ -95,7 +95,7 @@ TEST_CASE("each start of a prepared operation gives its exact result", "[prepare
     for (const Rank size : is_short() ? std::vector<Rank>{1, 3} : std::vector<Rank>{1, 2, 3, 5}) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto errors = world.run([&](Rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank, engine::Runtime& r) -> std::string {
         for (const Shape1& shape : shapes) {
           const bool large = shape.bytes >= 1 << 20;
           const std::string error = rounds(r, shape, large ? (is_short() ? 3 : 6) : count);
@@ -110,8 +110,8 @@ TEST_CASE("each start of a prepared operation gives its exact result", "[prepare
 
 TEST_CASE("scales and averages are those that were prepared", "[prepared]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto results = world.run([](Rank rank, runtime::Runtime& r) {
-    runtime::Operation op =
+  const auto results = world.run([](Rank rank, engine::Runtime& r) {
+    engine::Operation op =
         shape_of(CollectiveKind::kAllreduce, "x", DType::kFloat32, 3, ReduceOp::kAverage);
     op.prescale = 4;
     op.postscale = 0.5;
@@ -134,7 +134,7 @@ TEST_CASE("what is under way cannot be started again, nor its name be used", "[p
   for (const Kind kind : kKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 2);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       Sum sum(r, "x", 100);
       Sum gate(r, "gate", 1);
       Sum same(r, "x", 100);  // a second handle of the same name
@@ -169,7 +169,7 @@ TEST_CASE("what is under way cannot be started again, nor its name be used", "[p
 
 TEST_CASE("a start waits for nobody, and a wait may end before it", "[prepared]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
     Sum sum(r, "x", 10);
     must(sum.prepared->wait(kGenerous));  // never started: nothing to wait for
     Sum gate(r, "gate", 1);
@@ -192,7 +192,7 @@ TEST_CASE("a handle may be given up while its operation is under way", "[prepare
   for (const Kind kind : kKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 3);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       for (int round = 0; round < 20; ++round) {
         std::vector<Floats> data(5, Floats(50, static_cast<float>(rank)));
         for (size_t i = 0; i < data.size(); ++i) {
@@ -226,7 +226,7 @@ TEST_CASE("after the shutdown starts fail and nothing hangs", "[prepared]") {
     for (const int rounds : {0, 10}) {
       INFO(name_of(kind) << ", " << rounds << " rounds before");
       RuntimeWorld world(kind, 2);
-      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         Sum sum(r, "x", 10);
         Sum never(r, "never", 10);
         for (int round = 0; round < rounds; ++round) must(sum.run(1));
@@ -254,7 +254,7 @@ TEST_CASE("one thread shuts down while others start and run", "[prepared]") {
   const int worlds = is_short() ? 5 : 30;
   for (int i = 0; i < worlds; ++i) {
     RuntimeWorld world(i % 3 == 2 ? Kind::kTcp : Kind::kShm, 2);
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       std::atomic<int> rounds{0};
       const auto results = on_ranks(3, [&](Rank thread) -> std::string {
         if (thread == 2) {
@@ -284,7 +284,7 @@ TEST_CASE("threads of one rank have prepared operations of their own", "[prepare
   for (const Kind kind : kKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 2);
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       const auto results = on_ranks(4, [&](Rank thread) -> std::string {
         Sum sum(r, "thread" + std::to_string(thread), 100);
         for (int i = 0; i < (is_short() ? 50 : 300); ++i) {
@@ -305,7 +305,7 @@ TEST_CASE("many are started and waited for, by each rank in another order", "[pr
   for (const Kind kind : kKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 3);
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       std::vector<Sum> sums;
       for (size_t t = 0; t < kMembers; ++t)
         sums.emplace_back(r, "t" + std::to_string(t), 1 + t * 7);

@@ -11,15 +11,15 @@ namespace {
 using K = CollectiveKind;
 using Ranks = std::vector<int64_t>;
 
-int64_t add(runtime::Runtime& r, Ranks ranks) {
+int64_t add(engine::Runtime& r, Ranks ranks) {
   const WorkPtr work = must(r.add_process_set(std::move(ranks)));
   must(end_of(work));
   return work->result();
 }
-void remove(runtime::Runtime& r, int64_t id) {
+void remove(engine::Runtime& r, int64_t id) {
   must(end_of(must(r.remove_process_set(static_cast<uint32_t>(id)))));
 }
-runtime::Operation in_set(int64_t id, runtime::Operation op) {
+engine::Operation in_set(int64_t id, engine::Operation op) {
   op.process_set = static_cast<uint32_t>(id);
   return op;
 }
@@ -28,7 +28,7 @@ bool contains(const Ranks& ranks, Rank rank) {
 }
 
 // "" if every kind of collective is right among these ranks.
-std::string trouble_in_set(runtime::Runtime& r, int64_t id, const Ranks& ranks,
+std::string trouble_in_set(engine::Runtime& r, int64_t id, const Ranks& ranks,
                            const std::string& tag) {
   const Rank rank = r.world().rank;
   const auto size = static_cast<Rank>(ranks.size());
@@ -85,7 +85,7 @@ TEST_CASE("every collective works in every process set, on every transport", "[p
   for (const Kind kind : kTestedKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, size);
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       std::vector<int64_t> ids;
       for (const Ranks& ranks : sets) ids.push_back(add(r, ranks));
       if (ids != std::vector<int64_t>{1, 2, 3, 4, 5}) return "ids";
@@ -108,7 +108,7 @@ TEST_CASE("overlapping sets run at once from several threads, in any order", "[p
   for (const Kind kind : kTestedKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, size);
-    const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       std::vector<int64_t> ids;
       for (const Ranks& ranks : sets) ids.push_back(add(r, ranks));
       std::vector<std::string> troubles(sets.size());
@@ -135,7 +135,7 @@ TEST_CASE("overlapping sets run at once from several threads, in any order", "[p
 
 TEST_CASE("a set that waits holds nothing that another needs", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 3);
-  const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
     const int64_t left = add(r, {0, 1});
     const int64_t right = add(r, {1, 2});
     Floats big(400000, 1);
@@ -155,7 +155,7 @@ TEST_CASE("a set that waits holds nothing that another needs", "[process_set]") 
 
 TEST_CASE("prepared operations of a set follow a step plan of its own", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 3);
-  const auto plans = world.run([&](Rank rank, runtime::Runtime& r) -> int64_t {
+  const auto plans = world.run([&](Rank rank, engine::Runtime& r) -> int64_t {
     const int64_t id = add(r, {0, 2});
     if (rank == 1) return 0;
     auto shape = shape_of(K::kAllreduce, "x", DType::kFloat32, 8);
@@ -187,16 +187,16 @@ TEST_CASE("a wrong process set is the same error on every rank, and nothing chan
                                      {{2, 0, 1}, "exists already: process set 0"},
                                      {{2, 0}, "exists already: process set 1 (ranks 0, 2)"}};
   RuntimeWorld world(Kind::kShm, 3);
-  world.run([](Rank, runtime::Runtime& r) { return add(r, {2, 0}); });
+  world.run([](Rank, engine::Runtime& r) { return add(r, {2, 0}); });
   for (const Wrong& wrong : wrongs) {
-    for (const Status& status : world.run([&](Rank, runtime::Runtime& r) {
+    for (const Status& status : world.run([&](Rank, engine::Runtime& r) {
            return end_of(must(r.add_process_set(wrong.ranks)));
          })) {
       CHECK(status.code() == Code::kInvalidArgument);
       CHECK_THAT(status.message(), Catch::Contains(wrong.fragment));
     }
   }
-  for (const Status& status : world.run([&](Rank rank, runtime::Runtime& r) {
+  for (const Status& status : world.run([&](Rank rank, engine::Runtime& r) {
          return end_of(must(rank == 1 ? r.add_process_set({0, 1}) : r.add_process_set({1, 2})));
        })) {
     CHECK(status.code() == Code::kFailedPrecondition);
@@ -204,20 +204,20 @@ TEST_CASE("a wrong process set is the same error on every rank, and nothing chan
                Catch::Contains("Mismatched process sets: ranks 0, 2 sent to add [1, 2]; rank 1 "
                                "sent to add [0, 1]"));
   }
-  for (const Status& status : world.run([&](Rank rank, runtime::Runtime& r) {
+  for (const Status& status : world.run([&](Rank rank, engine::Runtime& r) {
          return end_of(must(rank == 0 ? r.remove_process_set(1) : r.add_process_set({1, 2})));
        })) {
     CHECK_THAT(status.message(), Catch::Contains("rank 0 sent to remove process set 1"));
   }
   for (const uint32_t id : {0U, 9U}) {
     for (const Status& status : world.run(
-             [&](Rank, runtime::Runtime& r) { return end_of(must(r.remove_process_set(id))); })) {
+             [&](Rank, engine::Runtime& r) { return end_of(must(r.remove_process_set(id))); })) {
       CHECK(status.code() == Code::kInvalidArgument);
       CHECK_THAT(status.message(),
                  Catch::Contains(id == 0 ? "cannot be removed" : "does not exist"));
     }
   }
-  const auto after = world.run([](Rank rank, runtime::Runtime& r) {
+  const auto after = world.run([](Rank rank, engine::Runtime& r) {
     return rank == 1 ? std::string() : trouble_in_set(r, 1, {0, 2}, "");
   });
   for (const auto& error : after) CHECK(error == "");
@@ -226,7 +226,7 @@ TEST_CASE("a wrong process set is the same error on every rank, and nothing chan
 TEST_CASE("who is no member, and a root that is none, are refused on that rank alone",
           "[process_set]") {
   RuntimeWorld world(Kind::kInproc, 3);
-  const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
     const int64_t id = add(r, {0, 2});
     Floats data(4, 1);
     if (rank == 1) {
@@ -251,7 +251,7 @@ TEST_CASE("who is no member, and a root that is none, are refused on that rank a
 
 TEST_CASE("members that disagree get an error that names their ranks in the job", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 4);
-  const auto ends = world.run([](Rank rank, runtime::Runtime& r) -> Status {
+  const auto ends = world.run([](Rank rank, engine::Runtime& r) -> Status {
     const int64_t id = add(r, {1, 3});
     if (rank % 2 == 0) return {};
     Floats data(rank == 1 ? 4 : 5, 1);
@@ -267,12 +267,12 @@ TEST_CASE("members that disagree get an error that names their ranks in the job"
   }
 }
 
-TEST_CASE("a removed set ends what is pending in it, and its id and lanes come back",
+TEST_CASE("a removed set ends what is pending in it, and its id and channels come back",
           "[process_set]") {
   for (const Kind kind : kTestedKinds) {
     INFO(name_of(kind));
     RuntimeWorld world(kind, 3);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       const int64_t first = add(r, {0, 1});
       const int64_t second = add(r, {1, 2});
       for (int round = 0; round < (is_short() ? 2 : 12); ++round) {
@@ -306,7 +306,7 @@ TEST_CASE("a removed set ends what is pending in it, and its id and lanes come b
 
 TEST_CASE("a prepared operation of a removed set says so", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto ends = world.run([](Rank rank, runtime::Runtime& r) -> Status {
+  const auto ends = world.run([](Rank rank, engine::Runtime& r) -> Status {
     const int64_t id = add(r, {static_cast<int64_t>(0)});
     PreparedPtr prepared;
     Floats data(4, 1);
@@ -322,7 +322,7 @@ TEST_CASE("a prepared operation of a removed set says so", "[process_set]") {
   CHECK_THAT(ends[0].message(), Catch::Contains("process set 1 (rank 0) has been removed"));
 }
 
-TEST_CASE("more overlapping sets than there are lanes work too", "[process_set]") {
+TEST_CASE("more overlapping sets than there are channels work too", "[process_set]") {
   const Rank size = 4;
   std::vector<Ranks> sets;
   for (int64_t mask = 3; mask < 15; ++mask) {
@@ -332,9 +332,9 @@ TEST_CASE("more overlapping sets than there are lanes work too", "[process_set]"
     }
     if (ranks.size() > 1) sets.push_back(ranks);
   }
-  REQUIRE(sets.size() > transport::kLaneGroups);
+  REQUIRE(sets.size() > host::kChannelGroups);
   RuntimeWorld world(Kind::kShm, size);
-  const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
     std::vector<int64_t> ids;
     for (const Ranks& ranks : sets) ids.push_back(add(r, ranks));
     for (size_t i = 0; i < sets.size(); ++i) {
@@ -353,7 +353,7 @@ TEST_CASE("a rank that leaves ends what its sets wait for, and shutdown takes op
     for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
       INFO(name_of(kind) << " rank " << leaver << " leaves");
       RuntimeWorld world(kind, 3);
-      const auto ends = world.run([&](Rank rank, runtime::Runtime& r) -> Status {
+      const auto ends = world.run([&](Rank rank, engine::Runtime& r) -> Status {
         int64_t with_leaver = 0;
         for (const Ranks& ranks : {Ranks{0, 1}, Ranks{1, 2}, Ranks{0, 2}}) {
           const int64_t id = add(r, ranks);

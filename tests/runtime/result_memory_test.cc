@@ -1,11 +1,11 @@
-#include "runtime/result_memory.h"
+#include "runtime/engine/result_memory.h"
 
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <set>
 #include <vector>
 
-namespace rueda::runtime {
+namespace rueda::engine {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -51,4 +51,4 @@ TEST_CASE("only a few blocks are kept, and never more bytes than the limit", "[r
 }
 
 }  // namespace
-}  // namespace rueda::runtime
+}  // namespace rueda::engine

@@ -12,7 +12,7 @@
 namespace rueda::testing {
 
 using Floats = std::vector<float>;
-using WorkPtr = std::shared_ptr<runtime::Work>;
+using WorkPtr = std::shared_ptr<engine::Work>;
 
 // No test needs it; a hang becomes a failure that says so.
 inline constexpr std::chrono::seconds kGenerous{100};
@@ -23,9 +23,9 @@ inline std::vector<Rank> world_sizes() {
 inline constexpr Kind kTestedKinds[] = {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kHybrid};
 
 // In place when out is in.
-inline runtime::Operation operation(CollectiveKind kind, const std::string& name, const Floats& in,
-                                    Floats* out) {
-  runtime::Operation op;
+inline engine::Operation operation(CollectiveKind kind, const std::string& name, const Floats& in,
+                                   Floats* out) {
+  engine::Operation op;
   op.kind = kind;
   op.name = name;
   op.reduce_op = ReduceOp::kSum;
@@ -36,12 +36,12 @@ inline runtime::Operation operation(CollectiveKind kind, const std::string& name
 }
 
 // Null: of nothing.
-inline runtime::Operation sum_of(const std::string& name, Floats* data) {
+inline engine::Operation sum_of(const std::string& name, Floats* data) {
   if (data == nullptr) return operation(CollectiveKind::kAllreduce, name, {}, nullptr);
   return operation(CollectiveKind::kAllreduce, name, *data, data);
 }
 
-inline WorkPtr start(runtime::Runtime& runtime, runtime::Operation op) {
+inline WorkPtr start(engine::Runtime& runtime, engine::Operation op) {
   return must(runtime.submit({std::move(op)}, false)).front();
 }
 
@@ -52,7 +52,7 @@ inline Status end_of(const WorkPtr& work) {
   return status;
 }
 
-inline Status call(runtime::Runtime& runtime, runtime::Operation op) {
+inline Status call(engine::Runtime& runtime, engine::Operation op) {
   return end_of(start(runtime, std::move(op)));
 }
 
@@ -64,7 +64,7 @@ inline Floats result_of(const WorkPtr& work) {
 }
 
 // "" if the sum over all ranks comes out right; for "the runtime goes on working".
-inline std::string trouble_with_sum(runtime::Runtime& runtime, const std::string& name) {
+inline std::string trouble_with_sum(engine::Runtime& runtime, const std::string& name) {
   Floats data(10, static_cast<float>(runtime.world().rank + 1));
   const Status status = call(runtime, sum_of(name, &data));
   if (!status.ok()) return status.to_string();

@@ -18,7 +18,7 @@ TEST_CASE("shutdown ends what is pending, is idempotent, and refuses what comes 
     for (const Rank size : {1, 2, 3}) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         Floats data(4, 1);
         const WorkPtr pending =
             size == 1 ? nullptr : start(r, sum_of("only" + std::to_string(rank), &data));
@@ -42,7 +42,7 @@ TEST_CASE("whoever leaves first, rank 0 too, the others are told and can leave",
       INFO(name_of(kind) << ", rank " << first << " leaves first");
       RuntimeWorld world(kind, 3);
       for (const auto& error :
-           world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); }))
+           world.run([](Rank, engine::Runtime& r) { return trouble_with_sum(r, "x"); }))
         CHECK(error == "");
       world[first].shutdown();
       Floats data(4, 1);
@@ -62,7 +62,7 @@ TEST_CASE("when rank 0 leaves because somebody else did, that one is named", "[r
     INFO(name_of(kind));
     RuntimeWorld world(kind, 3);
     for (const auto& error :
-         world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); }))
+         world.run([](Rank, engine::Runtime& r) { return trouble_with_sum(r, "x"); }))
       CHECK(error == "");
     Floats data(4, 1);
     world[1].shutdown();
@@ -80,7 +80,7 @@ TEST_CASE("leaving in the middle of collectives ends every work on every rank", 
     for (const Rank size : world_sizes()) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         std::vector<Floats> data(30, Floats(5000, 1));
         std::vector<WorkPtr> works;
         for (size_t i = 0; i < data.size(); ++i) {
@@ -108,7 +108,7 @@ TEST_CASE("a receive that nobody answers ends with the shutdown of either side",
     for (const Rank leaver : {0, 1}) {
       RuntimeWorld world(kind, 2);
       Floats data(100000, -1);
-      runtime::Operation op = operation(CollectiveKind::kRecv, "", data, &data);
+      engine::Operation op = operation(CollectiveKind::kRecv, "", data, &data);
       op.peer = 1;
       const WorkPtr work = start(world[0], op);
       world[leaver].shutdown();
@@ -123,13 +123,13 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
     for (const Rank victim : {0, 1, 2}) {
       INFO(name_of(kind) << ", victim: rank " << victim);
       auto worlds = make_worlds(kind, 3);
-      std::vector<std::unique_ptr<runtime::Runtime>> runtimes(3);
+      std::vector<std::unique_ptr<engine::Runtime>> runtimes(3);
       std::vector<WorkPtr> works;
       Floats data[3] = {Floats(4, 1), Floats(4, 1), Floats(4, 1)};
       for (Rank rank = 0; rank < 3; ++rank) {
         if (rank == victim) continue;
         auto& runtime = runtimes[static_cast<size_t>(rank)];
-        runtime = must(runtime::Runtime::create({}, std::move(worlds[static_cast<size_t>(rank)])));
+        runtime = must(engine::Runtime::create({}, std::move(worlds[static_cast<size_t>(rank)])));
         works.push_back(start(*runtime, sum_of("x", &data[rank])));
       }
       // Blocked waiters are woken.
@@ -173,7 +173,7 @@ int64_t mappings_of_arenas() {
 TEST_CASE("two hundred starts and ends leave no descriptor and no mapping behind", "[runtime]") {
   const auto round = [] {
     RuntimeWorld world(Kind::kShm, 2);
-    return world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "x"); });
+    return world.run([](Rank, engine::Runtime& r) { return trouble_with_sum(r, "x"); });
   };
   round();
   const int64_t files = open_files();

@@ -13,7 +13,7 @@ using K = CollectiveKind;
 
 TEST_CASE("a name in flight is refused on that rank alone", "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
     Floats data(4, 1);
     if (rank == 0) {
       // Rank 1 submits only after the barrier, so the first is certainly in flight.
@@ -41,7 +41,7 @@ TEST_CASE("a name in flight is refused on that rank alone", "[runtime]") {
 struct Mismatch {
   const char* fragment;
   CollectiveKind kind;
-  std::function<void(runtime::Operation*)> change;
+  std::function<void(engine::Operation*)> change;
 };
 
 TEST_CASE("whatever ranks disagree about, each gets the same error and the runtime goes on",
@@ -64,9 +64,9 @@ TEST_CASE("whatever ranks disagree about, each gets the same error and the runti
     for (int round = 0; round < 2; ++round) {  // the second with names that are known
       for (const Mismatch& mismatch : mismatches) {
         INFO(name_of(kind) << " " << mismatch.fragment << " round " << round);
-        const auto ends = world.run([&](Rank rank, runtime::Runtime& r) {
+        const auto ends = world.run([&](Rank rank, engine::Runtime& r) {
           Floats data(8, 1);
-          runtime::Operation op = operation(mismatch.kind, "w.x", data, nullptr);
+          engine::Operation op = operation(mismatch.kind, "w.x", data, nullptr);
           if (rank == 1) mismatch.change(&op);
           const Status status = call(r, op);
           return std::pair(status, trouble_with_sum(r, "after"));
@@ -91,9 +91,9 @@ TEST_CASE("a tensor without a dimension is refused on all ranks where rows are n
     RuntimeWorld world(Kind::kShm, size);
     for (const auto kind :
          {CollectiveKind::kAllgather, CollectiveKind::kAlltoall, CollectiveKind::kReducescatter}) {
-      const auto ends = world.run([&](Rank, runtime::Runtime& r) {
+      const auto ends = world.run([&](Rank, engine::Runtime& r) {
         const Floats data(1, 1);
-        runtime::Operation op = operation(kind, "x", data, nullptr);
+        engine::Operation op = operation(kind, "x", data, nullptr);
         op.shape = {};
         return call(r, op);
       });
@@ -105,16 +105,16 @@ TEST_CASE("a tensor without a dimension is refused on all ranks where rows are n
 TEST_CASE("wrong arguments are refused at once on that rank, and nothing is submitted",
           "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
-  runtime::Runtime& r = world[0];
+  engine::Runtime& r = world[0];
   Floats data(5, 1);
-  const auto refused = [&](runtime::Operation op, const std::string& fragment) {
+  const auto refused = [&](engine::Operation op, const std::string& fragment) {
     const auto result = r.submit({sum_of("companion", &data), std::move(op)}, false);
     if (result.ok()) return std::string("accepted");
     if (result.status().code() != Code::kInvalidArgument) return result.status().to_string();
     return has(result.status().message(), fragment) ? std::string() : result.status().message();
   };
-  const auto changed = [&](K kind, const std::function<void(runtime::Operation*)>& change) {
-    runtime::Operation op = operation(kind, "x", data, kind == K::kRecv ? &data : nullptr);
+  const auto changed = [&](K kind, const std::function<void(engine::Operation*)>& change) {
+    engine::Operation op = operation(kind, "x", data, kind == K::kRecv ? &data : nullptr);
     change(&op);
     return op;
   };
@@ -138,7 +138,7 @@ TEST_CASE("wrong arguments are refused at once on that rank, and nothing is subm
         "");
   CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->name = "caf\xe9"; }), "UTF-8") == "");
   const auto after =
-      world.run([](Rank, runtime::Runtime& each) { return trouble_with_sum(each, "companion"); });
+      world.run([](Rank, engine::Runtime& each) { return trouble_with_sum(each, "companion"); });
   for (const auto& error : after) CHECK(error == "");
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("after the stall shutdown time the tensor fails and the runtime goes o
   CHECK(has(status.message(), "lonely"));
   CHECK(has(status.message(), "rank 0"));
   const auto after =
-      world.run([](Rank, runtime::Runtime& r) { return trouble_with_sum(r, "lonely"); });
+      world.run([](Rank, engine::Runtime& r) { return trouble_with_sum(r, "lonely"); });
   for (const auto& error : after) CHECK(error == "");
 }
 
@@ -202,7 +202,7 @@ TEST_CASE(
   {
     RuntimeWorld world(Kind::kShm, 3);
     const auto submit_many = [&](Rank rank, int count) {
-      std::vector<runtime::Operation> operations;
+      std::vector<engine::Operation> operations;
       for (int i = 0; i < count; ++i)
         operations.push_back(sum_of("a long name to fill messages " + std::to_string(i), nullptr));
       return must(world[rank].submit(std::move(operations), false));
@@ -234,9 +234,9 @@ TEST_CASE("a group with one disagreement fails whole; afterwards the same names 
           "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
   for (int round = 0; round < 2; ++round) {
-    const auto texts = world.run([](Rank rank, runtime::Runtime& r) {
+    const auto texts = world.run([](Rank rank, engine::Runtime& r) {
       Floats data(8, 1);
-      std::vector<runtime::Operation> members = {
+      std::vector<engine::Operation> members = {
           operation(CollectiveKind::kAllreduce, "a", data, nullptr),
           operation(CollectiveKind::kAllreduce, "b", data, nullptr),
           operation(CollectiveKind::kAllreduce, "c", data, nullptr)};
@@ -255,9 +255,9 @@ TEST_CASE("a send and a receive of different size or type fail on both sides", "
   for (const Kind kind : kTestedKinds) {
     for (const bool other_type : {false, true}) {
       RuntimeWorld world(kind, 2);
-      const auto ends = world.run([&](Rank rank, runtime::Runtime& r) {
+      const auto ends = world.run([&](Rank rank, engine::Runtime& r) {
         Floats data(4, 1);
-        runtime::Operation op =
+        engine::Operation op =
             operation(rank == 0 ? CollectiveKind::kSend : CollectiveKind::kRecv, "", data, &data);
         op.peer = 1 - rank;
         if (rank == 1 && other_type) op.dtype = DType::kInt32;

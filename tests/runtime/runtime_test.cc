@@ -28,7 +28,7 @@ Floats rough(Rank rank, int tensor, int step) {
 }
 
 // Steps of `count` sums, submitted by each rank in its own random order, in small portions.
-std::vector<Floats> train(runtime::Runtime& runtime, int count, int steps) {
+std::vector<Floats> train(engine::Runtime& runtime, int count, int steps) {
   const Rank rank = runtime.world().rank;
   std::mt19937 random(static_cast<unsigned>(rank) * 977 + 5);
   std::vector<Floats> all;
@@ -60,8 +60,8 @@ TEST_CASE("sums have the same bits on all ranks, fused or not, in whatever order
       std::vector<std::vector<Floats>> fused;
       {
         RuntimeWorld world(kind, size);
-        fused = world.run([&](Rank, runtime::Runtime& r) { return train(r, count, steps); });
-        world.run([](Rank, runtime::Runtime& r) {
+        fused = world.run([&](Rank, engine::Runtime& r) { return train(r, count, steps); });
+        world.run([](Rank, engine::Runtime& r) {
           return r.shutdown(), true;
         });  // a work may end before it is counted
         for (Rank rank = 0; rank < size; ++rank) {
@@ -76,7 +76,7 @@ TEST_CASE("sums have the same bits on all ranks, fused or not, in whatever order
       config.fusion_threshold_bytes = 0;
       RuntimeWorld world(kind, size, config);
       const auto single =
-          world.run([&](Rank, runtime::Runtime& r) { return train(r, count, steps); });
+          world.run([&](Rank, engine::Runtime& r) { return train(r, count, steps); });
       CHECK(world[0].counter("fused_tensors") == 0);
       for (const auto& results : single) REQUIRE(results == fused[0]);
     }
@@ -105,7 +105,7 @@ TEST_CASE("same batches in the same order on all ranks", "[runtime]") {
     config.timeline = stem + "{rank}";
     {
       RuntimeWorld world(kind, 3, config);
-      world.run([&](Rank, runtime::Runtime& r) { return train(r, 20, 6).size(); });
+      world.run([&](Rank, engine::Runtime& r) { return train(r, 20, 6).size(); });
     }
     const auto first = agreed_in(stem + "0");
     CHECK(first.size() == 20 * 6);
@@ -129,7 +129,7 @@ TEST_CASE("a timeline may start and stop at any moment of a busy job", "[runtime
   config.summary = true;
   {
     RuntimeWorld world(Kind::kShm, 2, config);
-    const auto ended = world.run([&](Rank, runtime::Runtime& r) {
+    const auto ended = world.run([&](Rank, engine::Runtime& r) {
       std::atomic<bool> over{false};
       std::thread switcher([&] {
         for (int i = 0; !over; ++i) {
@@ -156,14 +156,14 @@ TEST_CASE("a timeline may start and stop at any moment of a busy job", "[runtime
 
 TEST_CASE("tensors seen before go by number, and a step costs few control messages", "[runtime]") {
   RuntimeWorld world(Kind::kShm, 3);
-  world.run([&](Rank, runtime::Runtime& r) { return train(r, 50, 3).size(); });
+  world.run([&](Rank, engine::Runtime& r) { return train(r, 50, 3).size(); });
   std::vector<int64_t> cached;
   std::vector<int64_t> messages;
   for (Rank rank = 0; rank < 3; ++rank) {
     cached.push_back(world[rank].counter("cached_tensors"));
     messages.push_back(world[rank].counter("control_messages"));
   }
-  world.run([&](Rank, runtime::Runtime& r) { return train(r, 50, 4).size(); });
+  world.run([&](Rank, engine::Runtime& r) { return train(r, 50, 4).size(); });
   for (Rank rank = 0; rank < 3; ++rank) {
     const auto i = static_cast<size_t>(rank);
     CHECK(world[rank].counter("cached_tensors") - cached[i] == 200);
@@ -178,7 +178,7 @@ TEST_CASE("every collective gives its result through the runtime", "[runtime]") 
     for (const Rank size : world_sizes()) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         // Two rounds: new and known names.
         for (int round = 0; round < 2; ++round) {
           const auto own = static_cast<float>(rank);
@@ -194,8 +194,7 @@ TEST_CASE("every collective gives its result through the runtime", "[runtime]") 
             out_rows.insert(out_rows.end(), static_cast<size_t>(to + 1),
                             own * 100 + static_cast<float>(to));
           }
-          runtime::Operation exchange =
-              operation(CollectiveKind::kAlltoall, "a", out_rows, nullptr);
+          engine::Operation exchange = operation(CollectiveKind::kAlltoall, "a", out_rows, nullptr);
           exchange.splits = splits;
           const WorkPtr all = start(r, exchange);
           // reducescatter: one row more than divides evenly
@@ -204,7 +203,7 @@ TEST_CASE("every collective gives its result through the runtime", "[runtime]") 
           const WorkPtr scatter =
               start(r, operation(CollectiveKind::kReducescatter, "s", ramp, nullptr));
           Floats news(5, own);
-          runtime::Operation tell = operation(CollectiveKind::kBroadcast, "b", news, &news);
+          engine::Operation tell = operation(CollectiveKind::kBroadcast, "b", news, &news);
           tell.root = size - 1;
           const WorkPtr broadcast = start(r, tell);
           const WorkPtr barrier = start(r, operation(CollectiveKind::kBarrier, "", {}, nullptr));
@@ -242,9 +241,9 @@ TEST_CASE("every collective gives its result through the runtime", "[runtime]") 
 
 TEST_CASE("scale factors are applied before and after the reduction", "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto results = world.run([](Rank rank, runtime::Runtime& r) {
+  const auto results = world.run([](Rank rank, engine::Runtime& r) {
     Floats data(3, static_cast<float>(rank + 1));
-    runtime::Operation op = sum_of("x", &data);
+    engine::Operation op = sum_of("x", &data);
     op.prescale = 0.5;
     op.postscale = 8;
     must(call(r, op));
@@ -257,10 +256,10 @@ TEST_CASE("a group is reduced as one, also when ranks name its members in differ
           "[runtime]") {
   for (const Kind kind : kTestedKinds) {
     RuntimeWorld world(kind, 3);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       for (int round = 0; round < 3; ++round) {
         std::vector<Floats> data(3, Floats(7, static_cast<float>(rank)));
-        std::vector<runtime::Operation> operations;
+        std::vector<engine::Operation> operations;
         for (int i = 0; i < 3; ++i)
           operations.push_back(sum_of("g" + std::to_string(i), &data[static_cast<size_t>(i)]));
         if (rank == 1) std::swap(operations[1], operations[2]);  // the first one names the group
@@ -280,7 +279,7 @@ TEST_CASE("a group is reduced as one, also when ranks name its members in differ
 TEST_CASE("asynchronous works end although nobody waits", "[runtime]") {
   for (const Kind kind : kTestedKinds) {
     RuntimeWorld world(kind, 2);
-    const auto results = world.run([](Rank, runtime::Runtime& r) {
+    const auto results = world.run([](Rank, engine::Runtime& r) {
       Floats data(1000, 1);
       const WorkPtr work = start(r, sum_of("x", &data));
       const auto deadline = std::chrono::steady_clock::now() + kGenerous;
@@ -295,7 +294,7 @@ TEST_CASE("asynchronous works end although nobody waits", "[runtime]") {
 TEST_CASE("one rank waits for the second tensor before it submits the first", "[runtime]") {
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
     RuntimeWorld world(kind, 2);
-    const auto errors = world.run([](Rank rank, runtime::Runtime& r) -> std::string {
+    const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
       for (int round = 0; round < 6; ++round) {
         Floats a(4, 1);
         Floats b(4, 2);
@@ -321,12 +320,12 @@ TEST_CASE("sends meet receives by peer and tag, large and small, also with itsel
     for (const Rank size : {1, 2, 3}) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto errors = world.run([&](Rank rank, runtime::Runtime& r) -> std::string {
+      const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         for (const size_t count : {size_t{0}, size_t{1}, size_t{300000}}) {
           const Floats mine(count, static_cast<float>(rank));
           Floats theirs(count, -1);
-          runtime::Operation send = operation(CollectiveKind::kSend, "", mine, nullptr);
-          runtime::Operation recv = operation(CollectiveKind::kRecv, "", {}, &theirs);
+          engine::Operation send = operation(CollectiveKind::kSend, "", mine, nullptr);
+          engine::Operation recv = operation(CollectiveKind::kRecv, "", {}, &theirs);
           recv.shape = {static_cast<int64_t>(count)};
           send.peer = (rank + 1) % size;
           recv.peer = (rank + size - 1) % size;
@@ -346,7 +345,7 @@ TEST_CASE("sends meet receives by peer and tag, large and small, also with itsel
 TEST_CASE("many threads of one rank submit and wait at once", "[runtime]") {
   RuntimeWorld world(Kind::kShm, 2);
   const int threads = 4;
-  const auto errors = world.run([&](Rank, runtime::Runtime& r) -> std::string {
+  const auto errors = world.run([&](Rank, engine::Runtime& r) -> std::string {
     const auto results = on_ranks(threads, [&](Rank thread) -> std::string {
       for (int i = 0; i < (is_short() ? 20 : 100); ++i) {
         const std::string trouble = trouble_with_sum(r, "thread" + std::to_string(thread));

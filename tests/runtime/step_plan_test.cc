@@ -1,4 +1,4 @@
-// The parts of the step plan one by one: what repeats, who goes where, which road. The whole is
+// The parts of the step plan one by one: what repeats, who goes where, which protocol. The whole is
 // tested in tests/simulation.
 #include <catch2/catch.hpp>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/negotiation/negotiator.h"
-#include "runtime/negotiation/road_chooser.h"
+#include "runtime/negotiation/protocol_chooser.h"
 #include "runtime/plan/cycle_detector.h"
 #include "runtime/plan/follower.h"
 #include "runtime/plan/plan_keeper.h"
@@ -17,7 +17,7 @@
 namespace rueda::testing {
 namespace {
 
-using negotiation::RoadChooser;
+using negotiation::ProtocolChooser;
 using negotiation::Ticket;
 using plan::CycleDetector;
 using plan::Follower;
@@ -31,10 +31,10 @@ struct Board {
   std::vector<bool> revoked;
 };
 
-class BoardLane : public runtime::PlanLane {
+class BoardChannel : public plan::PlanChannel {
  public:
-  BoardLane(Board* board, size_t rank) : board_(board), rank_(rank) {}
-  void begin(const runtime::StepPlan&, const std::vector<const wire::Request*>&) override {
+  BoardChannel(Board* board, size_t rank) : board_(board), rank_(rank) {}
+  void begin(const plan::StepPlan&, const std::vector<const wire::Request*>&) override {
     board_->entered[rank_] = 0;
     board_->revoked[rank_] = false;
     ran = 0;
@@ -107,7 +107,7 @@ TEST_CASE("each revocation doubles the cycles needed, a lasting plan resets them
   CHECK(keeper.needed() == 3);
 }
 
-TEST_CASE("a request for a planned slot counts by what its sender had seen", "[plan]") {
+TEST_CASE("a request for a planned id counts by what its sender had seen", "[plan]") {
   PlanKeeper keeper(2);
   keeper.enable();
   for (int round = 0; round < 3; ++round) keeper.on_batch(CollectiveKind::kAllreduce, {4});
@@ -130,8 +130,8 @@ TEST_CASE("a request for a planned slot counts by what its sender had seen", "[p
 TEST_CASE("batches are entered whole and in the plan's order, whatever the order of readiness",
           "[plan]") {
   Board board(1);
-  BoardLane lane(&board, 0);
-  Follower follower(&lane, 1, std::chrono::seconds(1));
+  BoardChannel channel(&board, 0);
+  Follower follower(&channel, 1, std::chrono::seconds(1));
   const auto a = request("a");
   const auto b = request("b");
   const auto c = request("c");
@@ -145,22 +145,22 @@ TEST_CASE("batches are entered whole and in the plan's order, whatever the order
     CHECK(follower.submit(0, ticket(ta), at(0)));
     CHECK_FALSE(follower.holds(1));
     const size_t n = static_cast<size_t>(round) * 2;
-    REQUIRE(lane.taken.size() == n + 2);
-    CHECK(lane.taken[n] == std::vector<Ticket>{&ta, &tc});
-    CHECK(lane.taken[n + 1] == std::vector<Ticket>{&tb});
+    REQUIRE(channel.taken.size() == n + 2);
+    CHECK(channel.taken[n] == std::vector<Ticket>{&ta, &tc});
+    CHECK(channel.taken[n + 1] == std::vector<Ticket>{&tb});
   }
 }
 
 TEST_CASE("after a revocation what all had entered runs, the rest comes back in order", "[plan]") {
   Board board(2);
-  BoardLane lane(&board, 0);
-  BoardLane peer(&board, 1);
-  Follower follower(&lane, 2, std::chrono::seconds(1));
+  BoardChannel channel(&board, 0);
+  BoardChannel peer(&board, 1);
+  Follower follower(&channel, 2, std::chrono::seconds(1));
   const auto a = request("a");
   const auto b = request("b");
   const auto c = request("c");
   const auto kind = CollectiveKind::kAllreduce;
-  const runtime::StepPlan plan = {1, {{kind, {0}}, {kind, {1}}, {kind, {2}}}};
+  const plan::StepPlan plan = {1, {{kind, {0}}, {kind, {1}}, {kind, {2}}}};
   peer.begin(plan, {});
   follower.begin(plan, {&a, &b, &c}, at(0));
   int ta = 0, tb = 0, tc = 0;
@@ -176,7 +176,7 @@ TEST_CASE("after a revocation what all had entered runs, the rest comes back in 
   CHECK(board.revoked[0]);
   CHECK(follower.why() == "rank 1 left the plan");
   follower.submit(0, ticket(tnext), at(0));  // of the next round: is kept for negotiation
-  lane.ran = 1;
+  channel.ran = 1;
   REQUIRE(follower.poll(at(0)));
   const auto back = follower.take_back();
   REQUIRE(back.size() == 3);
@@ -189,8 +189,8 @@ TEST_CASE("after a revocation what all had entered runs, the rest comes back in 
 
 TEST_CASE("a plan that stands still is given up, one that nobody uses is not", "[plan]") {
   Board board(2);
-  BoardLane lane(&board, 0);
-  Follower follower(&lane, 2, std::chrono::seconds(1));
+  BoardChannel channel(&board, 0);
+  Follower follower(&channel, 2, std::chrono::seconds(1));
   const auto a = request("a");
   const auto b = request("b");
   const auto kind = CollectiveKind::kAllreduce;
@@ -208,66 +208,66 @@ TEST_CASE("a plan that stands still is given up, one that nobody uses is not", "
 }
 
 TEST_CASE("batches that always overlap go through windows, and a plan need not wait for more",
-          "[roads]") {
+          "[protocols]") {
   const auto kind = CollectiveKind::kAllreduce;
   constexpr int64_t kBytes = 1 << 20;
-  RoadChooser roads("auto");
-  roads.set_pull_available(true);
-  for (size_t sent = 0; sent <= 2 * RoadChooser::kTries; ++sent) {
-    CHECK_FALSE(roads.settled(kind, kBytes));
-    CHECK(roads.choose(kind, kBytes, at(0)) == RoadChooser::kWindows);
+  ProtocolChooser protocols("auto");
+  protocols.set_cma_available(true);
+  for (size_t sent = 0; sent <= 2 * ProtocolChooser::kTries; ++sent) {
+    CHECK_FALSE(protocols.settled(kind, kBytes));
+    CHECK(protocols.choose(kind, kBytes, at(0)) == ProtocolChooser::kStaged);
   }
-  REQUIRE(roads.settled(kind, kBytes));
-  CHECK(roads.settled_road(kind, kBytes) == RoadChooser::kWindows);
-  CHECK_FALSE(roads.stale(kind, kBytes, at(639)));
-  CHECK(roads.stale(kind, kBytes, at(641)));
+  REQUIRE(protocols.settled(kind, kBytes));
+  CHECK(protocols.settled_protocol(kind, kBytes) == ProtocolChooser::kStaged);
+  CHECK_FALSE(protocols.stale(kind, kBytes, at(639)));
+  CHECK(protocols.stale(kind, kBytes, at(641)));
 }
 
-TEST_CASE("the road with the shorter best time is taken, and asked about again later and later",
-          "[roads]") {
+TEST_CASE("the protocol with the shorter best time is taken, and asked about again later and later",
+          "[protocols]") {
   const auto kind = CollectiveKind::kAllreduce;
   constexpr int64_t kBytes = 1 << 20;
-  RoadChooser roads("auto");
-  CHECK(roads.choose(kind, kBytes, at(0)) == RoadChooser::kWindows);  // pull is not possible
-  CHECK(roads.settled(kind, kBytes));
-  roads.set_pull_available(true);
+  ProtocolChooser protocols("auto");
+  CHECK(protocols.choose(kind, kBytes, at(0)) == ProtocolChooser::kStaged);  // CMA is not possible
+  CHECK(protocols.settled(kind, kBytes));
+  protocols.set_cma_available(true);
   double now = 0;
   for (const double trust : {60.0, 120.0, 240.0}) {
-    REQUIRE_FALSE((roads.settled(kind, kBytes) && !roads.stale(kind, kBytes, at(now))));
+    REQUIRE_FALSE((protocols.settled(kind, kBytes) && !protocols.stale(kind, kBytes, at(now))));
     int tried[2] = {};
-    constexpr int kTries = static_cast<int>(RoadChooser::kTries);
+    constexpr int kTries = static_cast<int>(ProtocolChooser::kTries);
     for (int i = 0; i < 2 * kTries; ++i) {
-      const uint32_t road = roads.choose(kind, kBytes, at(now));
-      const int64_t outlier = tried[road]++ % 2 == 0 ? 1'000'000 : 0;
-      const int64_t usual = road == RoadChooser::kPull ? 100 : 200;
-      roads.measured(kind, kBytes, road, usual + outlier, at(now));
+      const uint32_t protocol = protocols.choose(kind, kBytes, at(now));
+      const int64_t outlier = tried[protocol]++ % 2 == 0 ? 1'000'000 : 0;
+      const int64_t usual = protocol == ProtocolChooser::kCma ? 100 : 200;
+      protocols.measured(kind, kBytes, protocol, usual + outlier, at(now));
     }
     CHECK(tried[0] == kTries);
     CHECK(tried[1] == kTries);
-    REQUIRE(roads.settled(kind, kBytes));
-    CHECK(roads.choose(kind, kBytes, at(now)) == RoadChooser::kPull);
-    CHECK_FALSE(roads.settled(kind, 1 << 21));  // a class of its own
-    CHECK(roads.choose(kind, 1000, at(now)) == RoadChooser::kWindows);
-    CHECK_FALSE(roads.stale(kind, kBytes, at(now + trust - 0.1)));
+    REQUIRE(protocols.settled(kind, kBytes));
+    CHECK(protocols.choose(kind, kBytes, at(now)) == ProtocolChooser::kCma);
+    CHECK_FALSE(protocols.settled(kind, 1 << 21));  // a class of its own
+    CHECK(protocols.choose(kind, 1000, at(now)) == ProtocolChooser::kStaged);
+    CHECK_FALSE(protocols.stale(kind, kBytes, at(now + trust - 0.1)));
     now += trust + 0.1;
-    CHECK(roads.stale(kind, kBytes, at(now)));
+    CHECK(protocols.stale(kind, kBytes, at(now)));
   }
 }
 
-TEST_CASE("a road that nobody measures does not hold plans up", "[roads]") {
-  RoadChooser roads("auto");
-  roads.set_pull_available(true);
-  for (int i = 0; i < 100; ++i) roads.choose(CollectiveKind::kAllreduce, 1 << 20, at(0));
-  CHECK(roads.settled(CollectiveKind::kAllreduce, 1 << 20));
-  CHECK(roads.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == RoadChooser::kWindows);
+TEST_CASE("a protocol that nobody measures does not hold plans up", "[protocols]") {
+  ProtocolChooser protocols("auto");
+  protocols.set_cma_available(true);
+  for (int i = 0; i < 100; ++i) protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0));
+  CHECK(protocols.settled(CollectiveKind::kAllreduce, 1 << 20));
+  CHECK(protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == ProtocolChooser::kStaged);
 }
 
-TEST_CASE("a road may be forced", "[roads]") {
-  RoadChooser roads("pull");
-  CHECK(roads.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == RoadChooser::kWindows);
-  roads.set_pull_available(true);
-  CHECK(roads.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == RoadChooser::kPull);
-  CHECK(roads.settled(CollectiveKind::kAllreduce, 1 << 20));
+TEST_CASE("a protocol may be forced", "[protocols]") {
+  ProtocolChooser protocols("cma");
+  CHECK(protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == ProtocolChooser::kStaged);
+  protocols.set_cma_available(true);
+  CHECK(protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == ProtocolChooser::kCma);
+  CHECK(protocols.settled(CollectiveKind::kAllreduce, 1 << 20));
 }
 
 }  // namespace

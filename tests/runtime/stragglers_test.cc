@@ -3,15 +3,15 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/late_ranks.h"
-#include "runtime/stragglers.h"
+#include "runtime/engine/late_ranks.h"
+#include "runtime/engine/stragglers.h"
 
 namespace rueda::testing {
 namespace {
 
-using runtime::BlockedClock;
-using runtime::LateRanks;
-using runtime::Stragglers;
+using engine::BlockedClock;
+using engine::LateRanks;
+using engine::Stragglers;
 using Nanos = Stragglers::Nanos;
 
 constexpr Nanos kMs = 1'000'000;

@@ -3,10 +3,10 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/base/timeline_file.h"
 #include "collectives/base/utf8.h"
-#include "runtime/timeline/event_ring.h"
-#include "runtime/timeline/json_array_file.h"
+#include "runtime/observe/timeline/event_ring.h"
+#include "runtime/observe/timeline/json_array_file.h"
+#include "runtime/observe/timeline/timeline_file.h"
 #include "tests/runtime/hostile_names.h"
 #include "tests/support/folder.h"
 #include "tests/support/json_reader.h"
@@ -59,30 +59,30 @@ TEST_CASE("a file cut at any byte still gives its whole events", "[timeline]") {
   const std::string text = "[\n" + events + "\n]\n";
   for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
     const std::string cut = text.substr(0, bytes);
-    const std::string again = "[\n" + std::string(whole_events(cut)) + "\n]\n";
+    const std::string again = "[\n" + std::string(timeline::whole_events(cut)) + "\n]\n";
     INFO(cut);
     CHECK(JsonReader(again).whole());
     CHECK((bytes < 18 || again.find("a]") != std::string::npos));
   }
-  CHECK(whole_events(text) == events);
-  CHECK(whole_events("[\n]\n").empty());
-  CHECK(whole_events(text.substr(0, text.size() - 3) + std::string("\0\0", 2)).size() <=
+  CHECK(timeline::whole_events(text) == events);
+  CHECK(timeline::whole_events("[\n]\n").empty());
+  CHECK(timeline::whole_events(text.substr(0, text.size() - 3) + std::string("\0\0", 2)).size() <=
         events.size());
-  CHECK(whole_events("not a timeline").empty());
+  CHECK(timeline::whole_events("not a timeline").empty());
 }
 
 TEST_CASE("who writes which file", "[timeline]") {
-  CHECK_FALSE(timeline_file("", true, 0));
-  CHECK_FALSE(timeline_file("DYNAMIC", true, 0));
-  CHECK_FALSE(timeline_file("t.json", false, 1));
-  const auto alone = timeline_file("t.json", false, 0);
+  CHECK_FALSE(timeline::timeline_file("", true, 0));
+  CHECK_FALSE(timeline::timeline_file("DYNAMIC", true, 0));
+  CHECK_FALSE(timeline::timeline_file("t.json", false, 1));
+  const auto alone = timeline::timeline_file("t.json", false, 0);
   CHECK((alone->path == "t.json" && !alone->all_ranks));
-  const auto own = timeline_file("a/{rank}.json", false, 3);
+  const auto own = timeline::timeline_file("a/{rank}.json", false, 3);
   CHECK((own->path == "a/3.json" && own->all_ranks));
-  CHECK(timeline_file("a.b/t.json", true, 3)->path == "a.b/t.rank3.json");
-  CHECK(timeline_file("a.b/trace", true, 3)->path == "a.b/trace.rank3");
-  CHECK(timeline_file(".hidden", true, 3)->path == ".hidden.rank3");
-  CHECK(timeline_file("t.{rank}.json", true, 3)->path == "t.3.json");
+  CHECK(timeline::timeline_file("a.b/t.json", true, 3)->path == "a.b/t.rank3.json");
+  CHECK(timeline::timeline_file("a.b/trace", true, 3)->path == "a.b/trace.rank3");
+  CHECK(timeline::timeline_file(".hidden", true, 3)->path == ".hidden.rank3");
+  CHECK(timeline::timeline_file("t.{rank}.json", true, 3)->path == "t.3.json");
 }
 
 TEST_CASE("events of many threads come out once each, in the order of each thread", "[timeline]") {

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/base/utf8.h"
-#include "runtime/timeline/layout.h"
-#include "runtime/timeline/recorder.h"
-#include "runtime/timeline/totals.h"
+#include "runtime/observe/timeline/layout.h"
+#include "runtime/observe/timeline/recorder.h"
+#include "runtime/observe/timeline/totals.h"
 #include "tests/runtime/hostile_names.h"
 #include "tests/support/folder.h"
 #include "tests/support/json_reader.h"
@@ -70,8 +70,8 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   Labels labels;
   const timeline::Origin origin{1, kHostile[2], 1000, 17, 0, 0};
   const std::string dialect = written_by(timeline::horovod_layout(&labels, origin).get(), &labels);
-  const std::string lanes = written_by(timeline::lanes_layout(&labels, origin).get(), &labels);
-  for (const std::string& text : {dialect, lanes}) {
+  const std::string tracks = written_by(timeline::tracks_layout(&labels, origin).get(), &labels);
+  for (const std::string& text : {dialect, tracks}) {
     CHECK(JsonReader(text).whole());
     CHECK(is_valid_utf8(text));
     CHECK(text.find("start_time_since_epoch_in_micros\":17") != std::string::npos);
@@ -82,15 +82,15 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   CHECK(dialect.find("{\"dtype\":\"float32\",\"shape\":\"[4]\"}") != std::string::npos);
   for (const char* stage : {"submitted", "negotiated", "queued", "packed", "on the wire",
                             "unpacked", "backward", "marks"}) {
-    CHECK(lanes.find("\"cat\":\"" + std::string(stage) + "\"") != std::string::npos);
+    CHECK(tracks.find("\"cat\":\"" + std::string(stage) + "\"") != std::string::npos);
   }
-  CHECK(lanes.find("\"batch\":\"p2.7\"") != std::string::npos);
-  CHECK(lanes.find("\"ts\":5.200,\"dur\":1.800") != std::string::npos);  // packed
+  CHECK(tracks.find("\"batch\":\"p2.7\"") != std::string::npos);
+  CHECK(tracks.find("\"ts\":5.200,\"dur\":1.800") != std::string::npos);  // packed
 }
 
 TEST_CASE("a span that is open at the end of a timeline is drawn up to there", "[timeline]") {
   Labels labels;
-  const auto layout = timeline::lanes_layout(&labels, {0, "rank 0", 1000, 17, 0, 0});
+  const auto layout = timeline::tracks_layout(&labels, {0, "rank 0", 1000, 17, 0, 0});
   std::string text;
   layout->open(&text);
   layout->add(mark_event(labels.of_mark("backward"), Mark::kBegin, 2000), &text);
@@ -112,7 +112,7 @@ TEST_CASE("tensors of one name in several process sets are told apart", "[timeli
 TEST_CASE("clocks are aligned by the offset to rank 0's", "[timeline]") {
   Labels labels;
   timeline::Origin origin{1, "rank 1", 1000, 17, 5'000'000, 250};
-  const auto layout = timeline::lanes_layout(&labels, origin);
+  const auto layout = timeline::tracks_layout(&labels, origin);
   std::string text;
   layout->open(&text);
   CHECK(text.find("\"clock_offset_ns\":5000000,\"clock_error_ns\":250") != std::string::npos);
@@ -126,7 +126,7 @@ TEST_CASE("what began before the start is left out", "[timeline]") {
   Labels labels;
   const timeline::Origin late{0, "rank 0", 1'000'000, 17, 0, 0};
   for (const auto& layout :
-       {timeline::horovod_layout(&labels, late), timeline::lanes_layout(&labels, late)}) {
+       {timeline::horovod_layout(&labels, late), timeline::tracks_layout(&labels, late)}) {
     const std::string text = written_by(layout.get(), &labels);
     CHECK(text.find("\"ph\":\"X\"") == std::string::npos);
     CHECK(text.find("\"ph\":\"B\"") == std::string::npos);
@@ -144,10 +144,10 @@ TEST_CASE("a timeline is started, switched and stopped; nothing is lost at the e
   REQUIRE(recorder.start(first, false, true).ok());
   CHECK(recorder.on());
   recorder.mark("one", Mark::kInstant);
-  recorder.cycle(communicator::stage_clock());
+  recorder.cycle(stage_clock());
   REQUIRE(recorder.start(first, false, false).ok());  // the same: goes on
   recorder.mark("two", Mark::kInstant);
-  recorder.cycle(communicator::stage_clock());
+  recorder.cycle(stage_clock());
   REQUIRE(recorder.start(second, false, false).ok());
   recorder.mark("three", Mark::kInstant);
   recorder.stop();

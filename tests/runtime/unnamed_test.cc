@@ -12,7 +12,7 @@ TEST_CASE("any number of unnamed operations may be under way, each meets its own
     for (const Rank size : world_sizes()) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
-      const auto wrong = world.run([&](Rank rank, runtime::Runtime& runtime) {
+      const auto wrong = world.run([&](Rank rank, engine::Runtime& runtime) {
         std::vector<Floats> data;
         for (int i = 0; i < count; ++i)
           data.emplace_back(static_cast<size_t>(1 + i % 5), static_cast<float>(i * (rank + 1)));
@@ -35,7 +35,7 @@ TEST_CASE("any number of unnamed operations may be under way, each meets its own
 
 TEST_CASE("unnamed operations that still wait for their turn end with their rank", "[unnamed]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto ended = world.run([&](Rank rank, runtime::Runtime& runtime) {
+  const auto ended = world.run([&](Rank rank, engine::Runtime& runtime) {
     if (rank == 1) return 0;  // submits nothing
     std::vector<Floats> data(50, Floats(3, 1.0f));
     std::vector<WorkPtr> works;

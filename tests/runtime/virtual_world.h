@@ -36,8 +36,8 @@ class VirtualWorld {
     out.epoch = 7;
     for (const wire::Request& r : requests) {
       me.pending[r.name] = r;
-      if (const auto slot = me.cache.find(r)) {
-        out.cached.push_back(*slot);
+      if (const auto id = me.cache.find(r)) {
+        out.cached.push_back(*id);
       } else {
         out.requests.push_back(r);
       }
@@ -67,7 +67,7 @@ class VirtualWorld {
       std::vector<std::string> batch;
       for (const wire::ResponseEntry& entry : response.entries) {
         const std::string name =
-            entry.name.empty() ? ranks[0].cache.get(static_cast<uint32_t>(entry.cache_slot))->name
+            entry.name.empty() ? ranks[0].cache.get(static_cast<uint32_t>(entry.cache_id))->name
                                : entry.name;
         batch.push_back((response.error.empty() ? "" : "!") + name);
       }
@@ -87,7 +87,7 @@ class VirtualWorld {
       for (const wire::ResponseEntry& entry : response.entries) {
         std::string name = entry.name;
         if (name.empty()) {
-          const auto known = rank->cache.get(static_cast<uint32_t>(entry.cache_slot));
+          const auto known = rank->cache.get(static_cast<uint32_t>(entry.cache_id));
           if (known == nullptr) {
             rank->trouble = "unknown number";
             return;
@@ -100,8 +100,8 @@ class VirtualWorld {
             rank->trouble = "answer for " + name + ", which is not pending";
           continue;
         }
-        if (response.error.empty() && entry.cache_slot >= 0) {
-          rank->cache.put(static_cast<uint32_t>(entry.cache_slot), share(it->second));
+        if (response.error.empty() && entry.cache_id >= 0) {
+          rank->cache.put(static_cast<uint32_t>(entry.cache_id), share(it->second));
         }
         rank->answered.push_back(name);
         rank->last[name] =

@@ -21,7 +21,7 @@ def findings_in(files):
 
 
 BASE = {"collectives/base/status.h": "namespace rueda {\nclass Status;\n}\n"}
-TRANSPORT = {"collectives/transport/link.h": '#include "collectives/base/status.h"\nnamespace rueda::transport {\n}\n'}
+TRANSPORT = {"collectives/transport/connection.h": '#include "collectives/base/status.h"\nnamespace rueda::transport {\n}\n'}
 
 
 class CheckLayers(unittest.TestCase):
@@ -29,7 +29,7 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(findings_in({**BASE, **TRANSPORT}), [])
 
     def test_an_arrow_that_points_back_is_found(self):
-        back = {"collectives/base/log.cc": '// a comment\n#include "collectives/transport/link.h"\n'}
+        back = {"collectives/base/log.cc": '// a comment\n#include "collectives/transport/connection.h"\n'}
         self.assertEqual(findings_in({**BASE, **TRANSPORT, **back}), ["collectives/base/log.cc:2: arrow"])
 
     def test_no_layer_may_use_tests(self):
@@ -61,13 +61,13 @@ class CheckLayers(unittest.TestCase):
 
     def test_reading_the_environment_is_found_in_code_only(self):
         code = '// getenv("A")\nconst char* s = "getenv(";\nconst char* a = std::getenv("A");\n'
-        files = {"runtime/park.cc": code, "runtime/bootstrap/place.cc": code, "launcher/options.cc": code}
-        self.assertEqual(findings_in(files), ["runtime/park.cc:3: environment"])
+        files = {"runtime/engine/park.cc": code, "runtime/membership/place.cc": code, "launcher/options.cc": code}
+        self.assertEqual(findings_in(files), ["runtime/engine/park.cc:3: environment"])
 
     def test_reserved_headers_are_found(self):
-        files = {"runtime/negotiate.cc": "#include <google/protobuf/message.h>\n#include \"wire.pb.h\"\n",
+        files = {"runtime/engine/negotiate.cc": "#include <google/protobuf/message.h>\n#include \"wire.pb.h\"\n",
                  "tests/proto/oracle.cc": "#include <google/protobuf/message.h>\n#include \"wire.pb.h\"\n"}
-        self.assertEqual(findings_in(files), ["runtime/negotiate.cc:1: header", "runtime/negotiate.cc:2: header"])
+        self.assertEqual(findings_in(files), ["runtime/engine/negotiate.cc:1: header", "runtime/engine/negotiate.cc:2: header"])
 
     def test_a_folder_without_a_layer_is_found(self):
         self.assertEqual(findings_in({"collectives/extra/a.cc": ""}), ["collectives/extra/a.cc:1: arrow"])

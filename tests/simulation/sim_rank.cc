@@ -12,14 +12,16 @@ SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
       rank_(rank),
       job_(job),
       all_(all),
-      lane_(world, rank,
-            {[this] { poke(); }, [this](Ticket ticket) { finish(ticket, {}); },
-             [](Ticket ticket) {
-               const Op* op = static_cast<const Op*>(ticket);
-               return op->request.name + "@" + std::to_string(op->step);
-             },
-             [all](Rank peer) -> SimLane& { return (*all)[static_cast<size_t>(peer)]->lane(); }}),
-      negotiator_(job->config, {rank, job->size, 7, rank_names(job->size)}, this, &lane_),
+      channel_(world, rank,
+               {[this] { poke(); }, [this](Ticket ticket) { finish(ticket, {}); },
+                [](Ticket ticket) {
+                  const Op* op = static_cast<const Op*>(ticket);
+                  return op->request.name + "@" + std::to_string(op->step);
+                },
+                [all](Rank peer) -> SimChannel& {
+                  return (*all)[static_cast<size_t>(peer)]->channel();
+                }}),
+      negotiator_(job->config, {rank, job->size, 7, rank_names(job->size)}, this, &channel_),
       link_free_(static_cast<size_t>(job->size), 0) {}
 
 void SimRank::start() { user(); }
@@ -36,7 +38,7 @@ void SimRank::send_control(Rank to, const std::string& message) {
 }
 
 void SimRank::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
-  std::string text = std::to_string(batch.road) + ": ";
+  std::string text = std::to_string(batch.protocol) + ": ";
   for (const Ticket ticket : tickets) {
     const Op* op = static_cast<const Op*>(ticket);
     text += op->request.name + "@" + (job_->joins ? "" : std::to_string(op->step)) + " ";
@@ -64,10 +66,10 @@ void SimRank::launch(const wire::Response& batch, const std::vector<Ticket>& tic
   }
 }
 
-SimRank::Ticket SimRank::stand_in(const wire::Request& request) {
-  stand_ins_.push_back(std::make_unique<Op>());
-  stand_ins_.back()->request = request;
-  return stand_ins_.back().get();
+SimRank::Ticket SimRank::neutral(const wire::Request& request) {
+  neutrals_.push_back(std::make_unique<Op>());
+  neutrals_.back()->request = request;
+  return neutrals_.back().get();
 }
 
 void SimRank::finish(Ticket ticket, const Status& status) {
@@ -210,17 +212,17 @@ bool SimRank::take_submissions() {
     }
   } while (blocked_already_ && !queue_.empty());
   for (const Op* op : blocked) {
-    const auto slot = negotiator_.slot_of(op->request);
-    slot && world_->one_in(2) ? negotiator_.wanted(*slot) : negotiator_.wanted(op->request.name);
+    const auto id = negotiator_.id_of(op->request);
+    id && world_->one_in(2) ? negotiator_.wanted(*id) : negotiator_.wanted(op->request.name);
   }
   return negotiator_.flush(world_->time()) || moved;
 }
 
 void SimRank::take(Op* op) {
   if (broken_) return finish(op, verdict_);
-  const auto slot = negotiator_.slot_of(op->request);
-  if (slot && world_->one_in(2)) {
-    negotiator_.submit_cached(*slot, op, world_->time());
+  const auto id = negotiator_.id_of(op->request);
+  if (id && world_->one_in(2)) {
+    negotiator_.submit_cached(*id, op, world_->time());
   } else {
     negotiator_.submit(op->request, op, world_->time());
   }
@@ -262,7 +264,7 @@ void SimRank::leave_as_far_as_it_goes() {
   }
   if (!negotiator_.root_left()) return;
   if (!negotiator_.idle()) negotiator_.drop(cancelled("shut down on this rank"));
-  if (running_count_ > 0 || !lane_.idle()) return;
+  if (running_count_ > 0 || !channel_.idle()) return;
   ended_ = true;
   for (Rank peer = 0; peer < world_->size; ++peer) {
     if (peer == rank_) continue;
@@ -281,7 +283,7 @@ void SimRank::crash() {
   if (ended_ || dead_) return;
   dead_ = true;
   world_->crashed = true;
-  lane_.die();
+  channel_.die();
   const Status verdict = unavailable("rank " + std::to_string(rank_) + " was lost");
   for (const auto& peer : *all_) {
     if (peer.get() == this) continue;
@@ -294,7 +296,7 @@ void SimRank::lost(const Status& verdict) {
   if (broken_ || dead_ || ended_) return;
   broken_ = true;
   verdict_ = verdict;
-  for (const Ticket ticket : lane_.fail_all()) finish(ticket, verdict);
+  for (const Ticket ticket : channel_.fail_all()) finish(ticket, verdict);
   for (const auto& batch : std::exchange(running_, {})) {
     for (const Ticket ticket : batch) finish(ticket, verdict);
   }
@@ -316,13 +318,13 @@ std::string SimRank::unfinished() const {
     std::string text =
         "rank " + std::to_string(rank_) + " has not ended: step " + std::to_string(current_step_) +
         (closed_ ? ", leaving" : "") + (negotiator_.planning() ? ", in a plan" : "") +
-        (negotiator_.root_left() ? ", root left" : "") + (lane_.idle() ? "" : ", lane busy");
+        (negotiator_.root_left() ? ", root left" : "") + (channel_.idle() ? "" : ", channel busy");
     for (const auto& op : ops_) {
       if (!op->done) text += ", waits for " + op->request.name + "@" + std::to_string(op->step);
     }
     return text;
   }
-  for (const auto* all : {&ops_, &stand_ins_}) {
+  for (const auto* all : {&ops_, &neutrals_}) {
     for (const auto& op : *all) {
       if (!op->done)
         return "rank " + std::to_string(rank_) + ": " + op->request.name + " never ended";
@@ -362,7 +364,7 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
                    0,
                    ranks[0]->messages_by_step,
                    ranks[0]->notes};
-  for (const auto& rank : ranks) result.stand_ins += rank->stand_ins();
+  for (const auto& rank : ranks) result.neutrals += rank->neutrals();
   return result;
 }
 

@@ -9,7 +9,7 @@
 
 #include "runtime/negotiation/negotiator.h"
 #include "tests/simulation/program.h"
-#include "tests/simulation/sim_lane.h"
+#include "tests/simulation/sim_channel.h"
 
 namespace rueda::testing {
 
@@ -21,7 +21,7 @@ struct SimResult {
   int64_t control_messages = 0;
   int64_t planned_runs = 0;
   int64_t revocations = 0;
-  int64_t stand_ins = 0;                  // collectives in which a joined rank took part
+  int64_t neutrals = 0;                   // collectives in which a joined rank took part
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
   std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
 };
@@ -34,10 +34,10 @@ class SimRank : private negotiation::Effects {
   void start();
   void crash();
   void retune();
-  SimLane& lane() { return lane_; }
+  SimChannel& channel() { return channel_; }
   // At the end of the simulated time: "" or what is left over.
   std::string unfinished() const;
-  int64_t stand_ins() const { return static_cast<int64_t>(stand_ins_.size()); }
+  int64_t neutrals() const { return static_cast<int64_t>(neutrals_.size()); }
   std::vector<int64_t> messages_by_step;
   std::vector<std::string> notes;
 
@@ -50,11 +50,11 @@ class SimRank : private negotiation::Effects {
     bool holdable = false;
     Status status;
   };
-  using Ticket = runtime::Ticket;
+  using Ticket = plan::Ticket;
 
   void send_control(Rank to, const std::string& message) override;
   void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
-  Ticket stand_in(const wire::Request& request) override;
+  Ticket neutral(const wire::Request& request) override;
   void finish(Ticket ticket, const Status& status) override;
   void note(Ticket, const std::string& text) override { notes.push_back(text); }
   bool may_hold(Ticket ticket) override;
@@ -78,11 +78,11 @@ class SimRank : private negotiation::Effects {
   Rank rank_;
   const Job* job_;
   std::vector<std::unique_ptr<SimRank>>* all_;
-  SimLane lane_;
+  SimChannel channel_;
   negotiation::Negotiator negotiator_;
 
   std::vector<std::unique_ptr<Op>> ops_;
-  std::vector<std::unique_ptr<Op>> stand_ins_;  // while this rank has joined
+  std::vector<std::unique_ptr<Op>> neutrals_;  // while this rank has joined
   std::deque<Op*> queue_;
   std::deque<std::pair<Rank, std::string>> inbox_;  // "" is goodbye
   std::vector<int64_t> link_free_;                  // by receiver: messages keep their order

@@ -2,7 +2,7 @@
 //
 //   each ticket ends exactly once; all ranks run the same batches in the same order, negotiated and
 //   planned; a planned batch runs on one rank if and only if on all; nothing hangs; every step of
-//   the lanes is one that the model allows
+//   the channels is one that the model allows
 #include <catch2/catch.hpp>
 
 #include <cstdlib>
@@ -48,19 +48,19 @@ TEST_CASE("ranks that make fewer steps join, in and out of step plans, for every
   const auto [first, seeds] = Seeds(std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 3000);
   int64_t planned = 0;
   int64_t revocations = 0;
-  int64_t stand_ins = 0;
+  int64_t neutrals = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const SimResult result = simulate(joining_job(seed), seed);
     INFO("replay: RUEDA_SIMULATION_SEED=" << seed << " simulation_test [joins]");
     REQUIRE(result.failure == "");
     planned += result.planned_runs;
     revocations += result.revocations;
-    stand_ins += result.stand_ins;
+    neutrals += result.neutrals;
   }
   if (seeds < 100) return;
   CHECK(planned > static_cast<int64_t>(seeds));
   CHECK(revocations > static_cast<int64_t>(seeds / 4));
-  CHECK(stand_ins > static_cast<int64_t>(seeds));
+  CHECK(neutrals > static_cast<int64_t>(seeds));
 }
 
 TEST_CASE("a steady job sends no control message once its plan is frozen", "[simulation]") {

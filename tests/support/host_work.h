@@ -1,4 +1,5 @@
-// Work of the host in streams of the fake driver, for the stand-ins of what launches kernels.
+// Work of the host in streams of the fake driver, for the neutral contributions of what launches
+// kernels.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,10 +1,10 @@
 #include "tests/support/thread_world.h"
 
-#include "collectives/rendezvous/job_key.h"
-#include "collectives/rendezvous/memory_store.h"
-#include "runtime/bootstrap/sockets.h"
+#include "runtime/membership/sockets.h"
+#include "runtime/rendezvous/job_key.h"
+#include "runtime/rendezvous/memory_store.h"
 #include "tests/support/fake_mpi.h"
-#include "tests/support/faulty_link.h"
+#include "tests/support/faulty_connection.h"
 
 namespace rueda::testing {
 
@@ -30,20 +30,21 @@ const char* name_of(Kind kind) {
   return "?";
 }
 
-bool has_ipv6() { return bootstrap::listen_tcp("::1", 1).ok(); }
+bool has_ipv6() { return membership::listen_tcp("::1", 1).ok(); }
 
-std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config,
-                                                           const LinkWrapper& wrap) {
+std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size, Config config,
+                                                            const ConnectionWrapper& wrap) {
   if (kind == Kind::kLateTcp || kind == Kind::kLatePairs) {
     const uint64_t seed = fault_seed();
     return make_worlds(kind == Kind::kLateTcp ? Kind::kTcp : Kind::kPairs, size, std::move(config),
-                       [seed](Rank rank, Rank peer, auto link, auto* loop) {
-                         const LinkFaults faults{seed + static_cast<uint64_t>(1000 * rank + peer),
-                                                 kMostHeld};
-                         return std::make_unique<FaultyLink>(std::move(link), loop, faults);
+                       [seed](Rank rank, Rank peer, auto connection, auto* loop) {
+                         const ConnectionFaults faults{
+                             seed + static_cast<uint64_t>(1000 * rank + peer), kMostHeld};
+                         return std::make_unique<FaultyConnection>(std::move(connection), loop,
+                                                                   faults);
                        });
   }
-  if (kind == Kind::kInproc) return must(bootstrap::make_inproc_worlds(size, 1));
+  if (kind == Kind::kInproc) return must(membership::make_inproc_worlds(size, 1));
   rendezvous::MemoryStore store;
   const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
   if (kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped) config.transport = "tcp";
@@ -52,7 +53,7 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
   if (kind == Kind::kMpi) config.transport = "mpi-only";
   const auto mpi = kind == Kind::kMpi ? std::make_shared<FakeMpi>(size) : nullptr;
   return on_ranks(size, [&](Rank rank) {
-    bootstrap::JoinOptions options;
+    membership::JoinOptions options;
     options.place.rank = rank;
     options.place.size = size;
     options.place.job_id = "test";
@@ -62,17 +63,17 @@ std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size,
     if (kind == Kind::kPairs) options.config.host_id = "pair " + std::to_string(rank / 2);
     if (kind == Kind::kTriples) options.config.host_id = "triple " + std::to_string(rank / 3);
     if (wrap) {
-      options.wrap_link = [&wrap, rank](Rank peer, std::unique_ptr<transport::Link> link,
-                                        transport::EventLoop* loop) {
-        return wrap(rank, peer, std::move(link), loop);
+      options.wrap_connection = [&wrap, rank](Rank peer,
+                                              std::unique_ptr<transport::Connection> connection,
+                                              host::EventLoop* loop) {
+        return wrap(rank, peer, std::move(connection), loop);
       };
     }
-    return must(bootstrap::join_world(options, &store, &key));
+    return must(membership::join_world(options, &store, &key));
   });
 }
 
-Status drive(bootstrap::World& world, communicator::Communicator& communicator,
-             communicator::Task task) {
+Status drive(membership::World& world, Communicator& communicator, Task task) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   const auto step = [&] {
     bool moved = world.transport->progress();
@@ -86,7 +87,7 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator,
       return deadline_exceeded("the collective does not end");
     if (step()) continue;
     world.doorbell->arm();
-    world.doorbell->arm_lane();
+    world.doorbell->arm_channel();
     if (step()) {
       world.doorbell->disarm();
       continue;
@@ -100,9 +101,9 @@ Status drive(bootstrap::World& world, communicator::Communicator& communicator,
   return task.status();
 }
 
-RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const LinkWrapper& wrap) {
+RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const ConnectionWrapper& wrap) {
   for (auto& world : make_worlds(kind, size, config, wrap)) {
-    runtimes_.push_back(must(runtime::Runtime::create(config, std::move(world))));
+    runtimes_.push_back(must(engine::Runtime::create(config, std::move(world))));
   }
 }
 

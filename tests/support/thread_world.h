@@ -6,7 +6,7 @@
 //   mpi      the MPI transport over an MPI of our own (fake_mpi.h), in chunks of odd sizes
 //   pairs    two neighbours count as a host (the last one may be alone)   triples  three do
 //   striped  tcp over three connections to each peer
-//   late tcp, late pairs  frames between hosts are held back for random times (faulty_link.h)
+//   late tcp, late pairs  frames between hosts are held back for random times (faulty_connection.h)
 //
 // Assertions belong to the main thread (Catch2 v2 is not thread-safe): rank functions return
 // values, or throw Failure.
@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "collectives/base/config.h"
-#include "runtime/bootstrap/world.h"
-#include "runtime/runtime.h"
+#include "runtime/engine/runtime.h"
+#include "runtime/membership/world.h"
 
 namespace rueda::testing {
 
@@ -67,17 +67,17 @@ T must(Result<T> result) {
 // True when this machine has an IPv6 loopback; without it tcp6 cells are listed as not run.
 bool has_ipv6();
 
-// What stands between a rank and its TCP link to a peer.
-using LinkWrapper = std::function<std::unique_ptr<transport::Link>(
-    Rank rank, Rank peer, std::unique_ptr<transport::Link>, transport::EventLoop*)>;
+// What stands between a rank and its TCP connection to a peer.
+using ConnectionWrapper = std::function<std::unique_ptr<transport::Connection>(
+    Rank rank, Rank peer, std::unique_ptr<transport::Connection>, host::EventLoop*)>;
 
 // One world per rank, connected. Config is each rank's (host_id and transport are set by the kind).
-std::vector<std::unique_ptr<bootstrap::World>> make_worlds(Kind kind, Rank size, Config config = {},
-                                                           const LinkWrapper& wrap = {});
+std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size,
+                                                            Config config = {},
+                                                            const ConnectionWrapper& wrap = {});
 
 // A collective driven by hand: until the task is done or ten minutes have passed.
-Status drive(bootstrap::World& world, communicator::Communicator& communicator,
-             communicator::Task task);
+Status drive(membership::World& world, Communicator& communicator, Task task);
 
 // Runs fn(rank) on one thread per rank; gives back what each returned. The first exception is
 // thrown again here, with the rank's number in front.
@@ -111,10 +111,10 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
 // A Runtime per rank, as threads. Shut down together by the destructor.
 class RuntimeWorld {
  public:
-  RuntimeWorld(Kind kind, Rank size, Config config = {}, const LinkWrapper& wrap = {});
+  RuntimeWorld(Kind kind, Rank size, Config config = {}, const ConnectionWrapper& wrap = {});
   ~RuntimeWorld();
   Rank size() const { return static_cast<Rank>(runtimes_.size()); }
-  runtime::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }
+  engine::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }
   // fn(rank, runtime) on one thread per rank.
   template <typename Function>
   auto run(Function fn) {
@@ -122,7 +122,7 @@ class RuntimeWorld {
   }
 
  private:
-  std::vector<std::unique_ptr<runtime::Runtime>> runtimes_;
+  std::vector<std::unique_ptr<engine::Runtime>> runtimes_;
 };
 
 }  // namespace rueda::testing

@@ -11,7 +11,7 @@ namespace {
 
 ByteView view(const std::vector<std::byte>& bytes) { return bytes; }
 
-TEST_CASE("crc32c gives the sums of RFC 3720, by both roads", "[checksum]") {
+TEST_CASE("crc32c gives the sums of RFC 3720, by both protocols", "[checksum]") {
   const auto sums = [](const std::vector<std::byte>& bytes, uint32_t wanted) {
     CHECK(crc32c(view(bytes)) == wanted);
     CHECK(crc32c_by_tables(view(bytes)) == wanted);

@@ -1,6 +1,6 @@
 // What the mesh refuses: strangers, half-open connections, the wrong key; and that none of them
 // disturbs the job.
-#include "runtime/bootstrap/mesh.h"
+#include "runtime/membership/mesh.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,11 +14,11 @@
 #include <iomanip>
 #include <sstream>
 
-#include "collectives/rendezvous/handshake.h"
-#include "collectives/rendezvous/memory_store.h"
+#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/memory_store.h"
 #include "tests/support/thread_world.h"
 
-namespace rueda::bootstrap {
+namespace rueda::membership {
 namespace {
 
 using rendezvous::JobKey;
@@ -214,10 +214,10 @@ TEST_CASE("ranks see the heaps of their host's ranks, at one address in one proc
       REQUIRE((heaps[static_cast<size_t>(peer)] != nullptr) == shared);
       // The ranks of this test are threads of one process, which has one heap.
       if (!shared) continue;
-      CHECK(heaps[static_cast<size_t>(peer)]->base() == transport::Heap::existing()->base());
+      CHECK(heaps[static_cast<size_t>(peer)]->base() == host::Heap::existing()->base());
     }
   }
 }
 
 }  // namespace
-}  // namespace rueda::bootstrap
+}  // namespace rueda::membership

@@ -40,7 +40,7 @@ class Ranks {
   }
   Rank size() const { return static_cast<Rank>(worlds_.size()); }
   transport::Transport& at(Rank rank) { return *worlds_[static_cast<size_t>(rank)]->transport; }
-  bootstrap::World& world(Rank rank) { return *worlds_[static_cast<size_t>(rank)]; }
+  membership::World& world(Rank rank) { return *worlds_[static_cast<size_t>(rank)]; }
   Heard& heard(Rank rank) { return heard_[static_cast<size_t>(rank)]; }
   void destroy(Rank rank) { worlds_[static_cast<size_t>(rank)].reset(); }
 
@@ -72,7 +72,7 @@ class Ranks {
   }
 
  private:
-  std::vector<std::unique_ptr<bootstrap::World>> worlds_;
+  std::vector<std::unique_ptr<membership::World>> worlds_;
   std::vector<Heard> heard_;
 };
 

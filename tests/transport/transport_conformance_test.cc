@@ -157,7 +157,7 @@ TEST_CASE("control messages keep their order and arrive beside large bodies", "[
   }
 }
 
-TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the link usable",
+TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the connection usable",
           "[transport]") {
   for (const Kind kind : kinds()) {
     DYNAMIC_SECTION(name_of(kind)) {
@@ -199,7 +199,7 @@ TEST_CASE("a peer that says goodbye has its last words heard; then transfers wit
       Ranks ranks(kind, 3);
       Bytes last_words = message(1, 0, 1, 0, 5000);
       Bytes into(5000);
-      Bytes large(transport::Messenger::kFarEagerBytes + 1);
+      Bytes large(transport::TagTransport::kFarEagerBytes + 1);
       const auto waiting_recv = ranks.at(0).recv(1, 2, into);
       const auto waiting_send = ranks.at(0).send(1, 3, large);
       const auto sent = ranks.at(1).send(0, 1, last_words);
@@ -299,13 +299,13 @@ TEST_CASE("an abort carries the verdict to every peer, unchanged", "[transport]"
   }
 }
 
-TEST_CASE("bytes are counted by the kind of link that carried them", "[transport]") {
+TEST_CASE("bytes are counted by the kind of connection that carried them", "[transport]") {
   for (const Kind kind : kinds()) {
     DYNAMIC_SECTION(name_of(kind)) {
       Ranks ranks(kind, 3);
       exchange_all(ranks, {1}, {10, 20'000}, Posted::kBefore);
       const uint64_t per_peer = 20'010;
-      const auto sent = [&](const char* link) { return ranks.at(0).bytes_sent(link); };
+      const auto sent = [&](const char* connection) { return ranks.at(0).bytes_sent(connection); };
       CHECK(sent("inproc") == (kind == Kind::kInproc ? 2 * per_peer : 0));
       // Two ranks share the first one's host, or one, or none.
       const bool both = kind == Kind::kShm || kind == Kind::kTriples;
@@ -325,7 +325,7 @@ TEST_CASE("ranks with threads of their own stream to each other and sleep in bet
     DYNAMIC_SECTION(name_of(kind)) {
       auto worlds = make_worlds(kind, 3);
       const auto results = on_ranks(3, [&](Rank rank) {
-        bootstrap::World& world = *worlds[static_cast<size_t>(rank)];
+        membership::World& world = *worlds[static_cast<size_t>(rank)];
         transport::Transport& mine = *world.transport;
         bool same = true;
         for (size_t round = 0; round < rounds; ++round) {

@@ -1,9 +1,10 @@
-// Signs of life: the verdicts on a clock of the test's own, and a Messenger over damaged links.
+// Signs of life: the verdicts on a clock of the test's own, and a TagTransport over damaged
+// connections.
 #include <catch2/catch.hpp>
 
-#include "collectives/transport/messenger.h"
-#include "collectives/transport/messenger_watch.h"
-#include "tests/transport/pipe_link.h"
+#include "collectives/transport/peer_watch.h"
+#include "collectives/transport/tag_transport.h"
+#include "tests/transport/pipe_connection.h"
 
 namespace rueda::transport {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 using std::chrono::milliseconds;
 
 struct Looks {
-  MessengerWatch::Time now{};
-  MessengerWatch watch{{milliseconds(1600)}, {0, 1}, now};  // beats of 100 ms, suspect at 320
+  PeerWatch::Time now{};
+  PeerWatch watch{{milliseconds(1600)}, {0, 1}, now};  // beats of 100 ms, suspect at 320
   std::vector<bool> watched{false, true};
-  MessengerWatch::Verdicts after(milliseconds pause = milliseconds(100)) {
+  PeerWatch::Verdicts after(milliseconds pause = milliseconds(100)) {
     now += pause;
     return watch.look(now, watched, watch.hosts_heard());
   }
@@ -55,8 +56,8 @@ TEST_CASE("a pause of this process does not count against its peers", "[watch]")
 
 // Ranks 1 and 2 are on one other host. The number of looks after which each is dead, 0: is not.
 std::vector<int> dead_after_looks(bool second_speaks, bool others_of_our_host_hear) {
-  MessengerWatch::Time now{};
-  MessengerWatch watch{{milliseconds(1600)}, {0, 1, 1}, now};
+  PeerWatch::Time now{};
+  PeerWatch watch{{milliseconds(1600)}, {0, 1, 1}, now};
   std::vector<int> dead(3);
   for (int look = 1; look <= 40; ++look) {
     now += milliseconds(100);
@@ -89,29 +90,30 @@ TEST_CASE("who says something else needs no beat", "[watch]") {
   CHECK(looks.after().beats == std::vector<Rank>{1});
 }
 
-// Two messengers over pipes that count as links between hosts.
+// Two messengers over pipes that count as connections between hosts.
 struct Remote {
   std::shared_ptr<Pipe> there = std::make_shared<Pipe>();
   std::shared_ptr<Pipe> back = std::make_shared<Pipe>();
-  SleepWord words[2];
-  std::vector<Doorbell> bells;
-  std::vector<EventLoop> loops;
-  std::vector<std::unique_ptr<Messenger>> sides;
+  host::SleepWord words[2];
+  std::vector<host::Doorbell> bells;
+  std::vector<host::EventLoop> loops;
+  std::vector<std::unique_ptr<TagTransport>> sides;
   std::vector<Status> ends;  // seen by rank 1
 
   Remote() {
     for (int i = 0; i < 2; ++i) {
-      bells.push_back(std::move(Doorbell::create(&words[i]).value()));
-      loops.push_back(std::move(EventLoop::create().value()));
+      bells.push_back(std::move(host::Doorbell::create(&words[i]).value()));
+      loops.push_back(std::move(host::EventLoop::create().value()));
     }
     for (int i = 0; i < 2; ++i) {
-      std::vector<Messenger::Peer> peers(2);
+      std::vector<TagTransport::Peer> peers(2);
       const auto at = static_cast<size_t>(i);
       peers[at].name = "this rank";
-      peers[1 - at] = {i == 0 ? std::make_unique<PipeLink>(there, back, true)
-                              : std::make_unique<PipeLink>(back, there, true),
+      peers[1 - at] = {i == 0 ? std::make_unique<PipeConnection>(there, back, true)
+                              : std::make_unique<PipeConnection>(back, there, true),
                        "rank " + std::to_string(1 - i) + " (on another host)"};
-      sides.push_back(std::make_unique<Messenger>(i, 7, std::move(peers), &loops[at], &bells[at]));
+      sides.push_back(
+          std::make_unique<TagTransport>(i, 7, std::move(peers), &loops[at], &bells[at]));
     }
     TransportEvents events;
     events.on_peer_end = [this](Rank, const Status& status) { ends.push_back(status); };

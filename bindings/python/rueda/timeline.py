@@ -22,7 +22,7 @@ def start_timeline(file_path, mark_cycles=False):
     """Writes a timeline from here on, until `stop_timeline` or ``shutdown``.
 
     Rank 0 writes it, in the format that Horovod's tools read; with ``{rank}`` in the path, or under
-    ``RUEDA_TIMELINE_ALL_RANKS``, every rank that calls this writes its own, in lanes, on one clock
+    ``RUEDA_TIMELINE_ALL_RANKS``, every rank that calls this writes its own, in tracks, on one clock
     (`merge` joins them). An open timeline is ended first; starting
     the one that is open changes nothing but its cycle marks. ``RUEDA_TIMELINE`` need not be set.
 
@@ -51,10 +51,10 @@ def stop_timeline():
 
 @contextlib.contextmanager
 def span(name):
-    """Shows what runs inside as ``name``, in the lane "marks". Costs nearly nothing when off.
+    """Shows what runs inside as ``name``, in the track "marks". Costs nearly nothing when off.
 
     The names "backward" and "optimizer step" are for training loops without `DistributedOptimizer`:
-    they have lanes of their own and are summed up by ``ruedarun --summary``.
+    they have tracks of their own and are summed up by ``ruedarun --summary``.
     """
     _marks.begin(name)
     try:
@@ -64,7 +64,7 @@ def span(name):
 
 
 def instant(name):
-    """Shows a moment of this name, in the lane "marks"."""
+    """Shows a moment of this name, in the track "marks"."""
     _marks.instant(name)
 
 

@@ -33,7 +33,7 @@ Engine::~Engine() { finish(); }
 
 std::string Engine::library() const { return functions_->library(functions_->self); }
 
-std::shared_ptr<Stream> Engine::open(int peer, int tag, transport::Ringer news) {
+std::shared_ptr<Stream> Engine::open(int peer, int tag, host::Ringer news) {
   std::shared_ptr<Stream> stream(new Stream(this, peer, tag, chunk_bytes_, news));
   const std::lock_guard lock(mutex_);
   if (over_) stream->failed_ = unavailable("MPI has been finalised");

@@ -4,7 +4,7 @@
 // sleeps while no stream has anything on its way; while something is, it polls, at first in a row,
 // then with short naps.
 //
-// Threads: open from any; a Stream's link side from one thread each.
+// Threads: open from any; a Stream's connection side from one thread each.
 // MPI:     when nobody has initialised it, the engine's thread does, with MPI_THREAD_FUNNELED being
 //          enough. When somebody has (mpi4py), MPI_THREAD_SERIALIZED is enough as long as the
 //          program's own calls do not overlap with collectives of ours, MPI_THREAD_MULTIPLE always.
@@ -41,9 +41,9 @@ class Engine {
   int size() const { return size_; }
   std::string library() const;
 
-  // news: rung when something has arrived, when there is room again for a blocked link, and at the
-  // end; borrowed until Stream::detach.
-  std::shared_ptr<Stream> open(int peer, int tag, transport::Ringer news);
+  // news: rung when something has arrived, when there is room again for a blocked connection, and
+  // at the end; borrowed until Stream::detach.
+  std::shared_ptr<Stream> open(int peer, int tag, host::Ringer news);
   void finish();
   // A peer was lost: MPI_Finalize would wait for it for ever, so it is left out.
   void mark_unclean() { unclean_ = true; }

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "collectives/base/fork_guard.h"
 #include "collectives/base/log.h"
+#include "collectives/host/fork_guard.h"
 
 namespace rueda::mpi {
 namespace {
@@ -56,7 +56,7 @@ Result<const MpiFunctions*> open_plugin() {
 
 void end_of_process() {
   OfProcess& state = of_process();
-  if (state.process != fork_generation()) return;  // a forked child has no such thread
+  if (state.process != host::fork_generation()) return;  // a forked child has no such thread
   const std::lock_guard lock(state.mutex);
   if (state.engine != nullptr) state.engine->finish();
 }
@@ -66,10 +66,10 @@ void end_of_process() {
 Result<std::shared_ptr<Engine>> engine_of_process(size_t chunk_bytes) {
   OfProcess& state = of_process();
   const std::lock_guard lock(state.mutex);
-  if (state.engine != nullptr && state.process == fork_generation()) return state.engine;
+  if (state.engine != nullptr && state.process == host::fork_generation()) return state.engine;
   RUEDA_ASSIGN_OR_RETURN(const MpiFunctions* const functions, open_plugin());
   RUEDA_ASSIGN_OR_RETURN(state.engine, Engine::start(functions, chunk_bytes));
-  state.process = fork_generation();
+  state.process = host::fork_generation();
   // After MPI_Init, so that it runs before what MPI itself does at the end.
   std::atexit(end_of_process);
   RUEDA_DEBUG("mpi", "{}: rank {} of {}", state.engine->library(), state.engine->rank(),

@@ -1,8 +1,8 @@
 // Stream: bytes in order between this process and one peer over MPI, in chunks. Between the thread
-// of a link, which fills and empties chunks, and the engine's thread, which sends and receives
-// them.
+// of a connection, which fills and empties chunks, and the engine's thread, which sends and
+// receives them.
 //
-// MPI cannot wake anybody, so nobody polls it for what may come: a link tells its peer over a
+// MPI cannot wake anybody, so nobody polls it for what may come: a connection tells its peer over a
 // socket that it has sent a chunk ("announced"), and the engine looks only for what was announced.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
-#include "collectives/transport/doorbell.h"
+#include "collectives/host/doorbell.h"
 
 namespace rueda::mpi {
 
@@ -34,7 +34,7 @@ class Stream {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // ---- the link's side ----
+  // ---- the connection's side ----
   // Takes a prefix of the pieces; 0 when as many chunks are under way as there may be.
   Result<size_t> write(std::span<const ByteView> pieces);
   // Hands over what was written. How many chunks the peer must be told of since the last call.
@@ -47,14 +47,14 @@ class Stream {
   // reading ends with `status`.
   void end(const Status& status, Clock::time_point deadline);
   void set_blocked(bool blocked);
-  // The link goes; what was handed over is still sent. Nobody is rung after it.
+  // The connection goes; what was handed over is still sent. Nobody is rung after it.
   void detach();
 
  private:
   friend class Engine;
   static constexpr size_t kMostChunks = 8;  // on their way, in each direction
 
-  Stream(Engine* engine, int peer, int tag, size_t chunk_bytes, transport::Ringer news)
+  Stream(Engine* engine, int peer, int tag, size_t chunk_bytes, host::Ringer news)
       : engine_(engine), peer_(peer), tag_(tag), chunk_bytes_(chunk_bytes), news_(news) {}
 
   Chunk take_chunk(size_t wanted);
@@ -65,7 +65,7 @@ class Stream {
   const size_t chunk_bytes_;
 
   std::mutex mutex_;  // everything down to the next comment
-  transport::Ringer news_;
+  host::Ringer news_;
   std::deque<Chunk> ready_;  // to be sent
   Chunk open_;               // being filled
   size_t handed_over_ = 0;   // since the last flush

@@ -77,8 +77,8 @@ struct Plan {
 Plan plan_of(const Case& c, const Effort& effort) {
   const int wanted = c.bytes <= (64 << 10) ? 1000 : c.bytes <= (4 << 20) ? 40 : 7;
   const int iterations = effort.iterations > 0 ? effort.iterations : wanted;
-  // The last case's plan is given up after 32 rounds, meanwhile roads are settled, then a plan is
-  // frozen; all libraries get as many.
+  // The last case's plan is given up after 32 rounds, meanwhile protocols are settled, then a plan
+  // is frozen; all libraries get as many.
   const int warm_ups = 60;
   return {effort.iterations > 0 ? std::min(warm_ups, 4 + effort.iterations) : warm_ups,
           std::min(iterations, kMaxSamples)};

@@ -26,8 +26,8 @@
 #include <set>
 #include <sstream>
 
-#include "collectives/base/cgroup.h"
 #include "collectives/base/unique_fd.h"
+#include "collectives/host/cgroup.h"
 #include "launcher/mpi/installation.h"
 #include "launcher/tool/doctor/machine.h"
 
@@ -141,19 +141,19 @@ void look_at_memory(Machine* machine) {
     if (name == "MemAvailable:") machine->available_bytes = kilobytes << 10;
   }
   machine->strict_overcommit = first_line("/proc/sys/vm/overcommit_memory") == "2";
-  machine->group_memory_bytes = rueda::cgroup_memory_limit(rueda::read_small_file);
+  machine->group_memory_bytes = rueda::host::cgroup_memory_limit(rueda::host::read_small_file);
   // Version 1 writes a very large number where there is no limit.
   if (machine->group_memory_bytes && *machine->group_memory_bytes > machine->memory_bytes)
     machine->group_memory_bytes.reset();
-  machine->group_cores = rueda::cgroup_core_limit(rueda::read_small_file);
+  machine->group_cores = rueda::host::cgroup_core_limit(rueda::host::read_small_file);
   for (const char* path :
        {"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}) {
-    if (const auto text = rueda::read_small_file(path))
-      machine->group_used_bytes = rueda::first_number(*text);
+    if (const auto text = rueda::host::read_small_file(path))
+      machine->group_used_bytes = rueda::host::first_number(*text);
   }
   for (const char* path : {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}) {
-    if (const auto text = rueda::read_small_file(path))
-      machine->group_processes = rueda::first_number(*text);
+    if (const auto text = rueda::host::read_small_file(path))
+      machine->group_processes = rueda::host::first_number(*text);
   }
 }
 

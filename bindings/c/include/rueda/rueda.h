@@ -325,7 +325,7 @@ RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memor
 RUEDA_API void rueda_free(void* memory);
 
 /* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
- * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_pulled",
+ * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_cma",
  * "shm_bytes", "tcp_bytes", "mpi_bytes", "planned_batches" (ran without a message), "plans"
  * (frozen), "revocations" (plans given up), "wakeups", "recording" (1
  * while a timeline or a summary is made). */
@@ -351,7 +351,7 @@ RUEDA_API int32_t rueda_start_timeline(rueda_context* context, const char* path,
 /* The file is complete when it returns. Nothing happens if none is written. */
 RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error);
 /* A mark of the caller's in the timeline: name begins (what = 0), ends (1), or happens now (2). "backward" and
- * "optimizer step" have lanes of their own and are summed up for ruedarun --summary. Cheap when nothing is recorded. */
+ * "optimizer step" have channels of their own and are summed up for ruedarun --summary. Cheap when nothing is recorded. */
 RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
 
 /* ---- Int8 compression on GPUs, by rueda's kernels ----

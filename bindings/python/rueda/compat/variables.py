@@ -40,7 +40,7 @@ _NO_ELASTIC = (
 )
 _NO_SPARK = "rueda does not start jobs on Spark; start the script with ruedarun"
 _HIERARCHY = (
-    "data takes the shortest road by itself: shared memory inside a host, TCP between hosts"
+    "data takes the shortest protocol by itself: shared memory inside a host, TCP between hosts"
 )
 _PLACE = "this process's place in the job; what is set by hand is overwritten"
 _INSTALL = "read when Horovod is compiled; rueda compiles nothing when it is installed"

@@ -52,7 +52,7 @@ class _Home:
         return over(view, like.size(), like.stride(), like.dtype)
 
 
-class GradientHomes:
+class GradientBuffers:
     """The homes of all parameters of one optimizer."""
 
     def __init__(self):

@@ -24,7 +24,7 @@ class StraightReduction(Reduction):
         Of the operation.
     op, prescale, postscale, process_set
         As of `rueda.torch.allreduce`.
-    homes : GradientHomes or None
+    homes : GradientBuffers or None
         Where gradients are brought before they are reduced.
     """
 

@@ -23,7 +23,7 @@ from rueda.common import basics
 from rueda.common.process_sets import global_process_set, require_registered
 from rueda.torch import _async, _owners
 from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
-from rueda.torch._gradient_homes import GradientHomes
+from rueda.torch._gradient_buffers import GradientBuffers
 from rueda.torch._layouts import Layouts, empty_sparse_gradient
 from rueda.torch._outside import outside_graphs
 from rueda.torch._parameters import make_groups, name_parameters
@@ -542,7 +542,7 @@ def DistributedOptimizer(
         gradient_predivide_factor,
         chosen,
         sparse_as_dense,
-        GradientHomes() if gradients_in_arena and compression is Compression.none else None,
+        GradientBuffers() if gradients_in_arena and compression is Compression.none else None,
         process_set,
     )
     return result

@@ -1,0 +1,506 @@
+#include "collectives/nccl/device_communicator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "collectives/nccl/device_adasum.h"
+#include "collectives/nccl/device_packing.h"
+
+namespace rueda::nccl {
+namespace {
+
+using nccl::Session;
+
+// NCCL's calls of all members in one order: a task goes on when those before it have made theirs.
+class Turn : public Waiter {
+ public:
+  Turn(const uint64_t* now, uint64_t mine) : now_(now), mine_(mine) {}
+  bool ready() override { return *now_ == mine_; }
+  void await_resume() {}
+
+ private:
+  const uint64_t* now_;
+  uint64_t mine_;
+};
+
+class Settled : public Waiter {
+ public:
+  explicit Settled(Session* session) : session_(session) {}
+  bool ready() override {
+    session_->look_now();
+    return session_->phase() != Session::Phase::kSettling;
+  }
+  Status await_resume() { return session_->status(); }
+
+ private:
+  Session* session_;
+};
+
+class Idle : public Waiter {
+ public:
+  explicit Idle(const Session* session) : session_(session) {}
+  bool ready() override { return session_->idle(); }
+  void await_resume() {}
+
+ private:
+  const Session* session_;
+};
+
+class Known : public Waiter {
+ public:
+  explicit Known(const SplitPart* part) : part_(part) {}
+  bool ready() override { return part_ == nullptr || part_->known; }
+  void await_resume() {}
+
+ private:
+  const SplitPart* part_;
+};
+
+// Memory that NCCL can use directly, where it gives such memory. Null: there is none left.
+std::shared_ptr<std::byte> allocate_buffer(const cuda::DevicePtr& device,
+                                           const std::shared_ptr<const nccl::Library>& library) {
+  if ((*library)->mem_alloc != nullptr && (*library)->mem_free != nullptr) {
+    const cuda::ContextScope scope(*device);
+    const cuda::BesideCaptures beside(device->driver());
+    void* memory = nullptr;
+    if ((*library)->mem_alloc(&memory, kPackBytes) == nccl::kSuccess) {
+      return {static_cast<std::byte*>(memory), [device, library](std::byte* gone) {
+                const cuda::ContextScope of(*device);
+                const cuda::BesideCaptures again(device->driver());
+                (void)(*library)->mem_free(gone);
+              }};
+    }
+  }
+  auto plain = cuda::Memory::allocate(device, kPackBytes);
+  if (!plain.ok()) return nullptr;
+  return {plain.value(), plain.value()->data()};
+}
+
+// Freeing it would wait for the GPU, which may never end.
+void leave_behind(std::shared_ptr<std::byte> buffer) {
+  static std::mutex mutex;
+  static auto* const buffers = new std::vector<std::shared_ptr<std::byte>>;
+  const std::lock_guard lock(mutex);
+  buffers->push_back(std::move(buffer));
+}
+
+// Behind all calls of the native communicator in this process set.
+transport::Tag peer_info_tag(uint32_t process_set, uint32_t number) {
+  return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8) | number;
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(group)) {
+  const auto& members = group_.members;
+  rank_ = static_cast<Rank>(std::find(members.begin(), members.end(), group_.transport->rank()) -
+                            members.begin());
+}
+
+DeviceCommunicator::~DeviceCommunicator() {
+  abandon();
+  if (!session_ || !session_->is_left_behind()) return;
+  leave_behind(std::move(buffer_));
+  for (auto& memory : scratch_) leave_behind({memory, memory->data()});
+}
+
+void DeviceCommunicator::abandon() {
+  abandoned_ = true;
+  if (session_) session_->abort();
+}
+
+Status DeviceCommunicator::health() const {
+  if (!session_ || abandoned_) return {};
+  return session_->phase() == Session::Phase::kFailed ? session_->status() : Status();
+}
+
+Result<std::shared_ptr<cuda::Memory>> DeviceCommunicator::allocate(int device, size_t bytes) {
+  RUEDA_ASSIGN_OR_RETURN(cuda::DevicePtr gpu, group_.machine->device(device));
+  return cuda::Memory::allocate(std::move(gpu), bytes);
+}
+
+// ---- the start ----
+
+nccl::PeerInfo DeviceCommunicator::own_info(int device) {
+  nccl::PeerInfo info;
+  const auto fail = [&](const Status& why) {
+    info.failed = 1;
+    nccl::set_text(why.message(), info.path, sizeof(info.path));
+    return info;
+  };
+  const auto gpu = group_.machine->device(device);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto library = group_.machine->library();
+  if (!library.ok()) return fail(library.status());
+  info.version = library.value()->version();
+  info.capability = gpu.value()->capability();
+  info.shares_gpu = group_.machine->options().allow_shared_gpu ? 1 : 0;
+  nccl::set_text(gpu.value()->uuid(), info.uuid, sizeof(info.uuid));
+  nccl::set_text(library.value()->path(), info.path, sizeof(info.path));
+  gethostname(info.host, sizeof(info.host) - 1);
+  kernels_ = group_.machine->kernels(gpu.value());
+  if (kernels_ != nullptr) buffer_ = allocate_buffer(gpu.value(), library.value());
+  if (buffer_ != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
+  info.splits = (*library.value())->split != nullptr ? 1 : 0;
+  info.part = part_ != nullptr && part_->session != nullptr ? 1 : 0;
+  if (rank_ != 0 || info.part != 0) return info;
+  const cuda::ContextScope scope(*gpu.value());
+  const auto code = (*library.value())->get_unique_id(&info.id);
+  const Status made = library.value()->check(code, "ncclGetUniqueId");
+  return made.ok() ? info : fail(made);
+}
+
+Status DeviceCommunicator::begin(const std::vector<nccl::PeerInfo>& infos) {
+  refused_ = nccl::check_peers(infos, group_.names);
+  RUEDA_RETURN_IF_ERROR(refused_);
+  const auto packs = [](const nccl::PeerInfo& info) {
+    return info.kernels == static_cast<int32_t>(cuda::kernels::kKernelsVersion);
+  };
+  if (!std::all_of(infos.begin(), infos.end(), packs)) buffer_ = nullptr;
+  capability_ = std::min_element(infos.begin(), infos.end(), [](const auto& a, const auto& b) {
+                  return a.capability < b.capability;
+                })->capability;
+  splits_ =
+      std::all_of(infos.begin(), infos.end(), [](const auto& info) { return info.splits != 0; });
+  const auto has_part = [](const nccl::PeerInfo& info) { return info.part != 0; };
+  if (std::all_of(infos.begin(), infos.end(), has_part)) {
+    session_ = std::exchange(part_, nullptr)->session;
+    return {};
+  }
+  if (std::any_of(infos.begin(), infos.end(), has_part))
+    return internal_error("not all ranks have their part of a split communicator");
+  part_ = nullptr;
+  nccl::Session::Options options;
+  RUEDA_ASSIGN_OR_RETURN(options.library, group_.machine->library());
+  RUEDA_ASSIGN_OR_RETURN(options.device, group_.machine->device(device_));
+  options.watcher = &group_.machine->watcher();
+  options.ring = group_.machine->options().ring;
+  options.name = group_.names[static_cast<size_t>(rank_)];
+  options.patience = group_.machine->options().patience;
+  RUEDA_ASSIGN_OR_RETURN(session_,
+                         Session::begin(std::move(options), infos.front().id, rank_, size()));
+  return {};
+}
+
+// ---- a call ----
+
+Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, std::vector<Stage> stages) {
+  co_await Turn(&turn_, turn);
+  if (device_ < 0) {
+    device_ = order->device;
+    starting_ = true;
+    co_await Known(part_.get());
+    std::vector<nccl::PeerInfo> infos(group_.members.size());
+    const auto bytes_of = [](nccl::PeerInfo* info) {
+      return ByteSpan(reinterpret_cast<std::byte*>(info), sizeof(*info));
+    };
+    const auto me = static_cast<size_t>(rank_);
+    infos[me] = own_info(device_);
+    Transfers moves;
+    const transport::Tag tag = peer_info_tag(group_.process_set, group_.number);
+    for (size_t peer = 0; peer < infos.size(); ++peer) {
+      if (peer == me) continue;
+      moves.add(group_.transport->recv(group_.members[peer], tag, bytes_of(&infos[peer])));
+      moves.add(group_.transport->send(group_.members[peer], tag, bytes_of(&infos[me])));
+    }
+    const Status met = co_await moves.finished();
+    RUEDA_CO_RETURN_IF_ERROR(met);
+    const Status begun = begin(infos);
+    if (!begun.ok() && refused_.ok()) co_return begun;
+  }
+  if (!refused_.ok()) {
+    starting_ = false;
+    ++turn_;
+    co_return refused_;
+  }
+  if (order->device != device_) {
+    co_return invalid_argument(group_.names[static_cast<size_t>(rank_)] + " used GPU " +
+                               std::to_string(device_) + " before, and a tensor on GPU " +
+                               std::to_string(order->device) +
+                               " now: each rank keeps to one (torch.cuda.set_device)");
+  }
+  const Status ready = co_await Settled(session_.get());
+  starting_ = false;
+  RUEDA_CO_RETURN_IF_ERROR(ready);
+  if (buffer_ != nullptr && !std::exchange(registered_, true))
+    session_->use_directly(buffer_.get(), kPackBytes);
+  const bool captured = !order->ready.empty() && order->ready.front().captured;
+  const Status captures = session_->capture(captured);
+  RUEDA_CO_RETURN_IF_ERROR(captures);
+  for (const cuda::Mark& mark : order->ready) {
+    if (mark.captured != captured) {
+      co_return invalid_argument(
+          "of tensors that are reduced together, one's stream is being captured into a CUDA graph "
+          "and "
+          "another's is not");
+    }
+    RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
+  }
+  for (const Stage& stage : stages) {
+    if (stage.calls) {
+      const Status called = session_->launch([&] { return stage.calls(*session_); });
+      if (called.code() == rueda::Code::kUnimplemented)
+        ++turn_;  // nothing was launched, on all ranks alike
+      RUEDA_CO_RETURN_IF_ERROR(called);
+      const Status launched = co_await Settled(session_.get());
+      RUEDA_CO_RETURN_IF_ERROR(launched);
+    }
+    if (!stage.after) continue;
+    const Status behind = stage.after(*session_);
+    RUEDA_CO_RETURN_IF_ERROR(behind);
+  }
+  auto done = session_->mark();
+  RUEDA_CO_RETURN_IF_ERROR(done.status());
+  order->done = std::move(done).value();
+  ++turn_;
+  co_return Status();
+}
+
+std::optional<uint64_t> DeviceCommunicator::reserve() {
+  return calls_ == 0 ? std::nullopt : std::optional(calls_++);
+}
+
+Task DeviceCommunicator::split(uint64_t place, std::optional<int> key, std::string what,
+                               std::shared_ptr<SplitPart> part) {
+  co_await Turn(&turn_, place);
+  if (session_ != nullptr && splits_) {
+    co_await Idle(session_.get());
+    const Status ready = co_await Settled(session_.get());
+    RUEDA_CO_RETURN_IF_ERROR(ready);
+    const Status begun = session_->split(key, what);
+    RUEDA_CO_RETURN_IF_ERROR(begun);
+    const Status done = co_await Settled(session_.get());
+    RUEDA_CO_RETURN_IF_ERROR(done);
+    auto made = session_->take_part();
+    RUEDA_CO_RETURN_IF_ERROR(made.status());
+    part->session = std::move(made).value();
+    if (key.has_value() != (part->session != nullptr))
+      co_return internal_error("ncclCommSplit for " + what +
+                               " gave another part than was asked for");
+  }
+  part->known = true;
+  ++turn_;
+  co_return Status();
+}
+
+Task DeviceCommunicator::refuse(uint64_t turn, Status status) {
+  co_await Turn(&turn_, turn);
+  ++turn_;
+  co_return status;
+}
+
+Task DeviceCommunicator::start(Calls calls, Calls after) {
+  std::vector<Stage> stages;
+  stages.push_back({std::move(calls), std::move(after)});
+  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+}
+
+Result<std::byte*> DeviceCommunicator::scratch(size_t bytes) {
+  const size_t before = scratch_.empty() ? 0 : scratch_.back()->bytes();
+  if (before < bytes) {
+    RUEDA_ASSIGN_OR_RETURN(auto more, allocate(device_, std::max(bytes, 2 * before)));
+    scratch_.push_back(std::move(more));
+  }
+  return scratch_.back()->data();
+}
+
+Status DeviceCommunicator::copy(Session& session, const std::vector<cuda::kernels::Table>& tables,
+                                cuda::kernels::Format format) const {
+  const cuda::ContextScope scope(*session.device());
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  for (const cuda::kernels::Table& table : tables) {
+    const int error = (*kernels_)->copy(&table, format, format, 1.0f, session.stream());
+    RUEDA_RETURN_IF_ERROR(kernels_->check(error, "packing tensors on the GPU"));
+  }
+  return {};
+}
+
+// ---- the collectives ----
+
+namespace {
+
+// A factor of the inputs lives as long as the calls that use it.
+template <typename Function>
+Status with_op(Session& session, const nccl::Reduction& reduction, Function calls) {
+  if (reduction.factor == 1) return calls(reduction.op);
+  const nccl::Library& library = session.library();
+  if (library->make_pre_mul_sum == nullptr) {
+    return {rueda::Code::kUnimplemented, library.describe() + " cannot scale; install a newer one"};
+  }
+  alignas(8) std::byte factor[8];
+  nccl::write_factor(reduction.type, reduction.factor, factor);
+  nccl::Op op = 0;
+  RUEDA_RETURN_IF_ERROR(library.check(
+      library->make_pre_mul_sum(&op, factor, reduction.type, nccl::kScalarOnHost, session.handle()),
+      "ncclRedOpCreatePreMulSum", session.handle()));
+  const Status called = calls(op);
+  (void)library->destroy_op(op, session.handle());
+  return called;
+}
+
+template <typename Type>
+size_t unsigned_of(Type count) {
+  return static_cast<size_t>(count);
+}
+
+}  // namespace
+
+Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
+                                   const Scaling& scaling) {
+  if (op == ReduceOp::kAdasum)
+    return adasum(std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
+  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+                                   scaling.finish.divisor, size());
+  if (!plan.ok()) return refuse(calls_++, plan.status());
+  // Chosen when its turn has come: only then is it known whether all ranks can pack.
+  auto packing = std::make_shared<std::optional<Packing>>();
+  const auto unpack = [this, packing](Session& s) -> Status {
+    return *packing ? copy(s, (*packing)->out, (*packing)->format) : Status();
+  };
+  const auto calls = [this, packing, parts = std::move(parts), dtype,
+                      reduction = *plan](Session& s) -> Status {
+    RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
+    // A graph may run at the same time as what comes after it: the buffer is not for both.
+    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_.get());
+    if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
+    return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      if (*packing) {
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.get(), buffer_.get(),
+                      unsigned_of((*packing)->count), reduction.type, number);
+      }
+      for (const Part& part : parts) {
+        if (part.count == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclAllReduce", s.library()->all_reduce, part.in, part.out,
+                                     unsigned_of(part.count), reduction.type, number));
+      }
+      return {};
+    });
+  };
+  return start(calls, unpack);
+}
+
+Task DeviceCommunicator::adasum(std::vector<Part> parts, DType dtype, double factor) {
+  if (dtype == DType::kFloat64) {
+    return refuse(calls_++,
+                  {rueda::Code::kUnimplemented,
+                   "Adasum of float64 is not available on GPUs; use float32, or copy the tensor "
+                   "to the host (tensor.cpu())"});
+  }
+  auto call = std::make_shared<DeviceAdasum>(std::move(parts), dtype, factor, rank_, size());
+  std::vector<Stage> stages;
+  const auto exchange = [this, call](Session& s) -> Status {
+    if (buffer_ == nullptr || s.captures()) {
+      return {
+          rueda::Code::kUnimplemented,
+          s.captures()
+              ? "Adasum cannot be captured into a CUDA graph"
+              : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on all "
+                "ranks; copy the tensor to the host (tensor.cpu())"};
+    }
+    RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
+    call->use(memory);
+    return call->exchange_calls(s);
+  };
+  stages.push_back(
+      {exchange, [this, call](Session& s) { return call->gather_vectors(s, *kernels_); }});
+  for (int level = 0; level < call->levels(); ++level) {
+    stages.push_back(
+        {[this, call, level](Session& s) { return call->level_calls(level, s, *kernels_); },
+         [this, call, level](Session& s) { return call->add_vectors(level, s, *kernels_); }});
+  }
+  stages.push_back({[this, call](Session& s) { return call->finish_calls(s, *kernels_); }, {}});
+  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+}
+
+Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
+                                       std::vector<int64_t> counts, DType dtype, ReduceOp op,
+                                       const Scaling& scaling) {
+  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+                                   scaling.finish.divisor, size());
+  if (!plan.ok()) return refuse(calls_++, plan.status());
+  const bool equal = std::all_of(counts.begin(), counts.end(),
+                                 [&](int64_t count) { return count == counts.front(); });
+  return start([=, this, counts = std::move(counts), reduction = *plan](Session& s) -> Status {
+    RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
+    return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      if (equal && counts.front() > 0) {
+        return s.call("ncclReduceScatter", s.library()->reduce_scatter, in, out,
+                      unsigned_of(counts.front()), reduction.type, number);
+      }
+      const std::byte* from = in;
+      for (size_t root = 0; root < counts.size(); ++root) {
+        if (counts[root] == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, from, out,
+                                     unsigned_of(counts[root]), reduction.type, number,
+                                     static_cast<int>(root)));
+        from += unsigned_of(counts[root]) * size_of(dtype);
+      }
+      return {};
+    });
+  });
+}
+
+Task DeviceCommunicator::allgather(std::vector<GatherPart> parts) {
+  return start([parts = std::move(parts)](Session& s) -> Status {
+    for (const GatherPart& part : parts) {
+      const bool equal = std::all_of(part.bytes.begin(), part.bytes.end(),
+                                     [&](int64_t bytes) { return bytes == part.bytes.front(); });
+      if (equal) {
+        if (part.bytes.front() == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclAllGather", s.library()->all_gather, part.in, part.out,
+                                     unsigned_of(part.bytes.front()), nccl::Type::kInt8));
+        continue;
+      }
+      std::byte* to = part.out;
+      for (size_t root = 0; root < part.bytes.size(); ++root) {
+        const size_t bytes = unsigned_of(part.bytes[root]);
+        if (bytes == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, to, bytes,
+                                     nccl::Type::kInt8, static_cast<int>(root)));
+        to += bytes;
+      }
+    }
+    return {};
+  });
+}
+
+Task DeviceCommunicator::broadcast(Rank root, std::vector<BroadcastPart> parts) {
+  return start([root, parts = std::move(parts)](Session& s) -> Status {
+    for (const BroadcastPart& part : parts) {
+      if (part.bytes == 0) continue;
+      RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, part.out,
+                                   unsigned_of(part.bytes), nccl::Type::kInt8, root));
+    }
+    return {};
+  });
+}
+
+Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) {
+  const auto me = unsigned_of(rank_);
+  const auto ranks = unsigned_of(size());
+  return start([=, bytes = std::move(bytes)](Session& s) -> Status {
+    const std::byte* from = in;
+    std::byte* to = out;
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      const size_t sent = unsigned_of(bytes[me * ranks + peer]);
+      const size_t received = unsigned_of(bytes[peer * ranks + me]);
+      if (sent > 0) {
+        RUEDA_RETURN_IF_ERROR(s.call("ncclSend", s.library()->send, from, sent, nccl::Type::kInt8,
+                                     static_cast<int>(peer)));
+      }
+      if (received > 0) {
+        RUEDA_RETURN_IF_ERROR(s.call("ncclRecv", s.library()->recv, to, received, nccl::Type::kInt8,
+                                     static_cast<int>(peer)));
+      }
+      from += sent;
+      to += received;
+    }
+    return {};
+  });
+}
+
+}  // namespace rueda::nccl

@@ -1,0 +1,21 @@
+// ArrivalWatch: hears for whom a channel waits. Called from Channel::progress(), only when that
+// changes.
+#pragma once
+
+#include "collectives/base/types.h"
+
+namespace rueda::shm {
+
+class ArrivalWatch {
+ public:
+  // The next job cannot begin: this rank of the group, at least, has not entered it. again: it had
+  // been entered here before the job that was waited for last could begin.
+  virtual void missing(Rank rank, bool again) = 0;
+  // Now it can.
+  virtual void complete() = 0;
+
+ protected:
+  ~ArrivalWatch() = default;
+};
+
+}  // namespace rueda::shm

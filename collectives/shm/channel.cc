@@ -1,0 +1,260 @@
+#include "collectives/shm/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/check.h"
+#include "collectives/shm/channel_state.h"
+
+namespace rueda::shm {
+
+using host::ChannelControl;
+
+namespace {
+
+// The line that memory is in will be written soon: takes it from the other cores' caches meanwhile.
+void own_soon(const void* memory) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(memory)));  // old cores ignore it
+#else
+  __builtin_prefetch(memory, 1);
+#endif
+}
+
+}  // namespace
+
+Job::Job() = default;
+Job::~Job() = default;
+
+Channel::State::State(ChannelGroup g, size_t number)
+    : group(std::move(g)),
+      me(static_cast<size_t>(group.rank)),
+      size(group.arenas.size()),
+      peers(size),
+      buffers(group.arenas.front()->layout().buffers),
+      staging_bytes(group.arenas.front()->layout().chunk_bytes),
+      inputs(size),
+      views(size),
+      gathered(size * static_cast<size_t>(kGathered)),
+      fused(host::PostCell::kBlockBytes),
+      words(2 * kListed) {
+  for (size_t rank = 0; rank < size; ++rank) {
+    const host::Arena& arena = *group.arenas[rank];
+    peers[rank].control = arena.channel(number);
+    peers[rank].buffers = arena.buffer(number, 0);
+    peers[rank].pid = static_cast<pid_t>(arena.header().pid);
+    if (!group.heaps.empty()) peers[rank].heap = group.heaps[rank];
+  }
+}
+
+bool Channel::State::all_reached(Counter counter, uint64_t value) const {
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (rank == me) continue;
+    if ((peers[rank].control->*counter).load(std::memory_order_acquire) < base + value)
+      return false;
+  }
+  return true;
+}
+
+void Channel::State::ring() {
+  news = false;
+  host::fence_before_rings();
+  for (size_t rank = 0; rank < group.ringers.size(); ++rank) {
+    if (rank != me) group.ringers[rank].ring_after_fence();
+  }
+}
+
+void Channel::State::fail(Status status) {
+  failure = std::move(status);
+  dead = true;
+}
+
+// A peer's memory cannot be read. If the peer is gone, the transport will say which rank it was;
+// until then nothing moves here.
+void Channel::State::lose(Status status) {
+  if (status.code() == Code::kUnavailable) {
+    gone = true;
+  } else {
+    fail(std::move(status));
+  }
+}
+
+// Is a cell free for the next job: have all ranks finished the one that was in it?
+bool Channel::State::room() {
+  if (entered - freed < kPosts) return true;
+  freed = finished;
+  for (const Peer& peer : peers) {
+    const uint64_t value = peer.control->finished.load(std::memory_order_acquire);
+    freed = std::min(freed, value < base ? 0 : value - base);
+  }
+  return entered - freed < kPosts;
+}
+
+void Channel::State::enter(Job* job) {
+  Job::Progress& p = *job->progress;
+  p.number = entered;
+  p.ready = 0;
+  jobs[entered % kPosts] = job;
+  if (p.size == Size::kLarge) {
+    enter_large(job);
+  } else {
+    const StageStamp stamp(job->times, &StageTimes::packed);
+    enter_small(job);
+  }
+  ++entered;
+  news = true;
+  // The next job's line is still with the peers that read it last time round.
+  own_soon(cell(me, entered));
+}
+
+bool Channel::State::enter_waiting() {
+  bool moved = false;
+  while (waiting != nullptr && !stopped && room()) {
+    enter(std::exchange(waiting, waiting->progress->next));
+    moved = true;
+  }
+  return moved;
+}
+
+// False, for decide_next() to return.
+bool Channel::State::wait_for_post(size_t rank) {
+  if (rank == missing || watch == nullptr) return false;
+  missing = rank;
+  watch->missing(static_cast<Rank>(rank), decided < entered_then);
+  return false;
+}
+
+bool Channel::State::decide_next() {
+  Job* job = running(decided);
+  Job::Progress& p = *job->progress;
+  const bool large = p.size == Size::kLarge;
+  if (!(large ? read_large(job) : read_small(job))) return wait_for_post(p.ready);
+  if (missing != kNobody) {
+    missing = kNobody;
+    entered_then = entered;
+    watch->complete();
+  }
+  if (job->times != nullptr) job->times->met = stage_clock();
+  if (large) {
+    p.alone = measured && finished == decided;
+    if (p.alone) p.decided = std::chrono::steady_clock::now();
+    choose_protocols(job);
+  } else {
+    if (job->times != nullptr) job->times->wire = {job->times->packed.end, job->times->met};
+    const StageStamp stamp(job->times, &StageTimes::unpacked);
+    consume(job);
+    p.first = p.last = chunks;
+    if (direct == decided) ++direct;
+  }
+  ++decided;
+  return true;
+}
+
+bool Channel::State::retire() {
+  bool moved = false;
+  while (finished != decided) {
+    Job* job = running(finished);
+    const Job::Progress& p = *job->progress;
+    if (p.size == Size::kLarge) {
+      if (direct <= finished || unpacked < p.last) break;
+      totals.in_place += p.direct_bytes[0];
+      totals.cma += p.direct_bytes[1];
+      const bool had_choice = p.direct_bytes[0] < static_cast<uint64_t>(p.bytes);
+      if (p.alone && had_choice && decided == finished + 1)
+        measured(*job, p.bytes, (std::chrono::steady_clock::now() - p.decided).count());
+    }
+    totals.total += static_cast<uint64_t>(p.bytes);
+    jobs[finished % kPosts] = nullptr;
+    // Nobody is woken for this: a peer that waits for a cell has entered jobs that wait for mine,
+    // and is woken when I enter them; the last rank to free a cell enters its next job itself.
+    peers[me].control->finished.store(base + ++finished, std::memory_order_release);
+    job->done = true;
+    moved = true;
+  }
+  return moved;
+}
+
+Channel::Channel(ChannelGroup group, size_t number)
+    : state_(std::make_unique<State>(std::move(group), number)) {}
+Channel::~Channel() = default;
+
+void Channel::prepare(Job* job) { state_->prepare(job); }
+
+void Channel::start(Job* job) {
+  State& s = *state_;
+  job->done = false;
+  if (s.waiting == nullptr && !s.stopped && !s.dead && s.room()) return s.enter(job);
+  job->progress->next = nullptr;
+  if (s.waiting == nullptr) {
+    s.waiting = job;
+  } else {
+    s.last_waiting->progress->next = job;
+  }
+  s.last_waiting = job;
+}
+
+bool Channel::progress() {
+  State& s = *state_;
+  if (s.dead) return false;
+  bool moved = s.waiting != nullptr && s.enter_waiting();
+  while (s.decided != s.entered && s.decide_next()) moved = true;
+  if (s.direct != s.decided || s.unpacked != s.chunks) {
+    if (s.news) s.ring();
+    moved |= s.run_staged();
+    moved |= s.run_direct();
+  }
+  moved |= s.retire();
+  if (s.news) s.ring();
+  return moved;
+}
+
+bool Channel::idle() const {
+  return state_->finished == state_->entered && state_->waiting == nullptr;
+}
+void Channel::on_measured(Measured measured) { state_->measured = std::move(measured); }
+void Channel::watch(ArrivalWatch* watch) { state_->watch = watch; }
+const Status& Channel::failure() const { return state_->failure; }
+const Channel::Bytes& Channel::bytes() const { return state_->totals; }
+uint64_t Channel::entered() const { return state_->entered; }
+uint64_t Channel::finished() const { return state_->finished; }
+void Channel::stop_entering() { state_->stopped = true; }
+
+void Channel::begin_generation(uint64_t generation) {
+  State& s = *state_;
+  RUEDA_CHECK(idle(), "a generation ends before the next one begins");
+  RUEDA_CHECK(generation << 40 >= s.base, "generations only grow");
+  s.base = generation << 40;
+  s.entered = s.decided = s.combined = s.fetched = s.direct = s.finished = s.freed = 0;
+  s.entered_then = 0;
+  s.chunks = s.packed = s.reduced = s.unpacked = 0;
+  s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
+  s.stopped = false;
+  ChannelControl& control = *s.peers[s.me].control;
+  for (const State::Counter counter :
+       {&ChannelControl::finished, &ChannelControl::combined, &ChannelControl::fetched,
+        &ChannelControl::packed, &ChannelControl::reduced, &ChannelControl::unpacked}) {
+    (control.*counter).store(s.base, std::memory_order_release);
+  }
+}
+
+void Channel::withdraw(uint64_t first) {
+  State& s = *state_;
+  RUEDA_CHECK(first >= s.decided && first <= s.entered, "what some rank has not entered");
+  for (uint64_t number = first; number < s.entered; ++number)
+    s.jobs[number % State::kPosts] = nullptr;
+  s.entered = first;
+  s.waiting = nullptr;
+  s.stopped = true;
+  s.missing = State::kNobody;
+}
+
+void Channel::abandon() {
+  State& s = *state_;
+  s.dead = true;
+  s.jobs.fill(nullptr);
+  s.waiting = nullptr;
+  s.decided = s.combined = s.fetched = s.direct = s.finished = s.entered;
+  s.chunks = s.unpacked;
+}
+
+}  // namespace rueda::shm

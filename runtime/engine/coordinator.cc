@@ -1,0 +1,242 @@
+#include "runtime/engine/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/log.h"
+#include "collectives/shm/cma.h"
+#include "proto/negotiation_codec.h"
+
+namespace rueda::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint32_t kGlancesPerRound = 16;
+
+// A few milliseconds behind, and a fraction of the cost.
+Clock::time_point coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Clock::time_point(std::chrono::seconds(now.tv_sec) +
+                           std::chrono::nanoseconds(now.tv_nsec));
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const Config& config, membership::World* world,
+                         std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
+                         timeline::Recorder* recorder, flight::FlightRecorder* flight,
+                         const BlockedClock* blocked, Counters* counters,
+                         std::function<void(const std::string&)> blame)
+    : config_(config),
+      world_(world),
+      queue_(std::move(queue)),
+      sets_(sets),
+      recorder_(recorder),
+      flight_(flight),
+      late_(world->size, blocked,
+            [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
+      counters_(counters),
+      blame_(std::move(blame)),
+      point_to_point_(world->transport.get(),
+                      [this](Submission& s, const Status& status) { finish(s, status); }) {
+  open_group(sets->global(), Clock::now());
+  try_cma();
+  transport::TransportEvents events;
+  events.on_control = [this](Rank peer, std::string_view message) { on_control(peer, message); };
+  events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
+  events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
+  world_->transport->set_events(std::move(events));
+  const auto watched = world_->transport->watch_peers(
+      std::chrono::nanoseconds(static_cast<int64_t>(config.dead_seconds * 1e9)));
+  if (!watched.ok()) RUEDA_WARN("transport", "{}", watched.to_string());
+}
+
+void Coordinator::request_shutdown() {
+  shutdown_requested_.store(true, std::memory_order_release);
+  queue_->wake();
+}
+
+bool Coordinator::step() {
+  if (state_ == State::kEnded) return false;
+  const Time now = Clock::now();
+  root_deadline_known_ = false;
+  ++round_;
+  if (world_->life) {
+    world_->life->round();
+    if (world_->life->take_news()) hear_verdict();
+    if (suspects() && look_at_suspicion(now)) return false;
+  }
+  bool moved = take_submissions(now);
+  if (state_ != State::kBroken) {
+    moved |= world_->transport->progress();
+    // A loss was seen: nothing ends before it is known whose it is.
+    if (suspects() && state_ != State::kBroken) return true;
+    for (const auto& group : groups_) moved |= group->step(now);
+    moved |= point_to_point_.advance();
+    if (change_) moved |= advance_change(now);
+  }
+  if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
+  quiet_ = !moved;
+  return moved;
+}
+
+bool Coordinator::advance() {
+  if (state_ == State::kRunning && !suspects()) {
+    bool busy = false;
+    for (const auto& group : groups_) {
+      if (!group->plan_is_busy()) continue;
+      if (group->advance_plan()) return true;
+      busy = true;
+    }
+    if (busy && ++glances_ % kGlancesPerRound != 0) return false;
+  }
+  return step();
+}
+
+bool Coordinator::waits_for_channels() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group->waits_for_channels(); });
+}
+
+// The earliest of what the groups answer.
+template <typename Deadline>
+std::optional<Coordinator::Time> Coordinator::earliest(Deadline of) const {
+  std::optional<Time> deadline;
+  for (const auto& group : groups_) {
+    const auto next = of(*group);
+    if (next && (!deadline || *next < *deadline)) deadline = next;
+  }
+  return deadline;
+}
+
+bool Coordinator::needs_thread(Time wakes_at) {
+  if (ended() || !quiet_ || waits_for_channels()) return true;
+  if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
+  if (!std::exchange(root_deadline_known_, true))
+    root_deadline_ = earliest([](const GroupEngine& group) { return group.root_deadline(); });
+  if (root_deadline_ && *root_deadline_ < wakes_at) return true;
+  if (suspects() && suspicion_ends_ < wakes_at) return true;
+  const std::optional<Time> deadline =
+      earliest([](const GroupEngine& group) { return group.plan_deadline(); });
+  return deadline && *deadline < wakes_at;
+}
+
+std::chrono::nanoseconds Coordinator::nap() const {
+  std::optional<Time> deadline =
+      earliest([](const GroupEngine& group) { return group.next_deadline(); });
+  if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
+    deadline = leave_deadline_;
+  if (suspects() && state_ != State::kBroken) deadline = suspicion_ends_;
+  if (!deadline) return std::chrono::nanoseconds(-1);
+  return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
+}
+
+// ---- submissions ----
+
+bool Coordinator::take_submissions(Time now) {
+  // Seen before the queue is drained: what a blocked thread submitted before is then in it.
+  if (queue_->take_wake()) {
+    for (const auto& group : groups_) group->look_for_blocked();
+  }
+  bool moved = false;
+  do {
+    blocked_already_ = false;
+    moved |= take_prepared();
+    for (Submission& submission : queue_->drain()) {
+      moved = true;
+      take(std::move(submission));
+    }
+  } while (blocked_already_);
+  for (const auto& group : groups_) moved |= group->tell(now);
+  return moved;
+}
+
+void Coordinator::blocked_already() {
+  blocked_already_ = true;
+  quiet_ = false;
+}
+
+bool Coordinator::take_prepared() {
+  Prepared* next = queue_->take();
+  if (next == nullptr) return false;
+  while (next != nullptr) {
+    Prepared* const prepared = next;
+    next = prepared->next();
+    take(prepared);
+  }
+  return true;
+}
+
+void Coordinator::take(Prepared* prepared) {
+  GroupEngine* const group = prepared->pending()->submission.set->group;
+  if (state_ != State::kRunning || group == nullptr) return take(prepared->as_submission());
+  if (world_->life) world_->life->submitted(prepared->pending()->submission.request.name);
+  group->take(prepared, recorder_->on() ? Clock::now() : coarse_now());
+}
+
+void Coordinator::take(Submission submission) {
+  const CollectiveKind kind = submission.request.kind;
+  quiet_ = false;
+  if (world_->life) world_->life->submitted(submission.request.name);
+  if (state_ == State::kBroken) {
+    finish(submission, verdict_);
+  } else if (state_ == State::kEnded) {
+    finish(submission, queue_->closed());
+  } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+    point_to_point_.start(std::move(submission));
+  } else if (kind == CollectiveKind::kProcessSet) {
+    begin_change(std::move(submission));
+  } else if (submission.set->group == nullptr) {
+    finish(submission, invalid_argument(submission.set->describe() + " has been removed"));
+  } else {
+    submission.set->group->take(std::move(submission));
+  }
+}
+
+void Coordinator::on_control(Rank peer, std::string_view message) {
+  constexpr size_t kMostEarlyBytes = size_t{64} << 20;
+  const uint32_t serial = wire::process_set_of(message);
+  for (const auto& group : groups_) {
+    if (group->set()->serial == serial) return group->on_message(peer, message, Clock::now());
+  }
+  // A member that has seen the set being added before this rank; or one that removes it.
+  if (serial <= newest_serial_) return;
+  early_bytes_ += message.size();
+  if (early_bytes_ > kMostEarlyBytes) {
+    return break_down({Code::kDataLoss, "damaged message from " +
+                                            world_->names[static_cast<size_t>(peer)] +
+                                            ": too much for unknown process sets"});
+  }
+  early_.push_back({serial, peer, std::string(message)});
+}
+
+// Can this rank read the private memory of all ranks of its host?
+void Coordinator::try_cma() {
+  const auto& own = world_->arenas[static_cast<size_t>(world_->rank)];
+  if (own == nullptr) return;
+  bool able = true;
+  for (const auto& arena : world_->arenas)
+    able = able && (arena == nullptr || shm::probe_cma(*arena));
+  own->channel(0)->has_cma.store(
+      able ? host::ChannelControl::kHasCma : host::ChannelControl::kNoCma,
+      std::memory_order_release);
+}
+
+void Coordinator::batch_begins() {
+  if (recorder_->on() && std::exchange(marked_round_, round_) != round_)
+    recorder_->cycle(stage_clock());
+}
+
+void Coordinator::name_straggler(const Stragglers::Finding& finding) {
+  if (!config_.name_slow_ranks) return;
+  RUEDA_WARN("coordinator",
+             "{} is slow: it came last {} times in {:.2f} s, and the other ranks waited {:.1f} ms "
+             "for it each time, {:.0f} % of their time",
+             world_->names[static_cast<size_t>(finding.rank)], finding.incidents,
+             static_cast<double>(finding.length) * 1e-9, static_cast<double>(finding.mean) * 1e-6,
+             100 * finding.share);
+}
+
+}  // namespace rueda::engine

@@ -1,0 +1,200 @@
+// Coordinator: the one thread of a rank that agrees with the others and runs what was agreed.
+//
+//   users --submissions--> step() --> GroupEngine of their process set --> Works end
+//                            |              ^
+//                            v              |  control messages, by process set
+//                        transport ---------+
+//
+// step() never blocks; the ProgressEngine calls it from one thread at a time, until there is
+// nothing to do. No cycle, no polling.
+//
+// States:   running -> leaving (shutdown was asked: waits for the root's answer, ends what has
+// begun) -> ended
+//           running -> broken  (a peer was lost or an operation failed: everything pending got the
+//           verdict) -> ended
+// Threads:  who holds the progress lock. Ownership: borrows the world; shares the queue with the user's
+// threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/engine/group_engine.h"
+#include "runtime/engine/late_ranks.h"
+#include "runtime/engine/point_to_point.h"
+#include "runtime/engine/prepared.h"
+#include "runtime/engine/process_set.h"
+#include "runtime/engine/submission_queue.h"
+#include "runtime/membership/world.h"
+#include "runtime/observe/timeline/recorder.h"
+
+namespace rueda::engine {
+
+// Read by other threads while the coordinator counts.
+struct Counters {
+  std::atomic<int64_t> batches{0};
+  std::atomic<int64_t> tensors{0};
+  std::atomic<int64_t> fused_tensors{0};
+  std::atomic<int64_t> cached_tensors{0};
+  std::atomic<int64_t> control_messages{0};
+  std::atomic<int64_t> bytes_reduced{0};
+  std::atomic<int64_t> shm_bytes{0};
+  std::atomic<int64_t> tcp_bytes{0};
+  std::atomic<int64_t> mpi_bytes{0};
+  std::atomic<int64_t> bytes_in_place{0};
+  std::atomic<int64_t> bytes_cma{0};
+  std::atomic<int64_t> planned_batches{0};  // ran without a message
+  std::atomic<int64_t> plans{0};            // frozen
+  std::atomic<int64_t> revocations{0};      // plans given up
+  std::atomic<int64_t> wakeups{0};          // of the background thread
+};
+
+class Coordinator : private GroupEngine::Owner {
+ public:
+  // blame (may be empty): told once, from the coordinator's thread, when something ends because of
+  // another rank, before any work hears of it: the launcher then knows that this rank is not the
+  // culprit.
+  // sets: borrowed; changed here. recorder, flight, blocked: borrowed.
+  Coordinator(const Config& config, membership::World* world,
+              std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
+              timeline::Recorder* recorder, flight::FlightRecorder* flight,
+              const BlockedClock* blocked, Counters* counters,
+              std::function<void(const std::string&)> blame = {});
+
+  // One round without blocking. True if anything moved. Once ended no work is pending and no caller
+  // memory will be touched.
+  bool step();
+  // The part of a round that a small planned collective needs, and now and then a whole one.
+  bool advance();
+  // Claimed operations: one, or those in the queue.
+  void take(Prepared* prepared);
+  bool take_prepared();
+  // Something is under way whose news peers tell by the channel's bell.
+  bool waits_for_channels() const;
+  // The last round moved nothing. Until then the next one may have something to send.
+  bool quiet() const { return quiet_; }
+  void look_again() { quiet_ = false; }
+  // Nobody who leaves may forget this: something is to be done before the background thread, which
+  // sleeps until wakes_at, would do it.
+  bool needs_thread(std::chrono::steady_clock::time_point wakes_at);
+  // How long there is nothing to do unless somebody rings; negative: for ever.
+  std::chrono::nanoseconds nap() const;
+  void count();
+  bool ended() const { return state_ == State::kEnded; }
+  // How long this rank's threads slept until another came, by rank.
+  std::vector<wire::Waited> waited() const { return late_.totals(); }
+  // From any thread: the peer whose loss this rank has seen; -1: none.
+  Rank lost_peer() const { return lost_peer_.load(std::memory_order_relaxed); }
+  // From any thread: leave the job in order.
+  void request_shutdown();
+
+ private:
+  enum class State { kRunning, kLeaving, kBroken, kEnded };
+  using Time = std::chrono::steady_clock::time_point;
+
+  // ---- GroupEngine::Owner
+  void finish(Submission& submission, const Status& status) override;
+  void change_sets(Pending change) override;
+  void blame(const std::string& text) override;
+  void give_up(const Status& verdict) override { break_down(verdict); }
+  void stir() override { quiet_ = false; }
+  void blocked_already() override;
+  bool names_are_waited_for(const ProcessSet& set) override { return queue_->has_waiting(set); }
+  void batch_begins() override;
+
+  std::string first_to_leave(const Status& status) const;
+  void name_straggler(const Stragglers::Finding& finding);
+  bool take_submissions(Time now);
+  void take(Submission submission);
+  void on_control(Rank peer, std::string_view message);
+  void try_cma();
+  void handle_peer_end(Rank peer, const Status& status);
+  void break_down(const Status& verdict);
+  // peers_know: it is the agents' verdict, which all ranks hear.
+  void end_everything(const Status& verdict, bool peers_know = false);
+  // A loss that this rank alone has seen; the agents' verdict says more and the same to all ranks.
+  bool suspects() const { return suspicion_.has_value(); }
+  bool look_at_suspicion(Time now);
+  void hear_verdict();
+  bool leave();
+  bool uses_gpu() const;
+  bool gpus_are_done() const;
+  void end();
+  template <typename Deadline>
+  std::optional<Time> earliest(Deadline of) const;
+  GroupEngine& global() const { return *groups_.front(); }
+
+  // coordinator_sets.cc
+  void begin_change(Submission submission);
+  bool advance_change(Time now);
+  void add_set(Time now);
+  void remove_set(Time now);
+  void ask_for_end();
+  void end_change(const Status& status);
+  void open_group(const ProcessSetPtr& set, Time now);
+  void close_group(const ProcessSetPtr& set);
+
+  Config config_;
+  membership::World* world_;
+  std::shared_ptr<SubmissionQueue> queue_;
+  ProcessSetTable* sets_;
+  timeline::Recorder* recorder_;
+  flight::FlightRecorder* flight_;
+  LateRanks late_;
+  Counters* counters_;
+  std::function<void(const std::string&)> blame_;
+  PointToPoint point_to_point_;
+  // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
+  std::vector<std::unique_ptr<GroupEngine>> groups_;
+  GroupEngine::Totals past_;  // of groups that are no more
+
+  // The change of the process sets under way: one at a time, which the others wait for by its name.
+  struct Change {
+    enum class Stage { kAsked, kAgreed, kLeaving, kEnding, kEnded };
+    Stage stage = Stage::kAsked;
+    Submission submission;           // from kAgreed on
+    ProcessSetPtr set;               // that is removed
+    std::optional<size_t> reserved;  // channels, for one that is added
+    std::optional<uint64_t> split;   // its place among the calls on GPUs, where there are some
+  };
+  std::optional<Change> change_;
+  // Messages of process sets that are not known here yet.
+  struct Early {
+    uint32_t serial = 0;
+    Rank peer = 0;
+    std::string message;
+  };
+  std::vector<Early> early_;
+  size_t early_bytes_ = 0;
+  uint32_t newest_serial_ = 0;
+  std::vector<Rank> left_;  // peers that have said goodbye
+  int ended_peers_ = 0;     // those, also later than this rank, and the lost ones
+
+  uint32_t glances_ = 0;
+  uint64_t round_ = 0;
+  uint64_t marked_round_ = 0;  // by the timeline's cycle mark
+  // A thread waits for what was just taken: what it had submitted before may still be in the queue.
+  bool blocked_already_ = false;
+
+  State state_ = State::kRunning;
+  bool quiet_ = true;
+  // As of the last round: it changes in rounds only.
+  bool root_deadline_known_ = false;
+  std::optional<Time> root_deadline_;
+  Status verdict_;
+  std::optional<Status> suspicion_;
+  Time suspicion_ends_{};
+  std::atomic<Rank> lost_peer_{-1};
+  bool goodbye_said_ = false;
+  Time leave_deadline_{};
+  std::atomic<bool> shutdown_requested_{false};
+};
+
+}  // namespace rueda::engine

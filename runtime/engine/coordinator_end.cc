@@ -1,0 +1,222 @@
+// How things end: a work, a peer, the root, this rank's own leaving, and the break-down after a
+// loss.
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/log.h"
+#include "runtime/engine/coordinator.h"
+
+namespace rueda::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long the agents' verdict may take that a lost peer's own connections have announced.
+constexpr std::chrono::seconds kVerdictPatience{1};
+constexpr std::chrono::seconds kGpusPatience{2};
+
+// A message that names the tensor stays as it is, so that ranks which asked for different kinds
+// read the same text.
+std::string with_title(const Work& work, const Status& status) {
+  const std::string& title = work.title();
+  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) !=
+      std::string::npos) {
+    return status.message();
+  }
+  return title + ": " + status.message();
+}
+
+}  // namespace
+
+// Ranks leave because another has left: who waits for the second wants to know of the first.
+std::string Coordinator::first_to_leave(const Status& status) const {
+  const bool by_a_peer = status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
+  if (state_ != State::kRunning || !by_a_peer || left_.size() < 2) return "";
+  const std::string& first = world_->names[static_cast<size_t>(left_.front())];
+  if (status.message().find(first) != std::string::npos) return "";
+  return " (the first to leave was " + first + ")";
+}
+
+void Coordinator::finish(Submission& submission, const Status& status) {
+  if (submission.request.kind == CollectiveKind::kProcessSet) end_change(status);
+  if (submission.flight != 0) flight_->ended(submission.flight, flight::now_ns(), status.ok());
+  queue_->release(&submission);
+  if (status.ok()) {
+    submission.work->complete({});
+  } else {
+    submission.work->complete(
+        {status.code(), with_title(*submission.work, status) + first_to_leave(status)});
+  }
+}
+
+void Coordinator::blame(const std::string& text) {
+  if (blame_) std::exchange(blame_, {})(text);
+}
+
+void Coordinator::handle_peer_end(Rank peer, const Status& status) {
+  ++ended_peers_;
+  if (goodbye_said_) return;
+  if (!status.ok()) {
+    if (lost_peer() < 0) lost_peer_.store(peer, std::memory_order_relaxed);
+    return break_down(status);
+  }
+  left_.push_back(peer);
+  for (const auto& group : groups_) group->on_peer_left(peer, Clock::now());
+}
+
+// A peer that is lost to this rank alone, or to another that says so: the agents know more, and
+// their verdict is on its way if it is a death. If none comes, the connection was lost and not the
+// rank.
+void Coordinator::break_down(const Status& verdict) {
+  if (verdict.code() != Code::kUnavailable || !world_->life) return end_everything(verdict);
+  if (state_ == State::kBroken || state_ == State::kEnded || suspects()) return;
+  suspicion_ = verdict;
+  suspicion_ends_ = Clock::now() + kVerdictPatience;
+  quiet_ = false;
+  hear_verdict();
+}
+
+void Coordinator::hear_verdict() {
+  const std::optional<life::LostRank> lost = world_->life->lost();
+  if (!lost || goodbye_said_) return;
+  // Who had said goodbye before is missed by nobody.
+  if (!suspects() && std::find(left_.begin(), left_.end(), lost->rank) != left_.end()) return;
+  end_everything(unavailable(lost->describe()), true);
+}
+
+// While a suspicion lasts nothing is run; what is submitted is taken, as nobody sleeps who has left
+// something in the queue. True if it lasts.
+bool Coordinator::look_at_suspicion(Time now) {
+  if (state_ == State::kBroken || state_ == State::kEnded) return false;
+  if (now >= suspicion_ends_) {
+    // Who closed its connections may still have been in init, and have said why.
+    const auto earlier = world_->init_verdict ? world_->init_verdict() : std::nullopt;
+    end_everything(earlier ? unavailable(*earlier) : *suspicion_);
+    return false;
+  }
+  if (state_ == State::kRunning) take_submissions(now);
+  world_->transport->progress();
+  quiet_ = true;
+  return state_ == State::kRunning || state_ == State::kLeaving;
+}
+
+// The first verdict wins; everything that waits gets it, every peer is told, no memory is touched
+// any more.
+void Coordinator::end_everything(const Status& verdict, bool peers_know) {
+  if (state_ == State::kBroken || state_ == State::kEnded) return;
+  const bool others_fault = verdict.code() == Code::kUnavailable;
+  // First, unless the launcher knows already: it may take a moment to listen.
+  if (others_fault && !peers_know) blame(verdict.message());
+  state_ = State::kBroken;
+  verdict_ = verdict;
+  RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
+  world_->transport->abort(verdict_, peers_know);
+  queue_->close(verdict_);
+  for (const auto& group : groups_) {
+    for (Submission& waiting : queue_->take_waiting(group->set().get())) finish(waiting, verdict_);
+    group->break_down(verdict_);
+  }
+  point_to_point_.fail_all(verdict_);
+  end_change(verdict_);
+  if (others_fault && peers_know) blame(verdict.message());
+}
+
+// Leaving in order, as far as it has come. True if it moved on.
+bool Coordinator::leave() {
+  if (state_ == State::kBroken) {
+    end();
+    return true;
+  }
+  bool moved = false;
+  if (state_ == State::kRunning) {
+    state_ = State::kLeaving;
+    leave_deadline_ =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(config_.shutdown_timeout_seconds));
+    queue_->close(cancelled("rueda has been shut down on this rank"));
+    take_submissions(Clock::now());
+    for (const auto& group : groups_) {
+      for (Submission& waiting : queue_->take_waiting(group->set().get()))
+        finish(waiting, cancelled("rueda has been shut down on this rank"));
+      group->leave(Clock::now());
+    }
+    moved = true;
+  }
+  const bool late = Clock::now() >= leave_deadline_;
+  const Status unfinished =
+      cancelled("rueda has been shut down on this rank before every rank had submitted it");
+  for (const auto& group : groups_) {
+    if (!group->root_left() && !late) return moved;
+  }
+  // Everything that all ranks had agreed on before has begun; the rest ends here.
+  for (const auto& group : groups_) moved |= group->drop(unfinished);
+  end_change(unfinished);
+  const bool idle = std::all_of(groups_.begin(), groups_.end(),
+                                [](const auto& group) { return group->is_idle(); });
+  if (!idle && !late) return moved;
+  if (!goodbye_said_) {
+    goodbye_said_ = true;
+    if (!idle) {
+      break_down(deadline_exceeded(
+          world_->names[static_cast<size_t>(world_->rank)] +
+          " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
+      end();
+      return true;
+    }
+    world_->transport->say_goodbye();
+    world_->transport->progress();
+    if (uses_gpu()) leave_deadline_ = std::min(leave_deadline_, Clock::now() + kGpusPatience);
+    moved = true;
+  }
+  if ((world_->transport->flushed() && gpus_are_done()) || late) {
+    end();
+    moved = true;
+  }
+  return moved;
+}
+
+bool Coordinator::uses_gpu() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group->uses_gpu(); });
+}
+
+// This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end
+// would be felt by a peer whose GPU waits for that; who is done says goodbye.
+bool Coordinator::gpus_are_done() const {
+  return ended_peers_ >= static_cast<int>(world_->names.size()) - 1 || !uses_gpu();
+}
+
+void Coordinator::end() {
+  const Status shut_down = cancelled("rueda has been shut down on this rank");
+  point_to_point_.advance();
+  world_->transport->close(shut_down);
+  point_to_point_.fail_all(shut_down);
+  count();
+  state_ = State::kEnded;
+}
+
+void Coordinator::count() {
+  const auto set = [](std::atomic<int64_t>* counter, int64_t value) {
+    counter->store(value, std::memory_order_relaxed);
+  };
+  GroupEngine::Totals totals = past_;
+  for (const auto& group : groups_) group->add_to(&totals);
+  set(&counters_->batches, totals.batches);
+  set(&counters_->planned_batches, totals.planned_batches);
+  set(&counters_->tensors, totals.tensors);
+  set(&counters_->fused_tensors, totals.fused_tensors);
+  set(&counters_->cached_tensors, totals.cached_tensors);
+  set(&counters_->plans, totals.plans);
+  set(&counters_->revocations, totals.revocations);
+  set(&counters_->bytes_in_place, static_cast<int64_t>(totals.bytes.in_place));
+  set(&counters_->bytes_cma, static_cast<int64_t>(totals.bytes.cma));
+  set(&counters_->control_messages,
+      static_cast<int64_t>(world_->transport->control_messages_sent()));
+  set(&counters_->bytes_reduced, static_cast<int64_t>(totals.bytes.total));
+  set(&counters_->shm_bytes,
+      static_cast<int64_t>(world_->transport->bytes_sent("shm") + totals.bytes.total));
+  set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
+  set(&counters_->mpi_bytes, static_cast<int64_t>(world_->transport->bytes_sent("mpi")));
+}
+
+}  // namespace rueda::engine

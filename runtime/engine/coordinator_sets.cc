@@ -1,0 +1,158 @@
+// Process sets come and go. A change is agreed on by all ranks like a collective of the global set,
+// so that all make it at one point of the response stream:
+//
+//   add      asked --all agree--> the table and the group are made, the work ends
+//   remove   asked --all agree--> the members leave the set's group, as at a shutdown: what has
+//            begun ends, the rest gets an error --> asked again --all have left--> all is free
+//
+// Why a new set's channels may be used at once: a batch runs only after every member has sent a
+// request in the set, and a member does so after it has zeroed its channels here.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/engine/coordinator.h"
+
+namespace rueda::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has_channels(const membership::World& world, const ProcessSet& set) {
+  return set.place && set.channels && set.size() > 1 && world.shares_some_memory(set.ranks);
+}
+
+host::Arena* own_arena(const membership::World& world) {
+  return world.arenas[static_cast<size_t>(world.rank)].get();
+}
+
+}  // namespace
+
+void Coordinator::begin_change(Submission submission) {
+  wire::Request& request = submission.request;
+  change_ = Change{};
+  if (request.root < 0) {
+    // What the others have to know before they agree.
+    const auto planned = sets_->plan(request.splits);
+    if (planned.ok() && has_channels(*world_, *planned.value())) {
+      const Status reserved = own_arena(*world_)->reserve_channels(*planned.value()->channels);
+      if (!reserved.ok()) request.layout = reserved.message();
+      change_->reserved = planned.value()->channels;
+    }
+  }
+  global().take(std::move(submission));
+}
+
+void Coordinator::change_sets(Pending change) {
+  if (!change_) return;
+  if (change_->stage == Change::Stage::kAsked) {
+    change_->stage = Change::Stage::kAgreed;
+    change_->submission = std::move(change.submission);
+    // Here and not later: all ranks are at this point of the response stream.
+    if (change_->submission.request.root < 0) change_->split = global().reserve_split();
+  } else {
+    change_->stage = Change::Stage::kEnded;
+  }
+  quiet_ = false;
+}
+
+bool Coordinator::advance_change(Time now) {
+  switch (change_->stage) {
+    case Change::Stage::kAgreed:
+      change_->submission.request.root < 0 ? add_set(now) : remove_set(now);
+      return true;
+    case Change::Stage::kLeaving: {
+      GroupEngine* const group = change_->set->group;
+      if (!group->root_left()) return false;
+      group->drop(
+          cancelled(change_->set->describe() + " was removed before every rank had submitted it"));
+      if (!group->is_idle()) return false;
+      ask_for_end();
+      return true;
+    }
+    case Change::Stage::kEnded:
+      close_group(change_->set);
+      sets_->remove(change_->set);
+      end_change({});
+      return true;
+    case Change::Stage::kAsked:
+    case Change::Stage::kEnding: return false;
+  }
+  return false;
+}
+
+// Agreed on; whether it is possible follows from the table, so alike on all ranks.
+void Coordinator::add_set(Time now) {
+  const wire::Request& request = change_->submission.request;
+  const auto planned = sets_->plan(request.splits);
+  const Status possible = !planned.ok() ? planned.status()
+                          : request.layout.empty()
+                              ? Status()
+                              : Status(Code::kResourceExhausted, request.layout);
+  if (!possible.ok()) {
+    if (change_->split) global().skip_split(*change_->split);
+    return end_change(possible);
+  }
+  const ProcessSetPtr set = sets_->add(request.splits);
+  newest_serial_ = set->serial;
+  if (set->place) open_group(set, now);
+  if (change_->split) global().split(*change_->split, *set, set->group);
+  change_->submission.work->set_result(set->id);
+  end_change({});
+  std::vector<Early> early = std::exchange(early_, {});
+  early_bytes_ = 0;
+  for (Early& message : early) on_control(message.peer, message.message);
+}
+
+void Coordinator::remove_set(Time now) {
+  const int32_t id = change_->submission.request.root;
+  if (id == 0) return end_change(invalid_argument("the global process set cannot be removed"));
+  const auto found = sets_->find(static_cast<uint32_t>(id));
+  if (!found.ok()) return end_change(found.status());
+  change_->set = found.value();
+  sets_->close(change_->set);
+  if (!change_->set->place) return ask_for_end();
+  change_->stage = Change::Stage::kLeaving;
+  ProcessSet* const set = change_->set.get();
+  for (Submission& waiting : queue_->take_waiting(set))
+    finish(waiting, cancelled(set->describe() + " was removed"));
+  set->group->leave(now);
+}
+
+// This rank has left the set.
+void Coordinator::ask_for_end() {
+  change_->stage = Change::Stage::kEnding;
+  Submission end;
+  end.set = sets_->global();
+  end.request = change_->submission.request;
+  end.request.name = negotiation::kChangeEndName;
+  end.work = std::make_shared<Work>(change_->submission.work->title());
+  global().take(std::move(end));
+}
+
+void Coordinator::end_change(const Status& status) {
+  if (!change_) return;
+  Change change = std::move(*change_);
+  change_.reset();
+  if (!status.ok() && change.reserved) own_arena(*world_)->release_channels(*change.reserved);
+  if (change.submission.work != nullptr) finish(change.submission, status);
+}
+
+void Coordinator::open_group(const ProcessSetPtr& set, Time now) {
+  GroupEngine::Owner* const owner = this;
+  groups_.push_back(
+      std::make_unique<GroupEngine>(config_, world_, recorder_, flight_, &late_, owner, set));
+  set->group = groups_.back().get();
+  for (const Rank peer : left_) set->group->on_peer_left(peer, now);
+}
+
+void Coordinator::close_group(const ProcessSetPtr& set) {
+  if (set->group == nullptr) return;
+  set->group->add_to(&past_);
+  const GroupEngine* const closed = std::exchange(set->group, nullptr);
+  groups_.erase(std::find_if(groups_.begin(), groups_.end(),
+                             [&](const auto& group) { return group.get() == closed; }));
+  if (has_channels(*world_, *set)) own_arena(*world_)->release_channels(*set->channels);
+}
+
+}  // namespace rueda::engine

@@ -1,0 +1,86 @@
+// ProcessSet: a group of ranks that runs collectives among itself, as this rank knows it; and the
+// table of all of them.
+//
+// The table changes on every rank at the same point of the global set's response stream, so that
+// ids and channels follow from it alike on all ranks. Set 0 has all ranks and is always there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+#include "runtime/engine/submission.h"
+
+namespace rueda::engine {
+
+class GroupEngine;
+
+// Names in use on this rank, and who waits for one.
+struct NameTable {
+  std::unordered_map<std::string, NamePtr> names;
+  std::unordered_map<std::string, std::deque<Submission>> waiting;
+};
+
+struct ProcessSet {
+  uint32_t id = 0;          // as users know it; after a removal it is given again, the oldest first
+  uint32_t serial = 0;      // as messages know it; never given again
+  std::vector<Rank> ranks;  // the members' numbers in the job, ascending
+  std::optional<Rank> place;  // this rank's among them; empty: it is not one
+  std::optional<size_t>
+      channels;  // which of the arenas' groups of channels; empty: no channels are left
+  std::array<std::atomic<uint64_t>, 16> unnamed{};  // operations since the last join, by kind
+  NameTable names;                                  // guarded by the submission queue's lock
+  GroupEngine* group =
+      nullptr;  // guarded by the progress lock; null: nothing runs in it here (any more)
+
+  Rank size() const { return static_cast<Rank>(ranks.size()); }
+  std::optional<Rank> place_of(Rank rank) const;
+  std::string describe() const;  // "process set 1 (ranks 0, 2)"
+};
+using ProcessSetPtr = std::shared_ptr<ProcessSet>;
+
+// Threads: any; add, close and remove from one at a time.
+class ProcessSetTable {
+ public:
+  static constexpr uint32_t kMostSerials = 1 << 15;  // what tags have room for
+  ProcessSetTable(Rank rank, Rank size);
+
+  const ProcessSetPtr& global() const { return global_; }
+  // kInvalidArgument: there is none, or it is being removed.
+  Result<ProcessSetPtr> find(uint32_t id) const;
+  // The same, of which this rank has to be a member.
+  Result<ProcessSetPtr> find_own(uint32_t id) const;
+  std::vector<ProcessSetPtr> all() const;  // by id
+
+  // What add() would make of these ranks (ascending), without adding it. kInvalidArgument: they are
+  // no set of ranks of the job, or a set of them exists.
+  Result<ProcessSetPtr> plan(const std::vector<int64_t>& ranks) const;
+  ProcessSetPtr add(const std::vector<int64_t>& ranks);  // plan() is ok
+  // Not found by find() from here on.
+  void close(const ProcessSetPtr& set);
+  void remove(const ProcessSetPtr& set);  // its id and channels may be given again
+
+ private:
+  Result<ProcessSetPtr> find_locked(uint32_t id) const;
+  std::optional<size_t> free_channels(const std::vector<Rank>& ranks) const;
+
+  const Rank rank_;
+  const ProcessSetPtr global_;
+  mutable std::mutex mutex_;
+  std::vector<ProcessSetPtr> sets_;  // by id
+  ProcessSetPtr closed_;
+  std::deque<uint32_t> free_ids_;
+  uint32_t next_id_ = 1;
+  uint32_t next_serial_ = 1;
+};
+
+}  // namespace rueda::engine

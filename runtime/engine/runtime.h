@@ -1,0 +1,107 @@
+// Runtime: one rank of one job, as its process sees it. Owns the world, the coordinator and its
+// thread.
+//
+// Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order,
+// within config.shutdown_timeout_seconds; works outlive the runtime.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "collectives/base/config.h"
+#include "runtime/engine/coordinator.h"
+#include "runtime/engine/prepared.h"
+#include "runtime/engine/progress_engine.h"
+#include "runtime/membership/world.h"
+#include "runtime/observe/flight/flight_recorder.h"
+
+namespace rueda::engine {
+
+// One operation as the user asks for it. Memory is borrowed until the work ends.
+struct Operation {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  std::string name;  // "": numbered by kind
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kAverage;
+  Shape shape;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // null: the work owns the result
+  int device = -1;              // of input and output: -1 the host, else a GPU of this process
+  cuda::StreamHandle stream = nullptr;  // GPU: what the caller has given it until now comes before
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Rank root = 0;
+  Rank peer = 0;
+  uint32_t tag = 0;
+  std::vector<int64_t> splits;  // alltoall; empty: equal parts
+  uint32_t process_set = 0;     // root: a rank of the job all the same
+  // send, recv of parts of this library: spaces of tags that do not meet (0: the users' calls), and
+  // what both sides must agree on beside the size (0: the dtype).
+  uint32_t tag_space = 0;
+  uint16_t agreed = 0;
+  uint32_t site = 0;  // where it is called from: FlightRecorder::site; 0: unknown
+};
+
+class Runtime {
+ public:
+  // blame: see Coordinator; may be empty.
+  static Result<std::unique_ptr<Runtime>> create(
+      const Config& config, std::unique_ptr<membership::World> world,
+      std::function<void(const std::string&)> blame = {});
+  ~Runtime();
+
+  const membership::World& world() const { return *world_; }
+  // All or none. group: they become ready together and are reduced as one.
+  Result<std::vector<std::shared_ptr<Work>>> submit(std::vector<Operation> operations, bool group);
+  // An operation to be started again and again; its memory comes with each start. Allreduce,
+  // broadcast and reducescatter.
+  Result<std::shared_ptr<Prepared>> prepare(Operation operation);
+  // Submits one operation and waits without limit; its output must be the caller's.
+  Status run(Operation operation);
+  // Collective over all ranks of the job, members or not: all have to call them in one order. The
+  // work's result is the id of the new set; its ranks in any order.
+  // A removed set's pending operations end with an error on all members.
+  Result<std::shared_ptr<Work>> add_process_set(std::vector<int64_t> ranks, uint32_t site = 0);
+  Result<std::shared_ptr<Work>> remove_process_set(uint32_t id, uint32_t site = 0);
+  const ProcessSetTable& process_sets() const { return sets_; }
+  // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
+  void shutdown();
+  // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
+  Status start_timeline(const std::string& path, bool mark_cycles);
+  // The file is complete when it returns; nothing happens without one.
+  void stop_timeline();
+  // Puts a mark of the caller's into the timeline and the summary.
+  void mark(const std::string& name, timeline::Mark mark);
+  // What this rank did until now; empty without RUEDA_SUMMARY.
+  std::optional<wire::RankSummary> summary();
+  flight::FlightRecorder& flight() { return *flight_; }
+  // Who was lost, with what is known of the cause by now. Any thread.
+  std::optional<life::LostRank> lost() const;
+  // -1 for an unknown name.
+  int64_t counter(std::string_view name);
+
+ private:
+  Runtime(const Config& config, std::unique_ptr<membership::World> world,
+          std::function<void(const std::string&)> blame);
+  Status record(const std::string& path, bool mark_cycles);
+  Result<Submission> check(Operation operation, bool with_memory, bool group = false);
+  Result<std::shared_ptr<Work>> change_sets(wire::Request request, std::string title,
+                                            uint32_t site);
+  static std::string number(ProcessSet* set, CollectiveKind kind, bool group);
+
+  Config config_;
+  std::unique_ptr<membership::World> world_;
+  Counters counters_;
+  ProcessSetTable sets_;
+  std::shared_ptr<SubmissionQueue> queue_;
+  std::shared_ptr<ProgressEngine> progress_;
+  timeline::Recorder recorder_;
+  const std::unique_ptr<flight::FlightRecorder> flight_;
+  Coordinator coordinator_;
+  std::thread thread_;
+};
+
+}  // namespace rueda::engine

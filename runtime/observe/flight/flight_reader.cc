@@ -1,0 +1,247 @@
+#include "runtime/observe/flight/flight_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "collectives/base/utf8.h"
+#include "collectives/host/fence.h"
+
+namespace rueda::flight {
+namespace {
+
+uint64_t load(const void* at, std::memory_order order = std::memory_order_relaxed) {
+  return std::atomic_ref<uint64_t>(*static_cast<uint64_t*>(const_cast<void*>(at))).load(order);
+}
+
+void store(void* at, uint64_t value, std::memory_order order = std::memory_order_relaxed) {
+  std::atomic_ref<uint64_t>(*static_cast<uint64_t*>(at)).store(value, order);
+}
+
+template <typename T>
+T copy(const std::byte* at) {
+  static_assert(sizeof(T) % kWord == 0);
+  uint64_t words[sizeof(T) / kWord];
+  for (size_t i = 0; i < std::size(words); ++i) words[i] = load(at + i * kWord);
+  T value;
+  std::memcpy(&value, words, sizeof(T));
+  return value;
+}
+
+// Printable UTF-8 whatever the bytes are.
+std::string text_of(const char* bytes, size_t room) {
+  return printable_text({bytes, strnlen(bytes, room)});
+}
+
+std::string name_of_record(const Record& record) {
+  size_t size = strnlen(record.name, kNameBytes);
+  const bool is_cut = record.name_length > size && size == kNameBytes;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(record.name[i]); };
+  if (is_cut) {  // not in the middle of a character
+    while (size > 0 && (byte(size - 1) & 0xc0) == 0x80) --size;
+    if (size > 0 && byte(size - 1) >= 0xc0) --size;
+  }
+  return text_of(record.name, size) + (is_cut ? "..." : "");
+}
+
+std::string site_of(ByteView memory, uint32_t number, uint64_t known) {
+  if (number == 0 || number > kSites || number > known) return "";
+  const auto site = copy<Site>(memory.data() + kSitesOffset + (number - 1) * sizeof(Site));
+  return text_of(site.text, std::min<size_t>(site.length, kSiteBytes));
+}
+
+// False: what it says cannot be.
+bool convert(ByteView memory, const Record& record, uint64_t sites, Operation* out) {
+  if (!is_valid(static_cast<CollectiveKind>(record.kind)) ||
+      !is_valid(static_cast<DType>(record.dtype)) || record.state == 0 ||
+      record.state > static_cast<uint8_t>(State::kFailed) ||
+      record.path > static_cast<uint8_t>(Path::kDirect)) {
+    return false;
+  }
+  out->name = name_of_record(record);
+  out->kind = static_cast<CollectiveKind>(record.kind);
+  out->dtype = static_cast<DType>(record.dtype);
+  if (is_valid(static_cast<ReduceOp>(record.reduce_op)))
+    out->reduce_op = static_cast<ReduceOp>(record.reduce_op);
+  out->shape.assign(record.shape, record.shape + std::min<size_t>(record.ndim, kMaxDims));
+  out->bytes = record.bytes;
+  out->process_set = record.process_set;
+  out->generation = record.generation;
+  out->batch = record.batch;
+  out->state = static_cast<State>(record.state);
+  out->path = static_cast<Path>(record.path);
+  out->submitted_ns = record.submitted_ns;
+  out->agreed_ns = record.agreed_ns;
+  out->started_ns = record.started_ns;
+  out->ended_ns = record.ended_ns;
+  out->site = site_of(memory, record.site, sites);
+  out->thread = record.thread;
+  return true;
+}
+
+// Empty: overwritten or half written.
+bool read_record(ByteView memory, size_t offset, uint64_t number, Record* out) {
+  const std::byte* at = memory.data() + offset;
+  const uint64_t before = load(at, std::memory_order_acquire);
+  *out = copy<Record>(at);
+  host::seqlock_fence(std::memory_order_acquire);
+  return before == number + 1 && load(at) == before;
+}
+
+void read_records(ByteView memory, const Header& header, std::vector<Operation>* out) {
+  const uint64_t end = header.submitted;
+  for (uint64_t n = end > kRecords ? end - kRecords : 0; n < end; ++n) {
+    Record record;
+    Operation operation;
+    if (!read_record(memory, kRecordsOffset + n % kRecords * sizeof(Record), n, &record)) continue;
+    if (!convert(memory, record, header.sites, &operation)) continue;
+    if (operation.path == Path::kPlanned && operation.state != State::kSubmitted)
+      continue;  // below
+    operation.number = n;
+    out->push_back(std::move(operation));
+  }
+}
+
+void read_planned(ByteView memory, const Header& header, std::vector<Operation>* out) {
+  const uint64_t end = header.planned;
+  uint64_t left = kRecords;  // operations, whatever the entries claim
+  std::vector<Operation> found;
+  for (uint64_t n = end; n > 0 && end - n < kPlanEntries && left > 0; --n) {
+    const auto entry =
+        copy<PlanEntry>(memory.data() + kPlanOffset + (n - 1) % kPlanEntries * sizeof(PlanEntry));
+    const uint64_t first = entry.members >> 16, count = entry.members & 0xffff;
+    if (count > kTemplates) continue;
+    for (uint64_t i = count; i > 0 && left > 0; --i) {
+      const uint64_t number = first + i - 1;
+      Record record;
+      Operation operation;
+      if (!read_record(memory, kTemplatesOffset + number % kTemplates * sizeof(Record), number,
+                       &record) ||
+          !convert(memory, record, header.sites, &operation)) {
+        continue;
+      }
+      --left;
+      operation.path = Path::kPlanned;
+      operation.state = (entry.when & 1) != 0 ? State::kDone : State::kStarted;
+      operation.submitted_ns = operation.started_ns = static_cast<int64_t>(entry.when >> 1);
+      operation.agreed_ns = operation.ended_ns = 0;
+      operation.batch = entry.number;
+      found.push_back(std::move(operation));
+    }
+  }
+  out->insert(out->end(), found.rbegin(), found.rend());
+}
+
+const std::byte* aligned(ByteView memory) {
+  return reinterpret_cast<uintptr_t>(memory.data()) % kWord == 0 ? memory.data() : nullptr;
+}
+
+}  // namespace
+
+std::string Operation::title() const {
+  const size_t dot = name.find('.');
+  if (kind == CollectiveKind::kJoin) return "join";
+  if (kind == CollectiveKind::kProcessSet) return "the change of the process sets";
+  if (dot == std::string::npos) return "'" + name + "'";
+  return name.substr(0, dot) + " '" + name.substr(dot + 1) + "'";
+}
+
+Result<Snapshot> read_flight(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) {
+    return Status(Code::kDataLoss, "this is no flight recorder's memory: it has " +
+                                       std::to_string(memory.size()) + " bytes instead of " +
+                                       std::to_string(kTotalBytes));
+  }
+  const auto header = copy<Header>(memory.data());
+  if (header.magic == 0) return failed_precondition("no rank has used this flight recorder yet");
+  if (header.magic != kMagic || header.version != kVersion || header.total_bytes != kTotalBytes ||
+      header.layout != layout_hash()) {
+    return Status(Code::kDataLoss,
+                  "this is no flight recorder's memory of this version of rueda; read it with the "
+                  "rueda that wrote it");
+  }
+  Snapshot out;
+  out.rank = header.rank;
+  out.size = header.size;
+  out.pid = header.pid;
+  out.left = header.left != 0;
+  out.epoch = header.epoch;
+  out.stack_signal = header.stack_signal;
+  out.stack_fd = header.stack_fd;
+  out.monotonic_ns = header.monotonic_ns;
+  out.realtime_ns = header.realtime_ns;
+  out.host = text_of(header.host, sizeof(header.host));
+  out.job = text_of(header.job, sizeof(header.job));
+  out.submitted = header.submitted;
+  out.ended = header.ended;
+  out.planned = header.planned;
+  out.planned_ended = header.planned_ended;
+  out.planned_tensors = header.planned_tensors;
+  read_records(memory, header, &out.operations);
+  const auto middle = static_cast<std::ptrdiff_t>(out.operations.size());
+  read_planned(memory, header, &out.operations);
+  std::inplace_merge(
+      out.operations.begin(), out.operations.begin() + middle, out.operations.end(),
+      [](const Operation& a, const Operation& b) { return a.submitted_ns < b.submitted_ns; });
+  if (out.operations.size() > kRecords)
+    out.operations.erase(out.operations.begin(),
+                         out.operations.end() - static_cast<std::ptrdiff_t>(kRecords));
+  return out;
+}
+
+void shift_times(Snapshot* snapshot, int64_t ns) {
+  const auto shift = [ns](int64_t* time) {
+    const uint64_t sum = static_cast<uint64_t>(*time) + static_cast<uint64_t>(ns);
+    if (*time != 0) *time = static_cast<int64_t>(sum);
+  };
+  shift(&snapshot->monotonic_ns);
+  for (Operation& operation : snapshot->operations) {
+    for (int64_t* time : {&operation.submitted_ns, &operation.agreed_ns, &operation.started_ns,
+                          &operation.ended_ns}) {
+      shift(time);
+    }
+  }
+}
+
+bool has_unfinished(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return false;
+  const auto header = copy<Header>(memory.data());
+  return header.magic == kMagic &&
+         (header.submitted != header.ended || header.planned != header.planned_ended);
+}
+
+std::optional<Counters> read_counters(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return std::nullopt;
+  const auto header = copy<Header>(memory.data());
+  if (header.magic != kMagic) return std::nullopt;
+  return Counters{header.submitted, header.ended, header.planned, header.planned_tensors};
+}
+
+std::string read_mail(ByteView memory) {
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return "";
+  const std::byte* at = memory.data() + kMailOffset;
+  const uint64_t before = load(at, std::memory_order_acquire);
+  if (before == 0 || before % 2 != 0) return "";
+  const auto mail = copy<Mailbox>(at);
+  host::seqlock_fence(std::memory_order_acquire);
+  if (load(at) != before) return "";
+  return clean_text({mail.text, strnlen(mail.text, std::min<size_t>(mail.length, kMailBytes))},
+                    kMailBytes);
+}
+
+void write_mail(ByteSpan memory, const std::string& text) {
+  std::byte* at = memory.data() + kMailOffset;
+  const uint64_t stamp = (load(at) + 1) | 1;
+  store(at, stamp);
+  host::seqlock_fence(std::memory_order_release);
+  const size_t length = std::min(text.size(), kMailBytes);
+  store(at + offsetof(Mailbox, length), length);
+  for (size_t i = 0; i < (length + kWord - 1) / kWord; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + i * kWord, std::min(kWord, length - i * kWord));
+    store(at + offsetof(Mailbox, text) + i * kWord, word);
+  }
+  store(at, stamp + 1, std::memory_order_release);
+}
+
+}  // namespace rueda::flight

@@ -1,0 +1,79 @@
+// Reads a flight recorder's memory, of a live rank, a dead one, or from a file.
+//
+// Pure and distrustful: whatever the bytes are, it reads nothing outside of them, ends, and gives
+// back texts that are UTF-8 without control characters. What was overwritten or half written
+// meanwhile is left out.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "collectives/base/types.h"
+#include "runtime/observe/flight/flight_layout.h"
+
+namespace rueda::flight {
+
+struct Operation {
+  uint64_t number = 0;  // of this rank, in the order of submission; planned ones have none
+  std::string name;     // "allreduce.fc1.weight"; long ones end in "..."
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Shape shape;
+  int64_t bytes = 0;
+  uint32_t process_set = 0;
+  uint32_t generation = 0;  // of its plan
+  uint64_t batch = 0;       // 0: in none yet
+  State state = State::kNone;
+  Path path = Path::kNegotiated;
+  int64_t submitted_ns = 0, agreed_ns = 0, started_ns = 0, ended_ns = 0;
+  std::string site;  // "train.py:12 in step"; "": unknown
+  uint32_t thread = 0;
+
+  bool ended() const { return state == State::kDone || state == State::kFailed; }
+  std::string title() const;  // "allreduce 'fc1.weight'"
+};
+
+struct Snapshot {
+  Rank rank = 0;
+  Rank size = 0;
+  int pid = 0;
+  bool left = false;
+  uint64_t epoch = 0;
+  int stack_signal = 0, stack_fd = -1;
+  int64_t monotonic_ns = 0, realtime_ns = 0;
+  std::string host, job;
+  uint64_t submitted = 0, ended = 0;  // one by one, since the start
+  uint64_t planned = 0, planned_ended = 0, planned_tensors = 0;
+  std::vector<Operation> operations;  // in the order in which they were submitted or entered
+
+  const Operation* last() const { return operations.empty() ? nullptr : &operations.back(); }
+};
+
+// kDataLoss: no flight recorder's memory of this version. kFailedPrecondition: no rank has taken it
+// yet.
+Result<Snapshot> read_flight(ByteView memory);
+// Its times on another host's clock, which is so far ahead.
+void shift_times(Snapshot* snapshot, int64_t ns);
+// How much later `now` is than `then`; 0 if it is not. Of any times, also those of damaged memory.
+inline int64_t elapsed_ns(int64_t then, int64_t now) {
+  const uint64_t gap = static_cast<uint64_t>(now) - static_cast<uint64_t>(then);
+  return now <= then ? 0 : static_cast<int64_t>(std::min<uint64_t>(gap, INT64_MAX));
+}
+// Is anything submitted and not ended? Cheap; false for what is no recorder's memory.
+bool has_unfinished(ByteView memory);
+struct Counters {
+  uint64_t submitted = 0, ended = 0, planned = 0, planned_tensors = 0;
+};
+// Empty: no rank has taken this memory. Cheap.
+std::optional<Counters> read_counters(ByteView memory);
+// What the mailbox of this memory says; "" for none.
+std::string read_mail(ByteView memory);
+// Puts a text into the mailbox, cut if longer. memory: kTotalBytes of it. One writer.
+void write_mail(ByteSpan memory, const std::string& text);
+
+}  // namespace rueda::flight

@@ -1,0 +1,284 @@
+#include "runtime/observe/flight/flight_recorder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "collectives/host/fence.h"
+#include "runtime/observe/flight/flight_reader.h"
+
+namespace rueda::flight {
+namespace {
+
+int64_t read_clock(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+uint32_t this_thread() {
+  static thread_local const auto id = static_cast<uint32_t>(syscall(SYS_gettid));
+  return id;
+}
+
+void* map(int fd) {
+  struct stat info = {};
+  if (fd < 0 || fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(kTotalBytes))
+    return nullptr;
+  void* at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return nullptr;
+  madvise(at, kTotalBytes, MADV_DONTFORK);
+  return at;
+}
+
+// The word of `state` and `path`, with what lies beside them.
+constexpr size_t kStateWord = offsetof(Record, generation);
+static_assert(kStateWord % kWord == 0 && offsetof(Record, path) == kStateWord + 4 &&
+              offsetof(Record, state) == kStateWord + 5);
+
+uint64_t* state_word(Record* record) {
+  return reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(record) + kStateWord);
+}
+
+void copy_text(char* to, size_t room, const std::string& text) {
+  std::memcpy(to, text.data(), std::min(room - 1, text.size()));
+}
+
+}  // namespace
+
+int64_t now_ns() { return read_clock(CLOCK_MONOTONIC); }
+
+std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& identity) {
+  bool shared = true;
+  void* at = map(fd);
+  if (at != nullptr) {
+    // One process at a time: a program that a rank has started may have the same environment. One
+    // that has left in order and ended has a successor: `sh -c 'python one.py && python two.py'`.
+    auto* const header = static_cast<Header*>(at);
+    std::atomic_ref<int32_t> owner(header->pid);
+    int32_t none = owner.load();
+    const bool is_free = none == 0 || none == getpid() ||
+                         (std::atomic_ref<int32_t>(header->left).load() != 0 &&
+                          kill(none, 0) != 0 && errno == ESRCH);
+    if (!is_free || !owner.compare_exchange_strong(none, getpid())) {
+      munmap(at, kTotalBytes);
+      at = nullptr;
+    }
+  }
+  if (at == nullptr) {
+    shared = false;
+    at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return nullptr;
+  }
+  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder(static_cast<std::byte*>(at), shared));
+  recorder->begin(identity);
+  return recorder;
+}
+
+void FlightRecorder::begin(const Identity& identity) {
+  Header begun = {};
+  begun.version = kVersion;
+  begun.header_bytes = sizeof(Header);
+  begun.total_bytes = kTotalBytes;
+  begun.layout = layout_hash();
+  begun.rank = identity.rank;
+  begun.size = identity.size;
+  begun.pid = getpid();
+  begun.stack_fd = -1;
+  begun.epoch = identity.epoch;
+  begun.monotonic_ns = now_ns();
+  begun.realtime_ns = read_clock(CLOCK_REALTIME);
+  copy_text(begun.host, sizeof(begun.host), identity.host);
+  copy_text(begun.job, sizeof(begun.job), identity.job);
+  uint64_t words[sizeof(Header) / kWord];
+  std::memcpy(words, &begun, sizeof(begun));
+  put(&header().magic, 0, std::memory_order_release);
+  std::memset(base_ + kMailOffset, 0, kTotalBytes - kMailOffset);  // of an earlier init
+  for (size_t i = 1; i < std::size(words); ++i)
+    put(reinterpret_cast<uint64_t*>(base_) + i, words[i]);
+  put(&header().magic, kMagic, std::memory_order_release);
+}
+
+FlightRecorder::~FlightRecorder() { munmap(base_, kTotalBytes); }
+
+uint32_t FlightRecorder::site(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(sites_mutex_);
+  const auto known = sites_.find(text);
+  if (known != sites_.end()) return known->second;
+  if (sites_.size() >= kSites) return 0;
+  const auto number = static_cast<uint32_t>(sites_.size() + 1);
+  sites_.emplace(text, number);
+  Site site = {};
+  site.length = static_cast<uint32_t>(std::min(text.size(), kSiteBytes));
+  // The end says more than the beginning; not from the middle of a character.
+  const char* from = text.data() + text.size() - site.length;
+  while (site.length > 0 && site.length < text.size() &&
+         (static_cast<unsigned char>(*from) & 0xc0) == 0x80) {
+    ++from;
+    --site.length;
+  }
+  std::memcpy(site.text, from, site.length);
+  uint64_t words[sizeof(Site) / kWord];
+  std::memcpy(words, &site, sizeof(site));
+  auto* at = reinterpret_cast<uint64_t*>(base_ + kSitesOffset) + (number - 1) * std::size(words);
+  for (size_t i = 0; i < std::size(words); ++i) put(at + i, words[i]);
+  put(&header().sites, number, std::memory_order_release);
+  return number;
+}
+
+std::string FlightRecorder::site_text(uint32_t number) const {
+  const std::lock_guard<std::mutex> lock(sites_mutex_);
+  if (number == 0 || number > sites_.size()) return "";
+  const auto* site = reinterpret_cast<const Site*>(base_ + kSitesOffset) + (number - 1);
+  return {site->text, site->length};
+}
+
+void FlightRecorder::fill(Record* record, const wire::Request& request) {
+  record->bytes = has_tensor(request.kind)
+                      ? element_count(request.shape) * static_cast<int64_t>(size_of(request.dtype))
+                      : 0;
+  record->thread = this_thread();
+  record->kind = static_cast<uint8_t>(request.kind);
+  record->dtype = static_cast<uint8_t>(request.dtype);
+  record->reduce_op = static_cast<uint8_t>(request.reduce_op);
+  record->ndim = static_cast<uint8_t>(std::min<size_t>(request.shape.size(), 255));
+  record->name_length = static_cast<uint8_t>(std::min<size_t>(request.name.size(), 255));
+  for (size_t i = 0; i < std::min(request.shape.size(), kMaxDims); ++i)
+    record->shape[i] = request.shape[i];
+  std::memcpy(record->name, request.name.data(), std::min(request.name.size(), kNameBytes));
+}
+
+void FlightRecorder::write(Record* to, const Record& from, uint64_t number) {
+  uint64_t words[sizeof(Record) / kWord];
+  std::memcpy(words, &from, sizeof(Record));
+  auto* at = reinterpret_cast<uint64_t*>(to);
+  put(at, 0);
+  host::seqlock_fence(std::memory_order_release);
+  for (size_t i = 1; i < std::size(words); ++i) put(at + i, words[i]);
+  put(at, number + 1, std::memory_order_release);
+}
+
+FlightRecorder::Ticket FlightRecorder::submitted(const wire::Request& request, uint32_t process_set,
+                                                 uint32_t site, Path path) {
+  Record record = {};
+  fill(&record, request);
+  record.submitted_ns = now_ns();
+  record.process_set = process_set;
+  record.site = site;
+  record.epoch = static_cast<uint32_t>(header().epoch);
+  record.path = static_cast<uint8_t>(path);
+  record.state = static_cast<uint8_t>(State::kSubmitted);
+  const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  write(&records()[number % kRecords], record, number);
+  // Another thread may be a number ahead: the counter never goes back.
+  std::atomic_ref<uint64_t> counter(header().submitted);
+  uint64_t seen = counter.load(std::memory_order_relaxed);
+  while (seen < number + 1 &&
+         !counter.compare_exchange_weak(seen, number + 1, std::memory_order_release)) {
+  }
+  return number + 1;
+}
+
+// Null: it has been overwritten.
+Record* FlightRecorder::of(Ticket ticket) const {
+  if (ticket == 0) return nullptr;
+  Record* const record = &records()[(ticket - 1) % kRecords];
+  return std::atomic_ref<uint64_t>(record->stamp).load(std::memory_order_relaxed) == ticket
+             ? record
+             : nullptr;
+}
+
+void FlightRecorder::set_state(Record* record, State state, std::optional<Path> path) {
+  uint64_t* const word = state_word(record);
+  uint64_t value = std::atomic_ref<uint64_t>(*word).load(std::memory_order_relaxed);
+  auto* const bytes = reinterpret_cast<uint8_t*>(&value);
+  if (path) bytes[4] = static_cast<uint8_t>(*path);
+  bytes[5] = static_cast<uint8_t>(state);
+  put(word, value);
+}
+
+State FlightRecorder::state_of(Record* record) {
+  const uint64_t value =
+      std::atomic_ref<uint64_t>(*state_word(record)).load(std::memory_order_relaxed);
+  return static_cast<State>(reinterpret_cast<const uint8_t*>(&value)[5]);
+}
+
+void FlightRecorder::cached(Ticket ticket) {
+  if (Record* const r = of(ticket)) set_state(r, State::kSubmitted, Path::kCached);
+}
+
+void FlightRecorder::planned(Ticket ticket) {
+  if (Record* const r = of(ticket)) set_state(r, State::kStarted, Path::kPlanned);
+}
+
+void FlightRecorder::agreed(Ticket ticket, int64_t now) {
+  Record* const r = of(ticket);
+  if (r == nullptr) return;
+  put(reinterpret_cast<uint64_t*>(&r->agreed_ns), static_cast<uint64_t>(now));
+  set_state(r, State::kAgreed);
+}
+
+void FlightRecorder::started(Ticket ticket, uint64_t batch, int64_t now) {
+  Record* const r = of(ticket);
+  if (r == nullptr) return;
+  put(&r->batch, batch);
+  put(reinterpret_cast<uint64_t*>(&r->started_ns), static_cast<uint64_t>(now));
+  set_state(r, State::kStarted);
+}
+
+void FlightRecorder::ended(Ticket ticket, int64_t now, bool well) {
+  if (ticket == 0) return;
+  if (Record* const r = of(ticket)) {
+    if (state_of(r) >= State::kDone) return;
+    put(reinterpret_cast<uint64_t*>(&r->ended_ns), static_cast<uint64_t>(now));
+    set_state(r, well ? State::kDone : State::kFailed);
+  }
+  put(&header().ended, ended_.fetch_add(1, std::memory_order_relaxed) + 1);
+}
+
+void FlightRecorder::members(uint32_t process_set, const std::vector<Rank>& ranks) {
+  wire::Request request;
+  request.kind = CollectiveKind::kProcessSet;
+  for (const Rank rank : ranks) {
+    if (!request.name.empty()) request.name += ',';
+    request.name += std::to_string(rank);
+  }
+  ended(submitted(request, process_set, 0, Path::kDirect), now_ns(), true);
+}
+
+uint64_t FlightRecorder::plan(const std::vector<const wire::Request*>& requests,
+                              uint32_t process_set, uint32_t generation) {
+  auto* const templates = reinterpret_cast<Record*>(base_ + kTemplatesOffset);
+  const uint64_t first = templates_;
+  for (const wire::Request* request : requests) {
+    Record record = {};
+    fill(&record, *request);
+    record.process_set = process_set;
+    record.generation = generation;
+    record.path = static_cast<uint8_t>(Path::kPlanned);
+    record.state = static_cast<uint8_t>(State::kStarted);
+    write(&templates[templates_ % kTemplates], record, templates_);
+    ++templates_;
+  }
+  put(&header().templates, templates_);
+  return first;
+}
+
+void FlightRecorder::can_show_stacks(int signal, int fd) {
+  std::atomic_ref<int32_t>(header().stack_fd).store(fd);
+  std::atomic_ref<int32_t>(header().stack_signal).store(signal);
+}
+
+void FlightRecorder::leave() { std::atomic_ref<int32_t>(header().left).store(1); }
+
+std::string FlightRecorder::mail() const { return read_mail(memory()); }
+
+}  // namespace rueda::flight

@@ -1,0 +1,144 @@
+#include "runtime/observe/timeline/recorder.h"
+
+#include <utility>
+
+#include "runtime/observe/timeline/timeline_file.h"
+
+namespace rueda::timeline {
+namespace {
+
+constexpr uint64_t kRing = 1 << 16;  // events: 10 MB, several thousand tensors in a period
+
+LabelId label_of(Labels* labels, const wire::Request& request, uint32_t set) {
+  return labels->of_tensor(request.name, request.dtype, request.shape, set);
+}
+
+int64_t bytes_of(const wire::Request& request) {
+  if (!has_tensor(request.kind)) return 0;
+  return element_count(request.shape) * static_cast<int64_t>(size_of(request.dtype));
+}
+
+}  // namespace
+
+Recorder::Recorder(Origin origin, bool summary)
+    : origin_(std::move(origin)),
+      totals_(summary ? std::make_unique<Totals>(stage_clock()) : nullptr) {
+  update();
+}
+
+Recorder::~Recorder() { stop(); }
+
+Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles) {
+  const std::lock_guard lock(control_);
+  const auto file = timeline_file(path, all_ranks, origin_.rank);
+  const std::string wanted = file ? file->path : "";
+  if (writer_ != nullptr && wanted == path_ && !writer_->failed()) {
+    mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
+    return {};
+  }
+  writing_.store(false, std::memory_order_relaxed);
+  writer_.reset();
+  path_.clear();
+  update();
+  if (!file) return {};
+  RUEDA_ASSIGN_OR_RETURN(JsonArrayFile opened, JsonArrayFile::create(file->path));
+  if (owned_ring_ == nullptr) owned_ring_ = std::make_unique<EventRing>(kRing);
+  Origin origin = origin_;
+  origin.start = stage_clock();
+  origin.epoch_micros = std::chrono::duration_cast<std::chrono::microseconds>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+  auto layout =
+      file->all_ranks ? tracks_layout(&labels_, origin) : horovod_layout(&labels_, origin);
+  writer_ = std::make_unique<Writer>(owned_ring_.get(), std::move(layout), std::move(opened));
+  path_ = wanted;
+  mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
+  arrivals_.store(!file->all_ranks, std::memory_order_relaxed);
+  ring_.store(owned_ring_.get(), std::memory_order_release);
+  writing_.store(true, std::memory_order_relaxed);
+  update();
+  return {};
+}
+
+void Recorder::stop() {
+  const std::lock_guard lock(control_);
+  writing_.store(false, std::memory_order_relaxed);
+  update();
+  writer_.reset();
+  path_.clear();
+}
+
+void Recorder::batch_begun(Nanos now) {
+  if (totals_) totals_->batch_begun(now);
+}
+
+void Recorder::batch_dropped(Nanos now) {
+  if (totals_) totals_->batch_dropped(now);
+}
+
+void Recorder::batch_ended(const BatchRun& run, size_t members) {
+  if (totals_) totals_->batch_ended(run);
+  if (!writing()) return;
+  Event event;
+  event.what = Event::What::kBatch;
+  event.members = static_cast<uint32_t>(members);
+  event.batch = run;
+  push(event);
+}
+
+void Recorder::member(engine::Pending* pending, const BatchRun& run) {
+  const Nanos submitted = nanos(pending->submission.submitted);
+  const Nanos taken = nanos(pending->since);
+  if (totals_) totals_->member(submitted, taken, run.begun);
+  if (!writing()) return;
+  if (!pending->label)
+    pending->label = label_of(&labels_, pending->submission.request, run.number.set);
+  Event event;
+  event.what = Event::What::kMember;
+  event.label = *pending->label;
+  event.member = {submitted, taken, bytes_of(pending->submission.request)};
+  push(event);
+}
+
+void Recorder::arrival(const wire::Request& request, uint32_t set, Rank rank, Nanos now) {
+  if (!writing() || !arrivals_.load(std::memory_order_relaxed)) return;
+  Event event;
+  event.what = Event::What::kArrival;
+  event.label = label_of(&labels_, request, set);
+  event.rank = rank;
+  event.time = now;
+  push(event);
+}
+
+void Recorder::cycle(Nanos now) {
+  if (!writing() || !mark_cycles_.load(std::memory_order_relaxed)) return;
+  Event event;
+  event.what = Event::What::kCycle;
+  event.time = now;
+  push(event);
+}
+
+void Recorder::mark(const std::string& name, Mark mark) {
+  const Nanos now = stage_clock();
+  if (totals_) {
+    const auto stage = name == "backward"         ? Totals::kBackward
+                       : name == "optimizer step" ? Totals::kStep
+                                                  : Totals::kStages;
+    if (stage != Totals::kStages && mark == Mark::kBegin) totals_->begin(stage, now);
+    if (stage != Totals::kStages && mark == Mark::kEnd) totals_->end(stage, now);
+  }
+  if (!writing()) return;
+  Event event;
+  event.what = Event::What::kMark;
+  event.mark = mark;
+  event.label = labels_.of_mark(name);
+  event.time = now;
+  push(event);
+}
+
+std::optional<wire::RankSummary> Recorder::totals() const {
+  if (!totals_) return std::nullopt;
+  return totals_->sum(stage_clock());
+}
+
+}  // namespace rueda::timeline

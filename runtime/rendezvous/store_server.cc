@@ -1,0 +1,270 @@
+#include "runtime/rendezvous/store_server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+
+#include "collectives/base/log.h"
+
+namespace rueda::rendezvous {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return errno_status("store server: epoll_create1", errno);
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return errno_status("store server: eventfd", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = 0;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return errno_status("store server: epoll_ctl", errno);
+  }
+  std::unique_ptr<StoreServer> server(
+      new StoreServer(std::move(epoll), std::move(wake), std::move(last_word)));
+  server->thread_ = std::thread([raw = server.get()] { raw->run(); });
+  return server;
+}
+
+StoreServer::~StoreServer() { stop(); }
+
+void StoreServer::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  clients_.clear();
+}
+
+Status StoreServer::add(UniqueFd fd, Rank rank) {
+  ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);  // a rank started later must not hold another's stream
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return cancelled("store server: it is stopped");
+  const Id id = next_id_++;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+    return errno_status("store server: rank " + std::to_string(rank) + "'s stream", errno);
+  }
+  auto client = std::make_unique<StoreConnection>(std::move(fd), rank);
+  client->watched_events = event.events;
+  clients_.emplace(id, std::move(client));
+  table_.mark_alive(rank);
+  return {};
+}
+
+void StoreServer::mark_dead(Rank rank, const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    end_waits(rank, text);
+  }
+  wake();
+}
+
+void StoreServer::end_waits(Rank dead, const std::string& text) {
+  table_.mark_dead(dead, text);
+  for (auto& [id, client] : clients_) {
+    if (client->rank() == dead) continue;
+    for (const auto& get : client->waiting) client->answer(get.id, unavailable(text));
+    client->waiting.clear();
+  }
+}
+
+std::vector<Report> StoreServer::reports() const {
+  const std::lock_guard lock(mutex_);
+  return reports_;
+}
+
+size_t StoreServer::connections() const {
+  const std::lock_guard lock(mutex_);
+  return clients_.size();
+}
+
+size_t StoreServer::buffered_bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& [id, client] : clients_) bytes += client->buffered_bytes();
+  return bytes;
+}
+
+void StoreServer::wake() {
+  const uint64_t one = 1;
+  // A full counter wakes as well; nothing else can fail.
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void StoreServer::run() {
+  std::array<epoll_event, 64> events;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const int timeout = milliseconds_to_next_deadline();
+    lock.unlock();
+    const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    lock.lock();
+    for (int i = 0; i < n; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.u64 == 0) {
+        uint64_t count;
+        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
+      } else {
+        serve(event.data.u64, event.events);
+      }
+    }
+    answer_late();
+    flush_all();
+  }
+}
+
+void StoreServer::serve(Id id, uint32_t events) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;  // dropped earlier in this round
+  StoreConnection& client = *found->second;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;  // flush_all writes
+  std::deque<wire::StoreRequest> requests;
+  const Status read = client.read_requests(&requests);
+  for (wire::StoreRequest& request : requests) handle(client, std::move(request));
+  if (!read.ok()) {
+    drop(id, read);
+  } else if ((events & (EPOLLHUP | EPOLLERR)) != 0 && !client.wants_to_read()) {
+    drop(id, cancelled("it closed the connection"));
+  }
+}
+
+void StoreServer::handle(StoreConnection& client, wire::StoreRequest request) {
+  switch (request.op) {
+    case wire::StoreOp::kHello:
+      client.answer(request.id, {}, nullptr, ++hellos_[client.rank()]);
+      return;
+    case wire::StoreOp::kSet: client.answer(request.id, handle_set(client, request)); return;
+    case wire::StoreOp::kGet: handle_get(client, std::move(request)); return;
+    case wire::StoreOp::kReport: client.answer(request.id, handle_report(client, request)); return;
+    case wire::StoreOp::kUnspecified: break;
+  }
+  client.answer(request.id, invalid_argument("store: the request names no operation"));
+}
+
+Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest& request) {
+  constexpr size_t kOverhead = 128;  // of a map node, a string and a shared pointer
+  const size_t bytes = request.key.size() + request.value.size() + kOverhead;
+  const bool is_new = table_.find(request.key) == nullptr;
+  if (is_new && client.stored_bytes + bytes > kMaxStoredBytes) {
+    return {Code::kResourceExhausted, "store: rank " + std::to_string(client.rank()) +
+                                          " has set more than " + std::to_string(kMaxStoredBytes) +
+                                          " bytes"};
+  }
+  RUEDA_RETURN_IF_ERROR(table_.set(request.key, request.value));
+  if (is_new) client.stored_bytes += bytes;
+  answer_waiting_for(request.key);
+  return {};
+}
+
+Status StoreServer::handle_report(const StoreConnection& client,
+                                  const wire::StoreRequest& request) {
+  // A failure is told once and stays; of anything else the last word counts.
+  if (request.key != "failure") {
+    std::erase_if(reports_, [&](const Report& report) {
+      return report.rank == client.rank() && report.key == request.key;
+    });
+  }
+  const auto earlier = std::count_if(reports_.begin(), reports_.end(), [&](const Report& report) {
+    return report.rank == client.rank();
+  });
+  if (static_cast<size_t>(earlier) >= kMaxReports || request.value.size() > kMaxReportBytes) {
+    return {Code::kResourceExhausted, "store: rank " + std::to_string(client.rank()) +
+                                          " reports too much; this report is not kept"};
+  }
+  reports_.push_back({client.rank(), request.key, request.value, std::chrono::system_clock::now()});
+  return {};
+}
+
+void StoreServer::handle_get(StoreConnection& client, wire::StoreRequest request) {
+  Status dead = table_.death_behind(request.key);
+  if (!dead.ok()) return client.answer(request.id, dead);
+  if (auto value = table_.find(request.key)) return client.answer(request.id, {}, std::move(value));
+  constexpr uint64_t kLongest = uint64_t{1} << 62;  // fits nanoseconds
+  const nanoseconds timeout(static_cast<int64_t>(std::min(request.timeout_ns, kLongest)));
+  client.waiting.push_back({request.id, std::move(request.key), timeout, deadline_in(timeout)});
+}
+
+void StoreServer::answer_waiting_for(const std::string& key) {
+  for (auto& [id, client] : clients_) {
+    client->waiting.remove_if([&, c = client.get()](const StoreConnection::Waiting& get) {
+      if (get.key != key) return false;
+      c->answer(get.id, {}, table_.find(key));
+      return true;
+    });
+  }
+}
+
+void StoreServer::answer_late() {
+  const auto now = Clock::now();
+  for (auto& [id, client] : clients_) {
+    client->waiting.remove_if([&, c = client.get()](const StoreConnection::Waiting& get) {
+      if (get.deadline > now) return false;
+      c->answer(get.id, not_set_in_time(get.key, get.timeout));
+      return true;
+    });
+  }
+}
+
+void StoreServer::flush_all() {
+  std::vector<std::pair<Id, Status>> lost;
+  for (auto& [id, client] : clients_) {
+    const Status sent = client->send_answers();
+    if (!sent.ok()) {
+      lost.emplace_back(id, sent);
+      continue;
+    }
+    const uint32_t events =
+        (client->wants_to_read() ? EPOLLIN : 0U) | (client->wants_to_write() ? EPOLLOUT : 0U);
+    if (events == client->watched_events) continue;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client->fd(), &event) != 0) {
+      lost.emplace_back(id, errno_status("epoll_ctl", errno));
+    }
+    client->watched_events = events;
+  }
+  for (const auto& [id, why] : lost) drop(id, why);
+}
+
+void StoreServer::drop(Id id, const Status& why) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  if (why.code() != Code::kCancelled) {
+    RUEDA_WARN("store", "rank {}'s connection to the store is closed: {}", found->second->rank(),
+               why.message());
+  }
+  const Rank rank = found->second->rank();
+  clients_.erase(found);  // closing the descriptor also takes it out of the epoll set
+  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(rank)) != nullptr) return;
+  end_waits(rank, "rank " + std::to_string(rank) + " ended before all ranks had met (" +
+                      why.message() + ")");
+  wake();  // the answers go out in the next round
+}
+
+int StoreServer::milliseconds_to_next_deadline() const {
+  auto next = Clock::time_point::max();
+  for (const auto& [id, client] : clients_) {
+    for (const auto& get : client->waiting) next = std::min(next, get.deadline);
+  }
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+}  // namespace rueda::rendezvous
