@@ -82,7 +82,7 @@ def test_a_variable_that_is_nearly_a_setting_is_noted():
     code, out = start("-np", "1", "true", env={"RUEDA_LOG_LEVLE": "debug"})
     assert code == 0
     assert "note: RUEDA_LOG_LEVLE is no setting and has no effect; did you mean RUEDA_LOG_LEVEL?" in out
-    code, out = start("-np", "1", "-x", "RUEDA_WINDOW=3", "true")
+    code, out = start("-np", "1", "-x", "RUEDA_STAGING_BUFFER=3", "true")
     assert "did you mean RUEDA_STAGING_BUFFERS?" in out
 
 
