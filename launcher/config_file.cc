@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "launcher/nearest_name.h"
+#include "launcher/setting_flags.h"
 #include "launcher/yaml_lines.h"
 
 namespace rueda::launcher {
@@ -20,61 +21,45 @@ struct Entry {
   int line;
 };
 
-enum class Takes {
-  kCount,
-  kMegabytes,
-  kSeconds,
-  kSwitch,
-  kOppositeSwitch,
-  kText,
-  kController,
-  kNothing
-};
-
-// What a key does. kNothing: its `meaning` says why it has no effect, or, where `refused`, why it
-// cannot be.
-struct Row {
+// A key without effect. `meaning` says why or, where `refused`, why it cannot be.
+struct NoEffect {
   const char* key;
-  Takes takes;
-  const char* variable;
-  const char* meaning = "";
+  const char* meaning;
   bool refused = false;
 };
 
+constexpr const char* kController = "controller";
 constexpr const char* kBySize = "rueda chooses by sizes and hosts";
 constexpr const char* kOnlyAutotune = "it matters only with autotuning, which rueda does not have";
 
-constexpr Row kRows[] = {
-    {"controller", Takes::kController, ""},
-    {"params.fusion_threshold_mb", Takes::kMegabytes, "RUEDA_FUSION_THRESHOLD"},
-    {"params.cycle_time_ms", Takes::kNothing, "",
-     "rueda has no cycle: ranks are woken by tensors and by each other"},
-    {"params.cache_capacity", Takes::kCount, "RUEDA_CACHE_CAPACITY"},
-    {"params.hierarchical_allreduce", Takes::kNothing, "", kBySize},
-    {"params.hierarchical_allgather", Takes::kNothing, "", kBySize},
-    {"params.torus_allreduce", Takes::kNothing, "", kBySize},
-    {"autotune.enabled", Takes::kNothing, "",
+constexpr NoEffect kNoEffect[] = {
+    {"params.cycle_time_ms", "rueda has no cycle: ranks are woken by tensors and by each other"},
+    {"params.hierarchical_allreduce", kBySize},
+    {"params.hierarchical_allgather", kBySize},
+    {"params.torus_allreduce", kBySize},
+    {"autotune.enabled",
      "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning", true},
-    {"autotune.log_file", Takes::kNothing, "", kOnlyAutotune},
-    {"autotune.warmup_samples", Takes::kNothing, "", kOnlyAutotune},
-    {"autotune.steps_per_sample", Takes::kNothing, "", kOnlyAutotune},
-    {"autotune.bayes_opt_max_samples", Takes::kNothing, "", kOnlyAutotune},
-    {"autotune.gaussian_process_noise", Takes::kNothing, "", kOnlyAutotune},
-    {"timeline.filename", Takes::kText, "RUEDA_TIMELINE"},
-    {"timeline.mark_cycles", Takes::kSwitch, "RUEDA_TIMELINE_MARK_CYCLES"},
-    {"stall_check.warning_time_seconds", Takes::kSeconds, "RUEDA_STALL_CHECK_TIME_SECONDS"},
-    {"stall_check.shutdown_time_seconds", Takes::kSeconds, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"},
-    {"stall_check.enabled", Takes::kSwitch, ""},
-    {"library_options.mpi_threads_disable", Takes::kNothing, "",
+    {"autotune.log_file", kOnlyAutotune},
+    {"autotune.warmup_samples", kOnlyAutotune},
+    {"autotune.steps_per_sample", kOnlyAutotune},
+    {"autotune.bayes_opt_max_samples", kOnlyAutotune},
+    {"autotune.gaussian_process_noise", kOnlyAutotune},
+    {"library_options.mpi_threads_disable",
      "rueda calls MPI from one thread, and a program may have more"},
-    {"library_options.num_nccl_streams", Takes::kNothing, "", "rueda uses one stream per GPU"},
-    {"library_options.thread_affinity", Takes::kNothing, "",
+    {"library_options.num_nccl_streams", "rueda uses one stream per GPU"},
+    {"library_options.thread_affinity",
      "rueda does not bind its thread to a core; --bind says which cores a rank may use", true},
-    {"library_options.gloo_timeout_seconds", Takes::kNothing, "",
+    {"library_options.gloo_timeout_seconds",
      "Gloo is not used; see --start-timeout and --stall-check-shutdown-time-seconds"},
-    {"logging.level", Takes::kText, "RUEDA_LOG_LEVEL"},
-    {"logging.with_timestamp", Takes::kOppositeSwitch, "RUEDA_LOG_HIDE_TIME"},
 };
+
+// All that there are, in the order in which a wrong one is compared with them.
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys = {kController};
+  for (const SettingKey& known : setting_keys()) keys.emplace_back(known.key);
+  for (const NoEffect& known : kNoEffect) keys.emplace_back(known.key);
+  return keys;
+}
 
 Result<bool> read_switch(const std::string& value) {
   std::string lower = value;
@@ -84,69 +69,80 @@ Result<bool> read_switch(const std::string& value) {
   return invalid_argument("expected true or false, found '" + value + "'");
 }
 
-Result<std::string> variable_text(Takes takes, const std::string& value) {
+// What the variable is set to; empty: it is left alone.
+Result<std::optional<std::string>> variable_text(const SettingKey& key, const std::string& value) {
   const char* const end = value.data() + value.size();
-  if (takes == Takes::kCount || takes == Takes::kMegabytes) {
-    int64_t number = 0;
-    const auto [stop, error] = std::from_chars(value.data(), end, number);
-    if (error != std::errc() || stop != end)
-      return invalid_argument("expected a whole number, found '" + value + "'");
-    if (number < 0 || number > (int64_t{1} << 40))
-      return invalid_argument("expected 0 or more, found " + value);
-    return std::to_string(takes == Takes::kMegabytes ? number << 20 : number);
+  switch (key.takes) {
+    case Takes::kText: return std::optional(value);
+    case Takes::kWhole:
+    case Takes::kMebibytes: {
+      int64_t number = 0;
+      const auto [stop, error] = std::from_chars(value.data(), end, number);
+      if (error != std::errc() || stop != end)
+        return invalid_argument("expected a whole number, found '" + value + "'");
+      if (number < 0 || number > kMostMebibytes)
+        return invalid_argument("expected 0 or more, found " + value);
+      return std::optional(std::to_string(key.takes == Takes::kMebibytes ? number << 20 : number));
+    }
+    case Takes::kReal: {
+      double seconds = 0;
+      const auto [stop, error] = std::from_chars(value.data(), end, seconds);
+      if (error != std::errc() || stop != end || !std::isfinite(seconds) || seconds < 0)
+        return invalid_argument("expected seconds, 0 or more, found '" + value + "'");
+      return std::optional(value);
+    }
+    case Takes::kSwitch: {
+      RUEDA_ASSIGN_OR_RETURN(const bool on, read_switch(value));
+      const char* const text = on ? key.on : key.off;
+      return text == nullptr ? std::optional<std::string>() : std::optional<std::string>(text);
+    }
   }
-  if (takes == Takes::kSeconds) {
-    double seconds = 0;
-    const auto [stop, error] = std::from_chars(value.data(), end, seconds);
-    if (error != std::errc() || stop != end || !std::isfinite(seconds) || seconds < 0)
-      return invalid_argument("expected seconds, 0 or more, found '" + value + "'");
-    return value;
-  }
-  if (takes == Takes::kSwitch || takes == Takes::kOppositeSwitch) {
-    RUEDA_ASSIGN_OR_RETURN(const bool on, read_switch(value));
-    return std::string(on == (takes == Takes::kSwitch) ? "1" : "0");
-  }
-  return value;
+  return std::optional<std::string>();
 }
 
 std::string section_of(const std::string& key) { return key.substr(0, key.find('.')); }
 
+void add_unknown(const Entry& entry, const std::string& origin, FileSettings* out) {
+  std::vector<std::string> keys;
+  for (std::string& known : known_keys()) {
+    if (section_of(known) == section_of(entry.key)) keys.push_back(std::move(known));
+  }
+  if (!keys.empty() || entry.key.find('.') == std::string::npos)
+    out->notes.push_back(origin + " is not known" + did_you_mean(entry.key, keys));
+}
+
 Status add_entry(const Entry& entry, const std::string& origin, FileSettings* out) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows),
-                                [&](const Row& known) { return entry.key == known.key; });
-  if (row == std::end(kRows)) {
-    std::vector<std::string> keys;
-    for (const Row& known : kRows) {
-      if (section_of(known.key) == section_of(entry.key)) keys.emplace_back(known.key);
-    }
-    if (!keys.empty() || entry.key.find('.') == std::string::npos)
-      out->notes.push_back(origin + " is not known" + did_you_mean(entry.key, keys));
+  if (entry.key == kController) {
+    if (entry.value != "gloo" && entry.value != "mpi")
+      return invalid_argument("expected gloo or mpi, found '" + entry.value + "'");
+    out->mpi = entry.value == "mpi";
     return {};
   }
-  switch (row->takes) {
-    case Takes::kController:
-      if (entry.value != "gloo" && entry.value != "mpi")
-        return invalid_argument("expected gloo or mpi, found '" + entry.value + "'");
-      out->mpi = entry.value == "mpi";
-      return {};
-    case Takes::kNothing: {
-      const auto on = read_switch(entry.value);
-      if (on.ok() && !on.value()) return {};  // nothing of the kind is ever done
-      if (row->refused) return invalid_argument(row->meaning);
-      out->notes.push_back(origin + " has no effect: " + row->meaning);
-      return {};
-    }
-    default: break;
+  for (const NoEffect& known : kNoEffect) {
+    if (entry.key != known.key) continue;
+    const auto on = read_switch(entry.value);
+    if (on.ok() && !on.value()) return {};  // nothing of the kind is ever done
+    if (known.refused) return invalid_argument(known.meaning);
+    out->notes.push_back(origin + " has no effect: " + known.meaning);
+    return {};
   }
-  RUEDA_ASSIGN_OR_RETURN(std::string text, variable_text(row->takes, entry.value));
-  if (entry.key != "stall_check.enabled") {
-    out->settings.push_back({row->variable, std::move(text), origin});
-  } else if (text == "0") {
-    for (const char* variable :
-         {"RUEDA_STALL_CHECK_TIME_SECONDS", "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"})
-      out->settings.push_back({variable, "0", origin});
+  bool found = false;
+  for (const SettingKey& known : setting_keys()) {
+    if (entry.key != known.key) continue;
+    found = true;
+    RUEDA_ASSIGN_OR_RETURN(std::optional<std::string> text, variable_text(known, entry.value));
+    if (text) out->settings.push_back({known.variable, std::move(*text), origin});
   }
+  if (!found) add_unknown(entry, origin, out);
   return {};
+}
+
+// A key that can only switch off.
+bool only_switches_off(const std::string& key) {
+  const auto keys = setting_keys();
+  return std::any_of(keys.begin(), keys.end(), [&](const SettingKey& known) {
+    return key == known.key && known.takes == Takes::kSwitch && known.on == nullptr;
+  });
 }
 
 }  // namespace
@@ -155,9 +151,10 @@ Result<FileSettings> parse_config_file(std::string_view text, const std::string&
   RUEDA_ASSIGN_OR_RETURN(const auto lines, read_yaml_lines(text, name));
   const auto at = [&](int line) { return name + ":" + std::to_string(line); };
   FileSettings out;
-  std::vector<std::string> known = {"controller"};
-  for (const Row& row : kRows) {
-    if (section_of(row.key) != known.back()) known.push_back(section_of(row.key));
+  std::vector<std::string> known;
+  for (const std::string& key : known_keys()) {
+    if (std::find(known.begin(), known.end(), section_of(key)) == known.end())
+      known.push_back(section_of(key));
   }
   std::vector<Entry> entries;
   for (const YamlLine& line : lines) {
@@ -169,9 +166,9 @@ Result<FileSettings> parse_config_file(std::string_view text, const std::string&
                           did_you_mean(line.section, known));
     }
   }
-  // A switched-off check comes last: it wins over the times beside it.
+  // What is switched off comes last: it wins over the values beside it.
   std::stable_partition(entries.begin(), entries.end(),
-                        [](const Entry& entry) { return entry.key != "stall_check.enabled"; });
+                        [](const Entry& entry) { return !only_switches_off(entry.key); });
   for (const Entry& entry : entries) {
     const std::string origin = entry.key + " (" + at(entry.line) + ")";
     const Status added = add_entry(entry, origin, &out);
@@ -193,10 +190,9 @@ Status add_config_file(Options* options) {
   if (text.size() > kMaxBytes)
     return invalid_argument(path + " is too long for a configuration file");
   RUEDA_ASSIGN_OR_RETURN(FileSettings found, parse_config_file(text, path));
-  if (options->stall_check) {  // a flag wins over the file
-    std::erase_if(found.settings, [](const Setting& setting) {
-      return setting.flag.starts_with("stall_check.enabled ");
-    });
+  for (const std::string& key : options->overruled_keys) {
+    std::erase_if(found.settings,
+                  [&](const Setting& setting) { return setting.flag.starts_with(key + " "); });
   }
   // What comes later wins: first the file, then the flags.
   options->settings.insert(options->settings.begin(), found.settings.begin(), found.settings.end());

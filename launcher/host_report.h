@@ -9,6 +9,7 @@
 
 #include "launcher/flight_explain.h"
 #include "launcher/flight_pieces.h"
+#include "runtime/observe/counters/counters.h"
 
 namespace rueda::launcher {
 
@@ -31,12 +32,10 @@ struct HostReport {
   std::vector<RankView> ranks;
 };
 
-// What counts how far a rank is, for every second.
+// How far a rank is, for every second.
 struct RankCounters {
   Rank rank = 0;
-  uint64_t submitted = 0, ended = 0;  // one by one
-  uint64_t planned_batches = 0, planned_tensors = 0;
-  uint64_t oldest_wait_ms = 0;  // of what has not ended; 0: nothing waits
+  counters::Progress progress = {};
   // What is told of it if its host is lost, as of this count. Of the job's LostRank.
   std::string operation = {};
   uint64_t operations = 0, step = 0;

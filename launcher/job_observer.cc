@@ -187,17 +187,16 @@ HostReport JobObserver::report(const HostQuestion& question) {
 void JobObserver::count() {
   std::vector<RankCounters> counters;
   for (const auto& [rank, watched] : ranks_) {
-    const auto counted = flight::read_counters(watched->memory.bytes());
-    if (!counted) continue;
-    RankCounters one{
-        rank, counted->submitted, counted->ended, counted->planned, counted->planned_tensors, 0};
+    const auto progress = flight::read_progress(watched->memory.bytes());
+    if (!progress) continue;
+    RankCounters one{rank, *progress};
     if (flight::has_unfinished(watched->memory.bytes())) {
       if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
         for (const flight::Operation& operation : flight.value().operations) {
           if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
           const int64_t age = flight::elapsed_ns(operation.submitted_ns, now_ns()) / 1'000'000;
-          one.oldest_wait_ms = std::max<uint64_t>(one.oldest_wait_ms,
-                                                  static_cast<uint64_t>(std::max<int64_t>(age, 1)));
+          one.progress.oldest_wait_ms = std::max(one.progress.oldest_wait_ms,
+                                                 static_cast<uint64_t>(std::max<int64_t>(age, 1)));
         }
       }
     }

@@ -52,7 +52,6 @@ struct Options {
   std::string bind;                // --bind, checked: binding/binding.h
   std::string config_file;         // read by config_file.h
   bool gloo = false;               // --gloo: mpi is not wanted, whatever a configuration file says
-  bool stall_check = false;        // --stall-check: likewise for that file's stall_check.enabled
   std::vector<std::string> notes;  // of the configuration file, for the user
   bool mpi = false;                // mpirun starts the ranks: mpi/mpirun_command.h
   std::string mpi_args;            // more words for it, as a shell would read them
@@ -63,6 +62,7 @@ struct Options {
   std::vector<Setting> settings;
   std::vector<std::pair<std::string, std::string>> environment;  // of -x VAR=VALUE, in order
   std::vector<std::string> named_variables;                      // of -x VAR
+  std::vector<std::string> overruled_keys;  // of the configuration file: a flag says the opposite
   std::vector<std::string> command;
 };
 

@@ -110,12 +110,10 @@ std::string status_json(const JobStatus& job) {
     out += "],\n\"counters\":[";
     first = true;
     for (const RankCounters& one : job.counters) {
-      out += std::string(first ? "" : ",") + "\n {\"rank\":" + std::to_string(one.rank) +
-             ",\"submitted\":" + std::to_string(one.submitted) +
-             ",\"ended\":" + std::to_string(one.ended) +
-             ",\"planned_batches\":" + std::to_string(one.planned_batches) +
-             ",\"planned_tensors\":" + std::to_string(one.planned_tensors) +
-             ",\"oldest_wait_ms\":" + std::to_string(one.oldest_wait_ms) + "}";
+      out += std::string(first ? "" : ",") + "\n {\"rank\":" + std::to_string(one.rank);
+      for (const counters::ProgressRow& row : counters::kProgress)
+        out += "," + json_string(row.name) + ":" + std::to_string(one.progress.*row.field);
+      out += "}";
       first = false;
     }
   }

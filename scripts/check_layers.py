@@ -21,11 +21,12 @@ CUDA, NCCL = "collectives/cuda", "collectives/nccl"
 RENDEZVOUS, MEMBERSHIP = "runtime/rendezvous", "runtime/membership"
 NEGOTIATION, PLAN, ENGINE = "runtime/negotiation", "runtime/plan", "runtime/engine"
 FLIGHT, LIFE, TIMELINE = "runtime/observe/flight", "runtime/observe/life", "runtime/observe/timeline"
+COUNTERS = "runtime/observe/counters"
 ATTENTION, LAUNCHER, TOOL = "attention", "launcher", "launcher/tool"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
 
 COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
-OBSERVE = {FLIGHT, LIFE, TIMELINE}
+OBSERVE = {COUNTERS, FLIGHT, LIFE, TIMELINE}
 RUNTIME = {RENDEZVOUS, MEMBERSHIP, NEGOTIATION, PLAN, ENGINE} | OBSERVE
 
 ARROWS: Dict[str, Set[str]] = {
@@ -40,7 +41,8 @@ ARROWS: Dict[str, Set[str]] = {
     CUDA: {BASE},
     NCCL: {BASE, KERNELS, TRANSPORT, DESC, CUDA},
     RENDEZVOUS: {BASE, HOST, PROTO},
-    FLIGHT: {BASE, HOST, PROTO},
+    COUNTERS: set(),
+    FLIGHT: {BASE, HOST, PROTO, COUNTERS},
     LIFE: {BASE, HOST},
     TIMELINE: {BASE, HOST, DESC, PROTO, ENGINE},
     MEMBERSHIP: {BASE, HOST, PROTO, TRANSPORT, SHM, ALGORITHMS, NCCL, RENDEZVOUS, LIFE},

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "collectives/host/fork_guard.h"
+#include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/stack_dump.h"
 
 namespace rueda::c_abi {
@@ -121,6 +123,21 @@ int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t*
 int64_t rueda_counter(const rueda_context* context, const char* name) {
   if (!check(context).ok() || name == nullptr) return -1;
   return context->runtime->counter(name);
+}
+
+int32_t rueda_counters(const rueda_context* context, int64_t* values, int32_t max_count) {
+  constexpr auto kCount = static_cast<int32_t>(std::size(rueda::counters::kValues));
+  if (!check(context).ok() || (values == nullptr && max_count > 0)) return -1;
+  const rueda::counters::Values now = context->runtime->counters();
+  for (int32_t i = 0; i < std::min(kCount, max_count); ++i)
+    values[i] = now.*rueda::counters::kValues[i].field;
+  return kCount;
+}
+
+const char* rueda_counter_name(int32_t index) {
+  if (index < 0 || index >= static_cast<int32_t>(std::size(rueda::counters::kValues)))
+    return nullptr;
+  return rueda::counters::kValues[index].name;
 }
 
 }  // extern "C"

@@ -183,7 +183,7 @@ bool HostsObserver::is_written(TimePoint now) {
 
 bool HostsObserver::something_waits() const {
   return std::any_of(counters_.begin(), counters_.end(), [&](const auto& entry) {
-    return static_cast<double>(entry.second.oldest_wait_ms) * 1e-3 >= setup_.stall_seconds;
+    return static_cast<double>(entry.second.progress.oldest_wait_ms) * 1e-3 >= setup_.stall_seconds;
   });
 }
 

@@ -13,11 +13,9 @@ std::string cut(const std::string& text, size_t most) { return text.substr(0, mo
 control::RankCounters to_wire(const RankCounters& counters) {
   control::RankCounters message;
   message.set_rank(counters.rank);
-  message.set_submitted(counters.submitted);
-  message.set_ended(counters.ended);
-  message.set_planned_batches(counters.planned_batches);
-  message.set_planned_tensors(counters.planned_tensors);
-  message.set_oldest_wait_ms(counters.oldest_wait_ms);
+#define RUEDA_X(name) message.set_##name(counters.progress.name);
+  RUEDA_PROGRESS(RUEDA_X)
+#undef RUEDA_X
   message.set_operation(counters.operation);
   message.set_operations(counters.operations);
   message.set_step(counters.step);
@@ -25,14 +23,11 @@ control::RankCounters to_wire(const RankCounters& counters) {
 }
 
 RankCounters from_wire(const control::RankCounters& message) {
-  return {message.rank(),
-          message.submitted(),
-          message.ended(),
-          message.planned_batches(),
-          message.planned_tensors(),
-          message.oldest_wait_ms(),
-          cut(message.operation(), kMaxStateText),
-          message.operations(),
+  counters::Progress progress;
+#define RUEDA_X(name) progress.name = message.name();
+  RUEDA_PROGRESS(RUEDA_X)
+#undef RUEDA_X
+  return {message.rank(), progress, cut(message.operation(), kMaxStateText), message.operations(),
           message.step()};
 }
 

@@ -27,7 +27,7 @@ Clock::time_point coarse_now() {
 Coordinator::Coordinator(const Config& config, membership::World* world,
                          std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
                          timeline::Recorder* recorder, flight::FlightRecorder* flight,
-                         const BlockedClock* blocked, Counters* counters,
+                         const BlockedClock* blocked, counters::Published* counters,
                          std::function<void(const std::string&)> blame)
     : config_(config),
       world_(world),

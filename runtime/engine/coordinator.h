@@ -33,39 +33,21 @@
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/submission_queue.h"
 #include "runtime/membership/world.h"
+#include "runtime/observe/counters/published.h"
 #include "runtime/observe/timeline/recorder.h"
 
 namespace rueda::engine {
-
-// Read by other threads while the coordinator counts.
-struct Counters {
-  std::atomic<int64_t> batches{0};
-  std::atomic<int64_t> tensors{0};
-  std::atomic<int64_t> fused_tensors{0};
-  std::atomic<int64_t> cached_tensors{0};
-  std::atomic<int64_t> control_messages{0};
-  std::atomic<int64_t> bytes_reduced{0};
-  std::atomic<int64_t> shm_bytes{0};
-  std::atomic<int64_t> tcp_bytes{0};
-  std::atomic<int64_t> mpi_bytes{0};
-  std::atomic<int64_t> bytes_in_place{0};
-  std::atomic<int64_t> bytes_cma{0};
-  std::atomic<int64_t> planned_batches{0};  // ran without a message
-  std::atomic<int64_t> plans{0};            // frozen
-  std::atomic<int64_t> revocations{0};      // plans given up
-  std::atomic<int64_t> wakeups{0};          // of the background thread
-};
 
 class Coordinator : private GroupEngine::Owner {
  public:
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
   // another rank, before any work hears of it: the launcher then knows that this rank is not the
   // culprit.
-  // sets: borrowed; changed here. recorder, flight, blocked: borrowed.
+  // sets: borrowed; changed here. recorder, flight, blocked, counters: borrowed.
   Coordinator(const Config& config, membership::World* world,
               std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
               timeline::Recorder* recorder, flight::FlightRecorder* flight,
-              const BlockedClock* blocked, Counters* counters,
+              const BlockedClock* blocked, counters::Published* counters,
               std::function<void(const std::string&)> blame = {});
 
   // One round without blocking. True if anything moved. Once ended no work is pending and no caller
@@ -86,6 +68,7 @@ class Coordinator : private GroupEngine::Owner {
   bool needs_thread(std::chrono::steady_clock::time_point wakes_at);
   // How long there is nothing to do unless somebody rings; negative: for ever.
   std::chrono::nanoseconds nap() const;
+  // Publishes the counters as they are now.
   void count();
   bool ended() const { return state_ == State::kEnded; }
   // How long this rank's threads slept until another came, by rank.
@@ -148,12 +131,12 @@ class Coordinator : private GroupEngine::Owner {
   timeline::Recorder* recorder_;
   flight::FlightRecorder* flight_;
   LateRanks late_;
-  Counters* counters_;
+  counters::Published* counters_;
   std::function<void(const std::string&)> blame_;
   PointToPoint point_to_point_;
   // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<GroupEngine>> groups_;
-  GroupEngine::Totals past_;  // of groups that are no more
+  counters::Values past_;  // of groups that are no more
 
   // The change of the process sets under way: one at a time, which the others wait for by its name.
   struct Change {

@@ -196,27 +196,16 @@ void Coordinator::end() {
 }
 
 void Coordinator::count() {
-  const auto set = [](std::atomic<int64_t>* counter, int64_t value) {
-    counter->store(value, std::memory_order_relaxed);
+  const auto sent = [this](const char* kind) {
+    return static_cast<int64_t>(world_->transport->bytes_sent(kind));
   };
-  GroupEngine::Totals totals = past_;
-  for (const auto& group : groups_) group->add_to(&totals);
-  set(&counters_->batches, totals.batches);
-  set(&counters_->planned_batches, totals.planned_batches);
-  set(&counters_->tensors, totals.tensors);
-  set(&counters_->fused_tensors, totals.fused_tensors);
-  set(&counters_->cached_tensors, totals.cached_tensors);
-  set(&counters_->plans, totals.plans);
-  set(&counters_->revocations, totals.revocations);
-  set(&counters_->bytes_in_place, static_cast<int64_t>(totals.bytes.in_place));
-  set(&counters_->bytes_cma, static_cast<int64_t>(totals.bytes.cma));
-  set(&counters_->control_messages,
-      static_cast<int64_t>(world_->transport->control_messages_sent()));
-  set(&counters_->bytes_reduced, static_cast<int64_t>(totals.bytes.total));
-  set(&counters_->shm_bytes,
-      static_cast<int64_t>(world_->transport->bytes_sent("shm") + totals.bytes.total));
-  set(&counters_->tcp_bytes, static_cast<int64_t>(world_->transport->bytes_sent("tcp")));
-  set(&counters_->mpi_bytes, static_cast<int64_t>(world_->transport->bytes_sent("mpi")));
+  counters::Values now = past_;
+  for (const auto& group : groups_) group->add_to(&now);
+  now.control_messages = static_cast<int64_t>(world_->transport->control_messages_sent());
+  now.shm_bytes = now.bytes_reduced + sent("shm");
+  now.tcp_bytes = sent("tcp");
+  now.mpi_bytes = sent("mpi");
+  counters_->publish(now);
 }
 
 }  // namespace rueda::engine

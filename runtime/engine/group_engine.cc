@@ -230,7 +230,7 @@ void GroupEngine::break_down(const Status& verdict) {
   negotiator_.break_down(verdict);
 }
 
-void GroupEngine::add_to(Totals* totals) const {
+void GroupEngine::add_to(counters::Values* totals) const {
   const int64_t planned = plan_runner_ ? plan_runner_->batches() : 0;
   totals->batches += runner_.batches() + planned;
   totals->planned_batches += planned;
@@ -241,9 +241,9 @@ void GroupEngine::add_to(Totals* totals) const {
   totals->plans += negotiator_.plans();
   totals->revocations += negotiator_.revocations();
   const auto channels = communicator_.channel_totals();
-  totals->bytes.total += channels.total;
-  totals->bytes.in_place += channels.in_place;
-  totals->bytes.cma += channels.cma;
+  totals->bytes_reduced += static_cast<int64_t>(channels.total);
+  totals->bytes_in_place += static_cast<int64_t>(channels.in_place);
+  totals->bytes_cma += static_cast<int64_t>(channels.cma);
 }
 
 // ---- what the agreement asks for ----

@@ -28,6 +28,7 @@
 #include "runtime/engine/process_set.h"
 #include "runtime/membership/world.h"
 #include "runtime/negotiation/negotiator.h"
+#include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/flight_recorder.h"
 #include "runtime/observe/timeline/recorder.h"
 
@@ -57,18 +58,6 @@ class GroupEngine final : private negotiation::Effects, private negotiation::Arr
     virtual bool names_are_waited_for(const ProcessSet& set) = 0;
     // One that was negotiated.
     virtual void batch_begins() = 0;
-  };
-
-  // Sums of all groups, past ones included.
-  struct Totals {
-    int64_t batches = 0;
-    int64_t planned_batches = 0;
-    int64_t tensors = 0;
-    int64_t fused_tensors = 0;
-    int64_t cached_tensors = 0;
-    int64_t plans = 0;
-    int64_t revocations = 0;
-    shm::Channel::Bytes bytes;
   };
 
   // set: this rank is a member.
@@ -120,7 +109,8 @@ class GroupEngine final : private negotiation::Effects, private negotiation::Arr
   bool uses_gpu() const { return device_communicator_.uses_gpu() || planned_device_.uses_gpu(); }
   // The verdict ends everything; no memory is touched any more.
   void break_down(const Status& verdict);
-  void add_to(Totals* totals) const;
+  // Adds what this group counts.
+  void add_to(counters::Values* totals) const;
 
  private:
   // ---- Effects. A ticket is a Pending in tickets_, or a prepared operation's own.

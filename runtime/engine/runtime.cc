@@ -438,30 +438,19 @@ Status Runtime::run(Operation operation) {
   return ended;
 }
 
-int64_t Runtime::counter(std::string_view name) {
+counters::Values Runtime::counters() {
   progress_->with_progress_lock([](Coordinator* coordinator) {
     if (coordinator != nullptr) coordinator->count();
   });
-  counters_.wakeups.store(progress_->wakeups(), std::memory_order_relaxed);
-  const std::pair<std::string_view, const std::atomic<int64_t>*> table[] = {
-      {"batches", &counters_.batches},
-      {"tensors", &counters_.tensors},
-      {"fused_tensors", &counters_.fused_tensors},
-      {"cached_tensors", &counters_.cached_tensors},
-      {"control_messages", &counters_.control_messages},
-      {"bytes_reduced", &counters_.bytes_reduced},
-      {"shm_bytes", &counters_.shm_bytes},
-      {"tcp_bytes", &counters_.tcp_bytes},
-      {"mpi_bytes", &counters_.mpi_bytes},
-      {"bytes_in_place", &counters_.bytes_in_place},
-      {"bytes_cma", &counters_.bytes_cma},
-      {"planned_batches", &counters_.planned_batches},
-      {"plans", &counters_.plans},
-      {"revocations", &counters_.revocations},
-      {"wakeups", &counters_.wakeups}};
-  if (name == "recording") return recorder_.on() ? 1 : 0;
-  for (const auto& [known, counter] : table) {
-    if (known == name) return counter->load(std::memory_order_relaxed);
+  counters::Values now = counters_.read();
+  now.wakeups = progress_->wakeups();
+  now.recording = recorder_.on() ? 1 : 0;
+  return now;
+}
+
+int64_t Runtime::counter(std::string_view name) {
+  for (const counters::ValuesRow& row : counters::kValues) {
+    if (row.name == name) return counters().*row.field;
   }
   return -1;
 }

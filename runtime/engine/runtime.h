@@ -16,6 +16,7 @@
 #include "runtime/engine/prepared.h"
 #include "runtime/engine/progress_engine.h"
 #include "runtime/membership/world.h"
+#include "runtime/observe/counters/published.h"
 #include "runtime/observe/flight/flight_recorder.h"
 
 namespace rueda::engine {
@@ -80,7 +81,9 @@ class Runtime {
   flight::FlightRecorder& flight() { return *flight_; }
   // Who was lost, with what is known of the cause by now. Any thread.
   std::optional<life::LostRank> lost() const;
-  // -1 for an unknown name.
+  // As they are now. Any thread.
+  counters::Values counters();
+  // One by its name; -1 for an unknown one.
   int64_t counter(std::string_view name);
 
  private:
@@ -94,7 +97,7 @@ class Runtime {
 
   Config config_;
   std::unique_ptr<membership::World> world_;
-  Counters counters_;
+  counters::Published counters_;
   ProcessSetTable sets_;
   std::shared_ptr<SubmissionQueue> queue_;
   std::shared_ptr<ProgressEngine> progress_;

@@ -81,6 +81,57 @@ TEST_CASE("a bad value names the variable, the value and what is accepted", "[co
   }
 }
 
+TEST_CASE("every default may be said aloud, and is then what was set", "[config]") {
+  const std::map<std::string, std::string> none;
+  const auto defaults = describe_config(from(none)).value();
+  std::map<std::string, std::string> said;
+  for (const auto& entry : defaults) said[entry.variable] = entry.default_value;
+  const auto described = describe_config(from(said));
+  REQUIRE(described.ok());
+  REQUIRE(described.value().size() == defaults.size());
+  for (size_t i = 0; i < defaults.size(); ++i) {
+    CHECK(described.value()[i].value == defaults[i].value);
+    CHECK(described.value()[i].origin == defaults[i].variable);
+  }
+}
+
+TEST_CASE("bounds are inclusive, words are whole, some in any case", "[config]") {
+  const std::tuple<const char*, const char*, const char*> table[] = {
+      {"RUEDA_STAGING_BUFFERS", "1", ""},
+      {"RUEDA_STAGING_BUFFERS", "64", ""},
+      {"RUEDA_STAGING_BUFFERS", "0", "1 to 64"},
+      {"RUEDA_TCP_STREAMS", "17", "1 to 16"},
+      {"RUEDA_MPI_CHUNK_BYTES", "1073741824", ""},
+      {"RUEDA_MPI_CHUNK_BYTES", "1073741825", "1 to 1073741824"},
+      {"RUEDA_CHUNK_BYTES", "16777216", ""},
+      {"RUEDA_CHUNK_BYTES", "2048", "a power of two from 4096 to 16777216"},
+      {"RUEDA_CHUNK_BYTES", "12288", "a power of two from 4096 to 16777216"},
+      {"RUEDA_DEAD_SECONDS", "0.5", ""},
+      {"RUEDA_DEAD_SECONDS", "0.49", "0.5 to 600 seconds"},
+      {"RUEDA_DEAD_SECONDS", "nan", "a finite number"},
+      {"RUEDA_START_TIMEOUT", "0", "a number greater than 0"},
+      {"RUEDA_START_TIMEOUT", "inf", "a finite number"},
+      {"RUEDA_FUSION_THRESHOLD", "0", ""},
+      {"RUEDA_FUSION_THRESHOLD", "-1", "a number that is not negative"},
+      {"RUEDA_TRANSPORT", "mpi-only", ""},
+      {"RUEDA_TRANSPORT", "mpi-", "auto, tcp, mpi or mpi-only"},
+      {"RUEDA_TRANSPORT", "auto tcp", "auto, tcp, mpi or mpi-only"},
+      {"RUEDA_TRANSPORT", "", "auto, tcp, mpi or mpi-only"},
+      {"RUEDA_TRANSPORT", "TCP", "auto, tcp, mpi or mpi-only"},
+      {"RUEDA_LOG_LEVEL", "Debug", ""},
+      {"RUEDA_CUDA_DRIVER", "any text", ""}};
+  for (const auto& [variable, value, expected] : table) {
+    INFO(variable << "=" << value);
+    const std::map<std::string, std::string> variables = {{variable, value}};
+    const auto config = load_config(from(variables));
+    REQUIRE(config.ok() == (expected[0] == '\0'));
+    if (!config.ok()) {
+      CHECK(config.status().message() ==
+            std::string(variable) + "='" + value + "': expected " + expected);
+    }
+  }
+}
+
 TEST_CASE("settings that were renamed are refused with the new name", "[config]") {
   for (const auto& [before, now] : std::map<std::string, std::string>{
            {"RUEDA_ROAD", "RUEDA_SHM_PROTOCOL"}, {"RUEDA_WINDOWS", "RUEDA_STAGING_BUFFERS"}}) {

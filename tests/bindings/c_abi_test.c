@@ -67,6 +67,7 @@ static void check_without_context(void) {
   CHECK(rueda_local_size(NULL) == -1 && rueda_cross_rank(NULL) == -1 &&
         rueda_cross_size(NULL) == -1);
   CHECK(rueda_is_homogeneous(NULL) == -1 && rueda_counter(NULL, "batches") == -1);
+  CHECK(rueda_counters(NULL, NULL, 0) == -1 && rueda_counter_name(-1) == NULL);
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_run(NULL, &op, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_submit(NULL, &op, 1, 0, &work, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_init(NULL, NULL, &error));
@@ -85,6 +86,21 @@ static void check_without_context(void) {
   CHECK(rueda_split_rows(7, 3, 3) == -1 && rueda_split_rows(7, 0, 0) == -1);
 }
 
+static void check_counters(void) {
+  int64_t values[64] = {0};
+  const int32_t count = rueda_counters(context, values, 64);
+  int32_t i;
+  CHECK(count > 10 && count < 64);
+  CHECK(rueda_counters(context, NULL, 0) == count && rueda_counters(context, NULL, 1) == -1);
+  for (i = 0; i < count; ++i) {
+    const char* name = rueda_counter_name(i);
+    CHECK(name != NULL && rueda_counter(context, name) >= values[i]);
+  }
+  CHECK(rueda_counter_name(count) == NULL);
+  values[1] = -7;
+  CHECK(rueda_counters(context, values, 1) == count && values[1] == -7);
+}
+
 static void check_place(void) {
   CHECK(rank >= 0 && rank < size);
   CHECK(rueda_local_rank(context) == rank && rueda_local_size(context) == size);
@@ -93,6 +109,7 @@ static void check_place(void) {
   CHECK(rueda_counter(context, "batches") >= 0 && rueda_counter(context, "no such") == -1);
   CHECK(rueda_counter(context, NULL) == -1);
   CHECK(rueda_counter(context, "recording") == 0);
+  check_counters();
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, NULL, 0, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "name", rueda_start_timeline(context, "", 0, &error));
   CHECK(rueda_mark(context, "x", 2) == RUEDA_OK &&

@@ -5,6 +5,7 @@
 
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/report_wire.h"
+#include "launcher/status_report.h"
 
 using namespace rueda::launcher;
 
@@ -40,6 +41,27 @@ TEST_CASE("a report comes out as it went in, one message per rank", "[report]") 
     REQUIRE(view.value().pieces.size() == 2);
     CHECK(view.value().pieces[1].offset == 4096);
     CHECK(view.value().pieces[1].bytes == "bbbbbbbb");
+  }
+}
+
+TEST_CASE("a rank's counters come out as they went in, and by their names in the status",
+          "[report]") {
+  RankCounters counters;
+  counters.rank = 3;
+  uint64_t number = 100;
+  for (const auto& row : rueda::counters::kProgress) counters.progress.*row.field = ++number;
+  counters.operation = "allreduce 'x'";
+  counters.operations = 9;
+  counters.step = 4;
+  CHECK(from_wire(to_wire(counters)) == counters);
+
+  JobStatus job;
+  job.hosts.push_back({"node1", "running", 0, {3}});
+  job.counters.push_back(counters);
+  const std::string text = status_json(job);
+  for (const auto& row : rueda::counters::kProgress) {
+    CHECK_THAT(text, Catch::Contains("\"" + std::string(row.name) +
+                                     "\":" + std::to_string(counters.progress.*row.field)));
   }
 }
 

@@ -1,6 +1,9 @@
 #include "launcher/options.h"
 
 #include <catch2/catch.hpp>
+#include <sstream>
+
+#include "launcher/setting_flags.h"
 
 using rueda::launcher::Options;
 using rueda::launcher::parse_options;
@@ -90,6 +93,31 @@ TEST_CASE("flags become settings of the ranks", "[options]") {
                 "RUEDA_TIMELINE_MARK_CYCLES") == "0 from --no-timeline-mark-cycles");
   CHECK(setting(parsed({"-np", "1", "--no-stall-check", "true"}),
                 "RUEDA_STALL_CHECK_TIME_SECONDS") == "0 from --no-stall-check");
+}
+
+TEST_CASE("every flag of the table of settings sets its variable, in each spelling", "[options]") {
+  using rueda::launcher::Takes;
+  for (const auto& flag : rueda::launcher::setting_flags()) {
+    std::stringstream spellings(flag.spellings);
+    for (std::string name; std::getline(spellings, name, ',');) {
+      const bool off = name[0] == '!';
+      Words words = {"-np", "1", off ? name.substr(1) : name};
+      if (flag.takes != Takes::kSwitch) words.push_back("7");
+      words.push_back("true");
+      const Options options = parsed(words);
+      INFO(name);
+      const char* const value = flag.takes == Takes::kSwitch      ? (off ? flag.off : flag.on)
+                                : flag.takes == Takes::kMebibytes ? "7340032"
+                                                                  : "7";
+      if (value == nullptr) {
+        CHECK(options.settings.empty());
+        CHECK(options.overruled_keys == Words{flag.overrules});
+      } else {
+        CHECK(setting(options, flag.variable) ==
+              std::string(value) + " from " + (off ? flag.off_name : flag.name));
+      }
+    }
+  }
 }
 
 TEST_CASE("-x takes one variable each time and keeps the command apart", "[options]") {

@@ -293,7 +293,17 @@ def test_help_says_what_becomes_of_each_flag(capsys):
 
 
 def test_the_page_holds_the_table_of_the_code():
-    assert horovodrun_flags.table() in PAGE.read_text()
+    assert horovodrun_flags.table() in PAGE.read_text(), "run scripts/generate_tables.py"
+
+
+def test_ruedarun_has_the_flag_or_says_that_it_is_horovodruns():
+    own = subprocess.run([ruedarun(), "--help"], capture_output=True, text=True, check=True).stdout
+    for name in (name for flag in horovodrun_flags.FLAGS for name in flag.spellings if name.startswith("--")):
+        if re.search(rf"[\s,]{name}[\s,{{]", own):
+            continue
+        done = subprocess.run([ruedarun(), name, "-np", "1", "true"], capture_output=True, text=True)
+        assert done.returncode == 2, name
+        assert f"unknown option '{name}'; horovodrun takes it, and says what becomes of it" in done.stderr
 
 
 def test_hosts_and_how_they_are_reached_are_handed_on(tmp_path):

@@ -217,6 +217,8 @@ _FUNCTIONS = {
     "rueda_call_site": (_I32, [_P, ctypes.c_char_p]),
     "rueda_stack_file": (_I32, [_P, _I32_ARRAY, _I32_ARRAY]),
     "rueda_counter": (_I64, [_P, ctypes.c_char_p]),
+    "rueda_counters": (_I32, [_P, _I64_ARRAY, _I32]),
+    "rueda_counter_name": (ctypes.c_char_p, [_I32]),
     "rueda_start_timeline": (_I32, [_P, ctypes.c_char_p, _I32, _ERROR]),
     "rueda_stop_timeline": (_I32, [_P, _ERROR]),
     "rueda_mark": (_I32, [_P, ctypes.c_char_p, _I32]),

@@ -147,6 +147,14 @@ class Runtime:
         with self._lock:
             return _lib.rueda_counter(self._require_context(), name.encode())
 
+    def counters(self):
+        """All of them, by name."""
+        with self._lock:
+            context = self._require_context()
+            values = (ctypes.c_int64 * _lib.rueda_counters(context, None, 0))()
+            _lib.rueda_counters(context, values, len(values))
+        return {_lib.rueda_counter_name(i).decode(): value for i, value in enumerate(values)}
+
     def lost(self):
         """The `_ffi.Lost` of the rank that was lost first, or None."""
         lost = _ffi.Lost()

@@ -210,11 +210,16 @@ bool has_unfinished(ByteView memory) {
          (header.submitted != header.ended || header.planned != header.planned_ended);
 }
 
-std::optional<Counters> read_counters(ByteView memory) {
+std::optional<counters::Progress> read_progress(ByteView memory) {
   if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return std::nullopt;
   const auto header = copy<Header>(memory.data());
   if (header.magic != kMagic) return std::nullopt;
-  return Counters{header.submitted, header.ended, header.planned, header.planned_tensors};
+  counters::Progress progress;
+  progress.submitted = header.submitted;
+  progress.ended = header.ended;
+  progress.planned_batches = header.planned;
+  progress.planned_tensors = header.planned_tensors;
+  return progress;
 }
 
 std::string read_mail(ByteView memory) {

@@ -13,6 +13,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/flight_layout.h"
 
 namespace rueda::flight {
@@ -66,11 +67,8 @@ inline int64_t elapsed_ns(int64_t then, int64_t now) {
 }
 // Is anything submitted and not ended? Cheap; false for what is no recorder's memory.
 bool has_unfinished(ByteView memory);
-struct Counters {
-  uint64_t submitted = 0, ended = 0, planned = 0, planned_tensors = 0;
-};
-// Empty: no rank has taken this memory. Cheap.
-std::optional<Counters> read_counters(ByteView memory);
+// All but how long something waits. Empty: no rank has taken this memory. Cheap.
+std::optional<counters::Progress> read_progress(ByteView memory);
 // What the mailbox of this memory says; "" for none.
 std::string read_mail(ByteView memory);
 // Puts a text into the mailbox, cut if longer. memory: kTotalBytes of it. One writer.

@@ -324,11 +324,6 @@ RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memor
 /* Memory of rueda_alloc, from any thread, or NULL. What uses it must have ended. In a forked child it does nothing. */
 RUEDA_API void rueda_free(void* memory);
 
-/* Counters since init, for tests and monitoring; unknown names give -1. Names: "batches", "tensors", "fused_tensors",
- * "control_messages", "cached_tensors", "bytes_reduced", "bytes_in_place", "bytes_cma",
- * "shm_bytes", "tcp_bytes", "mpi_bytes", "planned_batches" (ran without a message), "plans"
- * (frozen), "revocations" (plans given up), "wakeups", "recording" (1
- * while a timeline or a summary is made). */
 /* The number of a place in the program for rueda_op.call_site: the same text, "train.py:12 in step", has the same number.
    0 when there is no room for more, or the context is not usable. Costs a lock: ask once per place. */
 RUEDA_API int32_t rueda_call_site(rueda_context* context, const char* text);
@@ -339,7 +334,13 @@ RUEDA_API int32_t rueda_call_site(rueda_context* context, const char* text);
    was not started by ruedarun, or all signals are taken. */
 RUEDA_API int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t* fd);
 
+/* ---- Counters since init, for tests and monitoring; docs/counters.md says what each of them counts ----
+ * One by its name ("batches"); -1 for a name that there is not. */
 RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
+/* All of them: how many there are, and the first max_count values. -1: the context is not usable. */
+RUEDA_API int32_t rueda_counters(const rueda_context* context, int64_t* values, int32_t max_count);
+/* The name of the index-th of them; NULL behind the last. */
+RUEDA_API const char* rueda_counter_name(int32_t index);
 
 /* ---- Timeline (docs/timeline.md) ----
  * Writes what happens from here on to a file, as RUEDA_TIMELINE does from the start: rank 0 alone,

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -80,9 +81,19 @@ class Context {
   int local_size() const { return rueda_local_size(handle()); }
   int cross_rank() const { return rueda_cross_rank(handle()); }  // of this host, among hosts
   int cross_size() const { return rueda_cross_size(handle()); }
-  // Counters named in rueda.h; -1 for an unknown name.
+  // Of this rank, since init: docs/counters.md. One by its name, -1 for an unknown one.
   std::int64_t counter(const std::string& name) const {
     return rueda_counter(handle(), name.c_str());
+  }
+  // All of them, by name.
+  std::map<std::string, std::int64_t> counters() const {
+    std::vector<std::int64_t> values(
+        static_cast<std::size_t>(std::max(rueda_counters(handle(), nullptr, 0), 0)));
+    rueda_counters(handle(), values.data(), static_cast<std::int32_t>(values.size()));
+    std::map<std::string, std::int64_t> named;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      named[rueda_counter_name(static_cast<std::int32_t>(i))] = values[i];
+    return named;
   }
 
   // True on all ranks at the same call once one of them was asked to stop by a signal; see

@@ -18,6 +18,7 @@ __all__ = [
     "Sum",
     "ccl_built",
     "counter",
+    "counters",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -152,8 +153,16 @@ def is_homogeneous():
 
 
 def counter(name):
-    """A counter of the runtime since init ("batches", "bytes_reduced", ...); -1 if unknown."""
+    """A counter of this rank since init, by its name ("batches", ...); -1 if there is none.
+
+    docs/counters.md says what each counts.
+    """
     return runtime.counter(name)
+
+
+def counters():
+    """All counters of this rank, as a dict by name."""
+    return runtime.counters()
 
 
 # rueda needs none of these: it brings its own transports, so the answers are constant.

@@ -9,9 +9,13 @@ met        what it asks for is always so
 noted      it tunes machinery that rueda does not have: the job runs, one line on stderr says why
 refused    it asks for something that rueda cannot do: the job does not start
 =========  =======================================================================================
+
+What a flag sets that is a setting of rueda comes from the table of settings (`horovod_settings`).
 """
 
 from typing import NamedTuple, Tuple
+
+from rueda.compat import horovod_settings
 
 SET, MET, NOTED, REFUSED = "set", "met", "noted", "refused"
 
@@ -30,11 +34,11 @@ class Flag(NamedTuple):
     fate: str
     meaning: str  # SET: what it does; else why it does nothing
     variable: str = ""  # what Horovod sets for the ranks; so do we, whatever the fate
-    own: str = ""  # rueda's variable of the same meaning
     group: str = ""
     checks: Tuple[str, ...] = ()  # "not negative", "positive", "0 to 1"
     choices: Tuple[str, ...] = ()
     excludes: str = ""  # flags of the same word exclude each other
+    own: str = ""  # rueda's variable of the same meaning
 
 
 _BY_ITSELF = "rueda chooses by sizes and hosts"
@@ -44,28 +48,39 @@ _NO_ELASTIC = (
 )
 _NO_AUTOTUNE = "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning"
 _ONLY_WITH_AUTOTUNE = "it matters only with --autotune, which rueda does not have"
-_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
-def _pair(name, dest, fate, why, variable, excludes, own=""):
+def _pair(name, dest, fate, why, excludes, variable=""):
     """``--name`` and ``--no-name``; the second asks for what is so anyway, unless the first works."""
     off = (SET, "do not (default)") if fate == SET else (MET, "nothing of the kind is ever done")
     return (
-        Flag((f"--{name}",), dest, ON, fate, why, variable, own, excludes=excludes),
-        Flag((f"--no-{name}",), dest, OFF, *off, variable, own, excludes=excludes),
+        Flag((f"--{name}",), dest, ON, fate, why, variable, excludes=excludes),
+        Flag((f"--no-{name}",), dest, OFF, *off, variable, excludes=excludes),
     )
 
 
 def _log_time(meaning, takes, *spellings):
-    variables = "HOROVOD_LOG_HIDE_TIME", "RUEDA_LOG_HIDE_TIME"
     return tuple(
-        Flag((name,), "log_with_timestamp", takes, SET, meaning, *variables, excludes="log time")
+        Flag((name,), "log_with_timestamp", takes, SET, meaning, excludes="log time")
         for name in spellings
     )
 
 
 def _group(name, *flags):
-    return tuple(flag._replace(group=name) for flag in flags)
+    return tuple(_with_setting(flag)._replace(group=name) for flag in flags)
+
+
+def _with_setting(flag):
+    """The row with what its dest sets, where that is a setting of rueda."""
+    setting = horovod_settings.DESTS.get(flag.dest)
+    if setting is None:
+        return flag
+    return flag._replace(
+        variable=flag.variable or setting.variable,
+        own=setting.own,
+        checks=(setting.check,) if setting.check else (),
+        choices=setting.choices,
+    )
 
 
 FLAGS = (
@@ -93,9 +108,6 @@ FLAGS = (
             int,
             SET,
             "seconds that ranks wait for each other at the start",
-            "HOROVOD_START_TIMEOUT",
-            "RUEDA_START_TIMEOUT",
-            checks=("positive",),
         ),
         Flag(
             ("--config-file",),
@@ -208,9 +220,6 @@ FLAGS = (
             int,
             SET,
             "MiB of the largest batch of small tensors; 0 fuses nothing",
-            "HOROVOD_FUSION_THRESHOLD",
-            "RUEDA_FUSION_THRESHOLD",
-            checks=("not negative",),
         ),
         Flag(
             ("--cycle-time-ms",),
@@ -227,38 +236,35 @@ FLAGS = (
             int,
             SET,
             "tensors that the response cache remembers; 0 switches it off",
-            "HOROVOD_CACHE_CAPACITY",
-            "RUEDA_CACHE_CAPACITY",
-            checks=("not negative",),
         ),
         *_pair(
             "hierarchical-allreduce",
             "hierarchical_allreduce",
             NOTED,
             _BY_ITSELF,
-            "HOROVOD_HIERARCHICAL_ALLREDUCE",
             "hierarchical allreduce",
+            "HOROVOD_HIERARCHICAL_ALLREDUCE",
         ),
         *_pair(
             "hierarchical-allgather",
             "hierarchical_allgather",
             NOTED,
             _BY_ITSELF,
-            "HOROVOD_HIERARCHICAL_ALLGATHER",
             "hierarchical allgather",
+            "HOROVOD_HIERARCHICAL_ALLGATHER",
         ),
         *_pair(
             "torus-allreduce",
             "torus_allreduce",
             NOTED,
             _BY_ITSELF,
-            "HOROVOD_TORUS_ALLREDUCE",
             "torus allreduce",
+            "HOROVOD_TORUS_ALLREDUCE",
         ),
     ),
     *_group(
         "autotune",
-        *_pair("autotune", "autotune", REFUSED, _NO_AUTOTUNE, "", "autotune"),
+        *_pair("autotune", "autotune", REFUSED, _NO_AUTOTUNE, "autotune"),
         Flag(
             ("--autotune-log-file",),
             "autotune_log_file",
@@ -316,17 +322,13 @@ FLAGS = (
             str,
             SET,
             "file of the timeline (Chrome JSON)",
-            "HOROVOD_TIMELINE",
-            "RUEDA_TIMELINE",
         ),
         *_pair(
             "timeline-mark-cycles",
             "timeline_mark_cycles",
             SET,
             "mark on the timeline the rounds in which something begins",
-            "HOROVOD_TIMELINE_MARK_CYCLES",
             "mark cycles",
-            "RUEDA_TIMELINE_MARK_CYCLES",
         ),
     ),
     *_group(
@@ -337,9 +339,6 @@ FLAGS = (
             int,
             SET,
             "warn about a tensor that some ranks have not submitted for so long",
-            "HOROVOD_STALL_CHECK_TIME_SECONDS",
-            "RUEDA_STALL_CHECK_TIME_SECONDS",
-            checks=("not negative",),
         ),
         Flag(
             ("--stall-check-shutdown-time-seconds",),
@@ -347,9 +346,6 @@ FLAGS = (
             int,
             SET,
             "fail such a tensor on all ranks after so long; 0 never does",
-            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-            "RUEDA_STALL_SHUTDOWN_TIME_SECONDS",
-            checks=("not negative",),
         ),
         Flag(
             ("--no-stall-check",),
@@ -357,7 +353,6 @@ FLAGS = (
             ON,
             SET,
             "neither warn about stalls nor fail them",
-            "HOROVOD_STALL_CHECK_DISABLE",
             excludes="stall check",
         ),
         Flag(
@@ -366,7 +361,6 @@ FLAGS = (
             OFF,
             MET,
             "stalls are warned about unless switched off",
-            "HOROVOD_STALL_CHECK_DISABLE",
             excludes="stall check",
         ),
     ),
@@ -379,15 +373,14 @@ FLAGS = (
             SET,
             "ranks talk over TCP only, not through shared memory",
             "NCCL_IB_DISABLE",
-            "RUEDA_TRANSPORT",
         ),
         *_pair(
             "mpi-threads-disable",
             "mpi_threads_disable",
             NOTED,
             "rueda calls MPI from one thread, and a program may have more",
-            "HOROVOD_MPI_THREADS_DISABLE",
             "mpi threads",
+            "HOROVOD_MPI_THREADS_DISABLE",
         ),
         Flag(("--mpi-args",), "mpi_args", str, SET, "with --mpi: more arguments for mpirun"),
         Flag(("--binding-args",), "binding_args", str, SET, "with --mpi: how mpirun binds ranks"),
@@ -426,9 +419,6 @@ FLAGS = (
             str,
             SET,
             "least important messages that are printed",
-            "HOROVOD_LOG_LEVEL",
-            "RUEDA_LOG_LEVEL",
-            choices=_LEVELS,
         ),
         *_log_time(
             "messages have the time (default)", ON, "--log-with-timestamp", "--no-log-hide-timestamp"
@@ -439,9 +429,8 @@ FLAGS = (
 
 # The configuration file: section, key, dest. "enabled" of stall_check is its dest's opposite.
 FILE_KEYS = (
-    ("params", "fusion_threshold_mb", "fusion_threshold_mb"),
+    *horovod_settings.FILE_KEYS,
     ("params", "cycle_time_ms", "cycle_time_ms"),
-    ("params", "cache_capacity", "cache_capacity"),
     ("params", "hierarchical_allreduce", "hierarchical_allreduce"),
     ("params", "hierarchical_allgather", "hierarchical_allgather"),
     ("params", "torus_allreduce", "torus_allreduce"),
@@ -451,17 +440,10 @@ FILE_KEYS = (
     ("autotune", "steps_per_sample", "autotune_steps_per_sample"),
     ("autotune", "bayes_opt_max_samples", "autotune_bayes_opt_max_samples"),
     ("autotune", "gaussian_process_noise", "autotune_gaussian_process_noise"),
-    ("timeline", "filename", "timeline_filename"),
-    ("timeline", "mark_cycles", "timeline_mark_cycles"),
-    ("stall_check", "enabled", "no_stall_check"),
-    ("stall_check", "warning_time_seconds", "stall_check_warning_time_seconds"),
-    ("stall_check", "shutdown_time_seconds", "stall_check_shutdown_time_seconds"),
     ("library_options", "mpi_threads_disable", "mpi_threads_disable"),
     ("library_options", "num_nccl_streams", "num_nccl_streams"),
     ("library_options", "thread_affinity", "thread_affinity"),
     ("library_options", "gloo_timeout_seconds", "gloo_timeout_seconds"),
-    ("logging", "level", "log_level"),
-    ("logging", "with_timestamp", "log_with_timestamp"),
 )
 
 

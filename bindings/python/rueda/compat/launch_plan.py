@@ -9,10 +9,8 @@ import re
 import socket
 from typing import Dict, List, NamedTuple
 
+from rueda.compat import horovod_settings
 from rueda.compat import horovodrun_flags as flags
-
-MEBIBYTE = 1 << 20
-
 
 _ONLY_WITH_MPI = ("binding_args", "mpi_args")
 
@@ -55,9 +53,9 @@ def make_plan(settings):
     if problems:
         raise Refused("\n".join(problems))
 
-    if environment.get("HOROVOD_STALL_CHECK_DISABLE") == "1":
-        environment["RUEDA_STALL_CHECK_TIME_SECONDS"] = "0"
-        environment["RUEDA_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
+    for switch, (zeroed, _) in horovod_settings.SWITCHES.items():
+        if environment.get(switch) == "1":
+            environment.update(dict.fromkeys(zeroed, "0"))
     if "use_mpi" not in settings:  # as Horovod: mpirun's ranks know their place from mpirun
         hosts = settings["hosts"].value if "hosts" in settings else ""
         environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
@@ -126,18 +124,21 @@ def _problem(flag, value, hosts):
 
 def _variables(flag, value):
     """The variables that a setting becomes: Horovod's, for programs that read it, and rueda's."""
-    text = {True: "1", False: "0"}.get(value) if isinstance(value, bool) else str(value)
+    text = str(int(value)) if isinstance(value, bool) else str(value)
     if flag.dest == "nics":
         text = ",".join(sorted(value))
-    if flag.dest == "fusion_threshold_mb" and isinstance(value, int):
-        text = str(value * MEBIBYTE)
-    if flag.dest == "log_with_timestamp":  # its variables say the opposite
-        text = {"0": "1", "1": "0"}.get(text, text)
-    found = {}
-    if flag.variable:
-        found[flag.variable] = text
-    if flag.own:
-        found[flag.own] = "tcp" if flag.dest == "tcp_flag" else text
+    found = {flag.variable: text} if flag.variable else {}
+    setting = horovod_settings.DESTS.get(flag.dest)
+    if setting is None or not setting.own:
+        return found
+    if setting.values and isinstance(value, bool):
+        text = setting.values[0 if value else 1]
+    elif setting.factor != 1 and isinstance(value, int):
+        text = str(value * setting.factor)
+    if text is not None:
+        found[setting.own] = text
+        if setting.variable:
+            found[setting.variable] = text
     return found
 
 

@@ -1,7 +1,7 @@
 """What becomes of each environment variable that Horovod knows: the one table.
 
 The table of docs/migrating.md and the findings of `rueda.migrate` are made from it. What the C++
-core reads itself stands in its own table too (``ruedarun --print-config``); a test compares them.
+core reads itself comes from the table of settings (`horovod_settings`).
 
 =========  =======================================================================================
 honoured   it means what it meant; a ``RUEDA_*`` variable of the same meaning, if set, comes first
@@ -14,6 +14,8 @@ elsewhere  Horovod's library does not read it while a job runs, and neither does
 """
 
 from typing import NamedTuple, Tuple
+
+from rueda.compat import horovod_settings
 
 HONOURED, MAPPED, GIVEN = "honoured", "mapped", "given"
 WARNED, REFUSED, ELSEWHERE = "warned", "refused", "elsewhere"
@@ -40,74 +42,15 @@ _NO_ELASTIC = (
 )
 _NO_SPARK = "rueda does not start jobs on Spark; start the script with ruedarun"
 _HIERARCHY = (
-    "data takes the shortest protocol by itself: shared memory inside a host, TCP between hosts"
+    "data takes the shortest way by itself: shared memory inside a host, TCP between hosts"
 )
 _PLACE = "this process's place in the job; what is set by hand is overwritten"
 _INSTALL = "read when Horovod is compiled; rueda compiles nothing when it is installed"
 _OTHER = "belongs to another program; rueda leaves it alone"
 
 VARIABLES = [
-    Variable(
-        "HOROVOD_FUSION_THRESHOLD",
-        HONOURED,
-        "bytes of the largest batch of small tensors, 0 fuses nothing; the default is 64 MiB",
-        "RUEDA_FUSION_THRESHOLD",
-    ),
-    Variable(
-        "HOROVOD_CACHE_CAPACITY",
-        HONOURED,
-        "tensors that the response cache remembers; 0 switches it off",
-        "RUEDA_CACHE_CAPACITY",
-    ),
-    Variable(
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        HONOURED,
-        "warn about a tensor that some ranks have not submitted for so long",
-        "RUEDA_STALL_CHECK_TIME_SECONDS",
-    ),
-    Variable(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        HONOURED,
-        "fail such a tensor on all ranks after so long; 0 never does",
-        "RUEDA_STALL_SHUTDOWN_TIME_SECONDS",
-    ),
-    Variable(
-        "HOROVOD_STALL_CHECK_DISABLE",
-        MAPPED,
-        "1: neither warn about stalls nor fail them (both times are 0)",
-        "RUEDA_STALL_CHECK_TIME_SECONDS",
-    ),
-    Variable(
-        "HOROVOD_START_TIMEOUT",
-        HONOURED,
-        "seconds that init waits for the other ranks; the default is 120",
-        "RUEDA_START_TIMEOUT",
-    ),
-    Variable(
-        "HOROVOD_TIMELINE",
-        HONOURED,
-        "file of the timeline in Horovod's format, which rank 0 writes; DYNAMIC: none until "
-        "`start_timeline`, which needs no variable here",
-        "RUEDA_TIMELINE",
-    ),
-    Variable(
-        "HOROVOD_TIMELINE_MARK_CYCLES",
-        HONOURED,
-        "1: the timeline marks the rounds in which something begins; there is no cycle time",
-        "RUEDA_TIMELINE_MARK_CYCLES",
-    ),
-    Variable(
-        "HOROVOD_LOG_LEVEL",
-        HONOURED,
-        "least important messages that are printed, on stderr at every level",
-        "RUEDA_LOG_LEVEL",
-    ),
-    Variable(
-        "HOROVOD_LOG_HIDE_TIME",
-        HONOURED,
-        "1: messages begin without the time",
-        "RUEDA_LOG_HIDE_TIME",
-    ),
+    *(Variable(name, HONOURED, what, own) for name, (own, what) in horovod_settings.HONOURED.items()),
+    *(Variable(name, MAPPED, what, own[0]) for name, (own, what) in horovod_settings.SWITCHES.items()),
     Variable(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         HONOURED,

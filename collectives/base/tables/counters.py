@@ -1,0 +1,83 @@
+"""Every counter of rueda, once, as data.
+
+From these rows scripts/generate_tables.py makes the structs that hold them and the tables that name
+them (runtime/observe/counters), and the tables of docs/counters.md. README.md beside this file says
+how to add one. Plain Python 3.9; nothing is imported but typing.
+"""
+
+from typing import NamedTuple
+
+# A sum only grows; a gauge says how it is now.
+SUM, GAUGE = "sum", "gauge"
+
+
+class Counter(NamedTuple):
+    name: str  # also of the field
+    unit: str
+    kind: str
+    counted_by: str
+    meaning: str
+
+
+_SET, _TRANSPORT = "each process set's group engine", "the transport"
+_RECORDER, _OBSERVER = "the flight recorder", "the agent, which reads the flight recorder"
+
+# rueda_counter in C, Context::counter in C++, rueda.counters() in Python: of this rank, since init.
+COUNTERS = (
+    Counter("batches", "batches", SUM, _SET,
+        "collectives that were run, each of one tensor or of several fused"),
+    Counter("tensors", "tensors", SUM, _SET,
+        "tensors in these"),
+    Counter("fused_tensors", "tensors", SUM, _SET,
+        "of these, tensors that shared their batch with others"),
+    Counter("cached_tensors", "tensors", SUM, _SET,
+        "tensors that were submitted by their number in the response cache, or to a step plan"),
+    Counter("control_messages", "messages", SUM, _TRANSPORT,
+        "messages of the agreement that this rank has sent"),
+    Counter("bytes_reduced", "bytes", SUM, _SET,
+        "bytes of the collectives inside a host that shared memory has carried"),
+    Counter("shm_bytes", "bytes", SUM, "the transport and each process set's group engine",
+        "bytes_reduced, and bytes of messages that this rank has sent through shared memory"),
+    Counter("tcp_bytes", "bytes", SUM, _TRANSPORT,
+        "bytes of messages that this rank has sent over TCP, without their headers"),
+    Counter("mpi_bytes", "bytes", SUM, _TRANSPORT,
+        "bytes of messages that this rank has sent through MPI, without their headers"),
+    Counter("bytes_in_place", "bytes", SUM, _SET,
+        "of bytes_reduced, those that moved straight from and to tensors in shared memory"),
+    Counter("bytes_cma", "bytes", SUM, _SET,
+        "of bytes_reduced, those that the kernel read from a peer's private memory (cma)"),
+    Counter("planned_batches", "batches", SUM, _SET,
+        "of the batches, those of a step plan: they ran without a message"),
+    Counter("plans", "plans", SUM, _SET,
+        "step plans that were frozen"),
+    Counter("revocations", "plans", SUM, _SET,
+        "step plans that were given up, because a rank did something else or was late"),
+    Counter("wakeups", "times", SUM, "the background thread",
+        "how often the background thread woke up"),
+    Counter("recording", "0 or 1", GAUGE, "the timeline's recorder",
+        "1 while a timeline or a summary is made"),
+)
+
+# "counters" of rueda status --json: how far each rank is, as its agent has seen it last.
+PROGRESS = (
+    Counter("submitted", "operations", SUM, _RECORDER,
+        "operations that were submitted one by one, outside of a step plan"),
+    Counter("ended", "operations", SUM, _RECORDER,
+        "of these, those that have ended"),
+    Counter("planned_batches", "batches", SUM, _RECORDER,
+        "batches of a step plan that were entered"),
+    Counter("planned_tensors", "tensors", SUM, _RECORDER,
+        "tensors in these"),
+    Counter("oldest_wait_ms", "milliseconds", GAUGE, _OBSERVER,
+        "age of the oldest operation that has not ended; 0: none waits"),
+)
+
+# The line "communication" of ruedarun --summary, from fields of RankSummary (proto/wire.proto).
+SUMMARY = (
+    Counter("bytes", "bytes", SUM, "the timeline's recorder",
+        "bytes of the tensors in batches that have ended (not of what moved)"),
+    Counter("batches", "batches", SUM, "the timeline's recorder",
+        "batches that have ended"),
+    Counter("planned_batches", "batches", SUM, "the timeline's recorder",
+        "of these, those of a step plan"),
+)
