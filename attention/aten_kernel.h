@@ -11,8 +11,7 @@
 // gathered), and it starts threads of its own (it gets one: threads are the caller's).
 //
 // Numerics: bfloat16 stays bfloat16, so each partial result and gradient is rounded to it once; its
-// exp
-//           is good to 20 units in the last place (ours: 1).
+//           exp is good to 20 units in the last place (ours: 1).
 #pragma once
 
 #include "attention/local_kernel.h"

@@ -95,8 +95,8 @@ HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const f
   }
 }
 
-// exp for x < 88, error under two ulps near 0 and 1.6e-8 * |x| beyond; 0 below -87 and for -infinity. NaN stays NaN:
-// a score that is none must not pass for a key that is not seen.
+// exp for x < 88, error under two ulps near 0 and 1.6e-8 * |x| beyond; 0 below -87 and for
+// -infinity. NaN stays NaN: a score that is none must not pass for a key that is not seen.
 // 2^n * 2^f with |f| <= 1/2: the polynomial is the best of degree 5 that is 1 at 0 (error 9e-8).
 HWY_INLINE V exp_of(V x) {
   const F d;

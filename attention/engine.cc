@@ -5,6 +5,7 @@
 
 #include "attention/kernel_registry.h"
 #include "attention/wire.h"
+#include "collectives/base/float_mode.h"
 
 namespace rueda::attention {
 
@@ -16,22 +17,6 @@ Call::~Call() {
   } else {
     thread_.join();
   }
-}
-
-bool Call::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
-Status Call::wait(std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(mutex_);
-  const auto ended = [this] { return done_; };
-  if (timeout.count() < 0) {
-    changed_.wait(lock, ended);
-  } else if (!changed_.wait_for(lock, timeout, ended)) {
-    return deadline_exceeded("attention: the call has not ended; it goes on");
-  }
-  return status_;
 }
 
 Engine::~Engine() {
@@ -87,6 +72,7 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
   }
   auto link = std::make_shared<Link>(std::move(place), call->aborted_);
   const auto run = [this, call, link = std::move(link), body = std::move(body)] {
+    const DefaultFloatMode mode;
     Status status;
     try {
       status = body(link.get());
@@ -95,13 +81,8 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
     } catch (const std::exception& e) {
       status = internal_error(std::string("attention: ") + e.what());
     }
-    {
-      const std::lock_guard lock(call->mutex_);
-      call->workspace_ = link->taken_at_most();
-      call->status_ = std::move(status);
-      call->done_ = true;
-    }
-    call->changed_.notify_all();
+    call->workspace_ = link->taken_at_most();
+    call->complete(std::move(status));
     const std::lock_guard lock(mutex_);
     if (!link->idle()) left_over_.push_back(link);
     if (--running_ == 0) ended_.notify_all();
@@ -113,7 +94,7 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
   // The thread keeps the call until it has ended.
   try {
     std::thread thread(run);
-    const std::lock_guard lock(call->mutex_);
+    const std::lock_guard lock(call->thread_mutex_);
     call->thread_ = std::move(thread);
   } catch (const std::system_error& e) {
     const std::lock_guard lock(mutex_);

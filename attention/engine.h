@@ -4,7 +4,8 @@
 // Threads:   any. All ranks of a process set start their calls in the same order.
 // Ownership: borrows the runtime, which outlives every call, and a call's tensors until it has
 // ended.
-// End:       the destructor waits for calls under way; shut the runtime down first, so that they end.
+// End:       the destructor waits for calls under way; shut the runtime down first, so that they
+//            end.
 #pragma once
 
 #include <chrono>
@@ -16,17 +17,15 @@
 #include <thread>
 
 #include "attention/executor.h"
+#include "runtime/engine/completion.h"
 
 namespace rueda::attention {
 
-// One forward or backward under way.
-class Call {
+// One forward or backward under way: a request of its own kind.
+class Call final : public engine::Completion {
  public:
-  ~Call();
-  bool done() const;
-  // Negative: without limit. kDeadlineExceeded: the wait ended, the call goes on. kAborted: a
-  // signal arrived (wait again). Otherwise how it ended.
-  Status wait(std::chrono::nanoseconds timeout);
+  Call() : Completion("attention") {}
+  ~Call() override;
   // Ends the call on this rank soon; its peers get an error when this rank leaves. What it would
   // have written is unspecified.
   void abort() { aborted_->store(true, std::memory_order_relaxed); }
@@ -35,12 +34,9 @@ class Call {
 
  private:
   friend class Engine;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  Status status_;
   int64_t workspace_ = 0;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex thread_mutex_;
   std::thread thread_;
 };
 using CallPtr = std::shared_ptr<Call>;

@@ -1,10 +1,10 @@
 // The local kernels of this process: an ordered list, from which each call takes one for its
 // dtypes.
 //
-//   auto      the highest priority. Where bfloat16 meets a CPU with matrix units (AMX), which none of
-//             our own kernels uses: measured
-//   measured  the fastest: timed once for each dtype and class of head_dim, at the first call. Another
-//             than the one of highest priority is taken if it is a tenth faster
+//   auto      the highest priority. Where bfloat16 meets a CPU with matrix units (AMX), which none
+//             of our own kernels uses: measured
+//   measured  the fastest: timed once for each dtype and class of head_dim, at the first call.
+//             Another than the one of highest priority is taken if it is a tenth faster
 //   a name    that one
 //
 // Threads: any; add and use_kernel before calls that should see it.

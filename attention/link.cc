@@ -56,10 +56,10 @@ Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std:
   operation.name = "attention";
   std::vector<engine::Operation> operations;
   operations.push_back(std::move(operation));
-  RUEDA_ASSIGN_OR_RETURN(auto works, place_.runtime->submit(std::move(operations), false));
+  RUEDA_ASSIGN_OR_RETURN(auto started, place_.runtime->start(std::move(operations)));
   std::erase_if(messages_, [](const Message& message) { return message->done(); });
-  messages_.push_back(works.front());
-  return works.front();
+  messages_.push_back(started.front());
+  return started.front();
 }
 
 Result<Link::Message> Link::send(Rank peer, const std::byte* data, int64_t bytes, bool answer) {

@@ -29,7 +29,7 @@ class Link {
   Link(Place place, std::shared_ptr<std::atomic<bool>> aborted)
       : place_(std::move(place)), aborted_(std::move(aborted)) {}
 
-  using Message = std::shared_ptr<engine::Work>;
+  using Message = engine::RequestPtr;
   // Memory is borrowed until the message has ended; use take().
   // Messages and answers have an order each: the n-th that is sent meets the n-th that is received.
   Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);

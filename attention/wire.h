@@ -1,8 +1,9 @@
 // Keys and values in a message: as they are, as bfloat16, or as int8 with one scale for each block.
 //
 // A block is the head_dim elements of one row and KV head. int8: x becomes round(x / s) with s =
-// largest |x| of the block / 127, so that each element is off by at most s / 2, 1/254 of the largest
-// of its block. The message: all of K, all of V; then, of int8, K's scales and V's, float32.
+// largest |x| of the block / 127, so that each element is off by at most s / 2, 1/254 of the
+// largest of its block. The message: all of K, all of V; then, of int8, K's scales and V's,
+// float32.
 #pragma once
 
 #include "attention/geometry.h"

@@ -143,7 +143,7 @@ float train_step(rueda::Context& hvd, Network& net, const Digits& digits, const 
 
   // [3] Gradients are averaged over the ranks. The last layer's travel while the first layer's are
   // still being computed.
-  std::vector<rueda::Work> pending;
+  std::vector<rueda::Request> pending;
   const auto average = [&](Parameter& p) {
     pending.push_back(hvd.allreduce_async(p.gradient, rueda::ReduceOp::kAverage, {.name = p.name}));
   };
@@ -155,7 +155,7 @@ float train_step(rueda::Context& hvd, Network& net, const Digits& digits, const 
   }
   average(net.first.weight);
   average(net.first.bias);
-  for (const rueda::Work& work : pending) work.wait();
+  for (const rueda::Request& work : pending) work.wait();
 
   for (Parameter* p : net.parameters()) {
     for (std::size_t i = 0; i < p->value.size(); ++i) {

@@ -35,8 +35,8 @@ struct JobEnd {
   std::optional<life::LostRank> lost;  // the first that ended without leaving the job
   StopCause cause = StopCause::kNone;
   int signal = 0;  // of the cause
-  std::vector<std::pair<Rank, std::string>>
-      reports;  // what ranks said about their failure, in order
+  // What ranks said about their failure, in order.
+  std::vector<std::pair<Rank, std::string>> reports;
   std::map<Rank, std::vector<std::string>> last_words;  // last lines of stderr
 };
 

@@ -18,8 +18,8 @@ struct RankRecord {
   Rank rank = 0;
   std::optional<flight::Snapshot> flight;  // empty: it has not begun to record
   Life life = Life::kRunning;
-  std::string
-      state;  // "sleeping in nanosleep", "stopped by a signal", "killed by signal 9"; "": unknown
+  // "sleeping in nanosleep", "stopped by a signal", "killed by signal 9"; "": unknown.
+  std::string state;
   std::string stacks;  // lines; "": none
 };
 

@@ -20,13 +20,14 @@ inline constexpr size_t kMaxPlaceBytes = 256;               // a call site
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxSplits = size_t{1} << 22;  // 2048 ranks squared; also first_dims
 
-inline constexpr size_t kMaxRequests = size_t{1}
-                                       << 16;  // per list: requests, cached, wanted, call sites
+// per list: requests, cached, awaited, call sites
+inline constexpr size_t kMaxRequests = size_t{1} << 16;
 inline constexpr size_t kMaxEntries = size_t{1} << 16;  // entries of one response
 inline constexpr size_t kMaxPlanBatches = 512;          // of one step plan
 inline constexpr size_t kMaxPlanIds = size_t{1} << 14;  // of all its batches together
 inline constexpr size_t kMaxResponses = size_t{1} << 16;
 inline constexpr size_t kMaxStalls = size_t{1} << 12;
+inline constexpr size_t kMaxEvicted = size_t{1} << 16;
 inline constexpr size_t kMaxRanks = size_t{1} << 16;  // ranks named in one stall
 
 inline constexpr size_t kMaxStages = 64;    // of a rank's summary

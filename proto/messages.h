@@ -31,6 +31,9 @@ struct Request {
   std::string group;            // "" or the name shared by the members of a grouped call
   uint32_t group_size = 0;
   std::string layout;  // dense-stride permutation, "" for row major
+  // allgather, alltoall into the caller's memory: the rows that its output has room for, exactly.
+  // -1: whatever comes.
+  int64_t output_rows = -1;
 
   bool operator==(const Request&) const = default;
 };
@@ -47,14 +50,15 @@ struct CallSite {
 struct RequestList {
   uint64_t epoch = 0;
   uint32_t process_set = 0;
-  std::vector<Request> requests;    // in the order of submission
-  std::vector<uint32_t> cached;     // cache ids, in the order of submission
-  std::vector<std::string> wanted;  // names that a thread on this rank is blocked on
+  std::vector<Request> requests;     // in the order of submission
+  std::vector<uint64_t> cached;      // cache ids, in the order of submission
+  std::vector<std::string> awaited;  // names that a thread on this rank is blocked on
   bool leaving = false;
   uint64_t plan = 0;  // 2g - 1: step plan g is in force here; 2g: this rank is back from it
-  bool joining =
-      false;  // after all of the above: neutral contributions play this rank's part from here on
+  // After all of the above: neutral contributions play this rank's part from here on.
+  bool joining = false;
   std::vector<CallSite> call_sites;  // answers ResponseList::where
+  uint64_t evictions = 0;  // ids that this rank has forgotten as told, since the beginning
 
   bool operator==(const RequestList&) const = default;
 };
@@ -63,6 +67,7 @@ struct RequestList {
 struct ResponseEntry {
   std::string name;
   int64_t cache_id = -1;
+  // Where the id is new, or there is none; else the cache says it.
   std::vector<int64_t> first_dims;  // allgather: rows per rank
   std::vector<int64_t> splits;      // alltoall: size x size matrix, row = sender
   std::vector<int32_t> absent;      // ranks that have joined: neutral contributions play their part
@@ -71,9 +76,18 @@ struct ResponseEntry {
   bool operator==(const ResponseEntry&) const = default;
 };
 
+// A rank's last word on a step plan.
+struct LastWord {
+  uint64_t epoch = 0;
+  uint32_t process_set = 0;
+  uint64_t generation = 0;  // of the plan; from 1
+  uint64_t entered = 0;     // batches of it that the rank has entered
+  bool operator==(const LastWord&) const = default;
+};
+
 // One batch of a step plan.
 struct PlannedBatch {
-  std::vector<uint32_t> ids;  // cache ids of its members, in order
+  std::vector<uint64_t> ids;  // cache ids of its members, in order
   uint32_t protocol = 0;      // as in Response
 
   bool operator==(const PlannedBatch&) const = default;
@@ -93,7 +107,7 @@ struct Response {
   std::vector<ResponseEntry> entries;
   std::string error;  // not empty: complete the entries with this text
   Code error_code = Code::kOk;
-  uint32_t protocol = 0;         // how the data moves inside a host: 0 windows, 1 pull
+  uint32_t protocol = 0;         // how the data moves inside a host: a ShmProtocol
   std::vector<StepPlan> freeze;  // one at most; then there are no entries
   int32_t last_joined = 0;       // join: the rank that joined last
 
@@ -118,6 +132,7 @@ struct ResponseList {
   bool left = false;  // answers RequestList.leaving, or root leaves: no responses follow
   std::vector<std::string> where;  // names on which ranks disagree: say where they were called
   int32_t left_before = 0;         // with left: who left first, before the root; 0: nobody
+  std::vector<uint64_t> evicted;   // ids that mean nothing any more, after all of the above
 
   bool operator==(const ResponseList&) const = default;
 };

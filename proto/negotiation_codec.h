@@ -32,6 +32,7 @@ inline void write(Writer out, const Request& m) {
   out.put_bytes(11, m.group);
   out.put(12, m.group_size);
   out.put_bytes(13, m.layout);
+  out.put_zigzag(14, m.output_rows);
 }
 
 inline void read(Reader& in, Request* m) {
@@ -40,6 +41,7 @@ inline void read(Reader& in, Request* m) {
   m->reduce_op = ReduceOp{};
   m->prescale = m->postscale = 0.0;
   m->device = 0;
+  m->output_rows = 0;
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read_text(&m->name, "name", kMaxNameBytes); break;
@@ -55,6 +57,7 @@ inline void read(Reader& in, Request* m) {
       case 11: in.read_text(&m->group, "group", kMaxNameBytes); break;
       case 12: in.read(&m->group_size); break;
       case 13: in.read_text(&m->layout, "layout", kMaxLayoutBytes); break;
+      case 14: in.read_zigzag(&m->output_rows); break;
       default: in.skip();
     }
   }
@@ -85,7 +88,7 @@ inline void write(Writer out, const RequestList& m) {
     out.put_even_empty(3, inner);
   }
   out.put(4, m.cached);
-  for (const std::string& name : m.wanted) out.put_even_empty(5, name);
+  for (const std::string& name : m.awaited) out.put_even_empty(5, name);
   out.put(6, m.leaving);
   out.put(7, m.plan);
   out.put(8, m.joining);
@@ -94,6 +97,7 @@ inline void write(Writer out, const RequestList& m) {
     write(Writer(&inner), site);
     out.put_even_empty(9, inner);
   }
+  out.put(10, m.evictions);
 }
 
 inline void read(Reader& in, RequestList* m) {
@@ -106,7 +110,7 @@ inline void read(Reader& in, RequestList* m) {
                           [](Reader& inner, Request* request) { read(inner, request); });
         break;
       case 4: in.append(&m->cached, "cached", kMaxRequests); break;
-      case 5: in.append_text(&m->wanted, "wanted", kMaxRequests, kMaxNameBytes); break;
+      case 5: in.append_text(&m->awaited, "awaited", kMaxRequests, kMaxNameBytes); break;
       case 6: in.read(&m->leaving); break;
       case 7: in.read(&m->plan); break;
       case 8: in.read(&m->joining); break;
@@ -114,6 +118,7 @@ inline void read(Reader& in, RequestList* m) {
         in.append_message(&m->call_sites, "call_sites", kMaxRequests,
                           [](Reader& inner, CallSite* site) { read(inner, site); });
         break;
+      case 10: in.read(&m->evictions); break;
       default: in.skip();
     }
   }
@@ -151,15 +156,34 @@ inline void read(Reader& in, ResponseEntry* m) {
   }
 }
 
+inline void write(Writer out, const LastWord& m) {
+  out.put(1, m.epoch);
+  out.put(2, m.process_set);
+  out.put(15, m.generation);
+  out.put(16, m.entered);
+}
+
+inline void read(Reader& in, LastWord* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->epoch); break;
+      case 2: in.read(&m->process_set); break;
+      case 15: in.read(&m->generation); break;
+      case 16: in.read(&m->entered); break;
+      default: in.skip();
+    }
+  }
+}
+
 inline void write(Writer out, const PlannedBatch& m) {
   out.put(1, m.ids);
   out.put(2, m.protocol);
 }
 
-inline void read(Reader& in, PlannedBatch* m, size_t max_slots) {
+inline void read(Reader& in, PlannedBatch* m, size_t max_ids) {
   while (in.next()) {
     switch (in.field()) {
-      case 1: in.append(&m->ids, "ids", max_slots); break;
+      case 1: in.append(&m->ids, "ids", max_ids); break;
       case 2: in.read(&m->protocol); break;
       default: in.skip();
     }
@@ -177,15 +201,15 @@ inline void write(Writer out, const StepPlan& m) {
 }
 
 inline void read(Reader& in, StepPlan* m) {
-  size_t slots_left = kMaxPlanIds;
+  size_t ids_left = kMaxPlanIds;
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read(&m->generation); break;
       case 2:
         in.append_message(&m->batches, "batches", kMaxPlanBatches,
                           [&](Reader& inner, PlannedBatch* batch) {
-                            read(inner, batch, slots_left);
-                            slots_left -= batch->ids.size();
+                            read(inner, batch, ids_left);
+                            ids_left -= batch->ids.size();
                           });
         break;
       default: in.skip();
@@ -267,6 +291,7 @@ inline void write(Writer out, const ResponseList& m) {
   out.put(5, m.left);
   for (const std::string& name : m.where) out.put_even_empty(6, name);
   out.put_zigzag(7, m.left_before);
+  out.put(8, m.evicted);
 }
 
 inline void read(Reader& in, ResponseList* m) {
@@ -289,6 +314,7 @@ inline void read(Reader& in, ResponseList* m) {
       case 5: in.read(&m->left); break;
       case 6: in.append_text(&m->where, "where", kMaxRequests, kMaxNameBytes); break;
       case 7: in.read_zigzag(&m->left_before); break;
+      case 8: in.append(&m->evicted, "evicted", kMaxEvicted); break;
       default: in.skip();
     }
   }
@@ -301,7 +327,9 @@ inline std::string encode(const Request& m) { return detail::encode_any(m); }
 inline std::string encode(const RequestList& m) { return detail::encode_any(m); }
 inline std::string encode(const ResponseList& m) { return detail::encode_any(m); }
 
-// Whose a RequestList or ResponseList is, without reading the rest.
+inline std::string encode(const LastWord& m) { return detail::encode_any(m); }
+
+// Whose a RequestList, ResponseList or LastWord is, without reading the rest.
 inline uint32_t process_set_of(std::string_view bytes) {
   try {
     detail::Reader in(bytes);
@@ -314,6 +342,20 @@ inline uint32_t process_set_of(std::string_view bytes) {
   }
 }
 
+// Neither of the lists, whose fields come in their order: behind the set comes field 15.
+inline bool is_last_word(std::string_view bytes) {
+  try {
+    detail::Reader in(bytes);
+    while (in.next() && in.field() <= 2) in.skip();
+    return in.field() == 15;
+  } catch (...) {
+    return false;  // damaged: whoever decodes it says so
+  }
+}
+
+inline Status decode(std::string_view bytes, LastWord* out) {
+  return detail::decode_any("LastWord", bytes, out);
+}
 inline Status decode(std::string_view bytes, Request* out) {
   return detail::decode_any("Request", bytes, out);
 }

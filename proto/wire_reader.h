@@ -116,8 +116,8 @@ class Reader {
   void append(std::vector<int64_t>* out, const char* what, size_t max_count) {
     append_numbers(out, what, max_count, [](uint64_t v) { return static_cast<int64_t>(v); });
   }
-  void append(std::vector<uint32_t>* out, const char* what, size_t max_count) {
-    append_numbers(out, what, max_count, [](uint64_t v) { return static_cast<uint32_t>(v); });
+  void append(std::vector<uint64_t>* out, const char* what, size_t max_count) {
+    append_numbers(out, what, max_count, [](uint64_t v) { return v; });
   }
   void append_zigzag(std::vector<int32_t>* out, const char* what, size_t max_count) {
     append_numbers(out, what, max_count,

@@ -62,8 +62,8 @@ class Writer {
   void put(uint32_t field, const std::vector<int64_t>& values) {
     pbf_.add_packed_int64(field, values.begin(), values.end());
   }
-  void put(uint32_t field, const std::vector<uint32_t>& values) {
-    pbf_.add_packed_uint32(field, values.begin(), values.end());
+  void put(uint32_t field, const std::vector<uint64_t>& values) {
+    pbf_.add_packed_uint64(field, values.begin(), values.end());
   }
   void put_zigzag(uint32_t field, const std::vector<int32_t>& values) {
     pbf_.add_packed_sint32(field, values.begin(), values.end());

@@ -4,7 +4,7 @@
     ruedarun -np 2 python scripts/python_cost.py [--rounds 9] [--json FILE]
 
 Nothing else may run meanwhile, and there must be a core for each rank. Every figure is the median over the rounds, the
-kinds of call taking turns. "the library alone" is the same operation, prepared, through the C ABI: what is above it is
+kinds of call taking turns. "the library alone" is the same operation as a persistent request, through the C ABI: what is above it is
 Python. A step is one of a network whose 160 gradients have 16 elements each: with DistributedOptimizer, without, and the
 library's share of the difference.
 """
@@ -21,38 +21,40 @@ import torch
 import rueda
 import rueda.torch as hvd
 from rueda import _ffi
+from rueda._requests import Request
 from rueda._runtime import Operation, _struct, runtime
-from rueda._works import Prepared
 
 CALLS, STEPS, WARM_UPS, LAYERS = 2000, 60, 20, 160
-LIMIT_US = 10.0  # of a blocking call of 4 bytes
+LIMIT_US = 10.0  # of a blocking call of 4 bytes, named and in place, or an unnamed allgather
 
 
 class Alone:
-    """Prepared allreduces of torch tensors, started and waited for through the C ABI."""
+    """Persistent allreduces of torch tensors, started and waited for through the C ABI."""
 
     def __init__(self, tensors, name):
-        self._tensors, self._prepared = tensors, []
+        self._tensors, self._requests = tensors, []
         for number, tensor in enumerate(tensors):
             shape, address = tuple(tensor.shape), tensor.data_ptr()
             operation = Operation(_ffi.ALLREDUCE, _ffi.FLOAT32, address, address, shape)
             pointer, error = ctypes.c_void_p(), _ffi.Error()
             struct = _struct(operation, f"{name}.{number}")
-            if _ffi.library.rueda_prepare(runtime._context, struct, ctypes.byref(pointer), error) != _ffi.OK:
-                raise RuntimeError(error.message)
-            self._prepared.append((Prepared(pointer.value, {}, None), address))
+            context, made = runtime.require_context(), ctypes.byref(pointer)
+            code = _ffi.library.rueda_request_create(context, struct, 1, 0, made, ctypes.byref(error))
+            if code != _ffi.OK:
+                raise _ffi.exception(code, error)
+            self._requests.append((Request(pointer.value), address))
 
     def run(self):
-        for prepared, address in self._prepared:
-            _ffi.library.rueda_start(prepared.pointer, address, address, None)
-        for prepared, _ in self._prepared:
-            _ffi.library.rueda_prepared_wait(prepared.pointer, -1.0, None)
+        for request, address in self._requests:
+            _ffi.library.rueda_request_start(request.pointer, address, address, None, None)
+        for request, _ in self._requests:
+            _ffi.library.rueda_request_wait(request.pointer, -1.0, None)
 
 
 def calls():
     """{what: (function, operations in it)}"""
     tensor, array = torch.ones(1), numpy.ones(1, dtype=numpy.float32)
-    ten = [torch.ones(1) for _ in range(10)]
+    ten, pair = [torch.ones(1) for _ in range(10)], torch.ones(hvd.size())
     return {
         "the library alone": (Alone([torch.ones(1)], "cost.alone").run, 1),
         "torch allreduce_": (lambda: hvd.allreduce_(tensor, name="cost.in_place", op=hvd.Sum), 1),
@@ -63,6 +65,10 @@ def calls():
         "torch grouped, 10 tensors": (lambda: hvd.grouped_allreduce_(ten, name="cost.group", op=hvd.Sum), 10),
         "torch broadcast_": (lambda: hvd.broadcast_(tensor, 0, name="cost.root"), 1),
         "torch allgather": (lambda: hvd.allgather(tensor, name="cost.gather"), 1),
+        "torch allgather, unnamed": (lambda: hvd.allgather(tensor), 1),
+        "numpy allgather, unnamed": (lambda: rueda.allgather(array), 1),
+        "torch reducescatter, unnamed": (lambda: hvd.reducescatter(pair, op=hvd.Sum), 1),
+        "torch alltoall, unnamed": (lambda: hvd.alltoall(pair), 1),
         "numpy allreduce": (lambda: rueda.allreduce(array, name="cost.numpy", op=rueda.Sum), 1),
     }
 
@@ -133,8 +139,8 @@ def main():
     print("a call of 4 bytes, microseconds")
     for what, us in call.items():
         print(f"  {what:30} {us:8.2f}")
-    blocking = call["torch allreduce_"]
-    print(f"  aim: blocking at most {LIMIT_US:g}: {'reached' if blocking <= LIMIT_US else 'NOT reached'}")
+    for what in ("torch allreduce_", "torch allgather, unnamed"):
+        print(f"  aim: {what} at most {LIMIT_US:g}: {'reached' if call[what] <= LIMIT_US else 'NOT reached'}")
     python = step["distributed"] - step["plain"] - step["the library alone"]
     print(f"a step with {LAYERS} gradients of 64 bytes, microseconds")
     for what, us in step.items():

@@ -19,11 +19,12 @@ struct rueda_attention_plan {
 struct rueda_attention_saved {
   std::shared_ptr<attention::Saved> saved;
 };
-struct rueda_attention_call {
-  attention::CallPtr call;
-};
 
 namespace {
+
+// The first versions of what callers fill in.
+constexpr size_t kFirstSpecBytes = sizeof(rueda_attention_spec);
+constexpr size_t kFirstKernelBytes = sizeof(rueda_attention_kernel);
 
 std::vector<int64_t> list(const int64_t* values, int64_t count) {
   if (values == nullptr || count <= 0) return {};
@@ -37,12 +38,9 @@ Status require(const void* pointer, const char* what) {
 
 Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   if (spec == nullptr) return rueda::invalid_argument("no attention spec (NULL)");
-  if (spec->struct_size != sizeof(rueda_attention_spec)) {
-    return rueda::invalid_argument(
-        "rueda_attention_spec.struct_size is " + std::to_string(spec->struct_size) +
-        ": begin with RUEDA_ATTENTION_SPEC_INIT, and use the library's own header");
-  }
-  const rueda_attention_spec& c = *spec;
+  rueda_attention_spec c = RUEDA_ATTENTION_SPEC_INIT;
+  RUEDA_RETURN_IF_ERROR(
+      rueda::c_abi::read_struct(spec, kFirstSpecBytes, "rueda_attention_spec", &c));
   // What is half given would be another attention without a word.
   if (c.cu_seqlens_count > 0) RUEDA_RETURN_IF_ERROR(require(c.cu_seqlens, "cu_seqlens"));
   if (c.pair_count > 0) {
@@ -100,13 +98,27 @@ attention::Engine* local_engine() {
   return &engine;
 }
 
-Result<attention::Engine*> engine_of(rueda_context* context) {
-  if (context == nullptr) return local_engine();
-  RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
-  const std::lock_guard lock(context->attention_mutex);
-  if (context->attention == nullptr)
-    context->attention = std::make_unique<attention::Engine>(context->runtime.get());
-  return context->attention.get();
+// What a call works with; the member is kept for as long as it is used.
+struct Site {
+  rueda::c_abi::MemberPtr member;
+  attention::Engine* engine;
+};
+
+Result<Site> site_of(rueda_context* context) {
+  if (context == nullptr) return Site{nullptr, local_engine()};
+  RUEDA_ASSIGN_OR_RETURN(auto member, rueda::c_abi::use(context));
+  attention::Engine* const engine = member->attention();
+  return Site{std::move(member), engine};
+}
+
+// Starts a call; its handle is made first, since after the start nothing may fail.
+template <typename Start>
+Status start_call(rueda_context* context, rueda_request** request, Start start) {
+  RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
+  auto handle = rueda::c_abi::make_handle();
+  RUEDA_ASSIGN_OR_RETURN(handle->completion, start(site.engine));
+  *request = handle.release();
+  return {};
 }
 
 // The C structs are the library's own, field by field.
@@ -170,9 +182,9 @@ int32_t rueda_attention_plan_create(rueda_context* context, const rueda_attentio
       RUEDA_ASSIGN_OR_RETURN(auto made, attention::make_plan(converted, rank));
       handle->plan = std::make_shared<const attention::AttentionPlan>(std::move(made));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
+      RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
       RUEDA_ASSIGN_OR_RETURN(
-          auto made, engine->plan(std::move(converted), static_cast<uint32_t>(process_set)));
+          auto made, site.engine->plan(std::move(converted), static_cast<uint32_t>(process_set)));
       handle->plan = std::make_shared<const attention::AttentionPlan>(std::move(made));
     }
     *plan = handle.release();
@@ -184,6 +196,7 @@ void rueda_attention_plan_release(rueda_attention_plan* plan) { delete plan; }
 
 int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values,
                                     int32_t count) {
+  if (plan == nullptr) return -1;
   const attention::PlanReport& r = plan->plan->report;
   const int64_t all[] = {static_cast<int64_t>(r.hash),
                          plan->plan->own_tokens(),
@@ -216,6 +229,7 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
 
 int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward,
                                    int64_t* values, int64_t count) {
+  if (plan == nullptr) return -1;
   const attention::AttentionPlan& p = *plan->plan;
   const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
   int64_t filled = 0;
@@ -237,6 +251,7 @@ int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t bac
 
 int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
                                   int64_t* values, int64_t count) {
+  if (plan == nullptr) return -1;
   const attention::AttentionPlan& p = *plan->plan;
   const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
   int64_t filled = 0;
@@ -267,6 +282,7 @@ int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t back
 }
 
 double rueda_attention_plan_balance(const rueda_attention_plan* plan) {
+  if (plan == nullptr) return -1;
   return attention::balance(plan->plan->spec);
 }
 
@@ -286,21 +302,19 @@ int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t rank, int
 int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan,
                                 int32_t process_set, int32_t threads, const void* q, const void* k,
                                 const void* v, void* result, float* lse,
-                                rueda_attention_saved** saved, rueda_attention_call** call,
+                                rueda_attention_saved** saved, rueda_request** request,
                                 rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
-    RUEDA_RETURN_IF_ERROR(require(call, "where the call goes"));
+    RUEDA_RETURN_IF_ERROR(require(request, "where the request goes"));
     RUEDA_RETURN_IF_ERROR(check_tensors(*plan->plan, {q, result}, {k, v}));
-    RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
-    auto handle = std::make_unique<rueda_attention_call>();
     auto kept = std::make_unique<rueda_attention_saved>();
     kept->saved = std::make_shared<attention::Saved>();
-    RUEDA_ASSIGN_OR_RETURN(handle->call,
-                           engine->forward(plan->plan, static_cast<uint32_t>(process_set), threads,
-                                           {in(q), in(k), in(v), out(result), lse}, kept->saved,
-                                           plan->plan->spec.ranks == 1));
-    *call = handle.release();
+    RUEDA_RETURN_IF_ERROR(start_call(context, request, [&](attention::Engine* engine) {
+      return engine->forward(plan->plan, static_cast<uint32_t>(process_set), threads,
+                             {in(q), in(k), in(v), out(result), lse}, kept->saved,
+                             plan->plan->spec.ranks == 1);
+    }));
     if (saved != nullptr) *saved = kept.release();
     return {};
   });
@@ -311,55 +325,36 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
                                  const float* dlse, const void* q, const void* k, const void* v,
                                  const void* result, const float* lse,
                                  const rueda_attention_saved* saved, void* dq, void* dk, void* dv,
-                                 rueda_attention_call** call, rueda_error* error) {
+                                 rueda_request** request, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
-    RUEDA_RETURN_IF_ERROR(require(call, "where the call goes"));
+    RUEDA_RETURN_IF_ERROR(require(request, "where the request goes"));
     RUEDA_RETURN_IF_ERROR(check_tensors(*plan->plan, {dout, q, result, lse, dq}, {k, v, dk, dv}));
-    RUEDA_ASSIGN_OR_RETURN(attention::Engine * engine, engine_of(context));
-    auto handle = std::make_unique<rueda_attention_call>();
-    RUEDA_ASSIGN_OR_RETURN(
-        handle->call,
-        engine->backward(
-            plan->plan, static_cast<uint32_t>(process_set), threads,
-            {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk), out(dv)},
-            saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1));
-    *call = handle.release();
-    return {};
+    return start_call(context, request, [&](attention::Engine* engine) {
+      return engine->backward(
+          plan->plan, static_cast<uint32_t>(process_set), threads,
+          {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk), out(dv)},
+          saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1);
+    });
   });
 }
 
 void rueda_attention_saved_release(rueda_attention_saved* saved) { delete saved; }
 
-int32_t rueda_attention_wait(rueda_attention_call* call, double timeout_seconds,
-                             rueda_error* error) {
-  return rueda::c_abi::guarded(error, [&]() -> Status {
-    RUEDA_RETURN_IF_ERROR(require(call, "the call"));
-    return call->call->wait(rueda::c_abi::to_nanoseconds(timeout_seconds));
-  });
-}
-
-int32_t rueda_attention_poll(const rueda_attention_call* call) {
-  return call != nullptr && call->call->done() ? 1 : 0;
-}
-
-void rueda_attention_abort(rueda_attention_call* call) {
-  if (call != nullptr) call->call->abort();
-}
-
-void rueda_attention_call_release(rueda_attention_call* call) { delete call; }
-
 int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    if (kernel == nullptr || kernel->struct_size != sizeof(*kernel) || kernel->name == nullptr ||
-        kernel->name[0] == 0 || kernel->forward == nullptr || kernel->backward == nullptr) {
-      return rueda::invalid_argument(
-          "attention: a kernel needs struct_size, a name, forward and backward");
+    if (kernel == nullptr) return rueda::invalid_argument("no attention kernel (NULL)");
+    rueda_attention_kernel given{};
+    RUEDA_RETURN_IF_ERROR(
+        rueda::c_abi::read_struct(kernel, kFirstKernelBytes, "rueda_attention_kernel", &given));
+    if (given.name == nullptr || given.name[0] == 0 || given.forward == nullptr ||
+        given.backward == nullptr) {
+      return rueda::invalid_argument("attention: a kernel needs a name, forward and backward");
     }
     auto added = std::make_unique<AddedKernel>();
-    added->name = kernel->name;
-    added->kernel = {added->name.c_str(), kernel->priority,     nullptr,
-                     kernel->dtypes,      own(kernel->forward), own(kernel->backward)};
+    added->name = given.name;
+    added->kernel = {added->name.c_str(), given.priority,     nullptr,
+                     given.dtypes,        own(given.forward), own(given.backward)};
     RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
     (void)added.release();  // the registry's from now on
     return {};

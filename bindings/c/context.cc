@@ -1,9 +1,12 @@
 #include "bindings/c/context.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <optional>
 
+#include "collectives/base/log.h"
 #include "collectives/host/fork_guard.h"
 #include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/stack_dump.h"
@@ -21,10 +24,22 @@ int32_t report(const Status& status, rueda_error* error) {
   return static_cast<int32_t>(status.code());
 }
 
-Status check(const rueda_context* context) {
+Result<MemberPtr> use(const rueda_context* context) {
   if (context == nullptr)
     return failed_precondition("rueda has not been initialized on this rank: call init first");
-  return check_process(context->process);
+  RUEDA_RETURN_IF_ERROR(check_process(context->process));
+  auto* const own = const_cast<rueda_context*>(context);  // its lock is no part of what it says
+  const std::lock_guard lock(own->mutex);
+  if (own->member == nullptr)
+    return failed_precondition("rueda has been shut down on this rank: call init again");
+  return own->member;
+}
+
+MemberPtr try_use(const rueda_context* context) noexcept {
+  return guarded_value(MemberPtr(), [&] {
+    auto member = use(context);
+    return member.ok() ? std::move(member).value() : nullptr;
+  });
 }
 
 Status check_process(uint64_t process) {
@@ -34,15 +49,40 @@ Status check_process(uint64_t process) {
       "process that called init, or start the child with spawn");
 }
 
+attention::Engine* Member::attention() {
+  const std::lock_guard lock(attention_mutex_);
+  if (attention_ == nullptr) attention_ = std::make_unique<attention::Engine>(runtime.get());
+  return attention_.get();
+}
+
+void Member::leave() {
+  runtime->shutdown();
+  const std::optional<wire::RankSummary> summary = runtime->summary();
+  if (summary && tell_summary) tell_summary(*summary);
+}
+
 }  // namespace rueda::c_abi
 
-using rueda::c_abi::check;
+using rueda::c_abi::guarded_value;
+using rueda::c_abi::MemberPtr;
+using rueda::c_abi::try_use;
 
 namespace {
 
 template <typename Get>
 int32_t place(const rueda_context* context, Get get) {
-  return check(context).ok() ? get(context->runtime->world()) : -1;
+  const MemberPtr member = try_use(context);
+  return member == nullptr ? -1 : get(member->runtime->world());
+}
+
+void leave(rueda_context* context) {
+  const std::lock_guard leaving(context->leaving);
+  MemberPtr member;
+  {
+    const std::lock_guard lock(context->mutex);
+    member = std::move(context->member);
+  }
+  if (member != nullptr) member->leave();
 }
 
 }  // namespace
@@ -53,6 +93,28 @@ uint32_t rueda_abi_version(void) { return RUEDA_ABI_VERSION; }
 const char* rueda_version(void) { return RUEDA_VERSION; }
 const char* rueda_code_name(int32_t code) {
   return rueda::code_name(static_cast<rueda::Code>(code));
+}
+
+void rueda_shutdown(rueda_context* context) {
+  // A forked child has neither the thread nor the sockets: the parent's context is left as it is.
+  if (context == nullptr || !rueda::c_abi::check_process(context->process).ok()) return;
+  if (rueda::engine::Completion::in_callback()) {
+    RUEDA_WARN("bindings", "rueda_shutdown in a callback is ignored: it would wait for itself");
+    return;
+  }
+  guarded_value(0, [&] { return leave(context), 0; });
+}
+
+rueda_context* rueda_context_retain(rueda_context* context) {
+  if (context != nullptr) context->users.fetch_add(1, std::memory_order_relaxed);
+  return context;
+}
+
+void rueda_context_release(rueda_context* context) {
+  if (context == nullptr || !rueda::c_abi::check_process(context->process).ok()) return;
+  if (context->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  rueda_shutdown(context);
+  delete context;
 }
 
 int32_t rueda_rank(const rueda_context* c) {
@@ -78,23 +140,30 @@ int32_t rueda_is_homogeneous(const rueda_context* c) {
 }
 
 int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost) {
-  if (!check(context).ok() || lost == nullptr || lost->struct_size < sizeof(rueda_lost)) return 0;
-  const auto found = context->runtime->lost();
-  if (!found) return 0;
-  lost->rank = found->rank;
-  lost->pid = found->pid;
-  lost->operations = static_cast<int64_t>(found->operations);
-  lost->step = static_cast<int64_t>(found->step);
-  lost->cause_is_final = found->cause_is_final != 0 ? 1 : 0;
-  const auto copy = [](const std::string& text, char* to, size_t room) {
-    const size_t count = std::min(text.size(), room - 1);
-    std::memcpy(to, text.data(), count);
-    to[count] = '\0';
-  };
-  copy(found->host.str(), lost->host, sizeof(lost->host));
-  copy(found->operation.str(), lost->operation, sizeof(lost->operation));
-  copy(found->cause.str(), lost->cause, sizeof(lost->cause));
-  return 1;
+  return guarded_value(0, [&]() -> int32_t {
+    const MemberPtr member = try_use(context);
+    if (member == nullptr || lost == nullptr || lost->struct_size < sizeof(size_t)) return 0;
+    const auto found = member->runtime->lost();
+    if (!found) return 0;
+    rueda_lost whole = RUEDA_LOST_INIT;
+    whole.rank = found->rank;
+    whole.pid = found->pid;
+    whole.operations = static_cast<int64_t>(found->operations);
+    whole.step = static_cast<int64_t>(found->step);
+    whole.cause_is_final = found->cause_is_final != 0 ? 1 : 0;
+    const auto copy = [](const std::string& text, char* to, size_t room) {
+      const size_t count = std::min(text.size(), room - 1);
+      std::memcpy(to, text.data(), count);
+      to[count] = '\0';
+    };
+    copy(found->host.str(), whole.host, sizeof(whole.host));
+    copy(found->operation.str(), whole.operation, sizeof(whole.operation));
+    copy(found->cause.str(), whole.cause, sizeof(whole.cause));
+    // As much as the caller's header knows of.
+    whole.struct_size = lost->struct_size;
+    std::memcpy(lost, &whole, std::min(whole.struct_size, sizeof(whole)));
+    return 1;
+  });
 }
 
 int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size) {
@@ -103,17 +172,16 @@ int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size) {
 }
 
 int32_t rueda_call_site(rueda_context* context, const char* text) {
-  if (!check(context).ok() || text == nullptr) return 0;
-  try {
-    return static_cast<int32_t>(context->runtime->flight().site(text));
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  return guarded_value(0, [&]() -> int32_t {
+    const MemberPtr member = try_use(context);
+    if (member == nullptr || text == nullptr) return 0;
+    return static_cast<int32_t>(member->runtime->flight().site(text));
+  });
 }
 
 int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t* fd) {
-  if (!check(context).ok() || !context->runtime->flight().is_shared())
-    return RUEDA_FAILED_PRECONDITION;
+  const MemberPtr member = try_use(context);
+  if (member == nullptr || !member->runtime->flight().is_shared()) return RUEDA_FAILED_PRECONDITION;
   const rueda::flight::StackDump stacks = rueda::flight::stack_dump();
   if (signal != nullptr) *signal = stacks.signal;
   if (fd != nullptr) *fd = stacks.fd;
@@ -121,17 +189,22 @@ int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t*
 }
 
 int64_t rueda_counter(const rueda_context* context, const char* name) {
-  if (!check(context).ok() || name == nullptr) return -1;
-  return context->runtime->counter(name);
+  return guarded_value(int64_t{-1}, [&]() -> int64_t {
+    const MemberPtr member = try_use(context);
+    return member == nullptr || name == nullptr ? -1 : member->runtime->counter(name);
+  });
 }
 
 int32_t rueda_counters(const rueda_context* context, int64_t* values, int32_t max_count) {
   constexpr auto kCount = static_cast<int32_t>(std::size(rueda::counters::kValues));
-  if (!check(context).ok() || (values == nullptr && max_count > 0)) return -1;
-  const rueda::counters::Values now = context->runtime->counters();
-  for (int32_t i = 0; i < std::min(kCount, max_count); ++i)
-    values[i] = now.*rueda::counters::kValues[i].field;
-  return kCount;
+  return guarded_value(-1, [&]() -> int32_t {
+    const MemberPtr member = try_use(context);
+    if (member == nullptr || (values == nullptr && max_count > 0)) return -1;
+    const rueda::counters::Values now = member->runtime->counters();
+    for (int32_t i = 0; i < std::min(kCount, max_count); ++i)
+      values[i] = now.*rueda::counters::kValues[i].field;
+    return kCount;
+  });
 }
 
 const char* rueda_counter_name(int32_t index) {

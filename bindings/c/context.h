@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,33 +16,52 @@
 
 namespace rueda::c_abi {
 
-// What should_stop keeps between calls. Its memory must outlive a vote under way: the runtime has
-// ended before it is destroyed.
+// What should_stop keeps between calls. Its memory outlives a vote under way: the rank has left
+// before it is destroyed.
 struct StopVote {
   std::mutex mutex;
-  std::shared_ptr<rueda::engine::Prepared> prepared;
+  engine::RequestPtr request;
   bool under_way = false;
   bool agreed = false;
   int32_t value = 0;
 };
 
+// One rank of one job, from init to shutdown. Calls under way keep it: it goes with the last of
+// them.
+struct Member {
+  std::unique_ptr<engine::Runtime> runtime;
+  StopVote stop;
+  std::string preemption_signals;
+  int64_t heap_bytes = 0;  // as configured
+  // Told what this rank did, when it has left; may be empty.
+  std::function<void(const wire::RankSummary&)> tell_summary;
+
+  // Made with the first attention; waits at its end for its calls, which the runtime's has ended.
+  attention::Engine* attention();
+  // Leaves the job. Once.
+  void leave();
+
+ private:
+  std::mutex attention_mutex_;
+  std::unique_ptr<attention::Engine> attention_;
+};
+using MemberPtr = std::shared_ptr<Member>;
+
 }  // namespace rueda::c_abi
 
+// Counted by its users; a shell that stays when the rank has left.
 struct rueda_context {
-  // Made with the first attention; ends when the runtime has, whose end ends its calls.
-  std::mutex attention_mutex;
-  std::unique_ptr<rueda::attention::Engine> attention;
-  rueda::c_abi::StopVote stop;
-  std::string preemption_signals;
-  std::unique_ptr<rueda::engine::Runtime> runtime;
-  // Told what this rank did, when it has left; may be empty.
-  std::function<void(const rueda::wire::RankSummary&)> tell_summary;
-  int64_t heap_bytes = 0;  // as configured
-  uint64_t process;        // rueda::fork_generation() of its creator: a forked child may not use it
+  std::atomic<int64_t> users{1};
+  uint64_t process = 0;  // rueda::fork_generation() of its creator: a forked child may not use it
+  std::mutex mutex;
+  rueda::c_abi::MemberPtr member;  // guarded; null: has left, or is leaving
+  std::mutex leaving;              // held while the rank leaves
 };
 
-struct rueda_work {
-  std::shared_ptr<rueda::engine::Work> work;
+struct rueda_request {
+  std::shared_ptr<rueda::engine::Completion> completion;
+  rueda::engine::Request* operation = nullptr;  // the same; null: an attention call
+  uint64_t process = 0;                         // as the context's
 };
 
 namespace rueda::c_abi {
@@ -49,14 +69,20 @@ namespace rueda::c_abi {
 // Fills in `error` (may be null) and returns the code.
 int32_t report(const Status& status, rueda_error* error);
 
-// Ok if the context can be used from here.
-Status check(const rueda_context* context);
+// The member, for one call. An error: there is none (any more), or it is another process's.
+Result<MemberPtr> use(const rueda_context* context);
+// Null instead of an error, for functions without one.
+MemberPtr try_use(const rueda_context* context) noexcept;
 // Is this the process in which that generation was made, and no fork of it?
 Status check_process(uint64_t process);
 
+// Handles are made before what they are for is started: from then on nothing may fail.
+std::unique_ptr<rueda_request> make_handle();
+void fill(rueda_request* handle, engine::RequestPtr request);
+
 // Runs a function that may allocate; nothing is thrown across the ABI.
 template <typename Function>
-int32_t guarded(rueda_error* error, Function function) {
+int32_t guarded(rueda_error* error, Function function) noexcept {
   try {
     return report(function(), error);
   } catch (const std::bad_alloc&) {
@@ -66,7 +92,33 @@ int32_t guarded(rueda_error* error, Function function) {
   }
 }
 
-// An Operation from the C struct, which may be of an older, shorter version.
+// The same for functions that give a value, and `otherwise` when there is none.
+template <typename Value, typename Function>
+Value guarded_value(Value otherwise, Function function) noexcept {
+  try {
+    return function();
+  } catch (const std::exception&) {
+    return otherwise;
+  }
+}
+
+// A struct of a caller's, as this library knows it: fields that an older, shorter one lacks keep
+// the values of `whole`, which begins as its *_INIT does. least: the first version's size.
+template <typename Struct>
+Status read_struct(const Struct* given, size_t least, const char* name, Struct* whole) {
+  size_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  if (size < least || size > sizeof(Struct)) {
+    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(size) +
+                            ": begin with its *_INIT macro, and do not use a newer header than "
+                            "the library (which knows " +
+                            std::to_string(sizeof(Struct)) + ")");
+  }
+  std::memcpy(whole, given, size);
+  return {};
+}
+
+// An Operation from the C struct.
 // with_memory: input and output are given with it.
 Result<engine::Operation> convert(const rueda_op* op, bool with_memory = true);
 

@@ -1,18 +1,18 @@
-#include <cstring>
+#include <cstddef>
 
 #include "bindings/c/context.h"
 
 namespace rueda::c_abi {
+namespace {
+
+constexpr size_t kFirstOpBytes = offsetof(rueda_op, name);  // what every operation says
+
+}  // namespace
 
 Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   if (op == nullptr) return invalid_argument("no operation (NULL)");
   rueda_op c = RUEDA_OP_INIT;
-  if (op->struct_size < offsetof(rueda_op, name) || op->struct_size > sizeof(rueda_op)) {
-    return invalid_argument(
-        "rueda_op.struct_size is " + std::to_string(op->struct_size) +
-        ": begin with RUEDA_OP_INIT, and do not use a newer header than the library");
-  }
-  std::memcpy(&c, op, op->struct_size);  // what an older caller does not know keeps its default
+  RUEDA_RETURN_IF_ERROR(read_struct(op, kFirstOpBytes, "rueda_op", &c));
   engine::Operation result;
   result.kind = static_cast<CollectiveKind>(c.kind);
   if (c.kind < 0 || c.kind > RUEDA_JOIN) {
@@ -37,6 +37,7 @@ Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.splits_count > 0) result.splits.assign(c.splits, c.splits + c.splits_count);
   result.input = static_cast<const std::byte*>(c.input);
   result.output = static_cast<std::byte*>(c.output);
+  result.output_rows = c.output_rows;
   result.prescale = c.prescale;
   result.postscale = c.postscale;
   result.root = c.root;

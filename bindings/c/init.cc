@@ -25,8 +25,8 @@ namespace {
 // What a rank needs of its launcher for one init: the store behind the agent's socket, the job's
 // key, the epoch.
 struct Launcher {
-  std::shared_ptr<rueda::rendezvous::StoreClient>
-      store;  // kept for reports as long as the runtime lives
+  // Kept for reports as long as the runtime lives.
+  std::shared_ptr<rueda::rendezvous::StoreClient> store;
   std::optional<rueda::rendezvous::JobKey> key;
   uint64_t epoch = 1;
 };
@@ -98,7 +98,7 @@ Status with_need(const Status& status, rueda::Rank size) {
 }
 
 // size: of the job, as soon as it is known.
-rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
+rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
   RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
   rueda::membership::JoinOptions options;
   RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv));
@@ -163,13 +163,12 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
       return rueda::membership::said_at_init(store.get(), epoch);
     };
   }
-  auto context = std::make_unique<rueda_context>();
-  context->process = rueda::host::fork_generation();
-  context->heap_bytes = config.heap_bytes;
-  context->preemption_signals = config.preemption_signal;
+  auto member = std::make_shared<rueda::c_abi::Member>();
+  member->heap_bytes = config.heap_bytes;
+  member->preemption_signals = config.preemption_signal;
   std::function<void(const std::string&)> blame;
   if (launcher.store != nullptr) {
-    context->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {
+    member->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {
       if (const Status told = store->report("summary", rueda::wire::encode(summary)); !told.ok())
         RUEDA_DEBUG("bindings", "{}", told.message());
     };
@@ -180,8 +179,8 @@ rueda::Result<std::unique_ptr<rueda_context>> init(rueda::Rank* size) {
     };
   }
   RUEDA_ASSIGN_OR_RETURN(
-      context->runtime, rueda::engine::Runtime::create(config, std::move(world), std::move(blame)));
-  return context;
+      member->runtime, rueda::engine::Runtime::create(config, std::move(world), std::move(blame)));
+  return member;
 }
 
 }  // namespace
@@ -192,23 +191,15 @@ int32_t rueda_init(const rueda_init_options*, rueda_context** context, rueda_err
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
     *context = nullptr;
+    auto made = std::make_unique<rueda_context>();
+    made->process = rueda::host::fork_generation();
     rueda::Rank size = 1;
-    auto made = init(&size);
-    if (!made.ok()) return with_need(made.status(), size);
-    *context = made.value().release();
+    auto member = init(&size);
+    if (!member.ok()) return with_need(member.status(), size);
+    made->member = std::move(member).value();
+    *context = made.release();
     return {};
   });
-}
-
-void rueda_shutdown(rueda_context* context) {
-  if (context == nullptr) return;
-  // A forked child has neither the thread nor the sockets: the parent's context is left as it is.
-  if (!rueda::c_abi::check(context).ok()) return;
-  context->runtime->shutdown();
-  context->attention.reset();  // waits for its calls, which the shutdown has ended
-  const auto summary = context->runtime->summary();
-  if (summary && context->tell_summary) context->tell_summary(*summary);
-  delete context;
 }
 
 }  // extern "C"

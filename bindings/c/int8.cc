@@ -3,22 +3,20 @@
 #include "collectives/nccl/int8_blocks.h"
 
 using rueda::Status;
-using rueda::c_abi::check;
 using rueda::c_abi::guarded;
+using rueda::c_abi::use;
 
 namespace {
 
-Status check_call(const rueda_context* context, const void* from, const void* to, int64_t blocks,
-                  int32_t device) {
-  RUEDA_RETURN_IF_ERROR(check(context));
+Status check_call(const void* from, const void* to, int64_t blocks, int32_t device) {
   if (blocks < 0 || device < 0 || (blocks > 0 && (from == nullptr || to == nullptr)))
     return rueda::invalid_argument(
         "int8 compression needs a GPU, its memory, and blocks to work on");
   return {};
 }
 
-rueda::nccl::Machine* machine_of(const rueda_context* context) {
-  return context->runtime->world().machine.get();
+rueda::nccl::Machine* machine_of(const rueda::c_abi::MemberPtr& member) {
+  return member->runtime->world().machine.get();
 }
 
 }  // namespace
@@ -28,8 +26,9 @@ extern "C" {
 int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* to, int64_t blocks,
                             int32_t device, void* stream, rueda_error* error) {
   return guarded(error, [&]() -> Status {
-    RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
-    return rueda::nccl::int8_quantize(machine_of(context), from, to, blocks, device,
+    RUEDA_ASSIGN_OR_RETURN(const auto member, use(context));
+    RUEDA_RETURN_IF_ERROR(check_call(from, to, blocks, device));
+    return rueda::nccl::int8_quantize(machine_of(member), from, to, blocks, device,
                                       static_cast<rueda::cuda::StreamHandle>(stream));
   });
 }
@@ -37,8 +36,9 @@ int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* t
 int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* from, float* to, int64_t blocks,
                               int32_t device, void* stream, rueda_error* error) {
   return guarded(error, [&]() -> Status {
-    RUEDA_RETURN_IF_ERROR(check_call(context, from, to, blocks, device));
-    return rueda::nccl::int8_dequantize(machine_of(context), from, to, blocks, device,
+    RUEDA_ASSIGN_OR_RETURN(const auto member, use(context));
+    RUEDA_RETURN_IF_ERROR(check_call(from, to, blocks, device));
+    return rueda::nccl::int8_dequantize(machine_of(member), from, to, blocks, device,
                                         static_cast<rueda::cuda::StreamHandle>(stream));
   });
 }

@@ -12,11 +12,11 @@ int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_e
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (memory == nullptr) return rueda::invalid_argument("nowhere to put the memory (NULL)");
     *memory = nullptr;
-    RUEDA_RETURN_IF_ERROR(rueda::c_abi::check(context));
+    RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
     // Made by init where ranks share memory; a rank that is alone makes it here.
-    const rueda::Rank ranks = context->runtime->world().local_size;
+    const rueda::Rank ranks = member->runtime->world().local_size;
     RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
-                           Heap::of_process(rueda::host::heap_size(context->heap_bytes, ranks)));
+                           Heap::of_process(rueda::host::heap_size(member->heap_bytes, ranks)));
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes));
     return {};
   });

@@ -29,8 +29,10 @@
 
 namespace rueda::algorithms {
 
-// Parts: borrowed tensors of one floating dtype, the same counts on all ranks; each has its own dot
-// products. 16-bit floats are combined in f32 and rounded once; the result is scaled by `factor`.
-Task adasum(direct::Group group, std::vector<Part> parts, DType dtype, double factor);
+// Tensors of one floating dtype, the same counts on all ranks; each has its own dot products.
+// 16-bit floats are combined in f32 and rounded once; the result is scaled by prescale and the
+// scaling's factor.
+Script adasum(const direct::Group& group, const CollectiveDesc& desc,
+              std::span<const Part> tensors);
 
 }  // namespace rueda::algorithms

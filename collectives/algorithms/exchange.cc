@@ -5,7 +5,7 @@
 namespace rueda::algorithms {
 namespace {
 
-// What a link of 10 Gbit/s carries while one message is under way (about 15 us more).
+// What a network of 10 Gbit/s carries while one message is under way (about 15 us more).
 constexpr int64_t kSurplusBytes = 16 << 10;
 // A message is under way for about 30 us and takes its two ends about 7 us of work: 15 of them one
 // after another are as long as four rounds.

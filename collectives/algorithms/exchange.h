@@ -1,7 +1,7 @@
 // Exchange: the ways to add up a slice over H hosts, and which serves what. Pure.
 //
 //                messages   bytes per rank   messages in a row
-//   direct         H-1        (H-1) n          1         everybody gets everything and adds for itself
+//   direct         H-1        (H-1) n          1         everybody gets all and adds for itself
 //   bruck          log2 H     (H-1) n          log2 H    the same, passed on (Bruck's allgather)
 //   reduce-scatter 2(H-1)     2(H-1)/H n       2         each host adds one shard and sends its sum
 //

@@ -7,9 +7,20 @@
 
 namespace rueda::algorithms {
 
-HostExchange::HostExchange(Plan plan, std::byte* data, int64_t count)
-    : plan_(std::move(plan)), data_(data), count_(count) {
-  bytes_ = static_cast<int64_t>(size_of(plan_.wire.value_or(plan_.dtype)));
+HostExchange::HostExchange(Plan plan, int64_t count)
+    : plan_(std::move(plan)),
+      count_(count),
+      bytes_(static_cast<int64_t>(size_of(plan_.wire.value_or(plan_.dtype)))),
+      arrived_(hosts() * static_cast<size_t>(mine() * bytes_)),
+      inputs_(hosts()),
+      arrivals_(is(Exchange::kBruck) ? bruck_rounds(hosts()) : 1) {
+  if (plan_.wire) {
+    narrow_.resize(static_cast<size_t>(count_ * bytes_));
+    widened_.resize(hosts() * static_cast<size_t>(mine()));
+  }
+  for (Transfers& arrivals : arrivals_) arrivals.reserve(is(Exchange::kBruck) ? 1 : hosts() - 1);
+  results_.reserve(hosts() - 1);
+  sends_.reserve(2 * (hosts() - 1) + arrivals_.size());
 }
 
 int64_t HostExchange::begin_of(size_t host) const {
@@ -20,42 +31,38 @@ int64_t HostExchange::begin_of(size_t host) const {
 }
 
 void HostExchange::add_recv(Transfers* to, size_t host, std::byte* into, int64_t count,
-                            uint64_t tag) {
+                            transport::Tag tag) {
   if (count == 0) return;
-  to->add(
-      plan_.transport->recv(plan_.members[host], tag, {into, static_cast<size_t>(count * bytes_)}));
+  to->recv(plan_.transport, plan_.members[host], tag, {into, static_cast<size_t>(count * bytes_)});
 }
 
-void HostExchange::add_send(size_t host, const std::byte* from, int64_t count, uint64_t tag) {
+void HostExchange::add_send(size_t host, const std::byte* from, int64_t count, transport::Tag tag) {
   if (count == 0) return;
-  sends_.add(
-      plan_.transport->send(plan_.members[host], tag, {from, static_cast<size_t>(count * bytes_)}));
+  sends_.send(plan_.transport, plan_.members[host], tag,
+              {from, static_cast<size_t>(count * bytes_)});
 }
 
-void HostExchange::post() {
-  if (stage_ != Stage::kNew) return;
+void HostExchange::post(transport::Tag tag) {
+  tag_ = tag;
   stage_ = Stage::kPosted;
-  if (plan_.wire) narrow_.resize(static_cast<size_t>(count_ * bytes_));
-  arrived_.resize(hosts() * static_cast<size_t>(mine() * bytes_));
+  round_ = 0;
   if (is(Exchange::kBruck)) {
-    arrivals_.resize(bruck_rounds(hosts()));
     for (size_t round = 0; round < arrivals_.size(); ++round) {
       const BruckRound r = bruck_round(hosts(), round);
       const size_t from = (plan_.host + r.distance) % hosts();
       add_recv(&arrivals_[round], from, arrived(from), static_cast<int64_t>(r.blocks) * count_,
-               plan_.tag);
+               tag_);
     }
     return;
   }
-  arrivals_.resize(1);
   for (size_t step = 1; step < hosts(); ++step) {
     const size_t peer = (plan_.host + hosts() - step) % hosts();
-    add_recv(arrivals_.data(), peer, arrived(peer), mine(), plan_.tag);
+    add_recv(arrivals_.data(), peer, arrived(peer), mine(), tag_);
   }
 }
 
-void HostExchange::start() {
-  post();
+void HostExchange::start(std::byte* data) {
+  data_ = data;
   stage_ = Stage::kGathering;
   if (plan_.wire) {
     kernels::convert_from_f32(*plan_.wire, reinterpret_cast<const float*>(data_), narrow_.data(),
@@ -70,21 +77,21 @@ void HostExchange::start() {
   for (size_t step = 1; step < hosts(); ++step) {
     const size_t peer = (plan_.host + step) % hosts();
     if (is(Exchange::kDirect)) {
-      add_send(peer, travelling(), count_, plan_.tag);
+      add_send(peer, travelling(), count_, tag_);
       continue;
     }
     const int64_t begin = begin_of(peer);
     const int64_t count = begin_of(peer + 1) - begin;
-    add_send(peer, travelling() + begin * bytes_, count, plan_.tag);
+    add_send(peer, travelling() + begin * bytes_, count, tag_);
     // Into the memory that is being sent: the peer answers only when it has all of it.
-    add_recv(&results_, peer, travelling() + begin * bytes_, count, plan_.tag + 1);
+    add_recv(&results_, peer, travelling() + begin * bytes_, count, tag_ + 1);
   }
 }
 
 void HostExchange::pass_on() {
   const BruckRound r = bruck_round(hosts(), round_);
   add_send((plan_.host + hosts() - r.distance) % hosts(), arrived(plan_.host),
-           static_cast<int64_t>(r.blocks) * count_, plan_.tag);
+           static_cast<int64_t>(r.blocks) * count_, tag_);
 }
 
 void HostExchange::combine() {
@@ -92,27 +99,24 @@ void HostExchange::combine() {
   const auto elements = static_cast<size_t>(mine());
   if (elements == 0) return;
   std::byte* own = data_ + begin * static_cast<int64_t>(size_of(plan_.dtype));
-  std::vector<const std::byte*> inputs;
-  std::vector<float> widened;
-  if (plan_.wire) widened.resize(hosts() * elements);
   for (size_t host = 0; host < hosts(); ++host) {
     const std::byte* from = arrived(host);
     // Everybody has to see the same contributions, the own one rounded too.
     if (host == plan_.host) from = plan_.wire ? narrow_.data() + begin * bytes_ : own;
     if (plan_.wire) {
-      kernels::convert_to_f32(*plan_.wire, from, widened.data() + host * elements, elements);
-      from = reinterpret_cast<const std::byte*>(widened.data() + host * elements);
+      kernels::convert_to_f32(*plan_.wire, from, widened_.data() + host * elements, elements);
+      from = reinterpret_cast<const std::byte*>(widened_.data() + host * elements);
     }
-    inputs.push_back(from);
+    inputs_[host] = from;
   }
-  kernels::reduce(plan_.dtype, plan_.op, inputs, own, elements, plan_.finish);
+  kernels::reduce(plan_.dtype, plan_.op, inputs_, own, elements, plan_.finish);
   if (plan_.wire) {
     kernels::convert_from_f32(*plan_.wire, reinterpret_cast<const float*>(own),
                               narrow_.data() + begin * bytes_, elements);
   }
   if (!is(Exchange::kReduceScatterAllgather)) return;
   for (size_t step = 1; step < hosts(); ++step) {
-    add_send((plan_.host + step) % hosts(), travelling() + begin * bytes_, mine(), plan_.tag + 1);
+    add_send((plan_.host + step) % hosts(), travelling() + begin * bytes_, mine(), tag_ + 1);
   }
 }
 
@@ -124,9 +128,8 @@ void HostExchange::fail(const Status& status) {
 // True if something happened; then all is combined, or a round is passed on, or it has failed.
 bool HostExchange::finish_gathering() {
   if (round_ < arrivals_.size()) {
-    auto arrived = arrivals_[round_].finished();
-    if (!arrived.ready()) return false;
-    const Status status = arrived.await_resume();
+    if (!arrivals_[round_].ready()) return false;
+    const Status status = arrivals_[round_].take();
     if (!status.ok()) {
       fail(status);
       return true;
@@ -136,8 +139,8 @@ bool HostExchange::finish_gathering() {
       return true;
     }
   }
-  // The result goes where a one-shot contribution leaves from.
-  if (is(Exchange::kDirect) && !sends_.finished().ready()) return false;
+  // The result goes where a direct contribution leaves from.
+  if (is(Exchange::kDirect) && !sends_.ready()) return false;
   combine();
   stage_ = Stage::kSpreading;
   return true;
@@ -150,11 +153,9 @@ bool HostExchange::step() {
     moved = true;
   }
   if (stage_ != Stage::kSpreading) return moved;
-  auto results = results_.finished();
-  auto sends = sends_.finished();
-  if (!results.ready() || !sends.ready()) return moved;
-  Status status = results.await_resume();
-  if (status.ok()) status = sends.await_resume();
+  if (!results_.ready() || !sends_.ready()) return moved;
+  Status status = results_.take();
+  if (status.ok()) status = sends_.take();
   if (!status.ok()) {
     fail(status);
     return true;

@@ -24,7 +24,7 @@ HostMap::HostMap(const std::vector<int>& host_of, Rank rank) {
   }
 }
 
-Rank HostMap::carrier(size_t host, size_t slice) const {
+Rank HostMap::leader(size_t host, size_t slice) const {
   return members_[host][slice * members_[host].size() / slices_];
 }
 

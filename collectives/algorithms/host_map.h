@@ -1,7 +1,7 @@
 // HostMap: which ranks of a group share a host, and who carries what between the hosts.
 //
 // A vector that crosses hosts is cut into as many slices as the largest host has ranks. On each
-// host every slice has one carrier; a host with fewer ranks has carriers of several. Pure.
+// host every slice has one leader; a host with fewer ranks has leaders of several. Pure.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +31,11 @@ class HostMap {
   bool has_levels() const { return hosts() > 1 && slices_ > 1; }
 
   // Group rank that carries this slice on this host.
-  Rank carrier(size_t host, size_t slice) const;
+  Rank leader(size_t host, size_t slice) const;
   // Slices that a rank carries: [slices_begin(local), slices_begin(local + 1)) on its own host.
   size_t slices_begin(size_t host, size_t local) const;
   // Who on host `at` stands for the i-th rank of host `from`. Neighbours have the same or
-  // neighbouring carriers.
+  // neighbouring leaders.
   size_t proxy(size_t at, size_t from, size_t i) const {
     return i * members_[at].size() / members_[from].size();
   }

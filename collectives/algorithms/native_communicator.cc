@@ -9,176 +9,134 @@
 namespace rueda::algorithms {
 namespace {
 
-class JobEnd : public Waiter {
- public:
-  JobEnd(const shm::Job* job, const shm::Channel* channel) : job_(job), channel_(channel) {}
-  bool ready() override { return job_->done || !channel_->failure().ok(); }
-  Status await_resume() { return job_->done ? Status() : channel_->failure(); }
+// | 1 bit rendezvous (0) | 1 bit order | 14 bits process set | 24 bits generation | 16 bits call |
+// 8 bits algorithm | Calls are matched in order beyond their bits; those that are negotiated use
+// the generation's bits too.
+constexpr int kSetShift = 48;
+constexpr int kOrderShift = 62;
+constexpr int kGenerationShift = 24;
+constexpr int kCallShift = 8;
 
- private:
-  const shm::Job* job_;
-  const shm::Channel* channel_;
-};
+direct::Group direct_group_of(const NativeGroup& group) {
+  const auto me = std::find(group.members.begin(), group.members.end(), group.transport->rank());
+  RUEDA_CHECK(me != group.members.end(), "this rank is a member");
+  return {group.transport, group.members, static_cast<Rank>(me - group.members.begin())};
+}
 
-Task wait_for(std::shared_ptr<shm::Job> job, const shm::Channel* channel) {
-  const Status status = co_await JobEnd(job.get(), channel);
-  co_return status;
+// Adasum goes over messages wherever its ranks are.
+bool by_messages(const CollectiveDesc& desc) {
+  return desc.kind == CollectiveKind::kAllreduce && desc.op == ReduceOp::kAdasum;
 }
 
 }  // namespace
 
-NativeCommunicator::NativeCommunicator(NativeGroup group) : group_(std::move(group)) {
-  const auto me = std::find(group_.members.begin(), group_.members.end(), group_.transport->rank());
-  RUEDA_CHECK(me != group_.members.end(), "this rank is a member");
-  rank_ = static_cast<Rank>(me - group_.members.begin());
-  if (size() > 1 && group_.arenas.size() == group_.members.size()) {
-    const shm::ChannelGroup channels{rank_, group_.arenas, group_.heaps, group_.ringers};
-    for (size_t number = 0; number < channels_.size(); ++number)
-      channels_[number] = std::make_unique<shm::Channel>(channels, group_.first_channel + number);
+NativeCommunicator::NativeCommunicator(NativeGroup group, Order order)
+    : direct_(direct_group_of(group)),
+      tag_space_(transport::Tag{order == Order::kPlanned} << kOrderShift |
+                 transport::Tag{group.process_set} << kSetShift),
+      generation_tag_(tag_space_) {
+  const auto number = static_cast<size_t>(order);
+  if (size() > 1 && group.arenas.size() == group.members.size()) {
+    const shm::ChannelGroup channels{rank(), group.arenas, group.heaps, group.ringers};
+    channel_ = std::make_unique<shm::Channel>(channels, group.first_channel + number);
     return;
   }
-  if (group_.host_of.empty()) return;
-  HostMap map(group_.host_of, rank_);
+  if (group.host_of.empty()) return;
+  HostMap map(group.host_of, rank());
   if (map.hosts() < 2) return;
-  has_levels_ = map.has_levels();
-  hierarchy_ = std::make_unique<Hierarchy>(std::move(map), group_.local, group_.first_channel,
-                                           group_.wire, group_.exchange);
+  hierarchy_ =
+      std::make_unique<Hierarchy>(direct_, std::move(map), group.local,
+                                  group.first_channel + 2 * number, group.wire, group.exchange);
 }
 
-direct::Group NativeCommunicator::next_call() {
-  direct::Group group;
-  group.transport = group_.transport;
-  group.members = group_.members;
-  group.rank = rank_;
-  // | 1 bit rendezvous (0) | 15 bits process set | 40 bits call | 8 bits of the algorithm |
-  group.tag = (uint64_t{group_.process_set} << 48) | ((calls_++ & 0xff'ffff'ffffull) << 8);
-  return group;
+transport::Tag NativeCommunicator::next_tag() {
+  constexpr transport::Tag kMask = (transport::Tag{1} << (kSetShift - kCallShift)) - 1;
+  constexpr transport::Tag kPlannedMask =
+      (transport::Tag{1} << (kGenerationShift - kCallShift)) - 1;
+  const uint64_t call = calls_++;
+  const bool planned = tag_space_ >> kOrderShift != 0;
+  return generation_tag_ | (call & (planned ? kPlannedMask : kMask)) << kCallShift;
 }
 
-Task NativeCommunicator::run_in_channel(std::shared_ptr<shm::Job> job) {
-  shm::Channel& channel = *channels_[0];
-  job->protocol = protocol_;
-  job->times = std::exchange(times_, nullptr);
-  channel.prepare(job.get());
-  jobs_.push_back(job);
-  channel.start(job.get());
-  return wait_for(std::move(job), &channel);
+Result<std::unique_ptr<Collective>> NativeCommunicator::init(CollectiveDesc desc) {
+  if (channel_ && !by_messages(desc))
+    return std::unique_ptr<Collective>(new shm::ChannelOp(channel_.get(), std::move(desc)));
+  return std::unique_ptr<Collective>(new ScriptedCollective(
+      std::move(desc), [this] { return next_tag(); },
+      [this](const CollectiveDesc& of, std::span<const Part> tensors) {
+        return make_script(of, tensors);
+      }));
 }
 
-Task NativeCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
-                                   const Scaling& scaling) {
-  const direct::Group group = next_call();
-  if (op == ReduceOp::kAdasum) {
-    return adasum(group, std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
+Script NativeCommunicator::make_script(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  if (by_messages(desc)) return adasum(direct_, desc, tensors);
+  const bool over_levels = hierarchy_ != nullptr && hierarchy_->has_levels();
+  switch (desc.kind) {
+    case CollectiveKind::kAllreduce:
+      if (hierarchy_) return hierarchy_->script(desc, tensors);
+      return direct::allreduce(direct_, desc, tensors);
+    case CollectiveKind::kAlltoall: return direct::alltoall(direct_, desc, tensors);
+    case CollectiveKind::kReducescatter:
+      if (over_levels) return hierarchy_->script(desc, tensors);
+      return direct::reduce_scatter(direct_, desc, tensors);
+    case CollectiveKind::kAllgather:
+      if (over_levels) return hierarchy_->script(desc, tensors);
+      return direct::allgather(direct_, desc, tensors);
+    case CollectiveKind::kBroadcast:
+      if (over_levels) return hierarchy_->script(desc, tensors);
+      return direct::broadcast(direct_, desc, tensors);
+    default:
+      if (over_levels) return hierarchy_->script(desc, tensors);
+      return direct::barrier(direct_, desc, tensors);
   }
-  if (hierarchy_) return hierarchy_->allreduce(group, std::move(parts), dtype, op, scaling);
-  if (!channels_[0]) return direct::allreduce(group, PartList(parts), dtype, op, scaling);
-  auto job = std::make_shared<shm::Job>();
-  job->kind = CollectiveKind::kAllreduce;
-  job->dtype = dtype;
-  job->op = op;
-  job->scaling = scaling;
-  job->parts = std::move(parts);
-  return run_in_channel(std::move(job));
-}
-
-Task NativeCommunicator::reducescatter(const std::byte* in, std::byte* out,
-                                       std::vector<int64_t> counts, DType dtype, ReduceOp op,
-                                       const Scaling& scaling) {
-  const direct::Group group = next_call();
-  if (has_levels_) {
-    return hierarchy_->reducescatter(group, in, out, std::move(counts), dtype, op, scaling);
-  }
-  if (!channels_[0])
-    return direct::reduce_scatter(group, in, out, std::move(counts), dtype, op, scaling);
-  auto job = std::make_shared<shm::Job>();
-  job->kind = CollectiveKind::kReducescatter;
-  job->dtype = dtype;
-  job->op = op;
-  job->scaling = scaling;
-  job->parts = {{in, out, 0}};
-  job->counts = std::move(counts);
-  return run_in_channel(std::move(job));
-}
-
-Task NativeCommunicator::allgather(std::vector<GatherPart> parts) {
-  const direct::Group group = next_call();
-  if (has_levels_) return hierarchy_->allgather(group, std::move(parts));
-  if (!channels_[0]) return direct::allgather(group, std::move(parts));
-  auto job = std::make_shared<shm::Job>();
-  job->kind = CollectiveKind::kAllgather;
-  for (const GatherPart& part : parts) {
-    job->parts.push_back({part.in, part.out, 0});
-    job->counts.insert(job->counts.end(), part.bytes.begin(), part.bytes.end());
-  }
-  return run_in_channel(std::move(job));
-}
-
-Task NativeCommunicator::broadcast(Rank root, std::vector<BroadcastPart> parts) {
-  const direct::Group group = next_call();
-  if (has_levels_) return hierarchy_->broadcast(group, root, std::move(parts));
-  if (!channels_[0]) return direct::broadcast(group, root, std::move(parts));
-  auto job = std::make_shared<shm::Job>();
-  job->kind = CollectiveKind::kBroadcast;
-  job->root = root;
-  for (const BroadcastPart& part : parts) job->parts.push_back({part.in, part.out, part.bytes});
-  return run_in_channel(std::move(job));
-}
-
-Task NativeCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) {
-  const direct::Group group = next_call();
-  if (!channels_[0]) {
-    const auto ranks = group_.members.size();
-    const auto me = static_cast<size_t>(rank_);
-    std::vector<int64_t> send;
-    std::vector<int64_t> receive;
-    for (size_t peer = 0; peer < ranks; ++peer) {
-      send.push_back(bytes[me * ranks + peer]);
-      receive.push_back(bytes[peer * ranks + me]);
-    }
-    return direct::alltoall(group, in, out, std::move(send), std::move(receive));
-  }
-  auto job = std::make_shared<shm::Job>();
-  job->kind = CollectiveKind::kAlltoall;
-  job->parts = {{in, out, 0}};
-  job->counts = std::move(bytes);
-  return run_in_channel(std::move(job));
 }
 
 bool NativeCommunicator::progress() {
-  if (hierarchy_) return hierarchy_->progress();
-  if (!channels_[0]) return false;
-  const bool moved = channels_[0]->progress();
-  while (!jobs_.empty() && jobs_.front()->done) jobs_.pop_front();
-  return moved;
+  if (channel_) return channel_->progress();
+  return hierarchy_ && hierarchy_->progress();
 }
 
 bool NativeCommunicator::waits_for_channels() const {
   if (hierarchy_) return !hierarchy_->idle();
-  for (const auto& channel : channels_) {
-    if (channel && !channel->idle()) return true;
-  }
-  return false;
+  return channel_ && !channel_->idle();
+}
+
+const Status& NativeCommunicator::failure() const {
+  static const Status kNone;
+  return channel_ ? channel_->failure() : kNone;
 }
 
 void NativeCommunicator::abandon() {
   if (hierarchy_) hierarchy_->abandon();
-  for (const auto& channel : channels_) {
-    if (channel) channel->abandon();
-  }
-  jobs_.clear();
+  if (channel_) channel_->abandon();
+}
+
+void NativeCommunicator::begin_generation(uint64_t generation) {
+  calls_ = 0;
+  generation_tag_ = tag_space_ | generation << kGenerationShift;
+  if (channel_) channel_->begin_generation(generation);
+  if (hierarchy_) hierarchy_->begin_generation(generation);
+}
+
+void NativeCommunicator::end_generation() {
+  // What some rank has never started has left messages, and some may still be on their way.
+  constexpr transport::Tag kLast = (transport::Tag{1} << kGenerationShift) - 1;
+  direct_.transport->expire(generation_tag_, generation_tag_ | kLast);
+  if (channel_) channel_->end_generation();
+  if (hierarchy_) hierarchy_->end_generation();
 }
 
 shm::Channel::Bytes NativeCommunicator::channel_totals() const {
   if (hierarchy_) return hierarchy_->channel_totals();
-  shm::Channel::Bytes sum;
-  for (const auto& channel : channels_) {
-    if (!channel) continue;
-    sum.total += channel->bytes().total;
-    sum.in_place += channel->bytes().in_place;
-    sum.cma += channel->bytes().cma;
-  }
-  return sum;
+  return channel_ ? channel_->bytes() : shm::Channel::Bytes{};
+}
+
+void NativeCommunicator::on_measured(shm::Channel::Measured measured) {
+  if (channel_) channel_->on_measured(std::move(measured));
+}
+
+void NativeCommunicator::watch(shm::ArrivalWatch* watch) {
+  if (channel_) channel_->watch(watch);
 }
 
 }  // namespace rueda::algorithms

@@ -23,7 +23,7 @@ struct Config {
   int64_t staging_buffers = 4;
   // RUEDA_CACHE_CAPACITY, equal on all ranks: tensors the response cache remembers; 0 switches it
   // off
-  int64_t cache_capacity = 1024;
+  int64_t cache_capacity = 16384;
   // RUEDA_SHM_PROTOCOL, equal on all ranks: how an allreduce moves data inside a host: staged, cma
   // (where possible), or auto, which measures both
   std::string shm_protocol = "auto";

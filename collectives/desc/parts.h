@@ -19,21 +19,6 @@ struct Part {
   int64_t count = 0;  // elements
 };
 
-// One tensor of a fused allgather: this rank's block and where every rank's block goes (bytes, in
-// rank order).
-struct GatherPart {
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;
-  std::vector<int64_t> bytes;  // of each rank's block
-};
-
-// data: sent by root, received by the others. One tensor of a fused broadcast.
-struct BroadcastPart {
-  const std::byte* in = nullptr;  // used on the root
-  std::byte* out = nullptr;       // may be in; on the root too gets the data
-  int64_t bytes = 0;
-};
-
 // A run of elements inside one part.
 struct Piece {
   size_t part = 0;
@@ -52,6 +37,8 @@ class PartList {
   void reserve(size_t parts);
   void clear();
   void add(const Part& part);
+  // The same tensors in other memory.
+  void use(std::span<const Part> parts) { std::copy(parts.begin(), parts.end(), parts_.begin()); }
 
   int64_t total() const { return begins_.back(); }  // elements
   // Calls fn(Piece) for the pieces that make up elements [begin, begin + count), in order; empty

@@ -2,12 +2,14 @@
 // rounded.
 //
 // One page for all protocols (docs/numerics.md has it for users). With n ranks:
+//
 //   integers   sum, / n truncating toward zero when averaging; a scale is applied in f64 and
-//   truncated toward zero f32, f64   sum * float(postscale / n); the prescaled input is rounded to
-//   its dtype before the sum f16, bf16  summed in f32 and rounded once; average: the f32 sum is
-//   scaled before that rounding. When the user gives a
-//              scale, Horovod's rounding points: the prescaled input, the sum and the scaled sum
-//              are each rounded
+//              truncated toward zero
+//   f32, f64   sum * float(postscale / n); the prescaled input is rounded to its dtype before the
+//              sum
+//   f16, bf16  summed in f32 and rounded once; average: the f32 sum is scaled before that rounding.
+//              When the user gives a scale, Horovod's rounding points: the prescaled input, the sum
+//              and the scaled sum are each rounded
 #pragma once
 
 #include "collectives/base/status.h"

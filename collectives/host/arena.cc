@@ -20,18 +20,20 @@
 namespace rueda::host {
 namespace {
 
-constexpr uint32_t kVersion = 7;
+constexpr uint32_t kVersion = 8;
 constexpr size_t kSleepWordOffset = round_up(sizeof(ArenaHeader), 128);
 constexpr size_t kChannelsOffset = kSleepWordOffset + 2 * sizeof(SleepWord);
-constexpr size_t kControlBytes = round_up(kChannels * sizeof(ChannelControl), 4096);
 
 }  // namespace
 
+size_t ArenaLayout::control_bytes() const {
+  return round_up(channels() * sizeof(ChannelControl), 4096);
+}
 size_t ArenaLayout::staging_offset() const {
-  return round_up(kChannelsOffset + kChannels * sizeof(ChannelControl), 4096);
+  return round_up(kChannelsOffset + channels() * sizeof(ChannelControl), 4096);
 }
 size_t ArenaLayout::rings_offset() const {
-  return staging_offset() + kChannels * buffers * chunk_bytes;
+  return staging_offset() + channels() * buffers * chunk_bytes;
 }
 size_t ArenaLayout::heard_offset() const {
   return round_up(
@@ -41,7 +43,7 @@ size_t ArenaLayout::groups_offset() const {
   return round_up(heard_offset() + hosts * sizeof(std::atomic<int64_t>), 4096);
 }
 size_t ArenaLayout::group_bytes() const {
-  return round_up(kControlBytes + kChannels * buffers * chunk_bytes, 4096);
+  return round_up(control_bytes() + channels() * buffers * chunk_bytes, 4096);
 }
 size_t ArenaLayout::total_bytes() const {
   return groups_offset() + (kChannelGroups - 1) * group_bytes();
@@ -52,7 +54,7 @@ uint64_t ArenaLayout::hash() const {
   for (const uint64_t number :
        {uint64_t{kVersion}, static_cast<uint64_t>(local_size), uint64_t{chunk_bytes},
         uint64_t{buffers}, uint64_t{ring_bytes}, uint64_t{hosts}, uint64_t{sizeof(ArenaHeader)},
-        uint64_t{sizeof(ChannelControl)}, uint64_t{kChannels}, uint64_t{kChannelGroups},
+        uint64_t{sizeof(ChannelControl)}, uint64_t{channels()}, uint64_t{kChannelGroups},
         uint64_t{sizeof(RingHeader)}}) {
     for (int byte = 0; byte < 8; ++byte)
       hash = (hash ^ ((number >> (8 * byte)) & 0xff)) * 1099511628211ull;
@@ -129,14 +131,15 @@ std::byte* Arena::group(size_t number) const {
   return base() + layout_.groups_offset() + (number - 1) * layout_.group_bytes();
 }
 ChannelControl* Arena::channel(size_t number) const {
-  std::byte* const first =
-      number < kChannels ? base() + kChannelsOffset : group(number / kChannels);
-  return reinterpret_cast<ChannelControl*>(first) + number % kChannels;
+  const size_t each = layout_.channels();
+  std::byte* const first = number < each ? base() + kChannelsOffset : group(number / each);
+  return reinterpret_cast<ChannelControl*>(first) + number % each;
 }
 std::byte* Arena::buffer(size_t channel, size_t index) const {
-  std::byte* const first = channel < kChannels ? base() + layout_.staging_offset()
-                                               : group(channel / kChannels) + kControlBytes;
-  return first + (channel % kChannels * layout_.buffers + index) * layout_.chunk_bytes;
+  const size_t each = layout_.channels();
+  std::byte* const first = channel < each ? base() + layout_.staging_offset()
+                                          : group(channel / each) + layout_.control_bytes();
+  return first + (channel % each * layout_.buffers + index) * layout_.chunk_bytes;
 }
 
 Status Arena::reserve_channels(size_t number) {

@@ -11,8 +11,9 @@
 // owner prefaults it (or gets a clear error that memory is short), passes the fd to its local
 // peers, and they map it.
 //
-// Ownership: shared by whoever holds a pointer into it (communicator, links); unmapped with the
-// last of them. Threads:   the mapping is plain memory; who may write what is said at each part.
+// Ownership: shared by whoever holds a pointer into it (channels, connections); unmapped with the
+//            last of them.
+// Threads:   the mapping is plain memory; who may write what is said at each part.
 // Fork:      children do not inherit the mapping. Core dumps of peers leave it out.
 #pragma once
 
@@ -30,12 +31,9 @@
 
 namespace rueda::host {
 
-// Channels of one group of ranks, in which its collectives run independently of each other
-// (communicator/channel.h).
-inline constexpr size_t kChannels = 2;
-// Groups that may have channels at once. The first is all ranks'; the others have no memory until
-// it is reserved for a process set. Channels are numbered through: channel n belongs to group n /
-// kChannels.
+// Groups of ranks that may have channels at once, in which their collectives run independently of
+// each other (collectives/shm/channel.h). The first is all ranks'; the others have no memory until
+// it is reserved for a process set.
 inline constexpr size_t kChannelGroups = 9;
 
 // Sizes, equal for all ranks of a host.
@@ -46,9 +44,14 @@ struct ArenaLayout {
   size_t ring_bytes = 128 << 10;   // of one ring; a power of two
   size_t hosts = 1;                // of the job
 
+  // Of one group: one for what is negotiated and one for step plans; over hosts two for each, since
+  // a hierarchy has one on the way to the other hosts and one on the way back. Numbered through:
+  // channel n belongs to group n / channels().
+  size_t channels() const { return hosts > 1 ? 4 : 2; }
   size_t staging_offset() const;
   size_t rings_offset() const;
   size_t heard_offset() const;
+  size_t control_bytes() const;  // of a group's channels
   size_t groups_offset() const;  // of the further groups
   size_t group_bytes() const;
   size_t total_bytes() const;  // whole pages
@@ -68,14 +71,14 @@ struct ArenaHeader {
   uint64_t cookie_address;  // where the owner's process has the cookie
 };
 
-// One cache line of an post: it is there when its sequence number is.
+// One cache line of a post: it is there when its sequence number is.
 struct alignas(64) PostLine {
   static constexpr size_t kPayload = 56;
   std::atomic<uint64_t> sequence;
   std::byte payload[kPayload];
 };
 
-// Where a rank publishes one job of a channel. Written by the owner only.
+// Where a rank publishes one operation of a channel. Written by the owner only.
 struct PostCell {
   static constexpr size_t kLines = 64;
   static constexpr size_t kBlockBytes = 8 << 10;
@@ -85,17 +88,17 @@ struct PostCell {
   alignas(64) std::byte shift[128];
 };
 
-// A channel's counters, written by the owner only. They only grow (communicator/channel.h says what
-// each counts).
+// A channel's counters, written by the owner only. They only grow (collectives/shm/channel_state.h
+// says what each counts).
 struct ChannelControl {
   static constexpr size_t kPosts = 16;
-  alignas(128) std::atomic<uint64_t> finished;  // jobs
-  alignas(128) std::atomic<uint64_t> combined;  // jobs that work on tensors directly
+  alignas(128) std::atomic<uint64_t> finished;  // operations
+  alignas(128) std::atomic<uint64_t> combined;  // operations that work on tensors directly
   alignas(128) std::atomic<uint64_t> fetched;
   alignas(128) std::atomic<uint64_t> packed;  // chunks
   alignas(128) std::atomic<uint64_t> reduced;
   alignas(128) std::atomic<uint64_t> unpacked;
-  // The owner's last word on the channel's generation (runtime/engine/plan_runner.h).
+  // The owner's last word on the channel's generation (runtime/engine/executor.h).
   alignas(128) std::atomic<uint64_t> last_word;
   // The owner has tried to read all its peers' memory (collectives/shm/cma.h).
   std::atomic<uint32_t> has_cma;

@@ -1,7 +1,7 @@
 // ByteRing: a single-producer single-consumer stream of bytes in memory that two ranks share.
 //
-//   RingHeader | data[capacity]        tail: bytes ever written     head: bytes ever read     (both
-//   only grow)
+//   RingHeader | data[capacity]      tail: bytes ever written     head: bytes ever read
+//                                    both only grow: [head, tail) is in the ring, at mod capacity
 //
 // The ring itself owns nothing; both sides hold one over the same memory. capacity is a power of
 // two. Hostile memory: the other side's counter is read once per call and refused when impossible,

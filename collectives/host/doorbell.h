@@ -4,9 +4,13 @@
 // this process, local peers that got the fd and map the word). The protocol (Dekker's, with full
 // fences on both sides):
 //
-//   poster:  write the news;  fence;  if (word != 0 && exchange(word, 0) != 0) write(eventfd)
-//   owner:   word = 1;  fence;  look for news once more;  if none: epoll_wait(eventfd, ...);  word
-//   = 0
+//   poster                                         owner
+//   ------                                         -----
+//   write the news                                 word = 1
+//   fence                                          fence
+//   if (word != 0 && exchange(word, 0) != 0)       look for news once more
+//     write(eventfd)                               none: epoll_wait(eventfd, ...)
+//                                                  word = 0
 //
 // Without the fences both sides may read the past, and the owner sleeps with news waiting.
 #pragma once

@@ -35,9 +35,9 @@ Status copy(const std::vector<Copy>& copies, Format from, size_t from_bytes, For
 
 }  // namespace
 
-DeviceAdasum::DeviceAdasum(std::vector<Part> parts, DType dtype, double factor, Rank rank,
+DeviceAdasum::DeviceAdasum(std::span<const Part> parts, DType dtype, double factor, Rank rank,
                            Rank size)
-    : parts_(std::move(parts)), dtype_(dtype), factor_(factor), rank_(rank), size_(size) {
+    : parts_(parts), dtype_(dtype), factor_(factor), rank_(rank), size_(size) {
   for (Rank ranks = 1; ranks < size_; ranks *= 2) ++levels_;
   int64_t total = 0;
   int64_t longest = 0;

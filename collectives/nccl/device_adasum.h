@@ -23,7 +23,7 @@ namespace rueda::nccl {
 class DeviceAdasum {
  public:
   // dtype: float16, bfloat16 or float32. Result: scaled by factor.
-  DeviceAdasum(std::vector<Part> parts, DType dtype, double factor, Rank rank, Rank size);
+  DeviceAdasum(std::span<const Part> parts, DType dtype, double factor, Rank rank, Rank size);
   size_t scratch_bytes() const { return scratch_bytes_; }
   void use(std::byte* scratch) { scratch_ = scratch; }
   int levels() const { return levels_; }
@@ -62,7 +62,7 @@ class DeviceAdasum {
   std::byte* arriving(Rank rank, size_t part) const;
   double* products() const { return reinterpret_cast<double*>(scratch_ + products_at_); }
 
-  std::vector<Part> parts_;
+  std::span<const Part> parts_;
   DType dtype_;
   double factor_;
   Rank rank_;

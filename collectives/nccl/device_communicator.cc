@@ -186,117 +186,157 @@ Status DeviceCommunicator::begin(const std::vector<nccl::PeerInfo>& infos) {
   return {};
 }
 
-// ---- a call ----
+// ---- a start ----
 
-Task DeviceCommunicator::run(uint64_t turn, StreamOrder* order, std::vector<Stage> stages) {
-  co_await Turn(&turn_, turn);
-  if (device_ < 0) {
-    device_ = order->device;
-    starting_ = true;
-    co_await Known(part_.get());
-    std::vector<nccl::PeerInfo> infos(group_.members.size());
-    const auto bytes_of = [](nccl::PeerInfo* info) {
-      return ByteSpan(reinterpret_cast<std::byte*>(info), sizeof(*info));
-    };
-    const auto me = static_cast<size_t>(rank_);
-    infos[me] = own_info(device_);
-    Transfers moves;
-    const transport::Tag tag = peer_info_tag(group_.process_set, group_.number);
-    for (size_t peer = 0; peer < infos.size(); ++peer) {
-      if (peer == me) continue;
-      moves.add(group_.transport->recv(group_.members[peer], tag, bytes_of(&infos[peer])));
-      moves.add(group_.transport->send(group_.members[peer], tag, bytes_of(&infos[me])));
-    }
-    const Status met = co_await moves.finished();
-    RUEDA_CO_RETURN_IF_ERROR(met);
-    const Status begun = begin(infos);
-    if (!begun.ok() && refused_.ok()) co_return begun;
-  }
-  if (!refused_.ok()) {
-    starting_ = false;
-    ++turn_;
-    co_return refused_;
-  }
-  if (order->device != device_) {
-    co_return invalid_argument(group_.names[static_cast<size_t>(rank_)] + " used GPU " +
-                               std::to_string(device_) + " before, and a tensor on GPU " +
-                               std::to_string(order->device) +
-                               " now: each rank keeps to one (torch.cuda.set_device)");
-  }
-  const Status ready = co_await Settled(session_.get());
-  starting_ = false;
-  RUEDA_CO_RETURN_IF_ERROR(ready);
+Result<std::unique_ptr<Collective>> DeviceCommunicator::init(CollectiveDesc desc) {
+  return std::unique_ptr<Collective>(new ScriptedCollective(
+      std::move(desc), [this] { return calls_++; },  // its turn
+      [this](const CollectiveDesc& of, std::span<const Part> tensors) {
+        return make_script(of, tensors);
+      }));
+}
+
+// The session is there: what stands before the calls in its stream.
+Status DeviceCommunicator::prepare(const StreamOrder& order) {
   if (buffer_ != nullptr && !std::exchange(registered_, true))
     session_->use_directly(buffer_.get(), kPackBytes);
-  const bool captured = !order->ready.empty() && order->ready.front().captured;
-  const Status captures = session_->capture(captured);
-  RUEDA_CO_RETURN_IF_ERROR(captures);
-  for (const cuda::Mark& mark : order->ready) {
+  const bool captured = !order.ready.empty() && order.ready.front().captured;
+  RUEDA_RETURN_IF_ERROR(session_->capture(captured));
+  for (const cuda::Mark& mark : order.ready) {
     if (mark.captured != captured) {
-      co_return invalid_argument(
+      return invalid_argument(
           "of tensors that are reduced together, one's stream is being captured into a CUDA graph "
-          "and "
-          "another's is not");
+          "and another's is not");
     }
-    RUEDA_CO_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
+    RUEDA_RETURN_IF_ERROR(mark.event->make_wait(session_->stream()));
   }
-  for (const Stage& stage : stages) {
-    if (stage.calls) {
-      const Status called = session_->launch([&] { return stage.calls(*session_); });
-      if (called.code() == rueda::Code::kUnimplemented)
-        ++turn_;  // nothing was launched, on all ranks alike
-      RUEDA_CO_RETURN_IF_ERROR(called);
-      const Status launched = co_await Settled(session_.get());
-      RUEDA_CO_RETURN_IF_ERROR(launched);
+  return {};
+}
+
+Script DeviceCommunicator::run(std::vector<Stage> stages) {
+  std::vector<nccl::PeerInfo> infos;
+  Transfers moves;
+  for (Status last;;) {
+    const Call call = co_await next_call(last);
+    StreamOrder& order = *call.context.order;
+    last = {};
+    co_await Turn(&turn_, call.tag);
+    if (device_ < 0) {
+      device_ = order.device;
+      starting_ = true;
+      co_await Known(part_.get());
+      infos.resize(group_.members.size());
+      const auto bytes_of = [](nccl::PeerInfo* info) {
+        return ByteSpan(reinterpret_cast<std::byte*>(info), sizeof(*info));
+      };
+      const auto me = static_cast<size_t>(rank_);
+      infos[me] = own_info(device_);
+      const transport::Tag tag = peer_info_tag(group_.process_set, group_.number);
+      for (size_t peer = 0; peer < infos.size(); ++peer) {
+        if (peer == me) continue;
+        moves.recv(group_.transport, group_.members[peer], tag, bytes_of(&infos[peer]));
+        moves.send(group_.transport, group_.members[peer], tag, bytes_of(&infos[me]));
+      }
+      last = co_await moves.finished();
+      if (last.ok()) last = begin(infos);
+      if (!last.ok() && refused_.ok()) continue;
     }
-    if (!stage.after) continue;
-    const Status behind = stage.after(*session_);
-    RUEDA_CO_RETURN_IF_ERROR(behind);
+    if (!refused_.ok()) {
+      starting_ = false;
+      ++turn_;
+      last = refused_;
+      continue;
+    }
+    if (order.device != device_) {
+      last = invalid_argument(group_.names[static_cast<size_t>(rank_)] + " used GPU " +
+                              std::to_string(device_) + " before, and a tensor on GPU " +
+                              std::to_string(order.device) +
+                              " now: each rank keeps to one (torch.cuda.set_device)");
+      continue;
+    }
+    last = co_await Settled(session_.get());
+    starting_ = false;
+    if (last.ok()) last = prepare(order);
+    for (size_t i = 0; i < stages.size() && last.ok(); ++i) {
+      const Stage& stage = stages[i];
+      if (stage.calls) {
+        last = session_->launch([&] { return stage.calls(*session_); });
+        // Nothing was launched then, on all ranks alike.
+        if (last.code() == Code::kUnimplemented) ++turn_;
+        if (last.ok()) last = co_await Settled(session_.get());
+      }
+      if (last.ok() && stage.after) last = stage.after(*session_);
+    }
+    if (!last.ok()) continue;
+    auto done = session_->mark();
+    last = done.status();
+    if (!last.ok()) continue;
+    order.done = std::move(done).value();
+    ++turn_;
   }
-  auto done = session_->mark();
-  RUEDA_CO_RETURN_IF_ERROR(done.status());
-  order->done = std::move(done).value();
-  ++turn_;
-  co_return Status();
 }
 
 std::optional<uint64_t> DeviceCommunicator::reserve() {
   return calls_ == 0 ? std::nullopt : std::optional(calls_++);
 }
 
-Task DeviceCommunicator::split(uint64_t place, std::optional<int> key, std::string what,
-                               std::shared_ptr<SplitPart> part) {
-  co_await Turn(&turn_, place);
-  if (session_ != nullptr && splits_) {
-    co_await Idle(session_.get());
-    const Status ready = co_await Settled(session_.get());
-    RUEDA_CO_RETURN_IF_ERROR(ready);
-    const Status begun = session_->split(key, what);
-    RUEDA_CO_RETURN_IF_ERROR(begun);
-    const Status done = co_await Settled(session_.get());
-    RUEDA_CO_RETURN_IF_ERROR(done);
-    auto made = session_->take_part();
-    RUEDA_CO_RETURN_IF_ERROR(made.status());
-    part->session = std::move(made).value();
-    if (key.has_value() != (part->session != nullptr))
-      co_return internal_error("ncclCommSplit for " + what +
-                               " gave another part than was asked for");
+std::unique_ptr<Collective> DeviceCommunicator::split(uint64_t place, std::optional<int> key,
+                                                      std::string what,
+                                                      std::shared_ptr<SplitPart> part) {
+  CollectiveDesc nothing;
+  nothing.kind = CollectiveKind::kProcessSet;
+  nothing.tensors = 0;
+  return std::make_unique<ScriptedCollective>(
+      nothing, [place] { return place; },
+      [&](const CollectiveDesc&, std::span<const Part>) {
+        return split_off(key, std::move(what), std::move(part));
+      });
+}
+
+std::unique_ptr<Collective> DeviceCommunicator::skip(uint64_t place) {
+  CollectiveDesc nothing;
+  nothing.kind = CollectiveKind::kProcessSet;
+  nothing.tensors = 0;
+  return std::make_unique<ScriptedCollective>(
+      nothing, [place] { return place; },
+      [this](const CollectiveDesc&, std::span<const Part>) { return refuse({}); });
+}
+
+Script DeviceCommunicator::split_off(std::optional<int> key, std::string what,
+                                     std::shared_ptr<SplitPart> part) {
+  for (Status last;;) {
+    const Call call = co_await next_call(last);
+    last = {};
+    co_await Turn(&turn_, call.tag);
+    if (session_ != nullptr && splits_) {
+      co_await Idle(session_.get());
+      last = co_await Settled(session_.get());
+      if (last.ok()) last = session_->split(key, what);
+      if (!last.ok()) continue;
+      last = co_await Settled(session_.get());
+      if (!last.ok()) continue;
+      auto made = session_->take_part();
+      last = made.status();
+      if (!last.ok()) continue;
+      part->session = std::move(made).value();
+      if (key.has_value() != (part->session != nullptr)) {
+        last =
+            internal_error("ncclCommSplit for " + what + " gave another part than was asked for");
+        continue;
+      }
+    }
+    part->known = true;
+    ++turn_;
   }
-  part->known = true;
-  ++turn_;
-  co_return Status();
 }
 
-Task DeviceCommunicator::refuse(uint64_t turn, Status status) {
-  co_await Turn(&turn_, turn);
-  ++turn_;
-  co_return status;
-}
-
-Task DeviceCommunicator::start(Calls calls, Calls after) {
-  std::vector<Stage> stages;
-  stages.push_back({std::move(calls), std::move(after)});
-  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+Script DeviceCommunicator::refuse(Status status) {
+  for (Status last;;) {
+    const Call call = co_await next_call(last);
+    co_await Turn(&turn_, call.tag);
+    ++turn_;
+    last = status;
+  }
 }
 
 Result<std::byte*> DeviceCommunicator::scratch(size_t bytes) {
@@ -329,7 +369,7 @@ Status with_op(Session& session, const nccl::Reduction& reduction, Function call
   if (reduction.factor == 1) return calls(reduction.op);
   const nccl::Library& library = session.library();
   if (library->make_pre_mul_sum == nullptr) {
-    return {rueda::Code::kUnimplemented, library.describe() + " cannot scale; install a newer one"};
+    return {Code::kUnimplemented, library.describe() + " cannot scale; install a newer one"};
   }
   alignas(8) std::byte factor[8];
   nccl::write_factor(reduction.type, reduction.factor, factor);
@@ -349,30 +389,42 @@ size_t unsigned_of(Type count) {
 
 }  // namespace
 
-Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
-                                   const Scaling& scaling) {
-  if (op == ReduceOp::kAdasum)
-    return adasum(std::move(parts), dtype, scaling.prescale * scaling.finish.factor);
-  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+Script DeviceCommunicator::make_script(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  switch (desc.kind) {
+    case CollectiveKind::kAllreduce:
+      return desc.op == ReduceOp::kAdasum ? adasum(desc, tensors) : allreduce(desc, tensors);
+    case CollectiveKind::kReducescatter: return reducescatter(desc, tensors);
+    case CollectiveKind::kAllgather: return allgather(desc, tensors);
+    case CollectiveKind::kBroadcast: return broadcast(desc, tensors);
+    case CollectiveKind::kAlltoall: return alltoall(desc, tensors);
+    default: return refuse({});
+  }
+}
+
+Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  const Scaling& scaling = desc.scaling;
+  auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
-  if (!plan.ok()) return refuse(calls_++, plan.status());
+  if (!plan.ok()) return refuse(plan.status());
   // Chosen when its turn has come: only then is it known whether all ranks can pack.
   auto packing = std::make_shared<std::optional<Packing>>();
-  const auto unpack = [this, packing](Session& s) -> Status {
+  Stage stage;
+  stage.after = [this, packing](Session& s) -> Status {
     return *packing ? copy(s, (*packing)->out, (*packing)->format) : Status();
   };
-  const auto calls = [this, packing, parts = std::move(parts), dtype,
-                      reduction = *plan](Session& s) -> Status {
+  stage.calls = [this, packing, tensors, dtype = desc.dtype,
+                 reduction = *plan](Session& s) -> Status {
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
+    packing->reset();
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(parts, dtype, buffer_.get());
+    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(tensors, dtype, buffer_.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
         return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.get(), buffer_.get(),
                       unsigned_of((*packing)->count), reduction.type, number);
       }
-      for (const Part& part : parts) {
+      for (const Part& part : tensors) {
         if (part.count == 0) continue;
         RUEDA_RETURN_IF_ERROR(s.call("ncclAllReduce", s.library()->all_reduce, part.in, part.out,
                                      unsigned_of(part.count), reduction.type, number));
@@ -380,26 +432,25 @@ Task DeviceCommunicator::allreduce(std::vector<Part> parts, DType dtype, ReduceO
       return {};
     });
   };
-  return start(calls, unpack);
+  return run({stage});
 }
 
-Task DeviceCommunicator::adasum(std::vector<Part> parts, DType dtype, double factor) {
-  if (dtype == DType::kFloat64) {
-    return refuse(calls_++,
-                  {rueda::Code::kUnimplemented,
+Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  if (desc.dtype == DType::kFloat64) {
+    return refuse({Code::kUnimplemented,
                    "Adasum of float64 is not available on GPUs; use float32, or copy the tensor "
                    "to the host (tensor.cpu())"});
   }
-  auto call = std::make_shared<DeviceAdasum>(std::move(parts), dtype, factor, rank_, size());
+  const double factor = desc.scaling.prescale * desc.scaling.finish.factor;
+  auto call = std::make_shared<DeviceAdasum>(tensors, desc.dtype, factor, rank_, size());
   std::vector<Stage> stages;
   const auto exchange = [this, call](Session& s) -> Status {
     if (buffer_ == nullptr || s.captures()) {
-      return {
-          rueda::Code::kUnimplemented,
-          s.captures()
-              ? "Adasum cannot be captured into a CUDA graph"
-              : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on all "
-                "ranks; copy the tensor to the host (tensor.cpu())"};
+      return {Code::kUnimplemented,
+              s.captures()
+                  ? "Adasum cannot be captured into a CUDA graph"
+                  : "Adasum on GPUs needs rueda's kernels (librueda_cuda.so, built with nvcc) on "
+                    "all ranks; copy the tensor to the host (tensor.cpu())"};
     }
     RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
     call->use(memory);
@@ -413,81 +464,89 @@ Task DeviceCommunicator::adasum(std::vector<Part> parts, DType dtype, double fac
          [this, call, level](Session& s) { return call->add_vectors(level, s, *kernels_); }});
   }
   stages.push_back({[this, call](Session& s) { return call->finish_calls(s, *kernels_); }, {}});
-  return run(calls_++, std::exchange(order_, nullptr), std::move(stages));
+  return run(std::move(stages));
 }
 
-Task DeviceCommunicator::reducescatter(const std::byte* in, std::byte* out,
-                                       std::vector<int64_t> counts, DType dtype, ReduceOp op,
-                                       const Scaling& scaling) {
-  auto plan = nccl::plan_reduction(dtype, op, scaling.prescale, scaling.finish.factor,
+Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,
+                                         std::span<const Part> tensors) {
+  const Scaling& scaling = desc.scaling;
+  auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
-  if (!plan.ok()) return refuse(calls_++, plan.status());
+  if (!plan.ok()) return refuse(plan.status());
+  const std::vector<int64_t>& counts = desc.counts;
   const bool equal = std::all_of(counts.begin(), counts.end(),
                                  [&](int64_t count) { return count == counts.front(); });
-  return start([=, this, counts = std::move(counts), reduction = *plan](Session& s) -> Status {
+  Stage stage;
+  stage.calls = [this, &desc, tensors, equal, reduction = *plan](Session& s) -> Status {
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
-      if (equal && counts.front() > 0) {
-        return s.call("ncclReduceScatter", s.library()->reduce_scatter, in, out,
-                      unsigned_of(counts.front()), reduction.type, number);
+      const std::byte* from = tensors[0].in;
+      if (equal && desc.counts.front() > 0) {
+        return s.call("ncclReduceScatter", s.library()->reduce_scatter, from, tensors[0].out,
+                      unsigned_of(desc.counts.front()), reduction.type, number);
       }
-      const std::byte* from = in;
-      for (size_t root = 0; root < counts.size(); ++root) {
-        if (counts[root] == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, from, out,
-                                     unsigned_of(counts[root]), reduction.type, number,
+      for (size_t root = 0; root < desc.counts.size(); ++root) {
+        if (desc.counts[root] == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, from, tensors[0].out,
+                                     unsigned_of(desc.counts[root]), reduction.type, number,
                                      static_cast<int>(root)));
-        from += unsigned_of(counts[root]) * size_of(dtype);
+        from += unsigned_of(desc.counts[root]) * size_of(desc.dtype);
       }
       return {};
     });
-  });
+  };
+  return run({stage});
 }
 
-Task DeviceCommunicator::allgather(std::vector<GatherPart> parts) {
-  return start([parts = std::move(parts)](Session& s) -> Status {
-    for (const GatherPart& part : parts) {
-      const bool equal = std::all_of(part.bytes.begin(), part.bytes.end(),
-                                     [&](int64_t bytes) { return bytes == part.bytes.front(); });
+Script DeviceCommunicator::allgather(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  Stage stage;
+  stage.calls = [&desc, tensors, ranks = unsigned_of(size())](Session& s) -> Status {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const int64_t* blocks = &desc.counts[i * ranks];
+      const bool equal =
+          std::all_of(blocks, blocks + ranks, [&](int64_t bytes) { return bytes == blocks[0]; });
       if (equal) {
-        if (part.bytes.front() == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.call("ncclAllGather", s.library()->all_gather, part.in, part.out,
-                                     unsigned_of(part.bytes.front()), nccl::Type::kInt8));
+        if (blocks[0] == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclAllGather", s.library()->all_gather, tensors[i].in,
+                                     tensors[i].out, unsigned_of(blocks[0]), nccl::Type::kInt8));
         continue;
       }
-      std::byte* to = part.out;
-      for (size_t root = 0; root < part.bytes.size(); ++root) {
-        const size_t bytes = unsigned_of(part.bytes[root]);
+      std::byte* to = tensors[i].out;
+      for (size_t root = 0; root < ranks; ++root) {
+        const size_t bytes = unsigned_of(blocks[root]);
         if (bytes == 0) continue;
-        RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, to, bytes,
-                                     nccl::Type::kInt8, static_cast<int>(root)));
+        RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, tensors[i].in, to,
+                                     bytes, nccl::Type::kInt8, static_cast<int>(root)));
         to += bytes;
       }
     }
     return {};
-  });
+  };
+  return run({stage});
 }
 
-Task DeviceCommunicator::broadcast(Rank root, std::vector<BroadcastPart> parts) {
-  return start([root, parts = std::move(parts)](Session& s) -> Status {
-    for (const BroadcastPart& part : parts) {
-      if (part.bytes == 0) continue;
+Script DeviceCommunicator::broadcast(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  Stage stage;
+  stage.calls = [root = desc.root, tensors](Session& s) -> Status {
+    for (const Part& part : tensors) {
+      if (part.count == 0) continue;
       RUEDA_RETURN_IF_ERROR(s.call("ncclBroadcast", s.library()->broadcast, part.in, part.out,
-                                   unsigned_of(part.bytes), nccl::Type::kInt8, root));
+                                   unsigned_of(part.count), nccl::Type::kInt8, root));
     }
     return {};
-  });
+  };
+  return run({stage});
 }
 
-Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) {
-  const auto me = unsigned_of(rank_);
-  const auto ranks = unsigned_of(size());
-  return start([=, bytes = std::move(bytes)](Session& s) -> Status {
-    const std::byte* from = in;
-    std::byte* to = out;
+Script DeviceCommunicator::alltoall(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  Stage stage;
+  stage.calls = [&desc, tensors, me = unsigned_of(rank_),
+                 ranks = unsigned_of(size())](Session& s) -> Status {
+    const std::byte* from = tensors[0].in;
+    std::byte* to = tensors[0].out;
     for (size_t peer = 0; peer < ranks; ++peer) {
-      const size_t sent = unsigned_of(bytes[me * ranks + peer]);
-      const size_t received = unsigned_of(bytes[peer * ranks + me]);
+      const size_t sent = unsigned_of(desc.counts[me * ranks + peer]);
+      const size_t received = unsigned_of(desc.counts[peer * ranks + me]);
       if (sent > 0) {
         RUEDA_RETURN_IF_ERROR(s.call("ncclSend", s.library()->send, from, sent, nccl::Type::kInt8,
                                      static_cast<int>(peer)));
@@ -500,7 +559,8 @@ Task DeviceCommunicator::alltoall(const std::byte* in, std::byte* out, std::vect
       to += received;
     }
     return {};
-  });
+  };
+  return run({stage});
 }
 
 }  // namespace rueda::nccl

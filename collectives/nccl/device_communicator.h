@@ -1,15 +1,17 @@
 // DeviceCommunicator: the collectives of one group on GPU tensors, by NCCL, in the order of
 // streams.
 //
-// A task ends when its work has been given to the GPU: the host waits for no GPU. What is to come
-// before it (the caller's stream) and where its end is seen are events (StreamOrder).
+// A collective ends when its work has been given to the GPU: the host waits for no GPU. What is to
+// come before it (the caller's stream) and where its end is seen are events (StreamOrder, which
+// every start needs).
 //
-//   first call:  infos (version, GPU, NCCL's id) go to all ranks by messages -> checked alike -> NCCL
-//                begins without blocking -> ready
-//   every call:  own stream waits for `ready` -> one NCCL group -> `done` is recorded
+//   first start:  infos (version, GPU, NCCL's id) go to all ranks by messages -> checked alike ->
+//                 NCCL begins without blocking -> ready
+//   every start:  own stream waits for `ready` -> one NCCL group -> `done` is recorded
 //
-// Threads: the coordinator. Failure: kFailedPrecondition and kUnimplemented are the same on all
-// ranks and leave everything as it was; others end the group, as for every communicator.
+// Threads: who holds the progress lock. Failure: kFailedPrecondition and kUnimplemented are the
+// same on all ranks and leave everything as it was; others end the group, as for every
+// communicator.
 #pragma once
 
 #include <functional>
@@ -19,6 +21,8 @@
 #include <vector>
 
 #include "collectives/desc/communicator.h"
+#include "collectives/desc/script.h"
+#include "collectives/desc/transfers.h"
 #include "collectives/nccl/machine.h"
 #include "collectives/nccl/peer_info.h"
 #include "collectives/nccl/reduction.h"
@@ -26,11 +30,11 @@
 
 namespace rueda::nccl {
 
-// What stands before and behind one call on the GPU. Lives until its task has ended.
+// What stands before and behind one start on the GPU. Lives until it has ended.
 struct StreamOrder {
   int device = 0;                 // its tensors' GPU
   std::vector<cuda::Mark> ready;  // inputs are complete behind these
-  cuda::EventPtr done;  // set when the task has ended well: outputs are complete behind it
+  cuda::EventPtr done;            // set when it has ended well: outputs are complete behind it
 };
 
 struct DeviceGroup {
@@ -51,8 +55,7 @@ struct SplitPart {
 // How a call of a DeviceCommunicator ends that is alike on all ranks and has touched nothing: its
 // batch alone ends with it.
 inline bool is_refusal(const Status& status) {
-  return status.code() == rueda::Code::kFailedPrecondition ||
-         status.code() == rueda::Code::kUnimplemented;
+  return status.code() == Code::kFailedPrecondition || status.code() == Code::kUnimplemented;
 }
 
 class DeviceCommunicator final : public Communicator {
@@ -62,27 +65,21 @@ class DeviceCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(group_.members.size()); }
-  // Of the next call; every call needs one.
-  void order_next(StreamOrder* order) { order_ = order; }
-  Task allreduce(std::vector<Part> parts, DType dtype, ReduceOp op,
-                 const Scaling& scaling) override;
-  Task reducescatter(const std::byte* in, std::byte* out, std::vector<int64_t> counts, DType dtype,
-                     ReduceOp op, const Scaling& scaling) override;
-  Task allgather(std::vector<GatherPart> parts) override;
-  Task broadcast(Rank root, std::vector<BroadcastPart> parts) override;
-  Task alltoall(const std::byte* in, std::byte* out, std::vector<int64_t> bytes) override;
+  // Allreduce, reducescatter, allgather, broadcast and alltoall. What NCCL cannot do is refused by
+  // a start, alike on all ranks: only when they have met is known what all of them can.
+  Result<std::unique_ptr<Collective>> init(CollectiveDesc desc) override;
 
   // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in
-  // one order of calls: the place is reserved where all of them are at the same point of what they
-  // agree on, and taken by split() or skip(). Empty: no call was made yet, so there is nothing to
-  // split.
+  // one order of starts: the place is reserved where all of them are at the same point of what they
+  // agree on, and taken by a start of split() or skip(). Empty: nothing was started yet, so there
+  // is nothing to split.
   std::optional<uint64_t> reserve();
   // Waits for the GPU, not on the host. key: this rank's place in the part; empty: it is not in it.
   // A failure ends this group.
-  Task split(uint64_t place, std::optional<int> key, std::string what,
-             std::shared_ptr<SplitPart> part);
-  Task skip(uint64_t place) { return refuse(place, {}); }
-  // Of a parent, on all ranks alike, before the first call, which waits until it is known.
+  std::unique_ptr<Collective> split(uint64_t place, std::optional<int> key, std::string what,
+                                    std::shared_ptr<SplitPart> part);
+  std::unique_ptr<Collective> skip(uint64_t place);
+  // Of a parent, on all ranks alike, before the first start, which waits until it is known.
   void use_part(std::shared_ptr<SplitPart> part) { part_ = std::move(part); }
 
   bool progress() override { return false; }
@@ -106,10 +103,17 @@ class DeviceCommunicator final : public Communicator {
     Calls calls;
     Calls after;
   };
-  Task run(uint64_t turn, StreamOrder* order, std::vector<Stage> stages);
-  Task refuse(uint64_t turn, Status status);
-  Task start(Calls calls, Calls after = {});
-  Task adasum(std::vector<Part> parts, DType dtype, double factor);
+  Script run(std::vector<Stage> stages);
+  Script refuse(Status status);
+  Script split_off(std::optional<int> key, std::string what, std::shared_ptr<SplitPart> part);
+  Status prepare(const StreamOrder& order);
+  Script make_script(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script allreduce(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script adasum(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script reducescatter(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script allgather(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script broadcast(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script alltoall(const CollectiveDesc& desc, std::span<const Part> tensors);
   Result<std::byte*> scratch(size_t bytes);
   Status copy(nccl::Session& session, const std::vector<cuda::kernels::Table>& tables,
               cuda::kernels::Format format) const;
@@ -118,8 +122,7 @@ class DeviceCommunicator final : public Communicator {
 
   DeviceGroup group_;
   Rank rank_ = 0;
-  StreamOrder* order_ = nullptr;
-  uint64_t calls_ = 0;  // made
+  uint64_t calls_ = 0;  // started
   uint64_t turn_ = 0;   // whose calls of NCCL come next
   std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack

@@ -20,8 +20,7 @@ Format format_of(int64_t element) {
 
 }  // namespace
 
-std::optional<Packing> plan_packing(const std::vector<Part>& parts, DType dtype,
-                                    std::byte* buffer) {
+std::optional<Packing> plan_packing(std::span<const Part> parts, DType dtype, std::byte* buffer) {
   if (parts.size() < kFewest) return std::nullopt;
   const auto element = static_cast<int64_t>(size_of(dtype));
   Packing packing;

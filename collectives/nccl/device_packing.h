@@ -23,6 +23,6 @@ struct Packing {
 };
 
 // Empty: each tensor is reduced where it lies.
-std::optional<Packing> plan_packing(const std::vector<Part>& parts, DType dtype, std::byte* buffer);
+std::optional<Packing> plan_packing(std::span<const Part> parts, DType dtype, std::byte* buffer);
 
 }  // namespace rueda::nccl

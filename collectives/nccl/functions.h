@@ -11,12 +11,12 @@ struct ncclComm;
 
 namespace rueda::nccl {
 
-using Code = int;          // ncclResult_t
+using ResultCode = int;    // ncclResult_t
 using Handle = ncclComm*;  // ncclComm_t
 using Stream = cuda::StreamHandle;
 
-inline constexpr Code kSuccess = 0;
-inline constexpr Code kInProgress = 7;
+inline constexpr ResultCode kSuccess = 0;
+inline constexpr ResultCode kInProgress = 7;
 
 enum class Type : int {  // ncclDataType_t
   kInt8 = 0,
@@ -66,43 +66,43 @@ static_assert(sizeof(Config) == 48);
 
 // X(member, symbol, result, arguments). Needed: NCCL 2.14 has them all.
 #define RUEDA_NCCL_NEEDED(X)                                                                     \
-  X(get_version, ncclGetVersion, Code, (int* version))                                           \
-  X(get_unique_id, ncclGetUniqueId, Code, (UniqueId * id))                                       \
-  X(error_string, ncclGetErrorString, const char*, (Code code))                                  \
-  X(init_rank, ncclCommInitRankConfig, Code,                                                     \
+  X(get_version, ncclGetVersion, ResultCode, (int* version))                                     \
+  X(get_unique_id, ncclGetUniqueId, ResultCode, (UniqueId * id))                                 \
+  X(error_string, ncclGetErrorString, const char*, (ResultCode code))                            \
+  X(init_rank, ncclCommInitRankConfig, ResultCode,                                               \
     (Handle * comm, int size, UniqueId id, int rank, Config* config))                            \
-  X(abort, ncclCommAbort, Code, (Handle comm))                                                   \
-  X(destroy, ncclCommDestroy, Code, (Handle comm))                                               \
-  X(async_error, ncclCommGetAsyncError, Code, (Handle comm, Code * error))                       \
-  X(group_start, ncclGroupStart, Code, ())                                                       \
-  X(group_end, ncclGroupEnd, Code, ())                                                           \
-  X(all_reduce, ncclAllReduce, Code,                                                             \
+  X(abort, ncclCommAbort, ResultCode, (Handle comm))                                             \
+  X(destroy, ncclCommDestroy, ResultCode, (Handle comm))                                         \
+  X(async_error, ncclCommGetAsyncError, ResultCode, (Handle comm, ResultCode * error))           \
+  X(group_start, ncclGroupStart, ResultCode, ())                                                 \
+  X(group_end, ncclGroupEnd, ResultCode, ())                                                     \
+  X(all_reduce, ncclAllReduce, ResultCode,                                                       \
     (const void* in, void* out, size_t count, Type type, Op op, Handle comm, Stream stream))     \
-  X(reduce, ncclReduce, Code,                                                                    \
+  X(reduce, ncclReduce, ResultCode,                                                              \
     (const void* in, void* out, size_t count, Type type, Op op, int root, Handle comm,           \
      Stream stream))                                                                             \
-  X(broadcast, ncclBroadcast, Code,                                                              \
+  X(broadcast, ncclBroadcast, ResultCode,                                                        \
     (const void* in, void* out, size_t count, Type type, int root, Handle comm, Stream stream))  \
-  X(reduce_scatter, ncclReduceScatter, Code,                                                     \
+  X(reduce_scatter, ncclReduceScatter, ResultCode,                                               \
     (const void* in, void* out, size_t out_count, Type type, Op op, Handle comm, Stream stream)) \
-  X(all_gather, ncclAllGather, Code,                                                             \
+  X(all_gather, ncclAllGather, ResultCode,                                                       \
     (const void* in, void* out, size_t in_count, Type type, Handle comm, Stream stream))         \
-  X(send, ncclSend, Code,                                                                        \
+  X(send, ncclSend, ResultCode,                                                                  \
     (const void* in, size_t count, Type type, int peer, Handle comm, Stream stream))             \
-  X(recv, ncclRecv, Code,                                                                        \
+  X(recv, ncclRecv, ResultCode,                                                                  \
     (void* out, size_t count, Type type, int peer, Handle comm, Stream stream))
 
 // Null where the library does not have them; rueda then does without.
-#define RUEDA_NCCL_OPTIONAL(X)                                               \
-  X(last_error, ncclGetLastError, const char*, (Handle comm)) /* 2.13 */     \
-  X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, Code,         /* 2.11 */     \
-    (Op * op, void* factor, Type type, int residence, Handle comm))          \
-  X(destroy_op, ncclRedOpDestroy, Code, (Op op, Handle comm)) /* 2.11 */     \
-  X(split, ncclCommSplit, Code,                               /* 2.18 */     \
-    (Handle comm, int color, int key, Handle* made, Config* config))         \
-  X(mem_alloc, ncclMemAlloc, Code, (void** memory, size_t bytes)) /* 2.19 */ \
-  X(mem_free, ncclMemFree, Code, (void* memory))                  /* 2.19 */ \
-  X(register_memory, ncclCommRegister, Code,                      /* 2.19 */ \
+#define RUEDA_NCCL_OPTIONAL(X)                                                     \
+  X(last_error, ncclGetLastError, const char*, (Handle comm)) /* 2.13 */           \
+  X(make_pre_mul_sum, ncclRedOpCreatePreMulSum, ResultCode,   /* 2.11 */           \
+    (Op * op, void* factor, Type type, int residence, Handle comm))                \
+  X(destroy_op, ncclRedOpDestroy, ResultCode, (Op op, Handle comm)) /* 2.11 */     \
+  X(split, ncclCommSplit, ResultCode,                               /* 2.18 */     \
+    (Handle comm, int color, int key, Handle* made, Config* config))               \
+  X(mem_alloc, ncclMemAlloc, ResultCode, (void** memory, size_t bytes)) /* 2.19 */ \
+  X(mem_free, ncclMemFree, ResultCode, (void* memory))                  /* 2.19 */ \
+  X(register_memory, ncclCommRegister, ResultCode,                      /* 2.19 */ \
     (Handle comm, void* memory, size_t bytes, void** handle))
 
 struct Functions {

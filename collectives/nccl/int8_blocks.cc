@@ -8,9 +8,8 @@ Status with_kernels(nccl::Machine* machine, int device, const char* what, Launch
   RUEDA_ASSIGN_OR_RETURN(const cuda::DevicePtr gpu, machine->device(device));
   const auto kernels = machine->kernels(gpu);
   if (kernels == nullptr) {
-    return {
-        rueda::Code::kUnimplemented,
-        std::string(what) + ": there are no kernels of rueda's for GPU " + std::to_string(device)};
+    return {Code::kUnimplemented, std::string(what) + ": there are no kernels of rueda's for GPU " +
+                                      std::to_string(device)};
   }
   const cuda::ContextScope scope(*gpu);
   RUEDA_RETURN_IF_ERROR(scope.status());

@@ -96,7 +96,7 @@ std::string Library::describe() const {
   return "NCCL " + version_text(version_) + " (" + path_ + ", " + origin_ + ")";
 }
 
-Status Library::check(Code code, const char* call, Handle comm) const {
+Status Library::check(ResultCode code, const char* call, Handle comm) const {
   if (code == kSuccess || code == kInProgress) return {};
   const char* const text = functions_.error_string(code);
   const char* const last = functions_.last_error == nullptr ? nullptr : functions_.last_error(comm);

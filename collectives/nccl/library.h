@@ -31,7 +31,7 @@ class Library {
   std::string describe() const;
   // Ok, or NCCL's own text: "ncclAllReduce: unhandled system error: <its last error>". kInProgress
   // is ok here. comm may be null.
-  Status check(Code code, const char* call, Handle comm = nullptr) const;
+  Status check(ResultCode code, const char* call, Handle comm = nullptr) const;
 
  private:
   static Result<std::shared_ptr<const Library>> open(const Candidate& candidate);

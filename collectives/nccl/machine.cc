@@ -67,10 +67,4 @@ Status Machine::mark_again(cuda::Mark* mark, cuda::StreamHandle stream) {
   return mark->event->record(stream, mark->captured);
 }
 
-Result<cuda::Mark> Machine::mark(int ordinal, cuda::StreamHandle stream) {
-  RUEDA_ASSIGN_OR_RETURN(cuda::Mark mark, prepare_mark(ordinal));
-  RUEDA_RETURN_IF_ERROR(mark_again(&mark, stream));
-  return mark;
-}
-
 }  // namespace rueda::nccl

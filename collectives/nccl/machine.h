@@ -36,12 +36,11 @@ class Machine {
   // rueda's own kernels; null where there are none for this device.
   std::shared_ptr<const cuda::kernels::Library> kernels(const cuda::DevicePtr& device);
   Watcher& watcher() { return watcher_; }
-  // A point in a stream of the user's. stream: of that device; null: its default stream. The first
+  // Makes an event for mark_again(), and opens the device and its driver, the first time. The first
   // device is the rank's for good: InvalidArgument for another.
-  Result<cuda::Mark> mark(int ordinal, cuda::StreamHandle stream);
-  // Opens the device and its driver, and makes an event for mark_again().
   Result<cuda::Mark> prepare_mark(int ordinal);
-  // The same mark at what its stream has been given by now; makes nothing.
+  // The mark at what a stream of the user's has been given by now; makes nothing. stream: of that
+  // device; null: its default stream.
   Status mark_again(cuda::Mark* mark, cuda::StreamHandle stream);
 
  private:

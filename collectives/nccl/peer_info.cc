@@ -56,7 +56,7 @@ void set_text(const std::string& text, char* to, size_t room) {
 Status check_peers(const std::vector<PeerInfo>& infos, const std::vector<std::string>& names) {
   for (size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].magic != PeerInfo::kMagic)
-      return {rueda::Code::kDataLoss, "damaged message from " + names[i] + " before NCCL's start"};
+      return {Code::kDataLoss, "damaged message from " + names[i] + " before NCCL's start"};
   }
   std::string failed;
   for (size_t i = 0; i < infos.size(); ++i) {

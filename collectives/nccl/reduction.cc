@@ -56,7 +56,7 @@ bool is_number_of(DType dtype, double factor) {
 }
 
 Status refuse(const std::string& what, const std::string& instead) {
-  return {rueda::Code::kUnimplemented, what + " on GPUs; " + instead};
+  return {Code::kUnimplemented, what + " on GPUs; " + instead};
 }
 
 }  // namespace

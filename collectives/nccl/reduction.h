@@ -7,7 +7,7 @@
 //   integers  no average, no factor: NCCL would round otherwise than the CPU side
 //   bool      as bytes: sum is max, product is min
 //   int16     NCCL has none
-// Adasum is no reduction of NCCL's (communicator/device_adasum).
+// Adasum is no reduction of NCCL's (device_adasum.h).
 #pragma once
 
 #include "collectives/base/status.h"

@@ -38,7 +38,7 @@ Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId&
   Config config;
   config.blocking = 0;
   session->deadline_ = Clock::now() + session->options_.patience;
-  const Code code = session->library()->init_rank(&session->handle_, size, id, rank, &config);
+  const ResultCode code = session->library()->init_rank(&session->handle_, size, id, rank, &config);
   const Status begun = session->library().check(code, "ncclCommInitRankConfig", session->handle_);
   if (!begun.ok()) return session->named(begun);
   session->options_.watcher->add(session);
@@ -65,7 +65,7 @@ void Session::use_directly(void* memory, size_t bytes) {
   const cuda::ContextScope scope(*options_.device);
   const cuda::BesideCaptures beside(options_.device->driver());
   void* registration = nullptr;
-  const Code code = library()->register_memory(handle_, memory, bytes, &registration);
+  const ResultCode code = library()->register_memory(handle_, memory, bytes, &registration);
   const Status registered = library().check(code, "ncclCommRegister", handle_);
   if (!registered.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, registered.message());
 }
@@ -83,7 +83,7 @@ Status Session::launch(const std::function<Status()>& calls) {
   RUEDA_RETURN_IF_ERROR(scope.status());
   const cuda::BesideCaptures beside(options_.device->driver());
   Status called;
-  Code ended = kSuccess;
+  ResultCode ended = kSuccess;
   {
     // Who asks how things stand also clears up behind the last group, which must not meet the next.
     const std::lock_guard unasked(mutex_);
@@ -124,7 +124,7 @@ Status Session::split(std::optional<int> key, std::string what) {
   Config config;
   config.blocking = 0;
   part_ = std::make_shared<Handle>(nullptr);
-  const Code code =
+  const ResultCode code =
       library()->split(handle_, key ? 0 : kNoColor, key.value_or(0), part_.get(), &config);
   const Status begun = library().check(code, call.c_str(), handle_);
   if (!begun.ok()) return named(begun);
@@ -191,7 +191,7 @@ Watched::Need Session::look_locked() {
   const std::string what = !began_          ? "NCCL's start"
                            : split_.empty() ? "a collective on the GPU"
                                             : "NCCL's split for " + split_;
-  Code code = kSuccess;
+  ResultCode code = kSuccess;
   if (status_.ok()) {
     const Status asked =
         library().check(library()->async_error(handle_, &code), "ncclCommGetAsyncError", handle_);

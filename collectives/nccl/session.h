@@ -1,7 +1,8 @@
 // Session: one NCCL communicator from its beginning to its abort, with the stream it works in.
 //
 //   settling ---> ready ---launch---> settling ---> ready      settling: NCCL is making connections
-//       |           |                                          or starting a group; nothing may be called
+//       |           |                                          or starting a group; nothing may be
+//                                                              called
 //       +-----------+---> failed, aborted: NCCL's text and this rank's name in status()
 //
 // Threads:   begin, launch, stream: one at a time, the coordinator. phase(), status(): any.
@@ -54,7 +55,7 @@ class Session final : public Watched {
 
   // One of NCCL's calls, with the arguments before the communicator and the stream.
   template <typename... Arguments, typename... Given>
-  Status call(const char* name, Code (*function)(Arguments...), Given... given) {
+  Status call(const char* name, ResultCode (*function)(Arguments...), Given... given) {
     return library().check(function(given..., handle_, stream()), name, handle_);
   }
   // Calls of NCCL as one group. Settling afterwards, until it has been started.

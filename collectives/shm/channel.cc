@@ -23,9 +23,6 @@ void own_soon(const void* memory) {
 
 }  // namespace
 
-Job::Job() = default;
-Job::~Job() = default;
-
 Channel::State::State(ChannelGroup g, size_t number)
     : group(std::move(g)),
       me(static_cast<size_t>(group.rank)),
@@ -64,6 +61,14 @@ void Channel::State::ring() {
   }
 }
 
+void Channel::State::forget() {
+  ops.fill(nullptr);
+  waiting = nullptr;
+  missing = kNobody;
+  decided = combined = fetched = direct = finished = entered;
+  chunks = packed = reduced = unpacked;
+}
+
 void Channel::State::fail(Status status) {
   failure = std::move(status);
   dead = true;
@@ -79,7 +84,7 @@ void Channel::State::lose(Status status) {
   }
 }
 
-// Is a cell free for the next job: have all ranks finished the one that was in it?
+// Is a cell free for the next operation: have all ranks finished the one that was in it?
 bool Channel::State::room() {
   if (entered - freed < kPosts) return true;
   freed = finished;
@@ -90,27 +95,27 @@ bool Channel::State::room() {
   return entered - freed < kPosts;
 }
 
-void Channel::State::enter(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::enter(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   p.number = entered;
   p.ready = 0;
-  jobs[entered % kPosts] = job;
+  ops[entered % kPosts] = op;
   if (p.size == Size::kLarge) {
-    enter_large(job);
+    enter_large(op);
   } else {
-    const StageStamp stamp(job->times, &StageTimes::packed);
-    enter_small(job);
+    const StageStamp stamp(op->times_, &StageTimes::packed);
+    enter_small(op);
   }
   ++entered;
   news = true;
-  // The next job's line is still with the peers that read it last time round.
+  // The next operation's line is still with the peers that read it last time round.
   own_soon(cell(me, entered));
 }
 
 bool Channel::State::enter_waiting() {
   bool moved = false;
-  while (waiting != nullptr && !stopped && room()) {
-    enter(std::exchange(waiting, waiting->progress->next));
+  while (waiting != nullptr && room()) {
+    enter(std::exchange(waiting, waiting->progress().next));
     moved = true;
   }
   return moved;
@@ -125,24 +130,24 @@ bool Channel::State::wait_for_post(size_t rank) {
 }
 
 bool Channel::State::decide_next() {
-  Job* job = running(decided);
-  Job::Progress& p = *job->progress;
+  ChannelOp* op = running(decided);
+  ChannelOp::Progress& p = op->progress();
   const bool large = p.size == Size::kLarge;
-  if (!(large ? read_large(job) : read_small(job))) return wait_for_post(p.ready);
+  if (!(large ? read_large(op) : read_small(op))) return wait_for_post(p.ready);
   if (missing != kNobody) {
     missing = kNobody;
     entered_then = entered;
     watch->complete();
   }
-  if (job->times != nullptr) job->times->met = stage_clock();
+  if (op->times_ != nullptr) op->times_->met = stage_clock();
   if (large) {
     p.alone = measured && finished == decided;
     if (p.alone) p.decided = std::chrono::steady_clock::now();
-    choose_protocols(job);
+    choose_protocols(op);
   } else {
-    if (job->times != nullptr) job->times->wire = {job->times->packed.end, job->times->met};
-    const StageStamp stamp(job->times, &StageTimes::unpacked);
-    consume(job);
+    if (op->times_ != nullptr) op->times_->wire = {op->times_->packed.end, op->times_->met};
+    const StageStamp stamp(op->times_, &StageTimes::unpacked);
+    consume(op);
     p.first = p.last = chunks;
     if (direct == decided) ++direct;
   }
@@ -153,45 +158,58 @@ bool Channel::State::decide_next() {
 bool Channel::State::retire() {
   bool moved = false;
   while (finished != decided) {
-    Job* job = running(finished);
-    const Job::Progress& p = *job->progress;
+    ChannelOp* op = running(finished);
+    const ChannelOp::Progress& p = op->progress();
     if (p.size == Size::kLarge) {
       if (direct <= finished || unpacked < p.last) break;
       totals.in_place += p.direct_bytes[0];
       totals.cma += p.direct_bytes[1];
       const bool had_choice = p.direct_bytes[0] < static_cast<uint64_t>(p.bytes);
       if (p.alone && had_choice && decided == finished + 1)
-        measured(*job, p.bytes, (std::chrono::steady_clock::now() - p.decided).count());
+        measured(op->desc(), p.bytes, (std::chrono::steady_clock::now() - p.decided).count());
     }
     totals.total += static_cast<uint64_t>(p.bytes);
-    jobs[finished % kPosts] = nullptr;
-    // Nobody is woken for this: a peer that waits for a cell has entered jobs that wait for mine,
-    // and is woken when I enter them; the last rank to free a cell enters its next job itself.
+    ops[finished % kPosts] = nullptr;
+    // Nobody is woken for this: a peer that waits for a cell has entered operations that wait for
+    // mine, and is woken when I enter them; the last rank to free a cell enters its next op itself.
     peers[me].control->finished.store(base + ++finished, std::memory_order_release);
-    job->done = true;
+    op->done_ = true;
     moved = true;
   }
   return moved;
 }
 
+ChannelOp::ChannelOp(Channel* channel, CollectiveDesc desc)
+    : Collective(std::move(desc)), channel_(channel), progress_(std::make_unique<Progress>()) {
+  channel->state_->prepare(this);
+}
+
+ChannelOp::~ChannelOp() = default;
+
+void ChannelOp::start(const CallContext& context) {
+  Channel::State& s = *channel_->state_;
+  done_ = false;
+  times_ = context.times;
+  if (s.waiting == nullptr && !s.dead && s.room()) return s.enter(this);
+  progress_->next = nullptr;
+  if (s.waiting == nullptr) {
+    s.waiting = this;
+  } else {
+    s.last_waiting->progress().next = this;
+  }
+  s.last_waiting = this;
+}
+
+bool ChannelOp::advance() {
+  if (done_ || channel_->failure().ok()) return false;
+  status_ = channel_->failure();
+  done_ = true;
+  return true;
+}
+
 Channel::Channel(ChannelGroup group, size_t number)
     : state_(std::make_unique<State>(std::move(group), number)) {}
 Channel::~Channel() = default;
-
-void Channel::prepare(Job* job) { state_->prepare(job); }
-
-void Channel::start(Job* job) {
-  State& s = *state_;
-  job->done = false;
-  if (s.waiting == nullptr && !s.stopped && !s.dead && s.room()) return s.enter(job);
-  job->progress->next = nullptr;
-  if (s.waiting == nullptr) {
-    s.waiting = job;
-  } else {
-    s.last_waiting->progress->next = job;
-  }
-  s.last_waiting = job;
-}
 
 bool Channel::progress() {
   State& s = *state_;
@@ -211,13 +229,12 @@ bool Channel::progress() {
 bool Channel::idle() const {
   return state_->finished == state_->entered && state_->waiting == nullptr;
 }
+uint64_t Channel::posted() const { return state_->entered; }
+uint64_t Channel::finished() const { return state_->finished; }
 void Channel::on_measured(Measured measured) { state_->measured = std::move(measured); }
 void Channel::watch(ArrivalWatch* watch) { state_->watch = watch; }
 const Status& Channel::failure() const { return state_->failure; }
 const Channel::Bytes& Channel::bytes() const { return state_->totals; }
-uint64_t Channel::entered() const { return state_->entered; }
-uint64_t Channel::finished() const { return state_->finished; }
-void Channel::stop_entering() { state_->stopped = true; }
 
 void Channel::begin_generation(uint64_t generation) {
   State& s = *state_;
@@ -228,7 +245,6 @@ void Channel::begin_generation(uint64_t generation) {
   s.entered_then = 0;
   s.chunks = s.packed = s.reduced = s.unpacked = 0;
   s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
-  s.stopped = false;
   ChannelControl& control = *s.peers[s.me].control;
   for (const State::Counter counter :
        {&ChannelControl::finished, &ChannelControl::combined, &ChannelControl::fetched,
@@ -237,24 +253,11 @@ void Channel::begin_generation(uint64_t generation) {
   }
 }
 
-void Channel::withdraw(uint64_t first) {
-  State& s = *state_;
-  RUEDA_CHECK(first >= s.decided && first <= s.entered, "what some rank has not entered");
-  for (uint64_t number = first; number < s.entered; ++number)
-    s.jobs[number % State::kPosts] = nullptr;
-  s.entered = first;
-  s.waiting = nullptr;
-  s.stopped = true;
-  s.missing = State::kNobody;
-}
+void Channel::end_generation() { state_->forget(); }
 
 void Channel::abandon() {
-  State& s = *state_;
-  s.dead = true;
-  s.jobs.fill(nullptr);
-  s.waiting = nullptr;
-  s.decided = s.combined = s.fetched = s.direct = s.finished = s.entered;
-  s.chunks = s.unpacked;
+  state_->dead = true;
+  state_->forget();
 }
 
 }  // namespace rueda::shm

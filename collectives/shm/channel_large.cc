@@ -1,4 +1,4 @@
-// Large jobs: what an post says of each tensor, and the protocol that follows from all posts.
+// Large operations: what a post says of each tensor, and the protocol that follows from all posts.
 #include <algorithm>
 
 #include "collectives/shm/channel_state.h"
@@ -16,12 +16,13 @@ bool lies_in(const HeapView& heap, const std::byte* memory, int64_t bytes) {
          static_cast<uint64_t>(bytes) <= heap.bytes - (at - begin);
 }
 
-uint64_t describe(const HeapView& heap, const std::byte* memory, int64_t bytes, Protocol protocol) {
+uint64_t describe(const HeapView& heap, const std::byte* memory, int64_t bytes,
+                  ShmProtocol protocol) {
   if (bytes == 0 || memory == nullptr) return post::location(Where::kNowhere, 0);
   if (lies_in(heap, memory, bytes))
     return post::location(Where::kHeap, static_cast<uint64_t>(memory - heap.base));
   const auto address = reinterpret_cast<uintptr_t>(memory);
-  return post::location(Where::kPrivate, protocol == Protocol::kCma ? address : 0);
+  return post::location(Where::kPrivate, protocol == ShmProtocol::kCma ? address : 0);
 }
 
 // False for what no rank writes.
@@ -58,57 +59,57 @@ uint64_t chunks_of(int64_t total, int64_t chunk) {
 
 // Bytes of a listed part's input on a rank; of an allreduce the output has as many, of the other
 // kinds nobody asks.
-int64_t Channel::State::listed_bytes(const Job& job, size_t rank, size_t index) const {
-  const Job::Progress& p = *job.progress;
+int64_t Channel::State::listed_bytes(const ChannelOp& op, size_t rank, size_t index) const {
+  const ChannelOp::Progress& p = op.progress();
   const size_t part = p.listed[index];
-  switch (job.kind) {
-    case CollectiveKind::kAllreduce: return job.parts[part].count * p.element;
+  switch (op.desc().kind) {
+    case CollectiveKind::kAllreduce: return op.tensors()[part].count * p.element;
     case CollectiveKind::kReducescatter: return p.begins.back() * p.element;
     case CollectiveKind::kBroadcast:
-      return rank == static_cast<size_t>(job.root) ? job.parts[part].count : 0;
-    case CollectiveKind::kAllgather: return job.counts[part * size + rank];
+      return rank == static_cast<size_t>(op.desc().root) ? op.tensors()[part].count : 0;
+    case CollectiveKind::kAllgather: return op.desc().counts[part * size + rank];
     default: {  // alltoall
       int64_t bytes = 0;
-      for (size_t to = 0; to < size; ++to) bytes += job.counts[rank * size + to];
+      for (size_t to = 0; to < size; ++to) bytes += op.desc().counts[rank * size + to];
       return bytes;
     }
   }
 }
 
-void Channel::State::enter_large(Job* job) {
-  const Job::Progress& p = *job->progress;
-  const bool with_outputs = job->kind == CollectiveKind::kAllreduce;
+void Channel::State::enter_large(ChannelOp* op) {
+  const ChannelOp::Progress& p = op->progress();
+  const bool with_outputs = op->desc().kind == CollectiveKind::kAllreduce;
   for (size_t i = 0; i < p.listed.size(); ++i) {
-    const Part& part = job->parts[p.listed[i]];
-    const int64_t bytes = listed_bytes(*job, me, i);
-    words[2 * i] = describe(peers[me].heap, part.in, bytes, job->protocol);
+    const Part& part = op->tensors()[p.listed[i]];
+    const int64_t bytes = listed_bytes(*op, me, i);
+    words[2 * i] = describe(peers[me].heap, part.in, bytes, op->desc().protocol);
     words[2 * i + 1] =
-        with_outputs ? describe(peers[me].heap, part.out, bytes, job->protocol) : uint64_t{0};
+        with_outputs ? describe(peers[me].heap, part.out, bytes, op->desc().protocol) : uint64_t{0};
   }
   post::write(cell(me, p.number), sequence(p.number),
               reinterpret_cast<const std::byte*>(words.data()), p.payload[me]);
 }
 
-bool Channel::State::read_large(Job* job) {
-  Job::Progress& p = *job->progress;
+bool Channel::State::read_large(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   for (; p.ready < size; ++p.ready) {
     if (!post::is_there(cell(p.ready, p.number), sequence(p.number), p.payload[p.ready]))
       return false;
-    if (!read_places(job, p.ready)) {
+    if (!read_places(op, p.ready)) {
       fail(Status(Code::kDataLoss, "local rank " + std::to_string(p.ready) +
-                                       " names memory outside its heap in an post"));
+                                       " names memory outside its heap in a post"));
       return false;
     }
   }
   return true;
 }
 
-bool Channel::State::read_places(Job* job, size_t rank) {
-  Job::Progress& p = *job->progress;
+bool Channel::State::read_places(ChannelOp* op, size_t rank) {
+  ChannelOp::Progress& p = op->progress();
   const size_t listed = p.listed.size();
   post::read(cell(rank, p.number), reinterpret_cast<std::byte*>(words.data()), 16 * listed);
   for (size_t i = 0; i < listed; ++i) {
-    const int64_t bytes = listed_bytes(*job, rank, i);
+    const int64_t bytes = listed_bytes(*op, rank, i);
     for (size_t which = 0; which < 2; ++which) {
       if (!find_place(peers[rank].heap, words[2 * i + which], bytes,
                       &p.places[rank * listed + i][which])) {
@@ -119,8 +120,8 @@ bool Channel::State::read_places(Job* job, size_t rank) {
   return true;
 }
 
-void Channel::State::choose_protocols(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::choose_protocols(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   p.combines.clear();
   p.fetches.clear();
   for (PartList& list : p.staged) list.clear();
@@ -129,25 +130,25 @@ void Channel::State::choose_protocols(Job* job) {
   p.piece_done = 0;
   p.direct_bytes[0] = p.direct_bytes[1] = 0;
   p.first = p.last = chunks;
-  switch (job->kind) {
-    case CollectiveKind::kAllreduce: choose_allreduce(job); break;
-    case CollectiveKind::kReducescatter: choose_reducescatter(job); break;
-    case CollectiveKind::kAlltoall: choose_alltoall(job); break;
-    default: choose_gather(job);
+  switch (op->desc().kind) {
+    case CollectiveKind::kAllreduce: choose_allreduce(op); break;
+    case CollectiveKind::kReducescatter: choose_reducescatter(op); break;
+    case CollectiveKind::kAlltoall: choose_alltoall(op); break;
+    default: choose_gather(op);
   }
   chunks = p.last;
 }
 
-void Channel::State::choose_allreduce(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::choose_allreduce(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   const size_t listed = p.listed.size();
-  const int64_t unit = shard_unit(job->dtype);
+  const int64_t unit = shard_unit(op->desc().dtype);
   size_t next = 0;
-  for (size_t i = 0; i < job->parts.size(); ++i) {
-    const Part& part = job->parts[i];
+  for (size_t i = 0; i < op->tensors().size(); ++i) {
+    const Part& part = op->tensors()[i];
     const int64_t bytes = part.count * p.element;
     bool in_place = next < listed && p.listed[next] == i;
-    bool by_cma = in_place && job->protocol == Protocol::kCma && bytes >= kCmaBytes;
+    bool by_cma = in_place && op->desc().protocol == ShmProtocol::kCma && bytes >= kCmaBytes;
     const size_t index = in_place ? next++ : 0;
     for (size_t rank = 0; rank < size && (in_place || by_cma); ++rank) {
       const auto& [in, out] = p.places[rank * listed + index];
@@ -180,21 +181,21 @@ void Channel::State::choose_allreduce(Job* job) {
   p.last += chunks_of(total, p.chunk);
 }
 
-void Channel::State::choose_reducescatter(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::choose_reducescatter(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   bool in_place = true;
-  bool by_cma = job->protocol == Protocol::kCma && p.bytes >= kCmaBytes;
+  bool by_cma = op->desc().protocol == ShmProtocol::kCma && p.bytes >= kCmaBytes;
   for (size_t rank = 0; rank < size; ++rank) {
     in_place = in_place && p.places[rank][0].mapped != nullptr;
     by_cma = by_cma && p.places[rank][0].reachable();
   }
   if (in_place || by_cma) {
-    p.combines.push_back({0, p.begins[me], job->counts[me], false, job->parts[0].out});
+    p.combines.push_back({0, p.begins[me], op->desc().counts[me], false, op->tensors()[0].out});
     p.exposed = size > 1;
     p.direct_bytes[in_place ? 0 : 1] = static_cast<uint64_t>(p.bytes);
     return;
   }
-  const int64_t longest = *std::max_element(job->counts.begin(), job->counts.end());
+  const int64_t longest = *std::max_element(op->desc().counts.begin(), op->desc().counts.end());
   p.chunk = portion(longest * p.element) / p.element;
   p.last += chunks_of(longest, p.chunk);
 }
@@ -208,11 +209,11 @@ int64_t Channel::State::portion(int64_t longest_bytes) const {
 
 // A block that goes from one rank to all: straight from there, or through its buffers. block.in is
 // of use on its owner only.
-void Channel::State::add_block(Job* job, size_t from, const Place& place, const Part& block) {
-  Job::Progress& p = *job->progress;
+void Channel::State::add_block(ChannelOp* op, size_t from, const Place& place, const Part& block) {
+  ChannelOp::Progress& p = op->progress();
   if (block.count == 0) return;
   const bool by_cma =
-      job->protocol == Protocol::kCma && block.count >= kCmaBytes && place.remote != 0;
+      op->desc().protocol == ShmProtocol::kCma && block.count >= kCmaBytes && place.remote != 0;
   if (place.mapped == nullptr && !by_cma) {
     p.staged[from].add(block);
     return;
@@ -227,26 +228,26 @@ void Channel::State::add_block(Job* job, size_t from, const Place& place, const 
   }
 }
 
-void Channel::State::choose_gather(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::choose_gather(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   const size_t listed = p.listed.size();
   size_t next = 0;
-  for (size_t i = 0; i < job->parts.size(); ++i) {
-    const Part& part = job->parts[i];
+  for (size_t i = 0; i < op->tensors().size(); ++i) {
+    const Part& part = op->tensors()[i];
     const bool is_listed = next < listed && p.listed[next] == i;
     const size_t index = is_listed ? next++ : 0;
     const auto place = [&](size_t rank) {
       return is_listed ? p.places[rank * listed + index][0] : Place{};
     };
-    if (job->kind == CollectiveKind::kBroadcast) {
-      const auto root = static_cast<size_t>(job->root);
-      add_block(job, root, place(root), part);
+    if (op->desc().kind == CollectiveKind::kBroadcast) {
+      const auto root = static_cast<size_t>(op->desc().root);
+      add_block(op, root, place(root), part);
       continue;
     }
     std::byte* out = part.out;
     for (size_t rank = 0; rank < size; ++rank) {
-      const int64_t bytes = job->counts[i * size + rank];
-      add_block(job, rank, place(rank), {part.in, out, bytes});
+      const int64_t bytes = op->desc().counts[i * size + rank];
+      add_block(op, rank, place(rank), {part.in, out, bytes});
       out += bytes;
     }
   }
@@ -256,22 +257,23 @@ void Channel::State::choose_gather(Job* job) {
   p.last += chunks_of(longest, p.chunk);
 }
 
-void Channel::State::choose_alltoall(Job* job) {
-  Job::Progress& p = *job->progress;
+void Channel::State::choose_alltoall(ChannelOp* op) {
+  ChannelOp::Progress& p = op->progress();
   int64_t longest = 0;
-  std::byte* out = job->parts[0].out;
+  std::byte* out = op->tensors()[0].out;
   for (size_t from = 0; from < size; ++from) {
-    const int64_t* row = &job->counts[from * size];
+    const int64_t* row = &op->desc().counts[from * size];
     const Place& place = p.places[from][0];
-    const int64_t all = listed_bytes(*job, from, 0);
-    const bool by_cma = job->protocol == Protocol::kCma && all >= kCmaBytes && place.remote != 0;
+    const int64_t all = listed_bytes(*op, from, 0);
+    const bool by_cma =
+        op->desc().protocol == ShmProtocol::kCma && all >= kCmaBytes && place.remote != 0;
     const bool straight = place.mapped != nullptr || by_cma;
     p.through_staging[from] = static_cast<uint8_t>(!straight);
     int64_t offset = 0;
     for (size_t to = 0; to < me; ++to) offset += row[to];
     if (from == me) {
       p.exposed = straight && size > 1;
-      auto* in = const_cast<std::byte*>(job->parts[0].in);
+      auto* in = const_cast<std::byte*>(op->tensors()[0].in);
       if (row[me] != 0) p.fetches.push_back({me, {in + offset, 0}, out, row[me]});
     } else if (straight && row[me] != 0) {
       p.fetches.push_back({from, place.at(offset), out, row[me]});

@@ -1,5 +1,5 @@
-// Chunk by chunk through buffers. Chunk number s, counted over all jobs of the generation, uses
-// buffer s mod buffers on every rank and passes three stages:
+// Chunk by chunk through buffers. Chunk number s, counted over all operations of the generation,
+// uses buffer s mod buffers on every rank and passes three stages:
 //
 //   pack     what others need of my part of the chunk goes into my buffer     then packed = s + 1
 //   reduce   when all have packed s: combine my shard in rank order, my own   then reduced = s + 1
@@ -26,16 +26,16 @@ struct Range {
   int64_t count = 0;
 };
 
-Range range_of(const Job::Progress& p, uint64_t chunk, int64_t total) {
+Range range_of(const ChannelOp::Progress& p, uint64_t chunk, int64_t total) {
   const int64_t begin = static_cast<int64_t>(chunk - p.first) * p.chunk;
   return {begin, std::clamp<int64_t>(total - begin, 0, p.chunk)};
 }
 
 }  // namespace
 
-Job* Channel::State::job_of(uint64_t chunk, uint64_t* cursor) {
+ChannelOp* Channel::State::op_of(uint64_t chunk, uint64_t* cursor) {
   *cursor = std::max(*cursor, finished);
-  while (running(*cursor)->progress->last <= chunk) ++*cursor;
+  while (running(*cursor)->progress().last <= chunk) ++*cursor;
   return running(*cursor);
 }
 
@@ -51,42 +51,42 @@ bool Channel::State::pack_next() {
   if (packed == chunks || packed - unpacked >= buffers) return false;
   if (packed >= buffers && !all_reached(&host::ChannelControl::unpacked, packed - buffers + 1))
     return false;
-  const Job& job = *job_of(packed, &pack_cursor);
-  const Job::Progress& p = *job.progress;
-  const StageStamp stamp(job.times, &StageTimes::packed);
+  const ChannelOp& op = *op_of(packed, &pack_cursor);
+  const ChannelOp::Progress& p = op.progress();
+  const StageStamp stamp(op.times_, &StageTimes::packed);
   std::byte* to = buffer(me, packed);
-  switch (job.kind) {
+  switch (op.desc().kind) {
     case CollectiveKind::kAllreduce: {
       const PartList& list = p.staged[0];
       const Range range = range_of(p, packed, list.total());
-      const double factor = job.scaling.prescale;
+      const double factor = op.desc().scaling.prescale;
       if (factor != 1.0) {  // the own shard too: it has to be scaled somewhere
-        pack(list, job.dtype, range.begin, range.count, factor, to);
+        pack(list, op.desc().dtype, range.begin, range.count, factor, to);
         break;
       }
-      const int64_t unit = shard_unit(job.dtype);
+      const int64_t unit = shard_unit(op.desc().dtype);
       const auto ranks = static_cast<Rank>(size);
       const int64_t begin = shard_begin(range.count, static_cast<Rank>(me), ranks, unit);
       const int64_t end = shard_begin(range.count, static_cast<Rank>(me) + 1, ranks, unit);
-      pack(list, job.dtype, range.begin, begin, 1.0, to);
-      pack(list, job.dtype, range.begin + end, range.count - end, 1.0, to + end * p.element);
+      pack(list, op.desc().dtype, range.begin, begin, 1.0, to);
+      pack(list, op.desc().dtype, range.begin + end, range.count - end, 1.0, to + end * p.element);
       break;
     }
     case CollectiveKind::kReducescatter:
       for (size_t rank = 0; rank < size; ++rank) {
-        if (rank == me && job.scaling.prescale == 1.0) continue;
-        const Range range = range_of(p, packed, job.counts[rank]);
-        kernels::scaled_copy(job.dtype,
-                             job.parts[0].in + (p.begins[rank] + range.begin) * p.element,
+        if (rank == me && op.desc().scaling.prescale == 1.0) continue;
+        const Range range = range_of(p, packed, op.desc().counts[rank]);
+        kernels::scaled_copy(op.desc().dtype,
+                             op.tensors()[0].in + (p.begins[rank] + range.begin) * p.element,
                              to + static_cast<int64_t>(rank) * p.chunk * p.element,
-                             static_cast<size_t>(range.count), job.scaling.prescale);
+                             static_cast<size_t>(range.count), op.desc().scaling.prescale);
       }
       break;
     case CollectiveKind::kAlltoall: {
       if (p.through_staging[me] == 0) break;
-      const std::byte* from = job.parts[0].in;
+      const std::byte* from = op.tensors()[0].in;
       for (size_t rank = 0; rank < size; ++rank) {
-        const int64_t block = job.counts[me * size + rank];
+        const int64_t block = op.desc().counts[me * size + rank];
         const Range range = range_of(p, packed, rank == me ? 0 : block);
         if (range.count > 0)
           copy_bytes(to + static_cast<int64_t>(rank) * p.chunk, from + range.begin, range.count);
@@ -105,34 +105,35 @@ bool Channel::State::pack_next() {
       });
     }
   }
-  if (job.times != nullptr && job.times->wire.begin == 0) job.times->wire.begin = stage_clock();
+  if (op.times_ != nullptr && op.times_->wire.begin == 0) op.times_->wire.begin = stage_clock();
   post(&host::ChannelControl::packed, ++packed);
   return true;
 }
 
 bool Channel::State::reduce_next() {
   if (reduced == packed) return false;
-  const Job& job = *job_of(reduced, &reduce_cursor);
-  const Job::Progress& p = *job.progress;
-  const bool combines = job.kind == CollectiveKind::kAllreduce;
-  if (!combines && job.kind != CollectiveKind::kReducescatter) {
+  const ChannelOp& op = *op_of(reduced, &reduce_cursor);
+  const ChannelOp::Progress& p = op.progress();
+  const bool combines = op.desc().kind == CollectiveKind::kAllreduce;
+  if (!combines && op.desc().kind != CollectiveKind::kReducescatter) {
     ++reduced;
     return true;
   }
   if (!all_reached(&host::ChannelControl::packed, reduced + 1)) return false;
-  const bool scaled = job.scaling.prescale != 1.0;
-  const StageStamp stamp(job.times, &StageTimes::wire);
+  const bool scaled = op.desc().scaling.prescale != 1.0;
+  const StageStamp stamp(op.times_, &StageTimes::wire);
   // Combines elements that begin at `offset` in everybody's buffer; mine are at `own`.
   const auto reduce = [&](int64_t offset, const std::byte* own, std::byte* out, int64_t count) {
     for (size_t rank = 0; rank < size; ++rank)
       inputs[rank] = buffer(rank, reduced) + offset * p.element;
     if (!scaled) inputs[me] = own;
-    kernels::reduce(job.dtype, job.op, inputs, out, static_cast<size_t>(count), job.scaling.finish);
+    kernels::reduce(op.desc().dtype, op.desc().op, inputs, out, static_cast<size_t>(count),
+                    op.desc().scaling.finish);
   };
   if (combines) {
     const PartList& list = p.staged[0];
     const Range range = range_of(p, reduced, list.total());
-    const int64_t unit = shard_unit(job.dtype);
+    const int64_t unit = shard_unit(op.desc().dtype);
     const auto ranks = static_cast<Rank>(size);
     const int64_t begin = shard_begin(range.count, static_cast<Rank>(me), ranks, unit);
     const int64_t end = shard_begin(range.count, static_cast<Rank>(me) + 1, ranks, unit);
@@ -149,11 +150,11 @@ bool Channel::State::reduce_next() {
       }
     });
   } else {
-    const Range range = range_of(p, reduced, job.counts[me]);
+    const Range range = range_of(p, reduced, op.desc().counts[me]);
     if (range.count > 0) {
       reduce(static_cast<int64_t>(me) * p.chunk,
-             job.parts[0].in + (p.begins[me] + range.begin) * p.element,
-             job.parts[0].out + range.begin * p.element, range.count);
+             op.tensors()[0].in + (p.begins[me] + range.begin) * p.element,
+             op.tensors()[0].out + range.begin * p.element, range.count);
     }
   }
   ++reduced;
@@ -163,24 +164,24 @@ bool Channel::State::reduce_next() {
 
 bool Channel::State::unpack_next() {
   if (unpacked == reduced) return false;
-  const Job& job = *job_of(unpacked, &unpack_cursor);
-  const Job::Progress& p = *job.progress;
+  const ChannelOp& op = *op_of(unpacked, &unpack_cursor);
+  const ChannelOp::Progress& p = op.progress();
   const auto has_packed = [&](size_t rank) {
     return peers[rank].control->packed.load(std::memory_order_acquire) >= base + unpacked + 1;
   };
-  switch (job.kind) {
+  switch (op.desc().kind) {
     case CollectiveKind::kAllreduce: {
       if (!all_reached(&host::ChannelControl::reduced, unpacked + 1)) return false;
-      const StageStamp stamp(job.times, &StageTimes::unpacked);
+      const StageStamp stamp(op.times_, &StageTimes::unpacked);
       const PartList& list = p.staged[0];
       const Range range = range_of(p, unpacked, list.total());
-      const int64_t unit = shard_unit(job.dtype);
+      const int64_t unit = shard_unit(op.desc().dtype);
       const auto ranks = static_cast<Rank>(size);
       for (Rank rank = 0; rank < ranks; ++rank) {
         if (static_cast<size_t>(rank) == me) continue;
         const int64_t begin = shard_begin(range.count, rank, ranks, unit);
         const int64_t end = shard_begin(range.count, rank + 1, ranks, unit);
-        unpack(list, job.dtype, range.begin + begin, end - begin,
+        unpack(list, op.desc().dtype, range.begin + begin, end - begin,
                buffer(static_cast<size_t>(rank), unpacked) + begin * p.element);
       }
       break;
@@ -189,21 +190,21 @@ bool Channel::State::unpack_next() {
     case CollectiveKind::kAlltoall: {
       const auto from_staging = [&](size_t rank) {
         if (rank == me || p.through_staging[rank] == 0) return Range{};
-        return range_of(p, unpacked, job.counts[rank * size + me]);
+        return range_of(p, unpacked, op.desc().counts[rank * size + me]);
       };
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_staging(rank).count > 0 && !has_packed(rank)) return false;
       }
-      if (job.times != nullptr) job.times->wire.end = stage_clock();
-      const StageStamp stamp(job.times, &StageTimes::unpacked);
-      std::byte* out = job.parts[0].out;
+      if (op.times_ != nullptr) op.times_->wire.end = stage_clock();
+      const StageStamp stamp(op.times_, &StageTimes::unpacked);
+      std::byte* out = op.tensors()[0].out;
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_staging(rank);
         if (range.count > 0) {
           copy_bytes(out + range.begin, buffer(rank, unpacked) + static_cast<int64_t>(me) * p.chunk,
                      range.count);
         }
-        out += job.counts[rank * size + me];
+        out += op.desc().counts[rank * size + me];
       }
       break;
     }
@@ -214,8 +215,8 @@ bool Channel::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_staging(rank).count > 0 && !has_packed(rank)) return false;
       }
-      if (job.times != nullptr) job.times->wire.end = stage_clock();
-      const StageStamp stamp(job.times, &StageTimes::unpacked);
+      if (op.times_ != nullptr) op.times_->wire.end = stage_clock();
+      const StageStamp stamp(op.times_, &StageTimes::unpacked);
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_staging(rank);
         if (range.count > 0)

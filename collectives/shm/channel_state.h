@@ -1,26 +1,26 @@
-// Inside a channel: what its files shard. See channel.h for the idea.
+// Inside a channel: what its files share. See channel.h for the idea.
 //
-//   channel.cc          the queue: a job enters, is decided, ends; the step plan's part
-//   channel_prepare.cc  what is known of a job before any post is read
-//   channel_small.cc    jobs whose data travels in the post
-//   channel_large.cc    which protocol each tensor of a large job takes
-//   channel_windows.cc  chunk by chunk through buffers
-//   channel_direct.cc   in place and read_peer
+//   channel.cc          the queue: an operation enters, is decided, ends
+//   channel_prepare.cc  what is known of an operation before any post is read
+//   channel_small.cc    operations whose data travels in the post
+//   channel_large.cc    which protocol each tensor of a large operation takes
+//   channel_staged.cc   chunk by chunk through staging buffers
+//   channel_direct.cc   in place and by CMA
 //
-// The life of a job on one rank:
+// The life of an operation on one rank:
 //
 //   start --> waiting --enter--> entered --all posts read--> decided --its protocols--> finished
-//              (no cell free)      number n   small jobs are done here      in order
+//              (no cell free)    number n   small ones are done here      in order
 //
 // Counters in shared memory, each with one writer; all carry the generation in their upper bits, so
 // what is left of an older one compares as "not there yet":
 //
-//   finished = n       jobs before n are done here: their post cells may be written again
-//   combined = n       direct jobs before n: my shard is combined
-//   fetched = n        direct jobs before n: I touch no peer's tensor any more
-//   packed = s         chunks before s are in my buffers
-//   reduced = s        chunks before s: my shard is in my buffer
-//   unpacked = s       chunks before s: I read nobody's buffer any more
+//   finished = n       operations before n are done here: their cells may be written again
+//   combined = n       direct operations before n: my shard is combined
+//   fetched = n        direct operations before n: I touch no peer's tensor any more
+//   packed = s         chunks before s are in my staging buffers
+//   reduced = s        chunks before s: my shard is in my staging buffer
+//   unpacked = s       chunks before s: I read nobody's staging buffer any more
 #pragma once
 
 #include <sys/types.h>
@@ -83,20 +83,20 @@ struct Fetch {
 
 enum class Size : uint8_t { kInline, kBlock, kLarge };
 
-struct Job::Progress {
-  // ---- of the job alone (prepare)
+struct ChannelOp::Progress {
+  // ---- of the op alone (prepare)
   Size size = Size::kLarge;
   int64_t element = 1;           // bytes
-  int64_t bytes = 0;             // of the job, as Channel::Bytes counts
+  int64_t bytes = 0;             // of the op, as Channel::Bytes counts
   std::vector<int64_t> begins;   // of parts, reducescatter: of shards; elements
   std::vector<size_t> payload;   // bytes of each rank's post
   std::vector<uint32_t> listed;  // parts whose place is in the post
   // ---- of this run
   uint64_t number = 0;
-  Job* next = nullptr;                       // the next one that waits to enter
+  ChannelOp* next = nullptr;                 // the next one that waits to enter
   size_t ready = 0;                          // ranks whose post has been read
   std::vector<std::array<Place, 2>> places;  // of listed parts: rank-major, in and out
-  // Windows. Reductions: one list. Gathering kinds: by source, what it sends through buffers.
+  // Staged. Reductions: one list. Gathering kinds: by source, what it sends through buffers.
   std::vector<PartList> staged;
   std::vector<uint8_t> through_staging;  // alltoall: by source
   int64_t chunk = 0;                     // elements, or bytes where bytes are moved
@@ -106,7 +106,7 @@ struct Job::Progress {
   std::vector<Combine> combines;
   std::vector<Fetch> fetches;
   bool fetches_results = false;  // fetches are of what peers combine
-  bool alone = false;  // no other job under way when it was decided: its time means something
+  bool alone = false;  // no other op under way when it was decided: its time means something
   std::chrono::steady_clock::time_point decided{};  // when all ranks' posts had been read
   bool exposed = false;                             // peers touch a tensor of mine directly
   size_t next_piece = 0;                            // of combines, then of fetches
@@ -123,7 +123,7 @@ struct Channel::State {
 
   // ---- the queue (channel.cc)
   bool room();
-  void enter(Job* job);
+  void enter(ChannelOp* op);
   bool enter_waiting();
   bool decide_next();
   bool wait_for_post(size_t rank);
@@ -134,38 +134,39 @@ struct Channel::State {
   }
   bool all_reached(Counter counter, uint64_t value) const;
   void ring();
+  void forget();
   void fail(Status status);
   void lose(Status status);
-  Job* running(uint64_t number) { return jobs[number % kPosts]; }
+  ChannelOp* running(uint64_t number) { return ops[number % kPosts]; }
   host::PostCell* cell(size_t rank, uint64_t number) const {
     return &peers[rank].control->posts[number % kPosts];
   }
   uint64_t sequence(uint64_t number) const { return base + number + 1; }
 
   // ---- preparation
-  void prepare(Job* job);
+  void prepare(ChannelOp* op);
 
-  // ---- small jobs
-  void enter_small(Job* job);
-  bool read_small(Job* job);
-  void consume(Job* job);
+  // ---- small operations
+  void enter_small(ChannelOp* op);
+  bool read_small(ChannelOp* op);
+  void consume(ChannelOp* op);
 
-  // ---- large jobs
-  void enter_large(Job* job);
-  bool read_large(Job* job);
-  bool read_places(Job* job, size_t rank);
-  int64_t listed_bytes(const Job& job, size_t rank, size_t index) const;
-  void choose_protocols(Job* job);
-  void choose_allreduce(Job* job);
-  void choose_reducescatter(Job* job);
-  void choose_gather(Job* job);
-  void choose_alltoall(Job* job);
-  void add_block(Job* job, size_t from, const Place& place, const Part& block);
+  // ---- large operations
+  void enter_large(ChannelOp* op);
+  bool read_large(ChannelOp* op);
+  bool read_places(ChannelOp* op, size_t rank);
+  int64_t listed_bytes(const ChannelOp& op, size_t rank, size_t index) const;
+  void choose_protocols(ChannelOp* op);
+  void choose_allreduce(ChannelOp* op);
+  void choose_reducescatter(ChannelOp* op);
+  void choose_gather(ChannelOp* op);
+  void choose_alltoall(ChannelOp* op);
+  void add_block(ChannelOp* op, size_t from, const Place& place, const Part& block);
   int64_t portion(int64_t longest_bytes) const;
 
   // ---- buffers
   bool run_staged();
-  Job* job_of(uint64_t chunk, uint64_t* cursor);
+  ChannelOp* op_of(uint64_t chunk, uint64_t* cursor);
   std::byte* buffer(size_t rank, uint64_t chunk) const {
     return peers[rank].buffers + (chunk % buffers) * staging_bytes;
   }
@@ -175,13 +176,13 @@ struct Channel::State {
 
   // ---- direct
   bool run_direct();
-  bool combine_jobs(int64_t* budget);
-  bool fetch_jobs(int64_t* budget);
-  bool combine_some(Job* job, int64_t* budget);
-  bool combine_block(Job* job, const Combine& work, int64_t offset, int64_t count);
-  const std::byte* input_of(Job* job, const Combine& work, size_t rank, int64_t begin,
+  bool combine_ops(int64_t* budget);
+  bool fetch_ops(int64_t* budget);
+  bool combine_some(ChannelOp* op, int64_t* budget);
+  bool combine_block(ChannelOp* op, const Combine& work, int64_t offset, int64_t count);
+  const std::byte* input_of(ChannelOp* op, const Combine& work, size_t rank, int64_t begin,
                             int64_t count);
-  bool fetch_some(Job* job, int64_t* budget);
+  bool fetch_some(ChannelOp* op, int64_t* budget);
   size_t scratch_block() const { return scratch.size() / (size + 1); }
 
   struct Peer {
@@ -199,38 +200,37 @@ struct Channel::State {
   size_t staging_bytes;
 
   uint64_t base = 0;     // the generation, in the upper bits of all counters
-  uint64_t entered = 0;  // jobs of this generation
+  uint64_t entered = 0;  // operations of this generation
   uint64_t decided = 0;
   uint64_t combined = 0;  // whose direct stages are over
   uint64_t fetched = 0;
   uint64_t direct = 0;  // whose direct work is over everywhere
   uint64_t finished = 0;
-  uint64_t freed = 0;               // jobs that all ranks have finished, as last looked up
-  std::array<Job*, kPosts> jobs{};  // entered and not finished, by number
-  Job* waiting = nullptr;           // started and not entered
-  Job* last_waiting = nullptr;
-  bool stopped = false;  // nothing more is entered
-  bool dead = false;     // abandoned or failed
-  bool gone = false;     // a peer whose memory was to be read
-  bool news = false;     // something was posted and nobody rung for it
+  uint64_t freed = 0;  // operations that all ranks have finished, as last looked up
+  std::array<ChannelOp*, kPosts> ops{};  // entered and not finished, by number
+  ChannelOp* waiting = nullptr;          // started and not entered
+  ChannelOp* last_waiting = nullptr;
+  bool dead = false;  // abandoned or failed
+  bool gone = false;  // a peer whose memory was to be read
+  bool news = false;  // something was posted and nobody rung for it
   ArrivalWatch* watch = nullptr;
   size_t missing = kNobody;   // the rank that the watch was told of
-  uint64_t entered_then = 0;  // jobs, when the last one that was waited for could begin
+  uint64_t entered_then = 0;  // operations, when the last one that was waited for could begin
 
-  uint64_t chunks = 0;  // of all decided jobs
+  uint64_t chunks = 0;  // of all decided operations
   uint64_t packed = 0;
   uint64_t reduced = 0;
   uint64_t unpacked = 0;
-  uint64_t pack_cursor = 0;  // jobs whose chunks the stages have come to
+  uint64_t pack_cursor = 0;  // operations whose chunks the stages have come to
   uint64_t reduce_cursor = 0;
   uint64_t unpack_cursor = 0;
 
   std::vector<const std::byte*> inputs;  // by rank, for one call of a kernel
   std::vector<const std::byte*> views;   // by rank, of small payloads
   std::vector<std::byte> gathered;       // payloads that came in several lines, by rank
-  std::vector<std::byte> fused;          // of a small fused job
+  std::vector<std::byte> fused;          // of a small fused op
   std::vector<std::byte> scratch;        // blocks of inputs, by rank, and one of the result
-  std::vector<uint64_t> words;           // of an post's list
+  std::vector<uint64_t> words;           // of a post's list
   Bytes totals;
   Measured measured;
   Status failure;

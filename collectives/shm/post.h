@@ -1,4 +1,4 @@
-// What a rank writes into an post cell and how its peers read it.
+// What a rank writes into a post cell and how its peers read it.
 //
 // A payload lies in the cell's lines, 56 bytes in each beside the line's sequence number: the
 // payload is stored first, the number with release order, and a reader acquires the number of every

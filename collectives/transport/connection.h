@@ -1,9 +1,20 @@
 // Connection: a non-blocking, ordered, reliable stream of bytes to one peer. What differs between
-// shm, tcp and inproc.
+// shm, tcp, mpi and inproc.
 //
-// Threads: one, the transport's. Failure: an error from read or write means that the peer is gone;
-// bytes that arrived before are still read first. End: the destructor closes the stream and touches
-// nobody's memory.
+//   TagTransport                     Connection                        the peer's
+//   ------------                     ----------                        ----------
+//   progress():  read() until 0  <-- bytes that have come         <--  write()
+//                write() until 0 --> as many as there is room for -->  read()
+//                set_blocked()       room is to wake the sleeper: write() did not take all
+//                flush()             once a round: the peer is woken, if it sleeps
+//   sleep():     the doorbell's and the sockets' news
+//   at the end:  finish()            no more writes               -->  read() fails after the rest
+//                unwatch()           no more news of this one
+//
+// Threads: one, the transport's.
+// Failure: an error from read or write means that the peer is gone; bytes that arrived before are
+//          still read first.
+// End:     the destructor closes the stream and touches nobody's memory.
 #pragma once
 
 #include <span>
@@ -16,7 +27,7 @@ namespace rueda::transport {
 class Connection {
  public:
   virtual ~Connection() = default;
-  // "shm", "tcp", "inproc": for counters and messages.
+  // "shm", "tcp", "inproc": for counters and messages. Lives as long as the program.
   virtual const char* kind() const = 0;
   // Leaves the host: its frames carry checksums, and its peer is watched for signs of life.
   virtual bool crosses_hosts() const { return false; }

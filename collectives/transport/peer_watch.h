@@ -43,11 +43,13 @@ class PeerWatch {
     std::vector<Rank> recovered;  // no longer suspect
     std::vector<Rank> dead;
   };
-  // By host: whether this rank has heard from there since the last look.
-  std::vector<bool> hosts_heard() const;
+  // By host: whether this rank has heard from there since the last look. Until it is asked again.
+  const std::vector<bool>& hosts_heard();
   // To be called every beat_every, after everything that has arrived was read. watched: by peer.
   // hosts_heard: by host, whether any rank of this host has heard from there since the last look.
-  Verdicts look(Time now, const std::vector<bool>& watched, const std::vector<bool>& hosts_heard);
+  // What it returns is good until the next look.
+  const Verdicts& look(Time now, const std::vector<bool>& watched,
+                       const std::vector<bool>& hosts_heard);
   // Others of its host are not silent.
   bool is_alone(Rank peer) const {
     return peers_[static_cast<size_t>(peer)].network_silence < times_.dead_after;
@@ -69,6 +71,8 @@ class PeerWatch {
   std::vector<int> host_of_;
   Time last_look_;
   std::vector<Peer> peers_;
+  std::vector<bool> heard_;  // by host
+  Verdicts verdicts_;
 };
 
 }  // namespace rueda::transport

@@ -6,6 +6,18 @@
 
 namespace rueda::transport {
 
+Result<std::unique_ptr<RingConnection>> RingConnection::create(
+    const char* kind, host::ByteRing outgoing, host::ByteRing incoming, host::Ringer peer,
+    UniqueFd life, host::EventLoop* loop, std::shared_ptr<void> keep_alive) {
+  std::unique_ptr<RingConnection> connection(new RingConnection(
+      kind, outgoing, incoming, peer, std::move(life), loop, std::move(keep_alive)));
+  const int fd = connection->life_.get();
+  if (fd < 0) return connection;
+  RUEDA_RETURN_IF_ERROR(loop->add(fd, connection.get()));
+  connection->watched_ = true;
+  return connection;
+}
+
 RingConnection::RingConnection(const char* kind, host::ByteRing outgoing, host::ByteRing incoming,
                                host::Ringer peer, UniqueFd life, host::EventLoop* loop,
                                std::shared_ptr<void> keep_alive)
@@ -15,9 +27,7 @@ RingConnection::RingConnection(const char* kind, host::ByteRing outgoing, host::
       peer_(peer),
       life_(std::move(life)),
       loop_(loop),
-      keep_alive_(std::move(keep_alive)) {
-  if (life_.get() >= 0 && !loop_->add(life_.get(), this).ok()) ended_ = true;
-}
+      keep_alive_(std::move(keep_alive)) {}
 
 RingConnection::~RingConnection() { unwatch(); }
 
@@ -32,7 +42,8 @@ void RingConnection::on_ready(bool, bool) {
 }
 
 void RingConnection::unwatch() {
-  if (life_.get() >= 0) loop_->remove(life_.get());
+  if (watched_) loop_->remove(life_.get());
+  watched_ = false;
 }
 
 Result<size_t> RingConnection::write(std::span<const ByteView> pieces) {
@@ -65,8 +76,8 @@ size_t RingConnection::write_now(std::span<const ByteView> pieces, bool* sane) {
 
 Result<size_t> RingConnection::read(ByteSpan into) {
   bool sane = true;
-  const bool ended =
-      ended_;  // before the look into the ring: what the peer wrote last is still read
+  // Before the look into the ring: what the peer wrote last is still read.
+  const bool ended = ended_;
   const size_t count = incoming_.read(into, &sane);
   if (!sane) return Status(Code::kDataLoss, "damaged ring in shared memory");
   if (count != 0) read_ = true;

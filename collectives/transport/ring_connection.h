@@ -21,9 +21,11 @@ class RingConnection final : public Connection, private host::FdHandler {
   // keep_alive owns the memory of the rings and of the ringer's word (an arena, or heap); shared
   // because both directions' owners outlive each other in either order. `loop` must outlive the
   // connection; `life` may be empty (a connection to oneself).
-  RingConnection(const char* kind, host::ByteRing outgoing, host::ByteRing incoming,
-                 host::Ringer peer, UniqueFd life, host::EventLoop* loop,
-                 std::shared_ptr<void> keep_alive);
+  // An error where the loop cannot watch `life`: the peer's death would not be seen.
+  static Result<std::unique_ptr<RingConnection>> create(const char* kind, host::ByteRing outgoing,
+                                                        host::ByteRing incoming, host::Ringer peer,
+                                                        UniqueFd life, host::EventLoop* loop,
+                                                        std::shared_ptr<void> keep_alive);
   ~RingConnection() override;
 
   const char* kind() const override { return kind_; }
@@ -35,6 +37,9 @@ class RingConnection final : public Connection, private host::FdHandler {
   void unwatch() override;
 
  private:
+  RingConnection(const char* kind, host::ByteRing outgoing, host::ByteRing incoming,
+                 host::Ringer peer, UniqueFd life, host::EventLoop* loop,
+                 std::shared_ptr<void> keep_alive);
   void on_ready(bool readable, bool writable) override;
   size_t write_now(std::span<const ByteView> pieces, bool* sane);
 
@@ -47,6 +52,7 @@ class RingConnection final : public Connection, private host::FdHandler {
   std::shared_ptr<void> keep_alive_;
   bool wrote_ = false, read_ = false;  // since the last flush
   bool wants_room_ = false;
+  bool watched_ = false;
   bool ended_ = false;
 };
 

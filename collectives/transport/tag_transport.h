@@ -1,20 +1,29 @@
 // TagTransport: the Transport over Connections. Frames, matching, flow control: the same for shm,
-// tcp, inproc and their mixture.
+// tcp, mpi, inproc and their mixture.
 //
 // Small messages (<= kEagerBytes, between hosts kFarEagerBytes) are sent at once and kept by the
-// receiver until a recv asks for them. Larger ones wait for a grant: posting a recv tells the
-// sender that a buffer is there, so bodies always go straight to their place and a connection never
-// stalls behind a message that nobody wants yet:
+// receiver until a recv asks for them:
 //
-//      receiver: recv(tag) ---- kGrant(tag, size) ---->  sender: send(tag) found or waits for the
-//      grant receiver: buffer    <--- kData(tag, size) body -  sender
+//     send(tag) --- kData(tag, bytes) body --->  a recv waits: straight into its buffer
+//                                                none: kept ("unexpected") until one comes
 //
-// Control frames and grants overtake bodies that have not begun.
+// Larger ones wait for a grant: posting a recv tells the sender that a buffer is there, so bodies
+// always go straight to their place and a connection never stalls behind a message that nobody
+// wants yet:
+//
+//     send(tag)                                  recv(tag)
+//     waits for the grant  <--- kGrant(tag, bytes, meta) ---
+//     bytes, meta agree    --- kData(tag, 0 .. 1 MiB) body --->  buffer
+//                          --- kData(tag, 1 MiB .. )  body --->  buffer, done
+//     they differ: failed  --- kRefuse(tag, bytes, meta) ---->   failed
+//
+// Control frames and grants overtake bodies that have not begun, and get between pieces.
+//
+// A cancelled transfer leaves no trace where that is possible; else the transport puts an object of
+// its own in its place (Orphan), which takes the turn, or brings the rest, to the end.
 #pragma once
 
 #include <atomic>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,8 +31,8 @@
 
 #include "collectives/host/doorbell.h"
 #include "collectives/host/event_loop.h"
-#include "collectives/transport/connection.h"
-#include "collectives/transport/frame.h"
+#include "collectives/transport/expired_tags.h"
+#include "collectives/transport/peer_state.h"
 #include "collectives/transport/peer_watch.h"
 #include "collectives/transport/transport.h"
 
@@ -38,6 +47,8 @@ class TagTransport final : public Transport, private host::FdHandler {
   static constexpr size_t kPieceBytes = 1 << 20;
   // Eager bodies that nobody has asked for yet, per peer; beyond it the peer breaks the protocol.
   static constexpr size_t kMaxUnexpectedBytes = 256 << 20;
+  // Memory for such bodies that is kept for the next ones, for each peer.
+  static constexpr size_t kKeptBytes = 2 << 20;
 
   // How long abort tries to hand its verdict to peers whose connections are full. Without it they
   // would see only that this rank closed its connections, and take it for the culprit.
@@ -48,8 +59,7 @@ class TagTransport final : public Transport, private host::FdHandler {
     std::string name;                        // "rank 3 (pid 4711 on node2)": for errors
   };
 
-  // loop and doorbell are borrowed and must outlive the tag_transport; peers has one entry per
-  // rank.
+  // loop and doorbell are borrowed and must outlive the transport; peers has one entry per rank.
   TagTransport(Rank rank, uint64_t epoch, std::vector<Peer> peers, host::EventLoop* loop,
                host::Doorbell* doorbell);
   ~TagTransport() override;
@@ -60,8 +70,11 @@ class TagTransport final : public Transport, private host::FdHandler {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(peers_.size()); }
-  TransferPtr send(Rank peer, Tag tag, ByteView bytes, uint16_t meta) override;
-  TransferPtr recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta) override;
+  void send(Transfer* transfer, Rank peer, Tag tag, ByteView bytes, uint16_t meta = 0) override;
+  void recv(Transfer* transfer, Rank peer, Tag tag, ByteSpan bytes, uint16_t meta = 0) override;
+  void cancel(Transfer* transfer) override;
+  void expire(Tag first, Tag last) override;
+  void reserve(std::span<const size_t> sizes) override;
   void send_control(Rank peer, std::string message) override;
   void set_events(TransportEvents events) override { events_ = std::move(events); }
   Status watch_peers(std::chrono::nanoseconds dead_after) override;
@@ -74,101 +87,74 @@ class TagTransport final : public Transport, private host::FdHandler {
   void close(const Status& status) override;
   uint64_t bytes_sent(std::string_view kind) const override;
   uint64_t control_messages_sent() const override { return control_sent_; }
+  // With which something waits: a transfer, a grant, a message, the turn of a cancelled recv. None
+  // once everything has met.
+  size_t tags_in_use() const;
 
  private:
-  struct Outgoing {
-    FrameHeader header;
-    ByteView body;
-    std::string owned;     // control and abort bodies
-    size_t sent = 0;       // of header and body together
-    TransferPtr transfer;  // data only
-  };
-  struct PendingSend {
-    ByteView body;
-    uint16_t meta;
-    TransferPtr transfer;
-    bool eager;
-  };
-  struct PendingRecv {
-    ByteSpan into;
-    uint16_t meta;
-    TransferPtr transfer;
-  };
-  struct Unexpected {
-    std::vector<std::byte> body;
-    uint16_t meta;
-  };
-  struct Grant {
-    uint64_t bytes;
-    uint16_t meta;
-  };
-  // Everything about one peer.
-  struct PeerState {
-    std::unique_ptr<Connection> connection;
-    std::string name;
-    std::deque<Outgoing> urgent;  // grants and control
-    std::deque<Outgoing> bodies;
-    std::optional<Outgoing> current;
-    std::map<Tag, std::deque<PendingSend>> waiting_sends;  // for a grant
-    std::map<Tag, std::deque<Grant>> grants;               // for a send
-    std::map<Tag, std::deque<PendingRecv>> recvs;
-    std::map<Tag, std::deque<Unexpected>> unexpected;
-    size_t unexpected_bytes = 0;
-    // Frames between hosts that have begun to leave, and whose header has arrived.
-    uint32_t frames_out = 0;
-    uint32_t frames_in = 0;
-    // The frame being read.
-    FrameHeader header;
-    size_t header_read = 0;
-    uint64_t body_read = 0;
-    uint32_t body_sum = 0;
-    std::optional<PendingRecv> target;
-    Tag partial_tag = 0;                 // of `partial`
-    uint64_t partial_bytes = 0;          // of `partial`, arrived
-    std::optional<PendingRecv> partial;  // a message of which pieces are still to come
-    std::vector<std::byte> body;         // where no recv is posted: control, abort, eager, dropped
-    bool drop = false;
-    bool goodbye_sent = false;
-    bool cut_short = false;     // a frame was left half sent: nothing can follow
-    std::optional<Status> end;  // set once the peer has left or is lost
-  };
+  // Bytes moved for one peer in one direction before the next has its turn.
+  static constexpr size_t kRoundBytes = 4 << 20;
 
-  static bool is_eager(const PeerState& peer_state, Tag tag, size_t bytes) {
-    const size_t most = peer_state.connection != nullptr && peer_state.connection->crosses_hosts()
-                            ? kFarEagerBytes
-                            : kEagerBytes;
-    return bytes <= most && (tag & kRendezvousTag) == 0;
+  PeerState& state_of(Rank peer) { return peers_[static_cast<size_t>(peer)]; }
+  const PeerState& state_of(Rank peer) const { return peers_[static_cast<size_t>(peer)]; }
+  static bool is_eager(const PeerState& peer, Tag tag, size_t bytes) {
+    return bytes <= (peer.crosses_hosts ? kFarEagerBytes : kEagerBytes) &&
+           (tag & kRendezvousTag) == 0;
   }
   FrameHeader header_of(FrameType type, Tag tag, uint64_t bytes, uint16_t meta) const;
+  // Queues a frame of the transport's own.
+  void post(PeerState& peer, const FrameHeader& header, std::string body = {});
+  void give_back(ControlFrame* frame);
+  // Ends a transfer, out of whichever list it is in.
+  void finish(Transfer* transfer, Status status);
+
+  // tag_transport_matching.cc
+  void prepare(Transfer* transfer, Rank peer, Tag tag, uint64_t bytes, uint16_t meta);
   // The status with which a new transfer with this peer ends at once, if it does.
   std::optional<Status> refusal(Rank peer) const;
-  void match_self(PeerState& peer_state, Tag tag);
-  void release_sends(PeerState& peer_state, Tag tag);
-  void queue_data(PeerState& peer_state, Tag tag, const PendingSend& send);
+  void match_self(PeerState& peer, TagQueues* queues);
+  void release_sends(PeerState& peer, TagQueues* queues);
+  void add_grant(TagQueues* queues, uint64_t bytes, uint16_t meta, bool first = false);
+  void drop_grant(TagQueues* queues);
+  Status take_grant(PeerState& peer, const Transfer& send);
+  bool take_unexpected(PeerState& peer, Transfer* recv);
+  void drop_unexpected(PeerState& peer, TagQueues* queues);
+  void hear_grant(PeerState& peer, const FrameHeader& grant);
+  Status hear_refusal(PeerState& peer, const FrameHeader& refusal);
+
+  // tag_transport_cancel.cc
+  void withdraw(Transfer* transfer);
+  void withdraw_leaving(PeerState& peer, Transfer* send);
+  Orphan* make_orphan(const Transfer& transfer);
+  Orphan* go_on_from_copy(PeerState& peer, Transfer* send, uint64_t left);
+  void expire(PeerState& peer, Tag first, Tag last);
+  void drop_frame(PeerState& peer);
+  void fail_transfers(PeerState& peer, const Status& status);
+  void fail_transfers_after_frame(PeerState& peer, const Status& status);
+  void end_peer(Rank peer, const Status& status);
+
+  // tag_transport_write.cc
+  bool write_some(Rank peer);
+  bool write_round(Rank peer);
+  bool begin_frame(PeerState& peer);
+  void begin_piece(PeerState& peer, Transfer* send);
+  void end_frame(PeerState& peer);
+
+  // tag_transport_read.cc
+  bool read_some(Rank peer);
+  Result<size_t> read_from(Rank peer, ByteSpan into);
+  Status begin_body(PeerState& peer);
+  Status begin_data(PeerState& peer);
+  ByteSpan place_of_body(PeerState& peer);
+  Status finish_body(Rank peer);
+  Status finish_data(PeerState& peer);
+  Status finish_unexpected(PeerState& peer);
+  Status hear_abort(Rank peer, std::string_view text);
 
   // tag_transport_watch.cc
   void on_ready(bool readable, bool writable) override;  // the watch's timer
   bool look_at_peers();
-  std::vector<bool> hosts_heard(std::chrono::steady_clock::time_point now);
-
-  // tag_transport_io.cc
-  bool write_some(Rank peer);
-  bool write_round(Rank peer);
-  static Outgoing next_piece(PeerState& peer_state);
-  Status begin_data(PeerState& peer_state);
-  Status finish_data(PeerState& peer_state);
-  bool read_some(Rank peer);
-  Status begin_body(PeerState& peer_state);
-  Status finish_body(Rank peer);
-  void end_peer(Rank peer, const Status& status);
-  static void drop_current(PeerState& peer_state);
-  void fail_transfers(PeerState& peer_state, const Status& status);
-  void fail_transfers_after_frame(PeerState& peer_state, const Status& status);
-  // A verdict can be sent: the peer is there, or only what it sends is damaged.
-  static bool can_be_told(const PeerState& peer_state) {
-    return !peer_state.end || (peer_state.end->code() == Code::kDataLoss && !peer_state.cut_short);
-  }
-  static void finish(const TransferPtr& transfer, Status status);
+  const std::vector<bool>& hosts_heard(std::chrono::steady_clock::time_point now);
 
   Rank rank_;
   uint64_t epoch_;
@@ -177,14 +163,21 @@ class TagTransport final : public Transport, private host::FdHandler {
   host::Doorbell* doorbell_;
   TransportEvents events_;
   std::optional<Status> closed_;
+  ExpiredTags expired_;
+  Pool<ControlFrame> control_frames_;
+  Pool<Grant> grants_;
+  Pool<Orphan> orphans_;
+  UnexpectedPool unexpected_;
+  std::vector<std::byte> sink_;  // what is dropped is read into this
+  uint64_t control_sent_ = 0;
+
   std::optional<PeerWatch> watch_;
   host::GuardedFd watch_timer_;
   bool look_is_due_ = false;
   std::vector<int> host_of_;
   std::vector<std::atomic<int64_t>*> boards_;
+  std::vector<bool> watched_, heard_;  // by peer, by host
   int64_t looked_ns_ = 0;
-  uint64_t control_sent_ = 0;
-  std::map<std::string, uint64_t, std::less<>> bytes_sent_;
 };
 
 }  // namespace rueda::transport

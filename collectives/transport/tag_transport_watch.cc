@@ -21,12 +21,14 @@ std::string seconds(std::chrono::nanoseconds time) {
 
 Status TagTransport::watch_peers(std::chrono::nanoseconds dead_after) {
   bool any = false;
-  for (const PeerState& peer_state : peers_)
-    any = any || (peer_state.connection != nullptr && peer_state.connection->crosses_hosts());
+  for (const PeerState& peer : peers_) any = any || peer.crosses_hosts;
   if (!any || dead_after.count() <= 0) return {};
   for (int rank = static_cast<int>(host_of_.size()); rank < static_cast<int>(peers_.size()); ++rank)
     host_of_.push_back(rank);
   watch_.emplace(WatchTimes{dead_after}, host_of_, std::chrono::steady_clock::now());
+  // Looks allocate nothing.
+  heard_ = watch_->hosts_heard();
+  watched_.reserve(peers_.size());
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return errno_status("cannot create a timer", errno);
   itimerspec times{};
@@ -51,47 +53,45 @@ void TagTransport::share_signs_of_life(std::vector<int> host_of,
 }
 
 // What this rank has heard, written down for the others of this host, and what they have.
-std::vector<bool> TagTransport::hosts_heard(std::chrono::steady_clock::time_point now) {
-  std::vector<bool> heard = watch_->hosts_heard();
+const std::vector<bool>& TagTransport::hosts_heard(std::chrono::steady_clock::time_point now) {
+  heard_ = watch_->hosts_heard();
   const int64_t now_ns = now.time_since_epoch().count();
-  for (size_t host = 0; host < heard.size() && !boards_.empty(); ++host) {
-    if (heard[host]) boards_.front()[host].store(now_ns, std::memory_order_relaxed);
-    for (size_t i = 1; i < boards_.size() && !heard[host]; ++i)
-      heard[host] = boards_[i][host].load(std::memory_order_relaxed) > looked_ns_;
+  for (size_t host = 0; host < heard_.size() && !boards_.empty(); ++host) {
+    if (heard_[host]) boards_.front()[host].store(now_ns, std::memory_order_relaxed);
+    for (size_t i = 1; i < boards_.size() && !heard_[host]; ++i)
+      heard_[host] = boards_[i][host].load(std::memory_order_relaxed) > looked_ns_;
   }
   looked_ns_ = now_ns;
-  return heard;
+  return heard_;
 }
 
 // After everything that has arrived was read.
 bool TagTransport::look_at_peers() {
   look_is_due_ = false;
-  std::vector<bool> watched;
-  for (const PeerState& peer_state : peers_) {
-    watched.push_back(peer_state.connection != nullptr && peer_state.connection->crosses_hosts() &&
-                      !peer_state.end && !peer_state.goodbye_sent);
-  }
+  watched_.clear();
+  for (const PeerState& peer : peers_)
+    watched_.push_back(peer.crosses_hosts && !peer.end && !peer.goodbye_said);
   const auto now = std::chrono::steady_clock::now();
-  const auto verdicts = watch_->look(now, watched, hosts_heard(now));
-  for (const Rank peer : verdicts.beats) {
-    PeerState& peer_state = peers_[static_cast<size_t>(peer)];
+  const auto& verdicts = watch_->look(now, watched_, hosts_heard(now));
+  for (const Rank rank : verdicts.beats) {
+    PeerState& peer = state_of(rank);
     // Behind a frame that has begun, a beat would say nothing that its next byte does not.
-    if (peer_state.current || !peer_state.urgent.empty()) continue;
-    peer_state.urgent.push_back({header_of(FrameType::kBeat, 0, 0, 0), {}, {}, 0, nullptr});
+    if (peer.writing.active || !peer.urgent.empty()) continue;
+    post(peer, header_of(FrameType::kBeat, 0, 0, 0));
   }
-  for (const Rank peer : verdicts.suspects) {
-    RUEDA_WARN("transport", "{} has given no sign of life for {}",
-               peers_[static_cast<size_t>(peer)].name, seconds(watch_->silence(peer)));
+  for (const Rank rank : verdicts.suspects) {
+    RUEDA_WARN("transport", "{} has given no sign of life for {}", state_of(rank).name,
+               seconds(watch_->silence(rank)));
   }
-  for (const Rank peer : verdicts.recovered)
-    RUEDA_WARN("transport", "{} is back", peers_[static_cast<size_t>(peer)].name);
-  for (const Rank peer : verdicts.dead) {
+  for (const Rank rank : verdicts.recovered)
+    RUEDA_WARN("transport", "{} is back", state_of(rank).name);
+  for (const Rank rank : verdicts.dead) {
     if (closed_) break;
     const std::string why =
-        watch_->is_alone(peer) ? "the process is stopped (its host answers)"
+        watch_->is_alone(rank) ? "the process is stopped (its host answers)"
                                : "the process is stopped, its host is down, or the network between "
                                  "is cut";
-    end_peer(peer, unavailable("no sign of life for " + seconds(watch_->silence(peer)) +
+    end_peer(rank, unavailable("no sign of life for " + seconds(watch_->silence(rank)) +
                                " (RUEDA_DEAD_SECONDS): " + why));
   }
   return !verdicts.beats.empty() || !verdicts.dead.empty();

@@ -20,21 +20,31 @@ constexpr size_t kMaxCallBytes = 1 << 30;  // system calls move at most 1 GiB
 
 }  // namespace
 
-TcpConnection::TcpConnection(UniqueFd socket, host::EventLoop* loop, int64_t rate_limit)
-    : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {
+Result<std::unique_ptr<TcpConnection>> TcpConnection::create(UniqueFd socket, host::EventLoop* loop,
+                                                             int64_t rate_limit) {
+  const int fd = socket.get();
   const int one = 1;
-  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   if (rate_limit > 0) {  // 8 bytes: above 4 GiB/s too
     const auto rate = static_cast<uint64_t>(rate_limit);
-    setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+    setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
   }
-  fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  if (!loop_->add(socket_.get(), this).ok()) readable_ = false;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  std::unique_ptr<TcpConnection> connection(new TcpConnection(std::move(socket), loop));
+  RUEDA_RETURN_IF_ERROR(loop->add(fd, connection.get()));
+  connection->watched_ = true;
+  return connection;
 }
+
+TcpConnection::TcpConnection(UniqueFd socket, host::EventLoop* loop)
+    : socket_(std::move(socket)), loop_(loop), buffer_(kBufferBytes) {}
 
 TcpConnection::~TcpConnection() { unwatch(); }
 
-void TcpConnection::unwatch() { loop_->remove(socket_.get()); }
+void TcpConnection::unwatch() {
+  if (watched_) loop_->remove(socket_.get());
+  watched_ = false;
+}
 
 void TcpConnection::on_ready(bool readable, bool) {
   if (readable) readable_ = true;

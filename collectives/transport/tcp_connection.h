@@ -2,6 +2,7 @@
 // IPv6).
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "collectives/host/event_loop.h"
@@ -13,8 +14,10 @@ namespace rueda::transport {
 class TcpConnection final : public Connection, private host::FdHandler {
  public:
   // Takes the socket; sets it non-blocking and without delay. `loop` must outlive the connection.
-  // rate_limit: bytes per second that the kernel lets out at most; 0: no limit.
-  TcpConnection(UniqueFd socket, host::EventLoop* loop, int64_t rate_limit = 0);
+  // rate_limit: bytes per second that the kernel lets out at most; 0: no limit. An error where the
+  // loop cannot watch the socket: what arrives there would never be read.
+  static Result<std::unique_ptr<TcpConnection>> create(UniqueFd socket, host::EventLoop* loop,
+                                                       int64_t rate_limit = 0);
   ~TcpConnection() override;
 
   const char* kind() const override { return "tcp"; }
@@ -29,11 +32,13 @@ class TcpConnection final : public Connection, private host::FdHandler {
   void set_reading(bool reading);
 
  private:
+  TcpConnection(UniqueFd socket, host::EventLoop* loop);
   void on_ready(bool readable, bool writable) override;
   Result<size_t> receive(ByteSpan into);
 
   host::GuardedFd socket_;
   host::EventLoop* loop_;
+  bool watched_ = false;
   bool readable_ = true;  // until a read says otherwise; epoll sets it again
   bool blocked_ = false;
   bool reading_ = true;

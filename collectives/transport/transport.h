@@ -6,21 +6,25 @@
 // agreed beforehand: a difference fails the receiver at least and may give up the peer (kDataLoss).
 // Control messages go to one handler instead.
 //
-// Ownership: borrows each span until its Transfer is done, also when it fails.
+// Ownership: borrows a Transfer and its span until the Transfer is done, also when it fails.
 // Threads:   one thread, which also drives it by progress(). Nothing happens between calls.
 // Failure:   once a peer is lost its transfers end with kUnavailable naming the rank, and
-// on_peer_end is told. End:       close() ends every transfer; after it, and after the destructor,
-// no caller memory is touched.
+//            on_peer_end is told.
+// Memory:    sends and receives that repeat allocate nothing; control messages and errors may.
+// End:       close() ends every transfer; after it, and after the destructor, no caller memory is
+//            touched.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
-#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
+#include "collectives/transport/intrusive_list.h"
 
 namespace rueda::transport {
 
@@ -29,12 +33,44 @@ using Tag = uint64_t;
 // calls of users, whose two sides may disagree and may never meet.
 inline constexpr Tag kRendezvousTag = Tag{1} << 63;
 
-// One send or receive under way.
-struct Transfer {
-  bool done = false;
-  Status status;  // meaningful when done
+class Transport;
+
+// One send or receive of the caller's: a member of a persistent operation, an element of an array.
+// Used again and again, each time after it is done. Ending one that is under way cancels it.
+class Transfer : private Link {
+ public:
+  Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  ~Transfer();
+
+  // At first it is, with status ok.
+  bool done() const { return transport_ == nullptr; }
+  // Meaningful when done.
+  const Status& status() const { return status_; }
+
+ private:
+  // The rest is its transport's.
+  friend class TagTransport;
+  template <typename T>
+  friend class List;
+
+  //   send:  kWaiting --granted, or small--> kQueued --begins to leave--> kLeaving
+  //   recv:  kPosted --its message begins to arrive--> kFilling
+  enum class Stage : uint8_t { kWaiting, kQueued, kLeaving, kPosted, kFilling };
+
+  Transport* transport_ = nullptr;  // until it is done
+  Status status_;
+  Tag tag_ = 0;
+  std::byte* data_ = nullptr;  // send: what is in no frame yet; recv: the buffer, null: dropped
+  uint64_t left_ = 0;          // send: bytes at data_
+  uint64_t bytes_ = 0;         // of the message
+  Rank peer_ = 0;
+  uint16_t meta_ = 0;
+  Stage stage_ = Stage::kWaiting;
+  bool eager_ = false;   // needs no grant
+  bool orphan_ = false;  // stands for one that was cancelled; the transport's own
 };
-using TransferPtr = std::shared_ptr<Transfer>;  // shared by the caller and the queue it waits in
 
 // What the transport tells its owner. Called from progress(), never under a lock; may call back
 // into the transport.
@@ -52,8 +88,27 @@ class Transport {
   virtual Rank rank() const = 0;
   virtual Rank size() const = 0;
 
-  virtual TransferPtr send(Rank peer, Tag tag, ByteView bytes, uint16_t meta = 0) = 0;
-  virtual TransferPtr recv(Rank peer, Tag tag, ByteSpan bytes, uint16_t meta = 0) = 0;
+  // The transfer must be done, and is done again when its bytes may be written (send), or read
+  // (recv). It may be so at once.
+  virtual void send(Transfer* transfer, Rank peer, Tag tag, ByteView bytes, uint16_t meta = 0) = 0;
+  virtual void recv(Transfer* transfer, Rank peer, Tag tag, ByteSpan bytes, uint16_t meta = 0) = 0;
+  // Ends a transfer at once with kCancelled, unless it is done. Its peer is not told:
+  //
+  //   send  nothing has left: as if it had never been made, the next of its tag has its turn.
+  //         A part has left: the message arrives whole, from a copy of the rest.
+  //   recv  its turn stays taken: the message that it would have met is read and dropped, whenever
+  //         it comes.
+  //
+  // So whether a cancelled send is received is left to chance, and both sides should drop its tag.
+  virtual void cancel(Transfer* transfer) = 0;
+  // From now on messages with tags from `first` to `last` (both included) are dead, to and from
+  // every peer. What is here of them is freed, what still arrives is read and dropped however late
+  // it is, and transfers end with kCancelled, those under way and those to come. To be called on
+  // each rank when it likes: a rank that has not done so yet only waits for what never comes.
+  virtual void expire(Tag first, Tag last) = 0;
+  // Makes room for messages of these sizes, from each peer, that come before they are asked for: as
+  // long as no more do at once, nothing is allocated.
+  virtual void reserve(std::span<const size_t> sizes) = 0;
   virtual void send_control(Rank peer, std::string message) = 0;
 
   virtual void set_events(TransportEvents events) = 0;
@@ -88,5 +143,9 @@ class Transport {
   virtual uint64_t bytes_sent(std::string_view kind) const = 0;
   virtual uint64_t control_messages_sent() const = 0;
 };
+
+inline Transfer::~Transfer() {
+  if (transport_ != nullptr) transport_->cancel(this);
+}
 
 }  // namespace rueda::transport

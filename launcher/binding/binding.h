@@ -1,10 +1,10 @@
 // `--bind`: which hardware threads each rank of a host may use, and how many threads of its own it
 // should start. Pure.
 //
-//   none       any (default). Whoever shares the machine is not known here, and two jobs that are each
-//              bound to its first cores would share these while the others idle.
-//   core       ranks share the cores evenly, neighbours next to each other, within a NUMA node where
-//              there are as many ranks as nodes
+//   none       any (default). Whoever shares the machine is not known here, and two jobs that are
+//              each bound to its first cores would share these while the others idle.
+//   core       ranks share the cores evenly, neighbours next to each other, within a NUMA node
+//              where there are as many ranks as nodes
 //   numa       ranks are spread over the NUMA nodes; each may use all cores of its own
 //   0-3:4-7    the kernel's numbers, a list for each local rank
 #pragma once

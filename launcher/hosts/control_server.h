@@ -2,10 +2,10 @@
 //
 // Owns:    the listening sockets, one thread that accepts, gRPC's threads. What arrives is queued;
 //          the driver's loop takes it when fd() is readable.
-// Safety:  a connection is nothing until TLS has checked the job's certificate on both sides, within
-//          kHandshakeLimit; a stream is nothing until its first message has brought the token. At
-//          most kMaxStrangers connections are accepted within kHandshakeLimit, the rest waits in
-//          the kernel. Once all agents are there nothing listens any more.
+// Safety:  a connection is nothing until TLS has checked the job's certificate on both sides,
+//          within kHandshakeLimit; a stream is nothing until its first message has brought the
+//          token. At most kMaxStrangers connections are accepted within kHandshakeLimit, the rest
+//          waits in the kernel. Once all agents are there nothing listens any more.
 // Threads: every member from any thread; stop() from one.
 #pragma once
 

@@ -9,8 +9,8 @@
 //   SIGUSR2, policy dump, a failed job's end ─> whole ──> files
 //
 // Owns:    the tools' socket. Borrows what Link calls. One thread: the driver's.
-// Trust:   agents have proved who they are; what they send is checked all the same, and a host speaks
-//          for its own ranks only.
+// Trust:   agents have proved who they are; what they send is checked all the same, and a host
+//          speaks for its own ranks only.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// BlockedClock: since when a thread of the user's sleeps because it waits for a work. Says what
+// BlockedClock: since when a thread of the user's sleeps because it waits for a request. Says what
 // waiting costs, without a clock on any path that does not sleep.
 //
 // Threads: any. Threads that go to sleep and wake in the same moment may blur each other's times.

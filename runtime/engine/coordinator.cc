@@ -25,7 +25,7 @@ Clock::time_point coarse_now() {
 }  // namespace
 
 Coordinator::Coordinator(const Config& config, membership::World* world,
-                         std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
+                         std::shared_ptr<RequestQueue> queue, ProcessSetTable* sets,
                          timeline::Recorder* recorder, flight::FlightRecorder* flight,
                          const BlockedClock* blocked, counters::Published* counters,
                          std::function<void(const std::string&)> blame)
@@ -38,9 +38,8 @@ Coordinator::Coordinator(const Config& config, membership::World* world,
       late_(world->size, blocked,
             [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
       counters_(counters),
-      blame_(std::move(blame)),
-      point_to_point_(world->transport.get(),
-                      [this](Submission& s, const Status& status) { finish(s, status); }) {
+      finisher_(queue_.get(), flight, std::move(blame)),
+      round_mark_(recorder) {
   open_group(sets->global(), Clock::now());
   try_cma();
   transport::TransportEvents events;
@@ -62,19 +61,21 @@ bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
   const Time now = Clock::now();
   root_deadline_known_ = false;
-  ++round_;
+  round_mark_.round_begins();
   if (world_->life) {
     world_->life->round();
     if (world_->life->take_news()) hear_verdict();
     if (suspects() && look_at_suspicion(now)) return false;
   }
-  bool moved = take_submissions(now);
+  bool moved = take_all(now);
   if (state_ != State::kBroken) {
     moved |= world_->transport->progress();
     // A loss was seen: nothing ends before it is known whose it is.
     if (suspects() && state_ != State::kBroken) return true;
-    for (const auto& group : groups_) moved |= group->step(now);
-    moved |= point_to_point_.advance();
+    for (const auto& group : groups_) {
+      moved |= group->step(now);
+      hear(group.get());
+    }
     if (change_) moved |= advance_change(now);
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
@@ -133,73 +134,74 @@ std::chrono::nanoseconds Coordinator::nap() const {
   return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
 }
 
-// ---- submissions ----
+// ---- requests ----
 
-bool Coordinator::take_submissions(Time now) {
-  // Seen before the queue is drained: what a blocked thread submitted before is then in it.
+bool Coordinator::take_all(Time now) {
+  // Seen before the queue is emptied: what a blocked thread started before is then in it.
   if (queue_->take_wake()) {
     for (const auto& group : groups_) group->look_for_blocked();
   }
   bool moved = false;
   do {
     blocked_already_ = false;
-    moved |= take_prepared();
-    for (Submission& submission : queue_->drain()) {
-      moved = true;
-      take(std::move(submission));
-    }
+    moved |= take_requests();
   } while (blocked_already_);
-  for (const auto& group : groups_) moved |= group->tell(now);
+  for (const auto& group : groups_) {
+    moved |= group->tell(now);
+    hear(group.get());
+  }
   return moved;
 }
 
-void Coordinator::blocked_already() {
-  blocked_already_ = true;
-  quiet_ = false;
+void Coordinator::hear(GroupEngine* group) {
+  if (!group->has_news()) return;
+  GroupEngine::News news = group->take_news();
+  if (news.blocked_already) {
+    blocked_already_ = true;
+    quiet_ = false;
+  }
+  if (news.change) take_agreed(std::move(*news.change));
+  if (news.change_failed) end_change(*news.change_failed);
+  if (news.fatal) break_down(*news.fatal);
 }
 
-bool Coordinator::take_prepared() {
-  Prepared* next = queue_->take();
+bool Coordinator::take_requests() {
+  Request* next = queue_->take();
   if (next == nullptr) return false;
   while (next != nullptr) {
-    Prepared* const prepared = next;
-    next = prepared->next();
-    take(prepared);
+    Request* const request = next;
+    next = request->next();
+    take(request);
   }
   return true;
 }
 
-void Coordinator::take(Prepared* prepared) {
-  GroupEngine* const group = prepared->pending()->submission.set->group;
-  if (state_ != State::kRunning || group == nullptr) return take(prepared->as_submission());
-  if (world_->life) world_->life->submitted(prepared->pending()->submission.request.name);
-  group->take(prepared, recorder_->on() ? Clock::now() : coarse_now());
-}
-
-void Coordinator::take(Submission submission) {
-  const CollectiveKind kind = submission.request.kind;
-  quiet_ = false;
-  if (world_->life) world_->life->submitted(submission.request.name);
-  if (state_ == State::kBroken) {
-    finish(submission, verdict_);
-  } else if (state_ == State::kEnded) {
-    finish(submission, queue_->closed());
-  } else if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
-    point_to_point_.start(std::move(submission));
-  } else if (kind == CollectiveKind::kProcessSet) {
-    begin_change(std::move(submission));
-  } else if (submission.set->group == nullptr) {
-    finish(submission, invalid_argument(submission.set->describe() + " has been removed"));
-  } else {
-    submission.set->group->take(std::move(submission));
+void Coordinator::take(Request* request) {
+  const CollectiveKind kind = request->announcement.kind;
+  if (world_->life) world_->life->submitted(request->announcement.name);
+  if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
+  if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
+  if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+    quiet_ = false;
+    return global().start_message(request);
   }
+  if (kind == CollectiveKind::kProcessSet) return begin_change(request);
+  GroupEngine* const group = request->set->group;
+  if (group == nullptr) {
+    return finisher_.finish(request,
+                            invalid_argument(request->set->describe() + " has been removed"));
+  }
+  if (group->take(request, recorder_->on() ? Clock::now() : coarse_now())) quiet_ = false;
+  hear(group);
 }
 
 void Coordinator::on_control(Rank peer, std::string_view message) {
   constexpr size_t kMostEarlyBytes = size_t{64} << 20;
   const uint32_t serial = wire::process_set_of(message);
   for (const auto& group : groups_) {
-    if (group->set()->serial == serial) return group->on_message(peer, message, Clock::now());
+    if (group->set()->serial != serial) continue;
+    group->on_message(peer, message, Clock::now());
+    return hear(group.get());
   }
   // A member that has seen the set being added before this rank; or one that removes it.
   if (serial <= newest_serial_) return;
@@ -222,11 +224,6 @@ void Coordinator::try_cma() {
   own->channel(0)->has_cma.store(
       able ? host::ChannelControl::kHasCma : host::ChannelControl::kNoCma,
       std::memory_order_release);
-}
-
-void Coordinator::batch_begins() {
-  if (recorder_->on() && std::exchange(marked_round_, round_) != round_)
-    recorder_->cycle(stage_clock());
 }
 
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {

@@ -1,19 +1,19 @@
 // Coordinator: the one thread of a rank that agrees with the others and runs what was agreed.
 //
-//   users --submissions--> step() --> GroupEngine of their process set --> Works end
-//                            |              ^
-//                            v              |  control messages, by process set
-//                        transport ---------+
+//   users --requests--> step() --> GroupEngine of their process set --> requests end
+//                         |              ^
+//                         v              |  control messages, by process set
+//                     transport ---------+
 //
 // step() never blocks; the ProgressEngine calls it from one thread at a time, until there is
 // nothing to do. No cycle, no polling.
 //
 // States:   running -> leaving (shutdown was asked: waits for the root's answer, ends what has
-// begun) -> ended
+//                               begun) -> ended
 //           running -> broken  (a peer was lost or an operation failed: everything pending got the
-//           verdict) -> ended
-// Threads:  who holds the progress lock. Ownership: borrows the world; shares the queue with the user's
-// threads.
+//                               verdict) -> ended
+// Threads:  who holds the progress lock. Ownership: borrows the world; shares the queue with the
+//           user's threads.
 #pragma once
 
 #include <atomic>
@@ -26,38 +26,38 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "runtime/engine/finisher.h"
 #include "runtime/engine/group_engine.h"
 #include "runtime/engine/late_ranks.h"
-#include "runtime/engine/point_to_point.h"
-#include "runtime/engine/prepared.h"
 #include "runtime/engine/process_set.h"
-#include "runtime/engine/submission_queue.h"
+#include "runtime/engine/request.h"
+#include "runtime/engine/request_queue.h"
+#include "runtime/engine/round_mark.h"
 #include "runtime/membership/world.h"
 #include "runtime/observe/counters/published.h"
 #include "runtime/observe/timeline/recorder.h"
 
 namespace rueda::engine {
 
-class Coordinator : private GroupEngine::Owner {
+class Coordinator {
  public:
   // blame (may be empty): told once, from the coordinator's thread, when something ends because of
-  // another rank, before any work hears of it: the launcher then knows that this rank is not the
+  // another rank, before anybody hears of it: the launcher then knows that this rank is not the
   // culprit.
   // sets: borrowed; changed here. recorder, flight, blocked, counters: borrowed.
-  Coordinator(const Config& config, membership::World* world,
-              std::shared_ptr<SubmissionQueue> queue, ProcessSetTable* sets,
-              timeline::Recorder* recorder, flight::FlightRecorder* flight,
+  Coordinator(const Config& config, membership::World* world, std::shared_ptr<RequestQueue> queue,
+              ProcessSetTable* sets, timeline::Recorder* recorder, flight::FlightRecorder* flight,
               const BlockedClock* blocked, counters::Published* counters,
               std::function<void(const std::string&)> blame = {});
 
-  // One round without blocking. True if anything moved. Once ended no work is pending and no caller
-  // memory will be touched.
+  // One round without blocking. True if anything moved. Once ended nothing is under way and no
+  // caller memory will be touched.
   bool step();
   // The part of a round that a small planned collective needs, and now and then a whole one.
   bool advance();
-  // Claimed operations: one, or those in the queue.
-  void take(Prepared* prepared);
-  bool take_prepared();
+  // Claimed requests: one, or those in the queue.
+  void take(Request* request);
+  bool take_requests();
   // Something is under way whose news peers tell by the channel's bell.
   bool waits_for_channels() const;
   // The last round moved nothing. Until then the next one may have something to send.
@@ -82,20 +82,10 @@ class Coordinator : private GroupEngine::Owner {
   enum class State { kRunning, kLeaving, kBroken, kEnded };
   using Time = std::chrono::steady_clock::time_point;
 
-  // ---- GroupEngine::Owner
-  void finish(Submission& submission, const Status& status) override;
-  void change_sets(Pending change) override;
-  void blame(const std::string& text) override;
-  void give_up(const Status& verdict) override { break_down(verdict); }
-  void stir() override { quiet_ = false; }
-  void blocked_already() override;
-  bool names_are_waited_for(const ProcessSet& set) override { return queue_->has_waiting(set); }
-  void batch_begins() override;
-
-  std::string first_to_leave(const Status& status) const;
+  // What a group has to say after a call.
+  void hear(GroupEngine* group);
   void name_straggler(const Stragglers::Finding& finding);
-  bool take_submissions(Time now);
-  void take(Submission submission);
+  bool take_all(Time now);
   void on_control(Rank peer, std::string_view message);
   void try_cma();
   void handle_peer_end(Rank peer, const Status& status);
@@ -115,7 +105,8 @@ class Coordinator : private GroupEngine::Owner {
   GroupEngine& global() const { return *groups_.front(); }
 
   // coordinator_sets.cc
-  void begin_change(Submission submission);
+  void begin_change(Request* request);
+  void take_agreed(GroupEngine::AgreedChange change);
   bool advance_change(Time now);
   void add_set(Time now);
   void remove_set(Time now);
@@ -126,14 +117,14 @@ class Coordinator : private GroupEngine::Owner {
 
   Config config_;
   membership::World* world_;
-  std::shared_ptr<SubmissionQueue> queue_;
+  std::shared_ptr<RequestQueue> queue_;
   ProcessSetTable* sets_;
   timeline::Recorder* recorder_;
   flight::FlightRecorder* flight_;
   LateRanks late_;
   counters::Published* counters_;
-  std::function<void(const std::string&)> blame_;
-  PointToPoint point_to_point_;
+  Finisher finisher_;
+  RoundMark round_mark_;
   // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<GroupEngine>> groups_;
   counters::Values past_;  // of groups that are no more
@@ -142,7 +133,7 @@ class Coordinator : private GroupEngine::Owner {
   struct Change {
     enum class Stage { kAsked, kAgreed, kLeaving, kEnding, kEnded };
     Stage stage = Stage::kAsked;
-    Submission submission;           // from kAgreed on
+    Request* request = nullptr;      // from kAgreed on
     ProcessSetPtr set;               // that is removed
     std::optional<size_t> reserved;  // channels, for one that is added
     std::optional<uint64_t> split;   // its place among the calls on GPUs, where there are some
@@ -161,8 +152,6 @@ class Coordinator : private GroupEngine::Owner {
   int ended_peers_ = 0;     // those, also later than this rank, and the lost ones
 
   uint32_t glances_ = 0;
-  uint64_t round_ = 0;
-  uint64_t marked_round_ = 0;  // by the timeline's cycle mark
   // A thread waits for what was just taken: what it had submitted before may still be in the queue.
   bool blocked_already_ = false;
 

@@ -1,4 +1,4 @@
-// How things end: a work, a peer, the root, this rank's own leaving, and the break-down after a
+// How things end: a request, a peer, the root, this rank's own leaving, and the break-down after a
 // loss.
 #include <algorithm>
 #include <utility>
@@ -15,43 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kVerdictPatience{1};
 constexpr std::chrono::seconds kGpusPatience{2};
 
-// A message that names the tensor stays as it is, so that ranks which asked for different kinds
-// read the same text.
-std::string with_title(const Work& work, const Status& status) {
-  const std::string& title = work.title();
-  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) !=
-      std::string::npos) {
-    return status.message();
-  }
-  return title + ": " + status.message();
-}
-
 }  // namespace
-
-// Ranks leave because another has left: who waits for the second wants to know of the first.
-std::string Coordinator::first_to_leave(const Status& status) const {
-  const bool by_a_peer = status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
-  if (state_ != State::kRunning || !by_a_peer || left_.size() < 2) return "";
-  const std::string& first = world_->names[static_cast<size_t>(left_.front())];
-  if (status.message().find(first) != std::string::npos) return "";
-  return " (the first to leave was " + first + ")";
-}
-
-void Coordinator::finish(Submission& submission, const Status& status) {
-  if (submission.request.kind == CollectiveKind::kProcessSet) end_change(status);
-  if (submission.flight != 0) flight_->ended(submission.flight, flight::now_ns(), status.ok());
-  queue_->release(&submission);
-  if (status.ok()) {
-    submission.work->complete({});
-  } else {
-    submission.work->complete(
-        {status.code(), with_title(*submission.work, status) + first_to_leave(status)});
-  }
-}
-
-void Coordinator::blame(const std::string& text) {
-  if (blame_) std::exchange(blame_, {})(text);
-}
 
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   ++ended_peers_;
@@ -61,7 +25,12 @@ void Coordinator::handle_peer_end(Rank peer, const Status& status) {
     return break_down(status);
   }
   left_.push_back(peer);
-  for (const auto& group : groups_) group->on_peer_left(peer, Clock::now());
+  if (left_.size() == 2 && state_ == State::kRunning)
+    finisher_.set_first_to_leave(world_->names[static_cast<size_t>(left_.front())]);
+  for (const auto& group : groups_) {
+    group->on_peer_left(peer, Clock::now());
+    hear(group.get());
+  }
 }
 
 // A peer that is lost to this rank alone, or to another that says so: the agents know more, and
@@ -84,7 +53,7 @@ void Coordinator::hear_verdict() {
   end_everything(unavailable(lost->describe()), true);
 }
 
-// While a suspicion lasts nothing is run; what is submitted is taken, as nobody sleeps who has left
+// While a suspicion lasts nothing is run; what is started is taken, as nobody sleeps who has left
 // something in the queue. True if it lasts.
 bool Coordinator::look_at_suspicion(Time now) {
   if (state_ == State::kBroken || state_ == State::kEnded) return false;
@@ -94,7 +63,7 @@ bool Coordinator::look_at_suspicion(Time now) {
     end_everything(earlier ? unavailable(*earlier) : *suspicion_);
     return false;
   }
-  if (state_ == State::kRunning) take_submissions(now);
+  if (state_ == State::kRunning) take_all(now);
   world_->transport->progress();
   quiet_ = true;
   return state_ == State::kRunning || state_ == State::kLeaving;
@@ -106,19 +75,22 @@ void Coordinator::end_everything(const Status& verdict, bool peers_know) {
   if (state_ == State::kBroken || state_ == State::kEnded) return;
   const bool others_fault = verdict.code() == Code::kUnavailable;
   // First, unless the launcher knows already: it may take a moment to listen.
-  if (others_fault && !peers_know) blame(verdict.message());
+  if (others_fault && !peers_know) finisher_.blame(verdict.message());
   state_ = State::kBroken;
+  finisher_.set_first_to_leave("");
   verdict_ = verdict;
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
   world_->transport->abort(verdict_, peers_know);
   queue_->close(verdict_);
   for (const auto& group : groups_) {
-    for (Submission& waiting : queue_->take_waiting(group->set().get())) finish(waiting, verdict_);
+    for (const RequestPtr& waiting : queue_->take_waiting(group->set().get()))
+      finisher_.finish(waiting.get(), verdict_);
     group->break_down(verdict_);
+    hear(group.get());
   }
-  point_to_point_.fail_all(verdict_);
+  global().fail_messages(verdict_);
   end_change(verdict_);
-  if (others_fault && peers_know) blame(verdict.message());
+  if (others_fault && peers_know) finisher_.blame(verdict.message());
 }
 
 // Leaving in order, as far as it has come. True if it moved on.
@@ -130,15 +102,17 @@ bool Coordinator::leave() {
   bool moved = false;
   if (state_ == State::kRunning) {
     state_ = State::kLeaving;
+    finisher_.set_first_to_leave("");
     leave_deadline_ =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
     queue_->close(cancelled("rueda has been shut down on this rank"));
-    take_submissions(Clock::now());
+    take_all(Clock::now());
     for (const auto& group : groups_) {
-      for (Submission& waiting : queue_->take_waiting(group->set().get()))
-        finish(waiting, cancelled("rueda has been shut down on this rank"));
+      for (const RequestPtr& waiting : queue_->take_waiting(group->set().get()))
+        finisher_.finish(waiting.get(), cancelled("rueda has been shut down on this rank"));
       group->leave(Clock::now());
+      hear(group.get());
     }
     moved = true;
   }
@@ -149,7 +123,10 @@ bool Coordinator::leave() {
     if (!group->root_left() && !late) return moved;
   }
   // Everything that all ranks had agreed on before has begun; the rest ends here.
-  for (const auto& group : groups_) moved |= group->drop(unfinished);
+  for (const auto& group : groups_) {
+    moved |= group->drop(unfinished);
+    hear(group.get());
+  }
   end_change(unfinished);
   const bool idle = std::all_of(groups_.begin(), groups_.end(),
                                 [](const auto& group) { return group->is_idle(); });
@@ -188,9 +165,8 @@ bool Coordinator::gpus_are_done() const {
 
 void Coordinator::end() {
   const Status shut_down = cancelled("rueda has been shut down on this rank");
-  point_to_point_.advance();
   world_->transport->close(shut_down);
-  point_to_point_.fail_all(shut_down);
+  global().fail_messages(shut_down);
   count();
   state_ = State::kEnded;
 }

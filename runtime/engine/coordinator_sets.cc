@@ -1,7 +1,7 @@
 // Process sets come and go. A change is agreed on by all ranks like a collective of the global set,
 // so that all make it at one point of the response stream:
 //
-//   add      asked --all agree--> the table and the group are made, the work ends
+//   add      asked --all agree--> the table and the group are made, the request ends
 //   remove   asked --all agree--> the members leave the set's group, as at a shutdown: what has
 //            begun ends, the rest gets an error --> asked again --all have left--> all is free
 //
@@ -28,30 +28,31 @@ host::Arena* own_arena(const membership::World& world) {
 
 }  // namespace
 
-void Coordinator::begin_change(Submission submission) {
-  wire::Request& request = submission.request;
+void Coordinator::begin_change(Request* request) {
+  wire::Request& asked = request->announcement;
+  quiet_ = false;
   change_ = Change{};
-  if (request.root < 0) {
+  if (asked.root < 0) {
     // What the others have to know before they agree.
-    const auto planned = sets_->plan(request.splits);
+    const auto planned = sets_->plan(asked.splits);
     if (planned.ok() && has_channels(*world_, *planned.value())) {
       const Status reserved = own_arena(*world_)->reserve_channels(*planned.value()->channels);
-      if (!reserved.ok()) request.layout = reserved.message();
+      if (!reserved.ok()) asked.layout = reserved.message();
       change_->reserved = planned.value()->channels;
     }
   }
-  global().take(std::move(submission));
+  global().take(request, Clock::now());
+  hear(&global());
 }
 
-void Coordinator::change_sets(Pending change) {
-  if (!change_) return;
-  if (change_->stage == Change::Stage::kAsked) {
+void Coordinator::take_agreed(GroupEngine::AgreedChange change) {
+  if (change_ && change_->stage == Change::Stage::kAsked) {
     change_->stage = Change::Stage::kAgreed;
-    change_->submission = std::move(change.submission);
-    // Here and not later: all ranks are at this point of the response stream.
-    if (change_->submission.request.root < 0) change_->split = global().reserve_split();
+    change_->request = change.request;
+    change_->split = change.split;
   } else {
-    change_->stage = Change::Stage::kEnded;
+    if (change_) change_->stage = Change::Stage::kEnded;
+    finisher_.finish(change.request, {});  // ask_for_end's
   }
   quiet_ = false;
 }
@@ -59,13 +60,14 @@ void Coordinator::change_sets(Pending change) {
 bool Coordinator::advance_change(Time now) {
   switch (change_->stage) {
     case Change::Stage::kAgreed:
-      change_->submission.request.root < 0 ? add_set(now) : remove_set(now);
+      change_->request->announcement.root < 0 ? add_set(now) : remove_set(now);
       return true;
     case Change::Stage::kLeaving: {
       GroupEngine* const group = change_->set->group;
       if (!group->root_left()) return false;
       group->drop(
           cancelled(change_->set->describe() + " was removed before every rank had submitted it"));
+      hear(group);
       if (!group->is_idle()) return false;
       ask_for_end();
       return true;
@@ -83,7 +85,7 @@ bool Coordinator::advance_change(Time now) {
 
 // Agreed on; whether it is possible follows from the table, so alike on all ranks.
 void Coordinator::add_set(Time now) {
-  const wire::Request& request = change_->submission.request;
+  const wire::Request& request = change_->request->announcement;
   const auto planned = sets_->plan(request.splits);
   const Status possible = !planned.ok() ? planned.status()
                           : request.layout.empty()
@@ -97,7 +99,7 @@ void Coordinator::add_set(Time now) {
   newest_serial_ = set->serial;
   if (set->place) open_group(set, now);
   if (change_->split) global().split(*change_->split, *set, set->group);
-  change_->submission.work->set_result(set->id);
+  change_->request->set_result(set->id);
   end_change({});
   std::vector<Early> early = std::exchange(early_, {});
   early_bytes_ = 0;
@@ -105,7 +107,7 @@ void Coordinator::add_set(Time now) {
 }
 
 void Coordinator::remove_set(Time now) {
-  const int32_t id = change_->submission.request.root;
+  const int32_t id = change_->request->announcement.root;
   if (id == 0) return end_change(invalid_argument("the global process set cannot be removed"));
   const auto found = sets_->find(static_cast<uint32_t>(id));
   if (!found.ok()) return end_change(found.status());
@@ -114,20 +116,22 @@ void Coordinator::remove_set(Time now) {
   if (!change_->set->place) return ask_for_end();
   change_->stage = Change::Stage::kLeaving;
   ProcessSet* const set = change_->set.get();
-  for (Submission& waiting : queue_->take_waiting(set))
-    finish(waiting, cancelled(set->describe() + " was removed"));
+  for (const RequestPtr& waiting : queue_->take_waiting(set))
+    finisher_.finish(waiting.get(), cancelled(set->describe() + " was removed"));
   set->group->leave(now);
+  hear(set->group);
 }
 
 // This rank has left the set.
 void Coordinator::ask_for_end() {
   change_->stage = Change::Stage::kEnding;
-  Submission end;
-  end.set = sets_->global();
-  end.request = change_->submission.request;
-  end.request.name = negotiation::kChangeEndName;
-  end.work = std::make_shared<Work>(change_->submission.work->title());
-  global().take(std::move(end));
+  const auto end = std::make_shared<Request>(change_->request->title());
+  end->set = sets_->global();
+  end->announcement = change_->request->announcement;
+  end->announcement.name = negotiation::kChangeEndName;
+  (void)end->claim();  // it has no name that another could have
+  global().take(end.get(), Clock::now());
+  hear(&global());
 }
 
 void Coordinator::end_change(const Status& status) {
@@ -135,15 +139,18 @@ void Coordinator::end_change(const Status& status) {
   Change change = std::move(*change_);
   change_.reset();
   if (!status.ok() && change.reserved) own_arena(*world_)->release_channels(*change.reserved);
-  if (change.submission.work != nullptr) finish(change.submission, status);
+  if (change.request != nullptr) finisher_.finish(change.request, status);
 }
 
 void Coordinator::open_group(const ProcessSetPtr& set, Time now) {
-  GroupEngine::Owner* const owner = this;
-  groups_.push_back(
-      std::make_unique<GroupEngine>(config_, world_, recorder_, flight_, &late_, owner, set));
+  const GroupEngine::Shared shared{world_,       queue_.get(), &finisher_, recorder_,
+                                   &round_mark_, flight_,      &late_};
+  groups_.push_back(std::make_unique<GroupEngine>(config_, shared, set));
   set->group = groups_.back().get();
-  for (const Rank peer : left_) set->group->on_peer_left(peer, now);
+  for (const Rank peer : left_) {
+    set->group->on_peer_left(peer, now);
+    hear(set->group);
+  }
 }
 
 void Coordinator::close_group(const ProcessSetPtr& set) {

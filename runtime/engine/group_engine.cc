@@ -3,21 +3,27 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/base/log.h"
-#include "runtime/engine/neutral.h"
+#include "proto/negotiation_codec.h"
 
 namespace rueda::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+namespace event = negotiation::event;
 
 constexpr size_t kPlanChannel = 1;  // of the group's channels
+
+// Without an arena there are none.
+size_t channels_per_group(const membership::World& world) {
+  const auto& own = world.arenas[static_cast<size_t>(world.rank)];
+  return own == nullptr ? 0 : own->layout().channels();
+}
 
 algorithms::NativeGroup group_of(const membership::World& world, const ProcessSet& set) {
   algorithms::NativeGroup group = world.group(set.ranks);
   group.process_set = set.serial;
   if (set.channels) {
-    group.first_channel = *set.channels * host::kChannels;
+    group.first_channel = *set.channels * channels_per_group(world);
   } else {
     group.arenas.clear();
     group.host_of.clear();
@@ -25,16 +31,21 @@ algorithms::NativeGroup group_of(const membership::World& world, const ProcessSe
   return group;
 }
 
-std::unique_ptr<PlanRunner> make_plan_runner(
-    const membership::World& world, const ProcessSet& set, const algorithms::NativeGroup& group,
-    shm::Channel* channel, nccl::DeviceCommunicator* device, timeline::Recorder* recorder,
-    flight::FlightRecorder* flight, PlanRunner::Complete complete) {
-  if (channel == nullptr) return nullptr;
-  std::vector<host::Ringer> ringers;
-  for (const Rank rank : set.ranks) ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
-  return std::make_unique<PlanRunner>(*set.place, channel, group.first_channel + kPlanChannel,
-                                      device, group.arenas, std::move(ringers), recorder, flight,
-                                      set.id, std::move(complete));
+Executor::LastWords last_words_of(const membership::World& world, const ProcessSet& set,
+                                  const algorithms::NativeGroup& group) {
+  Executor::LastWords last;
+  last.tell = [&world, &set](uint64_t generation, uint64_t entered) {
+    const std::string word =
+        wire::encode(wire::LastWord{world.epoch, set.serial, generation, entered});
+    for (const Rank rank : set.ranks) {
+      if (rank != world.rank) world.transport->send_control(rank, word);
+    }
+  };
+  for (const auto& arena : group.arenas)
+    last.words.push_back(&arena->channel(group.first_channel + kPlanChannel)->last_word);
+  for (const Rank rank : set.ranks)
+    last.ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
+  return last;
 }
 
 nccl::DeviceGroup device_group_of(const membership::World& world, const ProcessSet& set,
@@ -55,294 +66,267 @@ negotiation::GroupInfo group_info_of(const membership::World& world, const Proce
     members = {world.names, set.ranks,
                "has been shut down or has removed process set " + std::to_string(set.id)};
   }
-  return {*set.place, set.size(), world.epoch, std::move(members), set.serial};
+  return {*set.place, set.size(), world.epoch, std::move(members), set.serial, true};
 }
 
 }  // namespace
 
-GroupEngine::GroupEngine(const Config& config, membership::World* world,
-                         timeline::Recorder* recorder, flight::FlightRecorder* flight,
-                         LateRanks* late, Owner* owner, ProcessSetPtr set)
-    : world_(world),
-      recorder_(recorder),
-      flight_(flight),
-      owner_(owner),
+GroupEngine::GroupEngine(const Config& config, const Shared& shared, ProcessSetPtr set)
+    : shared_(shared),
       set_(std::move(set)),
-      late_(late, set_->ranks, *set_->place),
-      arenas_(group_of(*world, *set_).arenas),
-      communicator_(group_of(*world, *set_)),
-      device_communicator_(device_group_of(*world, *set_, 0)),
-      planned_device_(device_group_of(*world, *set_, 1)),
-      runner_(&communicator_, &device_communicator_, recorder, flight,
-              [this](Submission& s, const Status& status) { owner_->finish(s, status); }),
-      plan_runner_(make_plan_runner(*world, *set_, group_of(*world, *set_),
-                                    communicator_.channel(kPlanChannel), &planned_device_, recorder,
-                                    flight,
-                                    [this](plan::Ticket t, const Status& s) { complete(t, s); })),
-      negotiator_(config, group_info_of(*world, *set_), this, plan_runner_.get()) {
-  communicator_.on_measured([this](const shm::Job& job, int64_t bytes, int64_t ns) {
-    negotiator_.measured(job.kind, bytes, static_cast<uint32_t>(job.protocol), ns, Clock::now());
+      late_(shared.late, set_->ranks, *set_->place),
+      arenas_(group_of(*shared.world, *set_).arenas),
+      communicator_(group_of(*shared.world, *set_)),
+      planned_(group_of(*shared.world, *set_), algorithms::Order::kPlanned),
+      device_communicator_(device_group_of(*shared.world, *set_, 0)),
+      planned_device_(device_group_of(*shared.world, *set_, 1)),
+      executor_(
+          shared.world->transport.get(),
+          {&communicator_, &device_communicator_, &planned_, &planned_device_},
+          last_words_of(*shared.world, *set_, group_of(*shared.world, *set_)), shared.recorder,
+          shared.flight, set_->id,
+          {[this](Request* request, const Status& status) {
+             shared_.finisher->finish(request, status);
+           },
+           [this](plan::OpHandle handle, const Status& status) { complete(handle, status); }}),
+      negotiator_(config, group_info_of(*shared.world, *set_)),
+      last_words_(set_->ranks.size()) {
+  communicator_.on_measured([this](const CollectiveDesc& desc, int64_t bytes, int64_t ns) {
+    negotiator_.on(
+        event::Measured{desc.kind, bytes, static_cast<uint32_t>(desc.protocol), ns, Clock::now()});
   });
-  negotiator_.listen(this);
-  if (set_->id != 0) flight_->members(set_->id, set_->ranks);
-  if (plan_runner_) communicator_.channel(kPlanChannel)->watch(&late_);
+  if (set_->id != 0) shared_.flight->members(set_->id, set_->ranks);
+  planned_.watch(&late_);
+}
+
+GroupEngine::News GroupEngine::take_news() {
+  has_news_ = false;
+  return std::exchange(news_, {});
+}
+
+void GroupEngine::fail(const Status& verdict) {
+  if (!news_.fatal) news_.fatal = verdict;
+  has_news_ = true;
 }
 
 // ---- operations ----
 
-void GroupEngine::take(Submission submission) {
+bool GroupEngine::take(Request* request, Time now) {
   if (leaving_ && set_->id != 0) {
-    return owner_->finish(
-        submission,
+    shared_.finisher->finish(
+        request,
         cancelled(set_->describe() + " is used no more: it was removed, or rueda shut down"));
+    return true;
   }
-  if (refuse_capture(&submission)) return;
-  if (submission.request.kind == CollectiveKind::kJoin && owner_->names_are_waited_for(*set_)) {
-    join_ = std::move(submission);
-    return;
+  if (refuse_capture(request)) return true;
+  if (request->announcement.kind == CollectiveKind::kJoin && shared_.queue->has_waiting(*set_)) {
+    join_ = request;
+    return true;
   }
-  auto* const pending = static_cast<Pending*>(keep(std::move(submission)));
-  negotiator_.submit(pending->submission.request, pending, pending->since);
+  request->since = now;
+  request->seen_blocked = false;
+  const bool by_id = !request->ready.captured && !leaving_;
+  const bool known = request->id && negotiator_.knows(*request->id);
+  if (by_id && !known) request->id = negotiator_.id_of(request->announcement);
+  if (by_id && request->id) {
+    const int64_t planned = negotiator_.planned_submissions();
+    negotiator_.on(
+        event::SubmitCached{*request->id, &request->announcement, plan::OpHandle(request), now});
+    perform();
+    // Channels are moved on by whoever drives; messages begin their way in a round.
+    return negotiator_.planned_submissions() == planned || !planned_.shares_memory();
+  }
+  hold(request);
+  negotiator_.on(event::Submit{&request->announcement, plan::OpHandle(request), now});
+  perform();
+  return true;
 }
 
 // A capture must not depend on what ranks agree on while it lasts: only what a plan has fixed
 // before can be captured. One rank agrees with itself.
-bool GroupEngine::refuse_capture(Submission* submission) {
-  if (!submission->ready.captured || set_->size() == 1) return false;
-  if (negotiator_.follows(submission->request)) return false;
-  owner_->finish(
-      *submission,
+bool GroupEngine::refuse_capture(Request* request) {
+  if (!request->ready.captured || set_->size() == 1) return false;
+  if (negotiator_.follows(request->announcement)) return false;
+  shared_.finisher->finish(
+      request,
       failed_precondition(
           "its stream is being captured into a CUDA graph, and it is in no step plan: run the "
           "same step some ten times before the capture, with the same names and shapes, on "
-          "all ranks" +
-          std::string(plan_runner_ ? "" : " (step plans need all of them on one host)")));
+          "all ranks"));
   return true;
 }
 
-plan::Ticket GroupEngine::keep(Submission submission) {
-  auto pending = std::make_unique<Pending>(Pending{std::move(submission), Clock::now()});
-  Pending* const ticket = pending.get();
-  tickets_.emplace(ticket, std::move(pending));
-  return ticket;
-}
-
-plan::Ticket GroupEngine::neutral(const wire::Request& request) {
-  return keep(make_neutral(request, set_));
-}
-
-void GroupEngine::take(Prepared* prepared, Time now) {
-  Pending* const pending = prepared->pending();
-  if (pending->submission.ready.captured) {
-    owner_->stir();
-    return take(prepared->as_submission());
-  }
-  if (prepared->id == Prepared::kNoCacheId)
-    prepared->id = negotiator_.id_of(pending->submission.request).value_or(Prepared::kNoCacheId);
-  if (prepared->id == Prepared::kNoCacheId || leaving_) {
-    owner_->stir();
-    return take(prepared->as_submission());
-  }
-  pending->since = now;
-  pending->submission.flight = 0;
-  const int64_t planned = negotiator_.planned_submissions();
-  negotiator_.submit_cached(prepared->id, pending, now);
-  if (negotiator_.planned_submissions() == planned) owner_->stir();
-}
-
-// Before the queue is drained: what a blocked thread submitted before is then in it.
+// Before the queue is taken: what a blocked thread started before is then in it.
 void GroupEngine::look_for_blocked() {
-  for (const auto& [ticket, pending] : tickets_) {
-    const Submission& submission = pending->submission;
-    if (submission.work->wanted()) blocked_.push_back(submission.request.name);
-  }
-  for (Prepared* const prepared : held_) {
-    if (prepared->pending()->submission.work->wanted()) blocked_ids_.push_back(prepared->id);
+  for (Request* const request : held_) {
+    if (request->awaited()) request->seen_blocked = any_blocked_ = true;
   }
 }
 
 bool GroupEngine::tell(Time now) {
-  if (join_ && !owner_->names_are_waited_for(*set_)) take(*std::exchange(join_, std::nullopt));
-  for (const std::string& name : blocked_) negotiator_.wanted(name);
-  for (const uint32_t id : blocked_ids_) negotiator_.wanted(id);
-  blocked_.clear();
-  blocked_ids_.clear();
-  return negotiator_.flush(now);
+  if (join_ != nullptr && !shared_.queue->has_waiting(*set_))
+    take(std::exchange(join_, nullptr), now);
+  if (std::exchange(any_blocked_, false)) {
+    for (Request* const request : held_) {
+      if (std::exchange(request->seen_blocked, false))
+        negotiator_.on(event::Awaited{request->announcement.name});
+    }
+  }
+  negotiator_.on(event::Flush{now});
+  return perform();
 }
 
-// ---- news ----
+// ---- news from others ----
 
 void GroupEngine::on_message(Rank from, std::string_view message, Time now) {
   const std::optional<Rank> place = set_->place_of(from);
-  if (place) return negotiator_.on_message(*place, message, now);
-  owner_->give_up({Code::kDataLoss,
-                   world_->names[static_cast<size_t>(from)] + " speaks in " + set_->describe()});
+  if (!place) {
+    return fail({Code::kDataLoss, shared_.world->names[static_cast<size_t>(from)] + " speaks in " +
+                                      set_->describe()});
+  }
+  if (wire::is_last_word(message)) return hear_last_word(*place, message);
+  negotiator_.on(event::Message{*place, message, now});
+  perform();
+}
+
+void GroupEngine::hear_last_word(Rank place, std::string_view message) {
+  wire::LastWord word;
+  const Status read = wire::decode(message, &word);
+  if (!read.ok()) {
+    return fail(
+        {read.code(),
+         "damaged message from " +
+             shared_.world->names[static_cast<size_t>(set_->ranks[static_cast<size_t>(place)])] +
+             ": " + read.message()});
+  }
+  executor_.hear_last_word(place, word.generation, word.entered);
 }
 
 void GroupEngine::on_peer_left(Rank peer, Time now) {
-  if (const std::optional<Rank> place = set_->place_of(peer)) negotiator_.on_peer_left(*place, now);
+  const std::optional<Rank> place = set_->place_of(peer);
+  if (!place) return;
+  negotiator_.on(event::PeerLeft{*place, now});
+  perform();
+}
+
+// What the follower of the plan in force has to know.
+plan::Progress GroupEngine::progress() {
+  if (!negotiator_.planning()) return {};
+  for (size_t place = 0; place < last_words_.size(); ++place)
+    last_words_[place] = executor_.last_word(static_cast<Rank>(place));
+  return {executor_.finished(), executor_.starting(), last_words_};
 }
 
 bool GroupEngine::step(Time now) {
-  bool moved = negotiator_.on_time(now);
-  moved |= runner_.advance();
-  if (plan_runner_) moved |= plan_runner_->advance();
-  if (!runner_.failure().ok()) owner_->give_up(runner_.failure());
-  if (plan_runner_ && !plan_runner_->failure().ok()) owner_->give_up(plan_runner_->failure());
+  negotiator_.on(
+      event::Tick{now, progress(), negotiator_.stalls_due(now) ? shared_.flight->mail() : ""});
+  bool moved = perform();
+  moved |= executor_.advance();
+  if (!executor_.failure().ok()) fail(executor_.failure());
   return moved;
 }
 
 void GroupEngine::split(uint64_t place, const ProcessSet& set, GroupEngine* part) {
   auto made = std::make_shared<nccl::SplitPart>();
   if (part != nullptr) part->device_communicator_.use_part(made);
-  runner_.run(device_communicator_.split(place, set.place, set.describe(), std::move(made)));
+  executor_.run(device_communicator_.split(place, set.place, set.describe(), std::move(made)));
 }
 
 // ---- the end ----
 
 void GroupEngine::leave(Time now) {
   leaving_ = true;
-  negotiator_.leave(now);
+  negotiator_.on(event::Leave{now});
+  perform();
 }
 
 void GroupEngine::finish_join(const Status& status) {
-  if (!join_) return;
-  Submission join = std::move(*std::exchange(join_, std::nullopt));
-  owner_->finish(join, status);
+  if (join_ != nullptr) shared_.finisher->finish(std::exchange(join_, nullptr), status);
 }
 
 bool GroupEngine::drop(const Status& status) {
   finish_join(status);
   if (negotiator_.idle()) return false;
-  negotiator_.drop(status);
+  negotiator_.on(event::Drop{status});
+  perform();
   return true;
 }
 
 void GroupEngine::break_down(const Status& verdict) {
   finish_join(verdict);
   communicator_.abandon();
+  planned_.abandon();
   device_communicator_.abandon();
   planned_device_.abandon();
-  runner_.fail_all(verdict);
-  if (plan_runner_) {
-    for (const plan::Ticket ticket : plan_runner_->drop()) finish(ticket, verdict);
-  }
-  negotiator_.break_down(verdict);
+  for (const plan::OpHandle handle : executor_.fail_all(verdict)) finish(handle, verdict);
+  negotiator_.on(event::BreakDown{verdict});
+  perform();
 }
 
 void GroupEngine::add_to(counters::Values* totals) const {
-  const int64_t planned = plan_runner_ ? plan_runner_->batches() : 0;
-  totals->batches += runner_.batches() + planned;
-  totals->planned_batches += planned;
-  totals->tensors += runner_.tensors() + (plan_runner_ ? plan_runner_->tensors() : 0);
-  totals->fused_tensors +=
-      runner_.fused_tensors() + (plan_runner_ ? plan_runner_->fused_tensors() : 0);
+  const Executor::Totals& done = executor_.totals();
+  totals->batches += done.batches;
+  totals->planned_batches += done.planned_batches;
+  totals->tensors += done.tensors;
+  totals->fused_tensors += done.fused_tensors;
   totals->cached_tensors += negotiator_.cached_submissions() + negotiator_.planned_submissions();
+  totals->cache_evictions += negotiator_.evictions();
   totals->plans += negotiator_.plans();
   totals->revocations += negotiator_.revocations();
-  const auto channels = communicator_.channel_totals();
+  shm::Channel::Bytes channels = communicator_.channel_totals();
+  channels += planned_.channel_totals();
   totals->bytes_reduced += static_cast<int64_t>(channels.total);
   totals->bytes_in_place += static_cast<int64_t>(channels.in_place);
   totals->bytes_cma += static_cast<int64_t>(channels.cma);
 }
 
-// ---- what the agreement asks for ----
+// ---- what waits for its answer ----
 
-Pending GroupEngine::take_back(plan::Ticket ticket) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  if (Prepared* const prepared = pending->prepared) {
-    unhold(prepared);
-    Pending copy;
-    copy.since = pending->since;
-    copy.submission = prepared->as_submission();
-    return copy;
+Request* GroupEngine::take_back(plan::OpHandle handle) {
+  auto* const request = handle.as<Request>();
+  unhold(request);
+  return request;
+}
+
+void GroupEngine::finish(plan::OpHandle handle, const Status& status) {
+  Request* const request = take_back(handle);
+  if (request->announcement.kind == CollectiveKind::kProcessSet) {
+    news_.change_failed = status;
+    has_news_ = true;
   }
-  return std::move(*tickets_.extract(ticket).mapped());
+  shared_.finisher->finish(request, status);
 }
 
-void GroupEngine::send_control(Rank to, const std::string& message) {
-  world_->transport->send_control(set_->ranks[static_cast<size_t>(to)], message);
+// A planned batch has run.
+void GroupEngine::complete(plan::OpHandle handle, const Status& status) {
+  auto* const request = handle.as<Request>();
+  if (!request->persistent || !status.ok()) return finish(handle, status);
+  unhold(request);
+  request->end_again();
 }
 
-void GroupEngine::launch(const wire::Response& batch, const std::vector<plan::Ticket>& tickets) {
-  std::vector<Pending> members;
-  const int64_t now = flight::now_ns();
-  for (const plan::Ticket ticket : tickets) {
-    members.push_back(take_back(ticket));
-    flight_->agreed(members.back().submission.flight, now);
-  }
-  if (batch.kind == CollectiveKind::kProcessSet) {
-    for (Pending& change : members) owner_->change_sets(std::move(change));
-    return;
-  }
-  if (batch.kind == CollectiveKind::kJoin) {
-    const auto last = static_cast<size_t>(batch.last_joined);
-    for (Pending& join : members) {
-      join.submission.work->set_result(last < set_->ranks.size() ? set_->ranks[last] : -1);
-      owner_->finish(join.submission, {});
-    }
-    return;
-  }
-  look_for_cma();
-  owner_->batch_begins();
-  communicator_.use_protocol(static_cast<shm::Protocol>(batch.protocol));
-  runner_.start(batch, std::move(members));
-}
-
-void GroupEngine::finish(plan::Ticket ticket, const Status& status) {
-  Pending pending = take_back(ticket);
-  owner_->finish(pending.submission, status);
-}
-
-std::string GroupEngine::call_site(plan::Ticket ticket) {
-  return flight_->site_text(static_cast<Pending*>(ticket)->submission.site);
-}
-
-// On its way through the negotiation.
-void GroupEngine::asked(plan::Ticket ticket, bool by_number) {
-  Submission& s = static_cast<Pending*>(ticket)->submission;
-  if (s.flight == 0) {
-    s.flight = flight_->submitted(s.request, set_->id, s.site,
-                                  by_number ? flight::Path::kCached : flight::Path::kNegotiated);
-  } else if (by_number) {
-    flight_->cached(s.flight);
-  }
-}
-
-void GroupEngine::note(plan::Ticket ticket, const std::string& text) {
-  static_cast<Pending*>(ticket)->submission.work->set_note(text);
-}
-
-bool GroupEngine::may_hold(plan::Ticket ticket) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  const bool blocked = pending->submission.work->mark_holdable();
-  if (pending->prepared != nullptr) hold(pending->prepared);
-  if (blocked) owner_->blocked_already();
-  return blocked;
-}
-
-void GroupEngine::hold(Prepared* prepared) {
-  if (prepared->held != Prepared::kNotHeld) return;
+void GroupEngine::hold(Request* request) {
+  if (request->held != Request::kNotHeld) return;
   if (held_.size() == held_.capacity()) {
     // For all that there are: a later step may hold back more, and a steady one allocates nothing.
-    held_.reserve(std::max(2 * held_.size(), negotiator_.known_tensors()));
-    blocked_ids_.reserve(held_.capacity());
+    held_.reserve(std::max({2 * held_.size(), negotiator_.known_tensors(), size_t{16}}));
   }
-  prepared->held = held_.size();
-  held_.push_back(prepared);
+  request->held = held_.size();
+  held_.push_back(request);
 }
 
-void GroupEngine::unhold(Prepared* prepared) {
-  if (prepared->held == Prepared::kNotHeld) return;
-  held_.back()->held = prepared->held;
-  held_[prepared->held] = held_.back();
+void GroupEngine::unhold(Request* request) {
+  if (request->held == Request::kNotHeld) return;
+  held_.back()->held = request->held;
+  held_[request->held] = held_.back();
   held_.pop_back();
-  prepared->held = Prepared::kNotHeld;
+  request->held = Request::kNotHeld;
 }
 
 // Can all members read each other's private memory? Each says so in its arena (Coordinator).
 void GroupEngine::look_for_cma() {
-  if (cma_known_ || !plan_runner_ || *set_->place != negotiation::Negotiator::kRoot) return;
+  if (cma_known_ || !planned_.shares_memory() || *set_->place != negotiation::Negotiator::kRoot)
+    return;
   bool able = true;
   for (const auto& arena : arenas_) {
     const uint32_t answer = arena->channel(0)->has_cma.load(std::memory_order_acquire);
@@ -350,38 +334,7 @@ void GroupEngine::look_for_cma() {
     able = able && answer == host::ChannelControl::kHasCma;
   }
   cma_known_ = true;
-  negotiator_.set_cma_available(able);
-}
-
-// A planned batch has run.
-void GroupEngine::complete(plan::Ticket ticket, const Status& status) {
-  auto* const pending = static_cast<Pending*>(ticket);
-  if (pending->prepared == nullptr || !status.ok()) return finish(ticket, status);
-  unhold(pending->prepared);
-  pending->prepared->complete();
-}
-
-void GroupEngine::arrived(const wire::Request& request, Rank place, Time now) {
-  if (!recorder_->on() || request.kind == CollectiveKind::kProcessSet) return;
-  recorder_->arrival(request, set_->id, set_->ranks[static_cast<size_t>(place)],
-                     timeline::nanos(now));
-}
-
-void GroupEngine::complete(Rank place, Time before, Time now) {
-  late_.decided(place, timeline::nanos(before), timeline::nanos(now));
-}
-
-// That other members leave a set which is removed is nobody's fault.
-void GroupEngine::blame(const std::string& text) {
-  if (!leaving_ || set_->id == 0) owner_->blame(text);
-}
-
-void GroupEngine::warn(const std::string& text) {
-  if (set_->id == 0) {
-    RUEDA_WARN("coordinator", "{}", text);
-  } else {
-    RUEDA_WARN("coordinator", "{}: {}", set_->describe(), text);
-  }
+  negotiator_.on(event::CmaAvailable{able});
 }
 
 }  // namespace rueda::engine

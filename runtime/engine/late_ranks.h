@@ -1,7 +1,7 @@
 // LateRanks: turns what this rank sees of the others' arrivals into incidents for Stragglers.
 //
-//   step plan    the rank whose entry word is missing while this rank's threads sleep   (each channel)
-//   negotiated   the rank whose request decided a tensor                                (the root)
+//   step plan    the rank whose post is missing while this rank's threads sleep   (each channel)
+//   negotiated   the rank whose announcement decided a tensor                     (the root)
 //
 // What counts is the time for which a thread of this rank sleeps until that rank comes: what comes
 // late while everybody computes costs nothing. The root cannot see others sleep: when it is itself

@@ -70,20 +70,21 @@ void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::
   }
 }
 
-Submission make_neutral(const wire::Request& request, std::shared_ptr<ProcessSet> set) {
-  Submission s;
-  s.request = request;
-  s.set = std::move(set);
-  s.work = std::make_shared<Work>(negotiation::title_of(request));
-  const bool reduces =
-      request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kReducescatter;
-  if (!reduces) return s;  // nothing goes in; what comes out is the work's
-  const auto count = static_cast<size_t>(element_count(request.shape));
-  s.own = allocate(count * size_of(request.dtype));
-  fill_neutral(request.dtype, request.reduce_op, request.prescale, count, s.own.get());
-  s.in = s.own.get();
-  if (request.kind == CollectiveKind::kAllreduce) s.out = s.own.get();
-  return s;
+RequestPtr make_neutral(const wire::Request& announcement, std::shared_ptr<ProcessSet> set) {
+  auto request = std::make_shared<Request>(negotiation::title_of(announcement));
+  request->announcement = announcement;
+  request->set = std::move(set);
+  (void)request->claim();  // it has no name, so nobody else has it
+  const bool reduces = announcement.kind == CollectiveKind::kAllreduce ||
+                       announcement.kind == CollectiveKind::kReducescatter;
+  if (!reduces) return request;  // nothing goes in; what comes out is the request's
+  const auto count = static_cast<size_t>(element_count(announcement.shape));
+  request->own = allocate(count * size_of(announcement.dtype));
+  fill_neutral(announcement.dtype, announcement.reduce_op, announcement.prescale, count,
+               request->own.get());
+  request->in = request->own.get();
+  if (announcement.kind == CollectiveKind::kAllreduce) request->out = request->own.get();
+  return request;
 }
 
 }  // namespace rueda::engine

@@ -3,12 +3,12 @@
 // other reductions, no rows to what is gathered. What it receives is thrown away.
 #pragma once
 
-#include "runtime/engine/submission.h"
+#include "runtime/engine/request.h"
 
 namespace rueda::engine {
 
-// A submission with memory and a work of its own.
-Submission make_neutral(const wire::Request& request, std::shared_ptr<ProcessSet> set);
+// A claimed request with memory of its own, which nobody waits for.
+RequestPtr make_neutral(const wire::Request& announcement, std::shared_ptr<ProcessSet> set);
 
 // Fills `count` elements with what changes no result of this reduction, after scaling by prescale.
 // Not for integers and products that are prescaled (negotiation/readiness_table refuses those).

@@ -18,7 +18,7 @@
 
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
-#include "runtime/engine/submission.h"
+#include "runtime/engine/request.h"
 
 namespace rueda::engine {
 
@@ -27,7 +27,7 @@ class GroupEngine;
 // Names in use on this rank, and who waits for one.
 struct NameTable {
   std::unordered_map<std::string, NamePtr> names;
-  std::unordered_map<std::string, std::deque<Submission>> waiting;
+  std::unordered_map<std::string, std::deque<RequestPtr>> waiting;
 };
 
 struct ProcessSet {
@@ -35,12 +35,13 @@ struct ProcessSet {
   uint32_t serial = 0;      // as messages know it; never given again
   std::vector<Rank> ranks;  // the members' numbers in the job, ascending
   std::optional<Rank> place;  // this rank's among them; empty: it is not one
-  std::optional<size_t>
-      channels;  // which of the arenas' groups of channels; empty: no channels are left
+  // Which of the arenas' groups of channels; empty: no channels are left.
+  std::optional<size_t> channels;
   std::array<std::atomic<uint64_t>, 16> unnamed{};  // operations since the last join, by kind
-  NameTable names;                                  // guarded by the submission queue's lock
-  GroupEngine* group =
-      nullptr;  // guarded by the progress lock; null: nothing runs in it here (any more)
+  std::array<std::atomic<uint64_t>, 16> unnamed_persistent{};  // requests ever made, by kind
+  NameTable names;  // guarded by the request queue's lock
+  // Guarded by the progress lock; null: nothing runs in it here (any more).
+  GroupEngine* group = nullptr;
 
   Rank size() const { return static_cast<Rank>(ranks.size()); }
   std::optional<Rank> place_of(Rank rank) const;

@@ -2,13 +2,8 @@
 
 #include <sched.h>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "collectives/base/log.h"
 #include "runtime/engine/coordinator.h"
-#include "runtime/engine/prepared.h"
 #include "runtime/membership/world.h"
 
 namespace rueda::engine {
@@ -17,23 +12,8 @@ namespace {
 constexpr int kStepsBetweenPolls = 64;
 constexpr int kLooksBeforeDisarming = 32;
 constexpr int kLastLooks = 4;
-
-// Reductions must not depend on what the calling thread did to its floating-point modes.
-class DefaultRounding {
- public:
-#if defined(__x86_64__)
-  DefaultRounding() : saved_(_mm_getcsr()) {
-    if (saved_ != kDefault) _mm_setcsr(kDefault);
-  }
-  ~DefaultRounding() {
-    if (saved_ != kDefault) _mm_setcsr(saved_);
-  }
-
- private:
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned saved_;
-#endif
-};
+// A look at the clock costs as much as some of the others.
+constexpr int kLooksBetweenClocks = 4;
 
 }  // namespace
 
@@ -45,14 +25,14 @@ void ProgressEngine::attach(Coordinator* coordinator, membership::World* world) 
 // ---- the background thread ----
 
 void ProgressEngine::loop() {
-  const DefaultRounding rounding;
+  const DefaultFloatMode mode;
   if (world_->life) {
     if (const Status owned = world_->life->own(); !owned.ok())
-      RUEDA_INFO("driver", "a death of this rank will be known late: {}", owned.message());
+      RUEDA_INFO("progress", "a death of this rank will be known late: {}", owned.message());
   }
   progress_lock_.lock();
   int yields = 0;
-  for (int busy = 1; !coordinator_->ended(); ++busy) {
+  for (unsigned busy = 1; !coordinator_->ended(); ++busy) {  // for years: it may wrap
     if (progress_lock_.contended()) {
       // A blocked thread goes on from here, and wakes this one if it leaves anything behind. What
       // came before arming is for it to see, even if its own work has ended meanwhile.
@@ -116,39 +96,23 @@ void ProgressEngine::end() {
 // After the end: nobody else takes what is still queued.
 void ProgressEngine::refuse_all() {
   const Status closed = queue_->closed();
-  for (Prepared* next = queue_->take(); next != nullptr;) {
-    Prepared* const prepared = next;
-    next = prepared->next();
-    Submission submission = prepared->as_submission();
-    queue_->release(&submission);
-    submission.work->complete({closed.code(), submission.work->title() + ": " + closed.message()});
-  }
-  // Submitted after the coordinator's last look and before it closed the queue.
-  for (Submission& submission : queue_->drain()) {
-    queue_->release(&submission);
-    submission.work->complete({closed.code(), submission.work->title() + ": " + closed.message()});
+  for (Request* next = queue_->take(); next != nullptr;) {
+    Request* const request = next;
+    next = request->next();
+    queue_->release(request);
+    request->end({closed.code(), request->title() + ": " + closed.message()});
   }
 }
 
 // ---- users' threads ----
 
-void ProgressEngine::start(Prepared* prepared) {
-  queue_->push(prepared);
+void ProgressEngine::start(std::span<Request* const> requests) {
+  queue_->push(requests);
   // Sequentially consistent on both sides: either this sees the progress lock free, or its holder
-  // sees the operation when it leaves.
+  // sees the requests when it leaves.
   if (!progress_lock_.try_lock()) return;
-  if (coordinator_ != nullptr) coordinator_->take_prepared();
-  leave();
-}
-
-void ProgressEngine::take_queued() {
-  // As start(): either this sees the progress lock free, or its holder sees the queue filled when
-  // it leaves.
-  if (!progress_lock_.try_lock()) return;
-  if (coordinator_ != nullptr) {
-    const DefaultRounding rounding;
-    coordinator_->step();
-  }
+  const DefaultFloatMode mode;
+  if (coordinator_ != nullptr) coordinator_->take_requests();
   leave();
 }
 
@@ -161,44 +125,48 @@ bool ProgressEngine::take_progress_lock() {
   return true;
 }
 
-void ProgressEngine::run(Prepared* prepared, Work* work) {
-  if (!helps_) return start(prepared);
+void ProgressEngine::run(Request* request, const Deadline& deadline) {
+  if (!helps_) return start({&request, 1});
   if (progress_lock_.try_lock()) {
+    const DefaultFloatMode mode;
     if (coordinator_ != nullptr) {
-      const DefaultRounding rounding;
-      coordinator_->take(prepared);
-      drive(work);
+      coordinator_->take(request);
+      drive(request, deadline);
     } else {
-      queue_->push(prepared);
+      queue_->push(request);
     }
     return leave();
   }
-  start(prepared);
-  help(work);
+  start({&request, 1});
+  help(request, deadline);
 }
 
-void ProgressEngine::help(Work* work) {
+void ProgressEngine::help(Completion* awaited, const Deadline& deadline) {
   if (!helps_ || !take_progress_lock()) return;
-  const DefaultRounding rounding;
-  drive(work);
+  const DefaultFloatMode mode;
+  drive(awaited, deadline);
   leave();
 }
 
-// With the progress lock: until the work has ended, somebody else needs the progress lock, or it
-// takes too long.
-void ProgressEngine::drive(Work* work) {
+// With the progress lock: until the awaited has ended, the deadline has passed, somebody else needs
+// the progress lock, or it takes too long.
+void ProgressEngine::drive(Completion* awaited, const Deadline& deadline) {
   if (coordinator_ == nullptr) return;
   host::Waiting waiting(policy_);
   int looks = 0;
-  while (!work->done() && !coordinator_->ended()) {
+  while (!awaited->done() && !coordinator_->ended()) {
     const bool moved = coordinator_->advance();
     if (moved) waiting.restart();
-    if (work->done()) return;
+    if (awaited->done()) return;
     if (++looks == kLooksBeforeDisarming) {
       // It takes longer: peers need not wake the background thread for what is seen here anyway.
-      work->want();
+      awaited->set_awaited();
       if (!disarmed_) world_->doorbell->disarm();
       disarmed_ = true;
+    }
+    if (deadline && looks % kLooksBetweenClocks == 0 &&
+        std::chrono::steady_clock::now() >= *deadline) {
+      return;
     }
     if (progress_lock_.contended() || (!moved && !waiting.next())) return;
   }

@@ -1,28 +1,30 @@
 // ProgressEngine: who runs the coordinator. Its background thread, or a user's thread that has to
 // wait anyway and thereby saves the way to another thread and back.
 //
-//   background   sleeps in epoll without the progress lock; woken by a message, a socket, a deadline or ring()
-//   a waiter     takes the progress lock, steps until its work has ended or waiting has become too long, and
-//                wakes the background thread if something is left under way
-//   a start      puts the operation into the queue; whoever holds the progress lock takes it, and looks once
-//                more after giving the progress lock up
+//   background   sleeps in epoll without the progress lock; woken by a message, a socket, a
+//                deadline or ring()
+//   a waiter     takes the progress lock, steps until its work has ended or waiting has become too
+//                long, and wakes the background thread if something is left under way
+//   a start      puts the operation into the queue; whoever holds the progress lock takes it, and
+//                looks once more after giving the progress lock up
 //
 // Whenever the progress lock is free the background thread sleeps, or is about to, with its
 // doorbell armed, and everything that came before arming has been looked at.
 //
-// Ownership: shared by works, prepared operations and the runtime, which outlives its thread.
-// Threads:   any.
+// Ownership: shared by requests and the runtime, which outlives its thread.
+// Threads:   any. Whoever holds the lock computes in the default floating-point mode.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 
+#include "collectives/base/float_mode.h"
 #include "collectives/base/status.h"
 #include "collectives/host/progress_lock.h"
 #include "collectives/host/wait_policy.h"
-#include "runtime/engine/submission_queue.h"
-#include "runtime/engine/work.h"
+#include "runtime/engine/request_queue.h"
 
 namespace rueda::membership {
 struct World;
@@ -35,7 +37,7 @@ class Coordinator;
 class ProgressEngine final : public Helper {
  public:
   // helps: waiters may drive (all ranks on one host: their news is in memory).
-  ProgressEngine(std::shared_ptr<SubmissionQueue> queue, host::WaitPolicy policy, bool helps)
+  ProgressEngine(std::shared_ptr<RequestQueue> queue, host::WaitPolicy policy, bool helps)
       : queue_(std::move(queue)), policy_(policy), helps_(helps) {}
   // Both borrowed until loop() has returned. Before anything else is called.
   void attach(Coordinator* coordinator, membership::World* world);
@@ -43,23 +45,21 @@ class ProgressEngine final : public Helper {
   // The background thread: until the coordinator has ended.
   void loop();
 
-  // Takes a claimed operation.
-  void start(Prepared* prepared);
-  // Takes what was queued without a ring: here if the progress lock is free, so that no thread has
-  // to wake for it. Only where waiters may drive.
-  void take_queued();
-  bool helps() const { return helps_; }
-  // Takes it and waits; returns when it has ended or sleeping is better.
-  void run(Prepared* prepared, Work* work);
-  void help(Work* work) override;
+  // Takes claimed requests, one behind the other: here if the progress lock is free, so that no
+  // thread has to wake for it.
+  void start(std::span<Request* const> requests);
+  // Takes it and helps; returns when it has ended, the deadline has passed, or sleeping is better.
+  void run(Request* request, const Deadline& deadline);
+  void help(Completion* awaited, const Deadline& deadline) override;
   void wake() override { queue_->wake(); }
-  // A prepared operation gives its name up.
-  void forget(Submission* submission) { queue_->forget(submission); }
+  // A request gives its name up.
+  void forget(Request* request) { queue_->forget(request); }
 
   // Runs fn(coordinator) with the progress lock; the coordinator is null after its end.
   template <typename Function>
   void with_progress_lock(Function fn) {
     progress_lock_.lock();
+    const DefaultFloatMode mode;
     fn(coordinator_);
     leave();
   }
@@ -73,14 +73,14 @@ class ProgressEngine final : public Helper {
  private:
   using Time = std::chrono::steady_clock::time_point;
   bool take_progress_lock();
-  void drive(Work* work);
+  void drive(Completion* awaited, const Deadline& deadline);
   void leave();
   void sleep(bool look_at_queue);
   void end();
   void refuse_all();
 
   host::ProgressLock progress_lock_;
-  std::shared_ptr<SubmissionQueue> queue_;
+  std::shared_ptr<RequestQueue> queue_;
   const host::WaitPolicy policy_;
   const bool helps_;
   // Guarded by the progress lock.

@@ -1,4 +1,4 @@
-// Memory of results that works own (allgather, alltoall, recv without an output).
+// Memory of results that requests own (allgather, alltoall, recv without an output).
 //
 // New memory costs a page fault for every 4 KB, for large results more than moving the bytes. So a
 // few blocks that their owners have let go of are kept for the next result of about that size: a

@@ -2,10 +2,11 @@
 // thread.
 //
 // Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order,
-// within config.shutdown_timeout_seconds; works outlive the runtime.
+// within config.shutdown_timeout_seconds; requests outlive the runtime.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -13,15 +14,15 @@
 
 #include "collectives/base/config.h"
 #include "runtime/engine/coordinator.h"
-#include "runtime/engine/prepared.h"
 #include "runtime/engine/progress_engine.h"
+#include "runtime/engine/request.h"
 #include "runtime/membership/world.h"
 #include "runtime/observe/counters/published.h"
 #include "runtime/observe/flight/flight_recorder.h"
 
 namespace rueda::engine {
 
-// One operation as the user asks for it. Memory is borrowed until the work ends.
+// One operation as the user asks for it. Memory is borrowed until the request has ended.
 struct Operation {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::string name;  // "": numbered by kind
@@ -29,7 +30,7 @@ struct Operation {
   ReduceOp reduce_op = ReduceOp::kAverage;
   Shape shape;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;  // null: the work owns the result
+  std::byte* output = nullptr;  // null: the request owns the result
   int device = -1;              // of input and output: -1 the host, else a GPU of this process
   cuda::StreamHandle stream = nullptr;  // GPU: what the caller has given it until now comes before
   double prescale = 1.0;
@@ -38,7 +39,9 @@ struct Operation {
   Rank peer = 0;
   uint32_t tag = 0;
   std::vector<int64_t> splits;  // alltoall; empty: equal parts
-  uint32_t process_set = 0;     // root: a rank of the job all the same
+  // allgather, alltoall with an output: the rows that it has room for, exactly what arrives.
+  int64_t output_rows = -1;
+  uint32_t process_set = 0;  // root: a rank of the job all the same
   // send, recv of parts of this library: spaces of tags that do not meet (0: the users' calls), and
   // what both sides must agree on beside the size (0: the dtype).
   uint32_t tag_space = 0;
@@ -55,20 +58,20 @@ class Runtime {
   ~Runtime();
 
   const membership::World& world() const { return *world_; }
-  // All or none. group: they become ready together and are reduced as one.
-  Result<std::vector<std::shared_ptr<Work>>> submit(std::vector<Operation> operations, bool group);
-  // An operation to be started again and again; its memory comes with each start. Allreduce,
-  // broadcast and reducescatter.
-  Result<std::shared_ptr<Prepared>> prepare(Operation operation);
-  // Submits one operation and waits without limit; its output must be the caller's.
+  // Persistent requests, to be started again and again; their memory comes with each start. group:
+  // they become ready together and are reduced as one. Not for messages and joins.
+  Result<std::vector<RequestPtr>> make(std::vector<Operation> operations, bool group = false);
+  // Requests that are started once, now. All or none.
+  Result<std::vector<RequestPtr>> start(std::vector<Operation> operations, bool group = false);
+  // Starts one and waits without limit; its output must be the caller's.
   Status run(Operation operation);
   // Collective over all ranks of the job, members or not: all have to call them in one order. The
-  // work's result is the id of the new set; its ranks in any order.
-  // A removed set's pending operations end with an error on all members.
-  Result<std::shared_ptr<Work>> add_process_set(std::vector<int64_t> ranks, uint32_t site = 0);
-  Result<std::shared_ptr<Work>> remove_process_set(uint32_t id, uint32_t site = 0);
+  // request's result is the id of the new set; its ranks in any order.
+  // A removed set's operations under way end with an error on all members.
+  Result<RequestPtr> add_process_set(std::vector<int64_t> ranks, uint32_t site = 0);
+  Result<RequestPtr> remove_process_set(uint32_t id, uint32_t site = 0);
   const ProcessSetTable& process_sets() const { return sets_; }
-  // Leaves the job; idempotent. Afterwards every submit fails and every work has ended.
+  // Leaves the job; idempotent. Afterwards every start fails and every request has ended.
   void shutdown();
   // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
   Status start_timeline(const std::string& path, bool mark_cycles);
@@ -88,18 +91,21 @@ class Runtime {
 
  private:
   Runtime(const Config& config, std::unique_ptr<membership::World> world,
+          std::unique_ptr<flight::FlightRecorder> flight,
           std::function<void(const std::string&)> blame);
   Status record(const std::string& path, bool mark_cycles);
-  Result<Submission> check(Operation operation, bool with_memory, bool group = false);
-  Result<std::shared_ptr<Work>> change_sets(wire::Request request, std::string title,
-                                            uint32_t site);
-  static std::string number(ProcessSet* set, CollectiveKind kind, bool group);
+  // runtime_requests.cc
+  Result<RequestPtr> make_one(Operation operation, bool persistent, bool group);
+  Result<std::vector<RequestPtr>> make_all(std::vector<Operation> operations, bool persistent,
+                                           bool group);
+  Result<std::vector<Request*>> claim(std::span<const RequestPtr> requests);
+  Result<RequestPtr> change_sets(wire::Request change, std::string title, uint32_t site);
 
   Config config_;
   std::unique_ptr<membership::World> world_;
   counters::Published counters_;
   ProcessSetTable sets_;
-  std::shared_ptr<SubmissionQueue> queue_;
+  std::shared_ptr<RequestQueue> queue_;
   std::shared_ptr<ProgressEngine> progress_;
   timeline::Recorder recorder_;
   const std::unique_ptr<flight::FlightRecorder> flight_;

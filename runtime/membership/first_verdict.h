@@ -3,8 +3,7 @@
 // Before all have met, ranks wait for each other in chains: rank 2 for its neighbour 0, which waits
 // for rank 1 on a host beyond a cut cable. Nobody shall name the neighbour. So
 //   - who gives up because of another leaves the reason in the store, while its connections are
-//   still
-//     open; the first one counts, and who waits looks for it;
+//     still open; the first one counts, and who waits looks for it;
 //   - who waits for long writes down for whom, and a rank whose time is over follows these notes to
 //     the pair of ranks between which the answer is missing.
 //

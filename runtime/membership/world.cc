@@ -250,16 +250,18 @@ Result<std::vector<int>> compare_mpi_ranks(Joining* joining, World* world) {
   return ranks;
 }
 
-std::unique_ptr<transport::Connection> make_tcp_connection(std::vector<UniqueFd> sockets,
-                                                           host::EventLoop* loop,
-                                                           int64_t rate_limit) {
-  if (sockets.size() == 1)
-    return std::make_unique<transport::TcpConnection>(std::move(sockets.front()), loop, rate_limit);
+using ConnectionPtr = std::unique_ptr<transport::Connection>;
+
+Result<ConnectionPtr> make_tcp_connection(std::vector<UniqueFd> sockets, host::EventLoop* loop,
+                                          int64_t rate_limit) {
   std::vector<std::unique_ptr<transport::TcpConnection>> streams;
-  for (auto& socket : sockets)
-    streams.push_back(
-        std::make_unique<transport::TcpConnection>(std::move(socket), loop, rate_limit));
-  return std::make_unique<transport::StripedConnection>(std::move(streams));
+  for (auto& socket : sockets) {
+    RUEDA_ASSIGN_OR_RETURN(auto stream,
+                           transport::TcpConnection::create(std::move(socket), loop, rate_limit));
+    streams.push_back(std::move(stream));
+  }
+  if (streams.size() == 1) return ConnectionPtr(std::move(streams.front()));
+  return ConnectionPtr(std::make_unique<transport::StripedConnection>(std::move(streams)));
 }
 
 // What a shared-memory connection keeps alive besides its arenas.
@@ -342,11 +344,16 @@ Status build_connections(Joining* joining, World* world) {
   for (size_t rank = 0; rank < size; ++rank) {
     peers[rank].name = world->names[rank];
     if (rank == me) continue;
+    const auto of_peer = [&](const Status& status) {
+      return Status(status.code(), world->names[rank] + ": " + status.message());
+    };
     if (!joining->local[rank] && !mpi_ranks.empty()) {
       constexpr uint64_t kTags = 32767;  // MPI promises no more
-      peers[rank].connection = std::make_unique<mpi::MpiConnection>(
+      auto connection = mpi::MpiConnection::create(
           world->mpi, mpi_ranks[rank], static_cast<int>(world->epoch % kTags),
           world->doorbell->ringer(), std::move(sockets[rank]), world->loop.get());
+      if (!connection.ok()) return of_peer(connection.status());
+      peers[rank].connection = std::move(connection).value();
       continue;
     }
     if (!joining->local[rank]) {
@@ -355,35 +362,35 @@ Status build_connections(Joining* joining, World* world) {
       for (size_t i = 1; i < streams[rank].size(); ++i)
         end_when_silent(streams[rank][i].get(), std::chrono::seconds(0));
       streams[rank].front() = std::move(sockets[rank]);
-      peers[rank].connection = make_tcp_connection(std::move(streams[rank]), world->loop.get(),
-                                                   joining->options.config.tcp_rate_limit);
+      auto connection = make_tcp_connection(std::move(streams[rank]), world->loop.get(),
+                                            joining->options.config.tcp_rate_limit);
+      if (!connection.ok()) return of_peer(connection.status());
+      peers[rank].connection = std::move(connection).value();
       if (const auto& wrap = joining->options.wrap_connection)
         peers[rank].connection =
             wrap(static_cast<Rank>(rank), std::move(peers[rank].connection), world->loop.get());
       continue;
     }
     auto fds = receive_fds(sockets[rank].get(), 3, joining->patience(static_cast<Rank>(rank)));
-    if (!fds.ok()) return {fds.status().code(), world->names[rank] + ": " + fds.status().message()};
+    if (!fds.ok()) return of_peer(fds.status());
     auto peer = std::make_shared<LocalPeer>();
     peer->mine = arena;
     peer->doorbell = host::GuardedFd(std::move(fds.value()[1]));
     auto attached = Arena::attach(std::move(fds.value()[0]), layout, slot[rank], world->epoch);
-    if (!attached.ok())
-      return {attached.status().code(), world->names[rank] + ": " + attached.status().message()};
+    if (!attached.ok()) return of_peer(attached.status());
     peer->theirs = attached.value();
     world->arenas[rank] = peer->theirs;
     auto heap_of_peer = host::PeerHeap::attach(std::move(fds.value()[2]));
-    if (!heap_of_peer.ok()) {
-      return {heap_of_peer.status().code(),
-              world->names[rank] + ": " + heap_of_peer.status().message()};
-    }
+    if (!heap_of_peer.ok()) return of_peer(heap_of_peer.status());
     world->heaps[rank] = heap_of_peer.value();
     world->ringers[rank] = {peer->doorbell.get(), peer->theirs->sleep_word()};
     const auto outgoing = arena->ring_to(slot[rank]);
     const auto incoming = peer->theirs->ring_to(slot[me]);
-    peers[rank].connection = std::make_unique<transport::RingConnection>(
-        "shm", outgoing, incoming, world->ringers[rank], std::move(sockets[rank]),
-        world->loop.get(), peer);
+    auto connection =
+        transport::RingConnection::create("shm", outgoing, incoming, world->ringers[rank],
+                                          std::move(sockets[rank]), world->loop.get(), peer);
+    if (!connection.ok()) return of_peer(connection.status());
+    peers[rank].connection = std::move(connection).value();
   }
   world->transport = std::make_unique<transport::TagTransport>(
       world->rank, world->epoch, std::move(peers), world->loop.get(), world->doorbell.get());
@@ -570,9 +577,10 @@ Result<std::vector<std::unique_ptr<World>>> make_inproc_worlds(Rank size, uint64
       world.ringers.push_back({shared->doorbells[peer].get(), shared->words[peer].get()});
       peers[peer].name = world.names[peer];
       if (peer == me) continue;
-      peers[peer].connection = std::make_unique<transport::RingConnection>(
-          "inproc", ring(me, peer), ring(peer, me), world.ringers[peer], std::move(life[me][peer]),
-          world.loop.get(), shared);
+      RUEDA_ASSIGN_OR_RETURN(peers[peer].connection,
+                             transport::RingConnection::create(
+                                 "inproc", ring(me, peer), ring(peer, me), world.ringers[peer],
+                                 std::move(life[me][peer]), world.loop.get(), shared));
     }
     world.transport = std::make_unique<transport::TagTransport>(
         world.rank, epoch, std::move(peers), world.loop.get(), world.doorbell.get());

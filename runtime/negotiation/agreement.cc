@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -102,6 +104,51 @@ std::string describe_change(const Request& r) {
   std::string text;
   for (const int64_t rank : r.splits) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return "to add [" + text + "]" + (r.layout.empty() ? "" : ", but " + r.layout);
+}
+
+namespace {
+
+int64_t rows_that_arrive(const std::vector<RequestPtr>& by_place, size_t place) {
+  uint64_t rows = 0;  // a rank may say anything
+  for (const RequestPtr& sent : by_place) {
+    if (sent == nullptr) continue;
+    const bool gathers = sent->kind == CollectiveKind::kAllgather;
+    rows += static_cast<uint64_t>(gathers ? sent->shape[0] : sent->splits[place]);
+  }
+  return static_cast<int64_t>(rows);
+}
+
+}  // namespace
+
+Status check_output_rows(const std::vector<RequestPtr>& by_place, const std::vector<Rank>& ranks,
+                         const std::vector<std::string>& sites) {
+  struct Wrong {
+    std::vector<Rank> ranks;
+    std::vector<std::string> sites;
+  };
+  std::map<std::pair<int64_t, int64_t>, Wrong> wrong;  // by room and what arrives
+  const Request* any = nullptr;
+  for (size_t place = 0; place < by_place.size(); ++place) {
+    const RequestPtr& sent = by_place[place];
+    if (sent == nullptr || sent->output_rows < 0) continue;
+    const int64_t rows = rows_that_arrive(by_place, place);
+    if (rows == sent->output_rows) continue;
+    any = sent.get();
+    Wrong& of = wrong[{sent->output_rows, rows}];
+    of.ranks.push_back(ranks.empty() ? static_cast<Rank>(place) : ranks[place]);
+    of.sites.push_back(sites.empty() ? "" : sites[place]);
+  }
+  if (any == nullptr) return {};
+  std::string how;
+  for (const auto& [rows, of] : wrong) {
+    how += (how.empty() ? "" : "; ") +
+           fmt::format("{} {} room for {} rows{}, {} arrive", name_ranks(of.ranks),
+                       of.ranks.size() == 1 ? "has" : "have", rows.first,
+                       name_sites(of.ranks, of.sites), rows.second);
+  }
+  return failed_precondition("Mismatched " + upper(name_of(any->kind)) +
+                             " output rows: " + title_of(*any) + ": " + how +
+                             "; give an output of exactly the rows that the ranks send");
 }
 
 Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks,

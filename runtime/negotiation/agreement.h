@@ -2,17 +2,14 @@
 // Pure.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "collectives/base/status.h"
 #include "proto/messages.h"
+#include "runtime/negotiation/requests.h"
 
 namespace rueda::negotiation {
-
-// Shared: a request seen before is one object for all ranks and steps.
-using RequestPtr = std::shared_ptr<const wire::Request>;
 
 // What join is called on the wire; one at a time is under way in a process set.
 inline constexpr char kJoinName[] = "join";
@@ -33,6 +30,14 @@ std::string title_of(const std::string& wire_name);
 // train.py:22 in step; ..."
 Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks = {},
                        const std::vector<std::string>& sites = {});
+
+// Allgathers and alltoalls that agree, into outputs of the callers: has each of them room for
+// exactly the rows that its rank receives? by_place: null where a rank has joined, which sends
+// nothing; ranks and sites as above.
+//   "Mismatched ALLGATHER output rows: allgather 'x': rank 1 has room for 9 rows, 12 arrive; ..."
+Status check_output_rows(const std::vector<RequestPtr>& by_place,
+                         const std::vector<Rank>& ranks = {},
+                         const std::vector<std::string>& sites = {});
 
 // What a request to add or remove a process set asks for: "to add [0, 1]".
 std::string describe_change(const wire::Request& request);

@@ -87,7 +87,11 @@ std::deque<CacheId> BatchPlanner::run_around(const PlannedTensor& first) const {
       const auto next = neighbours.find(id);
       if (next == neighbours.end() || group_of_.count(next->second) != 0) return;
       id = next->second;
-      if (tensors_.at(id).fuse_key != first.fuse_key || !seen.insert(id).second) return;
+      const auto tensor = tensors_.find(id);  // a neighbour may have been forgotten
+      if (tensor == tensors_.end() || tensor->second.fuse_key != first.fuse_key ||
+          !seen.insert(id).second) {
+        return;
+      }
       forward ? run.push_back(id) : run.push_front(id);
     }
   };
@@ -143,8 +147,8 @@ std::vector<Batch> BatchPlanner::on_ready(const PlannedTensor& tensor, Time now)
   return {};
 }
 
-std::vector<Batch> BatchPlanner::on_wanted(CacheId id,
-                                           const std::function<bool(CacheId)>& submitted) {
+std::vector<Batch> BatchPlanner::on_awaited(CacheId id,
+                                            const std::function<bool(CacheId)>& submitted) {
   if (!holds(id)) return {};
   const GroupPtr group = group_of_.at(id);
   const auto comes = [&](size_t i) {
@@ -198,6 +202,32 @@ void BatchPlanner::forget_round(CacheId id) {
   const GroupPtr group = it->second;
   group->states[group->index(id)] = State::kAbsent;
   track(group);
+}
+
+std::vector<Batch> BatchPlanner::forget(CacheId id) {
+  tensors_.erase(id);
+  const auto before = predecessor_.find(id);
+  const auto after = successor_.find(id);
+  if (before != predecessor_.end() && after != successor_.end()) {
+    successor_[before->second] = after->second;
+    predecessor_[after->second] = before->second;
+  }
+  predecessor_.erase(id);
+  successor_.erase(id);
+  if (last_sent_ == id) last_sent_.reset();
+  const auto it = group_of_.find(id);
+  if (it == group_of_.end()) return {};
+  const GroupPtr group = it->second;
+  group_of_.erase(it);
+  const auto at = static_cast<std::ptrdiff_t>(group->index(id));
+  group->members.erase(group->members.begin() + at);
+  group->states.erase(group->states.begin() + at);
+  const bool complete = std::none_of(group->states.begin(), group->states.end(),
+                                     [](State state) { return state == State::kAbsent; });
+  if (group->open() && complete) return {send_ready(group)};
+  finish_round(group.get());
+  track(group);
+  return {};
 }
 
 std::vector<Batch> BatchPlanner::flush() {

@@ -3,20 +3,19 @@
 //
 // Idea: a training step submits the same tensors again and again. The first time each goes out as
 // it gets ready. The second time the planner knows what followed it, and joins it with its
-// successors into a batch (same kind, dtype, scales
-// ..., up to the bucket's size) whose membership stays: the batch goes out when its last member is
-// ready, whatever the order.
+// successors into a batch (same kind, dtype, scales ..., up to the bucket's size) whose membership
+// stays: the batch goes out when its last member is ready, whatever the order.
 //
 // Nothing waits for ever on a member that does not come:
-//   a thread blocks on a member, and its rank has not submitted another  ->  cut for good between
-//   the two, at once nothing arrives for `hold` after the last arrival                    ->  the
-//   ready members go out; the second time in
-//                                                                            a row the batch is cut
-//                                                                            for good there
-//   a member comes again before the rest came at all                     ->  cut for good
+//   a thread blocks on a member, and its rank has not submitted another
+//                               ->  cut for good between the two, at once
+//   nothing arrives for `hold` after the last arrival
+//                               ->  the ready members go out; the second time in a row the batch is
+//                                   cut for good there
+//   a member comes again before the rest came at all
+//                               ->  cut for good
 //
-//   tensor:   unknown --ready--> sent alone --ready again--> in a batch --ready--> held --all
-//   ready--> sent
+//   tensor:  unknown --ready--> sent alone --again--> in a batch --ready--> held --all--> sent
 #pragma once
 
 #include <chrono>
@@ -30,10 +29,11 @@
 #include <vector>
 
 #include "runtime/negotiation/readiness_table.h"
+#include "runtime/plan/step_plan.h"
 
 namespace rueda::negotiation {
 
-using CacheId = uint32_t;            // a cached tensor's number
+using plan::CacheId;
 using Batch = std::vector<CacheId>;  // in the order of launch
 
 // What the planner must know of a tensor.
@@ -56,7 +56,7 @@ class BatchPlanner {
   std::vector<Batch> on_ready(const PlannedTensor& tensor, Time now);
   // A thread of some rank is blocked on `id`; submitted(s): has that rank submitted s since s
   // last went out?
-  std::vector<Batch> on_wanted(CacheId id, const std::function<bool(CacheId)>& submitted);
+  std::vector<Batch> on_awaited(CacheId id, const std::function<bool(CacheId)>& submitted);
   // Batches whose hold has passed.
   std::vector<Batch> on_time(Time now);
   std::optional<Time> next_deadline() const;
@@ -64,6 +64,9 @@ class BatchPlanner {
   bool holds(CacheId id) const;
   // The tensor's part in the round under way is forgotten (a step plan has taken it).
   void forget_round(CacheId id);
+  // Nothing comes under this id any more: its batch goes on without it. It is not held. Returns
+  // what can go out now.
+  std::vector<Batch> forget(CacheId id);
   // Gives everything out that is held (shutdown, errors).
   std::vector<Batch> flush();
 

@@ -5,10 +5,10 @@
 namespace rueda::negotiation {
 
 void CallSites::ask(std::vector<std::string> names, const std::vector<std::vector<Rank>>& senders,
-                    size_t members, Time now, Then then) {
+                    size_t members, Time now, About about) {
   Question question;
   question.until = now + kPatience;
-  question.answered.then = std::move(then);
+  question.answered.about = std::move(about);
   question.answered.sites.assign(names.size(), std::vector<std::string>(members));
   question.awaited.assign(names.size(), std::vector<bool>(members));
   for (size_t i = 0; i < names.size(); ++i) {

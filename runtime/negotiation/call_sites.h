@@ -1,19 +1,21 @@
 // CallSites: before ranks are told that they disagree, the root asks each where it called, so that
 // the error names a line of the program for every side. Costs one exchange, and only then.
 //
-//   ask() ---> take_questions() --ResponseList::where--> ranks --RequestList::call_sites--> on_answer()
-//                                                  take_answered() ---> then(sites)
+//   ask(about) ---> take_questions() ---ResponseList::where---> ranks
+//                   on_answer()      <--RequestList::call_sites-- ranks
+//                   take_answered(): about, and the sites
 //
 // Who does not answer within kPatience (it is stopped, or swapped out) has no site. Pure; one
 // thread.
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "runtime/negotiation/kind_conflicts.h"
 #include "runtime/negotiation/readiness_table.h"
 
 namespace rueda::negotiation {
@@ -23,11 +25,12 @@ class CallSites {
   static constexpr std::chrono::milliseconds kPatience{1000};
 
   using Sites = std::vector<std::vector<std::string>>;  // by name, by place of the member
-  using Then = std::function<void(const Sites& sites, Time now)>;
+  // What is told when they have answered.
+  using About = std::variant<Decision, KindConflicts::Conflict>;
 
-  // senders: of each name, those that have submitted it and wait. then: called by who takes it.
+  // senders: of each name, those that have submitted it and wait.
   void ask(std::vector<std::string> names, const std::vector<std::vector<Rank>>& senders,
-           size_t members, Time now, Then then);
+           size_t members, Time now, About about);
   // Names that the ranks have not been asked for yet.
   std::vector<std::string> take_questions();
   // What nobody has asked for is ignored.
@@ -36,8 +39,8 @@ class CallSites {
   void close();
 
   struct Answered {
+    About about;
     Sites sites;
-    Then then;
   };
   // Somebody has been asked, or is to be, and it is not told yet.
   bool asking() const { return !questions_.empty(); }

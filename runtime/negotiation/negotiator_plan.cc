@@ -13,38 +13,49 @@ constexpr int kIdle = 32;
 
 }  // namespace
 
+// What the follower asks for goes on to the owner.
+void Negotiator::pass_on() {
+  for (plan::Action& asked : follower_->actions())
+    std::visit([this](auto& what) { act(what); }, asked);
+  follower_->actions().clear();
+}
+
 void Negotiator::start_plan(const wire::StepPlan& frozen, Time now) {
   const auto refuse = [&](const std::string& why) {
-    effects_->give_up(internal_error("the root froze a step plan " + why));
+    give_up(internal_error("the root froze a step plan " + why));
   };
   if (!follower_) return refuse("on a rank that follows none");
   if (planning() || frozen.generation != follower_->generation() + 1)
     return refuse("while another was in force");
-  plan::StepPlan plan;
-  plan.generation = frozen.generation;
-  std::vector<RequestPtr> members;
-  std::vector<const wire::Request*> requests;
+  action::BeginPlan begin;
+  begin.plan.generation = frozen.generation;
+  std::vector<plan::Follower::Place> places;
   for (const wire::PlannedBatch& batch : frozen.batches) {
-    for (const CacheId id : batch.ids) {
-      members.push_back(cache_.get(id));
-      if (members.back() == nullptr) return refuse("with a tensor that this rank does not know");
-      requests.push_back(members.back().get());
-    }
     if (batch.ids.empty()) return refuse("with an empty batch");
-    plan.batches.push_back({cache_.get(batch.ids.front())->kind, batch.ids, batch.protocol});
+    for (const CacheId id : batch.ids) {
+      const ResponseCache::Agreed* agreed = cache_.get(id);
+      if (agreed == nullptr) return refuse("with a tensor that this rank does not know");
+      begin.requests.push_back(agreed->request);
+      begin.sizes.push_back(agreed->sizes);
+      places.push_back({agreed->request_id, agreed->request->name});
+    }
+    const CollectiveKind kind = cache_.get(batch.ids.front())->request->kind;
+    begin.plan.batches.push_back({kind, batch.ids, batch.protocol});
   }
-  if (plan.batches.empty()) return refuse("without batches");
+  if (begin.plan.batches.empty()) return refuse("without batches");
   ++plans_;
   at_will_ = false;
   beside_ = 0;
   seen_entered_ = 0;
-  blocked_.reserve(members.size());
-  follower_->begin(plan, requests, now);
-  RUEDA_INFO("coordinator", "step plan {}: {} batches, {} tensors", plan.generation,
-             plan.batches.size(), members.size());
+  blocked_.reserve(places.size());
+  follower_->begin(begin.plan, places, now);
+  RUEDA_INFO("coordinator", "step plan {}: {} batches, {} tensors", begin.plan.generation,
+             begin.plan.batches.size(), places.size());
+  const std::vector<RequestPtr> members = begin.requests;
+  act(std::move(begin));
   // What waits for an answer is now the plan's: the root overlooks it.
   bool deviates = false;
-  for (size_t i = 0; i < members.size(); ++i) deviates |= !move_to_plan(*members[i], now);
+  for (const RequestPtr& member : members) deviates |= !move_to_plan(*member, now);
   if (deviates) revoke("a tensor came with other properties");
   if (leaving_) revoke("this rank leaves");
   if (joined_) revoke("this rank has joined");
@@ -56,17 +67,19 @@ bool Negotiator::move_to_plan(const wire::Request& member, Time now) {
   if (it == pending_.end()) return true;
   const auto id = cache_.find(*it->second.request);
   if (!id || !follower_->has(*id)) return false;
-  const Pending pending = it->second;
+  const Unanswered pending = it->second;
   pending_.erase(it);
   // Not sent yet: must not be sent any more.
-  auto& cached = collected_.cached;
-  cached.erase(std::remove(cached.begin(), cached.end(), *id), cached.end());
-  auto& wanted = collected_.wanted;
-  wanted.erase(std::remove(wanted.begin(), wanted.end(), member.name), wanted.end());
+  std::erase_if(collected_.cached,
+                [&](CacheId sent) { return cache_.get(sent)->request_id == *id; });
+  std::erase(collected_.awaited, member.name);
   ++planned_submissions_;
-  if (!follower_->submit(*id, pending.ticket, now) &&
-      (pending.wanted_told || effects_->may_hold(pending.ticket))) {
+  if (follower_->on_ready(*id, pending.handle, now) == plan::Follower::Taken::kEntered) {
+    pass_on();
+  } else if (pending.awaited_told) {
     blocked_.push_back(*id);
+  } else {
+    act(action::Hold{pending.handle});
   }
   return true;
 }
@@ -75,38 +88,38 @@ void Negotiator::revoke(const std::string& why, bool at_will) {
   if (!planning() || follower_->revoked()) return;
   at_will_ = at_will;
   follower_->revoke(why);
+  pass_on();
 }
 
 // A thread waits for a batch that this rank has not entered, so it waits for something that this
 // rank has not submitted, and perhaps never will: the plan's order may not hold it up.
-bool Negotiator::revoke_for_blocked() {
-  bool revoked = false;
-  for (const CacheId id : blocked_) {
+void Negotiator::revoke_for_blocked() {
+  for (const RequestId id : blocked_) {
     if (!planning() || follower_->revoked() || !follower_->holds(id)) continue;
-    revoke(title_of(*cache_.get(id)) + " is waited for before its turn");
-    revoked = true;
+    revoke(title_of(*cache_.request(id)) + " is waited for before its turn");
   }
   blocked_.clear();
-  return revoked;
 }
 
 // The root rank: a plan that nobody follows any more must not stand in the way of the next.
-void Negotiator::replace_idle_plan(const wire::Response& response) {
+void Negotiator::replace_idle_plan(CollectiveKind kind, bool cached) {
   if (!planning() || follower_->revoked()) return;
   if (follower_->batches_entered() != seen_entered_) beside_ = 0;
   seen_entered_ = follower_->batches_entered();
-  if (response.entries.front().cache_id < 0 || !plan::PlanKeeper::plannable(response.kind)) return;
+  if (!cached || !plan::PlanKeeper::plannable(kind)) return;
   if (++beside_ >= kIdle) revoke("it is not followed any more", true);
 }
 
-bool Negotiator::follow(Time now) {
-  if (!planning()) return false;
-  const bool revoked = follower_->revoked();
-  if (follower_->poll(now)) {
-    come_back(now);
-    return true;
-  }
-  return follower_->revoked() != revoked;
+void Negotiator::follow(const event::Tick& tick) {
+  if (!planning()) return;
+  follower_->on_progress(tick.plan, tick.now);
+  pass_on();
+}
+
+void Negotiator::on(const event::Withdrawn& withdrawn) {
+  if (!planning()) return;
+  follower_->on_withdrawn(withdrawn.handles);
+  if (!planning()) come_back(withdrawn.now);
 }
 
 // Negotiation goes on at the first batch that not all ranks have entered.
@@ -120,9 +133,9 @@ void Negotiator::come_back(Time now) {
   blocked_.clear();
   for (const plan::Follower::Member& member : follower_->take_back()) {
     if (root_left_ && !leaving_) {
-      refuse(member.ticket);
+      refuse(member.handle);
     } else {
-      negotiate(*cache_.get(member.id), member.id, member.ticket);
+      negotiate(member.id, member.handle);
     }
   }
   if (joined_) collected_.joining = true;

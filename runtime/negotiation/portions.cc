@@ -17,7 +17,7 @@ static_assert(kFullItems <= wire::kMaxStalls && kMaxGroup + kFullItems <= wire::
 
 // Upper bounds of the encoded sizes: a number has ten bytes at most.
 size_t weight(const wire::Request& r) {
-  return 64 + r.name.size() + r.group.size() + r.layout.size() +
+  return 80 + r.name.size() + r.group.size() + r.layout.size() +
          10 * (r.shape.size() + r.splits.size());
 }
 size_t weight(const wire::Stall& s) { return 32 + s.name.size() + 10 * s.missing.size(); }
@@ -71,6 +71,7 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
   empty.epoch = list.epoch;
   empty.process_set = list.process_set;
   empty.plan = list.plan;
+  empty.evictions = list.evictions;
   Filler<wire::RequestList> filler(empty);
   std::string group;  // of the request before
   for (wire::Request& request : list.requests) {
@@ -79,9 +80,9 @@ std::vector<wire::RequestList> portions(wire::RequestList list) {
     group = request.group;
     to.requests.push_back(std::move(request));
   }
-  for (const uint32_t id : list.cached) filler.next(1, 10).cached.push_back(id);
-  for (std::string& name : list.wanted)
-    filler.next(1, 8 + name.size()).wanted.push_back(std::move(name));
+  for (const uint64_t id : list.cached) filler.next(1, 10).cached.push_back(id);
+  for (std::string& name : list.awaited)
+    filler.next(1, 8 + name.size()).awaited.push_back(std::move(name));
   for (wire::CallSite& site : list.call_sites)
     filler.next(1, 16 + site.name.size() + wire::kMaxPlaceBytes)
         .call_sites.push_back(std::move(site));
@@ -103,6 +104,7 @@ std::vector<wire::ResponseList> portions(wire::ResponseList list) {
     filler.next(1, weight(stall)).stalls.push_back(std::move(stall));
   for (std::string& name : list.where)
     filler.next(1, 8 + name.size()).where.push_back(std::move(name));
+  for (const uint64_t id : list.evicted) filler.next(1, 10).evicted.push_back(id);
   filler.last().left = list.left;
   filler.last().left_before = list.left_before;
   return filler.take();

@@ -10,8 +10,8 @@
 
 namespace rueda::negotiation {
 
-// The members of one grouped call stay in one message (kMaxGroup bounds them); wants follow their
-// requests, leaving and joining are last.
+// The members of one grouped call stay in one message (kMaxGroup bounds them); awaited names
+// follow their requests, leaving and joining are last.
 std::vector<wire::RequestList> portions(wire::RequestList list);
 // One response is never cut: the root bounds what it fuses (max_fused). "left" is last.
 std::vector<wire::ResponseList> portions(wire::ResponseList list);

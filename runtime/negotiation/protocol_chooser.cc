@@ -30,7 +30,7 @@ uint32_t ProtocolChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
   if (of.settled) return of.protocol;
   const uint32_t protocol = of.ns[kStaged].size() < kTries ? kStaged : kCma;
   // Sent again and again, and nobody says how long it took: such batches lie in place, where there
-  // is no choice, or overlap each other, which windows do better.
+  // is no choice, or overlap each other, which staging does better.
   if (of.sent[protocol]++ == 2 * kTries) settle(&of, kStaged, kMostTrust, now);
   return of.settled ? of.protocol : protocol;
 }

@@ -9,7 +9,7 @@
 // question is asked again (later and later while the answer stays).
 //
 //   class:   unknown --kTries measurements of each protocol--> settled --trust passes--> unknown
-//                    --2 kTries batches, too few measured--> settled (windows) for long
+//                    --2 kTries batches, too few measured--> settled (staged) for long
 #pragma once
 
 #include <algorithm>

@@ -19,19 +19,22 @@ Status ReadinessTable::missing_rank(const std::string& name, Rank rank) const {
                    members_.has_left + " without submitting it");
 }
 
-std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time now) {
+std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time now,
+                                            std::optional<CacheId> id) {
   const std::string& name = request->name;
   auto [it, is_new] = entries_.try_emplace(name);
   Entry& entry = it->second;
   if (is_new) {
     entry.by_rank.resize(members_.size());
     entry.since = entry.latest = now;
+    entry.id = id;
   }
-  RequestPtr& id = entry.by_rank[static_cast<size_t>(rank)];
+  RequestPtr& sent = entry.by_rank[static_cast<size_t>(rank)];
   // A rank submits a name once at a time (its own queue sees to that); a second one is a broken
   // peer, and is dropped.
-  if (id == nullptr) ++entry.count;
-  id = std::move(request);
+  if (sent == nullptr) ++entry.count;
+  sent = std::move(request);
+  if (entry.id != id) entry.id.reset();
   if (is_complete(name, entry)) {
     Decision decision = decide(std::move(entry));
     entries_.erase(it);
@@ -40,7 +43,8 @@ std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time 
   entry.latest = now;
   for (size_t other = 0; other < left_.size(); ++other) {
     if (left_[other] && entry.by_rank[other] == nullptr) {
-      Decision decision{std::move(entry.by_rank), {}, {}, {}, false};
+      Decision decision;
+      decision.by_rank = std::move(entry.by_rank);
       decision.status = missing_rank(it->first, static_cast<Rank>(other));
       entries_.erase(it);
       return decision;
@@ -62,12 +66,16 @@ bool ReadinessTable::is_complete(const std::string& name, const Entry& entry) co
 }
 
 Decision ReadinessTable::decide(Entry entry) const {
-  Decision decision{std::move(entry.by_rank), {}, {}, entry.latest, false};
+  Decision decision;
+  decision.by_rank = std::move(entry.by_rank);
+  decision.id = entry.id;
+  decision.before = entry.latest;
   for (size_t place = 0; entry.count < decision.by_rank.size() && place < decision.by_rank.size();
        ++place) {
     if (decision.by_rank[place] == nullptr) decision.absent.push_back(static_cast<Rank>(place));
   }
-  decision.status = agreement_of(decision);
+  // Agreed on before; but where a rank has joined, other rows arrive.
+  if (!decision.id || !decision.absent.empty()) decision.status = agreement_of(decision);
   decision.disagreement = !decision.status.ok();
   if (!decision.absent.empty() && decision.status.ok())
     decision.status = check_absent(decision.request(), decision.absent);
@@ -76,6 +84,13 @@ Decision ReadinessTable::decide(Entry entry) const {
 
 Status ReadinessTable::agreement_of(const Decision& decision,
                                     const std::vector<std::string>& sites) const {
+  const Status agreed = agreement_of_present(decision, sites);
+  if (!agreed.ok() || !has_sizes(decision.request().kind)) return agreed;
+  return check_output_rows(decision.by_rank, members_.ranks, sites);
+}
+
+Status ReadinessTable::agreement_of_present(const Decision& decision,
+                                            const std::vector<std::string>& sites) const {
   if (decision.absent.empty()) return check_agreement(decision.by_rank, members_.ranks, sites);
   std::vector<RequestPtr> present;
   std::vector<Rank> ranks;
@@ -155,7 +170,7 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
     if (entry.by_rank[static_cast<size_t>(rank)] != nullptr) --entry.count;
     entry.by_rank[static_cast<size_t>(rank)] = nullptr;
     if (entry.count > 0)
-      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank), {}, {}, false});
+      decisions.push_back({std::move(entry.by_rank), missing_rank(it->first, rank)});
     it = entries_.erase(it);
   }
   return decisions;
@@ -164,17 +179,18 @@ std::vector<Decision> ReadinessTable::leave(Rank rank) {
 std::optional<Decision> ReadinessTable::fail(const std::string& name, const Status& status) {
   const auto it = entries_.find(name);
   if (it == entries_.end()) return std::nullopt;
-  Decision decision{std::move(it->second.by_rank), status, {}, {}, false};
+  Decision decision{std::move(it->second.by_rank), status};
   entries_.erase(it);
   return decision;
 }
 
-bool ReadinessTable::withdraw(const RequestPtr& request) {
-  const auto it = entries_.find(request->name);
+bool ReadinessTable::withdraw(const Requests& requests) {
+  const auto it = entries_.find(requests.first()->name);
   if (it == entries_.end()) return true;
   Entry& entry = it->second;
-  for (RequestPtr& sent : entry.by_rank) {
-    if (sent == nullptr || !(sent == request || *sent == *request)) continue;
+  for (size_t rank = 0; rank < entry.by_rank.size(); ++rank) {
+    RequestPtr& sent = entry.by_rank[rank];
+    if (sent == nullptr || !same(sent, requests.of(static_cast<Rank>(rank)))) continue;
     sent = nullptr;
     --entry.count;
   }

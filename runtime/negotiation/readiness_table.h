@@ -6,7 +6,6 @@
 // that has joined is not waited for, until all have.
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,17 +13,18 @@
 #include <vector>
 
 #include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/events.h"
 #include "runtime/negotiation/members.h"
+#include "runtime/negotiation/sizes.h"
 
 namespace rueda::negotiation {
-
-using Time = std::chrono::steady_clock::time_point;
 
 // A tensor that all ranks have submitted, or that cannot be.
 struct Decision {
   std::vector<RequestPtr> by_rank;  // null: that rank had not submitted it
   Status status;                    // not ok: every rank that waits gets this
   std::vector<Rank> absent;         // ok: those that had joined instead
+  std::optional<CacheId> id;        // under which all others have submitted it
   Time before{};                    // when the last rank but one had submitted it
   bool disagreement = false;        // the status comes from check_agreement
   const RequestPtr& first() const;  // of the first rank that had
@@ -43,8 +43,9 @@ class ReadinessTable {
  public:
   explicit ReadinessTable(Members members);
 
-  // Empty: not decided yet.
-  std::optional<Decision> add(Rank rank, RequestPtr request, Time now);
+  // Empty: not decided yet. id: the request came as this; what it means has been agreed on before.
+  std::optional<Decision> add(Rank rank, RequestPtr request, Time now,
+                              std::optional<CacheId> id = {});
   // The rank submits no more. Everything that waits for it is decided with an error that names it.
   std::vector<Decision> leave(Rank rank);
   // The rank has joined. What waited for it alone is decided.
@@ -58,9 +59,9 @@ class ReadinessTable {
 
   // Fails one tensor that waits (a stall that lasts too long); empty when it is not there.
   std::optional<Decision> fail(const std::string& name, const Status& status);
-  // Takes back every rank's submission that equals this request (it belongs to a step plan now).
-  // True if nothing of that name waits any more.
-  bool withdraw(const RequestPtr& request);
+  // Takes back what ranks have submitted of these requests (they belong to a step plan now). True
+  // if nothing of that name waits any more.
+  bool withdraw(const Requests& requests);
   std::vector<Waiting> waiting() const;
   // check_agreement of those that have submitted it; sites: by member.
   Status agreement_of(const Decision& decision, const std::vector<std::string>& sites = {}) const;
@@ -74,12 +75,15 @@ class ReadinessTable {
   struct Entry {
     std::vector<RequestPtr> by_rank;
     size_t count = 0;
+    std::optional<CacheId> id;  // of all so far
     Time since;
     Time latest;
   };
   Status missing_rank(const std::string& name, Rank rank) const;
   bool is_complete(const std::string& name, const Entry& entry) const;
   Decision decide(Entry entry) const;
+  Status agreement_of_present(const Decision& decision,
+                              const std::vector<std::string>& sites) const;
   Status check_absent(const wire::Request& request, const std::vector<Rank>& absent) const;
 
   Members members_;

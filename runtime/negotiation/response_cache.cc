@@ -1,51 +1,66 @@
 #include "runtime/negotiation/response_cache.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace rueda::negotiation {
 
-bool ResponseCache::cacheable(const wire::Request& request) {
-  const bool fixed_sizes = request.kind == CollectiveKind::kAllreduce ||
-                           request.kind == CollectiveKind::kBroadcast ||
-                           request.kind == CollectiveKind::kReducescatter;
-  return fixed_sizes &&
-         (!is_numbered(request) ||
-          request.name.size() <= request.name.find('.') + std::string_view(".noname.15").size());
+std::optional<RequestId> ResponseCache::find(const wire::Request& request) const {
+  const auto [begin, end] = by_hash_.equal_range(hash_of(request));
+  const auto found = std::find_if(begin, end, [&](const auto& of_hash) {
+    return *requests_.at(of_hash.second).request == request;
+  });
+  if (found == end) return std::nullopt;
+  return found->second;
 }
 
-// "allreduce.noname.7": numbered by the runtime. Few numbers go round; longer ones are used once.
-bool ResponseCache::is_numbered(const wire::Request& request) {
-  const size_t dot = request.name.find('.');
-  return dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
+RequestPtr ResponseCache::request(RequestId id) const {
+  const auto known = requests_.find(id);
+  return known == requests_.end() ? nullptr : known->second.request;
 }
 
-std::optional<uint32_t> ResponseCache::find(const wire::Request& request) const {
-  const auto it = by_name_.find(request.name);
-  if (it == by_name_.end()) return std::nullopt;
-  for (const uint32_t id : it->second) {
-    if (*by_id_[id] == request) return id;
+const ResponseCache::Agreed* ResponseCache::get(CacheId id) const {
+  const auto agreed = agreed_.find(id);
+  return agreed == agreed_.end() ? nullptr : &agreed->second;
+}
+
+void ResponseCache::put(CacheId id, const wire::Request& request, SizesPtr sizes) {
+  if (agreed_.count(id) != 0) return;
+  std::optional<RequestId> number = find(request);
+  if (!number) {
+    number = next_++;
+    requests_[*number].request = std::make_shared<const wire::Request>(request);
+    by_hash_.emplace(hash_of(request), *number);
+    ++of_name_[request.name];
   }
-  return std::nullopt;
+  Known& known = requests_.at(*number);
+  known.ids.push_back(id);
+  agreed_[id] = {*number, known.request, std::move(sizes)};
 }
 
-RequestPtr ResponseCache::get(uint32_t id) const {
-  return id < by_id_.size() ? by_id_[id] : nullptr;
+void ResponseCache::use(CacheId id) {
+  const Agreed* agreed = get(id);
+  if (agreed == nullptr) return;
+  std::vector<CacheId>& ids = requests_.at(agreed->request_id).ids;
+  if (ids.back() == id) return;
+  const auto old = std::find(ids.begin(), ids.end(), id);
+  std::rotate(old, old + 1, ids.end());
 }
 
-std::optional<uint32_t> ResponseCache::assign(const RequestPtr& request) {
-  if (!cacheable(*request)) return std::nullopt;
-  if (const auto known = find(*request)) return known;
-  // Unnamed operations may come in any number of shapes: they leave room for named ones.
-  if (by_id_.size() >= (is_numbered(*request) ? capacity_ / 4 : capacity_)) return std::nullopt;
-  const auto id = static_cast<uint32_t>(by_id_.size());
-  put(id, request);
-  return id;
-}
-
-void ResponseCache::put(uint32_t id, const RequestPtr& request) {
-  if (id >= capacity_) return;
-  if (id >= by_id_.size()) by_id_.resize(id + 1);
-  if (by_id_[id] != nullptr) return;
-  by_id_[id] = request;
-  by_name_[request->name].push_back(id);
+void ResponseCache::forget(CacheId id) {
+  const auto agreed = agreed_.find(id);
+  if (agreed == agreed_.end()) return;
+  const RequestId number = agreed->second.request_id;
+  agreed_.erase(agreed);
+  const auto known = requests_.find(number);
+  std::erase(known->second.ids, id);
+  if (!known->second.ids.empty()) return;
+  const RequestPtr request = std::move(known->second.request);
+  requests_.erase(known);
+  const auto [begin, end] = by_hash_.equal_range(hash_of(*request));
+  by_hash_.erase(
+      std::find_if(begin, end, [&](const auto& of_hash) { return of_hash.second == number; }));
+  if (--of_name_.at(request->name) == 0) of_name_.erase(request->name);
 }
 
 }  // namespace rueda::negotiation

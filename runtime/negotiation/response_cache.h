@@ -1,10 +1,16 @@
-// ResponseCache: tensors seen before, by number. Afterwards one number stands for name, shape,
+// ResponseCache: what a rank has agreed on before. Afterwards one number stands for name, shape,
 // dtype and all the rest.
 //
-// The root hands the numbers out in its responses, so every rank's cache is filled alike; a number
-// is never given to another tensor (a rank may still have a message with it under way), a full
-// cache just takes no more. A tensor that comes back with other properties gets another number, and
-// has both. Pure; one thread.
+//   request id   this rank's own number for one of its requests     what its user repeats
+//   cache id     all ranks' number for one agreement, from the root   what goes over the wire
+//
+// A cache id means: each rank's request is exactly what it was when the id was agreed on, and so
+// are the sizes that follow. A request may be in several agreements, of which other ranks' rows
+// tell one from the other; then any of their ids says what this rank means. Ids are never given
+// again.
+//
+// Which ids there are the root decides (IdTable): it gives them and takes them back in its
+// responses, so every rank's cache is alike. Pure; one thread.
 #pragma once
 
 #include <optional>
@@ -13,33 +19,52 @@
 #include <vector>
 
 #include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/sizes.h"
+#include "runtime/plan/step_plan.h"
 
 namespace rueda::negotiation {
 
+using plan::CacheId;
+using plan::RequestId;
+
 class ResponseCache {
  public:
-  explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
+  struct Agreed {
+    RequestId request_id = 0;
+    RequestPtr request;  // this rank's
+    SizesPtr sizes;
+  };
 
-  // Sizes that depend on data are never cached, nor names that are used once.
-  static bool cacheable(const wire::Request& request);
-  static bool is_numbered(const wire::Request& request);
-  // The number under which exactly this request is known.
-  std::optional<uint32_t> find(const wire::Request& request) const;
-  // Null when unknown.
-  RequestPtr get(uint32_t id) const;
+  // The number of exactly this request.
+  std::optional<RequestId> find(const wire::Request& request) const;
+  // Null when unknown, or forgotten.
+  RequestPtr request(RequestId id) const;
+  bool knows(RequestId id) const { return requests_.count(id) != 0; }
+  bool knows_name(const std::string& name) const { return of_name_.count(name) != 0; }
+  // The id under which it was agreed on last. The request is known.
+  CacheId id_of(RequestId id) const { return requests_.at(id).ids.back(); }
+  // Null when unknown. Holds until the cache changes.
+  const Agreed* get(CacheId id) const;
+  size_t size() const { return agreed_.size(); }
 
-  // The root: a number for this request, if there is room; the same again for the same request.
-  std::optional<uint32_t> assign(const RequestPtr& request);
-  // Every rank: the root's number for a request. A number that is taken stays as it is.
-  void put(uint32_t id, const RequestPtr& request);
-  size_t size() const { return by_id_.size(); }
+  // The root gives an id. One that is known stays as it is.
+  void put(CacheId id, const wire::Request& request, SizesPtr sizes);
+  // It was agreed on again.
+  void use(CacheId id);
+  // The root takes it back. The request is known no more if it was its last.
+  void forget(CacheId id);
 
  private:
-  size_t capacity_;
-  std::vector<RequestPtr> by_id_;
-  // More than one where a tensor comes with different properties (the last, smaller batch of an
-  // epoch).
-  std::unordered_map<std::string, std::vector<uint32_t>> by_name_;
+  struct Known {
+    RequestPtr request;
+    std::vector<CacheId> ids;  // in the order of use
+  };
+  std::unordered_map<CacheId, Agreed> agreed_;
+  std::unordered_map<RequestId, Known> requests_;
+  std::unordered_multimap<size_t, RequestId> by_hash_;
+  // How many: a tensor may come with other properties (the last, smaller batch of an epoch).
+  std::unordered_map<std::string, size_t> of_name_;
+  RequestId next_ = 0;
 };
 
 }  // namespace rueda::negotiation

@@ -15,7 +15,7 @@ std::chrono::nanoseconds seconds(double value) {
 
 }  // namespace
 
-Root::Root(const Config& config, uint64_t epoch, Members members, ResponseCache* cache)
+Root::Root(const Config& config, uint64_t epoch, Members members)
     : config_(config),
       epoch_(epoch),
       members_(std::move(members)),
@@ -24,57 +24,33 @@ Root::Root(const Config& config, uint64_t epoch, Members members, ResponseCache*
                seconds(config.fusion_hold_seconds)),
       plans_(static_cast<Rank>(members_.size())),
       protocols_(config.shm_protocol),
-      cache_(cache) {
+      ids_(static_cast<size_t>(config.cache_capacity), members_.size()),
+      sizes_(static_cast<size_t>(config.cache_capacity)) {
   wire::Request join;
   join.kind = CollectiveKind::kJoin;
   join.name = kJoinName;
   join_request_ = std::make_shared<const wire::Request>(std::move(join));
 }
 
-std::string Root::fuse_key(const wire::Request& r) const {
-  switch (r.kind) {
-    case CollectiveKind::kAllreduce:
-      return fmt::format("r{}:{}:{}:{}:{}", int(r.dtype), int(r.reduce_op), r.prescale, r.postscale,
-                         r.device);
-    case CollectiveKind::kAllgather: return fmt::format("g{}", r.device);
-    case CollectiveKind::kBroadcast: return fmt::format("b{}:{}", r.root, r.device);
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kJoin:
-    case CollectiveKind::kProcessSet:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv: return "";
-  }
-  return "";
-}
-
-int64_t Root::bytes_of(const wire::Request& r) {
-  return has_tensor(r.kind) ? element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype)) : 0;
-}
-
 Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
   if (!plans_.on_stamp(rank, list.plan))
     return {Code::kDataLoss, "step plan " + std::to_string(list.plan) + " cannot be"};
+  if (!plans_.in_force()) ids_.end_plan();
+  if (!ids_.on_handled(rank, list.evictions)) {
+    return {Code::kDataLoss,
+            std::to_string(list.evictions) + " ids forgotten, of which nobody was told"};
+  }
   for (const wire::Request& request : list.requests) {
     RUEDA_RETURN_IF_ERROR(add(rank, std::make_shared<const wire::Request>(request), now));
   }
-  for (const uint32_t id : list.cached) {
-    RequestPtr request = cache_->get(id);
-    if (request == nullptr) return {Code::kDataLoss, "unknown cache number " + std::to_string(id)};
-    const auto place = plans_.place(rank, id);
-    if (place == plan::PlanKeeper::Place::kPlan) continue;
-    if (place == plan::PlanKeeper::Place::kWrong)
-      return {Code::kDataLoss, title_of(*request) + " is in the step plan"};
-    RUEDA_RETURN_IF_ERROR(add(rank, request, now));
-  }
+  for (const CacheId id : list.cached) RUEDA_RETURN_IF_ERROR(add_cached(rank, id, now));
   fail_split_groups(now);
-  for (const std::string& name : list.wanted) {
-    // Wants follow their submission. What is neither waiting nor held has gone out meanwhile: the
-    // want must not be kept for the tensor's next round.
+  for (const std::string& name : list.awaited) {
+    // It follows its submission. What is neither waiting nor held has gone out meanwhile: that a
+    // thread waits must not be kept for the tensor's next round.
     if (!table_.submitted(rank, name) && !held_id(name)) continue;
-    wanted_[name].push_back(rank);
-    recheck_wants(name, now);
+    awaited_[name].push_back(rank);
+    recheck_awaited(name, now);
   }
   for (const wire::CallSite& site : list.call_sites) call_sites_.on_answer(rank, site);
   if (list.joining && plans_.is_back(rank)) on_join(rank, now);
@@ -88,6 +64,7 @@ Status Root::on_requests(Rank rank, const wire::RequestList& list, Time now) {
 void Root::on_join(Rank rank, Time now) {
   if (table_.has_joined(rank) || table_.has_left(rank)) return;
   last_joined_ = rank;
+  ids_.on_silent(rank);
   for (Decision& decision : table_.join(rank)) decide(std::move(decision), now);
   fail_split_groups(now);
   if (auto decision = table_.add(rank, join_request_, now)) decide(std::move(*decision), now);
@@ -99,6 +76,7 @@ void Root::decide_join(const Decision& decision, Time now) {
   for (const Batch& batch : planner_.flush()) add_batch(batch, now);
   release_fresh();
   table_.end_join();
+  ids_.on_end_join();
   if (!decision.status.ok()) return add_error(decision.request(), decision.status);
   wire::Response response;
   response.kind = CollectiveKind::kJoin;
@@ -107,18 +85,31 @@ void Root::decide_join(const Decision& decision, Time now) {
   responses_.push_back(std::move(response));
 }
 
-Status Root::add(Rank rank, const RequestPtr& request, Time now) {
+Status Root::add_cached(Rank rank, CacheId id, Time now) {
+  const RequestPtr request = ids_.meaning(rank, id);
+  if (request == nullptr) return {Code::kDataLoss, "unknown cache id " + std::to_string(id)};
+  switch (plans_.place(rank, id)) {
+    case plan::PlanKeeper::Place::kRoot: return add(rank, request, now, id);
+    case plan::PlanKeeper::Place::kPlan: return {};
+    case plan::PlanKeeper::Place::kWrong: break;
+  }
+  return {Code::kDataLoss, title_of(*request) + " is in the step plan"};
+}
+
+Status Root::add(Rank rank, const RequestPtr& request, Time now, std::optional<CacheId> id) {
   const std::string name = request->name;
   if (request->kind == CollectiveKind::kAlltoall && request->splits.size() != members_.size()) {
     return {Code::kDataLoss,
             title_of(name) + " has " + std::to_string(request->splits.size()) + " splits"};
   }
-  if (arrivals_ != nullptr) arrivals_->arrived(*request, rank, now);
-  if (auto decision = table_.add(rank, request, now)) {
-    if (arrivals_ != nullptr && decision->status.ok())
-      arrivals_->complete(rank, decision->before, now);
+  arrivals_.push_back({request, rank, false, {}, now});
+  if (auto decision = table_.add(rank, request, now, id)) {
+    if (decision->status.ok()) {
+      arrivals_.back().last = true;
+      arrivals_.back().before = decision->before;
+    }
     decide(std::move(*decision), now);
-    recheck_wants(name, now);
+    recheck_awaited(name, now);
   } else {
     conflicts_.on_waiting(name, now);
   }
@@ -129,6 +120,7 @@ void Root::on_leave(Rank rank, Time now) {
   if (table_.has_left(rank)) return;
   if (first_left_ == 0) first_left_ = rank;
   plans_.stop();
+  ids_.on_silent(rank);
   call_sites_.close();
   tell_answered(now);
   for (Decision& decision : table_.leave(rank)) decide(std::move(decision), now);
@@ -146,25 +138,26 @@ void Root::ask_where(Decision decision, Time now) {
     if (decision.by_rank[place] != nullptr) senders.push_back(static_cast<Rank>(place));
   }
   const std::string name = decision.request().name;
-  call_sites_.ask({name}, {senders}, members_.size(), now,
-                  [this, decision](const CallSites::Sites& sites, Time then) {
-                    Decision told = decision;
-                    told.status = table_.agreement_of(told, sites.front());
-                    decide(std::move(told), then);
-                  });
+  call_sites_.ask({name}, {senders}, members_.size(), now, std::move(decision));
 }
 
 void Root::ask_where(KindConflicts::Conflict conflict, Time now) {
-  call_sites_.ask(conflict.wire_names, conflict.senders, members_.size(), now,
-                  [this, conflict](const CallSites::Sites& sites, Time then) {
-                    // What has changed meanwhile is looked at again.
-                    if (conflicts_.stands(conflict)) fail_conflict(conflict, sites, then);
-                  });
+  const auto names = conflict.wire_names;
+  const auto senders = conflict.senders;
+  call_sites_.ask(names, senders, members_.size(), now, std::move(conflict));
 }
 
 void Root::tell_answered(Time now) {
-  for (const CallSites::Answered& answered : call_sites_.take_answered(now))
-    answered.then(answered.sites, now);
+  for (CallSites::Answered& answered : call_sites_.take_answered(now)) {
+    if (auto* decision = std::get_if<Decision>(&answered.about)) {
+      decision->status = table_.agreement_of(*decision, answered.sites.front());
+      decide(std::move(*decision), now);
+    } else {
+      const auto& conflict = std::get<KindConflicts::Conflict>(answered.about);
+      // What has changed meanwhile is looked at again.
+      if (conflicts_.stands(conflict)) fail_conflict(conflict, answered.sites, now);
+    }
+  }
 }
 
 void Root::fail_conflict(const KindConflicts::Conflict& conflict, const CallSites::Sites& sites,
@@ -188,23 +181,11 @@ void Root::decide(Decision decision, Time now) {
         failed_groups_.emplace(sent->group, decision.status);
     }
   }
-  if (!request.group.empty() && decision.status.ok()) {
-    decide_group(std::move(decision));
-    return;
-  }
-  if (!decision.status.ok()) {
-    add_error(request, decision.status);
-    return;
-  }
-  const RequestPtr& mine = decision.first();
-  const auto id = cache_->find(*mine);
-  if (id && name_of_.count(*id) != 0) {
-    id_of_[request.name] = *id;
-    if (!decision.absent.empty()) absent_of_[*id] = decision.absent;
-    for (const Batch& batch : planner_.on_ready({*id, fuse_key(*mine), bytes_of(*mine)}, now))
-      add_batch(batch, now);
-    return;
-  }
+  if (!decision.status.ok()) return add_error(request, decision.status);
+  if (has_sizes(request.kind) && decision.absent.empty() && IdTable::cacheable(request))
+    sizes_.on_round(decision.by_rank);
+  if (!request.group.empty()) return decide_group(std::move(decision));
+  if (const auto id = known_id(decision)) return add_ready(std::move(decision), *id, now);
   fresh_.push_back(std::move(decision));
 }
 
@@ -238,89 +219,8 @@ void Root::fail_split_groups(Time now) {
   }
 }
 
-wire::ResponseEntry Root::entry_of(const Decision& decision) {
-  const RequestPtr& mine = decision.first();
-  wire::ResponseEntry entry;
-  entry.name = mine->name;
-  entry.absent = decision.absent;
-  if (!entry.absent.empty()) {
-    wire::Request& none = entry.neutral.emplace_back(*mine);
-    none.splits.clear();
-    if (mine->kind == CollectiveKind::kAllgather || mine->kind == CollectiveKind::kAlltoall)
-      none.shape[0] = 0;
-  }
-  if (const auto id = cache_->assign(mine)) {
-    entry.cache_id = *id;
-    name_of_[*id] = mine->name;
-    if (mine->group.empty()) planner_.note_sent({*id, fuse_key(*mine), bytes_of(*mine)});
-  }
-  if (mine->kind == CollectiveKind::kAllgather) {
-    for (const RequestPtr& request : decision.by_rank)
-      entry.first_dims.push_back(request == nullptr ? 0 : request->shape[0]);
-  }
-  if (mine->kind == CollectiveKind::kAlltoall) {
-    for (const RequestPtr& request : decision.by_rank) {
-      if (request == nullptr) {
-        entry.splits.insert(entry.splits.end(), members_.size(), 0);
-      } else {
-        entry.splits.insert(entry.splits.end(), request->splits.begin(), request->splits.end());
-      }
-    }
-  }
-  return entry;
-}
-
-// Tensors outside learnt batches: neighbours that fit together go out together.
-void Root::release_fresh() {
-  std::string key;
-  int64_t bytes = 0;
-  for (const Decision& decision : fresh_) {
-    const wire::Request& request = decision.request();
-    const std::string this_key = fuse_key(request);
-    int64_t this_bytes = bytes_of(request);
-    if (request.kind == CollectiveKind::kAllgather) {
-      this_bytes = 0;  // what every rank receives
-      for (const RequestPtr& sent : decision.by_rank)
-        this_bytes += sent == nullptr ? 0 : bytes_of(*sent);
-    }
-    const bool joins = !responses_.empty() && responses_.back().error.empty() && !key.empty() &&
-                       key == this_key && bytes + this_bytes <= config_.fusion_threshold_bytes &&
-                       responses_.back().entries.size() < max_fused(members_.size());
-    if (!joins) {
-      wire::Response response;
-      response.kind = request.kind;
-      responses_.push_back(std::move(response));
-      bytes = 0;
-    }
-    key = this_key;
-    bytes += this_bytes;
-    wanted_.erase(request.name);
-    responses_.back().entries.push_back(entry_of(decision));
-    responses_.back().protocol = protocols_.settled_protocol(request.kind, bytes);
-  }
-  fresh_.clear();
-}
-
-void Root::add_batch(const Batch& batch, Time now) {
-  wire::Response response;
-  for (const CacheId id : batch) {
-    const std::string& name = name_of_.at(id);
-    response.kind = cache_->get(id)->kind;
-    wire::ResponseEntry& entry = response.entries.emplace_back();
-    entry.cache_id = id;  // the number says it all
-    if (const auto absent = absent_of_.find(id); absent != absent_of_.end()) {
-      entry.absent = std::move(absent->second);
-      absent_of_.erase(absent);
-    }
-    wanted_.erase(name);
-  }
-  if (cache_->get(batch.front())->device < 0)
-    response.protocol = protocols_.choose(response.kind, bytes_of_batch(batch), now);
-  responses_.push_back(std::move(response));
-}
-
 void Root::add_error(const wire::Request& request, const Status& status) {
-  wanted_.erase(request.name);
+  awaited_.erase(request.name);
   wire::Response response;
   response.kind = request.kind;
   response.error = status.message();
@@ -337,17 +237,15 @@ std::optional<CacheId> Root::held_id(const std::string& name) const {
 
 // A thread is blocked on a tensor that the planner may hold back for the sake of others that this
 // rank never submits.
-void Root::recheck_wants(const std::string& name, Time now) {
-  const auto wants = wanted_.find(name);
-  if (wants == wanted_.end()) return;
+void Root::recheck_awaited(const std::string& name, Time now) {
+  const auto awaited = awaited_.find(name);
+  if (awaited == awaited_.end()) return;
   const std::optional<CacheId> id = held_id(name);
   if (!id) return;
-  const std::vector<Rank> ranks = wants->second;
+  const std::vector<Rank> ranks = awaited->second;
   for (const Rank rank : ranks) {
-    const auto submitted = [&](CacheId other) {
-      return table_.submitted(rank, name_of_.at(other));
-    };
-    for (const Batch& batch : planner_.on_wanted(*id, submitted)) add_batch(batch, now);
+    const auto submitted = [&](CacheId other) { return table_.submitted(rank, name_of(other)); };
+    for (const Batch& batch : planner_.on_awaited(*id, submitted)) add_batch(batch, now);
     if (!planner_.holds(*id)) break;
   }
 }
@@ -365,11 +263,13 @@ std::optional<wire::ResponseList> Root::take_responses(Time now) {
   fail_split_groups(now);
   release_fresh();
   wire::ResponseList list;
+  list.evicted = forget_evicted(now);
   list.where = call_sites_.take_questions();
   if (responses_.empty() && list.where.empty()) return std::nullopt;
   if (!responses_.empty()) freeze_plan();
   list.epoch = epoch_;
   list.responses.swap(responses_);
+  ids_.next_list();
   return list;
 }
 
@@ -398,9 +298,9 @@ std::pair<double, const char*> Root::stall_limit() const {
   return {config_.stall_shutdown_seconds, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"};
 }
 
-std::vector<Root::Report> Root::check_stalls(Time now) {
+std::vector<Root::Report> Root::check_stalls(Time now, const std::string& known) {
   std::vector<Report> reports;
-  if (table_.empty() || now < next_stall_check_) return reports;
+  if (!stalls_due(now)) return reports;
   const double stall = config_.stall_check_seconds;
   const auto [give_up, reason] = stall_limit();
   // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after
@@ -416,7 +316,6 @@ std::vector<Root::Report> Root::check_stalls(Time now) {
       missing += (missing.empty() ? "" : ", ") + members_.name(rank);
     }
     if (give_up > 0 && age >= give_up) {
-      const std::string known = explain_ ? explain_() : "";
       const Status status = deadline_exceeded(fmt::format(
           "{} was submitted by {} but not by {} for {:.0f} s ({}){}{}", title_of(waiting.name),
           members_.list(waiting.ready), missing, age, reason, known.empty() ? "" : "\n", known));

@@ -6,15 +6,15 @@ namespace rueda::plan {
 
 void CycleDetector::add(const Batch& batch) {
   if (batches_.size() >= kMaxKnown) clear();  // nothing repeats
-  const auto [it, is_new] = ids_.try_emplace(batch, static_cast<uint32_t>(batches_.size()));
+  const auto [it, is_new] = numbers_.try_emplace(batch, static_cast<uint32_t>(batches_.size()));
   if (is_new) batches_.push_back(&it->first);
-  const uint32_t id = it->second;
+  const uint32_t number = it->second;
   const size_t known = std::min(count_, kMaxPeriod);
   for (size_t p = 1; p <= known; ++p) {
     uint64_t& run = runs_[p - 1];
-    run = at(p - 1) == id ? run + 1 : 0;
+    run = at(p - 1) == number ? run + 1 : 0;
   }
-  history_[count_++ % kMaxPeriod] = id;
+  history_[count_++ % kMaxPeriod] = number;
 }
 
 std::optional<std::vector<CycleDetector::Batch>> CycleDetector::cycle(uint64_t cycles) const {
@@ -29,7 +29,7 @@ std::optional<std::vector<CycleDetector::Batch>> CycleDetector::cycle(uint64_t c
 }
 
 void CycleDetector::clear() {
-  ids_.clear();
+  numbers_.clear();
   batches_.clear();
   std::fill(runs_.begin(), runs_.end(), 0);
   count_ = 0;

@@ -13,11 +13,13 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/plan/step_plan.h"
+
 namespace rueda::plan {
 
 class CycleDetector {
  public:
-  using Batch = std::vector<uint32_t>;  // ids, in order
+  using Batch = std::vector<CacheId>;  // in order
   static constexpr size_t kMaxPeriod = 512;
 
   static constexpr size_t kMaxKnown = 8 * kMaxPeriod;  // different batches remembered
@@ -33,9 +35,9 @@ class CycleDetector {
  private:
   uint32_t at(size_t back) const { return history_[(count_ - 1 - back) % kMaxPeriod]; }
 
-  std::map<Batch, uint32_t> ids_;
-  std::vector<const Batch*> batches_;  // by id; keys of ids_
-  std::vector<uint32_t> history_;      // ring of ids
+  std::map<Batch, uint32_t> numbers_;
+  std::vector<const Batch*> batches_;  // by number; keys of numbers_
+  std::vector<uint32_t> history_;      // ring of numbers
   std::vector<uint64_t> runs_;         // [p - 1]: batches in a row that equal the one p before
   size_t count_ = 0;
 };

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "collectives/base/types.h"
@@ -29,9 +30,21 @@ class PlanKeeper {
   static constexpr uint64_t kMostCycles = 1024;
   static constexpr uint64_t kLasting = 8;  // times the cycles needed: the plan was worth it
 
+  // All but what changes the group itself.
   static bool plannable(CollectiveKind kind) {
-    return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
-           kind == CollectiveKind::kReducescatter;
+    switch (kind) {
+      case CollectiveKind::kAllreduce:
+      case CollectiveKind::kAllgather:
+      case CollectiveKind::kBroadcast:
+      case CollectiveKind::kReducescatter:
+      case CollectiveKind::kAlltoall:
+      case CollectiveKind::kBarrier: return true;
+      case CollectiveKind::kJoin:
+      case CollectiveKind::kProcessSet:
+      case CollectiveKind::kSend:
+      case CollectiveKind::kRecv: return false;
+    }
+    return false;
   }
 
   explicit PlanKeeper(Rank size) : stamps_(static_cast<size_t>(size), 0) {}
@@ -49,10 +62,10 @@ class PlanKeeper {
     stamps_[static_cast<size_t>(rank)] = stamp;
     return true;
   }
-  bool planned(uint32_t id) const { return id < planned_.size() && planned_[id]; }
+  bool planned(CacheId id) const { return planned_.count(id) != 0; }
   enum class Place { kRoot, kPlan, kWrong };
   // Where a request for this id belongs that this rank has sent.
-  Place place(Rank rank, uint32_t id) const {
+  Place place(Rank rank, CacheId id) const {
     const uint64_t stamp = stamps_[static_cast<size_t>(rank)];
     if (!planned(id) || stamp >= 2 * generation_) return Place::kRoot;
     return stamp + 1 == 2 * generation_ ? Place::kWrong : Place::kPlan;
@@ -61,8 +74,8 @@ class PlanKeeper {
   // The rank knows of no plan that it is not back from.
   bool is_back(Rank rank) const { return stamps_[static_cast<size_t>(rank)] == 2 * generation_; }
 
-  // A batch of this kind goes out; ids: empty when a member has none.
-  void on_batch(CollectiveKind kind, const std::vector<uint32_t>& ids) {
+  // A batch of this kind goes out; ids: empty when a member has none, or is not steady.
+  void on_batch(CollectiveKind kind, const std::vector<CacheId>& ids) {
     if (plannable(kind) && !ids.empty() && enabled_ && !in_force()) detector_.add(ids);
   }
   // The batches that could be frozen now, after everything that has gone out.
@@ -82,10 +95,7 @@ class PlanKeeper {
     planned_.clear();
     for (const auto& batch : cycle) {
       plan.batches.push_back({batch, 0});
-      for (const uint32_t id : batch) {
-        if (id >= planned_.size()) planned_.resize(id + 1, false);
-        planned_[id] = true;
-      }
+      planned_.insert(batch.begin(), batch.end());
     }
     detector_.clear();
     return plan;
@@ -99,9 +109,9 @@ class PlanKeeper {
 
  private:
   bool enabled_ = false;
-  uint64_t generation_ = 0;       // of the last plan that was frozen
-  std::vector<uint64_t> stamps_;  // by rank
-  std::vector<bool> planned_;     // by id: in that plan
+  uint64_t generation_ = 0;              // of the last plan that was frozen
+  std::vector<uint64_t> stamps_;         // by rank
+  std::unordered_set<CacheId> planned_;  // in that plan
   uint64_t needed_ = kCycles;
   CycleDetector detector_;
 };

@@ -6,9 +6,8 @@
 //          A key that ends with no rank ("e1/verdict") is anybody's.
 // Threads: implementations are safe for use from any thread.
 // Failure: get ends with kDeadlineExceeded naming the key, or kUnavailable naming the rank that
-// died
-//          or the launcher when its end of the store is gone. kInvalidArgument for a key or value
-//          that is none, kResourceExhausted when the store is full.
+//          died, or the launcher when its end of the store is gone. kInvalidArgument for a key or
+//          value that is none, kResourceExhausted when the store is full.
 #pragma once
 
 #include <chrono>

@@ -107,8 +107,8 @@ def _verdict(letter: str, row: Row, target: Target, ranks: int, case: str, round
     wanted = f"{target.near:g}x NEAR, {target.far:g}x FAR against the best of {', '.join(line.peers)}"
     if not line.ratios["all"]:
         return what, wanted, "not measured: " + line.why
-    if row.needs_prepared and line.manner != "prepared":
-        return what, wanted, f"not available: prepared operations (all, called: {statistics.median(line.ratios['all']):.2f})"
+    if row.needs_persistent and line.manner != "persistent":
+        return what, wanted, f"not available: persistent requests (all, called: {statistics.median(line.ratios['all']):.2f})"
     words = []
     for state, least in (("NEAR", target.near), ("FAR", target.far)):
         if line.ratios[state]:

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     targets: Tuple[Target, ...] = ()
     peer_cases: Dict[str, str] = {}   # rueda's case -> what the peers run instead
     fallback: Dict[str, str] = {}     # peers' case -> what counts where a peer has no such dtype
-    needs_prepared: bool = False
+    needs_persistent: bool = False
 
 
 def _cases(op: str, memory: str, sizes, dtype: str = "f32") -> Tuple[str, ...]:
@@ -42,13 +42,13 @@ _IDLE = ("idle:compute", "idle:switches")
 _MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradients:network",)
 
 ROWS: Dict[str, Row] = {
-    "A": Row("allreduce of 4 B to 1 KB, prepared, C++", (2,), "rueda", MPIS + ("gloo",),
+    "A": Row("allreduce of 4 B to 1 KB, persistent, C++", (2,), "rueda", MPIS + ("gloo",),
              _cases("allreduce", "private", SMALL),
-             (Target(1.3, 0.8, MPIS), Target(20, 20, ("gloo",))), needs_prepared=True),
+             (Target(1.3, 0.8, MPIS), Target(20, 20, ("gloo",))), needs_persistent=True),
     "B": Row("blocking hvd.allreduce of a 4 B torch tensor", (2,), "rueda-torch", ("torch-gloo",) + HOROVODS,
              ("allreduce:f32:private:4",), (Target(10, 10, ("torch-gloo",)), Target(100, 100, ("horovod-gloo",)))),
     "C": Row("allreduce of 4 B, 4 ranks on 2 cores, C++", (4,), "rueda", ("openmpi",),
-             ("allreduce:f32:private:4",), (Target(2, 2, ("openmpi",)),), needs_prepared=True),
+             ("allreduce:f32:private:4",), (Target(2, 2, ("openmpi",)),), needs_persistent=True),
     "D": Row("allreduce of private f32 buffers", (2,), "rueda", MPIS + ("gloo", "torch-gloo"),
              _cases("allreduce", "private", MIDDLE), (Target(1.5, 1.0, MPIS + ("gloo", "torch-gloo")),)),
     "E": Row("allreduce of large private f32 buffers", (2, 4), "rueda", MPIS + ("gloo", "torch-gloo"),

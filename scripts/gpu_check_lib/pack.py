@@ -31,7 +31,7 @@ def pack(build, folder):
             sys.exit(f"{name} needs {', '.join(strange)}, which another machine may not have")
         total += os.path.getsize(target)
     # Programs ask for the library by the name of its interface.
-    shutil.copyfile(folder / "lib/librueda.so", folder / "lib/librueda.so.1")
-    total += os.path.getsize(folder / "lib/librueda.so.1")
+    shutil.copyfile(folder / "lib/librueda.so", folder / "lib/librueda.so.2")
+    total += os.path.getsize(folder / "lib/librueda.so.2")
     print(f"{folder}: {total / 2**20:.0f} MiB. On the machine with the GPU, in this source tree:\n"
           f"  scripts/gpu_check --skip-build --build {folder}")

@@ -95,7 +95,7 @@ std::vector<std::vector<Bytes>> run(Kind kind, Rank size, DType dtype, Input inp
     }
     const auto scaling = must(plan_scaling(dtype, ReduceOp::kAdasum, 1, postscale, size));
     must(drive(world, communicator,
-               communicator.allreduce(std::move(parts), dtype, ReduceOp::kAdasum, scaling)));
+               allreduce(communicator, std::move(parts), dtype, ReduceOp::kAdasum, scaling)));
     return in_place ? ins : outs;
   });
 }

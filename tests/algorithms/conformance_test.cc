@@ -122,8 +122,8 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
                   const Bytes in = to_bytes(dtype, ramp_values(rank, count, op));
                   Bytes out(in.size(), std::byte{0xee});
                   must(drive(world, communicator,
-                             communicator.allreduce({Part{in.data(), out.data(), count}}, dtype, op,
-                                                    scaling.value())));
+                             allreduce(communicator, {Part{in.data(), out.data(), count}}, dtype,
+                                       op, scaling.value())));
                   const std::string error =
                       expect(out, to_bytes(dtype, reduced_ramp(dtype, op, size, count)),
                              cell_name("allreduce", dtype, op, count));
@@ -157,7 +157,7 @@ TEST_CASE("a batch of tensors is reduced as if each were alone, in place too", "
                      for (size_t i = 0; i < sizes.size(); ++i)
                        parts.push_back({tensors[i].data(), tensors[i].data(), sizes[i]});
                      must(drive(world, communicator,
-                                communicator.allreduce(parts, dtype, ReduceOp::kSum, scaling)));
+                                allreduce(communicator, parts, dtype, ReduceOp::kSum, scaling)));
                      for (size_t i = 0; i < sizes.size(); ++i) {
                        const std::string error = expect(
                            tensors[i],
@@ -193,8 +193,8 @@ TEST_CASE("reducescatter gives every rank its own rows", "[conformance]") {
                          Bytes out(static_cast<size_t>(shards[static_cast<size_t>(rank)]) *
                                    size_of(dtype));
                          must(drive(world, communicator,
-                                    communicator.reducescatter(in.data(), out.data(), shards, dtype,
-                                                               op, scaling.value())));
+                                    reducescatter(communicator, in.data(), out.data(), shards,
+                                                  dtype, op, scaling.value())));
                          const Bytes whole = to_bytes(dtype, reduced_ramp(dtype, op, size, count));
                          const auto begin =
                              whole.begin() +
@@ -231,12 +231,12 @@ TEST_CASE("allgather joins unequal blocks in rank order, several at once", "[con
                      NativeCommunicator& communicator) -> std::string {
                    for (const std::vector<int64_t>& unit :
                         {std::vector<int64_t>{1}, {0}, {4}, {70000}, {3, 0, 1000}}) {
-                     std::vector<GatherPart> parts;
+                     std::vector<Gathered> parts;
                      std::vector<Bytes> ins;
                      std::vector<Bytes> outs;
                      std::vector<Bytes> wanted;
                      for (const int64_t bytes : unit) {
-                       GatherPart part;
+                       Gathered part;
                        Bytes all;
                        for (Rank r = 0; r < size; ++r) {
                          const int64_t block = bytes * ((r + 1) % 3);  // the third rank has nothing
@@ -253,7 +253,7 @@ TEST_CASE("allgather joins unequal blocks in rank order, several at once", "[con
                        parts[i].in = ins[i].data();
                        parts[i].out = outs[i].data();
                      }
-                     must(drive(world, communicator, communicator.allgather(parts)));
+                     must(drive(world, communicator, allgather(communicator, parts)));
                      if (outs != wanted) return "allgather: wrong result";
                      if (rank == 0) note(kind, "allgather");
                    }
@@ -278,14 +278,15 @@ TEST_CASE("broadcast reaches every rank from every root", "[conformance]") {
                 const Bytes wanted = stamped(root, 1, bytes);
                 Bytes data = rank == root ? wanted : Bytes(static_cast<size_t>(bytes));
                 must(drive(world, communicator,
-                           communicator.broadcast(root, {{data.data(), data.data(), bytes}})));
+                           broadcast(communicator, root, {{data.data(), data.data(), bytes}})));
                 if (data != wanted) return "broadcast: wrong result";
                 Bytes first = rank == root ? stamped(root, 2, 5) : Bytes(5);
                 Bytes second =
                     rank == root ? stamped(root, 3, bytes) : Bytes(static_cast<size_t>(bytes));
                 must(drive(world, communicator,
-                           communicator.broadcast(root, {{first.data(), first.data(), 5},
-                                                         {second.data(), second.data(), bytes}})));
+                           broadcast(communicator, root,
+                                     {{first.data(), first.data(), 5},
+                                      {second.data(), second.data(), bytes}})));
                 if (first != stamped(root, 2, 5) || second != stamped(root, 3, bytes))
                   return "fused broadcast: wrong result";
                 if (rank == 0) note(kind, "broadcast");
@@ -321,7 +322,8 @@ TEST_CASE("alltoall sends every block to its addressee", "[conformance]") {
                 wanted.insert(wanted.end(), in_block.begin(), in_block.end());
               }
               Bytes out(wanted.size());
-              must(drive(world, communicator, communicator.alltoall(in.data(), out.data(), bytes)));
+              must(
+                  drive(world, communicator, alltoall(communicator, in.data(), out.data(), bytes)));
               if (out != wanted) return "alltoall: wrong result";
               if (rank == 0) note(kind, "alltoall");
             }

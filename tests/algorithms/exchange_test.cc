@@ -110,8 +110,8 @@ std::vector<std::vector<float>> sums(const RankLayout& layout, const Config& con
       auto data = thousands(rank, count);
       auto* bytes = reinterpret_cast<std::byte*>(data.data());
       must(drive(world, communicator,
-                 communicator.allreduce({Part{bytes, bytes, static_cast<int64_t>(count)}},
-                                        DType::kFloat32, ReduceOp::kSum, scaling)));
+                 allreduce(communicator, {Part{bytes, bytes, static_cast<int64_t>(count)}},
+                           DType::kFloat32, ReduceOp::kSum, scaling)));
       mine.push_back(std::move(data));
     }
     return mine;

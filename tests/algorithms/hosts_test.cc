@@ -34,12 +34,13 @@ Status allreduce(membership::World& world, NativeCommunicator& communicator,
   const auto scaling =
       must(plan_scaling(DType::kFloat32, ReduceOp::kSum, 1, 1, communicator.size()));
   auto* bytes = reinterpret_cast<std::byte*>(data->data());
-  return drive(world, communicator,
-               communicator.allreduce({Part{bytes, bytes, static_cast<int64_t>(data->size())}},
-                                      DType::kFloat32, ReduceOp::kSum, scaling));
+  return drive(
+      world, communicator,
+      testing::allreduce(communicator, {Part{bytes, bytes, static_cast<int64_t>(data->size())}},
+                         DType::kFloat32, ReduceOp::kSum, scaling));
 }
 
-TEST_CASE("every slice has one carrier on every host", "[hosts]") {
+TEST_CASE("every slice has one leader on every host", "[hosts]") {
   const std::vector<std::vector<int>> layouts = {
       {0, 1},          {0, 0, 1, 1},          {0, 1, 0, 1},          {0, 0, 1},
       {7, 3, 3, 3, 7}, {0, 0, 0, 1, 1, 2, 2}, {0, 1, 1, 1, 1, 1, 2}, {0, 0, 1, 1, 2, 2, 3, 3}};
@@ -54,7 +55,7 @@ TEST_CASE("every slice has one carrier on every host", "[hosts]") {
         for (size_t local = 0; local < members.size(); ++local) {
           REQUIRE(map.slices_begin(host, local) < map.slices_begin(host, local + 1));
           for (size_t s = map.slices_begin(host, local); s < map.slices_begin(host, local + 1); ++s)
-            REQUIRE(map.carrier(host, s) == members[local]);
+            REQUIRE(map.leader(host, s) == members[local]);
         }
         for (size_t from = 0; from < map.hosts(); ++from) {
           size_t last = 0;
@@ -197,30 +198,32 @@ TEST_CASE("collectives over hosts that are under way together do not mix", "[hos
         data.emplace_back(call % 3 == 0 ? 100 : 90'000 * (1 + call % 2), rank + call);
         gathered.emplace_back(data.back().size() * static_cast<size_t>(size));
       }
-      std::vector<Task> tasks;
+      std::vector<CollectivePtr> tasks;
       for (int call = 0; call < kCalls; ++call) {
         auto& vector = data[static_cast<size_t>(call)];
         auto* bytes = reinterpret_cast<std::byte*>(vector.data());
         const auto count = static_cast<int64_t>(vector.size());
         auto* all = reinterpret_cast<std::byte*>(gathered[static_cast<size_t>(call)].data());
         if (call % 4 == 1) {
-          tasks.push_back(communicator.broadcast(call % size, {{bytes, bytes, 4 * count}}));
+          tasks.push_back(broadcast(communicator, call % size, {{bytes, bytes, 4 * count}}));
         } else if (call % 4 == 2) {
-          tasks.push_back(communicator.allgather(
+          tasks.push_back(allgather(
+              communicator,
               {{bytes, all, std::vector<int64_t>(static_cast<size_t>(size), 4 * count)}}));
         } else {
-          tasks.push_back(communicator.allreduce({Part{bytes, bytes, count}}, DType::kInt32,
-                                                 ReduceOp::kSum, scaling));
+          tasks.push_back(testing::allreduce(communicator, {Part{bytes, bytes, count}},
+                                             DType::kInt32, ReduceOp::kSum, scaling));
         }
+        tasks.back()->start({});
       }
       // The last first: what a rank does in which order must not matter.
       while (!tasks.empty()) {
         for (size_t i = tasks.size(); i-- > 0;) {
-          tasks[i].advance();
+          tasks[i]->advance();
           communicator.progress();
-          if (tasks[i].done() && !tasks[i].status().ok()) return tasks[i].status().to_string();
+          if (tasks[i]->done() && !tasks[i]->status().ok()) return tasks[i]->status().to_string();
         }
-        if (std::all_of(tasks.begin(), tasks.end(), [](const auto& t) { return t.done(); })) break;
+        if (std::all_of(tasks.begin(), tasks.end(), [](const auto& t) { return t->done(); })) break;
         if (!world.transport->progress()) world.transport->park(std::chrono::nanoseconds(0));
       }
       while (!world.transport->flushed()) {

@@ -70,18 +70,18 @@ int main(int argc, char** argv) {
       lse(kTokens * kHeads), dq(count), dk(count), dv(count);
   for (int round = 0; round < 100; ++round) {
     rueda_attention_saved* saved = nullptr;
-    rueda_attention_call* call = nullptr;
+    rueda_request* call = nullptr;
     int32_t code = rueda_attention_forward(context, plan, 0, 1, q.data(), k.data(), v.data(),
                                            out.data(), lse.data(), &saved, &call, &error);
-    if (code == RUEDA_OK) code = rueda_attention_wait(call, 60, &error);
-    rueda_attention_call_release(call);
+    if (code == RUEDA_OK) code = rueda_request_wait(call, 60, &error);
+    rueda_request_release(call);
     if (code == RUEDA_OK) {
       call = nullptr;
       code = rueda_attention_backward(context, plan, 0, 1, dout.data(), nullptr, q.data(), k.data(),
                                       v.data(), out.data(), lse.data(), saved, dq.data(), dk.data(),
                                       dv.data(), &call, &error);
-      if (code == RUEDA_OK) code = rueda_attention_wait(call, 60, &error);
-      rueda_attention_call_release(call);
+      if (code == RUEDA_OK) code = rueda_request_wait(call, 60, &error);
+      rueda_request_release(call);
     }
     rueda_attention_saved_release(saved);
     if (code != RUEDA_OK) {
@@ -91,5 +91,6 @@ int main(int argc, char** argv) {
   }
   rueda_attention_plan_release(plan);
   rueda_shutdown(context);
+  rueda_context_release(context);
   return 1;
 }

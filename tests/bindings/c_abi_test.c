@@ -1,6 +1,10 @@
-/* The C ABI from plain C99: every function, every collective, every kind of wrong argument. Alone it is a job of one rank;
- * under ruedarun -np N the same checks hold for N. Exits 0 when all hold, else prints those that do not. */
+/* The C ABI from plain C99: every function, every collective, every kind of wrong argument. Alone
+ * it is a job of one rank; under ruedarun -np N the same checks hold for N. Exits 0 when all hold,
+ * else prints those that do not. Built twice: with today's header, and with that of the first
+ * library of this RUEDA_ABI_VERSION (abi_2/). */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,18 +51,18 @@ static rueda_op op_of(rueda_kind kind, const char* name, void* data, const int64
 static void run(const rueda_op* op) { CHECK_ERROR(RUEDA_OK, "", rueda_run(context, op, &error)); }
 
 /* Submits one operation and waits; the caller releases. */
-static rueda_work* start(const rueda_op* op) {
-  rueda_work* work = NULL;
-  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, op, 1, 0, &work, &error));
+static rueda_request* start(const rueda_op* op) {
+  rueda_request* work = NULL;
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, op, 1, 0, &work, &error));
   if (work == NULL) exit(1);
-  CHECK_ERROR(RUEDA_OK, "", rueda_work_wait(work, -1, &error));
-  CHECK(rueda_work_poll(work) == 1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(work, -1, &error));
+  CHECK(rueda_request_test(work) == 1);
   return work;
 }
 
 static void check_without_context(void) {
   rueda_op op = RUEDA_OP_INIT;
-  rueda_work* work = NULL;
+  rueda_request* work = NULL;
   CHECK(rueda_abi_version() == RUEDA_ABI_VERSION);
   CHECK(strcmp(rueda_version(), RUEDA_VERSION) == 0);
   CHECK(strlen(rueda_code_name(RUEDA_UNAVAILABLE)) > 0);
@@ -69,16 +73,16 @@ static void check_without_context(void) {
   CHECK(rueda_is_homogeneous(NULL) == -1 && rueda_counter(NULL, "batches") == -1);
   CHECK(rueda_counters(NULL, NULL, 0) == -1 && rueda_counter_name(-1) == NULL);
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_run(NULL, &op, &error));
-  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_submit(NULL, &op, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_start(NULL, &op, 1, 0, &work, &error));
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_init(NULL, NULL, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_start_timeline(NULL, "t.json", 0, &error));
   CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init", rueda_stop_timeline(NULL, &error));
   CHECK(rueda_mark(NULL, "x", 0) == RUEDA_FAILED_PRECONDITION);
   CHECK(rueda_int8_quantize(NULL, NULL, NULL, 0, 0, NULL, NULL) == RUEDA_FAILED_PRECONDITION);
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_work_wait(NULL, 1, &error));
-  CHECK(rueda_work_poll(NULL) == 0 && rueda_work_output(NULL, NULL, NULL, 0) == -1);
-  CHECK(rueda_work_received_splits(NULL, NULL, 0) == -1);
-  rueda_work_release(NULL);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_request_wait(NULL, 1, &error));
+  CHECK(rueda_request_test(NULL) == 0 && rueda_request_output(NULL, NULL, NULL, 0) == -1);
+  CHECK(rueda_request_rows(NULL, NULL, 0) == -1);
+  rueda_request_release(NULL);
   rueda_shutdown(NULL);
   CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 &&
         rueda_split_rows(7, 2, 3) == 2);
@@ -155,7 +159,7 @@ static void check_owned_outputs(void) {
   int32_t data[256];
   void* out = NULL;
   rueda_op op;
-  rueda_work* work;
+  rueda_request* work;
   int r, i, total = size * (size + 1) / 2;
 
   shape[0] = rank + 1; /* rank r sends r + 1 rows of two */
@@ -164,15 +168,16 @@ static void check_owned_outputs(void) {
   op.dtype = RUEDA_INT32;
   op.output = NULL;
   work = start(&op);
-  CHECK(rueda_work_output(work, &out, extents, 4) == 2);
+  CHECK(rueda_request_output(work, &out, extents, 4) == 2);
   CHECK(extents[0] == total && extents[1] == 2 && extents[2] == -1);
-  CHECK(rueda_work_received_splits(work, rows, 64) == size);
+  CHECK(rueda_request_rows(work, rows, 64) == size);
   for (r = 0; r < size; ++r) CHECK(rows[r] == r + 1);
   CHECK(out != NULL && ((int32_t*)out)[0] == 0 && ((int32_t*)out)[2 * total - 1] == size - 1);
   extents[0] = extents[1] = -1;
-  CHECK(rueda_work_output(work, NULL, extents, 1) == 2 && extents[0] == total && extents[1] == -1);
-  CHECK(rueda_work_output(work, NULL, NULL, -5) == 2);
-  rueda_work_release(work);
+  CHECK(rueda_request_output(work, NULL, extents, 1) == 2 && extents[0] == total &&
+        extents[1] == -1);
+  CHECK(rueda_request_output(work, NULL, NULL, -5) == 2);
+  rueda_request_release(work);
 
   shape[0] = size; /* alltoall: one row for each */
   for (i = 0; i < 2 * size; ++i) data[i] = 100 * rank + i / 2;
@@ -180,19 +185,19 @@ static void check_owned_outputs(void) {
   op.dtype = RUEDA_INT32;
   op.output = NULL;
   work = start(&op);
-  CHECK(rueda_work_output(work, &out, extents, 4) == 2 && extents[0] == size);
+  CHECK(rueda_request_output(work, &out, extents, 4) == 2 && extents[0] == size);
   for (r = 0; r < size; ++r) CHECK(((int32_t*)out)[2 * r] == 100 * r + rank);
-  rueda_work_release(work);
+  rueda_request_release(work);
 
   for (r = 0; r < size; ++r) rows[r] = r == 0 ? size : 0; /* everything to rank 0 */
   op.name = "to rank 0";
   op.splits = rows;
   op.splits_count = size;
   work = start(&op);
-  CHECK(rueda_work_output(work, &out, extents, 4) == 2 &&
+  CHECK(rueda_request_output(work, &out, extents, 4) == 2 &&
         extents[0] == (rank == 0 ? size * size : 0));
-  CHECK(rueda_work_received_splits(work, NULL, 0) == size);
-  rueda_work_release(work);
+  CHECK(rueda_request_rows(work, NULL, 0) == size);
+  rueda_request_release(work);
 
   shape[0] = 2 * size + 1; /* reducescatter: rank 0 has one row more */
   for (i = 0; i < 2 * (2 * size + 1); ++i) data[i] = i;
@@ -200,10 +205,10 @@ static void check_owned_outputs(void) {
   op.dtype = RUEDA_INT32;
   op.output = NULL;
   work = start(&op);
-  CHECK(rueda_work_output(work, &out, extents, 4) == 2);
+  CHECK(rueda_request_output(work, &out, extents, 4) == 2);
   CHECK(extents[0] == rueda_split_rows(shape[0], rank, size));
   CHECK(((int32_t*)out)[0] == size * (rank == 0 ? 0 : 2 * (2 * rank + 1)));
-  rueda_work_release(work);
+  rueda_request_release(work);
 }
 
 static void check_others(void) {
@@ -212,7 +217,7 @@ static void check_others(void) {
   double x[3] = {0, 0, 0}, y[3] = {0, 0, 0};
   rueda_op op = op_of(RUEDA_BROADCAST, "from the last", x, shape, 1);
   rueda_op two[2];
-  rueda_work* works[2] = {NULL, NULL};
+  rueda_request* works[2] = {NULL, NULL};
   op.dtype = RUEDA_FLOAT64;
   op.root = size - 1;
   if (rank == op.root) x[2] = 3;
@@ -236,24 +241,24 @@ static void check_others(void) {
   two[1].peer = (rank + size - 1) % size;
   two[0].tag = two[1].tag = 7;
   two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
-  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 0, works, &error));
-  CHECK(rueda_work_wait(works[0], 60, NULL) == RUEDA_OK &&
-        rueda_work_wait(works[1], 60, NULL) == RUEDA_OK);
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, two, 2, 0, works, &error));
+  CHECK(rueda_request_wait(works[0], 60, NULL) == RUEDA_OK &&
+        rueda_request_wait(works[1], 60, NULL) == RUEDA_OK);
   CHECK(y[0] == two[1].peer);
-  rueda_work_release(works[0]);
-  rueda_work_release(works[1]);
+  rueda_request_release(works[0]);
+  rueda_request_release(works[1]);
 
   /* a group: ready together */
   two[0] = op_of(RUEDA_ALLREDUCE, "group.a", x, shape, 1);
   two[1] = op_of(RUEDA_ALLREDUCE, "group.b", y, shape, 1);
   two[0].dtype = two[1].dtype = RUEDA_FLOAT64;
-  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, two, 2, 1, works, &error));
-  CHECK(rueda_work_wait(works[1], 60, NULL) == RUEDA_OK &&
-        rueda_work_wait(works[0], 60, NULL) == RUEDA_OK);
-  rueda_work_release(works[0]);
-  rueda_work_release(works[1]);
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, two, 2, 1, works, &error));
+  CHECK(rueda_request_wait(works[1], 60, NULL) == RUEDA_OK &&
+        rueda_request_wait(works[0], 60, NULL) == RUEDA_OK);
+  rueda_request_release(works[0]);
+  rueda_request_release(works[1]);
   CHECK_ERROR(RUEDA_OK, "",
-              rueda_submit(context, NULL, 0, 0, NULL, &error)); /* nothing is no error */
+              rueda_start(context, NULL, 0, 0, NULL, &error)); /* nothing is no error */
 }
 
 static void check_wrong_arguments(void) {
@@ -262,7 +267,7 @@ static void check_wrong_arguments(void) {
   float x[4] = {0};
   const rueda_op good = op_of(RUEDA_ALLREDUCE, "good", x, shape, 2);
   rueda_op op = good;
-  rueda_work* work = (rueda_work*)x;
+  rueda_request* work = (rueda_request*)x;
 #define REFUSED(text)                                                         \
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, text, rueda_run(context, &op, &error)); \
   op = good
@@ -310,20 +315,20 @@ static void check_wrong_arguments(void) {
         rueda_run(context, &op, NULL) == RUEDA_INVALID_ARGUMENT);
   op = good;
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_run(context, NULL, &error));
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_submit(context, NULL, 1, 0, &work, &error));
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_submit(context, &good, 1, 0, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_start(context, NULL, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_start(context, &good, 1, 0, NULL, &error));
 #undef REFUSED
 }
 
 /* The result of a change of the process sets; text: of its error. */
-static int32_t change_of(int32_t submitted, rueda_work* work, const char* text) {
+static int32_t change_of(int32_t submitted, rueda_request* work, const char* text) {
   const int32_t wanted = text == NULL ? RUEDA_OK : RUEDA_INVALID_ARGUMENT;
   int32_t result;
   CHECK(submitted == RUEDA_OK);
   if (submitted != RUEDA_OK) exit(1);
-  CHECK_ERROR(wanted, text == NULL ? "" : text, rueda_work_wait(work, -1, &error));
-  result = (int32_t)rueda_work_result(work);
-  rueda_work_release(work);
+  CHECK_ERROR(wanted, text == NULL ? "" : text, rueda_request_wait(work, -1, &error));
+  result = (int32_t)rueda_request_result(work);
+  rueda_request_release(work);
   return result;
 }
 
@@ -333,7 +338,7 @@ static void check_sets_and_join(void) {
   float x[1] = {1};
   rueda_op op = op_of(RUEDA_ALLREDUCE, "in a set", x, shape, 1);
   rueda_op join = op_of(RUEDA_JOIN, NULL, NULL, NULL, 0);
-  rueda_work* work = NULL;
+  rueda_request* work = NULL;
   CHECK(rueda_process_sets(context, ids, 2) == 1 && ids[0] == 0 && ids[1] == -1);
   CHECK(rueda_process_set_ranks(context, 0, NULL, 0) == size);
   CHECK(rueda_process_set_ranks(context, 1, NULL, 0) == -1 &&
@@ -361,29 +366,30 @@ static void check_sets_and_join(void) {
   op.process_set = 1;
   CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "does not exist", rueda_run(context, &op, &error));
   work = start(&join);
-  CHECK(rueda_work_result(work) >= 0 && rueda_work_result(work) < size);
-  rueda_work_release(work);
-  CHECK(rueda_work_result(NULL) == -1);
+  CHECK(rueda_request_result(work) >= 0 && rueda_request_result(work) < size);
+  rueda_request_release(work);
+  CHECK(rueda_request_result(NULL) == -1);
 }
 
 /* All or none: the second is wrong, so the first's name is free afterwards. */
 static void check_all_or_none(void) {
   const int64_t shape[1] = {4};
   float x[4] = {1, 1, 1, 1};
-  rueda_work* works[2] = {NULL, NULL};
+  rueda_request* works[2] = {NULL, NULL};
   rueda_op two[2];
   two[0] = op_of(RUEDA_ALLREDUCE, "pair", x, shape, 1);
   two[1] = two[0];
   two[1].name = "other";
   two[1].dtype = 77;
-  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "dtype 77", rueda_submit(context, two, 2, 0, works, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "dtype 77", rueda_start(context, two, 2, 0, works, &error));
   CHECK(works[0] == NULL && works[1] == NULL);
   two[1] = two[0]; /* one name twice */
-  CHECK_ERROR(RUEDA_ALREADY_EXISTS, "pair", rueda_submit(context, two, 2, 0, works, &error));
+  CHECK_ERROR(RUEDA_ALREADY_EXISTS, "pair", rueda_start(context, two, 2, 0, works, &error));
   run(&two[0]);
 }
 
-/* What older and newer programs send: shorter structs keep defaults, longer ones are refused with a reason. */
+/* What older and newer programs send: shorter structs keep defaults, longer ones are refused with a
+ * reason. */
 static void check_struct_sizes(void) {
   const int64_t shape[1] = {4};
   float x[4] = {1, 1, 1, 1};
@@ -424,26 +430,127 @@ static void check_struct_sizes(void) {
   CHECK(rueda_run(context, &op, &sealed) == RUEDA_INVALID_ARGUMENT && sealed.code == 4711);
 }
 
-/* A receive that nothing matches yet: not ended, no output, a wait that says so; then the message comes. */
+/* A receive that nothing matches yet: not ended, no output, a wait that says so; then the message
+ * comes. */
 static void check_waiting(void) {
   const int64_t shape[1] = {1};
   float x[1] = {5}, y[1] = {0};
-  rueda_work* work = NULL;
+  rueda_request* work = NULL;
   rueda_op recv = op_of(RUEDA_RECV, NULL, y, shape, 1);
   rueda_op send = op_of(RUEDA_SEND, NULL, x, shape, 1);
   recv.peer = send.peer = rank;
   recv.tag = send.tag = 99;
-  CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, &recv, 1, 0, &work, &error));
-  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_work_wait(work, 0, &error));
-  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_work_wait(work, 0.01, &error));
-  CHECK(rueda_work_poll(work) == 0 && rueda_work_output(work, NULL, NULL, 0) == -1);
-  CHECK(rueda_work_received_splits(work, NULL, 0) == -1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &recv, 1, 0, &work, &error));
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_request_wait(work, 0, &error));
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended", rueda_request_wait(work, 0.01, &error));
+  CHECK(rueda_request_test(work) == 0 && rueda_request_output(work, NULL, NULL, 0) == -1);
+  CHECK(rueda_request_rows(work, NULL, 0) == -1);
   run(&send);
-  CHECK(rueda_work_wait(work, NAN, NULL) == RUEDA_OK && y[0] == 5);
-  rueda_work_release(work);
+  CHECK(rueda_request_wait(work, NAN, NULL) == RUEDA_OK && y[0] == 5);
+  rueda_request_release(work);
 }
 
-/* Memory that the host's ranks share: zeroed, aligned, usable by collectives, kept over shutdown. */
+static void count(void* user) { __atomic_fetch_add((int*)user, 1, __ATOMIC_SEQ_CST); }
+
+static void release(void* user) { rueda_request_release((rueda_request*)user); }
+
+static int readable(int fd) {
+  struct pollfd asked = {0, POLLIN, 0};
+  asked.fd = fd;
+  return poll(&asked, 1, 0) == 1;
+}
+
+/* One that waits in a callback would hold up what it waits for. */
+static int32_t code_in_callback;
+static rueda_request* other_request;
+static void wait_for_other(void* user) {
+  (void)user;
+  code_in_callback = rueda_request_wait(other_request, -1, NULL);
+  rueda_shutdown(context); /* ignored */
+}
+
+/* All that a request can do, started once and again and again. */
+static void check_requests(void) {
+  const int64_t shape[1] = {3};
+  float x[3] = {1, 2, 3}, y[3] = {0}, z[1] = {0};
+  int ended = 0, round;
+  int32_t fd = -1, same = -1;
+  rueda_request *sum = NULL, *pair[2] = {NULL, NULL}, *recv = NULL;
+  rueda_op op = op_of(RUEDA_ALLREDUCE, NULL, NULL, shape, 1), two[2];
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &op, 1, 0, &sum, &error));
+  CHECK(rueda_request_test(sum) == 1); /* never started */
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_event_fd(sum, &fd, &error));
+  CHECK(readable(fd) && rueda_request_event_fd(sum, &same, NULL) == RUEDA_OK && same == fd);
+  for (round = 1; round <= 20; ++round) {
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_start(sum, x, y, NULL, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(sum, count, &ended, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(sum, 60, &error));
+    CHECK(y[2] == 3.0f * (float)size);
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_run(sum, x, y, NULL, 60, &error));
+  }
+  while (!readable(fd)) continue; /* told after the waiting thread may have gone on */
+  CHECK(rueda_request_output(sum, NULL, NULL, 0) == 1);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no input", rueda_request_start(sum, NULL, y, NULL, &error));
+  CHECK_ERROR(RUEDA_UNIMPLEMENTED, "taken back", rueda_request_cancel(sum, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "callback", rueda_request_on_end(sum, NULL, NULL, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(sum, release, sum, &error)); /* at once */
+  while (__atomic_load_n(&ended, __ATOMIC_SEQ_CST) < 20) continue;
+
+  /* a persistent group; and what is started once is started once */
+  two[0] = two[1] = op_of(RUEDA_ALLREDUCE, "again.0", NULL, shape, 1);
+  two[1].name = "again.1";
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, two, 2, 1, pair, &error));
+  for (round = 0; round < 3; ++round) {
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_start(pair[1], x, y, NULL, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_run(pair[0], x, x, NULL, 60, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(pair[1], 60, &error));
+    x[0] = 1, x[1] = 2, x[2] = 3;
+  }
+  rueda_request_release(pair[0]);
+  rueda_request_release(pair[1]);
+  op = op_of(RUEDA_RECV, NULL, z, shape, 1);
+  op.peer = rank, op.tag = 5;
+  CHECK_ERROR(RUEDA_UNIMPLEMENTED, "persistent",
+              rueda_request_create(context, &op, 1, 0, &recv, &error));
+  op = op_of(RUEDA_ALLREDUCE, "once", x, shape, 1);
+  recv = start(&op);
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "once", rueda_request_start(recv, x, x, NULL, &error));
+  rueda_request_release(recv);
+
+  /* a callback may not wait for what is under way */
+  op = op_of(RUEDA_RECV, NULL, z, NULL, 0);
+  op.peer = rank, op.tag = 6;
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &op, 1, 0, &other_request, &error));
+  op = op_of(RUEDA_ALLREDUCE, "calls back", x, shape, 1);
+  recv = start(&op);
+  code_in_callback = RUEDA_OK;
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(recv, wait_for_other, NULL, &error));
+  CHECK(code_in_callback == RUEDA_FAILED_PRECONDITION && rueda_rank(context) == rank);
+  rueda_request_release(recv);
+  op = op_of(RUEDA_SEND, NULL, x, NULL, 0);
+  op.peer = rank, op.tag = 6;
+  run(&op);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(other_request, 60, &error));
+  rueda_request_release(other_request);
+}
+
+/* Counted: it stays as long as somebody uses it, and says that the rank has left. */
+static void check_left(void) {
+  rueda_request* request = NULL;
+  rueda_op op = op_of(RUEDA_BARRIER, NULL, NULL, NULL, 0);
+  CHECK(rueda_context_retain(context) == context);
+  rueda_context_release(context);
+  CHECK(rueda_rank(context) == -1 && rueda_counter(context, "batches") == -1);
+  CHECK(rueda_process_sets(context, NULL, 0) == -1 && rueda_call_site(context, "x") == 0);
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "shut down", rueda_run(context, &op, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "shut down",
+              rueda_start(context, &op, 1, 0, &request, &error));
+  CHECK(request == NULL);
+  rueda_shutdown(context); /* again: nothing */
+}
+
+/* Memory that the host's ranks share: zeroed, aligned, usable by collectives, kept over
+ * shutdown. */
 static unsigned char* check_memory(void) {
   const int64_t shape[1] = {100000};
   const size_t bytes = 100000 * sizeof(float);
@@ -480,7 +587,7 @@ static unsigned char* check_memory(void) {
 int main(void) {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   rueda_op op = op_of(RUEDA_RECV, NULL, NULL, NULL, 0);
-  rueda_work* work = NULL;
+  rueda_request* work = NULL;
   float x[1] = {0};
   unsigned char* kept = NULL;
   int round;
@@ -499,17 +606,20 @@ int main(void) {
     check_sets_and_join();
     check_struct_sizes();
     check_waiting();
+    check_requests();
     rueda_free(kept); /* of the round before */
     kept = check_memory();
     /* what is pending at shutdown ends as cancelled, and its work outlives the context */
     op.input = op.output = x;
     op.peer = rank;
     op.tag = 1000;
-    CHECK_ERROR(RUEDA_OK, "", rueda_submit(context, &op, 1, 0, &work, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &op, 1, 0, &work, &error));
     rueda_shutdown(context);
-    CHECK(rueda_work_poll(work) == 1);
-    CHECK_ERROR(RUEDA_CANCELLED, "", rueda_work_wait(work, -1, &error));
-    rueda_work_release(work);
+    check_left();
+    rueda_context_release(context);
+    CHECK(rueda_request_test(work) == 1);
+    CHECK_ERROR(RUEDA_CANCELLED, "", rueda_request_wait(work, -1, &error));
+    rueda_request_release(work);
   }
   CHECK(((float*)(void*)kept)[1] == (float)(size + size * (size - 1) / 2));
   rueda_free(kept);

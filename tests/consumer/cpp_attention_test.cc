@@ -37,8 +37,9 @@ struct Tensors {
   std::vector<float> q, k, v, out, lse;
 };
 
-static_assert(!std::is_copy_constructible_v<ra::Plan> && !std::is_copy_constructible_v<ra::Work>);
-static_assert(std::is_nothrow_move_constructible_v<ra::Work>);
+static_assert(!std::is_copy_constructible_v<ra::Plan> &&
+              !std::is_copy_constructible_v<rueda::Request>);
+static_assert(std::is_nothrow_move_constructible_v<rueda::Request>);
 
 }  // namespace
 
@@ -52,10 +53,10 @@ TEST_CASE("C++ attends with and without a job, to the same bits", "[cpp][attenti
   CHECK(plan.key_size() == 33 * 2 * 16);
   Tensors a(plan), b(plan);
   ra::Saved saved;
-  ra::Work work = ra::forward(hvd, plan, a.q, a.k, a.v, a.out, a.lse, &saved);
-  ra::Work moved = std::move(work);
+  rueda::Request work = ra::forward(hvd, plan, a.q, a.k, a.v, a.out, a.lse, &saved);
+  rueda::Request moved = std::move(work);
   moved.wait(std::chrono::seconds(60));
-  CHECK(moved.poll());
+  CHECK(moved.test());
   ra::forward(nullptr, local, b.q, b.k, b.v, b.out, std::span<float>{}).wait();
   CHECK(a.out == b.out);
   // The first query sees the first key alone.
@@ -157,7 +158,7 @@ TEST_CASE("half a specification is refused by the C ABI, and so is NULL", "[cpp]
   spec.length = 8;
   spec.head_dim = 4;
   REQUIRE(rueda_attention_plan_create(nullptr, &spec, 0, 0, 1, &plan, &error) == RUEDA_OK);
-  rueda_attention_call* call = nullptr;
+  rueda_request* call = nullptr;
   std::vector<float> x(32);
   CHECK(rueda_attention_forward(nullptr, plan, 0, 1, x.data(), nullptr, x.data(), x.data(), nullptr,
                                 nullptr, &call, &error) == RUEDA_INVALID_ARGUMENT);
@@ -167,6 +168,6 @@ TEST_CASE("half a specification is refused by the C ABI, and so is NULL", "[cpp]
   CHECK(rueda_attention_backward(nullptr, plan, 0, 1, x.data(), nullptr, x.data(), x.data(),
                                  x.data(), x.data(), nullptr, nullptr, x.data(), x.data(), x.data(),
                                  &call, &error) == RUEDA_INVALID_ARGUMENT);
-  CHECK(rueda_attention_wait(nullptr, 0, &error) == RUEDA_INVALID_ARGUMENT);
+  CHECK(rueda_request_wait(nullptr, 0, &error) == RUEDA_INVALID_ARGUMENT);
   rueda_attention_plan_release(plan);
 }

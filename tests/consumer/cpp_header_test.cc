@@ -15,7 +15,7 @@
 
 using rueda::Context;
 using rueda::ReduceOp;
-using rueda::Work;
+using rueda::Request;
 
 namespace {
 
@@ -41,11 +41,11 @@ static_assert(rueda::dtype_of<std::byte> == RUEDA_UINT8 && rueda::dtype_of<bool>
 static_assert(rueda::dtype_of<const rueda::Float16> == RUEDA_FLOAT16);
 
 // Owners can be moved, not copied.
-static_assert(!std::is_copy_constructible_v<Context> && !std::is_copy_constructible_v<Work>);
-static_assert(!std::is_copy_constructible_v<rueda::Prepared> &&
-              std::is_nothrow_move_constructible_v<rueda::Prepared>);
+static_assert(!std::is_copy_constructible_v<Context> && !std::is_copy_constructible_v<Request>);
+static_assert(!std::is_copy_constructible_v<rueda::Request> &&
+              std::is_nothrow_move_constructible_v<rueda::Request>);
 static_assert(std::is_nothrow_move_constructible_v<Context> &&
-              std::is_nothrow_move_constructible_v<Work>);
+              std::is_nothrow_move_constructible_v<Request>);
 
 }  // namespace
 
@@ -63,7 +63,7 @@ TEST_CASE("a context that was moved from or shut down throws instead of crashing
 TEST_CASE("the results belong to the work and have their type", "[cpp]") {
   Context hvd = rueda::init();
   const std::vector<float> rows{1, 2, 3, 4, 5, 6};
-  const Work work = hvd.allgather_async(rows, {.name = "rows", .shape = {3, 2}});
+  const Request work = hvd.allgather_async(rows, {.name = "rows", .shape = {3, 2}});
   work.wait();
   const auto all = work.output<float>();
   CHECK(std::vector<float>(all.begin(), all.end()) == rows);
@@ -72,17 +72,17 @@ TEST_CASE("the results belong to the work and have their type", "[cpp]") {
   CHECK(code_of([&] { work.output<std::int32_t>(); }) == RUEDA_INVALID_ARGUMENT);
 }
 
-TEST_CASE("a work may outlive its context, and be given up", "[cpp]") {
+TEST_CASE("a request may outlive its context, and be given up", "[cpp]") {
   std::array<double, 2> x{1, 2}, y{3, 4};
   {
-    Work kept = [&] {
+    Request kept = [&] {
       Context hvd = rueda::init();
       hvd.allreduce_async(y, ReduceOp::kSum, {.name = "y"}).detach();
-      Work work = hvd.allreduce_async(x, ReduceOp::kSum, {.name = "x"});
+      Request work = hvd.allreduce_async(x, ReduceOp::kSum, {.name = "x"});
       work.wait();
       return work;
     }();
-    CHECK(kept.poll());
+    CHECK(kept.test());
     kept.wait();
   }
   CHECK(x == std::array<double, 2>{1, 2});
@@ -110,15 +110,15 @@ TEST_CASE("a buffer is zeroed, can be reduced, and outlives its context", "[cpp]
   CHECK(kept[999] == 3);
 }
 
-TEST_CASE("a prepared operation is started again and again", "[cpp]") {
+TEST_CASE("a persistent request is started again and again", "[cpp]") {
   Context hvd = rueda::init();
-  rueda::Prepared sum =
-      hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "sum", .shape = {2, 3}});
-  rueda::Prepared news = hvd.prepare_broadcast<std::int64_t>(2, 0, {.name = "news"});
-  rueda::Prepared part =
-      hvd.prepare_reducescatter<double>(6, ReduceOp::kAverage, {.name = "p", .shape = {3, 2}});
+  rueda::Request sum =
+      hvd.allreduce_init<float>(6, ReduceOp::kSum, {.name = "sum", .shape = {2, 3}});
+  rueda::Request news = hvd.broadcast_init<std::int64_t>(2, 0, {.name = "news"});
+  rueda::Request part =
+      hvd.reducescatter_init<double>(6, ReduceOp::kAverage, {.name = "p", .shape = {3, 2}});
   sum.wait();  // there was no start
-  CHECK(sum.poll());
+  CHECK(sum.test());
   CHECK((part.input_size() == 6 && part.output_size() == 6));
   std::array<std::int64_t, 2> told{7, 8};
   const std::vector<double> rows{1, 2, 3, 4, 5, 6};
@@ -137,27 +137,28 @@ TEST_CASE("a prepared operation is started again and again", "[cpp]") {
   }
 }
 
-TEST_CASE("a prepared operation refuses what was not prepared, and outlives its context", "[cpp]") {
+TEST_CASE("a persistent request refuses what it was not made for, and outlives its context",
+          "[cpp]") {
   std::vector<float> six(6);
   std::vector<double> doubles(6);
   Context hvd = rueda::init();
-  CHECK(code_of([&] { (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {}); }) ==
-        RUEDA_INVALID_ARGUMENT);
+  rueda::Request unnamed = hvd.allreduce_init<float>(6, ReduceOp::kSum, {});
+  unnamed.run(six);
   CHECK(code_of([&] {
-          (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "s", .shape = {5}});
+          (void)hvd.allreduce_init<float>(6, ReduceOp::kSum, {.name = "s", .shape = {5}});
         }) == RUEDA_INVALID_ARGUMENT);
-  CHECK(code_of([&] { (void)hvd.prepare_broadcast<float>(6, 1, {.name = "b"}); }) ==
+  CHECK(code_of([&] { (void)hvd.broadcast_init<float>(6, 1, {.name = "b"}); }) ==
         RUEDA_INVALID_ARGUMENT);
-  rueda::Prepared first = hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "x"});
+  rueda::Request first = hvd.allreduce_init<float>(6, ReduceOp::kSum, {.name = "x"});
   CHECK(code_of([&] { first.run(std::span(six).first(5)); }) == RUEDA_INVALID_ARGUMENT);
   CHECK(code_of([&] { first.run(doubles); }) == RUEDA_INVALID_ARGUMENT);
-  rueda::Prepared sum = std::move(first);
+  rueda::Request sum = std::move(first);
   CHECK(code_of([&] { first.run(six); }) == RUEDA_FAILED_PRECONDITION);
   sum.run(six);
   hvd.shutdown();
   sum.wait();
   CHECK(code_of([&] { sum.run(six); }) == RUEDA_CANCELLED);
-  CHECK(code_of([&] { (void)hvd.prepare_allreduce<float>(6, ReduceOp::kSum, {.name = "y"}); }) ==
+  CHECK(code_of([&] { (void)hvd.allreduce_init<float>(6, ReduceOp::kSum, {.name = "y"}); }) ==
         RUEDA_FAILED_PRECONDITION);
 }
 

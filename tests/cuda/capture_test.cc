@@ -42,12 +42,12 @@ struct Step {
       for (Floats& tensor : data)
         std::fill(tensor.begin(), tensor.end(), base + static_cast<float>(rank));
     });
-    std::vector<WorkPtr> works;
+    std::vector<RequestPtr> works;
     for (size_t i = 0; i < data.size(); ++i) {
       works.push_back(
           start(runtime, on_gpu(sum_of("t" + std::to_string(i), &data[i]), rank, user.handle())));
     }
-    for (const WorkPtr& work : works) {
+    for (const RequestPtr& work : works) {
       must(end_of(work));
       must(work->device_end()->make_wait(user.handle()));
       all_released = all_released && work->released();
@@ -145,12 +145,12 @@ TEST_CASE("the host cannot wait for what is captured: that is said, not waited f
   const auto texts = gpus.world.run([](Rank rank, Runtime& runtime) {
     UserStream user(must(runtime.world().machine->device(rank)));
     Floats data = filled(10, 1);
-    const auto prepared = must(runtime.prepare(on_gpu(sum_of("x", &data), rank, user.handle())));
+    const auto request = make(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
     auto* const memory = reinterpret_cast<std::byte*>(data.data());
-    for (int i = 0; i < 10; ++i) must(prepared->run(memory, memory, user.handle()));
+    for (int i = 0; i < 10; ++i) must(request->run(memory, memory, user.handle()));
     begin_capture(user.handle());
-    const Status status = prepared->run(memory, memory, user.handle());
-    must(prepared->make_wait(user.handle()));
+    const Status status = request->run(memory, memory, user.handle());
+    must(request->make_wait(user.handle()));
     CUgraph_st* graph = nullptr;
     const int ended = end_capture(user.handle(), &graph);
     if (graph != nullptr) destroy(graph);

@@ -46,12 +46,13 @@ std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>&
   const std::vector<Bytes> in = tensors(here.rank(), dtype, counts);
   std::vector<Bytes> expected = in;
   must(drive(here.world, native,
-             native.allreduce(parts_of(in, &expected, dtype), dtype, ReduceOp::kAdasum, scaling)));
+             testing::allreduce(native, parts_of(in, &expected, dtype), dtype, ReduceOp::kAdasum,
+                                scaling)));
   std::vector<Bytes> given = in;
   std::vector<Bytes> apart = in;
   std::vector<Bytes>* const out = in_place ? &given : &apart;
   here.finish([&](nccl::DeviceCommunicator& c) {
-    return c.allreduce(parts_of(given, out, dtype), dtype, ReduceOp::kAdasum, scaling);
+    return testing::allreduce(c, parts_of(given, out, dtype), dtype, ReduceOp::kAdasum, scaling);
   });
   for (size_t i = 0; i < in.size(); ++i) {
     if ((*out)[i] != expected[i]) return "tensor " + std::to_string(i) + " differs from the CPU's";
@@ -83,15 +84,15 @@ TEST_CASE(
         for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
           std::vector<Bytes> data = tensors(here.rank(), dtype, {10});
           said.push_back(here.outcome([&](nccl::DeviceCommunicator& c) {
-                               return c.allreduce(parts_of(data, &data, dtype), dtype,
-                                                  ReduceOp::kAdasum, {});
+                               return testing::allreduce(c, parts_of(data, &data, dtype), dtype,
+                                                         ReduceOp::kAdasum, {});
                              })
                              .message());
         }
         std::vector<float> ones(4, 1);
         auto* const bytes = reinterpret_cast<std::byte*>(ones.data());
         here.finish([&](nccl::DeviceCommunicator& c) {
-          return c.allreduce({{bytes, bytes, 4}}, DType::kFloat32, ReduceOp::kSum, {});
+          return testing::allreduce(c, {{bytes, bytes, 4}}, DType::kFloat32, ReduceOp::kSum, {});
         });
         said.push_back(std::to_string(ones[3]));
         return said;
@@ -112,8 +113,8 @@ TEST_CASE("a peer that does not come in the middle of an Adasum is ended by abor
   on_device_ranks(2, [](DeviceRank& here) {
     std::vector<Bytes> data = tensors(here.rank(), DType::kFloat32, {1000});
     auto [status, order] = here.run([&](nccl::DeviceCommunicator& c) {
-      return c.allreduce(parts_of(data, &data, DType::kFloat32), DType::kFloat32, ReduceOp::kAdasum,
-                         {});
+      return testing::allreduce(c, parts_of(data, &data, DType::kFloat32), DType::kFloat32,
+                                ReduceOp::kAdasum, {});
     });
     must(status);
     here.communicator.abandon();

@@ -21,9 +21,9 @@ Floats ramp(Rank rank, size_t count) {
 
 auto allreduce(Floats& data, ReduceOp op, double prescale = 1, double postscale = 1) {
   return [&data, op, prescale, postscale](DeviceCommunicator& c) {
-    return c.allreduce({{bytes(data), bytes(data), static_cast<int64_t>(data.size())}},
-                       DType::kFloat32, op,
-                       must(plan_scaling(DType::kFloat32, op, prescale, postscale, c.size())));
+    return testing::allreduce(
+        c, {{bytes(data), bytes(data), static_cast<int64_t>(data.size())}}, DType::kFloat32, op,
+        must(plan_scaling(DType::kFloat32, op, prescale, postscale, c.size())));
   };
 }
 
@@ -59,8 +59,8 @@ TEST_CASE("several tensors are one group, empty ones are left out") {
     Floats b;
     Floats c = ramp(here.rank(), 5);
     here.finish([&](DeviceCommunicator& comm) {
-      return comm.allreduce(
-          {{bytes(a), bytes(a), 3}, {bytes(b), bytes(b), 0}, {bytes(c), bytes(c), 5}},
+      return testing::allreduce(
+          comm, {{bytes(a), bytes(a), 3}, {bytes(b), bytes(b), 0}, {bytes(c), bytes(c), 5}},
           DType::kFloat32, ReduceOp::kSum, {});
     });
     a.insert(a.end(), c.begin(), c.end());
@@ -78,20 +78,22 @@ TEST_CASE("gathering, scattering, exchanging and broadcasting, in equal and uneq
       Floats in(static_cast<size_t>(rows[me]), static_cast<float>(me));
       Floats out(static_cast<size_t>(rows[0] + rows[1] + rows[2]), -1);
       here.finish([&](DeviceCommunicator& c) {
-        return c.allgather({{bytes(in), bytes(out), {4 * rows[0], 4 * rows[1], 4 * rows[2]}}});
+        return testing::allgather(
+            c, {{bytes(in), bytes(out), {4 * rows[0], 4 * rows[1], 4 * rows[2]}}});
       });
       all.push_back(out);
       Floats whole = ramp(here.rank(), static_cast<size_t>(rows[0] + rows[1] + rows[2]));
       Floats share(static_cast<size_t>(rows[me]), -1);
       here.finish([&](DeviceCommunicator& c) {
-        return c.reducescatter(bytes(whole), bytes(share), rows, DType::kFloat32, ReduceOp::kSum,
-                               {});
+        return testing::reducescatter(c, bytes(whole), bytes(share), rows, DType::kFloat32,
+                                      ReduceOp::kSum, {});
       });
       all.push_back(share);
     }
     Floats told = ramp(here.rank(), 4);
-    here.finish(
-        [&](DeviceCommunicator& c) { return c.broadcast(1, {{bytes(told), bytes(told), 16}}); });
+    here.finish([&](DeviceCommunicator& c) {
+      return testing::broadcast(c, 1, {{bytes(told), bytes(told), 16}});
+    });
     all.push_back(told);
     // From rank r to rank s: r + s elements.
     Floats sent;
@@ -101,8 +103,9 @@ TEST_CASE("gathering, scattering, exchanging and broadcasting, in equal and uneq
     }
     for (size_t s = 0; s < 3; ++s) sent.insert(sent.end(), me + s, static_cast<float>(10 * me + s));
     Floats received(3 * me + 3, -1);
-    here.finish(
-        [&](DeviceCommunicator& c) { return c.alltoall(bytes(sent), bytes(received), matrix); });
+    here.finish([&](DeviceCommunicator& c) {
+      return testing::alltoall(c, bytes(sent), bytes(received), matrix);
+    });
     all.push_back(received);
     return all;
   });
@@ -153,13 +156,13 @@ TEST_CASE(
     Floats b = ramp(here.rank(), 200);
     nccl::StreamOrder first{here.rank(), {}, nullptr};
     nccl::StreamOrder second{here.rank(), {}, nullptr};
-    here.communicator.order_next(&first);
-    auto one = allreduce(a, ReduceOp::kSum)(here.communicator);
-    here.communicator.order_next(&second);
-    auto two = allreduce(b, ReduceOp::kSum)(here.communicator);
-    if (here.rank() == 0) two.advance();
-    must(drive(here.world, here.communicator, std::move(one)));
-    must(drive(here.world, here.communicator, std::move(two)));
+    const CollectivePtr one = allreduce(a, ReduceOp::kSum)(here.communicator);
+    const CollectivePtr two = allreduce(b, ReduceOp::kSum)(here.communicator);
+    one->start({nullptr, &first});
+    two->start({nullptr, &second});
+    if (here.rank() == 0) two->advance();
+    must(finish(here.world, here.communicator, *one));
+    must(finish(here.world, here.communicator, *two));
     must(second.done->wait());
     return std::pair(a, b);
   });
@@ -174,15 +177,16 @@ TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call 
     Floats data = ramp(here.rank(), 4);
     const auto part = [&] { return std::vector<Part>{{bytes(data), bytes(data), 4}}; };
     std::vector<std::string> texts;
-    texts.push_back(
-        here.run([&](auto& c) { return c.allreduce(part(), DType::kInt16, ReduceOp::kSum, {}); })
-            .first.message());
     texts.push_back(here.run([&](auto& c) {
-                          const auto scaling =
-                              must(plan_scaling(DType::kInt32, ReduceOp::kAverage, 1, 1, 2));
-                          return c.allreduce(part(), DType::kInt32, ReduceOp::kAverage, scaling);
+                          return testing::allreduce(c, part(), DType::kInt16, ReduceOp::kSum, {});
                         })
                         .first.message());
+    texts.push_back(
+        here.run([&](auto& c) {
+              const auto scaling = must(plan_scaling(DType::kInt32, ReduceOp::kAverage, 1, 1, 2));
+              return testing::allreduce(c, part(), DType::kInt32, ReduceOp::kAverage, scaling);
+            })
+            .first.message());
     here.finish(allreduce(data, ReduceOp::kSum));
     texts.push_back(std::to_string(data[0]));
     return texts;
@@ -330,8 +334,8 @@ TEST_CASE("a rank keeps to one GPU") {
     Floats data(4, 1);
     here.finish(allreduce(data, ReduceOp::kSum));
     nccl::StreamOrder order{3, {}, nullptr};
-    here.communicator.order_next(&order);
-    return drive(here.world, here.communicator, allreduce(data, ReduceOp::kSum)(here.communicator));
+    const CollectivePtr late = allreduce(data, ReduceOp::kSum)(here.communicator);
+    return drive(here.world, here.communicator, *late, {nullptr, &order});
   });
   CHECK_THAT(results[0].message(), Contains("used GPU 0 before, and a tensor on GPU 3 now"));
 }

@@ -62,8 +62,8 @@ struct DeviceRank {
                                            const std::vector<cuda::EventPtr>& ready = {}) {
     nccl::StreamOrder order{world.rank, {}, nullptr};
     for (const cuda::EventPtr& event : ready) order.ready.push_back({event});
-    communicator.order_next(&order);
-    const Status status = drive(world, communicator, start(communicator));
+    const CollectivePtr collective = start(communicator);
+    const Status status = drive(world, communicator, *collective, {nullptr, &order});
     return {status, std::move(order)};
   }
   // And waits for the GPU if it ended well.

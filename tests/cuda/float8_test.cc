@@ -33,7 +33,7 @@ Operation with(CollectiveKind kind, const std::string& name, DType dtype, const 
   return op;
 }
 
-Bits bits_of(const WorkPtr& work) {
+Bits bits_of(const RequestPtr& work) {
   must(finish(work));
   Bits bits(static_cast<size_t>(element_count(work->output_shape())));
   std::memcpy(bits.data(), work->output(), bits.size());
@@ -73,7 +73,7 @@ TEST_CASE("8-bit floats on GPUs: sums, averages and extremes, one tensor and man
             rank));
         operations.back().reduce_op = reduce_op;
       }
-      for (const WorkPtr& work : must(runtime.submit(operations, true))) must(finish(work));
+      for (const RequestPtr& work : must(runtime.start(operations, true))) must(finish(work));
       for (const Bits& bits : data) errors += bits != numbers(dtype, result);
     }
     return errors;
@@ -124,7 +124,7 @@ TEST_CASE(
     std::vector<std::string> said = {call(runtime, on_gpu(op, on)).message()};
     must(finish(start(runtime, on_gpu(sum_of("y", &floats), on))));
     said.push_back(floats[0] == 2 ? "" : "wrong sum");
-    said.push_back(runtime.submit({op}, false).status().message());
+    said.push_back(runtime.start({op}, false).status().message());
     return said;
   });
   for (const auto& said : texts) {

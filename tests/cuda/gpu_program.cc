@@ -47,18 +47,18 @@ int main(int argc, char** argv) {
     ops[1].input = ops[1].output = host.data();
     ops[1].shape = small;
     ops[1].device = -1;
-    rueda_work* works[2] = {};
+    rueda_request* works[2] = {};
     if (kill && step == 20 && rank == 1) raise(SIGKILL);
-    if (rueda_submit(context, ops, 2, 0, works, &error) != RUEDA_OK) {
+    if (rueda_start(context, ops, 2, 0, works, &error) != RUEDA_OK) {
       if (kill) break;
       return fail("submit", error);
     }
     int code = RUEDA_OK;
-    for (rueda_work* work : works) {
-      if (code == RUEDA_OK) code = rueda_work_wait(work, 60, &error);
+    for (rueda_request* work : works) {
+      if (code == RUEDA_OK) code = rueda_request_wait(work, 60, &error);
     }
-    if (code == RUEDA_OK) code = rueda_work_stream_wait(works[0], nullptr, &error);
-    for (rueda_work* work : works) rueda_work_release(work);
+    if (code == RUEDA_OK) code = rueda_request_stream_wait(works[0], nullptr, &error);
+    for (rueda_request* work : works) rueda_request_release(work);
     if (code != RUEDA_OK) {
       if (kill) break;
       return fail("wait", error);
@@ -70,9 +70,11 @@ int main(int argc, char** argv) {
     const bool named =
         error.code == RUEDA_UNAVAILABLE && std::strstr(error.message, "rank 1") != nullptr;
     rueda_shutdown(context);
+    rueda_context_release(context);
     return named ? 0 : 1;
   }
   rueda_shutdown(context);  // waits for the GPU
+  rueda_context_release(context);
   for (int step = 0; step < kSteps; ++step) {
     const auto expected = static_cast<float>(size * step + size * (size - 1) / 2);
     const std::vector<float>& device = all[static_cast<size_t>(step)];

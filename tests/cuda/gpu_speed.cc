@@ -4,7 +4,7 @@
 // neutral contributions.
 //
 // bare:  a blocking communicator of our own, ncclAllReduce in place in one stream
-// rueda: prepared operations, each started behind that stream, which then waits for its end
+// rueda: persistent requests, each started behind that stream, which then waits for its end
 // Both:  `kRow` in a row, then the host waits for the stream.
 #include <algorithm>
 #include <chrono>
@@ -110,9 +110,9 @@ Gpu open(rueda_context* context, size_t bytes) {
   return gpu;
 }
 
-class Prepared {
+class Repeated {
  public:
-  Prepared(rueda_context* context, const Gpu& gpu, size_t count, const std::string& name)
+  Repeated(rueda_context* context, const Gpu& gpu, size_t count, const std::string& name)
       : gpu_(gpu), shape_{static_cast<int64_t>(count)} {
     rueda_op op = RUEDA_OP_INIT;
     op.kind = RUEDA_ALLREDUCE;
@@ -121,24 +121,24 @@ class Prepared {
     op.shape = shape_;
     op.ndim = 1;
     op.device = gpu.device->ordinal();
-    must(rueda_prepare(context, &op, &prepared_, &error_), error_, "prepare");
+    must(rueda_request_create(context, &op, 1, 0, &request_, &error_), error_, "prepare");
   }
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
-  ~Prepared() { rueda_prepared_release(prepared_); }
+  Repeated(const Repeated&) = delete;
+  Repeated& operator=(const Repeated&) = delete;
+  ~Repeated() { rueda_request_release(request_); }
   void start(void* memory) {
-    must(rueda_start_on(prepared_, memory, memory, gpu_.stream->handle(), &error_), error_,
+    must(rueda_request_start(request_, memory, memory, gpu_.stream->handle(), &error_), error_,
          "start");
   }
   void finish() {
-    must(rueda_prepared_wait(prepared_, 60, &error_), error_, "wait");
-    must(rueda_prepared_stream_wait(prepared_, gpu_.stream->handle(), &error_), error_, "stream");
+    must(rueda_request_wait(request_, 60, &error_), error_, "wait");
+    must(rueda_request_stream_wait(request_, gpu_.stream->handle(), &error_), error_, "stream");
   }
 
  private:
   const Gpu& gpu_;
   const int64_t shape_[1];
-  rueda_prepared* prepared_ = nullptr;
+  rueda_request* request_ = nullptr;
   rueda_error error_ = RUEDA_ERROR_INIT;
 };
 
@@ -155,9 +155,9 @@ double spent(rueda_context* context, const Gpu& gpu, Function go) {
 
 void compare(rueda_context* context, const Gpu& gpu, size_t bytes, int rounds) {
   const size_t count = bytes / 4;
-  std::vector<std::unique_ptr<Prepared>> row;
+  std::vector<std::unique_ptr<Repeated>> row;
   for (size_t i = 0; i < kRow; ++i) {
-    row.push_back(std::make_unique<Prepared>(context, gpu, count,
+    row.push_back(std::make_unique<Repeated>(context, gpu, count,
                                              std::to_string(bytes) + "." + std::to_string(i)));
   }
   const auto place = [&](size_t i) { return gpu.memory->data() + i * bytes; };
@@ -191,9 +191,9 @@ void compare(rueda_context* context, const Gpu& gpu, size_t bytes, int rounds) {
 }
 
 void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) {
-  std::vector<std::unique_ptr<Prepared>> bucket;
+  std::vector<std::unique_ptr<Repeated>> bucket;
   for (size_t i = 0; i < tensors; ++i) {
-    bucket.push_back(std::make_unique<Prepared>(
+    bucket.push_back(std::make_unique<Repeated>(
         context, gpu, 1000, "bucket" + std::to_string(tensors) + "." + std::to_string(i)));
   }
   std::vector<double> times;
@@ -237,5 +237,6 @@ int main(int argc, char** argv) {
     (void)(*gpu.nccl)->abort(gpu.handle);
   }
   rueda_shutdown(context);
+  rueda_context_release(context);
   return 0;
 }

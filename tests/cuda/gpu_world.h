@@ -34,7 +34,7 @@ inline Operation on_gpu(Operation op, Rank rank, cuda::StreamHandle stream = nul
 }
 
 // Waits for the host's end and the GPU's.
-inline Status finish(const WorkPtr& work) {
+inline Status finish(const RequestPtr& work) {
   const Status status = end_of(work);
   if (status.ok() && work->device_end() != nullptr) must(work->device_end()->wait());
   return status;

@@ -1,4 +1,4 @@
-// Step plans and prepared operations of GPU tensors, without a GPU.
+// Step plans and persistent requests of GPU tensors, without a GPU.
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
@@ -11,7 +11,7 @@ using Catch::Contains;
 // A step of `count` sums of tensors of different sizes; says how many came out wrong.
 int sum_step(Rank rank, Runtime& runtime, int step, size_t count, bool on_host = false) {
   std::vector<Floats> data;
-  std::vector<WorkPtr> works;
+  std::vector<RequestPtr> works;
   for (size_t i = 0; i < count; ++i)
     data.push_back(filled(10 + 300 * i, static_cast<float>(step + rank) + static_cast<float>(i)));
   for (size_t i = 0; i < count; ++i) {
@@ -84,12 +84,12 @@ TEST_CASE("broadcasts and reducescatters of GPU tensors are planned too") {
   CHECK(gpus.world[1].counter("planned_batches") > 10);
 }
 
-TEST_CASE("a prepared GPU operation waits for its stream each time, and streams wait for it") {
+TEST_CASE("a persistent GPU request waits for its stream each time, and streams wait for it") {
   GpuWorld gpus(2);
   const auto wrong = gpus.world.run([](Rank rank, Runtime& runtime) {
     UserStream user(must(runtime.world().machine->device(rank)));
     Floats data(256);
-    const auto prepared = must(runtime.prepare(on_gpu(sum_of("x", &data), rank, user.handle())));
+    const auto request = make(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
     auto* const memory = reinterpret_cast<std::byte*>(data.data());
     int errors = 0;
     for (int step = 0; step < 30; ++step) {
@@ -98,19 +98,19 @@ TEST_CASE("a prepared GPU operation waits for its stream each time, and streams 
         open.wait();
         std::fill(data.begin(), data.end(), static_cast<float>(step + rank));
       });
-      must(prepared->start(memory, memory, prepared->stream()));
-      must(prepared->wait(kGenerous));
-      errors += prepared->released();  // the gate is closed
-      must(prepared->make_wait(user.handle()));
+      must(request->start(memory, memory, user.handle()));
+      must(request->wait(kGenerous));
+      errors += request->released();  // the gate is closed
+      must(request->make_wait(user.handle()));
       float seen = 0;
       user.run([&] { seen = data[255]; });
       gate.set_value();
       must(user.mark()->wait());
       errors += seen != static_cast<float>(2 * step + 1);
-      errors += !prepared->released();
+      errors += !request->released();
     }
-    must(prepared->run(memory, memory, user.handle()));
-    errors += !prepared->released();
+    must(request->run(memory, memory, user.handle()));
+    errors += !request->released();
     return errors;
   });
   for (const int errors : wrong) CHECK(errors == 0);
@@ -159,7 +159,7 @@ TEST_CASE("an error of a planned batch on the GPU ends the job on all ranks") {
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& runtime) {
     for (;;) {
-      auto works = runtime.submit({on_gpu(sum_of("next", &data[rank]), rank)}, false);
+      auto works = runtime.start({on_gpu(sum_of("next", &data[rank]), rank)}, false);
       const Status status = works.ok() ? end_of(works->front()) : works.status();
       if (!status.ok()) return status.message();
     }

@@ -15,7 +15,7 @@ TEST_CASE("GPU and CPU tensors mixed in one job, step after step, give the right
     int errors = 0;
     for (int step = 0; step < 12; ++step) {
       std::vector<Floats> data;
-      std::vector<WorkPtr> works;
+      std::vector<RequestPtr> works;
       for (size_t i = 0; i < 6; ++i)
         data.push_back(
             filled(50 + 400 * i, static_cast<float>(step + rank) + static_cast<float>(i)));
@@ -37,7 +37,8 @@ TEST_CASE("GPU and CPU tensors mixed in one job, step after step, give the right
 }
 
 TEST_CASE(
-    "a work ends when the GPU has it: the host waits for no stream, streams wait for each other") {
+    "a request ends when the GPU has it: the host waits for no stream, streams wait for each "
+    "other") {
   GpuWorld gpus(2);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
     UserStream user(must(runtime.world().machine->device(rank)));
@@ -47,7 +48,7 @@ TEST_CASE(
       open.wait();
       std::fill(data.begin(), data.end(), 1.0f + static_cast<float>(rank));
     });
-    const WorkPtr work = start(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
+    const RequestPtr work = start(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
     must(end_of(work));
     const bool early = must(work->device_end()->query());
     must(work->device_end()->make_wait(user.handle()));
@@ -83,14 +84,14 @@ TEST_CASE("results of unknown size lie on the GPU and belong to the work") {
   GpuWorld gpus(3);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
     const Floats in(static_cast<size_t>(rank) + 1, static_cast<float>(rank));
-    const WorkPtr gathered =
+    const RequestPtr gathered =
         start(runtime, on_gpu(operation(CollectiveKind::kAllgather, "g", in, nullptr), rank));
     must(finish(gathered));
     Floats out = result_of(gathered);
     const Floats six = filled(6, static_cast<float>(rank));
     Operation exchange = on_gpu(operation(CollectiveKind::kAlltoall, "a", six, nullptr), rank);
     exchange.splits = {1, 2, 3};
-    const WorkPtr exchanged = start(runtime, exchange);
+    const RequestPtr exchanged = start(runtime, exchange);
     must(finish(exchanged));
     const Floats more = result_of(exchanged);
     out.insert(out.end(), more.begin(), more.end());
@@ -106,7 +107,7 @@ TEST_CASE("results of unknown size lie on the GPU and belong to the work") {
 TEST_CASE("process sets have NCCL communicators of their own") {
   GpuWorld gpus(3);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
-    const WorkPtr added = must(runtime.add_process_set({1, 2}));
+    const RequestPtr added = must(runtime.add_process_set({1, 2}));
     must(end_of(added));
     Floats all = filled(4, static_cast<float>(rank));
     Floats some = all;
@@ -129,7 +130,7 @@ TEST_CASE("CPU tensors keep their step plan while other GPU tensors are negotiat
     Floats host = filled(100, 1);
     Floats device = filled(100, 1);
     for (int step = 0; step < 200; ++step) {
-      const WorkPtr a = start(runtime, sum_of("host", &host));
+      const RequestPtr a = start(runtime, sum_of("host", &host));
       must(end_of(a));
       if (step % 10 == 0) must(finish(start(runtime, on_gpu(sum_of("device", &device), rank))));
     }
@@ -143,7 +144,7 @@ TEST_CASE("without a driver a GPU tensor is refused with the reason, and CPU ten
   config.cuda_driver = "/nowhere/libcuda.so.1";
   GpuWorld gpus(1, Kind::kShm, config);
   Floats data = filled(4, 1);
-  const auto refused = gpus.world[0].submit({on_gpu(sum_of("x", &data), 0)}, false);
+  const auto refused = gpus.world[0].start({on_gpu(sum_of("x", &data), 0)}, false);
   REQUIRE_FALSE(refused.ok());
   CHECK_THAT(refused.status().message(),
              Contains("allreduce 'x'") && Contains("the CUDA driver cannot be opened"));
@@ -161,9 +162,9 @@ TEST_CASE("what is not available on GPUs yet says so") {
     must(finish(start(runtime, on_gpu(sum_of("first", &data), rank))));
     Operation sent = on_gpu(operation(CollectiveKind::kSend, "", data, nullptr), rank);
     sent.peer = 1 - rank;
-    const auto refused = runtime.submit({sent}, false);
+    const auto refused = runtime.start({sent}, false);
     said.push_back(refused.status().message());
-    said.push_back(runtime.submit({on_gpu(sum_of("o", &data), 7)}, false).status().message());
+    said.push_back(runtime.start({on_gpu(sum_of("o", &data), 7)}, false).status().message());
     Operation adasum = on_gpu(sum_of("a", &data), rank);
     adasum.reduce_op = ReduceOp::kAdasum;
     adasum.dtype = DType::kFloat64;
@@ -200,7 +201,7 @@ TEST_CASE("an error of the GPU's work ends the job on all ranks with NCCL's text
     must(finish(start(runtime, on_gpu(sum_of("first", &data[rank]), rank))));
     // The second is given to the GPU; sooner or later a call fails.
     for (;;) {
-      auto works = runtime.submit({on_gpu(sum_of("next", &data[rank]), rank)}, false);
+      auto works = runtime.start({on_gpu(sum_of("next", &data[rank]), rank)}, false);
       const Status status = works.ok() ? end_of(works->front()) : works.status();
       if (!status.ok()) return status.message();
     }
@@ -234,7 +235,7 @@ TEST_CASE("who is done first keeps NCCL until the others' GPUs are, too") {
   GpuWorld gpus(3);
   const Variable slow("STUB_NCCL_FAULT", "ncclAllReduce:1:1:slow");
   gpus.world.run([&](Rank rank, Runtime& runtime) {
-    const WorkPtr work =
+    const RequestPtr work =
         start(runtime, on_gpu(sum_of("last", &data[static_cast<size_t>(rank)]), rank));
     must(end_of(work));
     runtime.shutdown();

@@ -23,7 +23,7 @@ struct Asked {
 };
 
 uint32_t add(Runtime& runtime, const std::vector<int64_t>& ranks) {
-  const WorkPtr added = must(runtime.add_process_set(ranks));
+  const RequestPtr added = must(runtime.add_process_set(ranks));
   must(end_of(added));
   return static_cast<uint32_t>(added->result());
 }
@@ -96,7 +96,7 @@ TEST_CASE("sets come and go while all ranks and other sets use their GPUs") {
     int errors = sum_in(runtime, rank, 0, "all") != 6;
     for (int round = 0; round < 5; ++round) {
       Floats moving = filled(3000, 1);
-      const WorkPtr under_way = start(runtime, on_gpu(sum_of("under way", &moving), rank));
+      const RequestPtr under_way = start(runtime, on_gpu(sum_of("under way", &moving), rank));
       const uint32_t low = add(runtime, {0, 1, 2});
       const uint32_t high = add(runtime, {2, 3});
       for (int step = 0; step < 3; ++step) {
@@ -153,7 +153,7 @@ TEST_CASE(
     if (set.ok()) (void)end_of(set.value());
     for (;;) {  // rank 0 hears of it by its next call, whatever it is
       Floats data = filled(4, 1);
-      auto works = runtime.submit({sum_of("on the host", &data)}, false);
+      auto works = runtime.start({sum_of("on the host", &data)}, false);
       const Status status = works.ok() ? end_of(works->front()) : works.status();
       if (!status.ok()) return status.message();
     }

@@ -20,11 +20,11 @@ TEST_CASE("host time to submit one planned bucket", "[.][submit]") {
     GpuWorld gpus(2);
     std::vector<std::vector<Floats>> data(2, std::vector<Floats>(tensors, Floats(1000)));
     const auto medians = gpus.world.run([&](Rank rank, Runtime& runtime) {
-      std::vector<std::shared_ptr<engine::Prepared>> bucket;
+      std::vector<engine::RequestPtr> bucket;
       for (size_t i = 0; i < tensors; ++i) {
         Operation op =
             on_gpu(sum_of("g" + std::to_string(i), &data[static_cast<size_t>(rank)][i]), rank);
-        bucket.push_back(must(runtime.prepare(op)));
+        bucket.push_back(make(runtime, op));
       }
       std::vector<double> times;
       for (int step = 0; step < 3000; ++step) {

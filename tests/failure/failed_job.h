@@ -14,8 +14,8 @@ struct Death {
   std::string how = "kill";  // kill, abort, exit3, leave
   int size = 2;
   int victim = 1;
-  std::string transport =
-      {};  // "": shared memory; "tcp"; "hybrid": every second rank on another host
+  // "": shared memory; "tcp"; "hybrid": every second rank on another host.
+  std::string transport = {};
   std::vector<std::string> more = {};  // further options of the scene
 
   std::string describe() const;

@@ -73,14 +73,14 @@ int main(int argc, char** argv) {
   if (what == "sendrecv")
     op.kind = rank == 0 ? RUEDA_SEND : RUEDA_RECV, op.peer = 1 - rank, op.output = data.get();
 
-  rueda_work* work = nullptr;
-  if (rueda_submit(context, &op, 1, 0, &work, &error) != RUEDA_OK)
+  rueda_request* work = nullptr;
+  if (rueda_start(context, &op, 1, 0, &work, &error) != RUEDA_OK)
     return std::puts(error.message), 1;
-  if (rueda_work_wait(work, -1, &error) != RUEDA_OK) return std::puts(error.message), 1;
+  if (rueda_request_wait(work, -1, &error) != RUEDA_OK) return std::puts(error.message), 1;
   const auto end = std::chrono::steady_clock::now();
   void* output = nullptr;
   int64_t length = -1;
-  rueda_work_output(work, &output, &length, 1);
+  rueda_request_output(work, &output, &length, 1);
   const auto* out = op.output != nullptr ? data.get() : static_cast<const uint8_t*>(output);
   if (out == nullptr) return std::puts("no output"), 1;
 
@@ -105,8 +105,9 @@ int main(int argc, char** argv) {
     well = length == rueda_split_rows(kCount, rank, 2) &&
            holds(out, length, [&](int64_t i) { return sum(first + i); });
   }
-  rueda_work_release(work);
+  rueda_request_release(work);
   rueda_shutdown(context);
+  rueda_context_release(context);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   std::printf("%s %s: %.1f s with init and filling, %.1f GiB at most\n", well ? "ok" : "WRONG",

@@ -111,6 +111,7 @@ int recovers() {
   }
   barrier();
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d finished", my_rank);
   return 0;
 }
@@ -138,6 +139,7 @@ int handled() {
   if (options["handler"] == "recovers") {
     barrier();
     rueda_shutdown(context);
+    rueda_context_release(context);
     say("rank %d finished", my_rank);
     return 0;
   }
@@ -156,6 +158,7 @@ int halted() {
   }
   barrier();
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d finished", my_rank);
   return 0;
 }
@@ -195,6 +198,7 @@ int held() {
   }
   barrier();
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d finished", my_rank);
   return 0;
 }
@@ -204,11 +208,12 @@ int preempted() {
   std::vector<float> data(1000, 1.0f);
   const int64_t count = 1000;
   rueda_op op = sum("step", &data, &count);
-  rueda_prepared* prepared = nullptr;
+  rueda_request* prepared = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;
-  if (rueda_prepare(context, &op, &prepared, &error) != RUEDA_OK) give_up("prepare", error);
+  if (rueda_request_create(context, &op, 1, 0, &prepared, &error) != RUEDA_OK)
+    give_up("prepare", error);
   for (int step = 1; step < 10'000'000; ++step) {
-    if (rueda_run_prepared(prepared, data.data(), data.data(), &error) != RUEDA_OK)
+    if (rueda_request_run(prepared, data.data(), data.data(), NULL, -1, &error) != RUEDA_OK)
       give_up("step", error);
     std::fill(data.begin(), data.end(), 1.0f);
     if (is_victim() && step == number("at", 10)) raise(number("signal", SIGTERM));
@@ -219,8 +224,9 @@ int preempted() {
     if (stop == 0) continue;
     say("rank %d stops at step %d, %lld planned batches", my_rank, step,
         static_cast<long long>(rueda_counter(context, "planned_batches")));
-    rueda_prepared_release(prepared);
+    rueda_request_release(prepared);
     rueda_shutdown(context);
+    rueda_context_release(context);
     return 0;
   }
   return 98;

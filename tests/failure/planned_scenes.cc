@@ -1,4 +1,4 @@
-// Scenes of rank_program with prepared operations.
+// Scenes of rank_program with persistent requests.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,14 +20,15 @@ struct Network {
       const std::string name = "t" + std::to_string(i);
       rueda_op op = sum(name.c_str(), &data[i], &count);
       rueda_error error = RUEDA_ERROR_INIT;
-      if (rueda_prepare(context, &op, &operations[i], &error) != RUEDA_OK)
-        give_up("prepare", error);
+      if (rueda_request_create(context, &op, 1, 0, &operations[i], &error) != RUEDA_OK)
+        give_up("create", error);
     }
   }
   void start(size_t i) {
     rueda_error error = RUEDA_ERROR_INIT;
     std::fill(data[i].begin(), data[i].end(), 1.0f);
-    if (rueda_start(operations[i], data[i].data(), data[i].data(), &error) != RUEDA_OK)
+    if (rueda_request_start(operations[i], data[i].data(), data[i].data(), nullptr, &error) !=
+        RUEDA_OK)
       give_up("start", error);
   }
   void step() {
@@ -35,10 +36,11 @@ struct Network {
     rueda_error error = RUEDA_ERROR_INIT;
     auto& last = data.back();
     std::fill(last.begin(), last.end(), 1.0f);
-    if (rueda_run_prepared(operations.back(), last.data(), last.data(), &error) != RUEDA_OK)
-      give_up("run_prepared", error);
+    if (rueda_request_run(operations.back(), last.data(), last.data(), nullptr, -1, &error) !=
+        RUEDA_OK)
+      give_up("run", error);
     for (size_t i = 0; i < operations.size(); ++i) {
-      if (rueda_prepared_wait(operations[i], -1, &error) != RUEDA_OK)
+      if (rueda_request_wait(operations[i], -1, &error) != RUEDA_OK)
         give_up("prepared_wait", error);
       if (data[i] == std::vector<float>(1000, static_cast<float>(my_size))) continue;
       say("rank %d WRONG in tensor %d", my_rank, static_cast<int>(i));
@@ -46,7 +48,7 @@ struct Network {
     }
   }
   std::vector<std::vector<float>> data{8, std::vector<float>(1000)};
-  std::vector<rueda_prepared*> operations{8, nullptr};
+  std::vector<rueda_request*> operations{8, nullptr};
 };
 
 // Steps until one has gone without a message.
@@ -106,6 +108,7 @@ int asleep() {
   meet_in_a_file();  // a faster rank's message would wake one that still counts
   barrier();
   rueda_shutdown(context);
+  rueda_context_release(context);
   return 0;
 }
 

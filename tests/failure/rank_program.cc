@@ -8,8 +8,8 @@
 //   waiting       the others wait for a tensor that the victim does not submit
 //   streaming     in allreduces of `mib` MiB each, `delay_us` after iteration `at` has begun
 //   shutdown      the others are in rueda_shutdown
-//   planned       prepared operations follow a step plan; the victim dies between two starts of a step,
-//                 or, with delay_us, at any moment of a later one
+//   planned       persistent requests follow a step plan; the victim dies between two starts of a
+//                 step, or, with delay_us, at any moment of a later one
 //   sets          the victim is in one process set, other ranks are busy in another
 //   joined        the victim has joined, the others go on
 // Other scenes:
@@ -128,6 +128,7 @@ int shutdown_scene() {
   barrier();
   if (is_victim()) die();
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d left at %.6f", my_rank, now());
   return 0;
 }
@@ -141,6 +142,7 @@ int steps() {
     if (step == 1) say("rank %d pid %d under way", my_rank, getpid());
   }
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d finished", my_rank);
   return 0;
 }
@@ -150,13 +152,14 @@ int child_of_rank(bool linger) {
   rueda_error error = RUEDA_ERROR_INIT;
   rueda_op op = RUEDA_OP_INIT;
   op.kind = RUEDA_BARRIER;
-  rueda_work* work = nullptr;
+  rueda_request* work = nullptr;
   const int32_t run = rueda_run(context, &op, &error);
-  const int32_t submit = rueda_submit(context, &op, 1, 0, &work, nullptr);
+  const int32_t submit = rueda_start(context, &op, 1, 0, &work, nullptr);
   say("child: run gives %s, submit %s, rank %d, size %d, counter %d: %s", rueda_code_name(run),
       rueda_code_name(submit), rueda_rank(context), rueda_size(context),
       static_cast<int>(rueda_counter(context, "batches")), error.message);
   rueda_shutdown(context);  // must leave the parent's job alone
+  rueda_context_release(context);
   for (const std::string& thing : rueda::testing::holdings(getpid()))
     say("child holds %s", thing.c_str());
   say("child pid %d looked", getpid());
@@ -182,6 +185,7 @@ int fork_scene() {
   }
   for (int step = 20; step < 25; ++step) stream_step(&data, step);
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d finished", my_rank);
   return 0;
 }
@@ -240,6 +244,7 @@ int obeys() {
     usleep(1000);
   }
   rueda_shutdown(context);
+  rueda_context_release(context);
   say("rank %d obeyed after %d steps", my_rank, step);
   return 0;
 }

@@ -6,14 +6,14 @@ namespace {
 
 int32_t add_set(const std::vector<int32_t>& ranks) {
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_work* work = nullptr;
+  rueda_request* work = nullptr;
   if (rueda_add_process_set(context, ranks.data(), static_cast<int32_t>(ranks.size()), 0, &work,
                             &error) != RUEDA_OK ||
-      rueda_work_wait(work, -1, &error) != RUEDA_OK) {
+      rueda_request_wait(work, -1, &error) != RUEDA_OK) {
     give_up("add_process_set", error);
   }
-  const auto id = static_cast<int32_t>(rueda_work_result(work));
-  rueda_work_release(work);
+  const auto id = static_cast<int32_t>(rueda_request_result(work));
+  rueda_request_release(work);
   return id;
 }
 
@@ -67,8 +67,8 @@ int joined() {
   rueda_op op = RUEDA_OP_INIT;
   op.kind = RUEDA_JOIN;
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_work* work = nullptr;
-  if (rueda_submit(context, &op, 1, 0, &work, &error) != RUEDA_OK) give_up("join", error);
+  rueda_request* work = nullptr;
+  if (rueda_start(context, &op, 1, 0, &work, &error) != RUEDA_OK) give_up("join", error);
   usleep(static_cast<useconds_t>(number("delay_us", 0)));
   die();
 }

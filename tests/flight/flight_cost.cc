@@ -19,12 +19,12 @@ int main() {
   for (int round = 0; round < kRounds; ++round) {
     int64_t begun = now_ns();
     for (int i = 0; i < kOperations; ++i) {
-      const auto ticket = recorder->submitted(request, 0, 1, Path::kNegotiated);
-      recorder->cached(ticket);
+      const auto record = recorder->submitted(request, 0, 1, Path::kNegotiated);
+      recorder->cached(record);
       const int64_t now = now_ns();  // one for a batch
-      recorder->agreed(ticket, now);
-      recorder->started(ticket, static_cast<uint64_t>(i), now);
-      recorder->ended(ticket, now, true);
+      recorder->agreed(record, now);
+      recorder->started(record, static_cast<uint64_t>(i), now);
+      recorder->ended(record, now, true);
     }
     negotiated = std::min(negotiated, static_cast<double>(now_ns() - begun) / kOperations);
     begun = now_ns();

@@ -29,10 +29,10 @@ Bytes filled() {
   for (int i = 0; i < 5000; ++i) {
     request.name = "allreduce.tensor" + std::to_string(i % 100);
     request.shape = {i, 3};
-    const auto ticket =
+    const auto record =
         recorder->submitted(request, i % 3, recorder->site("a.py:" + std::to_string(i % 50)),
                             flight::Path::kNegotiated);
-    if (i % 2 == 0) recorder->ended(ticket, i, true);
+    if (i % 2 == 0) recorder->ended(record, i, true);
   }
   const uint64_t first = recorder->plan({&request, &request}, 0, 1);
   for (uint64_t i = 0; i < 3000; ++i) recorder->entered(first, 2, i, static_cast<int64_t>(i));

@@ -77,12 +77,12 @@ TEST_CASE("an operation is found with all that was said about it", "[flight]") {
 
 TEST_CASE("the last 4096 operations stay, the counters go on", "[flight]") {
   const auto recorder = FlightRecorder::open(-1, {});
-  FlightRecorder::Ticket first = 0;
+  FlightRecorder::RecordNumber first = 0;
   for (int i = 0; i < 10000; ++i) {
-    const auto ticket =
+    const auto record =
         recorder->submitted(request("allreduce.n" + std::to_string(i)), 0, 0, Path::kNegotiated);
-    if (i == 0) first = ticket;
-    if (i != 0) recorder->ended(ticket, i, true);
+    if (i == 0) first = record;
+    if (i != 0) recorder->ended(record, i, true);
   }
   flight::Snapshot s = read(*recorder);
   REQUIRE(s.operations.size() == flight::kRecords);
@@ -136,8 +136,8 @@ TEST_CASE("a reader beside busy writers sees whole records", "[flight]") {
     writers.emplace_back([&, w] {
       const std::string name = std::string(40, w == 0 ? 'a' : 'b');
       while (!stop) {
-        const auto ticket = recorder->submitted(request(name), 0, 0, Path::kNegotiated);
-        recorder->ended(ticket, 1, true);
+        const auto record = recorder->submitted(request(name), 0, 0, Path::kNegotiated);
+        recorder->ended(record, 1, true);
       }
     });
   }

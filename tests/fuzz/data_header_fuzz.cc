@@ -1,7 +1,9 @@
-// Frames on a data link: whatever a peer writes, in pieces cut anywhere, with receives posted and
-// not. Every transfer ends once the link does, and nothing is written outside what was asked for.
+// Frames on a data connection: whatever a peer writes, in pieces cut anywhere, with receives posted
+// and not, cancelled, and with tags that have expired. Every transfer ends once the connection
+// does, and nothing is written outside what was asked for, nor into what was taken back.
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -36,7 +38,7 @@ FrameHeader header(Input* input) {
   return frame;
 }
 
-// What a sender adds on a link that leaves its host to its frame of this number.
+// What a sender adds on a connection that leaves its host to its frame of this number.
 void seal(FrameHeader* frame, uint32_t number, std::string_view body) {
   frame->body_sum = crc32c(std::as_bytes(std::span(body)));
   frame->header_sum =
@@ -53,9 +55,12 @@ void session(Input input) {
   std::vector<TagTransport::Peer> peers(2);
   peers[0].name = "rank 0";
   peers[1] = {std::make_unique<PipeConnection>(out, in, crosses_hosts), "rank 1"};
-  // Memory of exactly the size that was asked for: a sanitizer sees a byte beyond it.
-  std::vector<std::unique_ptr<std::byte[]>> memory;
-  std::vector<TransferPtr> transfers;
+  struct Move {
+    // Of exactly the size that was asked for: a sanitizer sees a byte beyond it.
+    std::unique_ptr<std::byte[]> memory;
+    Transfer transfer;
+  };
+  std::deque<Move> moves;
   TagTransport tag_transport(0, kEpoch, std::move(peers), &loop.value(), &bell.value());
   int ends = 0;
   uint32_t number = 0;
@@ -73,15 +78,38 @@ void session(Input input) {
       case 0:
       case 1: {
         const size_t count = input.number<uint16_t>();
-        auto& bytes = memory.emplace_back(new std::byte[count + 1]());
-        const ByteSpan span(bytes.get() + 1, count);
-        transfers.push_back(what % 8 == 0 ? tag_transport.recv(1, tag, span, what & 64 ? 1 : 0)
-                                          : tag_transport.send(1, tag, span, what & 64 ? 1 : 0));
+        Move& move = moves.emplace_back();
+        move.memory = std::make_unique<std::byte[]>(count + 1);
+        const ByteSpan span(move.memory.get() + 1, count);
+        const uint16_t meta = what & 64 ? 1 : 0;
+        what % 8 == 0 ? tag_transport.recv(&move.transfer, 1, tag, span, meta)
+                      : tag_transport.send(&move.transfer, 1, tag, span, meta);
         break;
       }
-      case 2: in->readable_now = input.number<uint8_t>(); break;
-      case 3: in->readable_now = Pipe::kUnlimited; break;
-      case 4: in->put(std::as_bytes(std::span(input.bytes()))); break;
+      case 2:
+        if (what < 128) {
+          in->readable_now = input.number<uint8_t>();
+        } else {
+          out->room = what < 192 ? input.number<uint8_t>() : Pipe::kUnlimited;
+        }
+        break;
+      case 3:
+        if (what < 128) {
+          in->readable_now = Pipe::kUnlimited;
+        } else if (!moves.empty()) {
+          Move& move = moves[input.number<uint8_t>() % moves.size()];
+          tag_transport.cancel(&move.transfer);
+          expect(move.transfer.done(), "a cancelled transfer has ended");
+          move.memory.reset();
+        }
+        break;
+      case 4:
+        if (what < 192) {
+          in->put(std::as_bytes(std::span(input.bytes())));
+        } else {
+          tag_transport.expire(tag, tag + input.number<uint8_t>() % 2);
+        }
+        break;
       default: {
         FrameHeader frame = header(&input);
         const std::string_view body = input.bytes(std::min<uint64_t>(frame.bytes, 64 << 10));
@@ -99,7 +127,7 @@ void session(Input input) {
   while (tag_transport.progress()) {
   }
   expect(ends == 1, "the peer's end is told once");
-  for (const TransferPtr& transfer : transfers) expect(transfer->done, "every transfer ends");
+  for (const Move& move : moves) expect(move.transfer.done(), "every transfer ends");
 }
 
 }  // namespace

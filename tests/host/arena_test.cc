@@ -56,7 +56,7 @@ TEST_CASE("an arena is sealed, zeroed and as large as its layout says", "[arena]
         (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
   CHECK(ftruncate(arena->fd(), 0) != 0);
   CHECK(lseek(arena->fd(), 0, SEEK_END) == static_cast<off_t>(small_layout().total_bytes()));
-  for (size_t channel = 0; channel < host::kChannelGroups * host::kChannels; ++channel)
+  for (size_t channel = 0; channel < host::kChannelGroups * small_layout().channels(); ++channel)
     CHECK(arena->channel(channel)->packed == 0);
   for (Rank peer = 0; peer < 3; ++peer) CHECK_FALSE(arena->ring_to(peer).readable());
 }
@@ -70,23 +70,23 @@ TEST_CASE("the parts of an arena do not overlap and are aligned", "[arena]") {
   CHECK(address(arena->sleep_word()) + sizeof(host::SleepWord) <= address(arena->channel_word()));
   CHECK(address(arena->channel_word()) + sizeof(host::SleepWord) <= address(arena->channel(0)));
   CHECK(arena->channel(0) + 1 == arena->channel(1));
-  CHECK(address(arena->channel(host::kChannels - 1) + 1) <= address(arena->buffer(0, 0)));
+  CHECK(address(arena->channel(layout.channels() - 1) + 1) <= address(arena->buffer(0, 0)));
   const auto chunk = static_cast<ptrdiff_t>(layout.chunk_bytes);
   CHECK(arena->buffer(0, 1) - arena->buffer(0, 0) == chunk);
   CHECK(arena->buffer(1, 0) - arena->buffer(0, 1) == chunk);
   CHECK(layout.rings_offset() >=
-        layout.staging_offset() + host::kChannels * layout.buffers * layout.chunk_bytes);
+        layout.staging_offset() + layout.channels() * layout.buffers * layout.chunk_bytes);
   CHECK(layout.groups_offset() >=
         layout.rings_offset() + 3 * host::ByteRing::bytes_for(layout.ring_bytes));
   for (size_t group = 1; group < host::kChannelGroups; ++group) {
-    const size_t first = group * host::kChannels;
+    const size_t first = group * layout.channels();
     CHECK(address(arena->channel(first)) % 128 == 0);
     CHECK(arena->channel(first) + 1 == arena->channel(first + 1));
     CHECK(address(arena->channel(first + 1) + 1) <= address(arena->buffer(first, 0)));
     CHECK(arena->buffer(first + 1, 0) - arena->buffer(first, 1) == chunk);
     const auto end = address(arena->buffer(first + 1, 1)) + layout.chunk_bytes;
     CHECK(end <= (group + 1 < host::kChannelGroups
-                      ? address(arena->channel(first + host::kChannels))
+                      ? address(arena->channel(first + layout.channels()))
                       : address(arena->channel(0)) + layout.total_bytes()));
   }
 }
@@ -104,10 +104,10 @@ TEST_CASE("channels of a process set have memory while they are reserved, zeroed
   for (int round = 0; round < 2; ++round) {
     REQUIRE(arena->reserve_channels(3).ok());
     CHECK(blocks() >= before + static_cast<off_t>(small_layout().group_bytes()));
-    CHECK(arena->channel(3 * host::kChannels)->packed == 0);
-    CHECK(arena->buffer(3 * host::kChannels + 1, 1)[5] == std::byte{0});
-    arena->channel(3 * host::kChannels)->packed = 7;
-    arena->buffer(3 * host::kChannels + 1, 1)[5] = std::byte{7};
+    CHECK(arena->channel(3 * small_layout().channels())->packed == 0);
+    CHECK(arena->buffer(3 * small_layout().channels() + 1, 1)[5] == std::byte{0});
+    arena->channel(3 * small_layout().channels())->packed = 7;
+    arena->buffer(3 * small_layout().channels() + 1, 1)[5] = std::byte{7};
     arena->release_channels(3);
     CHECK(blocks() == before);
   }

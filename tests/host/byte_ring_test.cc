@@ -129,24 +129,25 @@ TEST_CASE("a reader wakes only a writer that waits for room", "[ring]") {
   Memory there, back;
   Side writer, reader;
   const auto connection = [](Memory& out, Memory& in, Side& self, Side& peer) {
-    return transport::RingConnection("inproc", host::ByteRing(out.bytes, kCapacity),
-                                     host::ByteRing(in.bytes, kCapacity), peer.bell.ringer(),
-                                     UniqueFd(), &self.loop, nullptr);
+    return transport::RingConnection::create("inproc", host::ByteRing(out.bytes, kCapacity),
+                                             host::ByteRing(in.bytes, kCapacity),
+                                             peer.bell.ringer(), UniqueFd(), &self.loop, nullptr)
+        .value();
   };
-  transport::RingConnection sends = connection(there, back, writer, reader),
-                            reads = connection(back, there, reader, writer);
+  const auto sends = connection(there, back, writer, reader),
+             reads = connection(back, there, reader, writer);
   std::vector<std::byte> bytes(2 * kCapacity), got(2 * kCapacity);
   writer.bell.arm();
   reader.bell.arm();
   const auto write = [&](size_t count) {
     const ByteView piece = ByteView(bytes).first(count);
-    const size_t taken = sends.write({&piece, 1}).value();
-    sends.flush();
+    const size_t taken = sends->write({&piece, 1}).value();
+    sends->flush();
     return taken;
   };
   const auto read = [&] {
-    const size_t count = reads.read(got).value();
-    reads.flush();
+    const size_t count = reads->read(got).value();
+    reads->flush();
     return count;
   };
   CHECK(write(10) == 10);

@@ -161,7 +161,7 @@ TEST_CASE("numbers are read packed, one by one, and mixed", "[proto]") {
   const std::string bytes("\x20\x07\x22\x02\x08\x09\x20\xac\x02", 9);
   RequestList list;
   REQUIRE(decode(bytes, &list).to_string() == "ok");
-  CHECK(list.cached == std::vector<uint32_t>{7, 8, 9, 300});
+  CHECK(list.cached == std::vector<uint64_t>{7, 8, 9, 300});
   CHECK(disagreement<RequestList>(bytes) == "");
 }
 

@@ -48,15 +48,18 @@ TEST_CASE("a message at its limits is read and one beyond them is refused by nam
   RequestList cached;
   cached.cached.assign(kMaxRequests + 1, 1);
   check_refused(cached, "cached");
-  RequestList wanted;
-  wanted.wanted.resize(kMaxRequests + 1);
-  check_refused(wanted, "wanted");
+  RequestList awaited;
+  awaited.awaited.resize(kMaxRequests + 1);
+  check_refused(awaited, "awaited");
   RequestList called;
   called.call_sites.resize(kMaxRequests + 1);
   check_refused(called, "call_sites");
   ResponseList asked;
   asked.where.resize(kMaxRequests + 1);
   check_refused(asked, "where");
+  ResponseList evicting;
+  evicting.evicted.assign(kMaxEvicted + 1, 1);
+  check_refused(evicting, "evicted");
 }
 
 TEST_CASE("the entries of all responses together are limited", "[proto]") {

@@ -75,6 +75,7 @@ inline void roll(Dice& dice, Request* m) {
   m->group = dice.text();
   m->group_size = dice.number<uint32_t>();
   m->layout = dice.text();
+  m->output_rows = dice.number<int64_t>();
 }
 
 inline void roll(Dice& dice, RequestList* m) {
@@ -82,14 +83,15 @@ inline void roll(Dice& dice, RequestList* m) {
   m->process_set = dice.number<uint32_t>();
   m->requests.resize(dice.below(5));
   for (Request& request : m->requests) roll(dice, &request);
-  m->cached = dice.numbers<uint32_t>();
-  m->wanted.resize(dice.below(4));
-  for (std::string& name : m->wanted) name = dice.text();
+  m->cached = dice.numbers<uint64_t>();
+  m->awaited.resize(dice.below(4));
+  for (std::string& name : m->awaited) name = dice.text();
   m->leaving = dice.one_in(2);
   m->plan = dice.number<uint64_t>();
   m->joining = dice.one_in(2);
   m->call_sites.resize(dice.below(3));
   for (CallSite& site : m->call_sites) site = {dice.text(), dice.text()};
+  m->evictions = dice.number<uint64_t>();
 }
 
 inline void roll(Dice& dice, ResponseList* m) {
@@ -117,12 +119,13 @@ inline void roll(Dice& dice, ResponseList* m) {
       plan.generation = dice.number<uint64_t>();
       plan.batches.resize(dice.below(4));
       for (PlannedBatch& batch : plan.batches) {
-        batch.ids = dice.numbers<uint32_t>();
+        batch.ids = dice.numbers<uint64_t>();
         batch.protocol = dice.number<uint32_t>();
       }
     }
   }
   m->left = dice.one_in(2);
+  m->evicted = dice.numbers<uint64_t>();
   m->where.resize(dice.below(3));
   for (std::string& name : m->where) name = dice.text();
   m->stalls.resize(dice.below(3));
@@ -199,6 +202,7 @@ inline void convert(const Request& m, v1::Request* p) {
   p->set_group(m.group);
   p->set_group_size(m.group_size);
   p->set_layout(m.layout);
+  p->set_output_rows(m.output_rows);
 }
 
 inline void convert(const RequestList& m, v1::RequestList* p) {
@@ -206,7 +210,7 @@ inline void convert(const RequestList& m, v1::RequestList* p) {
   p->set_process_set(m.process_set);
   for (const Request& request : m.requests) convert(request, p->add_requests());
   fill(m.cached, p->mutable_cached());
-  for (const std::string& name : m.wanted) p->add_wanted(name);
+  for (const std::string& name : m.awaited) p->add_awaited(name);
   p->set_leaving(m.leaving);
   p->set_plan(m.plan);
   p->set_joining(m.joining);
@@ -215,6 +219,7 @@ inline void convert(const RequestList& m, v1::RequestList* p) {
     s->set_name(site.name);
     s->set_place(site.place);
   }
+  p->set_evictions(m.evictions);
 }
 
 inline void convert(const ResponseList& m, v1::ResponseList* p) {
@@ -255,6 +260,7 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
   p->set_left(m.left);
   for (const std::string& name : m.where) p->add_where(name);
   p->set_left_before(m.left_before);
+  fill(m.evicted, p->mutable_evicted());
 }
 
 inline void convert(const StoreRequest& m, v1::StoreRequest* p) {

@@ -89,7 +89,10 @@ def refused(call, text):
 
 def process_sets(rank, size):
     """Added while the GPUs are in use: NCCL splits the communicator of all ranks."""
-    everywhere = lambda: hvd.allreduce(torch.ones(1000, device=DEVICE), op=hvd.Sum, name="all of them")
+
+    def everywhere():
+        return hvd.allreduce(torch.ones(1000, device=DEVICE), op=hvd.Sum, name="all of them")
+
     assert bool((everywhere() == size).all())
     for turn in range(4 if size > 1 else 0):
         members = list(range(1, size)) if turn % 2 else list(range(size - 1))

@@ -1,4 +1,4 @@
-"""Named operations that come again: prepared from the second time on, and nobody can tell."""
+"""Named operations that come again: persistent requests from the second time on, and nobody can tell."""
 
 import os
 import signal
@@ -16,9 +16,9 @@ from worlds import ranks, results, run_ranks
 WORLD = "torch"
 
 
-def prepared():
-    """Keys of what is prepared and not in use."""
-    return [key for key, value in runtime._prepared.items() if value]
+def persistent():
+    """Keys of the persistent requests that are not in use."""
+    return [key for key, value in runtime._persistent.items() if value]
 
 
 @ranks(1, 2)
@@ -46,7 +46,7 @@ def test_results_of_the_tenth_time_are_those_of_the_first():
         same(hvd.allreduce(np.float32(i), name="scalar"), np.array(i, np.float32))
         empty = np.empty((0, 3), np.float32)
         same(hvd.allreduce(empty, name="empty"), empty)
-    assert len(prepared()) >= 12, prepared()
+    assert len(persistent()) >= 12, persistent()
 
 
 @ranks(2)
@@ -82,10 +82,67 @@ def test_one_name_with_changing_forms_and_ways():
         for value in (np.ones(4, np.float32), np.ones(4, np.int64), np.ones((2, 3), np.float32)):
             plain = (i + hvd.rank()) % 3 == 0  # ranks take different ways at the same time
             if plain:
-                runtime._prepared.clear()
+                runtime._persistent.clear()
             same(hvd.allreduce(value, name="name", op=hvd.Sum), value * 2)
             handle = hvd.allreduce_async(value, name="name", op=hvd.Sum)
             same(hvd.synchronize(handle), value * 2)
+
+
+@ranks(1, 2, 3)
+def test_unnamed_calls_that_come_again_are_new_operations_each_time():
+    size, rank = hvd.size(), hvd.rank()
+    kept = []
+    for i in range(12):
+        if (i + rank) % 5 == 4:
+            runtime._persistent.clear()  # ranks take different ways at the same time
+        rows = 2 * size
+        everyone = [np.arange(3 * rows, dtype=np.float32).reshape(rows, 3) + 100 * r + i for r in range(size)]
+        for module, mine in ((hvd, everyone[rank]), (hvt, torch.from_numpy(everyone[rank].copy()))):
+            some = mine[: 1 + (rank + i) % 2]  # other numbers of rows on each rank, and in each round
+            found = (
+                module.allgather(some),
+                module.allgather(some, name="rows"),
+                module.alltoall(mine),
+                module.reducescatter(mine, op=hvd.Sum),
+                module.allreduce(mine, op=hvd.Sum),
+                module.broadcast(mine, size - 1),
+                module.allgather(mine[:0]),
+            )
+            gathered = np.concatenate([x[: 1 + (r + i) % 2] for r, x in enumerate(everyone)])
+            own = slice(2 * rank, 2 * rank + 2)
+            expected = (
+                gathered,
+                gathered,
+                np.concatenate([x[own] for x in everyone]),
+                sum(everyone)[own],
+                sum(everyone),
+                everyone[-1],
+                everyone[0][:0],
+            )
+            kept.append((found, expected))
+    for found, expected in kept:  # also those of earlier rounds: each has memory of its own
+        for result, value in zip(found, expected):
+            same(np.asarray(result), value)
+
+
+@ranks(2)
+def test_an_unnamed_call_that_is_interrupted_gives_its_memory_up():
+    for _ in range(3):
+        hvd.allgather(np.ones(2)), hvd.allreduce(np.ones(2))
+    for call in (hvd.allgather, hvd.allreduce):
+        if hvd.rank() == 0:
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with raises(KeyboardInterrupt):
+                call(np.ones(2))
+            timer.join()
+            assert len(runtime._abandoned) == 1 and not runtime._entries
+        hvd.send(np.ones(1), 1, tag=3) if hvd.rank() == 0 else hvd.recv(np.ones(1), 0, tag=3)
+        if hvd.rank() == 1:
+            call(np.ones(2))
+        hvd.barrier()
+        same(call(np.ones(2)), np.ones(4 if call is hvd.allgather else 2))
+        assert not runtime._abandoned
 
 
 @ranks(2)
@@ -120,7 +177,7 @@ def test_a_rank_with_another_form_fails_everyone_and_the_name_works_on():
 def test_an_interrupt_ends_a_blocking_operation_and_its_memory_is_kept():
     for _ in range(3):
         same(hvd.allreduce(np.ones(2), name="stopped", op=hvd.Sum), np.full(2, 2.0))
-    assert any("stopped" in key for key in prepared())
+    assert any("stopped" in key for key in persistent())
     if hvd.rank() == 0:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -140,7 +197,7 @@ def test_an_interrupt_ends_a_blocking_operation_and_its_memory_is_kept():
 
 
 @ranks(2)
-def test_a_deadline_names_a_prepared_operation_that_did_not_come():
+def test_a_deadline_names_a_persistent_request_that_did_not_come():
     for _ in range(3):
         hvd.allreduce(np.ones(2), name="tardy")
     handle = hvd.allreduce_async(np.ones(2), name="tardy") if hvd.rank() == 0 else None
@@ -155,24 +212,24 @@ def test_a_deadline_names_a_prepared_operation_that_did_not_come():
 
 @ranks(2)
 def test_only_so_many_are_remembered():
-    before, _runtime._MOST_PREPARED = _runtime._MOST_PREPARED, 8
+    before, _runtime._MOST_PERSISTENT = _runtime._MOST_PERSISTENT, 8
     try:
         for _ in range(3):
             for i in range(20):
                 same(hvd.allreduce(np.ones(1), name=f"many{i}", op=hvd.Sum), np.full(1, 2.0))
                 same(hvd.allreduce(np.ones(1), name=f"many{i}", op=hvd.Sum), np.full(1, 2.0))
-        assert len(runtime._prepared) <= 8
+        assert len(runtime._persistent) <= 8
     finally:
-        _runtime._MOST_PREPARED = before
+        _runtime._MOST_PERSISTENT = before
 
 
 def comes_again():
     for i in range(3):
         hvd.init()
-        assert not runtime._prepared
+        assert not runtime._persistent
         for _ in range(4):
             same(hvd.allreduce(np.ones(2), name="x", op=hvd.Sum), np.full(2, 2.0))
-        assert prepared()
+        assert persistent()
         rank = hvd.rank()
         hvd.shutdown()
         with raises(hvd.HorovodInternalError, "has been shut down", "has not been initialized"):
@@ -180,7 +237,7 @@ def comes_again():
     return {"rank": rank}
 
 
-def test_a_new_job_prepares_anew():
+def test_a_new_job_begins_anew():
     results(run_ranks(2, comes_again, manual=True))
 
 

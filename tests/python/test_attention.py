@@ -1,5 +1,7 @@
 """Distributed attention against dense attention in float64, on real ranks."""
 
+import gc
+import os
 import pathlib
 import re
 import signal
@@ -21,7 +23,7 @@ from attention_oracle import (
     error,
     inputs,
 )
-from expect import raises
+from expect import eventually, raises
 from rueda.common.exceptions import DeadlineExceeded
 from worlds import ranks, results, ruedarun, run_ranks
 
@@ -169,16 +171,16 @@ def test_both_orders_of_dimensions_and_asynchronous_calls():
         own = [x.transpose(1, 2) if heads_first else x for x in (q, k, v)]
         own = [x.clone().requires_grad_() for x in own]
         order = {"qkv_format": "bhsd"} if heads_first else {}
-        works = [ra.ring_attention(*own, **options, **order, async_op=True) for _ in range(2)]
-        out = works[1].wait() + works[0].wait(60)
-        assert works[0].done() and works[1].done()
+        requests = [ra.ring_attention(*own, **options, **order, async_op=True) for _ in range(2)]
+        out = requests[1].wait() + requests[0].wait(60)
+        assert requests[0].done() and requests[1].done()
         out.backward(dout.transpose(1, 2) if heads_first else dout)
         found = [out.detach(), *(x.grad for x in own)]
         both.append([x.transpose(1, 2) if heads_first else x for x in found])
     assert all(torch.equal(a, b) for a, b in zip(*both))
     assert torch.equal(both[0][0], 2 * ra.ring_attention(q, k, v, **options))
-    work = ra.ring_attention(*(x.numpy() for x in (q, k, v)), **options, async_op=True)
-    assert np.array_equal(2 * work.wait(), both[0][0].numpy())
+    request = ra.ring_attention(*(x.numpy() for x in (q, k, v)), **options, async_op=True)
+    assert np.array_equal(2 * request.wait(), both[0][0].numpy())
     with raises(ValueError, "expected 'bshd' or 'bhsd'"):
         ra.ring_attention(q, k, v, qkv_format="sbhd")
 
@@ -323,7 +325,7 @@ def test_layouts_are_those_of_the_library():
                 for rank in range(world):
                     own = np.empty(length, np.int64)
                     count = _ffi.library.rueda_attention_tokens(
-                        code, length, rank, world, own.ctypes.data, length
+                        code, length, rank, world, np.ctypeslib.as_ctypes(own), length
                     )
                     positions = ra.position_ids(length, layout, rank, world)
                     assert np.array_equal(positions, own[:count]), (layout, length, world, rank)
@@ -425,17 +427,53 @@ def aborts_a_call_that_its_peer_never_makes():
     tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
     if hvd.rank() == 0:
         for scheme in (ra.ring_attention, ra.ulysses_attention):
-            work = scheme(*tensors, length=40, async_op=True)
-            assert not work.done()
+            request = scheme(*tensors, length=40, async_op=True)
+            assert not request.done()
             with raises(DeadlineExceeded, "goes on"):
-                work.wait(0.05)
-            work.abort()
+                request.wait(0.05)
+            request.abort()
             with raises(hvd.HorovodInternalError, "was aborted on this rank"):
-                work.wait(60)
-            assert work.done()
+                request.wait(60)
+            assert request.done()
     return hvd.allgather_object(hvd.rank())
 
 
 def test_a_call_can_be_aborted():
     outcome = run_ranks(2, aborts_a_call_that_its_peer_never_makes)
+    assert results(outcome) == [[0, 1], [0, 1]]
+
+
+def forks_while_a_call_is_under_way():
+    """The child has a copy of the call, and drops it; the parent drops one that has not ended, too."""
+    from rueda._runtime import runtime
+
+    tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+    if hvd.rank() == 0:
+        request = ra.ring_attention(*tensors, length=40, async_op=True)
+        assert not request.done()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(60)  # a child that waits for its parent's call
+                del request
+                gc.collect()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not request.done()  # what the child has done is nothing to the parent
+        del request
+        gc.collect()
+
+        def let_go():  # its tensors are held until it has ended
+            runtime._let_go()
+            return not runtime._abandoned
+
+        eventually(let_go)
+    return hvd.allgather_object(hvd.rank())
+
+
+def test_a_call_may_be_dropped_in_a_forked_child_and_in_its_parent():
+    outcome = run_ranks(2, forks_while_a_call_is_under_way)
     assert results(outcome) == [[0, 1], [0, 1]]

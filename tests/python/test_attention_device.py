@@ -259,8 +259,8 @@ def test_ranks_of_a_job_pass_rows_by_collectives():
         pairs = [(16, 1), (LENGTH, 3)]
         check(lambda *x, **o: ra.ring_dilated_attention(*x, *zip(*pairs), **o), dilated(pairs))
         q, k, v, _ = (ra.shard_sequence(x) for x in inputs())
-        work = ra.ring_attention(q, k, v, async_op=True)
-        assert work.done() and torch.equal(work.wait(), ra.ring_attention(q, k, v))
+        request = ra.ring_attention(q, k, v, async_op=True)
+        assert request.done() and torch.equal(request.wait(), ra.ring_attention(q, k, v))
     finally:
         _ring._on_cpu = False
 

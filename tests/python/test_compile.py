@@ -417,7 +417,7 @@ def compiled_autograd():
     assert_same(train(backward_compiled), expected)
     breaks, graphs = graph_breaks()
     report(backward_compiled, breaks, graphs)
-    assert breaks and all("_Distributed._gradient_complete" in reason for reason in breaks), breaks
+    assert breaks and all("Gradient.complete" in reason for reason in breaks), breaks
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_different_operations_under_one_name():
     output = None if last() else value.ctypes.data
     operation = Operation(kind, _ffi.FLOAT32, value.ctypes.data, output, (4,))
     with everyone_raises("mixed", "Mismatched operations", "allreduce", "allgather"):
-        runtime.synchronize(runtime.submit("any", "mixed", [operation], value, lambda works: None))
+        runtime.synchronize(runtime.submit("any", "mixed", [operation], value, lambda requests: None))
 
 
 @ranks(2, 3)

@@ -36,7 +36,7 @@ class FakeGpu:
         self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
 
     def __enter__(self):
-        from rueda import _works
+        from rueda._requests import Request
         from rueda._runtime import Runtime
         from rueda.torch._tensors import Tensors
 
@@ -47,8 +47,7 @@ class FakeGpu:
         self._changes = pytest.MonkeyPatch()
         self._changes.setattr(Tensors, "place", staticmethod(place))
         self._changes.setattr(Tensors, "stream", staticmethod(lambda device: 0))
-        for kind in (_works.Work, _works.Prepared):
-            self._changes.setattr(kind, "make_wait", self._and_wait(kind.make_wait))
+        self._changes.setattr(Request, "make_wait", self._and_wait(Request.make_wait))
         int8 = Runtime.int8
         self._changes.setattr(Runtime, "int8", lambda *call: (int8(*call), self.wait())[0])
         return self
@@ -57,8 +56,8 @@ class FakeGpu:
         self._changes.undo()
 
     def _and_wait(self, make_wait):
-        def both(work, stream):
-            make_wait(work, stream)
+        def both(request, stream):
+            make_wait(request, stream)
             self.wait()
 
         return both

@@ -60,7 +60,7 @@ def test_gradients_are_right_and_stay_at_one_place_with_every_zero_grad():
             first = first or places(model)
             assert places(model) == first
             zero_grad()
-            optimizer._synchronized = False
+            optimizer._this_step.synchronized = False
 
 
 @ranks(1, 2, 3)
@@ -94,7 +94,7 @@ def test_several_backward_passes_are_accumulated():
         check(model, expected)
         assert all_shared(model)
         optimizer.zero_grad()
-        optimizer._synchronized = False
+        optimizer._this_step.synchronized = False
 
 
 @ranks(2, 3)
@@ -130,7 +130,7 @@ def test_gradients_that_are_part_of_a_graph_stay_where_they_are():
     for p, grad in zip(model.parameters(), expected_of_step()):
         torch.testing.assert_close(p.grad.detach(), grad)
     optimizer.zero_grad()
-    optimizer._synchronized = False
+    optimizer._this_step.synchronized = False
     backward(model)
     optimizer.synchronize()
     check(model, expected_of_step())
@@ -177,7 +177,7 @@ def test_a_gradient_that_the_script_keeps_is_not_overwritten():
     copies = [grad.clone() for grad in kept]
     for step in (1, 2):
         optimizer.zero_grad()
-        optimizer._synchronized = False
+        optimizer._this_step.synchronized = False
         backward(model, step)
         optimizer.synchronize()
         assert all_shared(model)
@@ -233,7 +233,7 @@ def test_unused_sparse_permuted_and_frozen_parameters():
         torch.testing.assert_close(conv.weight.grad, torch.full((4, 2, 3, 3), 13.5))
         assert not unused.weight.grad.any() and frozen.weight.grad is None
         optimizer.zero_grad()
-        optimizer._synchronized = False
+        optimizer._this_step.synchronized = False
 
 
 def with_a_small_heap():
@@ -251,7 +251,7 @@ def with_a_small_heap():
         inside = sum(map(is_shared, places(model)))
         assert 0 < inside < 16, inside
         optimizer.zero_grad()
-        optimizer._synchronized = False
+        optimizer._this_step.synchronized = False
     return inside
 
 

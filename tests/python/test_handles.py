@@ -174,20 +174,20 @@ def test_gathered_memory_lives_as_long_as_an_array_looks_at_it():
 
     from rueda import _runtime
 
-    before = {id(o) for o in gc.get_objects() if isinstance(o, _runtime.Work)}
+    before = {id(o) for o in gc.get_objects() if isinstance(o, _runtime.Request)}
     view = hvd.allgather(np.arange(1000), name="viewed")[5:7]
     base = view
     while isinstance(base.base, np.ndarray):
         base = base.base
-    work = weakref.ref(base.base._owner)
-    assert id(work()) not in before
+    request = weakref.ref(base.base._owner)
+    assert id(request()) not in before
     del base
     gc.collect()
-    assert work() is not None
+    assert request() is not None
     same(view, np.array([5, 6]))
     del view
     gc.collect()
-    assert work() is None
+    assert request() is None
 
 
 def comes_and_goes():

@@ -240,7 +240,7 @@ def test_the_lines_that_disagree_are_named():
             (others, "float64[2]", f"{FILE.name}:{line_of('the others')} in one"),
             ([odd], "float64[3]", one_place),
         ]
-        if name == "again":  # the others' is prepared, with the place of its second time
+        if name == "again":  # the others' is persistent, with the place of its second time
             assert sides(text)[0][:2] == expected[0][:2], text
             assert sides(text)[1] == expected[1], text
         else:

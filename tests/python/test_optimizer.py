@@ -1,6 +1,8 @@
 """DistributedOptimizer and the broadcasts of training state."""
 
+import gc
 import warnings
+import weakref
 
 import rueda.torch as hvd
 import torch
@@ -174,6 +176,25 @@ def test_a_gradient_that_did_not_come_counts_as_zero():
         distributed.zero_grad()
 
 
+@ranks(2)
+def test_what_was_begun_and_thrown_away_begins_anew():
+    """Of a group that some gradients have reached, and of several backward passes."""
+    expected = average(gradients(make_model(), [[batch(r), batch(r)] for r in range(2)]))
+    for options in ({}, {"groups": 1}):
+        model = make_model()
+        optimizer = wrap(model, backward_passes_per_step=2, **options)
+        for passes in (1, 2, 1):
+            for _ in range(passes):  # of one gradient alone
+                next(model.parameters()).sum().backward()
+            if passes == 2 and not options:
+                optimizer.synchronize()  # it was reduced
+            optimizer.zero_grad()
+        for _ in range(2):
+            backward(model)
+        optimizer.step()
+        check(model, expected)
+
+
 @ranks(1, 2)
 def test_synchronising_twice_warns_once():
     model = make_model()
@@ -345,3 +366,65 @@ def test_the_state_of_every_optimizer_arrives_exactly():
         model(torch.ones(1, 3)).square().sum().backward()
         distributed.step()
         hvd.check_replicas(distributed)
+
+
+EVERY_POLICY = {
+    "plain": {},
+    "groups": {"groups": 2},
+    "cast": {"compression": hvd.Compression.bf16},
+    "compressed": {"compression": hvd.Compression.int8},
+    "in shared memory": {"gradients_in_arena": True},
+    "steps": {"op": hvd.Adasum},
+    "as dense": {"sparse_as_dense": True},
+    "several passes": {"backward_passes_per_step": 2},
+}
+
+
+def wrapped_and_forgotten(policy, end):
+    """Weak references to a model, its parameters and its optimizer, when nobody has them any more."""
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(4, 4, sparse=policy in ("plain", "as dense")), *make_model()
+    )
+    optimizer = wrap(model, **EVERY_POLICY[policy])
+    for step in range(3):  # the third takes the fast path
+        optimizer.zero_grad()
+        for _ in range(EVERY_POLICY[policy].get("backward_passes_per_step", 1)):
+            model(torch.tensor([hvd.rank(), step])).sum().backward()
+        if step < 2 or end == "step":
+            optimizer.step()
+    return [weakref.ref(x) for x in (model, optimizer, *model.parameters())]
+
+
+@ranks(1, 2)
+def test_an_optimizer_that_nobody_has_any_more_is_freed_with_its_model():
+    for policy in EVERY_POLICY:
+        for end in ("step", "backward"):
+            found = wrapped_and_forgotten(policy, end)
+            gc.collect()
+            alive = [type(x()).__name__ for x in found if x() is not None]
+            assert not alive, f"{policy}, after {end}: {alive} live on"
+    hvd.barrier()
+
+
+@ranks(2)
+def test_a_parameter_is_free_of_an_optimizer_that_nobody_has_any_more():
+    model = make_model()
+    for _ in range(2):
+        optimizer = wrap(model)
+        backward(model)
+        optimizer.step()
+        model.zero_grad()
+        del optimizer
+        gc.collect()
+        if hvd.rank() == 0:  # of this rank alone: nothing travels
+            backward(model)
+            expected = gradients(make_model_like(model), [[batch(0)]])[0]
+            check(model, expected)
+            model.zero_grad()
+    hvd.barrier()
+
+
+def make_model_like(model):
+    other = make_model()
+    other.load_state_dict(model.state_dict())
+    return other

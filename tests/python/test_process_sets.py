@@ -35,7 +35,7 @@ def test_every_operation_takes_part_in_its_set_only():
         mine = np.arange(12, dtype=np.float32).reshape(6, 2) + rank
         total = sum(np.arange(12, dtype=np.float32).reshape(6, 2) + r for r in members)
         last = members[-1]
-        for i in range(4):  # also prepared and unnamed
+        for i in range(4):  # also persistent and unnamed
             for hv in (hvd, hvt):
                 tensor = mine.copy() if hv is hvd else torch.from_numpy(mine.copy())
                 named = {"name": "x", "process_set": process_set}

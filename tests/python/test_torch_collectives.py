@@ -244,6 +244,19 @@ def test_gradients_of_min_max_and_product():
                     same(y.grad, everyone.grad[rank])
 
 
+@ranks(2)
+def test_forward_mode_is_refused_and_not_forgotten():
+    forward = torch.autograd.forward_ad
+    for name in (None, "forward"):
+        for _ in range(4):  # the last times it could take the short way
+            hvd.allreduce(torch.ones(2), name=name), hvd.broadcast(torch.ones(2), 0, name=name)
+            with forward.dual_level():
+                x = forward.make_dual(torch.ones(2), torch.ones(2))
+                for call in (lambda: hvd.allreduce(x, name=name), lambda: hvd.broadcast(x, 0, name)):  # noqa: B023
+                    with raises(NotImplementedError, "jvp"):
+                        call()
+
+
 @ranks(2, 3)
 def test_sparse_allreduce_adds_by_index():
     rank, size = hvd.rank(), hvd.size()

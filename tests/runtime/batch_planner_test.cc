@@ -83,7 +83,7 @@ TEST_CASE(
     "[planner]") {
   BatchPlanner planner = learnt(2);
   CHECK(planner.on_ready(tensor(0), at(0)).empty());
-  CHECK(planner.on_wanted(0, nothing_else) == Batches{{0}});
+  CHECK(planner.on_awaited(0, nothing_else) == Batches{{0}});
   CHECK(planner.on_ready(tensor(1), at(0)) == Batches{{1}});
   CHECK(planner.on_ready(tensor(0), at(1)) == Batches{{0}});
   CHECK(planner.on_ready(tensor(1), at(1)) == Batches{{1}});
@@ -94,7 +94,7 @@ TEST_CASE("submitting the later one first, waiting, then the other completes", "
   CHECK(planner.on_ready(tensor(0), at(0)).empty());
   CHECK(planner.on_ready(tensor(1), at(0)) == Batches{{0, 1}});
   CHECK(planner.on_ready(tensor(1), at(1)).empty());
-  CHECK(planner.on_wanted(1, nothing_else) == Batches{{1}});
+  CHECK(planner.on_awaited(1, nothing_else) == Batches{{1}});
   CHECK(planner.on_ready(tensor(0), at(1)) == Batches{{0}});
 }
 
@@ -102,15 +102,15 @@ TEST_CASE("a thread that blocks although its rank has submitted everything cuts 
           "[planner]") {
   BatchPlanner planner = learnt(3);
   CHECK(planner.on_ready(tensor(1), at(0)).empty());
-  CHECK(planner.on_wanted(1, [](CacheId) { return true; }).empty());
+  CHECK(planner.on_awaited(1, [](CacheId) { return true; }).empty());
   CHECK(planner.on_ready(tensor(2), at(0)).empty());
   CHECK(planner.on_ready(tensor(0), at(0)) == Batches{{0, 1, 2}});
 }
 
-TEST_CASE("a want for what is not held does nothing", "[planner]") {
+TEST_CASE("a thread that waits for what is not held changes nothing", "[planner]") {
   BatchPlanner planner = learnt(2);
-  CHECK(planner.on_wanted(0, nothing_else).empty());
-  CHECK(planner.on_wanted(77, nothing_else).empty());
+  CHECK(planner.on_awaited(0, nothing_else).empty());
+  CHECK(planner.on_awaited(77, nothing_else).empty());
 }
 
 TEST_CASE("after the hold the ready ones go; once is an accident, twice is a cut", "[planner]") {
@@ -204,7 +204,7 @@ struct History {
     }
   }
 
-  // Every tensor of `which` becomes ready in random order, with random pauses and wants.
+  // Every tensor of `which` becomes ready in random order, with random pauses and waiting threads.
   Batches play(std::vector<CacheId> which, bool disturbed) {
     round.clear();
     std::shuffle(which.begin(), which.end(), random);
@@ -214,8 +214,8 @@ struct History {
       ready.insert(id);
       take(planner.on_ready(tensors[id], at(now)));
       if (disturbed && pick(0, 5) == 0) {
-        take(planner.on_wanted(id, nothing_else));
-        REQUIRE(ready.count(id) == 0);  // a justified want is served at once
+        take(planner.on_awaited(id, nothing_else));
+        REQUIRE(ready.count(id) == 0);  // a thread that rightly waits is served at once
       }
       REQUIRE(planner.holds(id) == (ready.count(id) == 1));
     }

@@ -39,9 +39,9 @@ TEST_CASE("every counter may be asked for by its name, and all of them at once",
   world.run([](Rank, engine::Runtime& runtime) {
     for (int step = 0; step < 3; ++step) {
       Floats a(10, 1.0f), b(10, 1.0f);
-      const std::vector<WorkPtr> works = {start(runtime, sum_of("a", &a)),
-                                          start(runtime, sum_of("b", &b))};
-      for (const WorkPtr& work : works) must(end_of(work));
+      const std::vector<RequestPtr> works = {start(runtime, sum_of("a", &a)),
+                                             start(runtime, sum_of("b", &b))};
+      for (const RequestPtr& work : works) must(end_of(work));
     }
     runtime.shutdown();  // nothing is counted any more
     return true;

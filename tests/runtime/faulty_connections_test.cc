@@ -13,7 +13,7 @@ std::string sum_until_error(Rank rank, engine::Runtime& r) {
   for (int i = 0; i < kMost; ++i) {
     const size_t count = i % 3 == 0 ? 10 : i % 3 == 1 ? 3000 : 100'000;
     Floats data(count, static_cast<float>(rank + 1));
-    const auto works = r.submit({sum_of("sum " + std::to_string(count), &data)}, false);
+    const auto works = r.start({sum_of("sum " + std::to_string(count), &data)}, false);
     if (!works.ok()) return works.status().message();  // it came between two sums
     const Status status = end_of(works.value().front());
     if (!status.ok()) return status.message();

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/engine/neutral.h"
-#include "tests/runtime/prepared_calls.h"
+#include "tests/runtime/persistent_calls.h"
 
 namespace rueda::testing {
 namespace {
@@ -19,7 +19,7 @@ engine::Operation join_of(uint32_t set = 0) {
   return op;
 }
 int64_t join(engine::Runtime& r, uint32_t set = 0) {
-  const WorkPtr work = start(r, join_of(set));
+  const RequestPtr work = start(r, join_of(set));
   must(end_of(work));
   return work->result();
 }
@@ -75,7 +75,7 @@ std::string trouble(engine::Runtime& r, const Expected& e, const std::string& ta
   if (result_of(start(r, operation(K::kAllgather, tag, rows, nullptr))) != gathered)
     return "allgather";
   const Floats blocks(static_cast<size_t>(e.size), mine);
-  const WorkPtr exchange = start(r, operation(K::kAlltoall, tag, blocks, nullptr));
+  const RequestPtr exchange = start(r, operation(K::kAlltoall, tag, blocks, nullptr));
   Floats exchanged;
   for (Rank other = 0; other < e.size; ++other)
     if (other != e.joined) exchanged.push_back(static_cast<float>(other + 1));
@@ -85,8 +85,8 @@ std::string trouble(engine::Runtime& r, const Expected& e, const std::string& ta
     return "reducescatter";
   Floats one(4, mine);
   Floats two(70000, mine);
-  const auto group = must(r.submit({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true));
-  for (const WorkPtr& work : group) must(end_of(work));
+  const auto group = must(r.start({sum_of(tag + "1", &one), sum_of(tag + "2", &two)}, true));
+  for (const RequestPtr& work : group) must(end_of(work));
   if (one != Floats(4, e.sum()) || two != Floats(70000, e.sum())) return "group";
   must(call(r, operation(K::kBarrier, "", {}, nullptr)));
   return "";
@@ -190,7 +190,7 @@ TEST_CASE("what a joined rank cannot do is an error on all others, which names i
   }
 }
 
-TEST_CASE("uneven steps of prepared operations end cleanly, out of a step plan and back",
+TEST_CASE("uneven steps of persistent requests end cleanly, out of a step plan and back",
           "[join]") {
   const Rank size = 3;
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
@@ -223,12 +223,12 @@ TEST_CASE("what is under way when a rank joins ends with that rank's own data", 
   const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
     for (int round = 0; round < 20; ++round) {
       std::vector<Floats> data(30, Floats(5, static_cast<float>(rank + 1)));
-      std::vector<WorkPtr> works;
+      std::vector<RequestPtr> works;
       // Unnamed: more than may be under way at once, so the last ones still wait for their number.
       if (rank == 0) {
         for (Floats& each : data) works.push_back(start(r, sum_of("", &each)));
         works.push_back(start(r, join_of()));
-        for (const WorkPtr& work : works) must(end_of(work));
+        for (const RequestPtr& work : works) must(end_of(work));
       } else {
         for (Floats& each : data) must(call(r, sum_of("", &each)));
         join(r);
@@ -245,11 +245,11 @@ TEST_CASE("joins in process sets are each set's own", "[join]") {
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
     RuntimeWorld world(kind, 3);
     const auto errors = world.run([](Rank rank, engine::Runtime& r) -> std::string {
-      const WorkPtr added = must(r.add_process_set({1, 2}));
+      const RequestPtr added = must(r.add_process_set({1, 2}));
       must(end_of(added));
       const auto set = static_cast<uint32_t>(added->result());
       if (rank == 0) return trouble_with_sum(r, "everybody");
-      WorkPtr joined;
+      RequestPtr joined;
       if (rank == 1) joined = start(r, join_of(set));
       Floats data(4, static_cast<float>(rank));
       if (rank == 2) {
@@ -275,7 +275,7 @@ TEST_CASE("a rank that leaves instead of joining ends the others' join with its 
         r.shutdown();
         return {};
       }
-      const auto joined = r.submit({join_of()}, false);
+      const auto joined = r.start({join_of()}, false);
       return joined.ok() ? end_of(joined.value().front()) : joined.status();
     });
     for (const Rank rank : {0, 1, 2}) {
@@ -299,8 +299,8 @@ TEST_CASE("a second join on one rank is refused, and a world of one joins itself
       join(r);
       return "";
     }
-    const WorkPtr first = start(r, join_of());
-    const auto second = r.submit({join_of()}, false);
+    const RequestPtr first = start(r, join_of());
+    const auto second = r.start({join_of()}, false);
     must(call(r, pass));
     must(end_of(first));
     return second.ok() || second.status().code() != Code::kAlreadyExists ? "not refused" : "";

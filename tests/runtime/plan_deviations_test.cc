@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "tests/runtime/prepared_calls.h"
+#include "tests/runtime/persistent_calls.h"
 
 namespace rueda::testing {
 namespace {
@@ -14,6 +14,10 @@ namespace {
 constexpr size_t kTensors = 12;
 constexpr int kSettled = 30;  // steps after which a plan is in force
 constexpr Rank kSize = 3;
+
+// What the ranks of the test at hand talk through: memory, sockets, both.
+Kind medium = Kind::kShm;
+Kind any_medium() { return medium = GENERATE(Kind::kShm, Kind::kTcp, Kind::kPairs); }
 
 Config patient() {
   Config config;
@@ -36,7 +40,7 @@ class Trainer {
 
   void start(size_t t) { sums_[t].start(static_cast<float>(rank()) + value(t)); }
   void wait(size_t t) { expect(sums_[t].ends_with(sum_of_ranks(size(), value(t))), t); }
-  Status end(size_t t) { return end_of(sums_[t].prepared); }
+  Status end(size_t t) { return end_of(sums_[t].request); }
   // A whole step, in order.
   void step() {
     for (size_t t = 0; t < kTensors; ++t) start(t);
@@ -119,7 +123,7 @@ void meet() { meeting->arrive_and_wait(); }
 // Settles, deviates, goes on; what the plans did meanwhile on each rank.
 template <typename Function>
 std::vector<Deeds> after(Function deviate, int more = 10, Config config = patient()) {
-  RuntimeWorld world(Kind::kShm, kSize, config);
+  RuntimeWorld world(medium, kSize, config);
   std::barrier<> point(kSize);
   meeting = &point;
   return world.run([&](Rank, engine::Runtime& r) {
@@ -139,6 +143,7 @@ std::vector<Deeds> after(Function deviate, int more = 10, Config config = patien
 }
 
 TEST_CASE("a new tensor beside the plan is reduced, and the plan goes on", "[plan]") {
+  INFO(name_of(any_medium()));
   for (const Deeds& deeds : after([](Trainer& t) { t.metric("new"); })) {
     CHECK(deeds.revocations == 0);
     CHECK(deeds.planned >= 10);
@@ -146,6 +151,7 @@ TEST_CASE("a new tensor beside the plan is reduced, and the plan goes on", "[pla
 }
 
 TEST_CASE("a metric every ten steps does not cost the plan", "[plan]") {
+  INFO(name_of(any_medium()));
   const auto all = after([](Trainer& t) {
     for (int i = 0; i < 100; ++i) {
       t.step();
@@ -159,6 +165,7 @@ TEST_CASE("a metric every ten steps does not cost the plan", "[plan]") {
 }
 
 TEST_CASE("a step in which all ranks leave a tensor out is right", "[plan]") {
+  INFO(name_of(any_medium()));
   const auto all = after([](Trainer& t) {
     for (int i = 0; i < 3; ++i) {
       for (size_t k = 0; k < kTensors; ++k) {
@@ -173,6 +180,7 @@ TEST_CASE("a step in which all ranks leave a tensor out is right", "[plan]") {
 }
 
 TEST_CASE("a rank that leaves a tensor out is named to the others", "[plan]") {
+  INFO(name_of(any_medium()));
   Config config = patient();
   config.plan_patience_seconds = 0.2;
   config.stall_check_seconds = 0.1;
@@ -200,6 +208,7 @@ TEST_CASE("a rank that leaves a tensor out is named to the others", "[plan]") {
 }
 
 TEST_CASE("another shape on all ranks is reduced, and later planned again", "[plan]") {
+  INFO(name_of(any_medium()));
   for (const bool back : {true, false}) {
     INFO((back ? "for one step" : "for ever"));
     const auto all = after(
@@ -218,6 +227,7 @@ TEST_CASE("another shape on all ranks is reduced, and later planned again", "[pl
 }
 
 TEST_CASE("another shape on one rank alone is an error on all, and no more", "[plan]") {
+  INFO(name_of(any_medium()));
   const auto all = after([](Trainer& t) {
     if (t.rank() == 2) t.replace(5, 77);
     for (size_t k = 0; k < kTensors; ++k) t.start(k);
@@ -237,6 +247,7 @@ TEST_CASE("another shape on one rank alone is an error on all, and no more", "[p
 }
 
 TEST_CASE("phases of evaluation come and go between the steps", "[plan]") {
+  INFO(name_of(any_medium()));
   const auto all = after([](Trainer& t) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       for (int i = 0; i < 40; ++i) {
@@ -250,9 +261,10 @@ TEST_CASE("phases of evaluation come and go between the steps", "[plan]") {
 }
 
 TEST_CASE("a rank that leaves in the middle of a plan ends what the others wait for", "[plan]") {
+  INFO(name_of(any_medium()));
   for (const Rank leaver : {0, 2}) {
     INFO("rank " << leaver << " leaves");
-    RuntimeWorld world(Kind::kShm, kSize, patient());
+    RuntimeWorld world(medium, kSize, patient());
     const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
       Trainer trainer(&r);
       trainer.steps(kSettled);
@@ -283,14 +295,17 @@ TEST_CASE("a rank that leaves in the middle of a plan ends what the others wait 
 }
 
 TEST_CASE("a hundred restless runs give the same results", "[plan]") {
-  const int runs = is_short() ? 10 : 100;
+  constexpr Kind kKinds[] = {Kind::kShm, Kind::kTcp, Kind::kShm, Kind::kLatePairs};
+  const int runs = is_short() ? 12 : 100;
   std::set<uint64_t> hashes;
   int64_t planned = 0;
   for (int run = 0; run < runs; ++run) {
     INFO("seed " << run);
     Config config;
     if (run % 2 == 0) config.plan_patience_seconds = 0.0005;  // plans given up at any moment
-    RuntimeWorld world(Kind::kShm, kSize, config);
+    medium = kKinds[run / 2 % 4];
+    INFO(name_of(medium));
+    RuntimeWorld world(medium, kSize, config);
     const auto results = world.run([&](Rank, engine::Runtime& r) {
       Trainer trainer(&r, static_cast<unsigned>(run));
       for (int i = 0; i < 40; ++i) {

@@ -1,10 +1,9 @@
-// Training steps along the step plan in shared memory: what a steady one costs, and what happens
-// when a step is not like the others.
+// Training steps along the step plan, inside a host and between hosts: what a steady one costs.
 #include <catch2/catch.hpp>
 
 #include <barrier>
 
-#include "tests/runtime/prepared_calls.h"
+#include "tests/runtime/persistent_calls.h"
 #include "tests/support/allocations.h"
 
 namespace rueda::testing {
@@ -14,16 +13,6 @@ constexpr size_t kGradients = 161;  // ResNet-50's
 
 // The compiler may not leave an allocation out whose pointer it has to store.
 void* volatile kept = nullptr;
-
-// Nothing but the program itself ends a plan.
-Config very_patient() {
-  Config config;
-  config.plan_patience_seconds = 100;
-  config.fusion_hold_seconds = 100;
-  config.name_slow_ranks = false;  // on a busy machine; a warning allocates
-  config.shm_protocol = "staged";  // the choice between two protocols is measured anew now and then
-  return config;
-}
 
 // Sizes like ResNet-50's, a thousandth of them: a few large among many small.
 size_t elements_of(size_t t) { return t % 3 == 0 ? 16 + t * 12 : 8 + t % 5 * 32; }
@@ -58,8 +47,8 @@ struct Cost {
 };
 
 // planted: each step of rank 0 allocates once, to see that it is noticed.
-std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted = false) {
-  RuntimeWorld world(Kind::kShm, size, very_patient());
+std::vector<Cost> steady_costs(Kind kind, Rank size, int warm_up, int steps, bool planted = false) {
+  RuntimeWorld world(kind, size, very_patient());
   std::barrier meet(size);
   std::atomic<int64_t> before{0};
   std::atomic<int64_t> after{0};
@@ -102,9 +91,15 @@ std::vector<Cost> steady_costs(Rank size, int warm_up, int steps, bool planted =
 
 TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
   const int steps = is_short() ? 50 : 200;
-  for (const Rank size : {2, 3}) {
-    INFO(size << " ranks");
-    for (const Cost& cost : steady_costs(size, 40, steps)) {
+  struct Place {
+    Kind kind;
+    Rank size;
+  };
+  // Pairs of four: two hosts with two ranks each, over TCP.
+  for (const Place& place : {Place{Kind::kShm, 2}, Place{Kind::kShm, 3}, Place{Kind::kPairs, 4},
+                             Place{Kind::kTcp, 3}, Place{Kind::kInproc, 2}}) {
+    INFO(name_of(place.kind) << ", " << place.size << " ranks");
+    for (const Cost& cost : steady_costs(place.kind, place.size, 40, steps)) {
       INFO("allocations:\n" << cost.stacks);
       CHECK(cost.right);
       CHECK(cost.messages == 0);
@@ -114,7 +109,7 @@ TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
     }
   }
   // One allocation in each step would be seen.
-  CHECK(steady_costs(2, 40, 10, true)[0].allocations >= 10);
+  CHECK(steady_costs(Kind::kShm, 2, 40, 10, true)[0].allocations >= 10);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST_CASE("a list that fits is one message, unchanged, also an empty one", "[por
   CHECK(portions(list) == std::vector<wire::RequestList>{list});
   list.requests = {request("a"), request("b")};
   list.cached = {1, 2};
-  list.wanted = {"allreduce.a"};
+  list.awaited = {"allreduce.a"};
   list.call_sites = {{"allreduce.a", "train.py:22 in step"}, {"allreduce.b", ""}};
   CHECK(portions(list) == std::vector<wire::RequestList>{list});
   wire::ResponseList answer;
@@ -44,7 +44,7 @@ TEST_CASE("a list that fits is one message, unchanged, also an empty one", "[por
   CHECK(portions(answer) == std::vector<wire::ResponseList>{answer});
 }
 
-TEST_CASE("long request lists are cut in order; leaving comes last, wants after requests",
+TEST_CASE("long request lists are cut in order; leaving comes last, awaited names after requests",
           "[portions]") {
   wire::RequestList list;
   list.epoch = 5;
@@ -52,7 +52,8 @@ TEST_CASE("long request lists are cut in order; leaving comes last, wants after 
   for (int i = 0; i < 70000; ++i)
     list.requests.push_back(request(std::string(400, 'x') + std::to_string(i)));
   for (uint32_t i = 0; i < 70000; ++i) list.cached.push_back(i);
-  for (int i = 0; i < 70000; ++i) list.wanted.push_back(list.requests[static_cast<size_t>(i)].name);
+  for (int i = 0; i < 70000; ++i)
+    list.awaited.push_back(list.requests[static_cast<size_t>(i)].name);
   wire::RequestList joined;
   const auto received = through_the_wire(list);
   for (size_t i = 0; i < received.size(); ++i) {
@@ -61,7 +62,8 @@ TEST_CASE("long request lists are cut in order; leaving comes last, wants after 
     joined.requests.insert(joined.requests.end(), received[i].requests.begin(),
                            received[i].requests.end());
     joined.cached.insert(joined.cached.end(), received[i].cached.begin(), received[i].cached.end());
-    joined.wanted.insert(joined.wanted.end(), received[i].wanted.begin(), received[i].wanted.end());
+    joined.awaited.insert(joined.awaited.end(), received[i].awaited.begin(),
+                          received[i].awaited.end());
   }
   joined.epoch = 5;
   joined.leaving = true;

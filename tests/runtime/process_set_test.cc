@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "tests/runtime/prepared_calls.h"
+#include "tests/runtime/persistent_calls.h"
 
 namespace rueda::testing {
 namespace {
@@ -12,7 +12,7 @@ using K = CollectiveKind;
 using Ranks = std::vector<int64_t>;
 
 int64_t add(engine::Runtime& r, Ranks ranks) {
-  const WorkPtr work = must(r.add_process_set(std::move(ranks)));
+  const RequestPtr work = must(r.add_process_set(std::move(ranks)));
   must(end_of(work));
   return work->result();
 }
@@ -67,8 +67,8 @@ std::string trouble_in_set(engine::Runtime& r, int64_t id, const Ranks& ranks,
   Floats one(4, mine);
   Floats two(4, 2 * mine);
   const auto works = must(
-      r.submit({in_set(id, sum_of(tag + "m1", &one)), in_set(id, sum_of(tag + "m2", &two))}, true));
-  for (const WorkPtr& work : works) must(end_of(work));
+      r.start({in_set(id, sum_of(tag + "m1", &one)), in_set(id, sum_of(tag + "m2", &two))}, true));
+  for (const RequestPtr& work : works) must(end_of(work));
   if (one != Floats(4, total) || two != Floats(4, 2 * total)) return "group";
   auto average = sum_of(tag + "average", &one);
   average.reduce_op = ReduceOp::kAverage;
@@ -139,13 +139,14 @@ TEST_CASE("a set that waits holds nothing that another needs", "[process_set]") 
     const int64_t left = add(r, {0, 1});
     const int64_t right = add(r, {1, 2});
     Floats big(400000, 1);
-    WorkPtr waiting;
+    RequestPtr waiting;
     if (rank == 0) waiting = start(r, in_set(left, sum_of("big", &big)));  // rank 1 comes last
     Floats other(400000, 1);
     if (rank > 0) must(call(r, in_set(right, sum_of("big", &other))));
     if (rank > 0 && other != Floats(400000, 2)) return "wrong sum";
     must(call(r, operation(K::kBarrier, "right has run", {}, nullptr)));
     if (rank == 0 && waiting->done()) return "ended without rank 1";
+    must(call(r, operation(K::kBarrier, "rank 0 has looked", {}, nullptr)));
     if (rank == 1) waiting = start(r, in_set(left, sum_of("big", &big)));
     if (waiting) must(end_of(waiting));
     return rank == 2 || big == Floats(400000, 2) ? "" : "wrong sum";
@@ -153,14 +154,14 @@ TEST_CASE("a set that waits holds nothing that another needs", "[process_set]") 
   for (const auto& error : errors) CHECK(error == "");
 }
 
-TEST_CASE("prepared operations of a set follow a step plan of its own", "[process_set]") {
+TEST_CASE("persistent requests of a set follow a step plan of its own", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 3);
   const auto plans = world.run([&](Rank rank, engine::Runtime& r) -> int64_t {
     const int64_t id = add(r, {0, 2});
     if (rank == 1) return 0;
     auto shape = shape_of(K::kAllreduce, "x", DType::kFloat32, 8);
     shape.process_set = static_cast<uint32_t>(id);
-    const PreparedPtr prepared = must(r.prepare(shape));
+    const RequestPtr prepared = make(r, shape);
     Floats data(8);
     const int rounds = 200;
     for (int i = 0; i < rounds; ++i) {
@@ -230,7 +231,7 @@ TEST_CASE("who is no member, and a root that is none, are refused on that rank a
     const int64_t id = add(r, {0, 2});
     Floats data(4, 1);
     if (rank == 1) {
-      const auto refused = r.submit({in_set(id, sum_of("x", &data))}, false);
+      const auto refused = r.start({in_set(id, sum_of("x", &data))}, false);
       if (refused.ok() || refused.status().code() != Code::kInvalidArgument) return "not refused";
       if (!has(refused.status().message(),
                "rank 1 is not a member of the provided process set: process set 1 (ranks 0, 2)"))
@@ -238,11 +239,11 @@ TEST_CASE("who is no member, and a root that is none, are refused on that rank a
     } else {
       auto cast = operation(K::kBroadcast, "x", data, &data);
       cast.root = 1;
-      const auto refused = r.submit({in_set(id, cast)}, false);
+      const auto refused = r.start({in_set(id, cast)}, false);
       if (refused.ok() || !has(refused.status().message(), "invalid root rank 1"))
         return "root not refused";
     }
-    const auto unknown = r.submit({in_set(5, sum_of("x", &data))}, false);
+    const auto unknown = r.start({in_set(5, sum_of("x", &data))}, false);
     if (unknown.ok() || !has(unknown.status().message(), "does not exist")) return "unknown";
     return trouble_with_sum(r, "after");
   });
@@ -278,7 +279,7 @@ TEST_CASE("a removed set ends what is pending in it, and its id and channels com
       for (int round = 0; round < (is_short() ? 2 : 12); ++round) {
         const Ranks ranks = round % 2 == 0 ? Ranks{0, 1} : Ranks{0, 2};
         Floats never(4, 1);
-        WorkPtr pending;
+        RequestPtr pending;
         if (rank == ranks[0]) pending = start(r, in_set(first, sum_of("never", &never)));
         remove(r, first);
         if (pending) {
@@ -286,7 +287,7 @@ TEST_CASE("a removed set ends what is pending in it, and its id and channels com
           if (status.ok() || !has(status.message(), "remove"))
             return "pending: " + status.to_string();
         }
-        if (r.submit({in_set(first, sum_of("x", &never))}, false).ok()) return "still there";
+        if (r.start({in_set(first, sum_of("x", &never))}, false).ok()) return "still there";
         const Ranks next = round % 2 == 0 ? Ranks{0, 2} : Ranks{0, 1};
         if (add(r, next) != first) return "another id";
         if (contains(next, rank)) {
@@ -304,16 +305,16 @@ TEST_CASE("a removed set ends what is pending in it, and its id and channels com
   }
 }
 
-TEST_CASE("a prepared operation of a removed set says so", "[process_set]") {
+TEST_CASE("a persistent request of a removed set says so", "[process_set]") {
   RuntimeWorld world(Kind::kShm, 2);
   const auto ends = world.run([](Rank rank, engine::Runtime& r) -> Status {
     const int64_t id = add(r, {static_cast<int64_t>(0)});
-    PreparedPtr prepared;
+    RequestPtr prepared;
     Floats data(4, 1);
     if (rank == 0) {
       auto shape = shape_of(K::kAllreduce, "x", DType::kFloat32, 4);
       shape.process_set = static_cast<uint32_t>(id);
-      prepared = must(r.prepare(shape));
+      prepared = make(r, shape);
       must(prepared->run(in_of(data), out_of(&data)));
     }
     remove(r, id);
@@ -364,7 +365,7 @@ TEST_CASE("a rank that leaves ends what its sets wait for, and shutdown takes op
           return {};
         }
         Floats data(4, 1);
-        const auto submitted = r.submit({in_set(with_leaver, sum_of("x", &data))}, false);
+        const auto submitted = r.start({in_set(with_leaver, sum_of("x", &data))}, false);
         return submitted.ok() ? end_of(submitted.value().front()) : submitted.status();
       });
       for (Rank rank = 0; rank < 3; ++rank) {

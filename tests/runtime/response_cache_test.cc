@@ -1,3 +1,4 @@
+// What a rank remembers of agreements.
 #include "runtime/negotiation/response_cache.h"
 
 #include <catch2/catch.hpp>
@@ -8,72 +9,70 @@ namespace rueda::testing {
 namespace {
 
 using negotiation::ResponseCache;
+using negotiation::Sizes;
 
 TEST_CASE("a request keeps its number, another gets its own", "[cache]") {
-  ResponseCache cache(8);
+  ResponseCache cache;
   CHECK_FALSE(cache.find(request("a")));
-  CHECK(cache.assign(share(request("a"))) == 0u);
-  CHECK(cache.assign(share(request("a"))) == 0u);
-  CHECK(cache.assign(share(request("b"))) == 1u);
-  CHECK(cache.find(request("a")) == 0u);
-  CHECK(*cache.get(1) == request("b"));
-  CHECK(cache.get(2) == nullptr);
+  cache.put(7, request("a"), nullptr);
+  cache.put(9, request("b"), nullptr);
+  const auto a = cache.find(request("a"));
+  const auto b = cache.find(request("b"));
+  REQUIRE((a && b));
+  CHECK(*a != *b);
+  CHECK(*cache.request(*b) == request("b"));
+  CHECK(cache.id_of(*a) == 7);
+  CHECK(cache.get(8) == nullptr);
 }
 
 TEST_CASE("other properties mean another number; the old one stays readable", "[cache]") {
-  ResponseCache cache(8);
-  REQUIRE(cache.assign(share(request("a", 4))) == 0u);
+  ResponseCache cache;
+  cache.put(0, request("a", 4), nullptr);
   CHECK_FALSE(cache.find(request("a", 5)));
-  CHECK(cache.assign(share(request("a", 5))) == 1u);
-  CHECK(*cache.get(0) == request("a", 4));
+  cache.put(1, request("a", 5), nullptr);
+  CHECK(cache.find(request("a", 4)) != cache.find(request("a", 5)));
+  CHECK(*cache.get(0)->request == request("a", 4));
 }
 
-TEST_CASE("a tensor that alternates between two shapes does not fill the cache", "[cache]") {
-  ResponseCache cache(8);
-  for (int round = 0; round < 100; ++round) {
-    REQUIRE(cache.assign(share(request("a", 4))) == 0u);
-    REQUIRE(cache.assign(share(request("a", 5))) == 1u);
-  }
-  CHECK(cache.size() == 2);
-  CHECK(cache.find(request("a", 4)) == 0u);
+TEST_CASE("an id that is taken stays as it is", "[cache]") {
+  ResponseCache cache;
+  cache.put(0, request("a"), nullptr);
+  cache.put(0, request("b"), nullptr);
+  CHECK(*cache.get(0)->request == request("a"));
+  CHECK(cache.size() == 1);
 }
 
-TEST_CASE("a full cache takes no more and forgets nothing", "[cache]") {
-  ResponseCache cache(2);
-  REQUIRE(cache.assign(share(request("a"))));
-  REQUIRE(cache.assign(share(request("b"))));
-  CHECK_FALSE(cache.assign(share(request("c"))));
-  CHECK(cache.find(request("a")) == 0u);
-  cache.put(7, share(request("d")));
-  CHECK(cache.size() == 2);
-  CHECK_FALSE(ResponseCache(0).assign(share(request("a"))));
+TEST_CASE("one request in several agreements is asked for by the last", "[cache]") {
+  const wire::Request mine = request("g", 4, CollectiveKind::kAllgather);
+  ResponseCache cache;
+  cache.put(3, mine, std::make_shared<const Sizes>(Sizes{4, 1}));
+  cache.put(5, mine, std::make_shared<const Sizes>(Sizes{4, 2}));
+  const auto number = cache.find(mine);
+  REQUIRE(number);
+  CHECK(cache.get(3)->request_id == *number);
+  CHECK(cache.get(5)->request_id == *number);
+  CHECK(cache.id_of(*number) == 5);
+  cache.use(3);
+  CHECK(cache.id_of(*number) == 3);
+  CHECK(*cache.get(3)->sizes == Sizes{4, 1});
+  cache.forget(3);
+  CHECK(cache.id_of(*number) == 5);
+  CHECK(cache.knows(*number));
 }
 
-TEST_CASE("data-dependent sizes and names of one use are never cached", "[cache]") {
-  ResponseCache cache(8);
-  CHECK_FALSE(cache.assign(share(request("g", 4, CollectiveKind::kAllgather))));
-  CHECK_FALSE(cache.assign(share(request("t", 4, CollectiveKind::kAlltoall))));
-  CHECK_FALSE(cache.assign(share(request("b", 4, CollectiveKind::kBarrier))));
-  CHECK_FALSE(cache.assign(share(request("noname.grouped.3"))));  // used once
-  CHECK(cache.assign(share(request("r", 4, CollectiveKind::kReducescatter))));
-  CHECK(cache.assign(share(request("c", 4, CollectiveKind::kBroadcast))));
-}
-
-TEST_CASE("unnamed operations leave room in the cache for named ones", "[cache]") {
-  ResponseCache cache(8);
-  CHECK(cache.assign(share(request("noname.3", 1))));
-  CHECK(cache.assign(share(request("noname.3", 2))));
-  CHECK_FALSE(cache.assign(share(request("noname.3", 3))));
-  CHECK(cache.assign(share(request("a"))));
-}
-
-TEST_CASE("ranks that put what the root assigned find the same numbers", "[cache]") {
-  ResponseCache root(8);
-  ResponseCache other(8);
-  for (const char* name : {"a", "b", "c"})
-    other.put(*root.assign(share(request(name))), share(request(name)));
-  for (const char* name : {"c", "a", "b"})
-    CHECK(root.find(request(name)) == other.find(request(name)));
+TEST_CASE("a request is forgotten with its last id, and its number is not given again", "[cache]") {
+  ResponseCache cache;
+  cache.put(0, request("a"), nullptr);
+  const auto number = cache.find(request("a"));
+  REQUIRE(number);
+  cache.forget(0);
+  cache.forget(0);  // unknown: nothing
+  CHECK_FALSE(cache.knows(*number));
+  CHECK_FALSE(cache.knows_name(request("a").name));
+  CHECK(cache.request(*number) == nullptr);
+  CHECK(cache.size() == 0);
+  cache.put(1, request("a"), nullptr);
+  CHECK(cache.find(request("a")) != number);
 }
 
 }  // namespace

@@ -134,7 +134,8 @@ TEST_CASE("a group whose ready member waits for one that disagrees elsewhere end
   CHECK(contains(world.ranks[0].last.at("allreduce.x").message(), "outside a group"));
 }
 
-TEST_CASE("a want cuts its batch; one that comes too late does not cut the next round", "[root]") {
+TEST_CASE("an awaited tensor cuts its batch; one heard of too late does not cut the next round",
+          "[root]") {
   VirtualWorld world(2, {});
   const std::vector<wire::Request> step = {request("a"), request("b")};
   for (int round = 0; round < 2; ++round) {
@@ -142,7 +143,7 @@ TEST_CASE("a want cuts its batch; one that comes too late does not cut the next 
     world.deliver(round);
   }
   // The batch has gone out; rank 1's message about its waiting thread arrives only now.
-  REQUIRE(world.want(1, "allreduce.a", 2).ok());
+  REQUIRE(world.await(1, "allreduce.a", 2).ok());
   REQUIRE(world.submit_all({request("a")}, 2).ok());
   CHECK(world.deliver(2).empty());
   REQUIRE(world.submit_all({request("b")}, 2).ok());
@@ -150,18 +151,18 @@ TEST_CASE("a want cuts its batch; one that comes too late does not cut the next 
   // Now somebody is blocked on a and has not submitted b: at once.
   REQUIRE(world.submit_all({request("a")}, 3).ok());
   CHECK(world.deliver(3).empty());
-  REQUIRE(world.want(1, "allreduce.a", 3).ok());
+  REQUIRE(world.await(1, "allreduce.a", 3).ok());
   CHECK(world.deliver(3) == Names{{"allreduce.a"}});
 }
 
-TEST_CASE("a want that comes before the tensor is ready is served when it is", "[root]") {
+TEST_CASE("a tensor awaited before it is ready goes out when it is", "[root]") {
   VirtualWorld world(2, {});
   for (int round = 0; round < 2; ++round) {
     REQUIRE(world.submit_all({request("a"), request("b")}, round).ok());
     world.deliver(round);
   }
   REQUIRE(world.submit(1, {request("b")}, 2).ok());
-  REQUIRE(world.want(1, "allreduce.b", 2).ok());
+  REQUIRE(world.await(1, "allreduce.b", 2).ok());
   CHECK(world.deliver(2).empty());
   REQUIRE(world.submit(0, {request("b")}, 2).ok());
   CHECK(world.deliver(2) == Names{{"allreduce.b"}});

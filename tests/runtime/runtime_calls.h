@@ -12,7 +12,7 @@
 namespace rueda::testing {
 
 using Floats = std::vector<float>;
-using WorkPtr = std::shared_ptr<engine::Work>;
+using engine::RequestPtr;
 
 // No test needs it; a hang becomes a failure that says so.
 inline constexpr std::chrono::seconds kGenerous{100};
@@ -41,14 +41,19 @@ inline engine::Operation sum_of(const std::string& name, Floats* data) {
   return operation(CollectiveKind::kAllreduce, name, *data, data);
 }
 
-inline WorkPtr start(engine::Runtime& runtime, engine::Operation op) {
-  return must(runtime.submit({std::move(op)}, false)).front();
+inline RequestPtr start(engine::Runtime& runtime, engine::Operation op) {
+  return must(runtime.start({std::move(op)})).front();
 }
 
-// How the work ended; a wait that does not end is a failure of the test.
-inline Status end_of(const WorkPtr& work) {
-  const Status status = work->wait(kGenerous);
-  if (!work->done()) throw Failure("still not ended: " + status.to_string());
+// A persistent one.
+inline RequestPtr make(engine::Runtime& runtime, engine::Operation op) {
+  return must(runtime.make({std::move(op)})).front();
+}
+
+// How its last start ended; a wait that does not end is a failure of the test.
+inline Status end_of(const RequestPtr& request) {
+  const Status status = request->wait(kGenerous);
+  if (!request->done()) throw Failure("still not ended: " + status.to_string());
   return status;
 }
 
@@ -56,10 +61,10 @@ inline Status call(engine::Runtime& runtime, engine::Operation op) {
   return end_of(start(runtime, std::move(op)));
 }
 
-inline Floats result_of(const WorkPtr& work) {
-  must(end_of(work));
-  Floats values(static_cast<size_t>(element_count(work->output_shape())));
-  if (!values.empty()) std::memcpy(values.data(), work->output(), values.size() * sizeof(float));
+inline Floats result_of(const RequestPtr& request) {
+  must(end_of(request));
+  Floats values(static_cast<size_t>(element_count(request->output_shape())));
+  if (!values.empty()) std::memcpy(values.data(), request->output(), values.size() * sizeof(float));
   return values;
 }
 

@@ -20,7 +20,7 @@ TEST_CASE("shutdown ends what is pending, is idempotent, and refuses what comes 
       RuntimeWorld world(kind, size);
       const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         Floats data(4, 1);
-        const WorkPtr pending =
+        const RequestPtr pending =
             size == 1 ? nullptr : start(r, sum_of("only" + std::to_string(rank), &data));
         r.shutdown();
         r.shutdown();
@@ -28,7 +28,7 @@ TEST_CASE("shutdown ends what is pending, is idempotent, and refuses what comes 
           if (!pending->done()) return "not ended";
           if (pending->status().code() != Code::kCancelled) return pending->status().to_string();
         }
-        const auto late = r.submit({sum_of("late", &data)}, false);
+        const auto late = r.start({sum_of("late", &data)}, false);
         return !late.ok() && has(late.status().message(), "has been shut down") ? "" : "accepted";
       });
       for (const auto& error : errors) CHECK(error == "");
@@ -82,11 +82,11 @@ TEST_CASE("leaving in the middle of collectives ends every work on every rank", 
       RuntimeWorld world(kind, size);
       const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
         std::vector<Floats> data(30, Floats(5000, 1));
-        std::vector<WorkPtr> works;
+        std::vector<RequestPtr> works;
         for (size_t i = 0; i < data.size(); ++i) {
           // Not all ranks come to the end.
           if (i == data.size() - static_cast<size_t>(rank)) r.shutdown();
-          auto submitted = r.submit({sum_of("t" + std::to_string(i), &data[i])}, false);
+          auto submitted = r.start({sum_of("t" + std::to_string(i), &data[i])}, false);
           if (submitted.ok()) works.push_back(submitted->front());
         }
         r.shutdown();
@@ -110,7 +110,7 @@ TEST_CASE("a receive that nobody answers ends with the shutdown of either side",
       Floats data(100000, -1);
       engine::Operation op = operation(CollectiveKind::kRecv, "", data, &data);
       op.peer = 1;
-      const WorkPtr work = start(world[0], op);
+      const RequestPtr work = start(world[0], op);
       world[leaver].shutdown();
       CHECK(end_of(work).code() == Code::kCancelled);
       CHECK(data == Floats(100000, -1));
@@ -124,7 +124,7 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
       INFO(name_of(kind) << ", victim: rank " << victim);
       auto worlds = make_worlds(kind, 3);
       std::vector<std::unique_ptr<engine::Runtime>> runtimes(3);
-      std::vector<WorkPtr> works;
+      std::vector<RequestPtr> works;
       Floats data[3] = {Floats(4, 1), Floats(4, 1), Floats(4, 1)};
       for (Rank rank = 0; rank < 3; ++rank) {
         if (rank == victim) continue;
@@ -146,7 +146,7 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
       for (auto& runtime : runtimes) {
         if (runtime == nullptr) continue;
         Floats other(4, 1);
-        const auto again = runtime->submit({sum_of("y", &other)}, false);
+        const auto again = runtime->start({sum_of("y", &other)}, false);
         CHECK_FALSE(again.ok());
         CHECK(again.status().code() == Code::kUnavailable);
         CHECK(has(again.status().message(), "rank " + std::to_string(victim)));

@@ -17,14 +17,14 @@ TEST_CASE("a name in flight is refused on that rank alone", "[runtime]") {
     Floats data(4, 1);
     if (rank == 0) {
       // Rank 1 submits only after the barrier, so the first is certainly in flight.
-      const WorkPtr first = start(r, sum_of("x", &data));
+      const RequestPtr first = start(r, sum_of("x", &data));
       Floats other(4, 1);
-      const auto second = r.submit({sum_of("x", &other)}, false);
+      const auto second = r.start({sum_of("x", &other)}, false);
       if (second.ok() || second.status().code() != Code::kAlreadyExists) return "not refused";
       if (!has(second.status().message(), "with the same name as another tensor"))
         return second.status().message();
       // All or none: the others of the call are not in flight afterwards.
-      const auto several = r.submit({sum_of("y", &other), sum_of("x", &other)}, false);
+      const auto several = r.start({sum_of("y", &other), sum_of("x", &other)}, false);
       if (several.ok()) return "not refused";
       must(call(r, operation(CollectiveKind::kBarrier, "go", {}, nullptr)));
       must(end_of(first));
@@ -108,7 +108,7 @@ TEST_CASE("wrong arguments are refused at once on that rank, and nothing is subm
   engine::Runtime& r = world[0];
   Floats data(5, 1);
   const auto refused = [&](engine::Operation op, const std::string& fragment) {
-    const auto result = r.submit({sum_of("companion", &data), std::move(op)}, false);
+    const auto result = r.start({sum_of("companion", &data), std::move(op)}, false);
     if (result.ok()) return std::string("accepted");
     if (result.status().code() != Code::kInvalidArgument) return result.status().to_string();
     return has(result.status().message(), fragment) ? std::string() : result.status().message();
@@ -150,12 +150,12 @@ TEST_CASE(
       INFO(name_of(kind) << ", absent: rank " << absent);
       RuntimeWorld world(kind, 3);
       Floats data[3] = {Floats(4, 1), Floats(4, 1), Floats(4, 1)};
-      std::vector<WorkPtr> works;
+      std::vector<RequestPtr> works;
       for (Rank rank = 0; rank < 3; ++rank) {
         if (rank != absent) works.push_back(start(world[rank], sum_of("lonely", &data[rank])));
       }
       const std::string missing = "not yet submitted by rank " + std::to_string(absent);
-      for (const WorkPtr& work : works) {
+      for (const RequestPtr& work : works) {
         // The ranks are told after about a second; how long it takes on a busy machine is not the
         // point.
         Status status;
@@ -169,7 +169,7 @@ TEST_CASE(
         CHECK_FALSE(work->done());
       }
       world[absent].shutdown();
-      for (const WorkPtr& work : works) {
+      for (const RequestPtr& work : works) {
         const Status status = end_of(work);
         CHECK(status.code() == Code::kCancelled);
         CHECK(has(status.message(), "rank " + std::to_string(absent)));
@@ -205,16 +205,16 @@ TEST_CASE(
       std::vector<engine::Operation> operations;
       for (int i = 0; i < count; ++i)
         operations.push_back(sum_of("a long name to fill messages " + std::to_string(i), nullptr));
-      return must(world[rank].submit(std::move(operations), false));
+      return must(world[rank].start(std::move(operations), false));
     };
     const int count = is_short() ? 6000 : 70000;
-    std::vector<std::vector<WorkPtr>> works(3);
+    std::vector<std::vector<RequestPtr>> works(3);
     for (Rank rank = 0; rank < 3; ++rank) {
       if (rank != slow) works[static_cast<size_t>(rank)] = submit_many(rank, count);
     }
     // The stall report of all of them has arrived.
     const auto deadline = std::chrono::steady_clock::now() + kGenerous;
-    for (const WorkPtr& work : {works[1].front(), works[1].back()}) {
+    for (const RequestPtr& work : {works[1].front(), works[1].back()}) {
       Status status;
       do {
         status = work->wait(std::chrono::milliseconds(100));
@@ -225,7 +225,7 @@ TEST_CASE(
     }
     works[static_cast<size_t>(slow)] = submit_many(slow, count);
     for (const auto& of_rank : works) {
-      for (const WorkPtr& work : of_rank) REQUIRE(end_of(work).ok());
+      for (const RequestPtr& work : of_rank) REQUIRE(end_of(work).ok());
     }
   }
 }
@@ -242,7 +242,7 @@ TEST_CASE("a group with one disagreement fails whole; afterwards the same names 
           operation(CollectiveKind::kAllreduce, "c", data, nullptr)};
       if (rank == 1) members.pop_back();
       std::string text;
-      for (const WorkPtr& work : must(r.submit(members, true)))
+      for (const RequestPtr& work : must(r.start(members, true)))
         text += end_of(work).message() + "\n";
       return text + trouble_with_sum(r, "a");
     });

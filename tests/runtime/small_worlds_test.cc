@@ -39,7 +39,8 @@ std::vector<std::vector<std::vector<wire::Request>>> make_step(Plan* plan, Rank 
   return calls;
 }
 
-// Deals every rank's calls out in its own order, in lists of random length, with wants between.
+// Deals every rank's calls out in its own order, in lists of random length; now and then a thread
+// waits.
 void play(VirtualWorld* world, Plan* plan,
           std::vector<std::vector<std::vector<wire::Request>>> calls, double* now) {
   for (auto& of_rank : calls) std::shuffle(of_rank.begin(), of_rank.end(), plan->random);
@@ -57,7 +58,7 @@ void play(VirtualWorld* world, Plan* plan,
     *now += plan->pick(0, 3) * 0.001;
     REQUIRE(world->submit(static_cast<Rank>(rank), list, *now).ok());
     if (plan->pick(0, 4) == 0 && !list.empty())
-      REQUIRE(world->want(static_cast<Rank>(rank), list[0].name, *now).ok());
+      REQUIRE(world->await(static_cast<Rank>(rank), list[0].name, *now).ok());
     if (plan->pick(0, 1) == 0) world->deliver(*now);
   }
   *now += 0.01;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/negotiation/negotiator.h"
 #include "runtime/negotiation/protocol_chooser.h"
 #include "runtime/plan/cycle_detector.h"
 #include "runtime/plan/follower.h"
@@ -18,55 +17,63 @@ namespace rueda::testing {
 namespace {
 
 using negotiation::ProtocolChooser;
-using negotiation::Ticket;
 using plan::CycleDetector;
 using plan::Follower;
+using plan::OpHandle;
 using plan::PlanKeeper;
 using Batches = std::vector<CycleDetector::Batch>;
 
-// All ranks of a job in one place: what one enters the others see at once.
-struct Board {
-  explicit Board(size_t ranks) : entered(ranks, 0), revoked(ranks, false) {}
-  std::vector<uint64_t> entered;
-  std::vector<bool> revoked;
-};
+// A follower, and what its owner would do with what it asks for.
+struct Followed {
+  explicit Followed(Rank size)
+      : follower(size, std::chrono::seconds(1)), last_words(static_cast<size_t>(size)) {}
 
-class BoardChannel : public plan::PlanChannel {
- public:
-  BoardChannel(Board* board, size_t rank) : board_(board), rank_(rank) {}
-  void begin(const plan::StepPlan&, const std::vector<const wire::Request*>&) override {
-    board_->entered[rank_] = 0;
-    board_->revoked[rank_] = false;
-    ran = 0;
-    taken.clear();
+  // The cache ids are this rank's request ids too.
+  void begin(plan::StepPlan plan, const std::vector<std::string>& names) {
+    std::vector<Follower::Place> places;
+    for (const plan::PlannedBatch& batch : plan.batches)
+      for (const plan::CacheId id : batch.ids) places.push_back({id, names[places.size()]});
+    follower.begin(std::move(plan), places, at(0));
   }
-  void enter(std::span<const Ticket> tickets) override {
-    taken.emplace_back(tickets.begin(), tickets.end());
-    ++board_->entered[rank_];
+  bool ready(plan::RequestId id, int& of, double now = 0) {
+    const Follower::Taken what = follower.on_ready(id, handle(of), at(now));
+    CHECK(what != Follower::Taken::kNo);
+    perform();
+    return what == Follower::Taken::kEntered;
   }
-  uint64_t entered() const override { return board_->entered[rank_]; }
-  uint64_t finished() const override { return ran; }
-  void revoke() override { board_->revoked[rank_] = true; }
-  std::optional<uint64_t> last_word(Rank rank) const override {
-    const auto of = static_cast<size_t>(rank);
-    if (!board_->revoked[of]) return std::nullopt;
-    return board_->entered[of];
+  // True: this rank is back.
+  bool look(double now = 0) {
+    if (!follower.following()) return false;
+    follower.on_progress({ran, false, last_words}, at(now));
+    perform();
+    return !follower.following();
   }
-  std::vector<Ticket> withdraw(uint64_t first) override {
-    std::vector<Ticket> back;
-    for (uint64_t n = first; n < taken.size(); ++n)
-      back.insert(back.end(), taken[n].begin(), taken[n].end());
-    return back;
-  }
+  static OpHandle handle(int& of) { return OpHandle(&of); }
+
+  Follower follower;
+  std::vector<std::optional<uint64_t>> last_words;  // this rank's is number 0
   uint64_t ran = 0;
-  std::vector<std::vector<Ticket>> taken;
+  std::vector<std::vector<OpHandle>> taken;
+  std::optional<uint64_t> ended;  // from there on nothing runs
 
  private:
-  Board* board_;
-  size_t rank_;
+  void perform() {
+    for (plan::Action& action : std::exchange(follower.actions(), {})) {
+      if (const auto* enter = std::get_if<plan::EnterBatch>(&action)) {
+        taken.emplace_back(enter->handles.begin(), enter->handles.end());
+      } else if (const auto* revoke = std::get_if<plan::RevokePlan>(&action)) {
+        CHECK(revoke->last_word == taken.size());
+        last_words[0] = revoke->last_word;
+      } else {
+        ended = std::get<plan::EndPlan>(action).first;
+        std::vector<OpHandle> back;
+        for (uint64_t n = *ended; n < taken.size(); ++n)
+          back.insert(back.end(), taken[n].begin(), taken[n].end());
+        follower.on_withdrawn(back);
+      }
+    }
+  }
 };
-
-Ticket ticket(int& of) { return &of; }
 
 TEST_CASE("a cycle is found when it has come three times, and the shortest one", "[plan]") {
   CycleDetector detector;
@@ -129,82 +136,80 @@ TEST_CASE("a request for a planned id counts by what its sender had seen", "[pla
 
 TEST_CASE("batches are entered whole and in the plan's order, whatever the order of readiness",
           "[plan]") {
-  Board board(1);
-  BoardChannel channel(&board, 0);
-  Follower follower(&channel, 1, std::chrono::seconds(1));
-  const auto a = request("a");
-  const auto b = request("b");
-  const auto c = request("c");
-  follower.begin({1, {{CollectiveKind::kAllreduce, {0, 2}}, {CollectiveKind::kAllreduce, {1}}}},
-                 {&a, &c, &b}, at(0));
-  int ta = 0, tb = 0, tc = 0;
+  Followed one(1);
+  one.begin({1, {{CollectiveKind::kAllreduce, {0, 2}}, {CollectiveKind::kAllreduce, {1}}}},
+            {"a", "c", "b"});
+  int a = 0, b = 0, c = 0;
   for (int round = 0; round < 3; ++round) {
-    CHECK_FALSE(follower.submit(1, ticket(tb), at(0)));  // its turn comes later
-    CHECK_FALSE(follower.submit(2, ticket(tc), at(0)));
-    CHECK(follower.holds(1));
-    CHECK(follower.submit(0, ticket(ta), at(0)));
-    CHECK_FALSE(follower.holds(1));
+    CHECK_FALSE(one.ready(1, b));  // its turn comes later
+    CHECK_FALSE(one.ready(2, c));
+    CHECK(one.follower.holds(1));
+    CHECK(one.ready(0, a));
+    CHECK_FALSE(one.follower.holds(1));
     const size_t n = static_cast<size_t>(round) * 2;
-    REQUIRE(channel.taken.size() == n + 2);
-    CHECK(channel.taken[n] == std::vector<Ticket>{&ta, &tc});
-    CHECK(channel.taken[n + 1] == std::vector<Ticket>{&tb});
+    REQUIRE(one.taken.size() == n + 2);
+    CHECK(one.taken[n] == std::vector<OpHandle>{OpHandle(&a), OpHandle(&c)});
+    CHECK(one.taken[n + 1] == std::vector<OpHandle>{OpHandle(&b)});
   }
 }
 
 TEST_CASE("after a revocation what all had entered runs, the rest comes back in order", "[plan]") {
-  Board board(2);
-  BoardChannel channel(&board, 0);
-  BoardChannel peer(&board, 1);
-  Follower follower(&channel, 2, std::chrono::seconds(1));
-  const auto a = request("a");
-  const auto b = request("b");
-  const auto c = request("c");
+  Followed one(2);
   const auto kind = CollectiveKind::kAllreduce;
-  const plan::StepPlan plan = {1, {{kind, {0}}, {kind, {1}}, {kind, {2}}}};
-  peer.begin(plan, {});
-  follower.begin(plan, {&a, &b, &c}, at(0));
-  int ta = 0, tb = 0, tc = 0;
-  follower.submit(2, ticket(tc), at(0));
-  follower.submit(0, ticket(ta), at(0));
-  follower.submit(1, ticket(tb), at(0));  // all three are entered
-  int tnext = 0;
-  const Ticket peers[] = {&tnext};
-  peer.enter(peers);
-  CHECK_FALSE(follower.poll(at(0)));
-  peer.revoke();
-  CHECK_FALSE(follower.poll(at(0)));  // batch 0 must run first
-  CHECK(board.revoked[0]);
-  CHECK(follower.why() == "rank 1 left the plan");
-  follower.submit(0, ticket(tnext), at(0));  // of the next round: is kept for negotiation
-  channel.ran = 1;
-  REQUIRE(follower.poll(at(0)));
-  const auto back = follower.take_back();
+  one.begin({1, {{kind, {0}}, {kind, {1}}, {kind, {2}}}}, {"a", "b", "c"});
+  int a = 0, b = 0, c = 0, next = 0;
+  one.ready(2, c);
+  one.ready(0, a);
+  one.ready(1, b);  // all three are entered
+  CHECK_FALSE(one.look());
+  CHECK_FALSE(one.last_words[0]);
+  one.last_words[1] = 1;  // the peer has entered one, and revokes
+  CHECK_FALSE(one.look());
+  CHECK(one.last_words[0] == 3u);
+  CHECK(one.follower.why() == "rank 1 left the plan");
+  one.ready(0, next);  // of the next round: is kept for negotiation
+  CHECK_FALSE(one.look());
+  CHECK_FALSE(one.ended);  // batch 0 must run first, and nothing is withdrawn before
+  one.ran = 1;
+  REQUIRE(one.look());
+  CHECK(one.ended == 1u);
+  const auto back = one.follower.take_back();
   REQUIRE(back.size() == 3);
-  CHECK(back[0].ticket == &tb);
-  CHECK(back[1].ticket == &tc);
-  CHECK(back[2].ticket == &tnext);
-  CHECK(follower.stamp() == 2);
-  CHECK_FALSE(follower.poll(at(0)));
+  CHECK(back[0].handle == OpHandle(&b));
+  CHECK(back[1].handle == OpHandle(&c));
+  CHECK(back[2].handle == OpHandle(&next));
+  CHECK(one.follower.stamp() == 2);
+  CHECK_FALSE(one.look());
 }
 
 TEST_CASE("a plan that stands still is given up, one that nobody uses is not", "[plan]") {
-  Board board(2);
-  BoardChannel channel(&board, 0);
-  Follower follower(&channel, 2, std::chrono::seconds(1));
-  const auto a = request("a");
-  const auto b = request("b");
+  Followed one(2);
   const auto kind = CollectiveKind::kAllreduce;
-  follower.begin({1, {{kind, {0}}, {kind, {1}}}}, {&a, &b}, at(0));
-  follower.poll(at(100));
-  CHECK_FALSE(follower.revoked());
-  CHECK_FALSE(follower.next_deadline());
-  int tb = 0;
-  follower.submit(1, ticket(tb), at(100));  // its predecessor never comes, and nobody blocks
-  CHECK(follower.next_deadline() == at(101));
-  follower.poll(at(100.9));
-  CHECK_FALSE(follower.revoked());
-  follower.poll(at(101));
-  CHECK(follower.revoked());
+  one.begin({1, {{kind, {0}}, {kind, {1}}}}, {"a", "b"});
+  one.look(100);
+  CHECK_FALSE(one.follower.revoked());
+  CHECK_FALSE(one.follower.next_deadline(0));
+  int b = 0;
+  one.ready(1, b, 100);  // its predecessor never comes, and nobody blocks
+  CHECK(one.follower.next_deadline(0) == at(101));
+  one.look(100.9);
+  CHECK_FALSE(one.follower.revoked());
+  one.look(101);
+  CHECK(one.follower.revoked());
+}
+
+TEST_CASE("a plan that ends at once gives back what no batch has taken", "[plan]") {
+  Followed one(2);
+  const auto kind = CollectiveKind::kAllreduce;
+  one.begin({1, {{kind, {0}}, {kind, {1}}}}, {"a", "b"});
+  int a = 0, b = 0, again = 0;
+  one.ready(0, a);
+  one.ready(1, b);
+  one.ready(1, again);
+  const auto back = one.follower.drop();  // the batches end with who has them
+  REQUIRE(back.size() == 1);
+  CHECK(back[0].handle == OpHandle(&again));
+  CHECK_FALSE(one.follower.following());
 }
 
 TEST_CASE("batches that always overlap go through windows, and a plan need not wait for more",

@@ -16,7 +16,7 @@ TEST_CASE("any number of unnamed operations may be under way, each meets its own
         std::vector<Floats> data;
         for (int i = 0; i < count; ++i)
           data.emplace_back(static_cast<size_t>(1 + i % 5), static_cast<float>(i * (rank + 1)));
-        std::vector<WorkPtr> works;
+        std::vector<RequestPtr> works;
         for (Floats& values : data) works.push_back(start(runtime, sum_of("", &values)));
         // Each rank waits in an order of its own.
         for (int i = 0; i < count; ++i)
@@ -38,11 +38,11 @@ TEST_CASE("unnamed operations that still wait for their turn end with their rank
   const auto ended = world.run([&](Rank rank, engine::Runtime& runtime) {
     if (rank == 1) return 0;  // submits nothing
     std::vector<Floats> data(50, Floats(3, 1.0f));
-    std::vector<WorkPtr> works;
+    std::vector<RequestPtr> works;
     for (Floats& values : data) works.push_back(start(runtime, sum_of("", &values)));
     runtime.shutdown();
     int count = 0;
-    for (const WorkPtr& work : works) count += end_of(work).code() == Code::kCancelled ? 1 : 0;
+    for (const RequestPtr& work : works) count += end_of(work).code() == Code::kCancelled ? 1 : 0;
     return count;
   });
   CHECK(ended[0] == 50);

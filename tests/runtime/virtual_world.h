@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/negotiation/response_cache.h"
 #include "runtime/negotiation/root.h"
 #include "tests/runtime/requests.h"
 
 namespace rueda::testing {
 
 struct VirtualRank {
-  explicit VirtualRank(size_t capacity) : cache(capacity) {}
   negotiation::ResponseCache cache;
+  uint64_t evictions = 0;
   std::map<std::string, wire::Request> pending;
   std::vector<std::string> answered;  // in order, names
   std::map<std::string, Status> last;
@@ -25,19 +26,18 @@ struct VirtualRank {
 class VirtualWorld {
  public:
   VirtualWorld(Rank size, Config world_config)
-      : config(world_config),
-        ranks(static_cast<size_t>(size), VirtualRank(static_cast<size_t>(config.cache_capacity))),
-        root(config, 7, rank_names(size), &ranks[0].cache) {}
+      : config(world_config), ranks(static_cast<size_t>(size)), root(config, 7, rank_names(size)) {}
 
   // What a coordinator sends for these requests.
   wire::RequestList list(Rank rank, const std::vector<wire::Request>& requests) {
     VirtualRank& me = ranks[static_cast<size_t>(rank)];
     wire::RequestList out;
     out.epoch = 7;
+    out.evictions = me.evictions;
     for (const wire::Request& r : requests) {
       me.pending[r.name] = r;
       if (const auto id = me.cache.find(r)) {
-        out.cached.push_back(*id);
+        out.cached.push_back(me.cache.id_of(*id));
       } else {
         out.requests.push_back(r);
       }
@@ -52,9 +52,10 @@ class VirtualWorld {
       RUEDA_RETURN_IF_ERROR(submit(static_cast<Rank>(rank), requests, now));
     return {};
   }
-  Status want(Rank rank, const std::string& wire_name, double now) {
+  Status await(Rank rank, const std::string& wire_name, double now) {
     wire::RequestList out;
-    out.wanted = {wire_name};
+    out.awaited = {wire_name};
+    out.evictions = ranks[static_cast<size_t>(rank)].evictions;
     return root.on_requests(rank, out, at(now));
   }
 
@@ -67,8 +68,9 @@ class VirtualWorld {
       std::vector<std::string> batch;
       for (const wire::ResponseEntry& entry : response.entries) {
         const std::string name =
-            entry.name.empty() ? ranks[0].cache.get(static_cast<uint32_t>(entry.cache_id))->name
-                               : entry.name;
+            entry.name.empty()
+                ? ranks[0].cache.get(static_cast<plan::CacheId>(entry.cache_id))->request->name
+                : entry.name;
         batch.push_back((response.error.empty() ? "" : "!") + name);
       }
       batches.push_back(batch);
@@ -87,12 +89,12 @@ class VirtualWorld {
       for (const wire::ResponseEntry& entry : response.entries) {
         std::string name = entry.name;
         if (name.empty()) {
-          const auto known = rank->cache.get(static_cast<uint32_t>(entry.cache_id));
+          const auto* known = rank->cache.get(static_cast<plan::CacheId>(entry.cache_id));
           if (known == nullptr) {
             rank->trouble = "unknown number";
             return;
           }
-          name = known->name;
+          name = known->request->name;
         }
         const auto it = rank->pending.find(name);
         if (it == rank->pending.end()) {
@@ -101,13 +103,19 @@ class VirtualWorld {
           continue;
         }
         if (response.error.empty() && entry.cache_id >= 0) {
-          rank->cache.put(static_cast<uint32_t>(entry.cache_id), share(it->second));
+          const auto id = static_cast<plan::CacheId>(entry.cache_id);
+          rank->cache.put(id, it->second, nullptr);
+          rank->cache.use(id);
         }
         rank->answered.push_back(name);
         rank->last[name] =
             response.error.empty() ? Status() : Status(response.error_code, response.error);
         rank->pending.erase(it);
       }
+    }
+    for (const plan::CacheId id : decided.evicted) {
+      rank->cache.forget(id);
+      ++rank->evictions;
     }
   }
 };

@@ -87,7 +87,7 @@ TEST_CASE("a slot is written again only when every rank has finished what was in
     world[0].progress();
     world[1].progress();
   }
-  CHECK(world[0].entered() == kPosts);
+  CHECK(world[0].posted() == kPosts);
   CHECK(world[0].finished() == 0);
   // Rank 2 finishes the first job alone; its peers finish it too, and one slot is free.
   calls[0]->start(2);
@@ -96,10 +96,10 @@ TEST_CASE("a slot is written again only when every rank has finished what was in
   world[0].progress();
   CHECK(world[0].finished() == 1);
   world[0].progress();
-  CHECK(world[0].entered() == kPosts);  // rank 1 has not finished it
+  CHECK(world[0].posted() == kPosts);  // rank 1 has not finished it
   world[1].progress();
   world[0].progress();
-  CHECK(world[0].entered() == kPosts + 1);
+  CHECK(world[0].posted() == kPosts + 1);
   for (size_t i = 1; i < calls.size(); ++i) calls[i]->start(2);
   for (const auto& call : calls) {
     REQUIRE(call->finish(2));
@@ -108,7 +108,7 @@ TEST_CASE("a slot is written again only when every rank has finished what was in
   for (size_t rank = 0; rank < 3; ++rank) CHECK(world[rank].idle());
 }
 
-TEST_CASE("a job that some rank has not entered is withdrawn and has touched nothing",
+TEST_CASE("an operation that some rank has not posted is withdrawn and has touched nothing",
           "[channel][one_thread]") {
   for (const Lies lies : kAllLies) {
     for (const int64_t count : {int64_t{1}, int64_t{100}, int64_t{1500}, int64_t{30000}}) {
@@ -129,17 +129,15 @@ TEST_CASE("a job that some rank has not entered is withdrawn and has touched not
           for (int i = 0; i < 100; ++i) world[static_cast<size_t>(i) % 3].progress();
         };
         turns();
-        CHECK(world[0].entered() == 3);
-        CHECK(world[1].entered() == 1);
-        for (size_t rank = 0; rank < 3; ++rank) world[rank].stop_entering();
-        second.start(1);  // too late: stays invisible
+        CHECK(world[0].posted() == 3);
+        CHECK(world[1].posted() == 1);
         turns();
-        CHECK(world[1].entered() == 1);
-        CHECK_FALSE(second.job(0).done);
+        CHECK_FALSE(second.op(0).done());
         for (size_t rank = 0; rank < 3; ++rank) {
-          world[rank].withdraw(1);
-          CHECK(world[rank].idle());
           CHECK(world[rank].finished() == 1);
+          CHECK(world[rank].idle() == (rank == 1));
+          world[rank].end_generation();
+          CHECK(world[rank].idle());
           CHECK(second.untouched(rank));
           CHECK(third.untouched(rank));
         }
@@ -167,7 +165,7 @@ TEST_CASE("a job that some rank has not entered is withdrawn and has touched not
   }
 }
 
-TEST_CASE("jobs before the withdrawn one still run to their end", "[channel]") {
+TEST_CASE("operations before the withdrawn one run to their end beside it", "[channel]") {
   ChannelWorld world(2);
   ChannelCall first(&world, sum_of(30000));
   ChannelCall second(&world, sum_of(30000, Lies::kHeap));
@@ -175,21 +173,17 @@ TEST_CASE("jobs before the withdrawn one still run to their end", "[channel]") {
   first.start_all();
   second.start_all();
   third.start(1);
-  world[1].progress();
-  for (size_t rank = 0; rank < 2; ++rank) {
-    world[rank].stop_entering();
-    world[rank].withdraw(2);
-    CHECK_FALSE(world[rank].idle());
-  }
   REQUIRE(first.finish(7));
   REQUIRE(second.finish(7));
   CHECK(first.right());
   CHECK(second.right());
+  CHECK_FALSE(third.op(1).done());
+  for (size_t rank = 0; rank < 2; ++rank) world[rank].end_generation();
   CHECK(third.untouched(1));
-  CHECK_FALSE(third.job(1).done);
+  CHECK_FALSE(third.op(1).done());
 }
 
-TEST_CASE("no rank ends a job while a peer may still touch its tensors", "[channel]") {
+TEST_CASE("no rank ends an operation while a peer may still touch its tensors", "[channel]") {
   for (const CollectiveKind kind :
        {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter, CollectiveKind::kBroadcast,
         CollectiveKind::kAllgather, CollectiveKind::kAlltoall}) {
@@ -202,13 +196,13 @@ TEST_CASE("no rank ends a job while a peer may still touch its tensors", "[chann
     ChannelCall call(&world, request);
     call.start_all();
     for (size_t i = 0; i < 100; ++i) world[i % 2].progress();  // all that these two can do
-    CHECK_FALSE(call.job(0).done);
+    CHECK_FALSE(call.op(0).done());
     REQUIRE(call.finish(1));
     CHECK(call.right());
   }
 }
 
-TEST_CASE("an abandoned job's memory is not touched again", "[channel]") {
+TEST_CASE("an abandoned operation's memory is not touched again", "[channel]") {
   ChannelWorld world(2);
   ChannelCall call(&world, sum_of(30000));
   call.start_all();
@@ -216,7 +210,7 @@ TEST_CASE("an abandoned job's memory is not touched again", "[channel]") {
   world[0].abandon();
   world.forget();  // under AddressSanitizer a touch would be seen
   CHECK_FALSE(world[0].progress());
-  CHECK_FALSE(call.job(0).done);
+  CHECK_FALSE(call.op(0).done());
   CHECK(world[0].idle());
   world[1].abandon();
 }
@@ -259,7 +253,7 @@ TEST_CASE("start and progress allocate nothing", "[channel]") {
     }
   }
   const int64_t before = testing::allocations_of_this_thread();
-  for (int times = 0; times < 2; ++times) {  // a job that is done may run again
+  for (int times = 0; times < 2; ++times) {  // an operation that is done may run again
     for (const auto& call : calls) call->start_all();
     for (int i = 0; i < 10000 && !(world[0].idle() && world[1].idle()); ++i) {
       world[0].progress();

@@ -26,9 +26,9 @@ bool may_pull() {
   return allowed;
 }
 
-std::vector<Protocol> protocols() {
-  return may_pull() ? std::vector<Protocol>{Protocol::kStaged, Protocol::kCma}
-                    : std::vector<Protocol>{Protocol::kStaged};
+std::vector<ShmProtocol> protocols() {
+  return may_pull() ? std::vector<ShmProtocol>{ShmProtocol::kStaged, ShmProtocol::kCma}
+                    : std::vector<ShmProtocol>{ShmProtocol::kStaged};
 }
 
 // Nothing, one line, several lines, one-shot, a chunk, many chunks and above every threshold.
@@ -39,7 +39,7 @@ template <typename Function>
 void for_each_request(Rank size, Function fn) {
   for (const CollectiveKind kind : kKinds) {
     for (const Lies lies : kAllLies) {
-      for (const Protocol protocol : protocols()) {
+      for (const ShmProtocol protocol : protocols()) {
         const bool fuses =
             kind != CollectiveKind::kReducescatter && kind != CollectiveKind::kAlltoall;
         std::vector<std::vector<int64_t>> lists;
@@ -113,7 +113,7 @@ TEST_CASE("ranks that run at the same time get the exact result on every protoco
 
 TEST_CASE("tensors take the protocol that fits where they lie", "[channel]") {
   ChannelWorld world(3);
-  const auto bytes_after = [&](CollectiveKind kind, Lies lies, Protocol protocol) {
+  const auto bytes_after = [&](CollectiveKind kind, Lies lies, ShmProtocol protocol) {
     Request request;
     request.kind = kind;
     request.sizes = {70000};
@@ -132,20 +132,19 @@ TEST_CASE("tensors take the protocol that fits where they lie", "[channel]") {
   };
   for (const CollectiveKind kind : kKinds) {
     INFO(name_of(kind));
-    const auto in_heap = bytes_after(kind, Lies::kHeap, Protocol::kStaged);
+    const auto in_heap = bytes_after(kind, Lies::kHeap, ShmProtocol::kStaged);
     CHECK(in_heap.in_place == in_heap.total);
-    const auto buffers = bytes_after(kind, Lies::kPrivate, Protocol::kStaged);
+    const auto buffers = bytes_after(kind, Lies::kPrivate, ShmProtocol::kStaged);
     CHECK(buffers.in_place + buffers.cma == 0);
     CHECK(buffers.total == in_heap.total);
     if (!may_pull()) continue;
-    const auto cma = bytes_after(kind, Lies::kPrivate, Protocol::kCma);
+    const auto cma = bytes_after(kind, Lies::kPrivate, ShmProtocol::kCma);
     CHECK(cma.cma == cma.total);
-    CHECK(bytes_after(kind, Lies::kHeap, Protocol::kCma).in_place == in_heap.total);
+    CHECK(bytes_after(kind, Lies::kHeap, ShmProtocol::kCma).in_place == in_heap.total);
   }
   // Outputs that peers cannot write.
-  CHECK(
-      bytes_after(CollectiveKind::kAllreduce, Lies::kOutputsPrivate, Protocol::kStaged).in_place ==
-      0);
+  CHECK(bytes_after(CollectiveKind::kAllreduce, Lies::kOutputsPrivate, ShmProtocol::kStaged)
+            .in_place == 0);
 }
 
 // Values whose sums depend on the order and on every rounding.
@@ -180,27 +179,27 @@ TEST_CASE("no protocol changes a bit of a sum that is not exact", "[channel][one
       kernels::reduce(dtype, ReduceOp::kAverage, pointers, wanted.data(), kCount, scaling.finish);
       for (const int64_t piece : {int64_t{7}, int64_t{230}, int64_t{1500}, kCount}) {
         for (const Lies lies : kAllLies) {
-          for (const Protocol protocol : protocols()) {
+          for (const ShmProtocol protocol : protocols()) {
             ChannelWorld world(kRanks);
             Request request;
             request.dtype = dtype;
+            request.op = ReduceOp::kAverage;
+            request.scaling = scaling;
             request.sizes = {piece};
             request.lies = lies;
             request.protocol = protocol;
             ChannelCall call(&world, request);
             const auto element = static_cast<int64_t>(size_of(dtype));
             for (size_t rank = 0; rank < kRanks; ++rank) {
-              call.job(rank).op = ReduceOp::kAverage;
-              call.job(rank).scaling = scaling;
               std::copy_n(inputs[rank].begin(), piece * element,
-                          const_cast<std::byte*>(call.job(rank).parts[0].in));
+                          const_cast<std::byte*>(call.op(rank).tensors()[0].in));
             }
             call.start_all();
             INFO(name_of(dtype) << " n=" << piece << " " << text_of(request, kRanks));
             REQUIRE(call.finish(3));
             for (size_t rank = 0; rank < kRanks; ++rank) {
               CHECK(std::equal(wanted.begin(), wanted.begin() + piece * element,
-                               call.job(rank).parts[0].out));
+                               call.op(rank).tensors()[0].out));
             }
           }
         }
@@ -212,28 +211,30 @@ TEST_CASE("no protocol changes a bit of a sum that is not exact", "[channel][one
 TEST_CASE("results larger than the caches are right too", "[channel]") {
   constexpr int64_t kCount = (34 << 20) / 4;  // above the size from where results are streamed
   ChannelWorld world(2, 4096, 2 * sizeof(int32_t) * kCount + 4096);
-  Job jobs[2];
+  std::unique_ptr<ChannelOp> ops[2];
   for (size_t rank = 0; rank < 2; ++rank) {
     auto* in = reinterpret_cast<int32_t*>(world.allocate(rank, sizeof(int32_t) * kCount, true));
     for (int32_t i = 0; i < kCount; ++i) in[i] = i * (rank == 0 ? 1 : 3);
-    jobs[rank].dtype = DType::kInt32;
-    jobs[rank].parts = {{reinterpret_cast<std::byte*>(in),
-                         world.allocate(rank, sizeof(int32_t) * kCount, true), kCount}};
-    world[rank].prepare(&jobs[rank]);
-    world[rank].start(&jobs[rank]);
+    CollectiveDesc desc;
+    desc.dtype = DType::kInt32;
+    desc.counts = {kCount};
+    ops[rank] = std::make_unique<ChannelOp>(&world[rank], std::move(desc));
+    ops[rank]->tensors()[0].in = reinterpret_cast<std::byte*>(in);
+    ops[rank]->tensors()[0].out = world.allocate(rank, sizeof(int32_t) * kCount, true);
+    ops[rank]->start({});
   }
-  for (size_t i = 0; i < 10000 && !(jobs[0].done && jobs[1].done); ++i) world[i % 2].progress();
-  REQUIRE((jobs[0].done && jobs[1].done));
+  for (size_t i = 0; i < 10000 && !(ops[0]->done() && ops[1]->done()); ++i) world[i % 2].progress();
+  REQUIRE((ops[0]->done() && ops[1]->done()));
   CHECK(world[0].bytes().in_place == sizeof(int32_t) * kCount);
-  for (const Job& job : jobs) {
-    const auto* out = reinterpret_cast<const int32_t*>(job.parts[0].out);
+  for (const auto& op : ops) {
+    const auto* out = reinterpret_cast<const int32_t*>(op->tensors()[0].out);
     bool right = true;
     for (int32_t i = 0; i < kCount; ++i) right &= out[i] == 4 * i;
     CHECK(right);
   }
 }
 
-TEST_CASE("an post that names memory outside its heap ends the channel, not the process",
+TEST_CASE("a post that names memory outside its heap ends the channel, not the process",
           "[channel]") {
   ChannelWorld world(2);
   Request request;
@@ -255,7 +256,7 @@ TEST_CASE("an post that names memory outside its heap ends the channel, not the 
     fresh[0].progress();
     CHECK(fresh[0].failure().code() == Code::kDataLoss);
     CHECK_FALSE(fresh[0].progress());
-    CHECK_FALSE(one.job(0).done);
+    CHECK_FALSE(one.op(0).done());
     CHECK(one.untouched(0));
   }
 }
@@ -265,16 +266,16 @@ TEST_CASE("memory that cannot be cma ends the channel", "[channel]") {
   ChannelWorld world(2);
   Request request;
   request.sizes = {40000};
-  request.protocol = Protocol::kCma;
+  request.protocol = ShmProtocol::kCma;
   ChannelCall call(&world, request);
   void* gone = mmap(nullptr, 160000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(gone != MAP_FAILED);
-  call.job(1).parts[0].in = static_cast<std::byte*>(gone);
+  call.op(1).tensors()[0].in = static_cast<std::byte*>(gone);
   call.start_all();
   REQUIRE(munmap(gone, 160000) == 0);
   world[0].progress();
   CHECK(world[0].failure().code() != Code::kOk);
-  CHECK_FALSE(call.job(0).done);
+  CHECK_FALSE(call.op(0).done());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -88,7 +89,8 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> sizes;  // of the parts; the ranks' blocks are small multiples of that
   Lies lies = Lies::kPrivate;
-  Protocol protocol = Protocol::kStaged;
+  ShmProtocol protocol = ShmProtocol::kStaged;
+  std::optional<Scaling> scaling;
   bool in_place = false;  // outputs are the inputs
   Rank root = 0;
 };
@@ -108,17 +110,16 @@ class ChannelCall {
     for (Rank rank = 0; rank < world->size(); ++rank) {
       sides_.push_back(std::make_unique<Side>());
       build(rank);
-      (*world)[static_cast<size_t>(rank)].prepare(&job(static_cast<size_t>(rank)));
     }
   }
-  Job& job(size_t rank) { return sides_[rank]->job; }
-  void start(size_t rank) { (*world_)[rank].start(&job(rank)); }
+  ChannelOp& op(size_t rank) { return *sides_[rank]->op; }
+  void start(size_t rank) { op(rank).start({}); }
   void start_all() {
     for (size_t rank = 0; rank < sides_.size(); ++rank) start(rank);
   }
   bool done() const {
     for (const auto& side : sides_) {
-      if (!side->job.done) return false;
+      if (!side->op->done()) return false;
     }
     return true;
   }
@@ -136,7 +137,7 @@ class ChannelCall {
     for (size_t rank = 0; rank < sides_.size(); ++rank) {
       threads.emplace_back([this, rank] {
         start(rank);
-        while (!job(rank).done && (*world_)[rank].failure().ok()) {
+        while (!op(rank).done() && (*world_)[rank].failure().ok()) {
           if (!(*world_)[rank].progress()) std::this_thread::yield();
         }
       });
@@ -147,7 +148,7 @@ class ChannelCall {
     for (const auto& side : sides_) {
       for (size_t i = 0; i < side->wanted.size(); ++i) {
         const Bytes& wanted = side->wanted[i];
-        if (!std::equal(wanted.begin(), wanted.end(), side->job.parts[i].out)) return false;
+        if (!std::equal(wanted.begin(), wanted.end(), side->op->tensors()[i].out)) return false;
       }
     }
     return true;
@@ -156,7 +157,7 @@ class ChannelCall {
   bool untouched(size_t rank) const {
     const Side& side = *sides_[rank];
     for (size_t i = 0; i < side.wanted.size(); ++i) {
-      const std::byte* out = side.job.parts[i].out;
+      const std::byte* out = side.op->tensors()[i].out;
       for (size_t at = 0; at < side.wanted[i].size(); ++at) {
         if (out[at] != std::byte{0xee}) return false;
       }
@@ -166,7 +167,8 @@ class ChannelCall {
 
  private:
   struct Side {
-    Job job;
+    std::unique_ptr<ChannelOp> op;
+    std::vector<Part> memory;
     std::vector<Bytes> wanted;
   };
 
@@ -186,28 +188,39 @@ class ChannelCall {
           world_->allocate(me, wanted.size(), heap && request_.lies != Lies::kOutputsPrivate);
       std::fill_n(part.out, wanted.size(), std::byte{0xee});
     }
-    side.job.parts.push_back(part);
+    side.memory.push_back(part);
     side.wanted.push_back(std::move(wanted));
   }
 
   void build(Rank rank) {
     const Rank size = world_->size();
     const Request& r = request_;
-    Job& job = sides_[static_cast<size_t>(rank)]->job;
-    job.kind = r.kind;
-    job.op = r.op;
-    job.protocol = r.protocol;
-    job.root = r.root;
+    CollectiveDesc desc;
+    desc.kind = r.kind;
+    desc.op = r.op;
+    desc.protocol = r.protocol;
+    desc.root = r.root;
+    desc.tensors = r.sizes.size();
     if (r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kReducescatter) {
-      job.dtype = r.dtype;
+      desc.dtype = r.dtype;
       const auto scaling = plan_scaling(r.dtype, r.op, 1.0, 1.0, size);
       if (!scaling.ok()) FAIL(scaling.status().to_string());
-      job.scaling = scaling.value();
+      desc.scaling = r.scaling.value_or(scaling.value());
     }
-    for (size_t i = 0; i < r.sizes.size(); ++i) build_part(rank, i, &job);
+    for (size_t i = 0; i < r.sizes.size(); ++i) build_part(rank, i, &desc);
+    Side& side = *sides_[static_cast<size_t>(rank)];
+    const bool counts_tensors =
+        r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kBroadcast;
+    for (size_t i = 0; i < side.memory.size() && counts_tensors; ++i)
+      desc.counts.push_back(side.memory[i].count);
+    side.op = std::make_unique<ChannelOp>(&(*world_)[static_cast<size_t>(rank)], std::move(desc));
+    for (size_t i = 0; i < side.memory.size(); ++i) {
+      side.op->tensors()[i].in = side.memory[i].in;
+      side.op->tensors()[i].out = side.memory[i].out;
+    }
   }
 
-  void build_part(Rank rank, size_t i, Job* job) {
+  void build_part(Rank rank, size_t i, CollectiveDesc* desc) {
     const Rank size = world_->size();
     const Request& r = request_;
     const int64_t n = r.sizes[i];
@@ -225,7 +238,7 @@ class ChannelCall {
         const Bytes whole =
             testing::to_bytes(r.dtype, testing::reduced_ramp(r.dtype, r.op, size, n));
         const auto element = static_cast<int64_t>(size_of(r.dtype));
-        for (Rank to = 0; to < size; ++to) job->counts.push_back(split_rows(n, to, size));
+        for (Rank to = 0; to < size; ++to) desc->counts.push_back(split_rows(n, to, size));
         const auto begin = whole.begin() + split_begin(n, rank, size) * element;
         add(rank, testing::to_bytes(r.dtype, testing::ramp_values(rank, n, r.op)),
             Bytes(begin, begin + split_rows(n, rank, size) * element), 0);
@@ -237,15 +250,15 @@ class ChannelCall {
         return;
       case CollectiveKind::kAllgather:
         for (Rank from = 0; from < size; ++from) {
-          job->counts.push_back(n * ((from + 1) % 3));  // the third rank has nothing
-          append(&wanted, stamped(from, 0, i, job->counts.back()));
+          desc->counts.push_back(n * ((from + 1) % 3));  // the third rank has nothing
+          append(&wanted, stamped(from, 0, i, desc->counts.back()));
         }
         add(rank, stamped(rank, 0, i, n * ((rank + 1) % 3)), wanted, 0);
         return;
       default: {  // alltoall
         const auto block = [n](Rank from, Rank to) { return n * ((from + 2 * to) % 4); };
         for (Rank from = 0; from < size; ++from) {
-          for (Rank to = 0; to < size; ++to) job->counts.push_back(block(from, to));
+          for (Rank to = 0; to < size; ++to) desc->counts.push_back(block(from, to));
           append(&in, stamped(rank, from, i, block(rank, from)));
           append(&wanted, stamped(from, rank, i, block(from, rank)));
         }

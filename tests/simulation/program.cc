@@ -53,6 +53,8 @@ std::vector<std::vector<wire::Request>> random_units(Writer* w, uint64_t most,
   for (size_t t = 0; t < tensors; ++t) {
     const auto kind = w->one_in(broadcast_one_in) ? CollectiveKind::kBroadcast
                       : w->one_in(6)              ? CollectiveKind::kReducescatter
+                      : w->one_in(6)              ? CollectiveKind::kAllgather
+                      : w->one_in(6)              ? CollectiveKind::kAlltoall
                                                   : CollectiveKind::kAllreduce;
     units.push_back({request("t" + std::to_string(t), static_cast<int64_t>(4 + t), kind)});
   }
@@ -61,6 +63,41 @@ std::vector<std::vector<wire::Request>> random_units(Writer* w, uint64_t most,
     units.push_back({grouped(request("g0"), group, 2), grouped(request("g1"), group, 2)});
   }
   return units;
+}
+
+// Rows of the ranks: `usual`, but one rank has others.
+struct Rows {
+  int64_t usual = 0;
+  Rank odd = -1;
+  int64_t of_odd = 0;
+  int64_t of(Rank rank, Rank to) const {
+    return ((rank == odd ? of_odd : usual) + rank + 2 * to) % 3;
+  }
+};
+
+// This rank's, and every second one has room for exactly what comes.
+void fill_rows(wire::Request* r, const Rows& rows, Rank rank, Rank size) {
+  const bool gathers = r->kind == CollectiveKind::kAllgather;
+  if (!gathers && r->kind != CollectiveKind::kAlltoall) return;
+  int64_t comes = 0;
+  r->shape = {0};
+  for (Rank peer = 0; peer < size; ++peer) {
+    comes += rows.of(peer, gathers ? 0 : rank);
+    if (gathers) continue;
+    r->splits.push_back(rows.of(rank, peer));
+    r->shape[0] += r->splits.back();
+  }
+  if (gathers) r->shape[0] = rows.of(rank, 0);
+  if (rank % 2 == 1) r->output_rows = comes;
+}
+
+// What the others do not agree with.
+void make_wrong(wire::Request* r) {
+  if (r->kind == CollectiveKind::kAllgather || r->kind == CollectiveKind::kAlltoall) {
+    r->output_rows = 7777;
+  } else {
+    r->shape = {7777};
+  }
 }
 
 }  // namespace
@@ -74,7 +111,14 @@ Job steady_job(Rank size, int steps, int tensors, bool blocking) {
   for (int step = 0; step < steps; ++step) {
     for (Rank rank = 0; rank < size; ++rank) {
       std::vector<std::vector<wire::Request>> units;
-      for (int t = 0; t < tensors; ++t) units.push_back({request("t" + std::to_string(t), 4 + t)});
+      for (int t = 0; t < tensors; ++t) {
+        // Asynchronous steps are in another order each time: only what is fused makes a cycle then.
+        constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllreduce, CollectiveKind::kAllgather,
+                                             CollectiveKind::kAlltoall, CollectiveKind::kBroadcast,
+                                             CollectiveKind::kReducescatter};
+        units.push_back({request("t" + std::to_string(t), 4 + t, kKinds[blocking ? t % 5 : 0])});
+        fill_rows(&units.back().front(), {}, rank, size);
+      }
       writer.step(rank, units, blocking ? Mode::kBlocking : Mode::kAsync, step);
     }
   }
@@ -89,7 +133,7 @@ Job random_job(uint64_t seed) {
   job.size = static_cast<Rank>(1 + w.below(w.one_in(3) ? 6 : 4));
   job.ranks.resize(static_cast<size_t>(job.size));
   job.config.fusion_threshold_bytes = w.one_in(2) ? 64 << 20 : static_cast<int64_t>(w.below(200));
-  if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
+  if (w.one_in(4)) job.config.cache_capacity = static_cast<int64_t>(w.below(6));
 
   auto units = random_units(&w, 6, 5);
   const int steps = 6 + static_cast<int>(w.below(30));
@@ -100,6 +144,7 @@ Job random_job(uint64_t seed) {
   const int leaves_at = w.one_in(6) ? static_cast<int>(w.below(static_cast<uint64_t>(steps))) : -1;
   const auto leaver = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
   job.someone_leaves = leaves_at >= 0;
+  Rows rows;
 
   for (int step = 0; step < steps; ++step) {
     auto these = units;
@@ -107,8 +152,9 @@ Job random_job(uint64_t seed) {
     Mode odd_mode = Mode::kReversed;
     Mode mode = usual;
     Rank wrong = -1;
+    Rows these_rows = rows;
     if (w.one_in(calm)) {
-      switch (w.below(6)) {
+      switch (w.below(9)) {
         case 0:  // one is missing this time
           if (these.size() > 1)
             these.erase(these.begin() + static_cast<std::ptrdiff_t>(w.below(these.size())));
@@ -131,6 +177,19 @@ Job random_job(uint64_t seed) {
           odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
           mode = Mode::kAsync;
           break;
+        case 5:  // other rows, from now on
+          ++rows.usual;
+          these_rows = rows;
+          break;
+        case 6:  // of one rank, from now on
+          rows.odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+          rows.of_odd = rows.usual + 1;
+          these_rows = rows;
+          break;
+        case 7:  // of one rank, once
+          these_rows.odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
+          these_rows.of_odd = rows.usual + 1;
+          break;
         default:
           odd = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
           odd_mode = Mode::kBlocking;
@@ -146,7 +205,9 @@ Job random_job(uint64_t seed) {
         job.ranks[static_cast<size_t>(rank)].push_back({Action::Kind::kLeave, {}, "", step});
       }
       auto mine = these;
-      if (rank == wrong) mine[0][0].shape = {7777};
+      for (auto& unit : mine)
+        for (wire::Request& r : unit) fill_rows(&r, these_rows, rank, job.size);
+      if (rank == wrong) make_wrong(&mine[0][0]);
       w.step(rank, mine, rank == odd ? odd_mode : mode, step);
       if (twice) {
         w.step(rank, {{request("loss", 1)}}, Mode::kBlocking, step);
@@ -170,9 +231,13 @@ Job joining_job(uint64_t seed) {
   job.joins = true;
   job.size = static_cast<Rank>(1 + w.below(4));
   job.ranks.resize(static_cast<size_t>(job.size));
-  if (w.one_in(10)) job.config.cache_capacity = static_cast<int64_t>(w.below(5));
+  if (w.one_in(4)) job.config.cache_capacity = static_cast<int64_t>(w.below(6));
   auto units = random_units(&w, 4, 6);
   if (w.one_in(3)) units.push_back({request("rows", 3, CollectiveKind::kAllgather)});
+  for (auto& unit : units)
+    for (wire::Request& r : unit)
+      if (r.kind == CollectiveKind::kAlltoall)
+        r.splits.assign(static_cast<size_t>(job.size), 1), r.shape = {job.size};
   const Mode usual = w.one_in(3) ? Mode::kBlocking : w.one_in(5) ? Mode::kPolling : Mode::kAsync;
   wire::Request join;
   join.kind = CollectiveKind::kJoin;

@@ -7,12 +7,14 @@
 //   revoke    at any time                                 word.revoked, for good
 //   observe   a peer's word as it is now, or was          never an older one than before
 //   run       every rank is seen to have entered batch n  n is the next; user memory is written
-//   withdraw  every rank is seen to have revoked          M = the least word; batches >= M never run
+//   withdraw  every rank is seen to have revoked, and     M = the least word; batches >= M are
+//             all batches < M have run here               given back, and the rank is out
 //   crash     at any time                                 nothing more from this rank
 //
 // Invariants: a batch that runs anywhere was entered everywhere; no batch runs on one rank that
-// another has withdrawn; all ranks withdraw from the same M; without a crash every end has the same
-// batches run on all ranks, and after a revocation exactly M of them.
+// another has withdrawn; all ranks withdraw from the same M, each when it has run all before;
+// without a crash every end has the same batches run on all ranks, and after a revocation exactly M
+// of them.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +26,7 @@
 namespace rueda::testing {
 
 // Planted mistakes, each of which the tests have to find.
-enum class Bug { kNone, kMostInsteadOfLeast, kRunBeforeAllHaveEntered };
+enum class Bug { kNone, kMostInsteadOfLeast, kRunBeforeAllHaveEntered, kBackBeforeItsBatchesEnded };
 
 struct RevocationModel {
   static constexpr int kMaxRanks = 6;
@@ -61,10 +63,13 @@ struct RevocationModel {
   }
   void run(int rank) { ++ran[rank]; }
 
-  bool may_withdraw(int rank) const {
+  bool may_withdraw(int rank, Bug bug) const {
     if (crashed[rank] || withdrawn[rank] >= 0) return false;
-    return std::all_of(seen[rank].begin(), seen[rank].begin() + size,
-                       [](const Word& word) { return word.revoked; });
+    if (!std::all_of(seen[rank].begin(), seen[rank].begin() + size,
+                     [](const Word& word) { return word.revoked; })) {
+      return false;
+    }
+    return bug == Bug::kBackBeforeItsBatchesEnded || ran[rank] >= last_common(rank, bug);
   }
   int32_t last_common(int rank, Bug bug) const {
     return bug == Bug::kMostInsteadOfLeast ? most_seen(rank) : least_seen(rank);
@@ -77,6 +82,7 @@ struct RevocationModel {
     for (int r = 0; r < size; ++r) all_entered = std::min(all_entered, words[r].entered);
     for (int r = 0; r < size; ++r) {
       if (ran[r] > all_entered) return "a batch ran that some rank had not entered";
+      if (withdrawn[r] > ran[r]) return "a rank was back before its batches had run";
       for (int s = 0; s < size; ++s) {
         if (withdrawn[r] >= 0 && ran[s] > withdrawn[r]) return "a batch ran that a rank withdrew";
         if (withdrawn[r] >= 0 && withdrawn[s] >= 0 && withdrawn[r] != withdrawn[s])

@@ -52,7 +52,7 @@ Explored explore(int size, int32_t batches, bool revocations, int crashes, Bug b
           go([&](auto* to) { to->observe(r, w, at.words[w]); });
       }
       if (at.may_run(r, bug)) go([&](auto* to) { to->run(r); });
-      if (at.may_withdraw(r)) go([&](auto* to) { to->withdraw(r, at.last_common(r, bug)); });
+      if (at.may_withdraw(r, bug)) go([&](auto* to) { to->withdraw(r, at.last_common(r, bug)); });
       if (dead < crashes && !at.crashed[r])
         reach([&] {
           RevocationModel to = at;
@@ -84,6 +84,7 @@ TEST_CASE("no interleaving of two batches on up to three ranks breaks the protoc
 TEST_CASE("the model finds planted mistakes", "[model]") {
   CHECK(explore(2, 2, true, 0, Bug::kMostInsteadOfLeast).broken != "");
   CHECK(explore(2, 1, false, 0, Bug::kRunBeforeAllHaveEntered).broken != "");
+  CHECK(explore(2, 1, true, 0, Bug::kBackBeforeItsBatchesEnded).broken != "");
 }
 
 }  // namespace

@@ -4,11 +4,10 @@
 
 namespace rueda::testing {
 
-void SimChannel::begin(const plan::StepPlan& plan,
-                       const std::vector<const wire::Request*>& requests) {
+void SimChannel::begin(const plan::StepPlan& plan, size_t members) {
   size_t ids = 0;
   for (const auto& batch : plan.batches) ids += batch.ids.size();
-  if (requests.size() != ids) world_->fail("the plan's requests do not match its ids");
+  if (members != ids) world_->fail("the plan's requests do not match its ids");
   if (plan.generation != word_.generation + 1) world_->fail("a generation was left out");
   for (Rank r = 0; r < world_->size; ++r) {
     const SimChannel& peer = doors_.peer(r);
@@ -17,34 +16,22 @@ void SimChannel::begin(const plan::StepPlan& plan,
       world_->fail("a plan began before every rank was back from the one before");
   }
   word_ = {plan.generation, 0, false};
-  calls_ = 0;
   finished_ = 0;
   withdrawn_.reset();
   tell();
 }
 
-void SimChannel::enter(std::span<const Ticket> tickets) {
-  if (word_.revoked) world_->fail("entered after revoking");
-  taken_.emplace_back(tickets.begin(), tickets.end());
-  ++calls_;
-  if (world_->one_in(2)) return publish();
-  const uint64_t generation = word_.generation;
-  world_->after(world_->delay(), [this, generation] {
-    if (generation == word_.generation) publish();
-  });
-}
-
-// The next batch becomes visible, in order.
-void SimChannel::publish() {
-  if (dead_ || word_.revoked || word_.entered >= calls_) return;
+void SimChannel::enter(std::span<const OpHandle> handles) {
+  if (dead_) return;
   world_->check(model().may_enter(rank_), "enter");
   model().enter(rank_);
+  taken_.emplace_back(handles.begin(), handles.end());
   ++word_.entered;
   tell();
 }
 
-void SimChannel::revoke() {
-  if (word_.revoked) return;
+void SimChannel::revoke(uint64_t last_word) {
+  if (last_word != word_.entered) world_->fail("the last word is what was entered");
   world_->check(model().may_revoke(rank_), "revoke");
   model().revoke(rank_);
   word_.revoked = true;
@@ -88,6 +75,12 @@ std::optional<uint64_t> SimChannel::last_word(Rank rank) const {
   return most;
 }
 
+plan::Progress SimChannel::progress() {
+  for (Rank r = 0; r < world_->size; ++r) last_words_[static_cast<size_t>(r)] = last_word(r);
+  const bool early = world_->bug == Bug::kBackBeforeItsBatchesEnded;  // planted
+  return {early ? word_.entered : finished_, false, last_words_};
+}
+
 void SimChannel::run_next() {
   if (dead_ || running_ || finished_ >= word_.entered) return;
   if (withdrawn_ && finished_ >= *withdrawn_) return;
@@ -100,7 +93,7 @@ void SimChannel::run_next() {
   running_ = true;
   ++world_->planned_runs;
   std::string text;
-  for (const Ticket ticket : taken_.front()) text += doors_.text(ticket) + " ";
+  for (const OpHandle handle : taken_.front()) text += doors_.text(handle) + " ";
   world_->same("batch of plan " + std::to_string(word_.generation), finished_, text);
   world_->after(world_->delay(), [this, generation = word_.generation] { end_run(generation); });
 }
@@ -109,35 +102,36 @@ void SimChannel::end_run(uint64_t generation) {
   if (dead_ || generation != word_.generation || !running_) return;
   running_ = false;
   ++finished_;
-  const std::vector<Ticket> ended = std::move(taken_.front());
+  const std::vector<OpHandle> ended = std::move(taken_.front());
   taken_.pop_front();
-  for (const Ticket ticket : ended) doors_.end(ticket);
+  for (const OpHandle handle : ended) doors_.end(handle);
   run_next();
   doors_.poke();
 }
 
-std::vector<plan::Ticket> SimChannel::withdraw(uint64_t first) {
-  world_->check(model().may_withdraw(rank_), "withdraw");
+std::vector<plan::OpHandle> SimChannel::withdraw(uint64_t first) {
+  world_->check(model().may_withdraw(rank_, Bug::kNone), "withdraw");
   world_->check(model().last_common(rank_, Bug::kNone) == static_cast<int32_t>(first),
                 "withdraw from there on");
   model().withdraw(rank_, static_cast<int32_t>(first));
-  withdrawn_ = first;
-  std::vector<Ticket> back;
-  while (calls_ > first && calls_ > finished_ + (running_ ? 1 : 0)) {
-    back.insert(back.begin(), taken_.back().begin(), taken_.back().end());
-    taken_.pop_back();
-    --calls_;
+  if (running_ || finished_ != first) {
+    world_->fail("withdrew while a batch was to run");
+    for (; finished_ < first && !taken_.empty(); ++finished_) taken_.pop_front();
   }
-  run_next();
-  return back;
+  withdrawn_ = first;
+  return take_all();
 }
 
-std::vector<plan::Ticket> SimChannel::fail_all() {
-  dead_ = true;
-  std::vector<Ticket> all;
+std::vector<plan::OpHandle> SimChannel::take_all() {
+  std::vector<OpHandle> all;
   for (const auto& batch : std::exchange(taken_, {}))
     all.insert(all.end(), batch.begin(), batch.end());
   return all;
+}
+
+std::vector<plan::OpHandle> SimChannel::fail_all() {
+  dead_ = true;
+  return take_all();
 }
 
 }  // namespace rueda::testing

@@ -6,6 +6,8 @@
 
 namespace rueda::testing {
 
+namespace event = negotiation::event;
+
 SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
                  std::vector<std::unique_ptr<SimRank>>* all)
     : world_(world),
@@ -13,67 +15,20 @@ SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
       job_(job),
       all_(all),
       channel_(world, rank,
-               {[this] { poke(); }, [this](Ticket ticket) { finish(ticket, {}); },
-                [](Ticket ticket) {
-                  const Op* op = static_cast<const Op*>(ticket);
+               {[this] { poke(); }, [this](OpHandle handle) { finish(handle, {}); },
+                [](OpHandle handle) {
+                  const Op* op = handle.as<Op>();
                   return op->request.name + "@" + std::to_string(op->step);
                 },
                 [all](Rank peer) -> SimChannel& {
                   return (*all)[static_cast<size_t>(peer)]->channel();
                 }}),
-      negotiator_(job->config, {rank, job->size, 7, rank_names(job->size)}, this, &channel_),
+      negotiator_(job->config, {rank, job->size, 7, rank_names(job->size), 0, true}),
       link_free_(static_cast<size_t>(job->size), 0) {}
 
 void SimRank::start() { user(); }
 
-// ---- what the agreement asks for ----
-
-void SimRank::send_control(Rank to, const std::string& message) {
-  if (dead_) return;
-  ++world_->control_messages;
-  SimRank* peer = (*all_)[static_cast<size_t>(to)].get();
-  int64_t& free = link_free_[static_cast<size_t>(to)];
-  free = std::max(free, world_->now() + world_->delay());
-  world_->after(free - world_->now(), [this, peer, message] { peer->receive(rank_, message); });
-}
-
-void SimRank::launch(const wire::Response& batch, const std::vector<Ticket>& tickets) {
-  std::string text = std::to_string(batch.protocol) + ": ";
-  for (const Ticket ticket : tickets) {
-    const Op* op = static_cast<const Op*>(ticket);
-    text += op->request.name + "@" + (job_->joins ? "" : std::to_string(op->step)) + " ";
-  }
-  if (batch.kind == CollectiveKind::kJoin) {
-    world_->same("join", joins_++, std::to_string(batch.last_joined));
-    for (const Ticket ticket : tickets) finish(ticket, {});
-    return;
-  }
-  const uint64_t number = launches_++;
-  world_->same("negotiated batch", number, text);
-  running_.push_back(tickets);
-  ++running_count_;
-  // Ends on all ranks some time after the last of them has begun it.
-  if (++world_->launched[number] < world_->size) return;
-  for (const auto& peer : *all_) {
-    SimRank* rank = peer.get();
-    world_->after(world_->delay(), [rank, number] {
-      if (rank->dead_ || rank->broken_) return;
-      for (const Ticket ticket : std::exchange(rank->running_[number], {}))
-        rank->finish(ticket, {});
-      --rank->running_count_;
-      rank->poke();
-    });
-  }
-}
-
-SimRank::Ticket SimRank::neutral(const wire::Request& request) {
-  neutrals_.push_back(std::make_unique<Op>());
-  neutrals_.back()->request = request;
-  return neutrals_.back().get();
-}
-
-void SimRank::finish(Ticket ticket, const Status& status) {
-  Op* op = static_cast<Op*>(ticket);
+void SimRank::finish(Op* op, const Status& status) {
   if (op->done) world_->fail(op->request.name + " ended twice");
   op->done = true;
   op->status = status;
@@ -90,18 +45,6 @@ void SimRank::check_status(const Op& op) {
                            op.request.kind == CollectiveKind::kBroadcast &&
                            op.status.message().find("has joined") != std::string::npos;
   if (!mismatch && !root_joined) world_->fail(op.request.name + " failed: " + op.status.message());
-}
-
-bool SimRank::may_hold(Ticket ticket) {
-  Op* op = static_cast<Op*>(ticket);
-  op->holdable = true;
-  blocked_already_ |= op->wanted;
-  return op->wanted;
-}
-
-void SimRank::give_up(const Status& verdict) {
-  world_->fail("rank " + std::to_string(rank_) + " gave up: " + verdict.message());
-  lost(verdict);
 }
 
 // ---- the user's thread ----
@@ -154,9 +97,9 @@ bool SimRank::user_step() {
     case Action::Kind::kPoll: {
       Op* op = newest(action.name);
       if (!op->done) {
-        if (action.kind == Action::Kind::kWait && !op->wanted) {
-          op->wanted = true;
-          if (op->holdable) {
+        if (action.kind == Action::Kind::kWait && !op->awaited) {
+          op->awaited = true;
+          if (op->may_batch) {
             woken_ = true;
             poke();
           }
@@ -198,7 +141,7 @@ bool SimRank::take_submissions() {
   std::vector<Op*> blocked;
   if (std::exchange(woken_, false)) {
     for (const auto& op : ops_) {
-      if (op->wanted && op->holdable && !op->done) blocked.push_back(op.get());
+      if (op->awaited && op->may_batch && !op->done) blocked.push_back(op.get());
     }
   }
   bool moved = false;
@@ -211,21 +154,20 @@ bool SimRank::take_submissions() {
       take(op);
     }
   } while (blocked_already_ && !queue_.empty());
-  for (const Op* op : blocked) {
-    const auto id = negotiator_.id_of(op->request);
-    id && world_->one_in(2) ? negotiator_.wanted(*id) : negotiator_.wanted(op->request.name);
-  }
-  return negotiator_.flush(world_->time()) || moved;
+  for (const Op* op : blocked) negotiator_.on(event::Awaited{op->request.name});
+  negotiator_.on(event::Flush{world_->time()});
+  return perform() || moved;
 }
 
 void SimRank::take(Op* op) {
   if (broken_) return finish(op, verdict_);
   const auto id = negotiator_.id_of(op->request);
   if (id && world_->one_in(2)) {
-    negotiator_.submit_cached(*id, op, world_->time());
+    negotiator_.on(event::SubmitCached{*id, &op->request, OpHandle(op), world_->time()});
   } else {
-    negotiator_.submit(op->request, op, world_->time());
+    negotiator_.on(event::Submit{&op->request, OpHandle(op), world_->time()});
   }
+  perform();
 }
 
 void SimRank::step() {
@@ -236,15 +178,17 @@ void SimRank::step() {
     inbox_.pop_front();
     moved = true;
     if (message.empty()) {
-      negotiator_.on_peer_left(from, world_->time());
+      negotiator_.on(event::PeerLeft{from, world_->time()});
     } else {
-      negotiator_.on_message(from, message, world_->time());
+      negotiator_.on(event::Message{from, message, world_->time()});
     }
+    perform();
   }
-  moved |= negotiator_.on_time(world_->time());
+  negotiator_.on(event::Tick{world_->time(), channel_.progress()});
+  moved |= perform();
   if (closed_) leave_as_far_as_it_goes();
   if (moved) poke();
-  if (const auto deadline = negotiator_.next_deadline(); deadline && !ended_) {
+  if (const auto deadline = negotiator_.next_deadline(channel_.finished()); deadline && !ended_) {
     const int64_t rest = std::max<int64_t>(0, (*deadline - world_->time()).count());
     world_->after(rest + 1, [this] { poke(); });
   }
@@ -259,16 +203,20 @@ void SimRank::leave_as_far_as_it_goes() {
   if (!leaving_) {
     leaving_ = true;
     take_submissions();
-    negotiator_.leave(world_->time());
+    negotiator_.on(event::Leave{world_->time()});
+    perform();
     poke();
   }
   if (!negotiator_.root_left()) return;
-  if (!negotiator_.idle()) negotiator_.drop(cancelled("shut down on this rank"));
+  if (!negotiator_.idle()) {
+    negotiator_.on(event::Drop{cancelled("shut down on this rank")});
+    perform();
+  }
   if (running_count_ > 0 || !channel_.idle()) return;
   ended_ = true;
   for (Rank peer = 0; peer < world_->size; ++peer) {
     if (peer == rank_) continue;
-    send_control(peer, "");
+    send(peer, "");
     --world_->control_messages;
   }
 }
@@ -296,11 +244,12 @@ void SimRank::lost(const Status& verdict) {
   if (broken_ || dead_ || ended_) return;
   broken_ = true;
   verdict_ = verdict;
-  for (const Ticket ticket : channel_.fail_all()) finish(ticket, verdict);
+  for (const OpHandle handle : channel_.fail_all()) finish(handle, verdict);
   for (const auto& batch : std::exchange(running_, {})) {
-    for (const Ticket ticket : batch) finish(ticket, verdict);
+    for (Op* op : batch) finish(op, verdict);
   }
-  negotiator_.break_down(verdict);
+  negotiator_.on(event::BreakDown{verdict});
+  perform();
   for (Op* op : std::exchange(queue_, {})) finish(op, verdict);
   user();
   poke();
@@ -308,7 +257,8 @@ void SimRank::lost(const Status& verdict) {
 
 void SimRank::retune() {
   if (dead_ || ended_ || broken_) return;
-  negotiator_.retune();
+  negotiator_.on(event::Retune{});
+  perform();
   poke();
 }
 
@@ -362,9 +312,13 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
                    world.planned_runs,
                    world.revocations,
                    0,
+                   0,
                    ranks[0]->messages_by_step,
                    ranks[0]->notes};
-  for (const auto& rank : ranks) result.neutrals += rank->neutrals();
+  for (const auto& rank : ranks) {
+    result.neutrals += rank->neutrals();
+    result.evictions += rank->evictions();
+  }
   return result;
 }
 

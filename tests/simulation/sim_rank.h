@@ -1,9 +1,11 @@
 // SimRank: one rank of a simulated job: the real Negotiator (and Root on rank 0), with a user's
-// thread that runs a program and a coordinator that runs in turns.
+// thread that runs a program and a coordinator that runs in turns, feeds it events and does what it
+// asks for.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,13 +23,14 @@ struct SimResult {
   int64_t control_messages = 0;
   int64_t planned_runs = 0;
   int64_t revocations = 0;
+  int64_t evictions = 0;
   int64_t neutrals = 0;                   // collectives in which a joined rank took part
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
   std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
 };
 SimResult simulate(const Job& job, uint64_t seed, Bug bug = Bug::kNone);
 
-class SimRank : private negotiation::Effects {
+class SimRank {
  public:
   SimRank(SimWorld* world, Rank rank, const Job* job, std::vector<std::unique_ptr<SimRank>>* all);
 
@@ -38,6 +41,7 @@ class SimRank : private negotiation::Effects {
   // At the end of the simulated time: "" or what is left over.
   std::string unfinished() const;
   int64_t neutrals() const { return static_cast<int64_t>(neutrals_.size()); }
+  int64_t evictions() const { return negotiator_.evictions(); }
   std::vector<int64_t> messages_by_step;
   std::vector<std::string> notes;
 
@@ -46,21 +50,32 @@ class SimRank : private negotiation::Effects {
     wire::Request request;
     int step = 0;
     bool done = false;
-    bool wanted = false;  // the user's thread is blocked on it
-    bool holdable = false;
+    bool awaited = false;    // the user's thread is blocked on it
+    bool may_batch = false;  // it may be held back for its batch
     Status status;
   };
-  using Ticket = plan::Ticket;
+  using OpHandle = plan::OpHandle;
 
-  void send_control(Rank to, const std::string& message) override;
-  void launch(const wire::Response& batch, const std::vector<Ticket>& tickets) override;
-  Ticket neutral(const wire::Request& request) override;
-  void finish(Ticket ticket, const Status& status) override;
-  void note(Ticket, const std::string& text) override { notes.push_back(text); }
-  bool may_hold(Ticket ticket) override;
-  void blame(const std::string&) override {}
-  void warn(const std::string&) override {}
-  void give_up(const Status& verdict) override;
+  bool perform();
+  void perform(const negotiation::action::Send& send);
+  void perform(const negotiation::action::Launch& launch);
+  std::string text_of(const wire::Request& request, const negotiation::SizesPtr& sizes);
+  void perform(const negotiation::action::Finish& end);
+  void perform(const negotiation::action::Hold& hold);
+  void perform(const negotiation::action::Note& note) { notes.push_back(note.text); }
+  void perform(const negotiation::action::AskSites& ask);
+  void perform(const negotiation::action::GiveUp& end);
+  void perform(const negotiation::action::BeginPlan& begin);
+  void perform(const negotiation::action::EnterBatch& enter);
+  void perform(const negotiation::action::RevokePlan& revoke);
+  void perform(const negotiation::action::EndPlan& end);
+  void perform(const negotiation::action::Asked&) {}
+  void perform(const negotiation::action::Blame&) {}
+  void perform(const negotiation::action::Warn&) {}
+  void perform(const negotiation::action::Arrived&) {}
+  void send(Rank to, const std::string& message);
+  void finish(OpHandle handle, const Status& status) { finish(handle.as<Op>(), status); }
+  void finish(Op* op, const Status& status);
 
   void user();
   bool user_step();
@@ -86,7 +101,9 @@ class SimRank : private negotiation::Effects {
   std::deque<Op*> queue_;
   std::deque<std::pair<Rank, std::string>> inbox_;  // "" is goodbye
   std::vector<int64_t> link_free_;                  // by receiver: messages keep their order
-  std::vector<std::vector<Ticket>> running_;        // negotiated batches
+  std::vector<std::vector<Op*>> running_;           // negotiated batches
+  std::vector<negotiation::RequestPtr> planned_;    // of the plan in force, by member
+  uint64_t entered_ = 0;                            // members, in that plan
   uint64_t launches_ = 0;
   uint64_t joins_ = 0;
   size_t running_count_ = 0;
@@ -103,6 +120,7 @@ class SimRank : private negotiation::Effects {
   bool dead_ = false;
   bool broken_ = false;
   Status verdict_;
+  std::optional<Status> given_up_;
 };
 
 }  // namespace rueda::testing

@@ -36,8 +36,8 @@ struct FakeMpi::Shared {
     void* argument = nullptr;
   };
   std::mutex mutex;
-  std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<Message>>>
-      queues;  // from, to, tag
+  // From, to, tag.
+  std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<Message>>> queues;
   std::deque<Rank> ranks;
   std::map<void*, std::unique_ptr<Request>> requests;
 

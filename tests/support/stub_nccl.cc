@@ -31,9 +31,9 @@
 #include "tests/support/stub_nccl_fault.h"
 #include "tests/support/stub_nccl_numbers.h"
 
-using rueda::nccl::Code;
 using rueda::nccl::Config;
 using rueda::nccl::Op;
+using rueda::nccl::ResultCode;
 using rueda::nccl::Type;
 using rueda::nccl::UniqueId;
 using rueda::stub::Fault;
@@ -41,10 +41,10 @@ using Stream = rueda::nccl::Stream;
 
 namespace {
 
-constexpr Code kSystemError = 2;
-constexpr Code kInvalidArgument = 4;
-constexpr Code kInvalidUsage = 5;
-constexpr Code kRemoteError = 6;
+constexpr ResultCode kSystemError = 2;
+constexpr ResultCode kInvalidArgument = 4;
+constexpr ResultCode kInvalidUsage = 5;
+constexpr ResultCode kRemoteError = 6;
 constexpr size_t kMostRanks = 8;
 constexpr size_t kBox = 64 << 10;  // bytes that a rank shows at once
 
@@ -84,7 +84,7 @@ struct ncclComm {
   int size = 1;
   std::string name;
   Meeting* meeting = nullptr;
-  std::atomic<Code> state{0};
+  std::atomic<ResultCode> state{0};
   std::atomic<bool> aborted{false};
   bool blocking = false;
   bool launched = false;
@@ -141,7 +141,7 @@ Comm find(ncclComm* comm) {
   return it == comms.end() ? nullptr : it->second;
 }
 
-Code refuse(Code code, const std::string& why) {
+ResultCode refuse(ResultCode code, const std::string& why) {
   last_error = "stub: " + why;
   return code;
 }
@@ -238,7 +238,7 @@ void launch_all(const std::vector<Call>& group) {
   }
 }
 
-Code end_group() {
+ResultCode end_group() {
   std::vector<Call> group;
   group.swap(calls);
   if (group.empty()) return 0;
@@ -255,13 +255,13 @@ Code end_group() {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     launch_all(group);
     group.clear();
-    Code expected = rueda::nccl::kInProgress;
+    ResultCode expected = rueda::nccl::kInProgress;
     comm->state.compare_exchange_strong(expected, 0);
   });
   return rueda::nccl::kInProgress;
 }
 
-Code add(const char* name, ncclComm* handle, Stream stream, Call call) {
+ResultCode add(const char* name, ncclComm* handle, Stream stream, Call call) {
   const Comm comm = find(handle);
   if (comm == nullptr)
     return refuse(kInvalidArgument, std::string(name) + " of an unknown communicator");
@@ -304,12 +304,12 @@ double factor_of(ncclComm* comm, Op op) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT Code ncclGetVersion(int* version) {
+EXPORT ResultCode ncclGetVersion(int* version) {
   const char* const text = std::getenv("STUB_NCCL_VERSION");
   *version = text == nullptr ? 22809 : std::atoi(text);
   return 0;
 }
-EXPORT const char* ncclGetErrorString(Code code) {
+EXPORT const char* ncclGetErrorString(ResultCode code) {
   return code == kSystemError   ? "unhandled system error"
          : code == kRemoteError ? "remote process exited or there was a network error"
          : code == 0            ? "no error"
@@ -318,7 +318,7 @@ EXPORT const char* ncclGetErrorString(Code code) {
 #ifndef STUB_NCCL_OLD
 EXPORT const char* ncclGetLastError(ncclComm*) { return last_error.c_str(); }
 #endif
-EXPORT Code ncclGetUniqueId(UniqueId* id) {
+EXPORT ResultCode ncclGetUniqueId(UniqueId* id) {
   std::random_device random;
   std::snprintf(id->bytes, sizeof(id->bytes), "/test-of-stub-nccl-%d-%08x%08x", getpid(), random(),
                 random());
@@ -330,8 +330,8 @@ EXPORT Code ncclGetUniqueId(UniqueId* id) {
   return 0;
 }
 #ifndef STUB_NCCL_BROKEN
-EXPORT Code ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank,
-                                   Config* config) {
+EXPORT ResultCode ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank,
+                                         Config* config) {
   ++begun;
   if (size < 1 || size > static_cast<int>(kMostRanks) || config->magic != 0xcafebeef)
     return refuse(kInvalidArgument, "ncclCommInitRankConfig");
@@ -412,7 +412,8 @@ Comm split_off(ncclComm* parent, int color, int key) {
 
 }  // namespace
 
-EXPORT Code ncclCommSplit(ncclComm* handle, int color, int key, ncclComm** made, Config* config) {
+EXPORT ResultCode ncclCommSplit(ncclComm* handle, int color, int key, ncclComm** made,
+                                Config* config) {
   const Comm parent = find(handle);
   if (parent == nullptr || config->blocking != 0) return refuse(kInvalidArgument, "ncclCommSplit");
   if (parent->state == rueda::nccl::kInProgress || parent->under_way > 0)
@@ -448,13 +449,13 @@ EXPORT int64_t stub_nccl_begun() { return begun; }
 EXPORT int64_t stub_nccl_splits() { return splits; }
 EXPORT int64_t stub_nccl_splits_without_color() { return splits_without_color; }
 #endif
-EXPORT Code ncclCommGetAsyncError(ncclComm* handle, Code* error) {
+EXPORT ResultCode ncclCommGetAsyncError(ncclComm* handle, ResultCode* error) {
   const Comm comm = find(handle);
   if (comm == nullptr) return kInvalidArgument;
   *error = comm->state;
   return 0;
 }
-EXPORT Code ncclCommAbort(ncclComm* handle) {
+EXPORT ResultCode ncclCommAbort(ncclComm* handle) {
   const Comm comm = find(handle);
   if (comm == nullptr) return kInvalidArgument;
   if (rueda::stub::fault("ncclCommAbort", comm->rank) == Fault::kHang)
@@ -468,8 +469,8 @@ EXPORT Code ncclCommAbort(ncclComm* handle) {
 }
 // Communicators that were aborted while some rank's stream was at work, in this process.
 EXPORT int64_t stub_nccl_torn() { return torn; }
-EXPORT Code ncclCommFinalize(ncclComm*) { return 0; }
-EXPORT Code ncclCommDestroy(ncclComm* handle) {
+EXPORT ResultCode ncclCommFinalize(ncclComm*) { return 0; }
+EXPORT ResultCode ncclCommDestroy(ncclComm* handle) {
   const Comm comm = find(handle);
   if (comm == nullptr) return kInvalidArgument;
   if (comm->starter.joinable()) comm->starter.join();
@@ -477,34 +478,34 @@ EXPORT Code ncclCommDestroy(ncclComm* handle) {
   comms.erase(handle);
   return 0;
 }
-EXPORT Code ncclGroupStart() {
+EXPORT ResultCode ncclGroupStart() {
   ++depth;
   return 0;
 }
-EXPORT Code ncclGroupEnd() { return --depth == 0 ? end_group() : 0; }
+EXPORT ResultCode ncclGroupEnd() { return --depth == 0 ? end_group() : 0; }
 
 #ifndef STUB_NCCL_OLD
-EXPORT Code ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence,
-                                     ncclComm* comm) {
+EXPORT ResultCode ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence,
+                                           ncclComm* comm) {
   if (residence != rueda::nccl::kScalarOnHost) return kInvalidArgument;
   *op = next_op++;
   const std::lock_guard lock(comm->mutex);
   comm->factors[*op] = rueda::stub::read(type, factor, 0);
   return 0;
 }
-EXPORT Code ncclRedOpDestroy(Op, ncclComm*) { return 0; }
+EXPORT ResultCode ncclRedOpDestroy(Op, ncclComm*) { return 0; }
 #endif
 
 #ifndef STUB_NCCL_OLD
-EXPORT Code ncclMemAlloc(void** memory, size_t bytes) {
+EXPORT ResultCode ncclMemAlloc(void** memory, size_t bytes) {
   *memory = std::malloc(bytes);
   return 0;
 }
-EXPORT Code ncclMemFree(void* memory) {
+EXPORT ResultCode ncclMemFree(void* memory) {
   std::free(memory);
   return 0;
 }
-EXPORT Code ncclCommRegister(ncclComm* handle, void* memory, size_t, void** registration) {
+EXPORT ResultCode ncclCommRegister(ncclComm* handle, void* memory, size_t, void** registration) {
   if (find(handle) == nullptr || memory == nullptr) return kInvalidArgument;
   *registration = memory;
   ++registered;
@@ -514,8 +515,8 @@ EXPORT Code ncclCommRegister(ncclComm* handle, void* memory, size_t, void** regi
 EXPORT int64_t stub_nccl_registered() { return registered; }
 #endif
 
-EXPORT Code ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,
-                       ncclComm* comm, Stream stream) {
+EXPORT ResultCode ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,
+                             ncclComm* comm, Stream stream) {
   Call call;
   const double factor = factor_of(comm, op);
   call.work = [=](ncclComm* c) {
@@ -532,12 +533,12 @@ EXPORT Code ncclReduce(const void* in, void* out, size_t count, Type type, Op op
   };
   return add(root < 0 ? "ncclAllReduce" : "ncclReduce", comm, stream, std::move(call));
 }
-EXPORT Code ncclAllReduce(const void* in, void* out, size_t count, Type type, Op op, ncclComm* comm,
-                          Stream stream) {
+EXPORT ResultCode ncclAllReduce(const void* in, void* out, size_t count, Type type, Op op,
+                                ncclComm* comm, Stream stream) {
   return ncclReduce(in, out, count, type, op, -1, comm, stream);
 }
-EXPORT Code ncclReduceScatter(const void* in, void* out, size_t count, Type type, Op op,
-                              ncclComm* comm, Stream stream) {
+EXPORT ResultCode ncclReduceScatter(const void* in, void* out, size_t count, Type type, Op op,
+                                    ncclComm* comm, Stream stream) {
   Call call;
   const double factor = factor_of(comm, op);
   call.work = [=](ncclComm* c) {
@@ -552,8 +553,8 @@ EXPORT Code ncclReduceScatter(const void* in, void* out, size_t count, Type type
   };
   return add("ncclReduceScatter", comm, stream, std::move(call));
 }
-EXPORT Code ncclBroadcast(const void* in, void* out, size_t count, Type type, int root,
-                          ncclComm* comm, Stream stream) {
+EXPORT ResultCode ncclBroadcast(const void* in, void* out, size_t count, Type type, int root,
+                                ncclComm* comm, Stream stream) {
   Call call;
   call.work = [=](ncclComm* c) {
     const size_t bytes = count * rueda::stub::bytes_of(type);
@@ -565,8 +566,8 @@ EXPORT Code ncclBroadcast(const void* in, void* out, size_t count, Type type, in
   };
   return add("ncclBroadcast", comm, stream, std::move(call));
 }
-EXPORT Code ncclAllGather(const void* in, void* out, size_t count, Type type, ncclComm* comm,
-                          Stream stream) {
+EXPORT ResultCode ncclAllGather(const void* in, void* out, size_t count, Type type, ncclComm* comm,
+                                Stream stream) {
   Call call;
   call.work = [=](ncclComm* c) {
     const size_t bytes = count * rueda::stub::bytes_of(type);
@@ -576,15 +577,16 @@ EXPORT Code ncclAllGather(const void* in, void* out, size_t count, Type type, nc
   };
   return add("ncclAllGather", comm, stream, std::move(call));
 }
-EXPORT Code ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm,
-                     Stream stream) {
+EXPORT ResultCode ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm,
+                           Stream stream) {
   Call call;
   call.in = in;
   call.bytes = count * rueda::stub::bytes_of(type);
   call.peer = peer;
   return add("ncclSend", comm, stream, std::move(call));
 }
-EXPORT Code ncclRecv(void* out, size_t count, Type type, int peer, ncclComm* comm, Stream stream) {
+EXPORT ResultCode ncclRecv(void* out, size_t count, Type type, int peer, ncclComm* comm,
+                           Stream stream) {
   Call call;
   call.out = out;
   call.bytes = count * rueda::stub::bytes_of(type);

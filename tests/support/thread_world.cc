@@ -73,16 +73,22 @@ std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size
   });
 }
 
-Status drive(membership::World& world, Communicator& communicator, Task task) {
+Status drive(membership::World& world, Communicator& communicator, Collective& collective,
+             const CallContext& context) {
+  collective.start(context);
+  return finish(world, communicator, collective);
+}
+
+Status finish(membership::World& world, Communicator& communicator, Collective& collective) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   const auto step = [&] {
     bool moved = world.transport->progress();
     moved |= communicator.progress();
-    moved |= task.advance();
+    moved |= collective.advance();
     moved |= communicator.progress();
     return moved;
   };
-  while (!task.done()) {
+  while (!collective.done()) {
     if (std::chrono::steady_clock::now() > deadline)
       return deadline_exceeded("the collective does not end");
     if (step()) continue;
@@ -98,7 +104,7 @@ Status drive(membership::World& world, Communicator& communicator, Task task) {
   while (!world.transport->flushed()) {
     if (!world.transport->progress()) world.transport->park(std::chrono::milliseconds(1));
   }
-  return task.status();
+  return collective.status();
 }
 
 RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const ConnectionWrapper& wrap) {

@@ -1,10 +1,13 @@
 // ThreadWorld: n ranks as threads of the test's process, on real transports: the tests' world.
 //
-//   inproc   rings in heap memory                   shm    memfd arenas passed over unix sockets,
-//   one mapping per arena tcp      IPv4 loopback                          tcp6   IPv6 loopback
+//   inproc   rings in heap memory
+//   shm      memfd arenas passed over unix sockets, one mapping per arena
+//   tcp      IPv4 loopback
+//   tcp6     IPv6 loopback
 //   hybrid   even and odd ranks count as two hosts: shared memory inside, tcp between
 //   mpi      the MPI transport over an MPI of our own (fake_mpi.h), in chunks of odd sizes
-//   pairs    two neighbours count as a host (the last one may be alone)   triples  three do
+//   pairs    two neighbours count as a host (the last one may be alone)
+//   triples  three do
 //   striped  tcp over three connections to each peer
 //   late tcp, late pairs  frames between hosts are held back for random times (faulty_connection.h)
 //
@@ -26,6 +29,7 @@
 #include "collectives/base/config.h"
 #include "runtime/engine/runtime.h"
 #include "runtime/membership/world.h"
+#include "tests/support/collectives.h"
 
 namespace rueda::testing {
 
@@ -76,8 +80,15 @@ std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size
                                                             Config config = {},
                                                             const ConnectionWrapper& wrap = {});
 
-// A collective driven by hand: until the task is done or ten minutes have passed.
-Status drive(membership::World& world, Communicator& communicator, Task task);
+// A collective that has been started, driven by hand: until it is done or ten minutes have passed.
+Status finish(membership::World& world, Communicator& communicator, Collective& collective);
+// Starts it too.
+Status drive(membership::World& world, Communicator& communicator, Collective& collective,
+             const CallContext& context = {});
+inline Status drive(membership::World& world, Communicator& communicator,
+                    const CollectivePtr& collective) {
+  return drive(world, communicator, *collective);
+}
 
 // Runs fn(rank) on one thread per rank; gives back what each returned. The first exception is
 // thrown again here, with the rank's number in front.

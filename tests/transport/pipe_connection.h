@@ -25,6 +25,11 @@ struct Pipe {
   bool ended = false;
 
   void put(ByteView more) { bytes.insert(bytes.end(), more.begin(), more.end()); }
+  // Those who look at what has passed do not call this.
+  void forget_taken() {
+    bytes.erase(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(taken));
+    taken = 0;
+  }
   void put(const FrameHeader& header, ByteView body = {}) {
     put(std::as_bytes(std::span(&header, 1)));
     put(body);

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "tests/support/thread_world.h"
+#include "tests/transport/transfer_list.h"
 
 namespace rueda::testing {
 
-using transport::TransferPtr;
+using transport::Transfer;
 
 inline constexpr std::chrono::seconds kPatience{300};  // ends a hanging test, decides nothing
 
@@ -62,13 +63,8 @@ class Ranks {
     }
     return true;
   }
-  bool until_done(const std::vector<TransferPtr>& transfers) {
-    return until([&] {
-      for (const auto& transfer : transfers) {
-        if (!transfer->done) return false;
-      }
-      return true;
-    });
+  bool until_done(const TransferList& transfers) {
+    return until([&] { return transfers.all_done(); });
   }
 
  private:

@@ -22,8 +22,8 @@ struct Ends {
       int pair[2];
       REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
       sockets.push_back(pair[0]);
-      of_a.push_back(std::make_unique<TcpConnection>(UniqueFd(pair[0]), &loop));
-      of_b.push_back(std::make_unique<TcpConnection>(UniqueFd(pair[1]), &loop));
+      of_a.push_back(TcpConnection::create(UniqueFd(pair[0]), &loop).value());
+      of_b.push_back(TcpConnection::create(UniqueFd(pair[1]), &loop).value());
     }
     a = std::make_unique<StripedConnection>(std::move(of_a));
     b = std::make_unique<StripedConnection>(std::move(of_b));

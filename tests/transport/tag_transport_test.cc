@@ -1,79 +1,15 @@
 // One TagTransport by hand: what it makes of every byte that a peer may send, cut at every place.
-#include "collectives/transport/tag_transport.h"
-
 #include <catch2/catch.hpp>
 
 #include <cstdlib>
-#include <cstring>
 #include <random>
 
-#include "tests/transport/pipe_connection.h"
+#include "tests/transport/one_side.h"
 
 namespace rueda::transport {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
-constexpr Tag kTag = 5;
-
-std::vector<std::byte> pattern(size_t count, unsigned seed = 1) {
-  std::vector<std::byte> bytes(count);
-  for (size_t i = 0; i < count; ++i)
-    bytes[i] = static_cast<std::byte>((i * 31 + i / 256 + seed * 17) & 0xff);
-  return bytes;
-}
-
-FrameHeader header(FrameType type, uint64_t bytes, Tag tag = kTag) {
-  FrameHeader h;
-  h.type = type;
-  h.epoch = kEpoch;
-  h.tag = tag;
-  h.bytes = h.total = bytes;
-  return h;
-}
-
-// Rank 0 of two; the test is rank 1.
-struct OneSide {
-  std::shared_ptr<Pipe> in = std::make_shared<Pipe>();
-  std::shared_ptr<Pipe> out = std::make_shared<Pipe>();
-  std::vector<Status> ends;
-  std::vector<Status> verdicts;
-  std::vector<std::string> controls;
-  host::SleepWord word;
-  Result<host::Doorbell> bell = host::Doorbell::create(&word);
-  Result<host::EventLoop> loop = host::EventLoop::create();
-  std::unique_ptr<Transport> tag_transport;  // borrows what is above
-
-  OneSide() {
-    if (!bell.ok() || !loop.ok()) FAIL("no doorbell or no event loop");
-    std::vector<TagTransport::Peer> peers(2);
-    peers[0].name = "rank 0";
-    peers[1] = {std::make_unique<PipeConnection>(out, in), "rank 1 (the test)"};
-    tag_transport =
-        std::make_unique<TagTransport>(0, kEpoch, std::move(peers), &loop.value(), &bell.value());
-    TransportEvents events;
-    events.on_peer_end = [this](Rank, const Status& status) { ends.push_back(status); };
-    events.on_abort = [this](Rank, const Status& verdict) { verdicts.push_back(verdict); };
-    events.on_control = [this](Rank, std::string_view text) { controls.emplace_back(text); };
-    tag_transport->set_events(events);
-  }
-  void run() {
-    while (tag_transport->progress()) {
-    }
-  }
-  // The frames sent so far.
-  std::vector<FrameHeader> frames() const {
-    std::vector<FrameHeader> result;
-    for (size_t at = 0; at + sizeof(FrameHeader) <= out->bytes.size();) {
-      FrameHeader h;
-      std::memcpy(&h, out->bytes.data() + at, sizeof(h));
-      const bool has_body = h.type == FrameType::kData || h.type == FrameType::kControl ||
-                            h.type == FrameType::kAbort;
-      at += sizeof(h) + (has_body ? h.bytes : 0);
-      result.push_back(h);
-    }
-    return result;
-  }
-};
+using testing::TransferList;
 
 TEST_CASE("a recv posted while its message is half read gets it, wherever the cut is",
           "[tag_transport]") {
@@ -84,12 +20,13 @@ TEST_CASE("a recv posted while its message is half read gets it, wherever the cu
     side.in->readable_now = cut;
     side.run();
     std::vector<std::byte> got(sent.size());
-    const auto transfer = side.tag_transport->recv(1, kTag, got);
+    Transfer transfer;
+    side.tag_transport->recv(&transfer, 1, kTag, got);
     side.in->readable_now = Pipe::kUnlimited;
     side.run();
     INFO("cut after byte " << cut);
-    REQUIRE(transfer->done);
-    REQUIRE(transfer->status.ok());
+    REQUIRE(transfer.done());
+    REQUIRE(transfer.status().ok());
     REQUIRE(got == sent);
     REQUIRE(side.ends.empty());
   }
@@ -106,11 +43,13 @@ TEST_CASE("a message that was half read when its recv came does not take the pla
   side.run();
   std::vector<std::byte> a(40);
   std::vector<std::byte> b(40);
-  const auto transfer_a = side.tag_transport->recv(1, kTag, a);
-  const auto transfer_b = side.tag_transport->recv(1, kTag, b);
+  Transfer transfer_a;
+  side.tag_transport->recv(&transfer_a, 1, kTag, a);
+  Transfer transfer_b;
+  side.tag_transport->recv(&transfer_b, 1, kTag, b);
   side.in->readable_now = Pipe::kUnlimited;
   side.run();
-  REQUIRE((transfer_a->done && transfer_b->done));
+  REQUIRE((transfer_a.done() && transfer_b.done()));
   CHECK(a == first);
   CHECK(b == second);
 }
@@ -118,14 +57,15 @@ TEST_CASE("a message that was half read when its recv came does not take the pla
 TEST_CASE("control messages overtake large bodies, piece by piece", "[tag_transport]") {
   OneSide side;
   const auto body = pattern(3 << 20);
-  const auto sent = side.tag_transport->send(1, kTag, body);
+  Transfer sent;
+  side.tag_transport->send(&sent, 1, kTag, body);
   side.in->put(header(FrameType::kGrant, body.size()));
   side.out->room = sizeof(FrameHeader) + 100;  // inside the first piece
   side.run();
   side.tag_transport->send_control(1, "urgent");
   side.out->room = Pipe::kUnlimited;
   side.run();
-  REQUIRE(sent->done);
+  REQUIRE(sent.done());
   const auto frames = side.frames();
   REQUIRE(frames.size() == 4);
   CHECK(frames[0].type == FrameType::kData);
@@ -138,18 +78,21 @@ TEST_CASE("a large message waits for its grant, a small one does not", "[tag_tra
   OneSide side;
   const auto small = pattern(TagTransport::kEagerBytes);
   const auto large = pattern(TagTransport::kEagerBytes + 1);
-  const auto small_sent = side.tag_transport->send(1, 1, small);
-  const auto large_sent = side.tag_transport->send(1, 2, large);
-  const auto shy_sent = side.tag_transport->send(1, kRendezvousTag | 3, ByteView(small).first(1));
+  Transfer small_sent;
+  side.tag_transport->send(&small_sent, 1, 1, small);
+  Transfer large_sent;
+  side.tag_transport->send(&large_sent, 1, 2, large);
+  Transfer shy_sent;
+  side.tag_transport->send(&shy_sent, 1, kRendezvousTag | 3, ByteView(small).first(1));
   side.run();
-  CHECK(small_sent->done);
-  CHECK_FALSE(large_sent->done);
-  CHECK_FALSE(shy_sent->done);
+  CHECK(small_sent.done());
+  CHECK_FALSE(large_sent.done());
+  CHECK_FALSE(shy_sent.done());
   side.in->put(header(FrameType::kGrant, large.size(), 2));
   side.in->put(header(FrameType::kGrant, 1, kRendezvousTag | 3));
   side.run();
-  CHECK(large_sent->done);
-  CHECK(shy_sent->done);
+  CHECK(large_sent.done());
+  CHECK(shy_sent.done());
 }
 
 TEST_CASE("sends to self meet receives in order, and both sides hear of a mismatch",
@@ -157,17 +100,21 @@ TEST_CASE("sends to self meet receives in order, and both sides hear of a mismat
   OneSide side;
   const auto data = pattern(100);
   std::vector<std::byte> got(100);
-  const auto sent = side.tag_transport->send(0, kTag, data);
-  CHECK_FALSE(sent->done);
-  const auto received = side.tag_transport->recv(0, kTag, got);
-  REQUIRE((sent->done && received->done));
+  Transfer sent;
+  side.tag_transport->send(&sent, 0, kTag, data);
+  CHECK_FALSE(sent.done());
+  Transfer received;
+  side.tag_transport->recv(&received, 0, kTag, got);
+  REQUIRE((sent.done() && received.done()));
   CHECK(got == data);
-  const auto short_recv = side.tag_transport->recv(0, kTag, ByteSpan(got).first(99), 3);
-  const auto long_send = side.tag_transport->send(0, kTag, data, 4);
-  for (const auto& transfer : {short_recv, long_send}) {
-    REQUIRE(transfer->done);
-    CHECK(transfer->status.code() == Code::kFailedPrecondition);
-    CHECK_THAT(transfer->status.message(),
+  Transfer short_recv;
+  side.tag_transport->recv(&short_recv, 0, kTag, ByteSpan(got).first(99), 3);
+  Transfer long_send;
+  side.tag_transport->send(&long_send, 0, kTag, data, 4);
+  for (const auto* transfer : {&short_recv, &long_send}) {
+    REQUIRE(transfer->done());
+    CHECK(transfer->status().code() == Code::kFailedPrecondition);
+    CHECK_THAT(transfer->status().message(),
                Catch::Contains("99 bytes") && Catch::Contains("100 bytes"));
   }
 }
@@ -187,9 +134,10 @@ TEST_CASE("frames of another epoch are read and dropped", "[tag_transport]") {
   const auto fresh = pattern(50);
   side.in->put(header(FrameType::kData, fresh.size()), fresh);
   std::vector<std::byte> got(50);
-  const auto transfer = side.tag_transport->recv(1, kTag, got);
+  Transfer transfer;
+  side.tag_transport->recv(&transfer, 1, kTag, got);
   side.run();
-  REQUIRE(transfer->done);
+  REQUIRE(transfer.done());
   CHECK(got == fresh);
   CHECK(side.ends.empty());
   CHECK(side.verdicts.empty());
@@ -202,19 +150,20 @@ TEST_CASE("abort ends every transfer with the verdict, those queued behind a ful
   const auto small = pattern(100);
   const auto large = pattern(2 << 20);
   std::vector<std::byte> into(100);
-  std::vector<TransferPtr> transfers;
-  for (int i = 0; i < 3; ++i) transfers.push_back(side.tag_transport->send(1, kTag, small));
-  transfers.push_back(side.tag_transport->send(1, 9, large));
-  transfers.push_back(side.tag_transport->recv(1, kTag, into));
+  TransferList transfers;
+  for (int i = 0; i < 3; ++i) transfers.send(side.tag_transport.get(), 1, kTag, small);
+  transfers.send(side.tag_transport.get(), 1, 9, large);
+  transfers.recv(side.tag_transport.get(), 1, kTag, into);
   side.in->put(header(FrameType::kGrant, large.size(), 9));
   side.run();
-  transfers.push_back(side.tag_transport->send(1, 9, large));
+  transfers.send(side.tag_transport.get(), 1, 9, large);
   side.tag_transport->abort(internal_error("rank 0 gave up"));
   for (const auto& transfer : transfers) {
-    REQUIRE(transfer->done);
-    CHECK(transfer->status.message() == "rank 0 gave up");
+    REQUIRE(transfer.done());
+    CHECK(transfer.status().message() == "rank 0 gave up");
   }
-  CHECK(side.tag_transport->recv(1, 1, into)->status.message() == "rank 0 gave up");
+  CHECK(transfers.recv(side.tag_transport.get(), 1, 1, into).status().message() ==
+        "rank 0 gave up");
 }
 
 TEST_CASE("close ends every transfer", "[tag_transport]") {
@@ -222,20 +171,20 @@ TEST_CASE("close ends every transfer", "[tag_transport]") {
   side.out->room = 10;
   const auto small = pattern(100);
   std::vector<std::byte> into(100 << 10);
-  std::vector<TransferPtr> transfers;
-  transfers.push_back(side.tag_transport->send(1, kTag, small));
-  transfers.push_back(side.tag_transport->send(1, kTag, small));
-  transfers.push_back(side.tag_transport->send(0, kTag, small));
-  transfers.push_back(side.tag_transport->recv(1, kTag, ByteSpan(into).first(100)));
-  transfers.push_back(side.tag_transport->recv(1, 8, into));
+  TransferList transfers;
+  transfers.send(side.tag_transport.get(), 1, kTag, small);
+  transfers.send(side.tag_transport.get(), 1, kTag, small);
+  transfers.send(side.tag_transport.get(), 0, kTag, small);
+  transfers.recv(side.tag_transport.get(), 1, kTag, ByteSpan(into).first(100));
+  transfers.recv(side.tag_transport.get(), 1, 8, into);
   auto piece = header(FrameType::kData, into.size(), 8);
   piece.bytes = 1000;
   side.in->put(piece, pattern(1000));
   side.run();
   side.tag_transport->close(cancelled("over"));
   for (const auto& transfer : transfers) {
-    REQUIRE(transfer->done);
-    CHECK(transfer->status.code() == Code::kCancelled);
+    REQUIRE(transfer.done());
+    CHECK(transfer.status().code() == Code::kCancelled);
   }
   CHECK(side.out->ended);
 }
@@ -294,18 +243,21 @@ TEST_CASE("a damaged frame ends its peer with kDataLoss and touches nothing else
     DYNAMIC_SECTION(damage.name) {
       OneSide side;
       std::vector<std::byte> into(32);
-      const auto pending = side.tag_transport->recv(1, 77, into);
+      Transfer pending;
+      side.tag_transport->recv(&pending, 1, 77, into);
       side.in->put(damage.header, std::vector<std::byte>(damage.body));
       side.run();
       REQUIRE(side.ends.size() == 1);
       CHECK(side.ends[0].code() == Code::kDataLoss);
       CHECK_THAT(side.ends[0].message(),
                  Catch::Contains("rank 1 (the test)") && Catch::Contains(damage.text));
-      REQUIRE(pending->done);
-      CHECK(pending->status.code() == Code::kDataLoss);
+      REQUIRE(pending.done());
+      CHECK(pending.status().code() == Code::kDataLoss);
       CHECK(into == std::vector<std::byte>(32));
       CHECK(side.verdicts.empty());
-      CHECK(side.tag_transport->send(1, 1, into)->status.code() == Code::kDataLoss);
+      Transfer late;
+      side.tag_transport->send(&late, 1, 1, into);
+      CHECK(late.status().code() == Code::kDataLoss);
     }
   }
 }
@@ -321,7 +273,8 @@ TEST_CASE("pieces must follow each other without a hole and belong to one messag
                           Next{1000, kTag, 9001}}) {
     OneSide side;
     std::vector<std::byte> into(9000);
-    const auto transfer = side.tag_transport->recv(1, kTag, into);
+    Transfer transfer;
+    side.tag_transport->recv(&transfer, 1, kTag, into);
     auto piece = header(FrameType::kData, 9000);
     piece.bytes = 1000;
     side.in->put(piece, pattern(1000));
@@ -332,8 +285,8 @@ TEST_CASE("pieces must follow each other without a hole and belong to one messag
     side.run();
     REQUIRE(side.ends.size() == 1);
     CHECK(side.ends[0].code() == Code::kDataLoss);
-    REQUIRE(transfer->done);
-    CHECK(transfer->status.code() == Code::kDataLoss);
+    REQUIRE(transfer.done());
+    CHECK(transfer.status().code() == Code::kDataLoss);
   }
 }
 
@@ -360,15 +313,15 @@ TEST_CASE("random damage never leads outside a buffer and ends every transfer", 
     side.in->put(clean.bytes);
     side.in->ended = true;
     std::vector<std::vector<std::byte>> buffers;
-    std::vector<TransferPtr> transfers;
+    TransferList transfers;
     for (int i = 0; i < 3; ++i) buffers.emplace_back(20 + 5 * i);
     buffers.emplace_back(9000);
     for (int i = 0; i < 3; ++i)
-      transfers.push_back(side.tag_transport->recv(1, i, buffers[static_cast<size_t>(i)]));
-    transfers.push_back(side.tag_transport->recv(1, 8, buffers[3]));
+      transfers.recv(side.tag_transport.get(), 1, i, buffers[static_cast<size_t>(i)]);
+    transfers.recv(side.tag_transport.get(), 1, 8, buffers[3]);
     side.run();
     bool all_done = true;
-    for (const auto& transfer : transfers) all_done &= transfer->done;
+    for (const auto& transfer : transfers) all_done &= transfer.done();
     INFO("seed " << seed);
     REQUIRE(all_done);
     REQUIRE(side.ends.size() == 1);

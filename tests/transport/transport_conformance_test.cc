@@ -36,13 +36,6 @@ Bytes message(Rank from, Rank to, Tag tag, size_t index, size_t bytes) {
   return result;
 }
 
-bool all_ok(const std::vector<TransferPtr>& transfers) {
-  for (const auto& transfer : transfers) {
-    if (!transfer->done || !transfer->status.ok()) return false;
-  }
-  return true;
-}
-
 enum class Posted { kBefore, kAfter, kMixed };
 
 struct Exchange {
@@ -66,12 +59,12 @@ void exchange_all(Ranks& ranks, const std::vector<Tag>& tags, const std::vector<
       }
     }
   }
-  std::vector<TransferPtr> transfers;
+  TransferList transfers;
   const auto post_send = [&](Exchange& e) {
-    transfers.push_back(ranks.at(e.from).send(e.to, e.tag, e.sent));
+    transfers.send(&ranks.at(e.from), e.to, e.tag, e.sent);
   };
   const auto post_recv = [&](Exchange& e) {
-    transfers.push_back(ranks.at(e.to).recv(e.from, e.tag, e.got));
+    transfers.recv(&ranks.at(e.to), e.from, e.tag, e.got);
   };
   if (posted == Posted::kMixed) {
     for (Exchange& e : list) {
@@ -92,7 +85,7 @@ void exchange_all(Ranks& ranks, const std::vector<Tag>& tags, const std::vector<
     for (Exchange& e : list) posted == Posted::kBefore ? post_send(e) : post_recv(e);
   }
   REQUIRE(ranks.until_done(transfers));
-  CHECK(all_ok(transfers));
+  CHECK(transfers.all_ok());
   bool same = true;
   for (const Exchange& e : list) same &= e.got == e.sent;
   CHECK(same);
@@ -137,7 +130,9 @@ TEST_CASE("control messages keep their order and arrive beside large bodies", "[
       Ranks ranks(kind, 2);
       const Bytes body(3 << 20, std::byte{7});
       Bytes got(body.size());
-      std::vector<TransferPtr> transfers{ranks.at(1).recv(0, 1, got), ranks.at(0).send(1, 1, body)};
+      TransferList transfers;
+      transfers.recv(&ranks.at(1), 0, 1, got);
+      transfers.send(&ranks.at(0), 1, 1, body);
       for (int i = 0; i < 500; ++i) {
         ranks.at(0).send_control(1, i % 10 == 0 ? std::string() : std::to_string(i));
         ranks.turn();
@@ -165,28 +160,29 @@ TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the
       const Tag tag = kRendezvousTag | 1;
       const Bytes data(100'000, std::byte{3});
       Bytes got(100'000);
-      const std::vector<TransferPtr> wrong_size{ranks.at(0).send(1, tag, ByteView(data).first(100)),
-                                                ranks.at(1).recv(0, tag, ByteSpan(got).first(200))};
-      const std::vector<TransferPtr> wrong_type{ranks.at(0).send(1, tag, data, 6),
-                                                ranks.at(1).recv(0, tag, got, 7)};
-      const std::vector<TransferPtr> right{ranks.at(0).send(1, tag, data, 6),
-                                           ranks.at(1).recv(0, tag, got, 6)};
+      TransferList wrong_size, wrong_type, right;
+      wrong_size.send(&ranks.at(0), 1, tag, ByteView(data).first(100));
+      wrong_size.recv(&ranks.at(1), 0, tag, ByteSpan(got).first(200));
+      wrong_type.send(&ranks.at(0), 1, tag, data, 6);
+      wrong_type.recv(&ranks.at(1), 0, tag, got, 7);
+      right.send(&ranks.at(0), 1, tag, data, 6);
+      right.recv(&ranks.at(1), 0, tag, got, 6);
       REQUIRE(ranks.until_done(wrong_size));
       REQUIRE(ranks.until_done(wrong_type));
       REQUIRE(ranks.until_done(right));
       for (const auto& transfer : wrong_size) {
-        CHECK(transfer->status.code() == Code::kFailedPrecondition);
-        CHECK_THAT(transfer->status.message(),
+        CHECK(transfer.status().code() == Code::kFailedPrecondition);
+        CHECK_THAT(transfer.status().message(),
                    Catch::Contains("100 bytes") && Catch::Contains("200 bytes"));
       }
       for (const auto& transfer : wrong_type) {
-        CHECK(transfer->status.code() == Code::kFailedPrecondition);
-        CHECK_THAT(transfer->status.message(),
+        CHECK(transfer.status().code() == Code::kFailedPrecondition);
+        CHECK_THAT(transfer.status().message(),
                    Catch::Contains("type 6") && Catch::Contains("type 7"));
       }
-      CHECK_THAT(wrong_size[0]->status.message(), Catch::Contains(ranks.world(0).names[1]));
-      CHECK_THAT(wrong_size[1]->status.message(), Catch::Contains(ranks.world(1).names[0]));
-      CHECK(all_ok(right));
+      CHECK_THAT(wrong_size[0].status().message(), Catch::Contains(ranks.world(0).names[1]));
+      CHECK_THAT(wrong_size[1].status().message(), Catch::Contains(ranks.world(1).names[0]));
+      CHECK(right.all_ok());
       CHECK(got == data);
     }
   }
@@ -200,9 +196,12 @@ TEST_CASE("a peer that says goodbye has its last words heard; then transfers wit
       Bytes last_words = message(1, 0, 1, 0, 5000);
       Bytes into(5000);
       Bytes large(transport::TagTransport::kFarEagerBytes + 1);
-      const auto waiting_recv = ranks.at(0).recv(1, 2, into);
-      const auto waiting_send = ranks.at(0).send(1, 3, large);
-      const auto sent = ranks.at(1).send(0, 1, last_words);
+      Transfer waiting_recv;
+      ranks.at(0).recv(&waiting_recv, 1, 2, into);
+      Transfer waiting_send;
+      ranks.at(0).send(&waiting_send, 1, 3, large);
+      Transfer sent;
+      ranks.at(1).send(&sent, 0, 1, last_words);
       ranks.at(1).say_goodbye();
       REQUIRE(ranks.until(
           [&] { return ranks.heard(0).ends.size() == 1 && ranks.heard(2).ends.size() == 1; }));
@@ -210,24 +209,28 @@ TEST_CASE("a peer that says goodbye has its last words heard; then transfers wit
       ranks.destroy(1);
       CHECK(ranks.heard(0).ends[0].first == 1);
       CHECK(ranks.heard(0).ends[0].second.ok());
-      CHECK(sent->status.ok());
-      for (const auto& transfer : {waiting_recv, waiting_send}) {
-        REQUIRE(transfer->done);
-        CHECK(transfer->status.code() == Code::kCancelled);
-        CHECK_THAT(transfer->status.message(),
+      CHECK(sent.status().ok());
+      for (const auto* transfer : {&waiting_recv, &waiting_send}) {
+        REQUIRE(transfer->done());
+        CHECK(transfer->status().code() == Code::kCancelled);
+        CHECK_THAT(transfer->status().message(),
                    Catch::Contains(ranks.world(0).names[1]) && Catch::Contains("has left"));
       }
-      const auto heard = ranks.at(0).recv(1, 1, into);
-      REQUIRE(heard->done);
-      CHECK(heard->status.ok());
+      Transfer heard;
+      ranks.at(0).recv(&heard, 1, 1, into);
+      REQUIRE(heard.done());
+      CHECK(heard.status().ok());
       CHECK(into == last_words);
-      CHECK(ranks.at(0).recv(1, 1, into)->status.code() == Code::kCancelled);
+      ranks.at(0).recv(&heard, 1, 1, into);
+      CHECK(heard.status().code() == Code::kCancelled);
       // The others go on.
       Bytes a(20'000, std::byte{1});
       Bytes b(20'000);
-      const std::vector<TransferPtr> rest{ranks.at(2).send(0, 9, a), ranks.at(0).recv(2, 9, b)};
+      TransferList rest;
+      rest.send(&ranks.at(2), 0, 9, a);
+      rest.recv(&ranks.at(0), 2, 9, b);
       REQUIRE(ranks.until_done(rest));
-      CHECK(all_ok(rest));
+      CHECK(rest.all_ok());
       CHECK(ranks.heard(0).ends.size() == 1);
     }
   }
@@ -258,22 +261,23 @@ TEST_CASE("a lost peer is named by every transfer with it", "[transport]") {
       Ranks ranks(kind, 3);
       Bytes into(50'000);
       const Bytes large(3 << 20);
-      const std::vector<TransferPtr> waiting{ranks.at(0).recv(1, 2, into),
-                                             ranks.at(0).send(1, 3, large),
-                                             ranks.at(2).recv(1, 2, into)};
+      TransferList waiting;
+      waiting.recv(&ranks.at(0), 1, 2, into);
+      waiting.send(&ranks.at(0), 1, 3, large);
+      waiting.recv(&ranks.at(2), 1, 2, into);
       ranks.turn();
       ranks.destroy(1);
       REQUIRE(ranks.until_done(waiting));
       for (const auto& transfer : waiting) {
-        CHECK(transfer->status.code() == Code::kUnavailable);
-        CHECK_THAT(transfer->status.message(), Catch::Contains("rank 1 ("));
+        CHECK(transfer.status().code() == Code::kUnavailable);
+        CHECK_THAT(transfer.status().message(), Catch::Contains("rank 1 ("));
       }
       for (const Rank rank : {0, 2}) {
         REQUIRE(ranks.heard(rank).ends.size() == 1);
         CHECK(ranks.heard(rank).ends[0].first == 1);
         CHECK(ranks.heard(rank).ends[0].second.code() == Code::kUnavailable);
       }
-      CHECK(ranks.at(0).send(1, 1, into)->status.code() == Code::kUnavailable);
+      CHECK(waiting.send(&ranks.at(0), 1, 1, into).status().code() == Code::kUnavailable);
     }
   }
 }
@@ -283,10 +287,11 @@ TEST_CASE("an abort carries the verdict to every peer, unchanged", "[transport]"
     DYNAMIC_SECTION(name_of(kind)) {
       Ranks ranks(kind, 3);
       Bytes into(100);
-      const auto waiting = ranks.at(0).recv(1, 2, into);
+      Transfer waiting;
+      ranks.at(0).recv(&waiting, 1, 2, into);
       ranks.at(0).abort(Status(Code::kUnavailable, "rank 7 was lost: its disk is on fire"));
-      REQUIRE(waiting->done);
-      CHECK(waiting->status.message() == "rank 7 was lost: its disk is on fire");
+      REQUIRE(waiting.done());
+      CHECK(waiting.status().message() == "rank 7 was lost: its disk is on fire");
       REQUIRE(ranks.until(
           [&] { return !ranks.heard(1).verdicts.empty() && !ranks.heard(2).verdicts.empty(); }));
       for (const Rank rank : {1, 2}) {
@@ -330,16 +335,16 @@ TEST_CASE("ranks with threads of their own stream to each other and sleep in bet
         bool same = true;
         for (size_t round = 0; round < rounds; ++round) {
           const size_t bytes = (round * 7919) % 60'000;
-          std::vector<TransferPtr> transfers;
+          TransferList transfers;
           std::vector<Bytes> sent(3);
           std::vector<Bytes> got(3, Bytes(bytes));
           for (Rank peer = 0; peer < 3; ++peer) {
             const auto p = static_cast<size_t>(peer);
             sent[p] = message(rank, peer, 1, round, bytes);
-            transfers.push_back(mine.send(peer, 1, sent[p]));
-            transfers.push_back(mine.recv(peer, 1, got[p]));
+            transfers.send(&mine, peer, 1, sent[p]);
+            transfers.recv(&mine, peer, 1, got[p]);
           }
-          const auto done = [&] { return all_ok(transfers) && world.transport->flushed(); };
+          const auto done = [&] { return transfers.all_ok() && world.transport->flushed(); };
           const auto deadline = std::chrono::steady_clock::now() + kPatience;
           while (!done()) {
             if (world.transport->progress()) continue;

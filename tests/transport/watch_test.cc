@@ -3,8 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/transport/peer_watch.h"
-#include "collectives/transport/tag_transport.h"
-#include "tests/transport/pipe_connection.h"
+#include "tests/transport/two_sides.h"
 
 namespace rueda::transport {
 namespace {
@@ -90,41 +89,6 @@ TEST_CASE("who says something else needs no beat", "[watch]") {
   CHECK(looks.after().beats == std::vector<Rank>{1});
 }
 
-// Two messengers over pipes that count as connections between hosts.
-struct Remote {
-  std::shared_ptr<Pipe> there = std::make_shared<Pipe>();
-  std::shared_ptr<Pipe> back = std::make_shared<Pipe>();
-  host::SleepWord words[2];
-  std::vector<host::Doorbell> bells;
-  std::vector<host::EventLoop> loops;
-  std::vector<std::unique_ptr<TagTransport>> sides;
-  std::vector<Status> ends;  // seen by rank 1
-
-  Remote() {
-    for (int i = 0; i < 2; ++i) {
-      bells.push_back(std::move(host::Doorbell::create(&words[i]).value()));
-      loops.push_back(std::move(host::EventLoop::create().value()));
-    }
-    for (int i = 0; i < 2; ++i) {
-      std::vector<TagTransport::Peer> peers(2);
-      const auto at = static_cast<size_t>(i);
-      peers[at].name = "this rank";
-      peers[1 - at] = {i == 0 ? std::make_unique<PipeConnection>(there, back, true)
-                              : std::make_unique<PipeConnection>(back, there, true),
-                       "rank " + std::to_string(1 - i) + " (on another host)"};
-      sides.push_back(
-          std::make_unique<TagTransport>(i, 7, std::move(peers), &loops[at], &bells[at]));
-    }
-    TransportEvents events;
-    events.on_peer_end = [this](Rank, const Status& status) { ends.push_back(status); };
-    sides[1]->set_events(events);
-  }
-  void run() {
-    while (sides[0]->progress() | sides[1]->progress()) {
-    }
-  }
-};
-
 std::vector<std::byte> message(size_t bytes) {
   std::vector<std::byte> result(bytes);
   for (size_t i = 0; i < bytes; ++i) result[i] = static_cast<std::byte>(i * 7 + i / 256);
@@ -132,15 +96,17 @@ std::vector<std::byte> message(size_t bytes) {
 }
 
 TEST_CASE("what arrives undamaged between hosts is delivered", "[watch]") {
-  Remote remote;
+  TwoSides remote(true);
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{5000}, size_t{3'000'000}}) {
     const auto sent = message(bytes);
     std::vector<std::byte> got(bytes);
-    const auto in = remote.sides[1]->recv(0, 5, got, 0);
-    const auto out = remote.sides[0]->send(1, 5, sent, 0);
+    Transfer in;
+    remote.sides[1]->recv(&in, 0, 5, got, 0);
+    Transfer out;
+    remote.sides[0]->send(&out, 1, 5, sent, 0);
     remote.run();
-    REQUIRE(in->done);
-    REQUIRE(in->status.ok());
+    REQUIRE(in.done());
+    REQUIRE(in.status().ok());
     REQUIRE(got == sent);
   }
   CHECK(remote.ends.empty());
@@ -150,17 +116,19 @@ TEST_CASE("any flipped byte of a frame between hosts is an error that names the 
   const auto sent = message(300);
   const size_t frame = sizeof(FrameHeader) + sent.size();
   for (size_t at = 0; at < frame; ++at) {
-    Remote remote;
+    TwoSides remote(true);
     std::vector<std::byte> got(sent.size());
-    const auto in = remote.sides[1]->recv(0, 5, got, 0);
-    const auto out = remote.sides[0]->send(1, 5, sent, 0);
+    Transfer in;
+    remote.sides[1]->recv(&in, 0, 5, got, 0);
+    Transfer out;
+    remote.sides[0]->send(&out, 1, 5, sent, 0);
     remote.sides[0]->progress();
     REQUIRE(remote.there->bytes.size() == frame);
     remote.there->bytes[at] ^= std::byte{0x10};
     remote.run();
-    REQUIRE(in->done);
-    REQUIRE(in->status.code() == Code::kDataLoss);
-    REQUIRE(in->status.message().find("rank 0 (on another host) was lost: damaged frame") == 0);
+    REQUIRE(in.done());
+    REQUIRE(in.status().code() == Code::kDataLoss);
+    REQUIRE(in.status().message().find("rank 0 (on another host) was lost: damaged frame") == 0);
   }
 }
 
@@ -169,19 +137,22 @@ TEST_CASE("doubled and missing bytes are errors, not numbers", "[watch]") {
   const size_t frame = sizeof(FrameHeader) + sent.size();
   for (size_t at = 0; at < frame; at += 5) {
     for (const bool doubled : {false, true}) {
-      Remote remote;
+      TwoSides remote(true);
       std::vector<std::byte> got(sent.size());
-      const auto in = remote.sides[1]->recv(0, 5, got, 0);
-      const auto out = remote.sides[0]->send(1, 5, sent, 0);
-      const auto second = remote.sides[0]->send(1, 6, sent, 0);
+      Transfer in;
+      remote.sides[1]->recv(&in, 0, 5, got, 0);
+      Transfer out;
+      remote.sides[0]->send(&out, 1, 5, sent, 0);
+      Transfer second;
+      remote.sides[0]->send(&second, 1, 6, sent, 0);
       remote.sides[0]->progress();
       auto& bytes = remote.there->bytes;
       const auto place = bytes.begin() + static_cast<ptrdiff_t>(at);
       doubled ? void(bytes.insert(place, *place)) : void(bytes.erase(place));
       remote.run();
-      REQUIRE(in->done);
-      const bool intact = in->status.ok() && got == sent;
-      REQUIRE((intact || in->status.code() == Code::kDataLoss));
+      REQUIRE(in.done());
+      const bool intact = in.status().ok() && got == sent;
+      REQUIRE((intact || in.status().code() == Code::kDataLoss));
       REQUIRE(remote.ends.size() == 1);
     }
   }

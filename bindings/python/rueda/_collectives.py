@@ -1,30 +1,39 @@
-"""The collectives once, for every kind of tensor: what NumPy and PyTorch have in common.
+"""Every collective once, for any kind of tensor: what the surfaces of NumPy and PyTorch have in common.
 
 A surface hands in an adapter for its tensors, an object with
 
-=====================  =========================================================================
-``describe(tensor)``   the rueda_dtype; ValueError for a type, device or layout rueda cannot take
-``shape(tensor)``      extents as a tuple of ints
-``address(tensor)``    where the first element lies
-``packed(tensor)``     whether the elements lie in C order without gaps
-``pack(tensor)``       the tensor itself if packed, else a packed copy
-``empty(shape, like)`` a new packed tensor of the type of ``like``
+==============================  ================================================================
+``take(tensor)``                what the caller gave, as a tensor
+``describe(tensor)``            its rueda_dtype; ValueError for a type, device or layout rueda cannot take
+``shape(tensor)``               extents as a tuple of ints
+``address(tensor)``             where the first element lies
+``nbytes(tensor)``              how many bytes lie there
+``packed(tensor)``              whether the elements lie in C order without gaps
+``pack(tensor)``                the tensor itself if packed, else a packed copy
+``empty(shape, like)``          a new packed tensor of the type of ``like``
+``describe_in_place(tensor)``   the same, of what is to be written too
+``check_out(out, tensor)``      ValueError if nothing can be written to ``out``, RuntimeError if a gradient
+                                would be lost there
 ``adopt(address, shape, like, owner)``  a tensor over memory that lives as long as ``owner``
-``splits(counts)``     received splits as this surface returns them
-``place(tensor)``      where it lies: (-1, None) on the host, else the GPU and its current stream
-``stream(device)``     the current stream of a GPU
-=====================  =========================================================================
+``read_splits(splits)``         the caller's splits as a list of ints; ValueError for others
+``splits(counts)``              received splits as this surface returns them
+``place(tensor)``               where it lies: (-1, None) on the host, else the GPU and its current stream
+``stream(device)``              the current stream of a GPU
+==============================  ================================================================
 
-Every function returns a handle for `Runtime.synchronize`; ``*_outputs`` are one tensor per input.
+and has the methods of `Collectives`, with the arguments of the surfaces' functions in their order
+(bindings/schema/collectives.py).
 """
 
+import ctypes
 import warnings
 
 from rueda import _ffi
 from rueda._runtime import Operation, runtime
 from rueda.common.exceptions import WrongCallError
-from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.common.process_sets import id_for_operation
 
+_NOTHING = ctypes.c_char()  # an address for memory without bytes
 _REDUCE_OPS = (_ffi.AVERAGE, _ffi.SUM, _ffi.ADASUM, _ffi.MIN, _ffi.MAX, _ffi.PRODUCT)
 
 
@@ -41,112 +50,57 @@ def reduce_op(op, average):
     return op
 
 
-def _sequence(tensors):
-    tensors = list(tensors)
-    if not tensors:
-        raise ValueError("a grouped operation needs at least one tensor")
-    return tensors
-
-
 class Collectives:
-    """All operations for the tensors of one adapter."""
+    """All operations for the tensors of one adapter.
 
-    def __init__(self, adapter):
+    ``out``: where the result goes. None: a new tensor; the very tensor that was given: in place;
+    another: the caller's memory, which must fit.
+
+    Parameters
+    ----------
+    adapter : class
+    wait : bool
+        Whether the methods wait and return the result; else they return a handle for `synchronize`.
+    """
+
+    def __init__(self, adapter, wait=False):
         self._adapter = adapter
+        self._begin = runtime.complete if wait else runtime.submit
+        self._begin_again = runtime.complete_again if wait else runtime.submit_again
+        self._wait = wait
 
-    def _require_dimensions(self, kind, tensor):
-        if not self._adapter.shape(tensor):
-            raise WrongCallError(
-                f"{kind} of a rank-zero tensor: it needs a first dimension; "
-                "reshape the tensor to one dimension"
-            )
+    def _begin_alike(self, key, kind, name, operation, keep, finish):
+        """Of one that is a new one each time it comes again. The last of the key is the process set's."""
+        if self._wait and operation.device < 0 and (name is None or type(name) is str):
+            key = (operation.kind, name, *key)
+            return runtime.complete_alike(key, kind, name, operation, keep, finish)
+        return self._begin(kind, name, [operation], keep, finish)
 
-    def _submit(self, kind, name, operations, keep, results, grouped):
-        """Submits; ``results(works)`` gives a list, of which an ungrouped operation has one."""
-        def finish(works):
-            self.go_on_behind(works, operations[0])
-            return tuple(results(works)) if grouped else results(works)[0]
-
-        return runtime.submit(kind, name, operations, keep, finish, grouped)
-
-    def go_on_behind(self, works, operation):
-        """Of a GPU's operation: what streams are given from here on comes behind its end.
-
-        The current stream of the thread that synchronises, which uses the result; and the one that the
-        tensors came from, in whose order the framework gives their memory to others.
-        """
-        if operation.device < 0:
-            return
-        streams = {self._adapter.stream(operation.device) or 0, operation.stream or 0}
-        for work in works:
-            for stream in streams:
-                work.make_wait(stream)
-
-    def _submit_again(self, key, kind, name, operation, keep, output):
-        if operation.device >= 0:
-            key = ((key[0], operation.device), *key[1:])
-
-        def finish(works):
-            self.go_on_behind(works, operation)
-            return output
-
-        return runtime.submit_again(key, kind, name, operation, keep, finish)
-
-    def _on_device(self, operation, tensor):
-        """The operation, with the GPU and the stream that its tensor is on."""
-        device, stream = self._adapter.place(tensor)
-        return operation if device < 0 else operation._replace(device=device, stream=stream)
-
-    def _same_shape(self, code, kind, tensors, in_place, name, grouped, process_set, **fields):
-        """Operations whose output has the input's shape."""
-        fields["process_set"] = id_for_operation(process_set)
-        adapter = self._adapter
-        inputs, outputs, operations = [], [], []
-        for tensor in tensors:
-            dtype = adapter.describe(tensor)
-            if in_place and not adapter.packed(tensor):
-                raise ValueError(
-                    f"{kind} in place: tensor is required to be contiguous; "
-                    "use the out-of-place form or make it contiguous"
-                )
-            packed = tensor if in_place else adapter.pack(tensor)
-            shape = adapter.shape(tensor)
-            output = tensor if in_place else adapter.empty(shape, tensor)
-            inputs.append(packed)
-            outputs.append(output)
-            operations.append(
-                Operation(
-                    code, dtype, adapter.address(packed), adapter.address(output), shape, **fields
-                )
-            )
-            operations[-1] = self._on_device(operations[-1], packed)
-        keep = (inputs, outputs)
-        if type(name) is str and not grouped:
-            fields["process_set"] = process_set.key
-            key = (code, name, tensor.dtype, shape, *fields.values())
-            return self._submit_again(key, kind, name, operations[0], keep, outputs[0])
-        return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
+    # Into memory whose size is known beforehand.
 
     def allreduce(
-        self, tensors, in_place, name, average, op, prescale, postscale, process_set, grouped
+        self, tensor, average, name, op, prescale_factor, postscale_factor, process_set, out=None
     ):
-        op = reduce_op(op, average)
-        runtime.require_running()
-        tensors = _sequence(tensors)
-        return self._same_shape(
-            _ffi.ALLREDUCE,
-            "grouped_allreduce" if grouped else "allreduce",
-            tensors,
-            in_place,
-            name,
-            grouped,
-            process_set,
-            reduce_op=op,
-            prescale=prescale,
-            postscale=postscale,
+        fields = _reduction(reduce_op(op, average), prescale_factor, postscale_factor)
+        return self._submit_into("allreduce", _ffi.ALLREDUCE, tensor, out, name, process_set, fields)
+
+    def grouped_allreduce(
+        self,
+        tensors,
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=False,
+    ):
+        fields = _reduction(reduce_op(op, average), prescale_factor, postscale_factor)
+        return self._submit_group_into(
+            "grouped_allreduce", _ffi.ALLREDUCE, tensors, in_place, name, process_set, fields
         )
 
-    def broadcast(self, tensor, in_place, root_rank, name, process_set):
+    def broadcast(self, tensor, root_rank, name, process_set, out=None):
         size = runtime.require_running().size
         if not 0 <= root_rank < size:
             raise ValueError(
@@ -157,163 +111,296 @@ class Collectives:
                 f"broadcast: invalid root rank {root_rank}, {process_set} does not have it; give "
                 "its rank in the job"
             )
-        return self._same_shape(
-            _ffi.BROADCAST,
-            "broadcast",
-            [tensor],
-            in_place,
-            name,
-            False,
-            process_set,
-            root=root_rank,
+        fields = {"root": root_rank}
+        return self._submit_into("broadcast", _ffi.BROADCAST, tensor, out, name, process_set, fields)
+
+    def reducescatter(
+        self, tensor, name, op, process_set, prescale_factor, postscale_factor, out=None
+    ):
+        kind = "reducescatter"
+        fields = _reduction(_sum_op(kind, op), prescale_factor, postscale_factor)
+        return self._submit_into(kind, _ffi.REDUCESCATTER, tensor, out, name, process_set, fields)
+
+    def grouped_reducescatter(
+        self, tensors, name, op, process_set, prescale_factor, postscale_factor
+    ):
+        kind = "grouped_reducescatter"
+        fields = _reduction(_sum_op(kind, op), prescale_factor, postscale_factor)
+        return self._submit_group_into(
+            kind, _ffi.REDUCESCATTER, tensors, False, name, process_set, fields
         )
 
-    def reducescatter(self, tensors, name, op, prescale, postscale, process_set, grouped):
-        runtime.require_running()
-        set_id = id_for_operation(process_set)
-        rank, size = process_set.rank(), process_set.size()
-        kind = "grouped_reducescatter" if grouped else "reducescatter"
-        if op not in (_ffi.AVERAGE, _ffi.SUM):
-            raise WrongCallError(f"{kind} only supports AVERAGE and SUM, got op={op!r}")
-        adapter = self._adapter
-        inputs, outputs, operations = [], [], []
-        for tensor in _sequence(tensors):
-            dtype, shape = adapter.describe(tensor), adapter.shape(tensor)
+    def _submit_into(self, kind, code, tensor, out, name, process_set, fields):
+        fields["process_set"] = id_for_operation(process_set)
+        operation, packed, output = self._operation_into(
+            kind, code, tensor, out, process_set, fields
+        )
+
+        def finish(requests):
+            if operation.device >= 0:
+                self.go_on_behind(requests, operation.device, operation.stream)
+            return output
+
+        keep = packed, output
+        fields["process_set"] = process_set.key
+        key = (packed.dtype, operation.shape, *fields.values())
+        if type(name) is not str:
+            return self._begin_alike(key, kind, name, operation, keep, finish)
+        key = (code if operation.device < 0 else (code, operation.device), name, *key)
+        return self._begin_again(key, kind, name, operation, keep, finish)
+
+    def _submit_group_into(self, kind, code, tensors, in_place, name, process_set, fields):
+        fields["process_set"] = id_for_operation(process_set)
+        operations, *keep = zip(
+            *(
+                self._operation_into(
+                    kind, code, tensor, tensor if in_place else None, process_set, fields
+                )
+                for tensor in _sequence(tensors)
+            )
+        )
+        return self._submit(kind, name, operations, keep, lambda requests: keep[1], True)
+
+    def _operation_into(self, kind, code, tensor, out, process_set, fields):
+        """(operation, tensor that is read, tensor that is written)"""
+        adapter, in_place = self._adapter, out is tensor
+        if in_place:
+            dtype, shape = adapter.describe_in_place(tensor), adapter.shape(tensor)
+            if not adapter.packed(tensor):
+                raise ValueError(
+                    f"{kind} in place: tensor is required to be contiguous; "
+                    "use the out-of-place form or make it contiguous"
+                )
+            device, stream = adapter.place(tensor)
+            address = adapter.address(tensor)
+            memory = dtype, address, address, shape
+            operation = Operation(code, *memory, device=device, stream=stream, **fields)
+            return operation, tensor, tensor
+        taken = adapter.take(tensor)
+        dtype, shape = adapter.describe(taken), adapter.shape(taken)
+        result = shape
+        if code == _ffi.REDUCESCATTER:
             if not shape:
                 raise ValueError(f"{kind} does not support scalar inputs: it splits dimension 0")
-            rows = _ffi.library.rueda_split_rows(shape[0], rank, size)
-            packed, output = adapter.pack(tensor), adapter.empty((rows,) + shape[1:], tensor)
-            inputs.append(packed)
-            outputs.append(output)
-            operations.append(
-                Operation(
-                    _ffi.REDUCESCATTER,
-                    dtype,
-                    adapter.address(packed),
-                    adapter.address(output),
-                    shape,
-                    reduce_op=op,
-                    prescale=prescale,
-                    postscale=postscale,
-                    process_set=set_id,
-                )
-            )
-            operations[-1] = self._on_device(operations[-1], packed)
-        keep = (inputs, outputs)
-        if type(name) is str and not grouped:
-            scales = prescale, postscale
-            key = (_ffi.REDUCESCATTER, name, tensor.dtype, shape, op, *scales, process_set.key)
-            return self._submit_again(key, kind, name, operations[0], keep, outputs[0])
-        return self._submit(kind, name, operations, keep, lambda works: outputs, grouped)
+            rank, size = process_set.rank(), process_set.size()
+            result = (_ffi.library.rueda_split_rows(shape[0], rank, size), *shape[1:])
+        if out is not None:
+            adapter.check_out(out, taken)
+        packed = adapter.pack(taken)
+        output = adapter.empty(result, taken) if out is None else self._fit(kind, packed, result, out)
+        return self._operation(code, dtype, packed, output, shape, fields), packed, output
 
-    def _adopt(self, work, like):
-        address, shape = work.output()
-        return self._adapter.adopt(address, shape, like, work)
-
-    def allgather(self, tensors, name, process_set, grouped):
-        runtime.require_running()
-        set_id = id_for_operation(process_set)
+    def _operation(self, code, dtype, tensor, output, shape, fields):
+        """On the memory of packed tensors; ``output`` None: the library's own."""
         adapter = self._adapter
-        kind = "grouped_allgather" if grouped else "allgather"
-        inputs, operations = [], []
-        for tensor in _sequence(tensors):
-            dtype = adapter.describe(tensor)
-            self._require_dimensions(kind, tensor)
-            packed = adapter.pack(tensor)
-            inputs.append(packed)
-            operations.append(
-                Operation(
-                    _ffi.ALLGATHER,
-                    dtype,
-                    adapter.address(packed),
-                    None,
-                    adapter.shape(packed),
-                    process_set=set_id,
-                )
-            )
-            operations[-1] = self._on_device(operations[-1], packed)
+        device, stream = adapter.place(tensor)
+        memory = adapter.address(tensor), None if output is None else adapter.address(output)
+        return Operation(code, dtype, *memory, shape, device=device, stream=stream, **fields)
 
-        def results(works):
-            return [self._adopt(work, tensor) for work, tensor in zip(works, inputs)]
-
-        return self._submit(kind, name, operations, inputs, results, grouped)
-
-    def alltoall(self, tensor, splits, name, process_set):
-        """``splits``: list of rows for each rank, or None for equal parts."""
-        runtime.require_running()
-        set_id = id_for_operation(process_set)
-        size = process_set.size()
+    def _fit(self, kind, tensor, shape, out, may_be_tensor=True):
+        """The caller's memory for a result; ValueError says what is expected of it."""
         adapter = self._adapter
-        dtype = adapter.describe(tensor)
-        self._require_dimensions("alltoall", tensor)
-        shape = adapter.shape(tensor)
-        if splits is None:
-            if shape[0] % size != 0:
-                raise ValueError(
-                    f"alltoall without splits: {shape[0]} rows cannot be divided by {size} ranks"
-                )
-            splits = [shape[0] // size] * size
-        elif len(splits) != size:
-            raise ValueError(f"alltoall: {len(splits)} splits for {size} ranks")
-        elif min(splits) < 0 or sum(splits) > shape[0]:
+        fits = out.dtype == tensor.dtype and adapter.shape(out) == shape and adapter.packed(out)
+        if not fits or adapter.place(out)[0] != adapter.place(tensor)[0]:
             raise ValueError(
-                f"alltoall: splits {splits} must not be negative and may add up to at most "
-                f"the {shape[0]} rows of the tensor"
+                f"{kind}: out must be like the result, contiguous {_form(tensor, shape)}; it is "
+                f"{'' if adapter.packed(out) else 'not contiguous, '}{_form(out, adapter.shape(out))}"
             )
-        packed = adapter.pack(tensor)
+        distance = adapter.address(out) - adapter.address(tensor)
+        if -adapter.nbytes(out) < distance < adapter.nbytes(tensor):
+            if not may_be_tensor or distance != 0 or adapter.shape(tensor) != shape:
+                raise ValueError(f"{kind}: out overlaps the tensor that is sent")
+        return out
+
+    # Into memory of the library's own, because only it knows how many rows come.
+
+    def allgather(self, tensor, name, process_set, out=None):
+        return self._gather("allgather", [tensor], name, process_set, False, out)
+
+    def grouped_allgather(self, tensors, name, process_set):
+        return self._gather("grouped_allgather", tensors, name, process_set, True)
+
+    def allgather_with_places(self, tensors, name, process_set, grouped):
+        """Also where this rank's rows begin in each result: ``(results, first rows)``."""
+        kind = "grouped_allgather" if grouped else "allgather"
+        return self._gather(kind, tensors, name, process_set, grouped, places=True)
+
+    def _gather(self, kind, tensors, name, process_set, grouped, out=None, places=False):
+        runtime.require_running()
+        fields = {"process_set": id_for_operation(process_set)}
+        operations, inputs = [], []
+        for tensor in _sequence(tensors):
+            taken, dtype, shape = self._with_rows(kind, tensor)
+            packed = self._adapter.pack(taken)
+            operation = self._operation(_ffi.ALLGATHER, dtype, packed, None, shape, fields)
+            operations.append(self._to_receive(kind, operation, taken, packed, out))
+            inputs.append(packed)
+
+        def results(requests):
+            found = tuple(self._received(*each, out) for each in zip(requests, inputs))
+            if not places:
+                return found if grouped else found[0]
+            rank, size = process_set.rank(), process_set.size()
+            return found, [sum(request.rows(size)[:rank]) for request in requests]
+
+        if grouped or places:
+            return self._submit(kind, name, operations, inputs, results, grouped)
+        return self._submit_alike(kind, name, operations[0], [*inputs, out], results, process_set)
+
+    def alltoall(self, tensor, splits, name, process_set, out=None):
+        """The result is always (rows, received splits)."""
+        splits = self._adapter.read_splits(splits)
+        runtime.require_running()
+        fields = {"process_set": id_for_operation(process_set)}
+        size = process_set.size()
+        taken, dtype, shape = self._with_rows("alltoall", tensor)
+        equal = splits is None
+        fields["splits"] = splits = tuple(_checked_splits(splits, shape[0], size))
+        packed = self._adapter.pack(taken)
         # Rows beyond the sum of the splits go nowhere, so the library need not see them.
-        operation = Operation(
-            _ffi.ALLTOALL,
-            dtype,
-            adapter.address(packed),
-            None,
-            (sum(splits),) + shape[1:],
-            splits=tuple(splits),
-            process_set=set_id,
-        )
-        operation = self._on_device(operation, packed)
+        shape = (sum(splits), *shape[1:])
+        operation = self._operation(_ffi.ALLTOALL, dtype, packed, None, shape, fields)
+        operation = self._to_receive("alltoall", operation, taken, packed, out)
 
-        def results(works):
-            received = adapter.splits(works[0].received_splits(size))
-            return [(self._adopt(works[0], packed), received)]
+        def results(requests):
+            received = self._adapter.splits(requests[0].rows(size))
+            return self._received(requests[0], packed, out), received
 
-        return self._submit("alltoall", name, [operation], packed, results, False)
+        if out is None and not equal:
+            return self._submit("alltoall", name, [operation], packed, results, False)
+        return self._submit_alike("alltoall", name, operation, [packed, out], results, process_set)
+
+    def _with_rows(self, kind, tensor):
+        """(tensor, rueda_dtype, shape) of what must have a first dimension."""
+        adapter = self._adapter
+        taken = adapter.take(tensor)
+        dtype, shape = adapter.describe(taken), adapter.shape(taken)
+        if not shape:
+            raise WrongCallError(
+                f"{kind} of a rank-zero tensor: it needs a first dimension; "
+                "reshape the tensor to one dimension"
+            )
+        return taken, dtype, shape
+
+    def _to_receive(self, kind, operation, tensor, packed, out):
+        """The operation, with the caller's memory for the rows that come, which must be as many as it has."""
+        if out is None:
+            return operation
+        adapter = self._adapter
+        adapter.check_out(out, tensor)
+        rows = adapter.shape(out)[:1]
+        self._fit(kind, packed, (*(rows or (1,)), *operation.shape[1:]), out, False)
+        address = adapter.address(out) or ctypes.addressof(_NOTHING)  # without rows it may be nowhere
+        return operation._replace(output=address, rows=rows[0])
+
+    def _received(self, request, like, out):
+        if out is not None:
+            return out
+        address, shape = request.output()
+        return self._adapter.adopt(address, shape, like, request)
+
+    # From one rank to another.
 
     def send(self, tensor, dst, tag):
-        adapter = self._adapter
         _check_peer("send to", dst, tag)
-        dtype, packed = adapter.describe(tensor), adapter.pack(tensor)
-        operation = Operation(
-            _ffi.SEND,
-            dtype,
-            adapter.address(packed),
-            None,
-            adapter.shape(packed),
-            peer=dst,
-            tag=tag,
-        )
-        operation = self._on_device(operation, packed)
-        name = f"{dst}.{tag}"  # for messages; it need not be unique
-        return self._submit("send", name, [operation], packed, lambda works: [None], False)
+        taken = self._adapter.take(tensor)
+        dtype, packed = self._adapter.describe(taken), self._adapter.pack(taken)
+        return self._pass("send", _ffi.SEND, dtype, packed, dst, tag, None)
 
     def recv(self, tensor, src, tag):
-        adapter = self._adapter
         _check_peer("receive from", src, tag)
-        dtype = adapter.describe(tensor)
-        if not adapter.packed(tensor):
+        dtype = self._adapter.describe_in_place(tensor)
+        if not self._adapter.packed(tensor):
             raise ValueError("recv: tensor is required to be contiguous")
-        operation = Operation(
-            _ffi.RECV,
-            dtype,
-            None,
-            adapter.address(tensor),
-            adapter.shape(tensor),
-            peer=src,
-            tag=tag,
+        return self._pass("recv", _ffi.RECV, dtype, tensor, src, tag, tensor)
+
+    def _pass(self, kind, code, dtype, tensor, peer, tag, result):
+        fields, shape = {"peer": peer, "tag": tag}, self._adapter.shape(tensor)
+        operation = self._operation(code, dtype, tensor, None, shape, fields)
+        if code == _ffi.RECV:
+            operation = operation._replace(input=None, output=operation.input)
+        name = f"{peer}.{tag}"  # for messages; it need not be unique
+        return self._submit(kind, name, [operation], tensor, lambda requests: result, False)
+
+    # The way of all.
+
+    def _submit(self, kind, name, operations, keep, results, grouped):
+        """Begins it; ``results(requests)`` is what it gives."""
+        device, stream = operations[0].device, operations[0].stream
+
+        def finish(requests):
+            if device >= 0:
+                self.go_on_behind(requests, device, stream)
+            return results(requests)
+
+        return self._begin(kind, name, operations, keep, finish, grouped)
+
+    def _submit_alike(self, kind, name, operation, keep, results, process_set):
+        """The same of one that may come again; ``keep`` begins with its tensor."""
+        key = keep[0].dtype, operation.shape
+        if operation.device >= 0:
+            return self._submit(kind, name, [operation], keep, results, False)
+        if operation.output is None:
+            return self._begin_alike((*key, process_set.key), kind, name, operation, keep, results)
+        key = (operation.kind, name, *key, operation.splits, operation.rows, process_set.key)
+        if type(name) is not str:
+            return self._begin(kind, name, [operation], keep, results)
+        return self._begin_again(key, kind, name, operation, keep, results)
+
+    def go_on_behind(self, requests, device, stream):
+        """Of a GPU's operation: what streams are given from here on comes behind its end.
+
+        The current stream of the thread that synchronises, which uses the result; and ``stream``, the
+        one that the tensors came from, in whose order the framework gives their memory to others.
+        """
+        streams = {self._adapter.stream(device) or 0, stream or 0}
+        for request in requests:
+            for each in streams:
+                request.make_wait(each)
+
+
+def _reduction(op, prescale_factor, postscale_factor):
+    """The fields of an operation that say what is computed."""
+    runtime.require_running()
+    return {"reduce_op": op, "prescale": prescale_factor, "postscale": postscale_factor}
+
+
+def _sum_op(kind, op):
+    if op not in (_ffi.AVERAGE, _ffi.SUM):
+        raise WrongCallError(f"{kind} only supports AVERAGE and SUM, got op={op!r}")
+    return op
+
+
+def _form(tensor, shape):
+    """``float32[3, 4]``, on a GPU with its name, for messages."""
+    device = getattr(tensor, "device", "cpu")
+    where = "" if str(device) == "cpu" else f" on {device}"
+    return f"{str(tensor.dtype).replace('torch.', '')}{list(shape)}{where}"
+
+
+def _sequence(tensors):
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError("a grouped operation needs at least one tensor")
+    return tensors
+
+
+def _checked_splits(splits, rows, size):
+    """``splits``: list of rows for each rank, or None for equal parts."""
+    if splits is None:
+        if rows % size != 0:
+            raise ValueError(
+                f"alltoall without splits: {rows} rows cannot be divided by {size} ranks"
+            )
+        return [rows // size] * size
+    if len(splits) != size:
+        raise ValueError(f"alltoall: {len(splits)} splits for {size} ranks")
+    if min(splits) < 0 or sum(splits) > rows:
+        raise ValueError(
+            f"alltoall: splits {splits} must not be negative and may add up to at most "
+            f"the {rows} rows of the tensor"
         )
-        operation = self._on_device(operation, tensor)
-        name = f"{src}.{tag}"
-        return self._submit("recv", name, [operation], tensor, lambda works: [tensor], False)
+    return splits
 
 
 def _check_peer(action, peer, tag):
@@ -322,38 +409,3 @@ def _check_peer(action, peer, tag):
     place = runtime.require_running()
     if not 0 <= peer < place.size or peer == place.rank:
         raise ValueError(f"cannot {action} rank {peer}: this is rank {place.rank} of {place.size}")
-
-
-def barrier(process_set):
-    """Returns once every rank of the set has called it."""
-    runtime.require_running()
-    operation = Operation(_ffi.BARRIER, process_set=id_for_operation(process_set))
-    handle = runtime.submit("barrier", None, [operation], None, lambda works: None)
-    runtime.synchronize(handle)
-
-
-def join(device=-1, process_set=global_process_set):
-    """Says that this rank has no more data; returns when every rank of the set has said so.
-
-    Until then it takes part in the others' operations with what changes nothing: zeros in sums and
-    averages (which are still divided by the number of ranks), the neutral element of Min, Max and
-    Product, no rows where rows are gathered. Ranks that make fewer steps thus end cleanly. A
-    broadcast from a rank that has joined is an error on the others, and so is a prescaled Product,
-    or Min or Max of integers.
-
-    Parameters
-    ----------
-    device : int
-        Horovod's; where its zeros would lie. Tensors are in host memory here.
-    process_set : ProcessSet
-        The ranks that join; Horovod has the global set only.
-
-    Returns
-    -------
-    int
-        The rank that joined last, the same everywhere.
-    """
-    runtime.require_running()
-    operation = Operation(_ffi.JOIN, process_set=id_for_operation(process_set))
-    handle = runtime.submit("join", None, [operation], None, lambda works: works[0].result())
-    return runtime.synchronize(handle)

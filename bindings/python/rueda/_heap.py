@@ -1,7 +1,9 @@
 """Memory that the ranks of a host share, for arrays and tensors: collectives on it need no copy."""
 
+import numpy as np
+
 from rueda import _ffi
-from rueda._memory import bytes_view
+from rueda._memory import memory_view
 from rueda._runtime import runtime
 
 _free = _ffi.library.rueda_free
@@ -29,4 +31,4 @@ class Block:
 def shared_bytes(nbytes):
     """A uint8 array in a block of its own, which it and every view of it keep alive."""
     block = Block(nbytes)
-    return bytes_view(block.address, nbytes, block)
+    return np.frombuffer(memory_view(block.address, nbytes, block), np.uint8)

@@ -1,12 +1,13 @@
 """Marks in the timeline and the summary. One look at a flag when nothing is recorded.
 
-The flag is looked up when the runtime starts and whenever a timeline starts or stops.
+The flag is looked up when the runtime starts and whenever a timeline starts or stops. A mark that comes
+while another thread shuts down goes to nobody.
 """
 
 from rueda import _ffi
 
 _mark = _ffi.library.rueda_mark
-_context = None  # of the running runtime
+_context = None  # the `Context` of the running runtime
 
 on = False
 

@@ -9,7 +9,10 @@ import pickle
 
 import numpy as np
 
+from rueda._array_collectives import allgather, broadcast
+from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
+from rueda.common.process_sets import global_process_set
 
 _FAILED = -1
 
@@ -24,16 +27,14 @@ def _pickle(obj):
 
 def broadcast_bytes(make, root_rank, name, process_set):
     """Every rank returns the bytes that ``make()`` gives on ``root_rank``."""
-    from rueda import numpy as hvd
-
     data, failure = b"", None
-    if hvd.rank() == root_rank:
+    if basics.rank() == root_rank:
         try:
             data = make()
         except Exception as error:
             failure = error
     size = np.array([_FAILED if failure else len(data)], np.int64)
-    size = hvd.broadcast(size, root_rank, name and name + ".sz", process_set)[0]
+    size = broadcast(size, root_rank, name and name + ".sz", process_set)[0]
     if failure:
         raise failure
     if size == _FAILED:
@@ -41,26 +42,24 @@ def broadcast_bytes(make, root_rank, name, process_set):
             f"broadcast_object: rank {root_rank} could not pickle its object; its error says why"
         )
     content = np.frombuffer(data, np.uint8) if data else np.empty(size, np.uint8)
-    return hvd.broadcast(content, root_rank, name and name + ".t", process_set).tobytes()
+    return broadcast(content, root_rank, name and name + ".t", process_set).tobytes()
 
 
-def broadcast_object(obj, root_rank, name, process_set):
-    from rueda.common import basics
-
+def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
+    """Returns on every rank the object that ``root_rank`` passed in (it travels pickled)."""
     data = broadcast_bytes(lambda: _pickle(obj), root_rank, name, process_set)
     return obj if basics.rank() == root_rank else pickle.loads(data)
 
 
-def allgather_object(obj, name, process_set):
-    from rueda import numpy as hvd
-
+def allgather_object(obj, name=None, process_set=global_process_set):
+    """Returns the list of all ranks' objects in rank order (they travel pickled)."""
     data, failure = b"", None
     try:
         data = _pickle(obj)
     except Exception as error:
         failure = error
     mine = np.array([_FAILED if failure else len(data)], np.int64)
-    sizes = hvd.allgather(mine, name and name + ".sz", process_set)
+    sizes = allgather(mine, name and name + ".sz", process_set)
     if failure:
         raise failure
     failed = [rank for rank, size in zip(process_set.ranks, sizes) if size == _FAILED]
@@ -69,7 +68,7 @@ def allgather_object(obj, name, process_set):
             f"allgather_object: ranks {failed} could not pickle their object; their errors say why"
         )
     content = np.frombuffer(data, np.uint8)
-    stream = io.BytesIO(hvd.allgather(content, name and name + ".t", process_set).tobytes())
+    stream = io.BytesIO(allgather(content, name and name + ".t", process_set).tobytes())
     return [pickle.loads(stream.read(int(size))) for size in sizes]
 
 

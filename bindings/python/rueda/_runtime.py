@@ -5,44 +5,48 @@ context. What it promises:
 
 * Tensors and names given to `submit` are held until the library has let go of them, also when the
   caller drops the handle, runs into a deadline or is interrupted.
-* Threads: every method may be called from any thread. A wait holds no lock.
+* Threads: every method may be called from any thread. A wait holds no lock. Another thread may shut
+  down at any time: what is under way then ends with an error.
 * A forked child is "not initialised": it inherits neither the context nor the handles, and never
   touches the parent's library objects.
 * At exit the runtime is shut down once, before arrays die.
 
-A named operation that comes for the second time is prepared: from then on the library is told only
-where the memory lies. A `Prepared` is in use once: who takes it from the cache has it alone, and
-puts it back when the operation has ended well. Otherwise it is given up, and the next operation of
-that name is submitted like one that never came before. Ranks need not agree on any of this.
+A named operation that comes for the second time becomes a persistent request: from then on the library
+is told only where the memory lies. Such a request is in use once: who takes it from the cache has it
+alone, and puts it back when the operation has ended well. Otherwise it is given up, and the next
+operation of that name is submitted like one that never came before. Of unnamed operations, and of those
+whose results have no size beforehand, the runtime remembers the `Form` in the same way. Ranks need not
+agree on any of this.
 """
 
 import atexit
 import collections
 import ctypes
+import itertools
 import os
 import threading
 import time
 
 from rueda import _ffi, _marks, _stacks
-from rueda._sites import Sites
-from rueda._works import Prepared, Work
+from rueda._context import Context
+from rueda._forms import Form
+from rueda._requests import GO_ON, SLICE, Request
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
 
 _lib = _ffi.library
-_start, _start_on = _lib.rueda_start, _lib.rueda_start_on
-_prepared_wait = _lib.rueda_prepared_wait
+_start, _run = _lib.rueda_request_start, _lib.rueda_request_run
 _OK, _ABORTED = _ffi.OK, _ffi.ABORTED
 
 # Operations that are remembered by name and form; those used longest ago are forgotten first.
-_MOST_PREPARED = 4096
+_MOST_PERSISTENT = 4096
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 Operation = collections.namedtuple(
     "Operation",
     "kind dtype input output shape reduce_op root peer tag splits prescale postscale process_set "
-    "device stream",
-    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0, 0, -1, None),
+    "device stream rows",
+    defaults=(_ffi.FLOAT32, None, None, (), _ffi.SUM, 0, 0, 0, (), 1.0, 1.0, 0, -1, None, -1),
 )
 Operation.__doc__ = "One rueda_op without its name; input and output are addresses."
 
@@ -52,19 +56,20 @@ Place = collections.namedtuple(
 
 
 class _Entry:
-    """A handle: its works, what they use, and how they become the caller's result."""
+    """A handle: its requests, what they use, and how they become the caller's result."""
 
-    __slots__ = ("finish", "keep", "prepared", "waiting", "works")
+    __slots__ = ("finish", "keep", "persistent", "requests", "waiting")
 
-    def __init__(self, keep, finish):
-        self.works = ()
-        self.prepared = None  # the one work, if it is to be put back
-        self.waiting = 0  # threads that wait for the works
+    def __init__(self, keep, finish, requests=()):
+        self.requests = requests  # None: something is started, and not known what
+        self.persistent = None  # the one request, if it is to be put back
+        self.waiting = 0  # threads that wait for the requests
         self.keep = keep
         self.finish = finish
 
     def ended(self):
-        return all(work.released() for work in self.works)
+        requests = self.requests
+        return requests is not None and all([r.memory_released() for r in requests])
 
 
 class Runtime:
@@ -74,59 +79,64 @@ class Runtime:
         self._forget()
 
     def _forget(self):
-        # Reentrant, because a signal handler or finaliser may call in while this thread holds it.
-        self._lock = threading.RLock()
+        # Reentrant, because a signal handler or finaliser may call in while this thread holds them.
+        self._joining = threading.RLock()  # held while this process joins or leaves
+        self._lock = threading.RLock()  # of the tables, never held for long
         self._context = None
         self._place = None
         self._was_shut_down = False
-        self._sites = Sites()
+        self._handles = itertools.count()
+        self._abandoned = set()  # entries of memory in use that nobody will ask for
         self._clear_handles()
 
     def _clear_handles(self):
         self._entries = {}
-        self._abandoned = []
-        self._next_handle = 0
+        self._first_handle = next(self._handles)  # all of this job are above
         # Of groups since the last join: process set -> kind -> number.
         self._unnamed = collections.defaultdict(collections.Counter)
-        self._prepared = collections.OrderedDict()  # key: Prepared; False for what came once
+        self._persistent = collections.OrderedDict()  # key: Request or Form; False for what came once
 
     # Life cycle.
 
     def init(self):
         """Joins the job. Does nothing when already joined."""
-        with self._lock:
+        with self._joining:
             if self._context is not None:
                 return
-            context, error, code = ctypes.c_void_p(), _ffi.Error(), _ffi.ABORTED
+            pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ffi.ABORTED
             while code == _ffi.ABORTED:  # a signal came; Python has run its handlers
-                code = _lib.rueda_init(None, ctypes.byref(context), ctypes.byref(error))
+                code = _lib.rueda_init(None, ctypes.byref(pointer), ctypes.byref(error))
             if code != _ffi.OK:
                 message = error.message.decode("utf-8", "replace")
                 raise WrongCallError(f"Horovod initialization failed: {message}")
-            self._clear_handles()
-            self._place = Place(
+            context = Context(pointer.value)
+            place = Place(
                 *(getattr(_lib, "rueda_" + field)(context) for field in Place._fields[:-1]),
                 is_homogeneous=_lib.rueda_is_homogeneous(context) != 0,
             )
-            self._context = context
-            self._sites = Sites()
+            with self._lock:
+                self._clear_handles()
+                self._let_go()
+                self._place = place
+                self._context = context
             _stacks.show(context)
             _marks.follow(context)
 
     def shutdown(self):
         """Leaves the job; operations in flight end with an error. Does nothing when not joined."""
-        with self._lock:
-            context, self._context, self._place = self._context, None, None
-            if context is None:
-                return
-            self._was_shut_down = True
+        with self._joining:
+            with self._lock:
+                context, self._context, self._place = self._context, None, None
+                if context is None:
+                    return
+                self._was_shut_down = True
+                self._persistent.clear()
+                self._persistent = collections.OrderedDict()  # what is in use goes back to the other
             _marks.follow(None)
-            self._prepared.clear()
-            self._prepared = collections.OrderedDict()  # what is in use goes back to the other
             _lib.rueda_shutdown(context)
             # Everything has ended: nobody else writes to the tensors any more. Handles stay
             # until the next init, so that a waiting thread learns how its operation ended.
-            self._abandoned = []
+            self._let_go()
 
     def after_fork_in_child(self):
         self._forget()
@@ -144,33 +154,33 @@ class Runtime:
         return place
 
     def counter(self, name):
-        with self._lock:
-            return _lib.rueda_counter(self._require_context(), name.encode())
+        context = self.require_context()
+        value = _lib.rueda_counter(context, name.encode())
+        if value < 0:  # there is none, or another thread has shut down
+            self._require_same(context)
+        return value
 
     def counters(self):
         """All of them, by name."""
-        with self._lock:
-            context = self._require_context()
-            values = (ctypes.c_int64 * _lib.rueda_counters(context, None, 0))()
-            _lib.rueda_counters(context, values, len(values))
+        context = self.require_context()
+        values = (ctypes.c_int64 * max(0, _lib.rueda_counters(context, None, 0)))()
+        if _lib.rueda_counters(context, values, len(values)) != len(values):
+            self._require_same(context)
         return {_lib.rueda_counter_name(i).decode(): value for i, value in enumerate(values)}
 
     def lost(self):
         """The `_ffi.Lost` of the rank that was lost first, or None."""
-        lost = _ffi.Lost()
-        with self._lock:
-            if self._context is None or not _lib.rueda_lost_rank(self._context, ctypes.byref(lost)):
-                return None
+        context, lost = self._context, _ffi.Lost()
+        if context is None or not _lib.rueda_lost_rank(context, ctypes.byref(lost)):
+            return None
         return lost
 
     def should_stop(self):
         """Collective. HorovodInternalError when not initialised, or as operations fail."""
-        stop, code = ctypes.c_int32(), _ABORTED
+        context, stop, code = self.require_context(), ctypes.c_int32(), _ABORTED
         while code == _ABORTED:  # a signal came; Python has run its handlers
             error = _ffi.Error()
-            code = _lib.rueda_should_stop(
-                self._require_context(), ctypes.byref(stop), ctypes.byref(error)
-            )
+            code = _lib.rueda_should_stop(context, ctypes.byref(stop), ctypes.byref(error))
         if code != _OK:
             raise _ffi.exception(code, error)
         return stop.value != 0
@@ -180,29 +190,33 @@ class Runtime:
         name, error = os.fsencode(path), _ffi.Error()
         if b"\0" in name:
             raise ValueError(f"the timeline's file name has a zero byte: {path!r}")
-        with self._lock:
-            self.place  # the error of a runtime that is not initialised
-            code = _lib.rueda_start_timeline(
-                self._context, name, 1 if mark_cycles else 0, ctypes.byref(error)
-            )
-            _marks.follow(self._context)
+        self.place  # the error of a runtime that is not initialised
+        context = self._context
+        code = _lib.rueda_start_timeline(
+            context, name, 1 if mark_cycles else 0, ctypes.byref(error)
+        )
+        self._follow(context)
         if code != _ffi.OK:
             raise ValueError(error.message.decode("utf-8", "replace"))
 
     def stop_timeline(self):
         """ValueError when not initialised."""
-        with self._lock:
-            self.place  # the error of a runtime that is not initialised
-            _lib.rueda_stop_timeline(self._context, None)
-            _marks.follow(self._context)
+        self.place  # the error of a runtime that is not initialised
+        context = self._context
+        _lib.rueda_stop_timeline(context, None)
+        self._follow(context)
+
+    def _follow(self, context):
+        with self._joining:
+            if context is self._context:  # else another thread has shut down
+                _marks.follow(context)
 
     def int8(self, what, source, target, blocks, device, stream):
         """Gives ``what``, "quantize" or "dequantize", to a GPU's stream; False: there are no kernels."""
         error = _ffi.Error()
-        with self._lock:
-            code = getattr(_lib, "rueda_int8_" + what)(
-                self._require_context(), source, target, blocks, device, stream, ctypes.byref(error)
-            )
+        code = getattr(_lib, "rueda_int8_" + what)(
+            self.require_context(), source, target, blocks, device, stream, ctypes.byref(error)
+        )
         if code not in (_ffi.OK, _ffi.UNIMPLEMENTED):
             raise _ffi.exception(code, error)
         return code == _ffi.OK
@@ -213,9 +227,8 @@ class Runtime:
         MemoryError says how much is in use.
         """
         address, error = ctypes.c_void_p(), _ffi.Error()
-        with self._lock:
-            context = self._require_context()
-            code = _lib.rueda_alloc(context, nbytes, ctypes.byref(address), ctypes.byref(error))
+        context = self.require_context()
+        code = _lib.rueda_alloc(context, nbytes, ctypes.byref(address), ctypes.byref(error))
         if code != _ffi.OK:
             raise _ffi.exception(code, error)
         return address.value
@@ -223,49 +236,57 @@ class Runtime:
     def change_process_sets(self, function, *arguments):
         """Adds or removes a process set with all other ranks; gives the new one's id."""
         pointer, error = ctypes.c_void_p(), _ffi.Error()
-        with self._lock:
-            context = self._require_context()
-            site = self._sites.number(context)
-            code = function(context, *arguments, site, ctypes.byref(pointer), ctypes.byref(error))
+        context = self.require_context()
+        code = function(context, *arguments, context.site(), ctypes.byref(pointer), ctypes.byref(error))
         if code != _ffi.OK:
             raise _ffi.exception(code, error)
-        work = Work(pointer.value)
-        work.wait(None)
-        return work.result()
+        request = Request(pointer.value)
+        request.wait()
+        return request.result()
 
     def process_sets(self):
         """{id: ranks} of all process sets; ValueError when not initialised."""
-        _ = self.place
-        with self._lock:
-            context = self._require_context()
-            count = _lib.rueda_process_sets(context, None, 0)
-            ids = (ctypes.c_int32 * count)()
-            count = min(count, _lib.rueda_process_sets(context, ids, count))
-            found = {}
-            for set_id in ids[:count]:
-                ranks = (ctypes.c_int32 * self._place.size)()
-                members = _lib.rueda_process_set_ranks(context, set_id, ranks, len(ranks))
-                if members >= 0:
-                    found[set_id] = ranks[:members]
+        size, context = self.place.size, self._context
+        count = _lib.rueda_process_sets(context, None, 0)
+        ids = (ctypes.c_int32 * max(0, count))()
+        count = min(count, _lib.rueda_process_sets(context, ids, len(ids)))
+        found = {}
+        for set_id in ids[: max(0, count)]:
+            ranks = (ctypes.c_int32 * size)()
+            members = _lib.rueda_process_set_ranks(context, set_id, ranks, size)
+            if members >= 0:
+                found[set_id] = ranks[:members]
+        if not found:  # there is a global one, but for who has left
+            raise ValueError(NOT_INITIALIZED)
         return found
 
     def forget_process_set(self, set_id, key):
-        """What was prepared and counted for a process set that is no more."""
+        """What was remembered and counted for a process set that is no more."""
         with self._lock:
             self._unnamed.pop(set_id, None)
-            for prepared in [k for k in list(self._prepared) if k[-1] is key]:
-                self._prepared.pop(prepared, None)
+            for persistent in [k for k in list(self._persistent) if k[-1] is key]:
+                self._persistent.pop(persistent, None)
 
-    def _require_context(self):
-        if self._context is None:
+    def require_context(self):
+        """The `Context`; HorovodInternalError when not initialised."""
+        context = self._context
+        if context is None:
             was = "Horovod has been shut down and " if self._was_shut_down else "Horovod "
             raise HorovodInternalError(was + "has not been initialized; use hvd.init().")
-        return self._context
+        return context
+
+    def _require_same(self, context):
+        """HorovodInternalError if another thread has left the context's job."""
+        if self.require_context() is not context:
+            raise HorovodInternalError("Horovod has been shut down while it was asked.")
 
     def require_running(self):
         """Place of a running runtime; HorovodInternalError otherwise (what operations raise)."""
-        self._require_context()
-        return self.place
+        self.require_context()
+        place = self._place
+        if place is None:  # another thread is shutting down
+            raise HorovodInternalError("Horovod has been shut down.")
+        return place
 
     # Operations.
 
@@ -275,145 +296,195 @@ class Runtime:
         Parameters
         ----------
         kind : str
-            What is counted when there is no name. The library puts the collective's name in front:
-            the ranks agree on ``<collective>.<name>``.
+            What is counted when a group has no name. The library puts the collective's name in front of
+            names: the ranks agree on ``<collective>.<name>``.
         name : str or None
             None: counted per kind, so that the n-th unnamed operation of a kind since the last
             join meets the n-th of every other rank.
-        operations : list of Operation
+        operations : sequence of Operation
         keep : object
             Whatever owns the memory that the operations point to.
         finish : callable
-            Called once with the list of ended `Work`; returns what `synchronize` returns.
+            Called once with the list of ended `Request`; returns what `synchronize` returns.
         group : bool
             Reduce as one; members are named ``<name>_<i>of<n>``.
         """
-        count = len(operations)
-        works = (ctypes.c_void_p * count)()
-        error = _ffi.Error()
-        with self._lock:
-            context = self._require_context()
-            self._let_go()
-            if group:
-                counted = self._unnamed[operations[0].process_set]
-                full = name if name is not None else f"noname.{counted[kind]}"
-                names = [f"{full}_{i + 1}of{count}" for i in range(count)]
-            else:
-                names = [name]  # None: the library counts
-            site = self._sites.number(context)
-            structs = (_ffi.Op * count)(*(_struct(*each, site) for each in zip(operations, names)))
-            handle, entry = self._next_handle, _Entry(keep, finish)
-            self._next_handle += 1
-            # Known to the table first: an interrupt between the next lines must not free tensors.
-            self._entries[handle] = entry
-            code = _lib.rueda_submit(
-                context, structs, count, 1 if group else 0, works, ctypes.byref(error)
-            )
-            if code != _ffi.OK:
-                del self._entries[handle]
-                raise _ffi.exception(code, error)
-            entry.works = [Work(pointer) for pointer in works]
-            if name is None and group:
-                counted[kind] += 1
-            elif operations[0].kind == _ffi.JOIN:
-                self._unnamed.pop(operations[0].process_set, None)
+        entry, handle = _Entry(keep, finish), next(self._handles)
+        self._entries[handle] = entry
+        try:
+            self._begin(entry, kind, name, operations, group)
+        except BaseException:
+            self._entries.pop(handle, None)
+            self._hold(entry)
+            raise
         return handle
+
+    def complete(self, kind, name, operations, keep, finish, group=False):
+        """`submit` and `synchronize` without a handle; whoever is interrupted gives the result up."""
+        entry = _Entry(keep, finish)
+        try:
+            self._begin(entry, kind, name, operations, group)
+            for request in entry.requests:
+                request.wait()
+            return finish(entry.requests)
+        except BaseException:
+            self._hold(entry)
+            raise
+
+    def _begin(self, entry, kind, name, operations, group):
+        """Starts the operations of an entry."""
+        context = self.require_context()
+        self._let_go()
+        if not group:
+            self._start(entry, context, operations, (name,), 0)  # None: the library counts
+            if operations[0].kind == _ffi.JOIN:
+                self._unnamed.pop(operations[0].process_set, None)
+            return
+        with self._lock:
+            counted = self._unnamed[operations[0].process_set]
+            full = name if name is not None else f"noname.{counted[kind]}"
+            names = [f"{full}_{i}of{len(operations)}" for i in range(1, len(operations) + 1)]
+            self._start(entry, context, operations, names, 1)
+            if name is None:
+                counted[kind] += 1
+
+    def _start(self, entry, context, operations, names, group):
+        count, site = len(operations), context.site()
+        structs = (_ffi.Op * count)(*(_struct(*each, site) for each in zip(operations, names)))
+        pointers, error = (ctypes.c_void_p * count)(), None
+        entry.requests = None  # an interrupt between the next lines must not free tensors
+        code = _lib.rueda_start(context, structs, count, group, pointers, error)
+        if code != _OK:  # asks again, with room for what is wrong
+            error = _ffi.Error()
+            code = _lib.rueda_start(context, structs, count, group, pointers, ctypes.byref(error))
+        if code != _OK:
+            entry.requests = ()
+            raise _ffi.exception(code, error)
+        entry.requests = [Request(pointer) for pointer in pointers]
 
     def submit_again(self, key, kind, name, operation, keep, finish):
         """`submit` of one named operation that may come again.
 
         ``key`` says all of it but where the memory lies, and is the same each time.
         """
-        with self._lock:
-            prepared = self._take_or_prepare(key, name, operation)
-            if prepared is not None:
-                memory = operation.input, operation.output
-                place = operation.device, operation.stream
-                handle = self._launch(prepared, *memory, keep, finish, *place)
-                if handle is not None:
-                    return handle
-            return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
+        request = self._take_or_make(key, name, operation)
+        if request is not None:
+            entry, handle = _Entry(keep, finish, (request,)), next(self._handles)
+            entry.persistent = request
+            self._entries[handle] = entry
+            memory = operation.input, operation.output, operation.stream
+            if _start(request.pointer, *memory, None) == _OK:
+                return handle
+            del self._entries[handle]
+            request.put_back()
+        return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
 
-    def start_in_place(self, key, address, keep, finish=None, device=-1, stream=None):
-        """`submit_again` of what came before, input and output at ``address``; it has no result.
+    def complete_again(self, key, kind, name, operation, keep, finish):
+        """`complete` of one named operation that may come again."""
+        if operation.device >= 0:  # it has ended when the GPU has been given it: nobody waits for the GPU
+            return self.synchronize(self.submit_again(key, kind, name, operation, keep, finish))
+        request = self._take_or_make(key, name, operation)
+        result = False
+        if request is not None:
+            result = self.run(request, operation.input, operation.output, keep, finish)
+        return result if result is not False else self.complete(kind, name, [operation], keep, finish)
 
-        None: not started. It comes for the first time, is in use or cannot be started; submit it.
-        """
-        with self._lock:
-            prepared = self.take(key)
-            if prepared is None:
-                return None
-            return self._launch(prepared, address, address, keep, finish or _nothing, device, stream)
+    def complete_alike(self, key, kind, name, operation, keep, finish):
+        """`complete` of one operation that may come again, whose `Form` is remembered."""
+        result = self.complete(kind, name, [operation], keep, finish)
+        context, cache = self.require_context(), self._persistent
+        if self._is_first(key, cache):
+            return result
+        cache[key] = Form(context, _struct(operation, name), cache, key)
+        return result
 
-    def _launch(self, prepared, source, target, keep, finish, device, stream):
-        """With the lock: starts what was taken and returns its handle; None: not started."""
+    def _take_or_make(self, key, name, operation):
+        """A persistent request; None for what comes for the first time, is in use or cannot be one."""
+        context, cache = self.require_context(), self._persistent
         self._let_go()
-        handle, entry = self._next_handle, _Entry(keep, finish)
-        self._next_handle += 1
-        entry.works, entry.prepared = (prepared,), prepared
-        self._entries[handle] = entry
-        if device < 0:
-            code = _start(prepared.pointer, source, target, None)
-        else:
-            code = _start_on(prepared.pointer, source, target, stream, None)
-        if code == _OK:
-            return handle
-        del self._entries[handle]
-        prepared.put_back()
-        return None
+        if self._is_first(key, cache):
+            return None
+        request = cache.pop(key, False)
+        if request is not False:
+            return request
+        pointer, struct = ctypes.c_void_p(), _struct(operation, name, context.site())
+        if _lib.rueda_request_create(context, struct, 1, 0, ctypes.byref(pointer), None) != _OK:
+            return None
+        return Request(pointer.value, cache, key)
 
-    def _take_or_prepare(self, key, name, operation):
-        """A Prepared; None for what comes for the first time, is in use or cannot be prepared."""
-        context, cache = self._require_context(), self._prepared
-        if key not in cache:
-            cache[key] = False
-            while len(cache) > _MOST_PREPARED:
+    @staticmethod
+    def _is_first(key, cache):
+        """Whether it comes for the first time, or its request is in use; from now on it has come."""
+        if key in cache:
+            return False
+        cache[key] = False
+        try:
+            while len(cache) > _MOST_PERSISTENT:
                 cache.popitem(last=False)
-            return None
-        prepared = cache.pop(key)
-        if prepared is not False:
-            return prepared
-        site = self._sites.number(context)
-        pointer, struct = ctypes.c_void_p(), _struct(operation, name, site)
-        if _lib.rueda_prepare(context, struct, ctypes.byref(pointer), None) != _OK:
-            return None
-        return Prepared(pointer.value, cache, key)
+        except KeyError:  # another thread has emptied it
+            pass
+        return True
 
     def take(self, key):
-        """The Prepared of an operation that came before, for `run`; else None."""
-        cache = self._prepared
-        prepared = cache.pop(key, None)
-        if prepared is False:
+        """The request of an operation that came before, for `run`, or its form, for `run_alike`; else None."""
+        if self._abandoned:
+            self._let_go()
+        cache = self._persistent
+        request = cache.pop(key, None)
+        if request is False:
             cache[key] = False
             return None
-        return prepared
+        return request
 
-    def run(self, prepared, source, target, keep):
+    def run(self, request, source, target, keep, finish=None):
         """Starts what `take` gave and waits for it. False: not started; submit it to learn why.
 
-        ``keep`` owns the memory at ``source`` and ``target``.
+        ``keep`` owns the memory at ``source`` and ``target``. Returns what ``finish`` does, else True.
         """
-        pointer = prepared.pointer
         try:
-            if _start(pointer, source, target, None) != _OK:
-                return False
-            code = _prepared_wait(pointer, -1.0, None)
-            while code == _ABORTED:  # a signal came; Python has run its handlers
-                code = _prepared_wait(pointer, -1.0, None)
+            code = _run(request.pointer, source, target, None, SLICE, None)
+            if code != _OK:
+                if request.test():
+                    request.check()  # says how it ended
+                    if code not in GO_ON:  # it has not begun: how the last one ended
+                        request.put_back()
+                        return False
+                else:
+                    request.wait()
+            result = True if finish is None else finish((request,))
         except BaseException:
-            entry = _Entry(keep, None)
-            entry.works = (prepared,)
-            with self._lock:
-                self._abandoned.append(entry)
+            self.hold((request,), keep)
             raise
-        if code != _OK:
-            prepared.wait(None)  # says how it ended
-        prepared.put_back()
-        return True
+        request.put_back()
+        return result
+
+    def run_alike(self, form, source, target, keep):
+        """`run` of a form. Returns the request that has ended; None: not started."""
+        request = None
+        try:
+            request = form.start(source, target)
+            form.put_back()
+            if request is not None:
+                request.wait()
+        except BaseException:  # without a request: an interrupt, and nobody knows whether it has begun
+            self._hold(_Entry(keep, None, request and (request,)))
+            raise
+        return request
+
+    def hold(self, requests, keep):
+        """Keeps what owns the memory of started operations until the library has let go of it."""
+        self._hold(_Entry(keep, None, requests))
+
+    def _hold(self, entry):
+        self._abandoned.add(entry)
+        if entry.ended():
+            self._abandoned.discard(entry)
 
     def _let_go(self):
         if self._abandoned:
-            self._abandoned = [entry for entry in self._abandoned if not entry.ended()]
+            for entry in list(self._abandoned):  # finalisers may add more meanwhile
+                if entry.ended():
+                    self._abandoned.discard(entry)
 
     def poll(self, handle):
         """Whether the operation has ended. ValueError for a handle that is not in use."""
@@ -425,18 +496,20 @@ class Runtime:
     def synchronize(self, handle, timeout=None):
         """Waits for the operation and returns its result, or raises how it failed.
 
-        None for a handle that is not in use. After DeadlineExceeded (``timeout`` seconds passed)
-        and after an interrupt the handle stays valid.
+        None for a handle that is not in use; HorovodInternalError for one of a job that has been left.
+        After DeadlineExceeded (``timeout`` seconds passed) and after an interrupt the handle stays valid.
         """
         with self._lock:
             entry = self._entries.get(handle)
             if entry is None:
+                if isinstance(handle, int) and 0 <= handle <= self._first_handle:
+                    raise HorovodInternalError("Horovod has been shut down since this was started.")
                 return None
             entry.waiting += 1
         end = None if timeout is None else time.monotonic() + timeout
         try:
-            for work in entry.works:
-                work.wait(None if end is None else max(0.0, end - time.monotonic()))
+            for request in entry.requests:
+                request.wait(timeout, end)
         except DeadlineExceeded:
             raise
         except Exception:
@@ -446,24 +519,20 @@ class Runtime:
             with self._lock:
                 entry.waiting -= 1
         try:
-            return entry.finish(entry.works)  # before somebody else may start what was prepared
+            return entry.finish(entry.requests)  # before somebody else may start a persistent one
         finally:
             with self._lock:
                 self._entries.pop(handle, None)
-                if entry.prepared is not None and entry.waiting == 0:
-                    entry.prepared.put_back()
-                    entry.prepared = None
+                if entry.persistent is not None and entry.waiting == 0:
+                    entry.persistent.put_back()
+                    entry.persistent = None
 
     def abandon(self, handle):
         """Gives a handle up; its tensors are held until the library has let go of them."""
         with self._lock:
             entry = self._entries.pop(handle, None)
-            if entry is not None and not entry.ended():
-                self._abandoned.append(entry)
-
-
-def _nothing(works):
-    """The result of what has none."""
+        if entry is not None:
+            self._hold(entry)
 
 
 def _struct(operation, name, site=0):
@@ -491,6 +560,7 @@ def _struct(operation, name, site=0):
         operation.device,
         0,
         operation.stream,
+        operation.rows,
     )
 
 

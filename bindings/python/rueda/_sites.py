@@ -15,16 +15,22 @@ _PASSED_THROUGH = (
 
 
 class Sites:
-    """Numbers of call sites in one context. Used with the runtime's lock held."""
+    """Numbers of call sites in one context. Any thread."""
 
     def __init__(self):
         self._of_place = {}  # (code, line): number
         self._of_file = {}  # file name of a code: is it passed through
 
     def number(self, context):
-        """Of the place that the runtime is called from now. What is prepared keeps it."""
-        frame = sys._getframe(1)
-        while frame is not None and self._is_passed_through(frame.f_code.co_filename):
+        """Of the place that the package is called from now."""
+        frame, known = sys._getframe(2), self._of_file
+        while frame is not None:
+            path = frame.f_code.co_filename
+            passed = known.get(path)
+            if passed is None:
+                passed = self._of_file[path] = _is_passed_through(path)
+            if not passed:
+                break
             frame = frame.f_back
         if frame is None:  # a thread of a framework: a gradient's hook
             return 0
@@ -37,12 +43,9 @@ class Sites:
                 self._of_place[(code, line)] = number
         return number
 
-    def _is_passed_through(self, path):
-        known = self._of_file.get(path)
-        if known is None:
-            known = path.startswith(_PACKAGE) or any(part in path for part in _PASSED_THROUGH)
-            self._of_file[path] = known
-        return known
+
+def _is_passed_through(path):
+    return path.startswith(_PACKAGE) or any(part in path for part in _PASSED_THROUGH)
 
 
 def _short(path):

@@ -32,6 +32,8 @@ COUNTERS = (
         "of these, tensors that shared their batch with others"),
     Counter("cached_tensors", "tensors", SUM, _SET,
         "tensors that were submitted by their number in the response cache, or to a step plan"),
+    Counter("cache_evictions", "tensors", SUM, _SET,
+        "tensors that the full response cache has forgotten"),
     Counter("control_messages", "messages", SUM, _TRANSPORT,
         "messages of the agreement that this rank has sent"),
     Counter("bytes_reduced", "bytes", SUM, _SET,

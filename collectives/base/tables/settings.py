@@ -74,7 +74,7 @@ SETTINGS = (
     Setting("RUEDA_STAGING_BUFFERS", "staging_buffers", 4, _BYTES,
         "staging buffers per rank in the shared-memory pipeline",
         unit="buffers", allowed=between(1, 64), agreed=True),
-    Setting("RUEDA_CACHE_CAPACITY", "cache_capacity", 1024, _BATCHES,
+    Setting("RUEDA_CACHE_CAPACITY", "cache_capacity", 16384, _BATCHES,
         "tensors the response cache remembers; 0 switches it off",
         unit="tensors", allowed=NOT_NEGATIVE, agreed=True, horovod="HOROVOD_CACHE_CAPACITY"),
     Setting("RUEDA_SHM_PROTOCOL", "shm_protocol", "auto", _BYTES,

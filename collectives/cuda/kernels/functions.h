@@ -1,9 +1,8 @@
-/* What librueda_cuda.so gives to librueda: the kernels, behind plain C types. The only thing that both
- * sides include; a change of it or of items.h changes kKernelsVersion.
+/* What librueda_cuda.so gives to librueda: the kernels, behind plain C types. The only thing that
+ * both sides include; a change of it or of items.h changes kKernelsVersion.
  *
  * Threads: any, with the device's context current. Everything is given to `stream` and returns at
- * once;
- * the result is a cudaError_t, 0 is well. Memory is the device's. */
+ * once; the result is a cudaError_t, 0 is well. Memory is the device's. */
 #pragma once
 
 #include <cstddef>
@@ -23,13 +22,13 @@ extern "C" {
 struct KernelFunctions {
   uint32_t version;
   /* to = round(from * factor) to the format of `to`; kBytes with kBytes and factor 1 copies bits.
-   * Arithmetic in f32, nearest even; fp8 saturates. 801 (not supported): no such pair of formats. */
+   * Arithmetic in f32, nearest even; fp8 saturates. 801 (not supported): no such pair. */
   int (*copy)(const Table* table, Format from, Format to, float factor, StreamHandle stream);
   /* Blocks of 256 f32 -> 256 int8 and the f32 scale, as the CPU side's int8 compression does. */
   int (*quantize)(const float* from, int8_t* to, int64_t blocks, StreamHandle stream);
   int (*dequantize)(const int8_t* from, float* to, int64_t blocks, StreamHandle stream);
-  /* products[3]: a.b, a.a, b.b in f64, by the same order of additions every time. scratch: 3 doubles
-   * for each product_parts(count). */
+  /* products[3]: a.b, a.a, b.b in f64, by the same order of additions every time. scratch: 3
+   * doubles for each product_parts(count). */
   int64_t (*product_parts)(int64_t count);
   int (*products)(const float* a, const float* b, int64_t count, double* scratch, double* products,
                   StreamHandle stream);
@@ -38,7 +37,8 @@ struct KernelFunctions {
   int (*weighted_sum)(float* a, const float* b, int64_t count, const double* products,
                       int32_t a_ranks, int32_t b_ranks, StreamHandle stream);
   const char* (*explain)(int error);
-  /* 0, or why no kernel can run on the current device: its kind, or a driver older than the runtime. */
+  /* 0, or why no kernel can run on the current device: its kind, or a driver that is older than
+   * the runtime. */
   int (*probe)(void);
 };
 

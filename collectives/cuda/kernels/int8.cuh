@@ -1,4 +1,4 @@
-// Int8 compression: a warp for each block of 256 numbers, 8 to a channel. The format and the rounding
+// Int8 compression: a warp for each block of 256 numbers, 8 to a lane. The format and the rounding
 // are those of rueda.torch's Int8Compressor: 256 int8, then the f32 scale; a block with a number
 // that is not finite comes back as NaN.
 #pragma once
@@ -18,7 +18,7 @@ inline unsigned int8_grid(int64_t blocks) {
 }
 
 __global__ void quantize_blocks(const float* from, int8_t* to, int64_t blocks) {
-  const int channel = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlocksAtOnce;
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * kBlocksAtOnce + threadIdx.x / 32;
        block < blocks; block += stride) {
@@ -27,7 +27,7 @@ __global__ void quantize_blocks(const float* from, int8_t* to, int64_t blocks) {
     bool finite = true;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      values[k] = from[block * kBlock + 8 * channel + k];
+      values[k] = from[block * kBlock + 8 * lane + k];
       finite = finite && isfinite(values[k]);
       largest = fmaxf(largest, fabsf(values[k]));
     }
@@ -41,14 +41,14 @@ __global__ void quantize_blocks(const float* from, int8_t* to, int64_t blocks) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float level = finite ? rintf(__fdiv_rn(values[k], by)) : 0.0f;
-      out[8 * channel + k] = static_cast<int8_t>(fminf(fmaxf(level, -127.0f), 127.0f));
+      out[8 * lane + k] = static_cast<int8_t>(fminf(fmaxf(level, -127.0f), 127.0f));
     }
-    if (channel == 0) *reinterpret_cast<float*>(out + kBlock) = finite ? scale : nanf("");
+    if (lane == 0) *reinterpret_cast<float*>(out + kBlock) = finite ? scale : nanf("");
   }
 }
 
 __global__ void dequantize_blocks(const int8_t* from, float* to, int64_t blocks) {
-  const int channel = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlocksAtOnce;
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * kBlocksAtOnce + threadIdx.x / 32;
        block < blocks; block += stride) {
@@ -56,7 +56,7 @@ __global__ void dequantize_blocks(const int8_t* from, float* to, int64_t blocks)
     const float scale = *reinterpret_cast<const float*>(in + kBlock);
 #pragma unroll
     for (int k = 0; k < 8; ++k)
-      to[block * kBlock + 8 * channel + k] = static_cast<float>(in[8 * channel + k]) * scale;
+      to[block * kBlock + 8 * lane + k] = static_cast<float>(in[8 * lane + k]) * scale;
   }
 }
 

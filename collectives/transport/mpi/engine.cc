@@ -103,8 +103,8 @@ void Engine::serve() {
   int quiet = 0;
   auto nap = kFirstNap;
   Stream::Clock::time_point linger = Stream::Clock::time_point::max();
+  std::vector<std::shared_ptr<Stream>> streams;
   while (true) {
-    std::vector<std::shared_ptr<Stream>> streams;
     bool stopping = false;
     {
       const std::lock_guard lock(mutex_);
@@ -114,6 +114,7 @@ void Engine::serve() {
     }
     bool moved = false, busy = false;
     for (const auto& stream : streams) moved |= advance(*stream, &busy);
+    streams.clear();
     std::unique_lock lock(mutex_);
     std::erase_if(streams_, [](const auto& stream) {
       const std::lock_guard inner(stream->mutex_);
@@ -149,8 +150,7 @@ void Engine::serve() {
 
 void Engine::abandon_all(Stream& stream) {
   for (auto* flights : {&stream.sending_, &stream.receiving_}) {
-    for (auto& flight : *flights) abandon(std::move(flight.chunk));
-    flights->clear();
+    while (!flights->empty()) abandon(flights->pop_front().chunk);
   }
 }
 
@@ -164,8 +164,7 @@ void Engine::fail(Stream& stream, int error) {
 bool Engine::advance_sends(Stream& stream, std::unique_lock<std::mutex>& lock) {
   bool moved = false;
   while (!stream.ready_.empty() && stream.failed_.ok()) {
-    Stream::Flight flight{std::move(stream.ready_.front()), nullptr};
-    stream.ready_.pop_front();
+    Stream::Flight flight{stream.ready_.pop_front(), nullptr};
     ++stream.sending_count_;
     lock.unlock();
     const int error =
@@ -185,8 +184,7 @@ bool Engine::advance_sends(Stream& stream, std::unique_lock<std::mutex>& lock) {
     lock.lock();
     if (done < 0) fail(stream, done);
     if (done == 0) break;
-    stream.give_back(std::move(stream.sending_.front().chunk));
-    stream.sending_.pop_front();
+    stream.give_back(stream.sending_.pop_front().chunk);
     --stream.sending_count_;
     moved = true;
   }
@@ -233,8 +231,7 @@ bool Engine::advance_receives(Stream& stream, std::unique_lock<std::mutex>& lock
     lock.lock();
     if (done < 0) fail(stream, done);
     if (done <= 0) break;
-    stream.arrived_.push_back(std::move(stream.receiving_.front().chunk));
-    stream.receiving_.pop_front();
+    stream.arrived_.push_back(stream.receiving_.pop_front().chunk);
     ++stream.received_;
     moved = true;
   }

@@ -1,10 +1,9 @@
-/* What librueda_mpi.so gives to librueda: the few MPI calls that the transport makes, behind plain C
- * types, so that librueda needs no MPI header and no MPI library. The only thing that both sides
+/* What librueda_mpi.so gives to librueda: the few MPI calls that the transport makes, behind plain
+ * C types, so that librueda needs no MPI header and no MPI library. The only thing that both sides
  * include; a change of it changes kMpiFunctionsVersion.
  *
  * Threads: all functions but library() are called on one thread, the engine's. Requests and
- * messages
- * are opaque: MPI's own handles, in the bytes of a pointer. */
+ * messages are opaque: MPI's own handles, in the bytes of a pointer. */
 #pragma once
 
 #include <cstddef>

@@ -11,17 +11,26 @@
 
 namespace rueda::mpi {
 
+Result<std::unique_ptr<MpiConnection>> MpiConnection::create(std::shared_ptr<Engine> engine,
+                                                             int peer, int tag, host::Ringer news,
+                                                             UniqueFd socket,
+                                                             host::EventLoop* loop) {
+  const int fd = socket.get();
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));  // fails on a unix socket
+  std::unique_ptr<MpiConnection> connection(
+      new MpiConnection(std::move(engine), peer, tag, news, std::move(socket), loop));
+  RUEDA_RETURN_IF_ERROR(loop->add(fd, connection.get()));
+  connection->watched_ = true;
+  return connection;
+}
+
 MpiConnection::MpiConnection(std::shared_ptr<Engine> engine, int peer, int tag, host::Ringer news,
                              UniqueFd socket, host::EventLoop* loop)
     : engine_(std::move(engine)),
       stream_(engine_->open(peer, tag, news)),
       socket_(std::move(socket)),
-      loop_(loop) {
-  const int one = 1;
-  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));  // fails on a unix socket
-  watched_ = loop_->add(socket_.get(), this).ok();
-  if (!watched_) end(kAfterDeath, "the connection cannot be watched");
-}
+      loop_(loop) {}
 
 MpiConnection::~MpiConnection() {
   unwatch();

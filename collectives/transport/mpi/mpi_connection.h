@@ -21,8 +21,10 @@ class MpiConnection final : public transport::Connection, private host::FdHandle
   static constexpr std::chrono::milliseconds kAfterGoodbye{10'000}, kAfterDeath{200};
 
   // socket: connected to the peer, nothing else is on it. `news` wakes this connection's thread.
-  MpiConnection(std::shared_ptr<Engine> engine, int peer, int tag, host::Ringer news,
-                UniqueFd socket, host::EventLoop* loop);
+  // An error where the loop cannot watch the socket: no chunk would ever be looked for.
+  static Result<std::unique_ptr<MpiConnection>> create(std::shared_ptr<Engine> engine, int peer,
+                                                       int tag, host::Ringer news, UniqueFd socket,
+                                                       host::EventLoop* loop);
   ~MpiConnection() override;
 
   const char* kind() const override { return "mpi"; }
@@ -35,6 +37,8 @@ class MpiConnection final : public transport::Connection, private host::FdHandle
   void unwatch() override;
 
  private:
+  MpiConnection(std::shared_ptr<Engine> engine, int peer, int tag, host::Ringer news,
+                UniqueFd socket, host::EventLoop* loop);
   void on_ready(bool readable, bool writable) override;
   void tell();
   void end(std::chrono::milliseconds patience, const char* why);

@@ -14,19 +14,22 @@ constexpr size_t kSmallChunk = 4 << 10;
 }  // namespace
 
 Chunk Stream::take_chunk(size_t wanted) {
-  if (wanted > kSmallChunk && !spare_.empty()) {
-    Chunk chunk = std::move(spare_.back());
-    spare_.pop_back();
+  const bool small = std::min(wanted, chunk_bytes_) <= kSmallChunk;
+  auto& spare = small ? small_spare_ : spare_;
+  if (!spare.empty()) {
+    Chunk chunk = std::move(spare.back());
+    spare.pop_back();
     chunk.size = chunk.read = 0;
     return chunk;
   }
-  const size_t capacity = std::min(chunk_bytes_, wanted > kSmallChunk ? chunk_bytes_ : kSmallChunk);
+  const size_t capacity = std::min(chunk_bytes_, small ? kSmallChunk : chunk_bytes_);
   return {std::make_unique_for_overwrite<std::byte[]>(capacity), capacity, 0, 0};
 }
 
 void Stream::give_back(Chunk chunk) {
-  if (chunk.capacity == chunk_bytes_ && spare_.size() < kMostChunks)
-    spare_.push_back(std::move(chunk));
+  auto& spare = chunk.capacity <= kSmallChunk ? small_spare_ : spare_;
+  if (chunk.capacity <= chunk_bytes_ && spare.size() < kMostSpare)
+    spare.push_back(std::move(chunk));
 }
 
 Result<size_t> Stream::write(std::span<const ByteView> pieces) {
@@ -81,8 +84,7 @@ Result<size_t> Stream::read(ByteSpan into) {
       total += count;
       into = into.subspan(count);
       if (chunk.read < chunk.size) break;
-      give_back(std::move(chunk));
-      arrived_.pop_front();
+      give_back(arrived_.pop_front());
       room = announced_ > received_;
     }
     if (total == 0 && !into.empty() && arrived_.empty()) {

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -18,6 +17,7 @@
 #include "collectives/base/status.h"
 #include "collectives/base/types.h"
 #include "collectives/host/doorbell.h"
+#include "collectives/transport/mpi/few.h"
 
 namespace rueda::mpi {
 
@@ -53,9 +53,13 @@ class Stream {
  private:
   friend class Engine;
   static constexpr size_t kMostChunks = 8;  // on their way, in each direction
+  static constexpr size_t kMostSpare = 2 * kMostChunks;
 
   Stream(Engine* engine, int peer, int tag, size_t chunk_bytes, host::Ringer news)
-      : engine_(engine), peer_(peer), tag_(tag), chunk_bytes_(chunk_bytes), news_(news) {}
+      : engine_(engine), peer_(peer), tag_(tag), chunk_bytes_(chunk_bytes), news_(news) {
+    spare_.reserve(kMostSpare);
+    small_spare_.reserve(kMostSpare);
+  }
 
   Chunk take_chunk(size_t wanted);
   void give_back(Chunk chunk);
@@ -66,25 +70,25 @@ class Stream {
 
   std::mutex mutex_;  // everything down to the next comment
   host::Ringer news_;
-  std::deque<Chunk> ready_;  // to be sent
-  Chunk open_;               // being filled
-  size_t handed_over_ = 0;   // since the last flush
+  Few<Chunk, kMostChunks> ready_;  // to be sent
+  Chunk open_;                     // being filled
+  size_t handed_over_ = 0;         // since the last flush
   size_t sending_count_ = 0;
-  std::deque<Chunk> arrived_;
+  Few<Chunk, kMostChunks> arrived_;
   uint64_t announced_ = 0, received_ = 0;  // chunks
   bool blocked_ = false, detached_ = false;
   bool ending_ = false;
   Status end_status_;
-  Clock::time_point deadline_;  // while ending, or detached
-  Status failed_;               // ends both directions
-  std::vector<Chunk> spare_;
+  Clock::time_point deadline_;              // while ending, or detached
+  Status failed_;                           // ends both directions
+  std::vector<Chunk> spare_, small_spare_;  // used before, to be used again
 
   // The engine's thread alone:
   struct Flight {
     Chunk chunk;
     void* request = nullptr;
   };
-  std::deque<Flight> sending_, receiving_;
+  Few<Flight, kMostChunks> sending_, receiving_;
 };
 
 }  // namespace rueda::mpi

@@ -35,7 +35,8 @@ Status run(const AttentionOptions& options) {
   rueda_context* raw = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;
   RUEDA_RETURN_IF_ERROR(status_of(api.init(nullptr, &raw, &error), error));
-  const std::unique_ptr<rueda_context, decltype(api.shutdown)> context(raw, api.shutdown);
+  const std::unique_ptr<rueda_context, decltype(api.context_release)> context(raw,
+                                                                              api.context_release);
   if (options.as_rank) return run_attention_rank(api, raw, options);
   if (api.size(raw) != 1) {
     return invalid_argument(

@@ -177,10 +177,10 @@ Status cross_link(const LibRueda& api, rueda_context* context, int64_t bytes) {
   op.shape = &shape;
   op.ndim = 1;
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_work* work = nullptr;
-  RUEDA_RETURN_IF_ERROR(status_of(api.submit(context, &op, 1, 0, &work, &error), error));
-  const Status status = status_of(api.work_wait(work, -1, &error), error);
-  api.work_release(work);
+  rueda_request* request = nullptr;
+  RUEDA_RETURN_IF_ERROR(status_of(api.start(context, &op, 1, 0, &request, &error), error));
+  const Status status = status_of(api.request_wait(request, -1, &error), error);
+  api.request_release(request);
   return status;
 }
 

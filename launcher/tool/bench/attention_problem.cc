@@ -107,19 +107,18 @@ void AttentionProblem::make_dirty() {
   }
 }
 
-Status AttentionProblem::end(rueda_attention_call* call, int32_t code,
-                             const rueda_error& error) const {
+Status AttentionProblem::end(rueda_request* call, int32_t code, const rueda_error& error) const {
   RUEDA_RETURN_IF_ERROR(status_of(code, error));
   rueda_error late = RUEDA_ERROR_INIT;
-  const Status status = status_of(api_.attention_wait(call, -1, &late), late);
-  api_.attention_call_release(call);
+  const Status status = status_of(api_.request_wait(call, -1, &late), late);
+  api_.request_release(call);
   return status;
 }
 
 Status AttentionProblem::run_forward(bool keep_for_backward) {
   drop_saved();
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_attention_call* call = nullptr;
+  rueda_request* call = nullptr;
   const int32_t code =
       api_.attention_forward(context_, plan_, 0, 1, q_.data(), k_.data(), v_.data(), out_.data(),
                              lse_.data(), keep_for_backward ? &saved_ : nullptr, &call, &error);
@@ -128,7 +127,7 @@ Status AttentionProblem::run_forward(bool keep_for_backward) {
 
 Status AttentionProblem::run_backward() {
   rueda_error error = RUEDA_ERROR_INIT;
-  rueda_attention_call* call = nullptr;
+  rueda_request* call = nullptr;
   const int32_t code = api_.attention_backward(
       context_, plan_, 0, 1, dout_.data(), nullptr, q_.data(), k_.data(), v_.data(), out_.data(),
       lse_.data(), saved_, dq_.data(), dk_.data(), dv_.data(), &call, &error);

@@ -44,15 +44,15 @@ class AttentionProblem {
   Status plan(const AttentionShape& shape);
   void fill(const AttentionShape& shape);
   void drop_saved();
-  Status end(rueda_attention_call* call, int32_t code, const rueda_error& error) const;
+  Status end(rueda_request* call, int32_t code, const rueda_error& error) const;
 
   LibRueda api_;
   rueda_context* context_;
   rueda_attention_plan* plan_ = nullptr;
   std::vector<int64_t> report_;
   std::vector<uint8_t> mask_;
-  std::vector<uint32_t> q_, k_, v_, dout_, out_, dq_, dk_,
-      dv_;  // words: of float32, or two of bf16
+  // Words: of float32, or two of bf16.
+  std::vector<uint32_t> q_, k_, v_, dout_, out_, dq_, dk_, dv_;
   std::vector<float> lse_;
   rueda_attention_saved* saved_ = nullptr;
 };

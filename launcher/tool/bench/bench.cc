@@ -54,7 +54,8 @@ Status run_rank(const BenchOptions& options) {
   rueda_context* raw = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;
   RUEDA_RETURN_IF_ERROR(status_of(api.init(nullptr, &raw, &error), error));
-  const std::unique_ptr<rueda_context, decltype(api.shutdown)> context(raw, api.shutdown);
+  const std::unique_ptr<rueda_context, decltype(api.context_release)> context(raw,
+                                                                              api.context_release);
   if (options.ranks_given && options.ranks != api.size(raw))
     return invalid_argument("--np " + std::to_string(options.ranks) + ": this job has " +
                             std::to_string(api.size(raw)) + " ranks");

@@ -16,7 +16,7 @@ std::vector<std::string> candidates() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto lib = self.parent_path().parent_path() / "lib";
-  return {lib / "librueda.so.1", lib / "librueda.so", "librueda.so.1"};
+  return {lib / "librueda.so.2", lib / "librueda.so", "librueda.so.2"};
 }
 
 template <typename Function>
@@ -39,21 +39,19 @@ Result<LibRueda> open_librueda() {
   if (library == nullptr) return unavailable("librueda cannot be opened:" + reasons);
   LibRueda api{};
   const bool complete =
-      find(library, "rueda_init", &api.init) && find(library, "rueda_shutdown", &api.shutdown) &&
-      find(library, "rueda_rank", &api.rank) && find(library, "rueda_size", &api.size) &&
+      find(library, "rueda_init", &api.init) && find(library, "rueda_rank", &api.rank) &&
+      find(library, "rueda_size", &api.size) &&
       find(library, "rueda_local_size", &api.local_size) &&
-      find(library, "rueda_version", &api.version) && find(library, "rueda_submit", &api.submit) &&
-      find(library, "rueda_work_wait", &api.work_wait) &&
-      find(library, "rueda_work_output", &api.work_output) &&
-      find(library, "rueda_work_release", &api.work_release) &&
-      find(library, "rueda_run", &api.run);
+      find(library, "rueda_version", &api.version) &&
+      find(library, "rueda_context_release", &api.context_release) &&
+      find(library, "rueda_start", &api.start) && find(library, "rueda_run", &api.run) &&
+      find(library, "rueda_request_create", &api.request_create) &&
+      find(library, "rueda_request_start", &api.request_start) &&
+      find(library, "rueda_request_run", &api.request_run) &&
+      find(library, "rueda_request_wait", &api.request_wait) &&
+      find(library, "rueda_request_output", &api.request_output) &&
+      find(library, "rueda_request_release", &api.request_release);
   if (!complete) return unavailable("librueda lacks functions: it is of another version");
-  const bool prepares = find(library, "rueda_prepare", &api.prepare) &&
-                        find(library, "rueda_start", &api.start) &&
-                        find(library, "rueda_prepared_wait", &api.prepared_wait) &&
-                        find(library, "rueda_run_prepared", &api.run_prepared) &&
-                        find(library, "rueda_prepared_release", &api.prepared_release);
-  if (!prepares) api.prepare = nullptr;
   if (!find(library, "rueda_alloc", &api.alloc) || !find(library, "rueda_free", &api.free))
     api.alloc = nullptr;
   const bool plans = find(library, "rueda_attention_plan_create", &api.attention_plan_create) &&
@@ -67,8 +65,6 @@ Result<LibRueda> open_librueda() {
   }
   const bool calls = find(library, "rueda_attention_forward", &api.attention_forward) &&
                      find(library, "rueda_attention_backward", &api.attention_backward) &&
-                     find(library, "rueda_attention_wait", &api.attention_wait) &&
-                     find(library, "rueda_attention_call_release", &api.attention_call_release) &&
                      find(library, "rueda_attention_saved_release", &api.attention_saved_release);
   if (!calls) api.attention_forward = nullptr;
   return api;

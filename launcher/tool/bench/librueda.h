@@ -12,22 +12,20 @@ namespace rueda::bench {
 
 struct LibRueda {
   decltype(&::rueda_init) init;
-  decltype(&::rueda_shutdown) shutdown;
   decltype(&::rueda_rank) rank;
   decltype(&::rueda_size) size;
   decltype(&::rueda_local_size) local_size;
   decltype(&::rueda_version) version;
-  decltype(&::rueda_submit) submit;
-  decltype(&::rueda_work_wait) work_wait;
-  decltype(&::rueda_work_output) work_output;
-  decltype(&::rueda_work_release) work_release;
-  decltype(&::rueda_run) run;
-  // Null in a library that does not have them.
-  decltype(&::rueda_prepare) prepare;
+  decltype(&::rueda_context_release) context_release;
   decltype(&::rueda_start) start;
-  decltype(&::rueda_prepared_wait) prepared_wait;
-  decltype(&::rueda_run_prepared) run_prepared;
-  decltype(&::rueda_prepared_release) prepared_release;
+  decltype(&::rueda_run) run;
+  decltype(&::rueda_request_create) request_create;
+  decltype(&::rueda_request_start) request_start;
+  decltype(&::rueda_request_run) request_run;
+  decltype(&::rueda_request_wait) request_wait;
+  decltype(&::rueda_request_output) request_output;
+  decltype(&::rueda_request_release) request_release;
+  // Null in a library that does not have them.
   decltype(&::rueda_alloc) alloc;
   decltype(&::rueda_free) free;
   decltype(&::rueda_attention_plan_create) attention_plan_create;  // null: so are the next ones
@@ -36,8 +34,6 @@ struct LibRueda {
   decltype(&::rueda_attention_plan_balance) attention_plan_balance;
   decltype(&::rueda_attention_forward) attention_forward;
   decltype(&::rueda_attention_backward) attention_backward;
-  decltype(&::rueda_attention_wait) attention_wait;
-  decltype(&::rueda_attention_call_release) attention_call_release;
   decltype(&::rueda_attention_saved_release) attention_saved_release;
   decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;  // null by itself too
   decltype(&::rueda_attention_tokens) attention_tokens;

@@ -38,7 +38,7 @@ class Subject {
   // Where the last run left the tensor's result; valid until the next run.
   virtual const void* result(size_t tensor) const = 0;
   virtual void end() = 0;
-  // How the operation was called, "prepared" or "call".
+  // How the operation was called, "persistent" or "call".
   virtual std::string manner() const { return "call"; }
 };
 

@@ -70,67 +70,61 @@ Status RuedaSubject::begin(const Case& c, const std::vector<Tensor>& tensors) {
     op.ndim = 1;
     ops_.push_back(op);
   }
-  works_.resize(count, nullptr);
-  if (!prepare_ || api_.prepare == nullptr || owned_) return {};
-  for (const rueda_op& op : ops_) {
-    rueda_prepared* prepared = nullptr;
-    rueda_error error = RUEDA_ERROR_INIT;
-    const int32_t code = api_.prepare(context_, &op, &prepared, &error);
-    if (code == RUEDA_UNIMPLEMENTED) {  // the same answer on every rank and for every tensor
-      for (rueda_prepared* made : prepared_) api_.prepared_release(made);
-      prepared_.clear();
-      return {};
-    }
-    RUEDA_RETURN_IF_ERROR(status_of(code, error));
-    prepared_.push_back(prepared);
-  }
-  return {};
-}
-
-Status RuedaSubject::run() { return prepared_.empty() ? run_submitted() : run_prepared(); }
-
-Status RuedaSubject::run_prepared() {
+  requests_.resize(count, nullptr);
+  persistent_ = prepare_ && !owned_;
+  if (!persistent_) return {};
   rueda_error error = RUEDA_ERROR_INIT;
-  if (prepared_.size() == 1) {
-    const Tensor& tensor = tensors_.front();
-    return status_of(api_.run_prepared(prepared_.front(), tensor.input, tensor.output, &error),
-                     error);
-  }
-  for (size_t i = 0; i < prepared_.size(); ++i) {
-    RUEDA_RETURN_IF_ERROR(
-        status_of(api_.start(prepared_[i], ops_[i].input, ops_[i].output, &error), error));
-  }
-  for (rueda_prepared* prepared : prepared_)
-    RUEDA_RETURN_IF_ERROR(status_of(api_.prepared_wait(prepared, -1, &error), error));
-  return {};
+  return status_of(api_.request_create(context_, ops_.data(), count, 0, requests_.data(), &error),
+                   error);
 }
 
-Status RuedaSubject::run_submitted() {
+Status RuedaSubject::run() { return persistent_ ? run_persistent() : run_once(); }
+
+Status RuedaSubject::run_persistent() {
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (requests_.size() == 1) {
+    const Tensor& tensor = tensors_.front();
+    return status_of(
+        api_.request_run(requests_.front(), tensor.input, tensor.output, nullptr, -1, &error),
+        error);
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    RUEDA_RETURN_IF_ERROR(status_of(
+        api_.request_start(requests_[i], ops_[i].input, ops_[i].output, nullptr, &error), error));
+  }
+  return wait_for_all();
+}
+
+Status RuedaSubject::run_once() {
   rueda_error error = RUEDA_ERROR_INIT;
   if (ops_.size() == 1 && !owned_) return status_of(api_.run(context_, ops_.data(), &error), error);
   // Freeing the last result is part of the cost of an operation that allocates its output.
-  for (rueda_work*& work : works_) api_.work_release(std::exchange(work, nullptr));
+  for (rueda_request*& request : requests_) api_.request_release(std::exchange(request, nullptr));
   for (size_t i = 0; i < ops_.size(); ++i) {
     RUEDA_RETURN_IF_ERROR(
-        status_of(api_.submit(context_, &ops_[i], 1, 0, &works_[i], &error), error));
+        status_of(api_.start(context_, &ops_[i], 1, 0, &requests_[i], &error), error));
   }
-  for (rueda_work* work : works_)
-    RUEDA_RETURN_IF_ERROR(status_of(api_.work_wait(work, -1, &error), error));
+  return wait_for_all();
+}
+
+Status RuedaSubject::wait_for_all() {
+  rueda_error error = RUEDA_ERROR_INIT;
+  for (rueda_request* request : requests_)
+    RUEDA_RETURN_IF_ERROR(status_of(api_.request_wait(request, -1, &error), error));
   return {};
 }
 
 const void* RuedaSubject::result(size_t tensor) const {
   if (!owned_) return tensors_[tensor].output;
   void* data = nullptr;
-  api_.work_output(works_[works_.size() - 1 - tensor], &data, nullptr, 0);
+  api_.request_output(requests_[requests_.size() - 1 - tensor], &data, nullptr, 0);
   return data;
 }
 
 void RuedaSubject::end() {
-  for (rueda_work* work : works_) api_.work_release(work);
-  for (rueda_prepared* prepared : prepared_) api_.prepared_release(prepared);
-  works_.clear();
-  prepared_.clear();
+  for (rueda_request* request : requests_) api_.request_release(request);
+  requests_.clear();
+  persistent_ = false;
   ops_.clear();
   names_.clear();
   shapes_.clear();

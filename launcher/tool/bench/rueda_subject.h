@@ -1,5 +1,5 @@
-// rueda itself, through its C ABI. Operations that can be prepared are, unless the caller wants
-// every one submitted anew.
+// rueda itself, through its C ABI. Its requests are persistent, unless the caller wants every
+// operation made anew.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ class RuedaSubject final : public Subject {
   Status run() override;
   const void* result(size_t tensor) const override;
   void end() override;
-  std::string manner() const override { return prepared_.empty() ? "call" : "prepared"; }
+  std::string manner() const override { return persistent_ ? "persistent" : "call"; }
 
  private:
-  Status run_prepared();
-  Status run_submitted();
+  Status run_persistent();
+  Status run_once();
+  Status wait_for_all();
 
   LibRueda api_;
   rueda_context* context_;
@@ -37,9 +38,11 @@ class RuedaSubject final : public Subject {
   std::vector<Tensor> tensors_;
   std::vector<std::string> names_;
   std::vector<int64_t> shapes_;
-  std::vector<rueda_op> ops_;              // last tensor first, as backward hands them over
-  std::vector<rueda_prepared*> prepared_;  // empty: not prepared
-  std::vector<rueda_work*> works_;         // of the last run where the output is the library's
+  std::vector<rueda_op> ops_;  // last tensor first, as backward hands them over
+  // Of each of them; without persistent ones those of the last run, where the output is the
+  // library's.
+  std::vector<rueda_request*> requests_;
+  bool persistent_ = false;
   bool owned_ = false;
   uint64_t cases_ = 0;
 };

@@ -42,7 +42,8 @@ Level worst(const std::vector<Finding>& findings);
 std::string as_text(const Report& report);
 std::string as_text(const std::vector<Report>& reports, const std::vector<Finding>& differences);
 // One line:
-// {"host":..,"worst":..,"findings":[{"section":..,"name":..,"value":..,"level":..,"advice":..,"compared":..}]}
+//   {"host":..,"worst":..,"findings":[{"section":..,"name":..,"value":..,"level":..,
+//                                      "advice":..,"compared":..}]}
 std::string as_json(const Report& report);
 // The reverse. InvalidArgument says where the text is no such line.
 Result<Report> from_json(const std::string& text);

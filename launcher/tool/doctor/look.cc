@@ -241,7 +241,7 @@ void look_at_library(Machine* machine) {
   for (const char* folder : {"../lib", "..", "../lib64", "../lib/x86_64-linux-gnu"})
     places.push_back(program.parent_path() / folder);
   for (const fs::path& place : places) {
-    for (const char* name : {"librueda.so", "librueda.so.1"}) {
+    for (const char* name : {"librueda.so", "librueda.so.2"}) {
       if (machine->library.empty() && fs::exists(place / name, ignored))
         machine->library = fs::weakly_canonical(place / name, ignored);
     }

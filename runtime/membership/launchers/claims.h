@@ -2,7 +2,7 @@
 // touches nothing.
 //
 //   launcher     rank, size                                       lies inside
-//   torchrun     RANK, WORLD_SIZE (and MASTER_ADDR)               anything (it says TORCHELASTIC_RUN_ID)
+//   torchrun     RANK, WORLD_SIZE (and MASTER_ADDR)               anything (TORCHELASTIC_RUN_ID)
 //   deepspeed    the same and CROSS_SIZE, LOCAL_SIZE              anything
 //   Open MPI     OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE       a Slurm step
 //   MPICH, Intel PMI_RANK, PMI_SIZE                               a Slurm step

@@ -16,6 +16,8 @@ struct Values {
   int64_t fused_tensors = 0;
   // tensors that were submitted by their number in the response cache, or to a step plan
   int64_t cached_tensors = 0;
+  // tensors that the full response cache has forgotten
+  int64_t cache_evictions = 0;
   // messages of the agreement that this rank has sent
   int64_t control_messages = 0;
   // bytes of the collectives inside a host that shared memory has carried
@@ -52,6 +54,7 @@ inline constexpr ValuesRow kValues[] = {
     {"tensors", &Values::tensors},
     {"fused_tensors", &Values::fused_tensors},
     {"cached_tensors", &Values::cached_tensors},
+    {"cache_evictions", &Values::cache_evictions},
     {"control_messages", &Values::control_messages},
     {"bytes_reduced", &Values::bytes_reduced},
     {"shm_bytes", &Values::shm_bytes},

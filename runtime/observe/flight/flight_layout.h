@@ -3,7 +3,8 @@
 //
 //   0         Header      who writes; counters that only grow
 //   4096      Mailbox     what the agent wants this rank to say (an explanation of a hang)
-//   ...       Site[]      where operations are called from, "train.py:12 in step"; number n is entry n - 1
+//   ...       Site[]      where operations are called from, "train.py:12 in step"; number n is
+//                         entry n - 1
 //   ...       Record[]    the last kRecords operations that were submitted one by one, a ring
 //   ...       Record[]    members of step plans, as they were when their plan began, a ring
 //   ...       PlanEntry[] the last kPlanEntries batches of step plans, a ring

@@ -166,8 +166,9 @@ void FlightRecorder::write(Record* to, const Record& from, uint64_t number) {
   put(at, number + 1, std::memory_order_release);
 }
 
-FlightRecorder::Ticket FlightRecorder::submitted(const wire::Request& request, uint32_t process_set,
-                                                 uint32_t site, Path path) {
+FlightRecorder::RecordNumber FlightRecorder::submitted(const wire::Request& request,
+                                                       uint32_t process_set, uint32_t site,
+                                                       Path path) {
   Record record = {};
   fill(&record, request);
   record.submitted_ns = now_ns();
@@ -188,10 +189,10 @@ FlightRecorder::Ticket FlightRecorder::submitted(const wire::Request& request, u
 }
 
 // Null: it has been overwritten.
-Record* FlightRecorder::of(Ticket ticket) const {
-  if (ticket == 0) return nullptr;
-  Record* const record = &records()[(ticket - 1) % kRecords];
-  return std::atomic_ref<uint64_t>(record->stamp).load(std::memory_order_relaxed) == ticket
+Record* FlightRecorder::of(RecordNumber number) const {
+  if (number == 0) return nullptr;
+  Record* const record = &records()[(number - 1) % kRecords];
+  return std::atomic_ref<uint64_t>(record->stamp).load(std::memory_order_relaxed) == number
              ? record
              : nullptr;
 }
@@ -211,32 +212,32 @@ State FlightRecorder::state_of(Record* record) {
   return static_cast<State>(reinterpret_cast<const uint8_t*>(&value)[5]);
 }
 
-void FlightRecorder::cached(Ticket ticket) {
-  if (Record* const r = of(ticket)) set_state(r, State::kSubmitted, Path::kCached);
+void FlightRecorder::cached(RecordNumber number) {
+  if (Record* const r = of(number)) set_state(r, State::kSubmitted, Path::kCached);
 }
 
-void FlightRecorder::planned(Ticket ticket) {
-  if (Record* const r = of(ticket)) set_state(r, State::kStarted, Path::kPlanned);
+void FlightRecorder::planned(RecordNumber number) {
+  if (Record* const r = of(number)) set_state(r, State::kStarted, Path::kPlanned);
 }
 
-void FlightRecorder::agreed(Ticket ticket, int64_t now) {
-  Record* const r = of(ticket);
+void FlightRecorder::agreed(RecordNumber number, int64_t now) {
+  Record* const r = of(number);
   if (r == nullptr) return;
   put(reinterpret_cast<uint64_t*>(&r->agreed_ns), static_cast<uint64_t>(now));
   set_state(r, State::kAgreed);
 }
 
-void FlightRecorder::started(Ticket ticket, uint64_t batch, int64_t now) {
-  Record* const r = of(ticket);
+void FlightRecorder::started(RecordNumber number, uint64_t batch, int64_t now) {
+  Record* const r = of(number);
   if (r == nullptr) return;
   put(&r->batch, batch);
   put(reinterpret_cast<uint64_t*>(&r->started_ns), static_cast<uint64_t>(now));
   set_state(r, State::kStarted);
 }
 
-void FlightRecorder::ended(Ticket ticket, int64_t now, bool well) {
-  if (ticket == 0) return;
-  if (Record* const r = of(ticket)) {
+void FlightRecorder::ended(RecordNumber number, int64_t now, bool well) {
+  if (number == 0) return;
+  if (Record* const r = of(number)) {
     if (state_of(r) >= State::kDone) return;
     put(reinterpret_cast<uint64_t*>(&r->ended_ns), static_cast<uint64_t>(now));
     set_state(r, well ? State::kDone : State::kFailed);

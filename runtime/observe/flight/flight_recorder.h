@@ -36,7 +36,7 @@ int64_t now_ns();
 class FlightRecorder {
  public:
   // Of one operation; 0: none.
-  using Ticket = uint64_t;
+  using RecordNumber = uint64_t;
 
   // fd: memory of kTotalBytes that somebody else holds too (borrowed), or -1. Where it cannot be
   // used (wrong size, another process has it) the process gets memory of its own.
@@ -52,12 +52,13 @@ class FlightRecorder {
   uint32_t site(const std::string& text);
   std::string site_text(uint32_t number) const;
 
-  Ticket submitted(const wire::Request& request, uint32_t process_set, uint32_t site, Path path);
-  void cached(Ticket ticket);  // was asked for by its number
-  void planned(Ticket ticket);
-  void agreed(Ticket ticket, int64_t now);
-  void started(Ticket ticket, uint64_t batch, int64_t now);
-  void ended(Ticket ticket, int64_t now, bool well);
+  RecordNumber submitted(const wire::Request& request, uint32_t process_set, uint32_t site,
+                         Path path);
+  void cached(RecordNumber number);  // was asked for by its number
+  void planned(RecordNumber number);
+  void agreed(RecordNumber number, int64_t now);
+  void started(RecordNumber number, uint64_t batch, int64_t now);
+  void ended(RecordNumber number, int64_t now, bool well);
   // Members of a process set, once it is known.
   void members(uint32_t process_set, const std::vector<Rank>& ranks);
 
@@ -95,7 +96,7 @@ class FlightRecorder {
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
   PlanEntry* plan_entries() const { return reinterpret_cast<PlanEntry*>(base_ + kPlanOffset); }
   Record* records() const { return reinterpret_cast<Record*>(base_ + kRecordsOffset); }
-  Record* of(Ticket ticket) const;
+  Record* of(RecordNumber number) const;
   void begin(const Identity& identity);
   // Without a path it stays what it is. The slot may be another's by now: then that is what is
   // kept.

@@ -1,15 +1,17 @@
 // The life page: one page of memory that a rank shares with its agent and with nobody else. The
 // rank writes what shows that it lives and what it does; the agent writes who was lost.
 //
-//   rank   owner      a robust futex of the rank's background thread: the kernel marks it at the very
-//                     start of the process's end, long before memory is freed and sockets close
+//   rank   owner      a robust futex of the rank's background thread: the kernel marks it at the
+//                     very start of the process's end, long before memory is freed and sockets
+//                     close
 //          crash      written by signal handlers, since a core dump comes before that end
 //          operation  what was submitted last; counters
 //   agent  lost       the first verdict of the job, and its cause once that is known
 //
 // Memory:  a sealed memfd made by the agent; the rank inherits the descriptor. No pointers.
 // Threads: owner, crash: as told below. Published fields: one writer, any readers, no locks.
-// Trust:   the agent copies first and checks then; a rank that writes nonsense harms its own name only.
+// Trust:   the agent copies first and checks then; a rank that writes nonsense harms its own name
+//          only.
 #pragma once
 
 #include <atomic>

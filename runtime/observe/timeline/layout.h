@@ -1,9 +1,10 @@
 // Layout: events as the lines of a timeline file.
 //
-//   horovod_layout   Horovod's dialect: a "process" for each tensor, phases as pairs of B and E, times
-//                    since the start. Rank 0's view, for the tools that know it.
-//   tracks_layout     a process for each rank, a track for each stage, arrows from submission to end, on
-//                    a clock that all ranks share; files of several ranks may be put together.
+//   horovod_layout   Horovod's dialect: a "process" for each tensor, phases as pairs of B and E,
+//                    times since the start. Rank 0's view, for the tools that know it.
+//   tracks_layout    a process for each rank, a track for each stage, arrows from submission to
+//                    end, on a clock that all ranks share; files of several ranks may be put
+//                    together.
 //
 // Pure. Events that began before the start are left out. One thread.
 #pragma once

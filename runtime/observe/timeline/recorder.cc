@@ -86,17 +86,16 @@ void Recorder::batch_ended(const BatchRun& run, size_t members) {
   push(event);
 }
 
-void Recorder::member(engine::Pending* pending, const BatchRun& run) {
-  const Nanos submitted = nanos(pending->submission.submitted);
-  const Nanos taken = nanos(pending->since);
+void Recorder::member(engine::Request* request, const BatchRun& run) {
+  const Nanos submitted = nanos(request->submitted);
+  const Nanos taken = nanos(request->since);
   if (totals_) totals_->member(submitted, taken, run.begun);
   if (!writing()) return;
-  if (!pending->label)
-    pending->label = label_of(&labels_, pending->submission.request, run.number.set);
+  if (!request->label) request->label = label_of(&labels_, request->announcement, run.number.set);
   Event event;
   event.what = Event::What::kMember;
-  event.label = *pending->label;
-  event.member = {submitted, taken, bytes_of(pending->submission.request)};
+  event.label = *request->label;
+  event.member = {submitted, taken, bytes_of(request->announcement)};
   push(event);
 }
 

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "collectives/base/status.h"
-#include "runtime/engine/submission.h"
+#include "runtime/engine/request.h"
 #include "runtime/observe/timeline/event_ring.h"
 #include "runtime/observe/timeline/labels.h"
 #include "runtime/observe/timeline/layout.h"
@@ -52,7 +52,7 @@ class Recorder {
   void batch_dropped(Nanos now);
   // It has run: then its members, one by one.
   void batch_ended(const BatchRun& run, size_t members);
-  void member(engine::Pending* pending, const BatchRun& run);
+  void member(engine::Request* request, const BatchRun& run);
   // A process set's root: this rank (of the job) has this tensor ready. set: its id.
   void arrival(const wire::Request& request, uint32_t set, Rank rank, Nanos now);
   // The root's cycle mark: a round in which something begins.

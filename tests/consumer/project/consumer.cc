@@ -30,10 +30,10 @@ void reductions(rueda::Context& hvd) {
          "allreduce sum");
 
   std::array<std::int64_t, 1> largest{rank};
-  rueda::Work work = hvd.allreduce_async(largest, ReduceOp::kMax, {.name = "largest"});
-  rueda::Work moved = std::move(work);
+  rueda::Request work = hvd.allreduce_async(largest, ReduceOp::kMax, {.name = "largest"});
+  rueda::Request moved = std::move(work);
   moved.wait(std::chrono::seconds(60));
-  expect(moved.poll() && largest[0] == size - 1, "allreduce_async max");
+  expect(moved.test() && largest[0] == size - 1, "allreduce_async max");
 
   std::vector<rueda::BFloat16> halves(8, rueda::BFloat16(2.0f));
   hvd.allreduce(halves, ReduceOp::kAverage, {.name = "halves"});
@@ -67,7 +67,7 @@ void movements(rueda::Context& hvd) {
   expect(all == expected, "allgather");
 
   const bool flag[1] = {rank == 0};
-  const rueda::Work flags = hvd.allgather_async(flag, {.name = "flags"});
+  const rueda::Request flags = hvd.allgather_async(flag, {.name = "flags"});
   flags.wait();
   expect(flags.output<bool>()[0] && flags.shape() == rueda::Shape{size}, "allgather of bool");
 
@@ -87,12 +87,12 @@ void movements(rueda::Context& hvd) {
   const std::vector<float> out{static_cast<float>(rank)};
   std::vector<float> in(1);
   if (size > 1) {
-    const rueda::Work sent = hvd.send_async(out, (rank + 1) % size, 7);
+    const rueda::Request sent = hvd.send_async(out, (rank + 1) % size, 7);
     hvd.recv(in, (rank + size - 1) % size, 7);
     sent.wait();
     expect(in[0] == static_cast<float>((rank + size - 1) % size), "send and recv");
   }
-  rueda::Prepared again = hvd.prepare_allreduce<float>(3, ReduceOp::kSum, {.name = "again"});
+  rueda::Request again = hvd.allreduce_init<float>(3, ReduceOp::kSum, {.name = "again"});
   for (int round = 0; round < 20; ++round) {
     std::vector<float> data(3, static_cast<float>(round));
     again.run(data);
@@ -127,9 +127,9 @@ void attention(rueda::Context& hvd) {
   const auto q = tensor(0), k = tensor(1), v = tensor(2), dout = tensor(3);
   std::vector<float> out(q.size()), lse(plan.lse_size()), dq(q), dk(k), dv(v);
   ra::Saved saved;
-  ra::Work work = ra::forward(hvd, plan, q, k, v, out, lse, &saved);
+  rueda::Request work = ra::forward(hvd, plan, q, k, v, out, lse, &saved);
   work.wait(std::chrono::seconds(60));
-  expect(work.poll(), "an attention that has ended");
+  expect(work.test(), "an attention that has ended");
   ra::backward(hvd, plan, saved, dout, {}, q, k, v, out, lse, dq, dk, dv).wait();
 
   const auto probability = [&](std::int64_t i, std::int64_t j, std::int64_t h, double* sum) {

@@ -27,9 +27,9 @@
 
 #include "rueda/attention_plan.hpp"
 #include "rueda/error.hpp"
+#include "rueda/request.hpp"
 #include "rueda/rueda.h"
 #include "rueda/tensor.hpp"
-#include "rueda/wait.hpp"
 
 namespace rueda {
 inline namespace api1 {
@@ -46,50 +46,6 @@ class Saved {
     void operator()(rueda_attention_saved* saved) const { rueda_attention_saved_release(saved); }
   };
   std::unique_ptr<rueda_attention_saved, Release> handle_;
-};
-
-// A forward or backward under way.
-//
-// Ownership: borrows the call's tensors, which nobody may touch until it has ended.
-// Threads:   one at a time; abort() from any.
-// Failure:   wait() throws Error, which names pass, step and rank. Outputs are then unspecified.
-// End:       the destructor waits until the call has ended; it never throws. A lost or leaving rank
-//            ends it.
-class [[nodiscard]] Work {
- public:
-  using Seconds = std::chrono::duration<double>;
-
-  explicit Work(rueda_attention_call* handle) : handle_(handle) {}
-
-  // True when it has ended, well or not. Never blocks.
-  bool poll() const { return rueda_attention_poll(handle()) != 0; }
-  void wait() const { wait_until_ended(-1.0); }
-  // At most so long; then throws Error with RUEDA_DEADLINE_EXCEEDED, and the call goes on.
-  void wait(Seconds timeout) const {
-    wait_until_ended(timeout.count() > 0 ? timeout.count() : 0.0);
-  }
-  // Ends it on this rank soon, with RUEDA_CANCELLED. Its peers get an error when this rank leaves.
-  void abort() const { rueda_attention_abort(handle()); }
-
- private:
-  struct Release {
-    void operator()(rueda_attention_call* call) const {
-      while (rueda_attention_wait(call, -1.0, nullptr) == RUEDA_ABORTED) {
-      }
-      rueda_attention_call_release(call);
-    }
-  };
-  rueda_attention_call* handle() const {
-    if (handle_ == nullptr) throw Error(RUEDA_FAILED_PRECONDITION, "this Work was moved from");
-    return handle_.get();
-  }
-  void wait_until_ended(double seconds) const {
-    api1::detail::wait_through_signals(seconds, [this](double left, rueda_error* error) {
-      return rueda_attention_wait(handle(), left, error);
-    });
-  }
-
-  std::unique_ptr<rueda_attention_call, Release> handle_;
 };
 
 namespace detail {
@@ -116,8 +72,8 @@ inline rueda_context* context_of(std::nullptr_t) { return nullptr; }
 // `lse` may be empty (std::span<float>{}) and `saved` null when no backward follows. threads 0:
 // this host's cores for each of its ranks.
 template <typename Context, Input Q, Input K, Input V, InOut O>
-Work forward(const Context& hvd, const Plan& plan, Q&& q, K&& k, V&& v, O&& out,
-             std::span<float> lse, Saved* saved = nullptr, int threads = 0) {
+Request forward(const Context& hvd, const Plan& plan, Q&& q, K&& k, V&& v, O&& out,
+                std::span<float> lse, Saved* saved = nullptr, int threads = 0) {
   const rueda_dtype dtype = plan.spec().dtype;
   const std::size_t queries = plan.query_size(), keys = plan.key_size();
   const void* in_q = detail::checked(q, "q", queries, dtype);
@@ -126,28 +82,28 @@ Work forward(const Context& hvd, const Plan& plan, Q&& q, K&& k, V&& v, O&& out,
   void* result = detail::checked(out, "out", queries, dtype);
   float* sums = lse.empty() ? nullptr : detail::checked(lse, "lse", plan.lse_size(), RUEDA_FLOAT32);
   rueda_attention_saved* kept = nullptr;
-  rueda_attention_call* call = nullptr;
+  rueda_request* request = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;
   api1::detail::check(
       rueda_attention_forward(detail::context_of(hvd), plan.handle(), plan.spec().process_set,
                               threads, in_q, in_k, in_v, result, sums,
-                              saved == nullptr ? nullptr : &kept, &call, &error),
+                              saved == nullptr ? nullptr : &kept, &request, &error),
       error);
   if (saved != nullptr) saved->reset(kept);
-  return Work(call);
+  return Request(request, dtype);
 }
 
 // Starts the backward of a forward, from its tensors. dlse, the gradient of lse, may be empty:
 // zeros.
 template <typename Context, Input DO, Input Q, Input K, Input V, Input O, InOut DQ, InOut DK,
           InOut DV>
-Work backward(const Context& hvd, const Plan& plan, const Saved& saved, DO&& dout,
-              std::span<const float> dlse, Q&& q, K&& k, V&& v, O&& out, std::span<const float> lse,
-              DQ&& dq, DK&& dk, DV&& dv, int threads = 0) {
+Request backward(const Context& hvd, const Plan& plan, const Saved& saved, DO&& dout,
+                 std::span<const float> dlse, Q&& q, K&& k, V&& v, O&& out,
+                 std::span<const float> lse, DQ&& dq, DK&& dk, DV&& dv, int threads = 0) {
   const rueda_dtype dtype = plan.spec().dtype;
   const std::size_t queries = plan.query_size(), keys = plan.key_size();
   const std::size_t rows = plan.lse_size();
-  rueda_attention_call* call = nullptr;
+  rueda_request* request = nullptr;
   rueda_error error = RUEDA_ERROR_INIT;
   api1::detail::check(
       rueda_attention_backward(
@@ -158,9 +114,9 @@ Work backward(const Context& hvd, const Plan& plan, const Saved& saved, DO&& dou
           detail::checked(v, "v", keys, dtype), detail::checked(out, "out", queries, dtype),
           detail::checked(lse, "lse", rows, RUEDA_FLOAT32), saved.handle(),
           detail::checked(dq, "dq", queries, dtype), detail::checked(dk, "dk", keys, dtype),
-          detail::checked(dv, "dv", keys, dtype), &call, &error),
+          detail::checked(dv, "dv", keys, dtype), &request, &error),
       error);
-  return Work(call);
+  return Request(request, dtype);
 }
 
 }  // namespace attention

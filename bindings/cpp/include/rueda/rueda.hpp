@@ -30,10 +30,9 @@
 #include "rueda/buffer.hpp"
 #include "rueda/error.hpp"
 #include "rueda/half.hpp"
-#include "rueda/prepared.hpp"
+#include "rueda/request.hpp"
 #include "rueda/rueda.h"
 #include "rueda/tensor.hpp"
-#include "rueda/work.hpp"
 
 namespace rueda {
 inline namespace api1 {
@@ -48,12 +47,11 @@ struct Received {
 // One rank of one job.
 //
 // Ownership: owns the connection to the job. The operations borrow their data until they return
-// (the
-//            *_async forms: until the Work has ended).
-// Threads:   any thread may call anything, several at once; not during or after shutdown().
+//            (the *_async forms: until the Request has ended).
+// Threads:   any thread may call anything, several at once, shutdown() too.
 // Failure:   everything throws Error, also when this Context was moved from or shut down. Nothing
-//            was submitted when a submission throws.
-// End:       shutdown(), or the destructor. Works may outlive it; they then end with an Error.
+//            was started when a start throws.
+// End:       shutdown(), or the destructor. Requests may outlive it; they then end with an Error.
 class Context {
  public:
   // Joins the job that this process was started in (ruedarun; alone: one rank). Blocks until all
@@ -70,10 +68,10 @@ class Context {
     std::swap(handle_, other.handle_);
     return *this;
   }
-  ~Context() { shutdown(); }
+  ~Context() { rueda_context_release(handle_); }
 
   // Leaves the job: what has begun ends, what is pending here ends with RUEDA_CANCELLED. Bounded.
-  void shutdown() noexcept { rueda_shutdown(std::exchange(handle_, nullptr)); }
+  void shutdown() noexcept { rueda_shutdown(handle_); }
 
   int rank() const { return rueda_rank(handle()); }
   int size() const { return rueda_size(handle()); }
@@ -124,26 +122,25 @@ class Context {
   }
 
   // ---- every rank gets the reduction of all ranks' data, in place
-  // ----------------------------------
   template <InOut R>
   void allreduce(R&& data, ReduceOp op, const Options& options = {}) {
     allreduce_async(data, op, options).wait();
   }
   template <InOut R>
-  Work allreduce_async(R&& data, ReduceOp op, const Options& options = {}) {
+  Request allreduce_async(R&& data, ReduceOp op, const Options& options = {}) {
     const auto view = detail::view(data);
-    return submit(detail::Operation(RUEDA_ALLREDUCE, options).input(view).output(view).reduce(op));
+    return start(detail::Operation(RUEDA_ALLREDUCE, options).input(view).output(view).reduce(op));
   }
   // Several tensors as one: ready together or not at all. Tensor i is called "<name>.<i>".
   template <typename R>
     requires InOut<R&>
   void grouped_allreduce(std::span<R> tensors, ReduceOp op, const Options& options = {}) {
-    for (Work& work : grouped_allreduce_async(tensors, op, options)) work.wait();
+    for (Request& request : grouped_allreduce_async(tensors, op, options)) request.wait();
   }
   template <typename R>
     requires InOut<R&>
-  std::vector<Work> grouped_allreduce_async(std::span<R> tensors, ReduceOp op,
-                                            const Options& options = {}) {
+  std::vector<Request> grouped_allreduce_async(std::span<R> tensors, ReduceOp op,
+                                               const Options& options = {}) {
     std::deque<detail::Operation> operations;  // a deque: its elements never move
     for (R& tensor : tensors) {
       const auto view = detail::view(tensor);
@@ -151,72 +148,117 @@ class Context {
       if (!own.name.empty()) own.name += "." + std::to_string(operations.size());
       operations.emplace_back(RUEDA_ALLREDUCE, own).input(view).output(view).reduce(op);
     }
-    return submit_group(operations);
+    return start_group(operations);
   }
 
   // ---- every rank gets all rows; the first extents may differ
-  // --------------------------------------
   template <Input R>
   auto allgather(R&& data, const Options& options = {}) {
     return take<std::ranges::range_value_t<R>>(allgather_async(data, options));
   }
   template <Input R>
-  Work allgather_async(R&& data, const Options& options = {}) {
-    return submit(detail::Operation(RUEDA_ALLGATHER, options).input(detail::view(data)));
+  Request allgather_async(R&& data, const Options& options = {}) {
+    return start(detail::Operation(RUEDA_ALLGATHER, options).input(detail::view(data)));
+  }
+
+  // Into memory of the caller's, which has room for exactly the rows of all ranks: nothing is
+  // allocated, and a loop of these is planned like any other step.
+  template <Input In, InOut Out>
+  void allgather_into(In&& data, Out&& output, const Options& options = {}) {
+    allgather_into_async(data, output, options).wait();
+  }
+  template <Input In, InOut Out>
+  Request allgather_into_async(In&& data, Out&& output, const Options& options = {}) {
+    return start(detail::Operation(RUEDA_ALLGATHER, options)
+                     .input(detail::view(data))
+                     .output_rows_of(detail::view(output)));
   }
 
   // ---- every rank gets root's data, in place
-  // -------------------------------------------------------
   template <InOut R>
   void broadcast(R&& data, int root, const Options& options = {}) {
     broadcast_async(data, root, options).wait();
   }
   template <InOut R>
-  Work broadcast_async(R&& data, int root, const Options& options = {}) {
+  Request broadcast_async(R&& data, int root, const Options& options = {}) {
     const auto view = detail::view(data);
-    return submit(detail::Operation(RUEDA_BROADCAST, options).input(view).output(view).root(root));
+    return start(detail::Operation(RUEDA_BROADCAST, options).input(view).output(view).root(root));
   }
 
   // ---- this rank's rows of the reduction (rueda_split_rows)
-  // ----------------------------------------
   template <Input R>
   auto reducescatter(R&& data, ReduceOp op, const Options& options = {}) {
     return take<std::ranges::range_value_t<R>>(reducescatter_async(data, op, options));
   }
   template <Input R>
-  Work reducescatter_async(R&& data, ReduceOp op, const Options& options = {}) {
-    return submit(
+  Request reducescatter_async(R&& data, ReduceOp op, const Options& options = {}) {
+    return start(
         detail::Operation(RUEDA_REDUCESCATTER, options).input(detail::view(data)).reduce(op));
   }
 
+  // Into memory of the caller's, for as many elements as this rank's rows have.
+  template <Input In, InOut Out>
+  void reducescatter_into(In&& data, Out&& output, ReduceOp op, const Options& options = {}) {
+    reducescatter_into_async(data, output, op, options).wait();
+  }
+  template <Input In, InOut Out>
+  Request reducescatter_into_async(In&& data, Out&& output, ReduceOp op,
+                                   const Options& options = {}) {
+    const auto view = detail::view(output);
+    const std::size_t own = rows_of_this_rank(detail::view(data).size(), options);
+    if (view.size() != own) {
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  "'" + options.name + "': the output has " + std::to_string(view.size()) +
+                      " elements, this rank's rows have " + std::to_string(own));
+    }
+    return start(detail::Operation(RUEDA_REDUCESCATTER, options)
+                     .input(detail::view(data))
+                     .output(view)
+                     .reduce(op));
+  }
+
   // ---- splits[r] rows go to rank r, in order; no splits: equal parts
-  // -------------------------------
   template <Input R>
   auto alltoall(R&& data, std::span<const std::int64_t> splits = {}, const Options& options = {}) {
     using T = std::ranges::range_value_t<R>;
-    const Work work = alltoall_async(data, splits, options);
-    work.wait();
-    const auto values = work.template output<T>();
-    return Received<T>{{values.begin(), values.end()}, work.rows_by_rank()};
+    const Request request = alltoall_async(data, splits, options);
+    request.wait();
+    const auto values = request.template output<T>();
+    return Received<T>{{values.begin(), values.end()}, request.rows_by_rank()};
   }
   template <Input R>
-  Work alltoall_async(R&& data, std::span<const std::int64_t> splits = {},
-                      const Options& options = {}) {
-    return submit(
+  Request alltoall_async(R&& data, std::span<const std::int64_t> splits = {},
+                         const Options& options = {}) {
+    return start(
         detail::Operation(RUEDA_ALLTOALL, options).input(detail::view(data)).splits(splits));
+  }
+
+  // Into memory of the caller's, which has room for exactly the rows that come.
+  template <Input In, InOut Out>
+  void alltoall_into(In&& data, Out&& output, std::span<const std::int64_t> splits = {},
+                     const Options& options = {}) {
+    alltoall_into_async(data, output, splits, options).wait();
+  }
+  template <Input In, InOut Out>
+  Request alltoall_into_async(In&& data, Out&& output, std::span<const std::int64_t> splits = {},
+                              const Options& options = {}) {
+    return start(detail::Operation(RUEDA_ALLTOALL, options)
+                     .input(detail::view(data))
+                     .output_rows_of(detail::view(output))
+                     .splits(splits));
   }
 
   // Returns when every rank has called it.
   void barrier(const Options& options = {}) {
-    submit(detail::Operation(RUEDA_BARRIER, options)).wait();
+    start(detail::Operation(RUEDA_BARRIER, options)).wait();
   }
 
   // Takes part in the others' operations with what changes nothing, until every rank of the set has
   // joined (RUEDA_JOIN). Gives the rank that joined last.
   int join(const Options& options = {}) {
-    const Work work = submit(detail::Operation(RUEDA_JOIN, options));
-    work.wait();
-    return static_cast<int>(work.result());
+    const Request request = start(detail::Operation(RUEDA_JOIN, options));
+    request.wait();
+    return static_cast<int>(request.result());
   }
 
   // ---- groups of ranks; every rank of the job calls these in the same order with the same ranks
@@ -224,20 +266,19 @@ class Context {
   // Gives the new set's id.
   int add_process_set(std::span<const std::int32_t> ranks) {
     rueda_error error = RUEDA_ERROR_INIT;
-    rueda_work* handle_of_work = nullptr;
-    detail::check(
-        rueda_add_process_set(handle(), ranks.data(), static_cast<std::int32_t>(ranks.size()), 0,
-                              &handle_of_work, &error),
-        error);
-    const Work work(handle_of_work, RUEDA_UINT8);
-    work.wait();
-    return static_cast<int>(work.result());
+    rueda_request* added = nullptr;
+    detail::check(rueda_add_process_set(handle(), ranks.data(),
+                                        static_cast<std::int32_t>(ranks.size()), 0, &added, &error),
+                  error);
+    const Request request(added, RUEDA_UINT8);
+    request.wait();
+    return static_cast<int>(request.result());
   }
   void remove_process_set(int process_set) {
     rueda_error error = RUEDA_ERROR_INIT;
-    rueda_work* work = nullptr;
-    detail::check(rueda_remove_process_set(handle(), process_set, 0, &work, &error), error);
-    Work(work, RUEDA_UINT8).wait();
+    rueda_request* removed = nullptr;
+    detail::check(rueda_remove_process_set(handle(), process_set, 0, &removed, &error), error);
+    Request(removed, RUEDA_UINT8).wait();
   }
   // Its ranks, ascending. Throws if there is no such set.
   std::vector<std::int32_t> process_set_ranks(int process_set) const {
@@ -252,54 +293,57 @@ class Context {
   }
 
   // ---- two ranks; matched by (peer, tag) in order, size and type must be equal
-  // ---------------------
   template <Input R>
   void send(R&& data, int peer, std::uint32_t tag = 0) {
     send_async(data, peer, tag).wait();
   }
   template <Input R>
-  Work send_async(R&& data, int peer, std::uint32_t tag = 0) {
-    return submit(detail::Operation(RUEDA_SEND, {}).input(detail::view(data)).peer(peer, tag));
+  Request send_async(R&& data, int peer, std::uint32_t tag = 0) {
+    return start(detail::Operation(RUEDA_SEND, {}).input(detail::view(data)).peer(peer, tag));
   }
   template <InOut R>
   void recv(R&& data, int peer, std::uint32_t tag = 0) {
     recv_async(data, peer, tag).wait();
   }
   template <InOut R>
-  Work recv_async(R&& data, int peer, std::uint32_t tag = 0) {
+  Request recv_async(R&& data, int peer, std::uint32_t tag = 0) {
     const auto view = detail::view(data);
     using T = std::ranges::range_value_t<R>;
-    return submit(detail::Operation(RUEDA_RECV, {})
-                      .template tensor<T>(view.size())
-                      .output(view)
-                      .peer(peer, tag));
+    return start(detail::Operation(RUEDA_RECV, {})
+                     .template tensor<T>(view.size())
+                     .output(view)
+                     .peer(peer, tag));
   }
 
-  // ---- for what is done again and again: `count` elements of T (or .shape); the name is needed
-  // ----------------------------------------
+  // ---- for what is done again and again: `count` elements of T (or .shape)
   template <Element T>
-  Prepared prepare_allreduce(std::size_t count, ReduceOp op, const Options& options) {
-    return prepare(detail::Operation(RUEDA_ALLREDUCE, options).template tensor<T>(count).reduce(op),
-                   count, count);
+  Request allreduce_init(std::size_t count, ReduceOp op, const Options& options) {
+    return make(detail::Operation(RUEDA_ALLREDUCE, options).template tensor<T>(count).reduce(op),
+                count, count);
   }
   template <Element T>
-  Prepared prepare_broadcast(std::size_t count, int root, const Options& options) {
-    return prepare(detail::Operation(RUEDA_BROADCAST, options).template tensor<T>(count).root(root),
-                   count, count);
+  Request broadcast_init(std::size_t count, int root, const Options& options) {
+    return make(detail::Operation(RUEDA_BROADCAST, options).template tensor<T>(count).root(root),
+                count, count);
   }
-  // The output is this rank's rows (rueda_split_rows): Prepared::output_size() elements.
+  // The output is this rank's rows (rueda_split_rows): Request::output_size() elements.
   template <Element T>
-  Prepared prepare_reducescatter(std::size_t count, ReduceOp op, const Options& options) {
+  Request reducescatter_init(std::size_t count, ReduceOp op, const Options& options) {
+    return make(
+        detail::Operation(RUEDA_REDUCESCATTER, options).template tensor<T>(count).reduce(op), count,
+        rows_of_this_rank(count, options));
+  }
+
+  // Elements of what this rank gets of a reducescatter of `count`.
+  std::size_t rows_of_this_rank(std::size_t count, const Options& options) const {
     const std::int64_t rows =
         options.shape.empty() ? static_cast<std::int64_t>(count) : options.shape.front();
     const std::size_t row = rows > 0 ? count / static_cast<std::size_t>(rows) : 0;
     const std::vector<std::int32_t> ranks = process_set_ranks(options.process_set);
     const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-    const auto own = static_cast<std::size_t>(rueda_split_rows(
-        rows, static_cast<std::int32_t>(place), static_cast<std::int32_t>(ranks.size())));
-    return prepare(
-        detail::Operation(RUEDA_REDUCESCATTER, options).template tensor<T>(count).reduce(op), count,
-        own * row);
+    return row *
+           static_cast<std::size_t>(rueda_split_rows(rows, static_cast<std::int32_t>(place),
+                                                     static_cast<std::int32_t>(ranks.size())));
   }
 
   // The C handle, for what this header lacks. Throws when there is none.
@@ -313,35 +357,35 @@ class Context {
  private:
   explicit Context(rueda_context* handle) : handle_(handle) {}
 
-  Work submit(const detail::Operation& operation) {
+  Request start(const detail::Operation& operation) {
     rueda_error error = RUEDA_ERROR_INIT;
-    rueda_work* work = nullptr;
-    detail::check(rueda_submit(handle(), &operation.get(), 1, 0, &work, &error), error);
-    return {work, operation.get().dtype};
+    rueda_request* request = nullptr;
+    detail::check(rueda_start(handle(), &operation.get(), 1, 0, &request, &error), error);
+    return {request, operation.get().dtype};
   }
-  Prepared prepare(const detail::Operation& operation, std::size_t inputs, std::size_t outputs) {
+  Request make(const detail::Operation& operation, std::size_t inputs, std::size_t outputs) {
     rueda_error error = RUEDA_ERROR_INIT;
-    rueda_prepared* prepared = nullptr;
-    detail::check(rueda_prepare(handle(), &operation.get(), &prepared, &error), error);
-    return {prepared, operation.get().dtype, inputs, outputs};
+    rueda_request* request = nullptr;
+    detail::check(rueda_request_create(handle(), &operation.get(), 1, 0, &request, &error), error);
+    return {request, operation.get().dtype, inputs, outputs};
   }
-  std::vector<Work> submit_group(const std::deque<detail::Operation>& operations) {
+  std::vector<Request> start_group(const std::deque<detail::Operation>& operations) {
     std::vector<rueda_op> ops;
     for (const auto& operation : operations) ops.push_back(operation.get());
-    std::vector<rueda_work*> handles(ops.size());
-    std::vector<Work> works;
-    works.reserve(ops.size());
+    std::vector<rueda_request*> handles(ops.size());
+    std::vector<Request> requests;
+    requests.reserve(ops.size());
     rueda_error error = RUEDA_ERROR_INIT;
-    detail::check(rueda_submit(handle(), ops.data(), ops.size(), 1, handles.data(), &error), error);
-    for (std::size_t i = 0; i < ops.size(); ++i) works.emplace_back(handles[i], ops[i].dtype);
-    return works;
+    detail::check(rueda_start(handle(), ops.data(), ops.size(), 1, handles.data(), &error), error);
+    for (std::size_t i = 0; i < ops.size(); ++i) requests.emplace_back(handles[i], ops[i].dtype);
+    return requests;
   }
   // Waits and copies the results out. (vector<bool> is no array: use the async form's output.)
   template <Element T>
     requires(!std::same_as<T, bool>)
-  static std::vector<T> take(const Work& work) {
-    work.wait();
-    const auto values = work.output<T>();
+  static std::vector<T> take(const Request& request) {
+    request.wait();
+    const auto values = request.output<T>();
     return {values.begin(), values.end()};
   }
 

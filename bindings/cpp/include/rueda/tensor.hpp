@@ -117,6 +117,23 @@ class Operation {
     op_.output = data.data();
     return *this;
   }
+  // For allgather and alltoall, whose rows have to be exactly those that the output has room for.
+  // After input().
+  template <Element T>
+  Operation& output_rows_of(std::span<T> data) {
+    if (dtype_of<T> != op_.dtype)
+      throw Error(RUEDA_INVALID_ARGUMENT, "'" + options_.name + "': output is of another type");
+    std::size_t row = 1;
+    for (std::size_t i = 1; i < options_.shape.size(); ++i)
+      row *= static_cast<std::size_t>(options_.shape[i]);
+    if (row == 0 ? !data.empty() : data.size() % row != 0) {
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  "'" + options_.name + "': the output's " + std::to_string(data.size()) +
+                      " elements are no whole rows of " + std::to_string(row));
+    }
+    op_.output_rows = row == 0 ? 0 : static_cast<std::int64_t>(data.size() / row);
+    return output(data);
+  }
   template <Element T>
   Operation& tensor(std::size_t count) {
     op_.dtype = dtype_of<T>;

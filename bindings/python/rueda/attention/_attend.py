@@ -1,16 +1,13 @@
 """One call of any scheme: from the tensors and options of a public function to the framework's."""
 
-import os
-
 import numpy as np
 
-from rueda._runtime import runtime
-from rueda.attention import _groups
-from rueda.attention._plans import Spec, plan_of
+from rueda.attention._lengths import plan_for, threads_of
+from rueda.attention._plans import Spec
 from rueda.common.process_sets import ProcessSet, global_process_set
 
 
-class AttentionWork:
+class AttentionRequest:
     """An attention under way (``async_op=True``). Its tensors are its own until it has ended.
 
     ``wait()`` gives what the function would have returned. All ranks start their calls in the same
@@ -22,7 +19,7 @@ class AttentionWork:
 
     def done(self):
         """Whether it has ended, well or not."""
-        return self._call.poll()
+        return self._call.done()
 
     def wait(self, timeout=None):
         """The result; raises how it failed, or DeadlineExceeded after ``timeout`` seconds: it goes on."""
@@ -45,26 +42,6 @@ def framework(tensor):
 
         return _torch
     raise ValueError(f"expected a NumPy array or a PyTorch tensor, got {type(tensor).__name__}")
-
-
-def length_of(tokens, process_set):
-    """Tokens of all ranks together."""
-    if process_set.size() == 1:
-        return tokens
-    from rueda import numpy as hvd
-
-    mine = np.array([tokens], np.int64)
-    return int(hvd.allreduce(mine, op=hvd.Sum, process_set=process_set)[0])
-
-
-def _lengths_of(tokens, keys, process_set):
-    """Queries and keys of all ranks together."""
-    if process_set.size() == 1:
-        return tokens, keys
-    from rueda import numpy as hvd
-
-    mine = np.array([tokens, keys], np.int64)
-    return tuple(map(int, hvd.allreduce(mine, op=hvd.Sum, process_set=process_set)))
 
 
 def _check(q, k, v):
@@ -114,39 +91,6 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
         raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
 
-def threads_of(asked, process_set):
-    """0 lets the library choose, which for a local operation does not know the job."""
-    if asked or process_set is not _groups.local or not runtime.is_initialized():
-        return asked
-    return max(1, (os.cpu_count() or 1) // runtime.place.local_size)
-
-
-def plan_for(q_shape, k_shape, dtype, length, process_set, options):
-    """The plan of a call on this rank, whose tokens must be those of the layout."""
-    batch, tokens, heads, head_dim = q_shape
-    keys = options.get("key_length")
-    if length is None:
-        length, asked = _lengths_of(tokens, k_shape[1], process_set)
-        keys = keys or asked
-    options = {**options, "key_length": 0 if keys in (None, length) else keys}
-    plan = plan_of(
-        Spec(batch, length, heads, k_shape[2], head_dim, dtype, **options), process_set
-    )
-    if plan.tokens != tokens:
-        raise ValueError(
-            f"this rank has {tokens} tokens, the {plan.spec.layout} layout of {length} tokens gives "
-            f"it {plan.tokens}; use shard_sequence with the same layout"
-        )
-    if plan.keys != k_shape[1]:
-        keys = plan.spec.key_length or length
-        hint = "" if plan.spec.key_length else ", and give key_length where keys are not as many as queries"
-        raise ValueError(
-            f"this rank has {k_shape[1]} keys, the {plan.spec.layout} layout of {keys} keys gives it "
-            f"{plan.keys}; use shard_sequence with the same layout{hint}"
-        )
-    return plan
-
-
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
            chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, **spec):  # fmt: skip
@@ -185,4 +129,4 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     if heads_first:
         out = module.heads_second(out)
     result = (out, lse) if return_lse else out
-    return AttentionWork(call, result) if async_op else result
+    return AttentionRequest(call, result) if async_op else result

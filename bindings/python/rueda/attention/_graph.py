@@ -9,11 +9,11 @@ import weakref
 
 import torch
 
-from rueda.attention import _groups, _torch
-from rueda.attention._attend import length_of, plan_for, threads_of
+from rueda.attention import _groups, _tensors
 from rueda.attention._calls import Saved
 from rueda.attention._layouts import places
-from rueda.torch._graph import _id, _operation
+from rueda.attention._lengths import length_of, plan_for, threads_of
+from rueda.torch._operations import id_in_graph, operation
 
 _settings = []  # (process set id, threads, options as pairs)
 _numbers = {}
@@ -45,12 +45,12 @@ def _plan(q, k, length, number):
     set_id, threads, options = _settings[number]
     process_set = _groups.of_id(set_id)
     plan = plan_for(
-        tuple(q.shape), tuple(k.shape), _torch.name_of(q), length, process_set, dict(options)
+        tuple(q.shape), tuple(k.shape), _tensors.name_of(q), length, process_set, dict(options)
     )
     return plan, threads_of(threads, process_set)
 
 
-@_operation(
+@operation(
     "(Tensor dout, Tensor dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor kept, "
     "SymInt? length, int number) -> Tensor[]",
     lambda dout, dlse, q, k, v, *_: [torch.empty_like(x).contiguous() for x in (q, k, v)],
@@ -60,7 +60,7 @@ def _attention_backward(dout, dlse, q, k, v, out, lse, kept, length, number):
     tensors = [x.detach().contiguous() for x in (q, k, v, out, lse)]
     known = _kept.get(kept.item())
     saved = Saved() if known is None else known.call_saved
-    return list(_torch.backward(plan, threads, saved, tensors, dout, dlse))
+    return list(_tensors.backward(plan, threads, saved, tensors, dout, dlse))
 
 
 def _setup(ctx, inputs, output):
@@ -82,7 +82,7 @@ def _shapes(q, k, v, *_):
     ]
 
 
-@_operation(
+@operation(
     "(Tensor q, Tensor k, Tensor v, SymInt? length, int number) -> Tensor[]",
     _shapes,
     _gradient,
@@ -90,18 +90,18 @@ def _shapes(q, k, v, *_):
 )
 def _attention(q, k, v, length, number):
     plan, threads = _plan(q, k, length, number)
-    call, saved, tensors = _torch.forward(plan, threads, q, k, v)
+    call, saved, tensors = _tensors.forward(plan, threads, q, k, v)
     call.wait()
     return [tensors[3], tensors[4], torch.frombuffer(_Saved(saved), dtype=torch.int64)]
 
 
 def attention(q, k, v, length, process_set, threads, options):
-    number = _number_of(_id(process_set), threads, tuple(options.items()))
+    number = _number_of(id_in_graph(process_set), threads, tuple(options.items()))
     out, lse, _ = _attention(q, k, v, length, number)
     return out, lse
 
 
-@_operation(
+@operation(
     "(Tensor grad, SymInt tokens, str layout, int axis, int set_id) -> Tensor",
     lambda grad, tokens, layout, axis, *_: grad.new_empty(
         [tokens if i == axis else n for i, n in enumerate(grad.shape)]
@@ -110,7 +110,7 @@ def attention(q, k, v, length, process_set, threads, options):
 def _unshard_backward(grad, tokens, layout, axis, set_id):
     process_set = _groups.of_id(set_id)
     _, own = places(layout, grad.shape[axis], process_set)
-    return _torch.unshard_gradient(grad, own, axis, process_set)
+    return _tensors.unshard_gradient(grad, own, axis, process_set)
 
 
 def _unshard_setup(ctx, inputs, output):
@@ -128,7 +128,7 @@ def _whole(shard, length, layout, axis, *_):
     return shard.new_empty([length if i == axis else n for i, n in enumerate(shard.shape)])
 
 
-@_operation(
+@operation(
     "(Tensor shard, SymInt? length, str layout, int axis, int set_id) -> Tensor",
     _whole,
     _unshard_gradient,
@@ -142,8 +142,8 @@ def _unshard(shard, length, layout, axis, set_id):
     positions, own = places(layout, length, process_set)
     if tokens != len(own):
         raise ValueError(f"this rank has {tokens} tokens, expected {len(own)}")
-    return _torch.unshard(shard, positions, length, axis, process_set)
+    return _tensors.unshard(shard, positions, length, axis, process_set)
 
 
 def unshard(shard, layout, length, axis, process_set):
-    return _unshard(shard, length, layout, axis % shard.ndim, _id(process_set))
+    return _unshard(shard, length, layout, axis % shard.ndim, id_in_graph(process_set))

@@ -8,8 +8,8 @@ width).
 import torch
 
 from rueda import torch as hvd
-from rueda.attention._attend import length_of
 from rueda.attention._layouts import places, runs_of
+from rueda.attention._lengths import length_of
 
 
 class Exchange:

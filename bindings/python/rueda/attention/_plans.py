@@ -146,7 +146,7 @@ class AttentionPlan:
         self.spec = Spec(**spec)
         self.local = process_set is None or process_set is local  # no job behind it
         self.process_set_id = 0 if self.local else process_set.process_set_id
-        context = None if self.local else runtime._require_context()
+        context = None if self.local else runtime.require_context()
         pointer, error = ctypes.c_void_p(), _ffi.Error()
         code = _lib.rueda_attention_plan_create(
             context, _struct(self.spec), self.process_set_id, rank, ranks,

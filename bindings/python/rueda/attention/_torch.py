@@ -2,9 +2,9 @@
 
 import torch
 
-from rueda import torch as hvd
-from rueda.attention import _calls, device
+from rueda.attention import device
 from rueda.attention._layouts import runs_of
+from rueda.attention._tensors import backward, forward, name_of, unshard, unshard_gradient  # noqa: F401
 from rueda.torch._compiler import graph as _collectives_graph
 from rueda.torch._compiler import is_compiling  # noqa: F401
 
@@ -12,10 +12,6 @@ if _collectives_graph is None:
     graph = None
 else:
     from rueda.attention import _graph as graph  # noqa: F401
-
-
-def name_of(tensor):
-    return str(tensor.dtype).replace("torch.", "")
 
 
 def heads_second(tensor):
@@ -27,37 +23,6 @@ def options_of(q, options):
     if q.device.type not in ("cpu", "cuda"):
         raise ValueError(f"attention: tensors must be on the CPU or a CUDA GPU, got {q.device}; use .cpu()")
     return device.options_of(options) if device.takes(q) else options
-
-
-def forward(plan, threads, q, k, v):
-    """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
-    if q.device.type != "cpu":
-        raise ValueError(
-            f"attention under torch.compile: tensors must be on the CPU, got {q.device}; leave the call out of the graph "
-            "(torch.compiler.disable)"
-        )
-    q, k, v = (x.detach().contiguous() for x in (q, k, v))
-    out = torch.empty_like(q)
-    lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
-    tensors = (q, k, v, out, lse)
-    call, saved = _calls.start_forward(plan, threads, *(x.data_ptr() for x in tensors), tensors)
-    return call, saved, tensors
-
-
-def backward(plan, threads, saved, tensors, dout, dlse):
-    """The gradients of q, k, v; those of out and lse may be None."""
-    q, k, v, out, _ = tensors
-    dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
-    if dlse is not None:
-        dlse = dlse.to(torch.float32).contiguous()
-    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    call = _calls.start_backward(
-        plan, threads, dout.data_ptr(), None if dlse is None else dlse.data_ptr(),
-        *(x.data_ptr() for x in tensors), saved, *(x.data_ptr() for x in (dq, dk, dv)),
-        (*tensors, dout, dlse, dq, dk, dv),
-    )  # fmt: skip
-    call.wait()
-    return dq, dk, dv
 
 
 class _Attention(torch.autograd.Function):
@@ -85,7 +50,7 @@ class _Attention(torch.autograd.Function):
 class _Given:
     """A call whose results the current stream has, or will have when it comes to them."""
 
-    def poll(self):
+    def done(self):
         return True
 
     def wait(self, seconds=None):
@@ -113,20 +78,6 @@ def take(full, layout, axis, process_set):
         return full[index].contiguous()
     parts = [full.narrow(axis, begin, count) for begin, count, _ in runs]
     return torch.cat(parts, axis) if len(parts) > 1 else parts[0].contiguous()
-
-
-def unshard(shard, positions, length, axis, process_set):
-    rows = shard.detach().movedim(axis, 0).contiguous()
-    gathered = hvd.allgather(rows, process_set=process_set)
-    whole = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
-    whole[torch.from_numpy(positions).to(rows.device)] = gathered
-    return whole.movedim(0, axis).contiguous()
-
-
-def unshard_gradient(grad, own, axis, process_set):
-    """Each rank's gradient is that of its own copy of the whole; they are added."""
-    total = hvd.allreduce(grad.contiguous(), op=hvd.Sum, process_set=process_set)
-    return total.index_select(axis, torch.from_numpy(own).to(total.device))
 
 
 class _Unshard(torch.autograd.Function):

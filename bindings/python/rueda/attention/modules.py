@@ -18,14 +18,13 @@ import functools
 import torch
 from torch import nn
 
-import rueda.attention as ra
-from rueda.attention import _groups
-from rueda.attention._attend import length_of
+from rueda.attention import _attend, _functions, _groups
 from rueda.attention._blocks import BlockMask
+from rueda.attention._lengths import length_of
 from rueda.common.process_sets import global_process_set
 from rueda.torch._compiler import is_compiling
 
-__all__ = list(ra._MODULES)
+__all__ = list(_functions.MODULES)
 
 _HOW = frozenset(
     "op use_tf32 use_flash_attention use_checkpointing use_gradient_checkpointing block_size "
@@ -152,7 +151,7 @@ class RingAttention(_Attention):
     """`ring_attention`. Keywords: ``causal``, ``layout``, ``window_size``, ``softmax_scale``, ``rotate``,
     ``chunk_tokens``, ``compression``, ``threads``; with embed_dim also ``kv_heads``, ``bias``."""
 
-    _function = staticmethod(ra.ring_attention)
+    _function = staticmethod(_functions.ring_attention)
     _options = frozenset(
         "window_size softmax_scale rotate chunk_tokens compression threads".split()
     )
@@ -177,7 +176,7 @@ class RingAttention(_Attention):
 class UlyssesAttention(RingAttention):
     """`ulysses_attention`, with `RingAttention`'s arguments."""
 
-    _function = staticmethod(ra.ulysses_attention)
+    _function = staticmethod(_functions.ulysses_attention)
     _options = frozenset("window_size softmax_scale threads".split())
 
 
@@ -221,7 +220,7 @@ class RingDilatedAttention(_Attention):
                 )
 
     def _attend(self, q, k, v, **options):
-        return ra.ring_dilated_attention(
+        return _functions.ring_dilated_attention(
             q, k, v, self.segment_lengths, self.dilation_rates, layout=self.layout,
             process_set=self.process_set, **self.options, **options,
         )  # fmt: skip
@@ -299,10 +298,10 @@ class DistributedImprovedMultiheadDilatedAttention(RingDistributedDilatedAttenti
             return super().forward(query, key, value, is_causal, **rest)
         length = query.shape[1]
         spread = {"layout": self.layout, "process_set": self.process_set}
-        own = [x if x is None else ra.shard_sequence(x, **spread) for x in (query, key, value)]
+        own = [x if x is None else _functions.shard_sequence(x, **spread) for x in (query, key, value)]
         need_weights = rest.pop("need_weights", False)
         out = super().forward(*own, is_causal, length=length, **rest)
-        out = ra.unshard_sequence(out, length=length, **spread)
+        out = _functions.unshard_sequence(out, length=length, **spread)
         return (out, None) if need_weights else out
 
 
@@ -371,7 +370,7 @@ class BlockSparseRingDilatedAttention(RingDilatedAttention):
             length = length_of(q.shape[1], self.process_set)
         made = _constant_blocks if is_compiling() else _blocks
         heads, data = made(length, self.block_size, self.pattern)
-        return ra.attend(
+        return _attend.attend(
             q, k, v, layout=self.layout, process_set=self.process_set, length=length,
             block=self.block_size, block_heads=heads, blocks=data,
             segment_lengths=self.segment_lengths, dilation_rates=self.dilation_rates,

@@ -50,7 +50,7 @@ HONOURED = {
     ),
     "HOROVOD_CACHE_CAPACITY": (
         "RUEDA_CACHE_CAPACITY",
-        "tensors the response cache remembers; 0 switches it off (default 1024)",
+        "tensors the response cache remembers; 0 switches it off (default 16384)",
     ),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": (
         "RUEDA_STALL_CHECK_TIME_SECONDS",

@@ -11,13 +11,47 @@ scaling by the number of ranks.
 """
 
 import contextlib
+import weakref
 
 import torch
 
 from rueda.torch import _async
+from rueda.torch._distributed import _Distributed
 from rueda.torch._outside import outside_graphs
+from rueda.torch._policies import Policy
 from rueda.torch._reduction import Reduction
-from rueda.torch.optimizer import _Distributed
+
+
+class Deltas(Policy):
+    """What the wrapped optimizer's step makes of a gradient is what travels."""
+
+    def __init__(self, settings, optimizer):
+        super().__init__(settings)
+        self._optimizer = weakref.ref(optimizer)
+
+    def start(self, gradients, name):
+        settings, deltas, contexts = self.settings, [], []
+        for gradient in gradients:
+            delta = self._optimizer()._delta(gradient.parameter)
+            delta, context = settings.compression.compress(delta)
+            deltas.append(delta.contiguous())
+            contexts.append(context)
+        name = settings.prefix + name
+        arguments = None, name, settings.op, 1.0, 1.0, settings.process_set
+        if len(gradients) == 1:
+            handle = _async.allreduce_async_(deltas[0], *arguments)
+        else:
+            handle = _async.grouped_allreduce_async_(deltas, *arguments)
+
+        def write(_):
+            with torch.no_grad():
+                for gradient, delta, context in zip(gradients, deltas, contexts):
+                    gradient.parameter.add_(settings.compression.decompress(delta, context))
+
+        return Reduction(gradients, [handle], write, watched=False)
+
+    def supply(self, gradient):
+        """A parameter without gradient does not move, and the wrapped optimizer leaves it alone."""
 
 
 class _DistributedDelta(_Distributed):
@@ -25,29 +59,13 @@ class _DistributedDelta(_Distributed):
         super()._setup(*arguments)
         self._number_groups()
 
+    def _make_policy(self, settings, sparse_as_dense):
+        return Deltas(settings, self)
+
     def _number_groups(self):
         self._group_number = {
             p: number for number, group in enumerate(self.param_groups) for p in group["params"]
         }
-
-    def _reduce(self, parameters, name):
-        deltas, contexts = [], []
-        for p in parameters:
-            delta, context = self._compression.compress(self._delta(p))
-            deltas.append(delta.contiguous())
-            contexts.append(context)
-        arguments = (None, name, self._op, 1.0, 1.0, self._process_set)
-        if len(parameters) == 1:
-            handle = _async.allreduce_async_(deltas[0], *arguments)
-        else:
-            handle = _async.grouped_allreduce_async_(deltas, *arguments)
-
-        def write(_):
-            with torch.no_grad():
-                for p, delta, context in zip(parameters, deltas, contexts):
-                    p.add_(self._compression.decompress(delta, context))
-
-        return Reduction(parameters, [handle], write, watched=False)
 
     def _delta(self, p):
         """What the wrapped optimizer does to ``p`` with its gradient; ``p`` stays as it is."""
@@ -70,9 +88,6 @@ class _DistributedDelta(_Distributed):
         finally:
             for group, parameters in zip(self.param_groups, everything):
                 group["params"] = parameters
-
-    def _supply_gradient(self, p):
-        """A parameter without gradient does not move, and the wrapped optimizer leaves it alone."""
 
     def step(self, closure=None):
         """Waits for the combined steps of all ranks and takes them."""

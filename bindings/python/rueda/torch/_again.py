@@ -1,23 +1,58 @@
 """The short way for a blocking operation that came before in the same form (`Runtime.take`)."""
 
 from torch import empty_like
+from torch.autograd import forward_ad
 
+from rueda._forms import Form
 from rueda._runtime import runtime
-from rueda.torch._tensors import is_plain
+from rueda.torch._tensors import Tensors, is_plain
 
-_take, _run = runtime.take, runtime.run
+_take, _run, _run_alike = runtime.take, runtime.run, runtime.run_alike
 
 
-def run_again(kind, name, tensor, in_place, *rest):
+def run_again(kind, name, tensor, out, *rest):
     """The result, or None: then the ordinary way must be taken, which also says what is wrong.
 
-    ``rest``: the fields of `Operation` that `Collectives` gives for this kind, in its order.
+    ``out``: as in `Collectives`. ``rest``: the fields of `Operation` that it gives for this kind, in
+    its order.
     """
-    if type(name) is not str or not is_plain(tensor):
+    if name is not None and type(name) is not str:
         return None
-    prepared = _take((kind, name, tensor.dtype, tensor.shape, *rest))
-    if prepared is None:
+    if forward_ad._current_level >= 0 or not is_plain(tensor):
         return None
-    output = tensor if in_place else empty_like(tensor)
-    started = _run(prepared, tensor.data_ptr(), output.data_ptr(), (tensor, output))
+    if out is not None and out is not tensor and not _can_take(out, tensor):
+        return None
+    request = _take((kind, name, tensor.dtype, tensor.shape, *rest))
+    if request is None:
+        return None
+    output = empty_like(tensor) if out is None else out
+    run = _run_alike if name is None else _run
+    started = run(request, tensor.data_ptr(), output.data_ptr(), (tensor, output))
     return output if started else None
+
+
+def receive_again(kind, name, tensor, *rest):
+    """The same of an operation whose result is the library's memory."""
+    if name is not None and type(name) is not str:
+        return None
+    if forward_ad._current_level >= 0 or not is_plain(tensor):
+        return None
+    form = _take((kind, name, tensor.dtype, tensor.shape, *rest))
+    if form is None:
+        return None
+    if type(form) is not Form:
+        form.put_back()
+        return None
+    request = _run_alike(form, tensor.data_ptr(), None, tensor)
+    if request is None:
+        return None
+    address, shape = request.output()
+    return Tensors.adopt(address, shape, tensor, request)
+
+
+def _can_take(out, tensor):
+    """Whether a result of the tensor's form can be written to ``out``."""
+    if not is_plain(out) or out.dtype is not tensor.dtype or out.shape != tensor.shape:
+        return False
+    distance = abs(out.data_ptr() - tensor.data_ptr())
+    return distance == 0 or distance >= tensor.numel() * tensor.element_size()

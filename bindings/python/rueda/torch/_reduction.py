@@ -1,4 +1,4 @@
-"""A reduction of gradients that is under way, and what the script did to them meanwhile."""
+"""One reduction of gradients that is under way, and what the script did to them meanwhile."""
 
 import time
 import weakref
@@ -13,8 +13,8 @@ class Reduction:
 
     Parameters
     ----------
-    parameters : list of torch.nn.Parameter
-        Whose ``grad`` travels, from now on.
+    gradients : list of Gradient
+        Whose parameters' ``grad`` travels, from now on.
     handles : list of int
         What has been submitted.
     write : callable
@@ -23,48 +23,58 @@ class Reduction:
         Whether the gradients must stay as they are until the end.
     """
 
-    def __init__(self, parameters, handles, write, watched=True):
-        self.parameters = parameters
+    def __init__(self, gradients, handles, write, watched=True):
+        self.gradients = gradients
         self.handles = handles
         self._write = write
         self._results = None
-        self._seen = [
-            (p, weakref.ref(p.grad), _version(p.grad)) for p in (parameters if watched else ())
-        ]
+        self._seen = []
+        for gradient in gradients if watched else ():
+            grad = gradient.parameter.grad
+            self._seen.append((gradient, weakref.ref(grad), version(grad)))
 
     def is_wanted(self):
         """Whether any gradient is still its parameter's; else the script has thrown it away."""
-        return not self._seen or any(
-            p.grad is not None and seen() is p.grad for p, seen, _ in self._seen
-        )
-
-    def touched(self):
-        """Parameters whose gradient the script has changed or replaced since it was submitted."""
-        return [
-            p
-            for p, seen, version in self._seen
-            if p.grad is None or seen() is not p.grad or _version(p.grad) != version
-        ]
+        if not self._seen:
+            return True
+        return any(seen() is not None and seen() is g.parameter.grad for g, seen, _ in self._seen)
 
     def wait(self):
         """Until the results are there; raises how it failed. Gradients stay as they are."""
         if self._results is None:
             self._results = [_async.synchronize(handle) for handle in self.handles]
 
-    def write(self):
-        """Puts the results into the parameters' ``grad``. After `wait`."""
-        self._write(*self._results)
+    def end(self):
+        """Waits, and puts the results into the parameters' ``grad``.
+
+        Does not if the script has changed or replaced gradients meanwhile: returns these.
+        """
+        self.wait()
+        touched = [gradient for gradient, *seen in self._seen if _is_touched(gradient, *seen)]
+        if not touched:
+            self._write(*self._results)
+        return touched
 
     def let_go(self):
-        """Nobody needs it any more: gradients that the script drops must not live on here."""
+        """Its gradients are free of it. What the script drops must not live on here."""
+        for gradient in self.gradients:
+            gradient.reduction = None
+
+    def give_up(self, end):
+        """After a chance to end, until the time ``end``: a next attempt needs its names."""
+        for handle in self.handles:
+            try:
+                _async.synchronize(handle, max(0.0, end - time.monotonic()))
+            except (HorovodInternalError, DeadlineExceeded):
+                runtime.abandon(handle)
 
 
 class ChainReduction(Reduction):
     """One that takes several collectives (`_compress_chain.Chain`)."""
 
-    def __init__(self, parameters, chain, write):
+    def __init__(self, gradients, chain, write):
         self._chain = chain
-        super().__init__(parameters, None, write)
+        super().__init__(gradients, None, write)
 
     @property
     def handles(self):
@@ -79,16 +89,18 @@ class ChainReduction(Reduction):
             self._results = [self._chain.wait()]
 
 
-def _version(grad):
+def version(grad):
     """Counts changes in place. Parts of one buffer share its count, which tells nothing."""
     return 0 if grad._is_view() else grad._version
 
 
+def _is_touched(gradient, seen, before):
+    grad = gradient.parameter.grad
+    return grad is None or seen() is not grad or version(grad) != before
+
+
 def give_up(reductions, seconds):
-    """Abandons reductions, after a chance to end: a next attempt needs their names."""
+    """Abandons them, after a chance to end in that time."""
     end = time.monotonic() + seconds
-    for handle in [handle for reduction in reductions for handle in reduction.handles]:
-        try:
-            _async.synchronize(handle, max(0.0, end - time.monotonic()))
-        except (HorovodInternalError, DeadlineExceeded):
-            runtime.abandon(handle)
+    for reduction in reductions:
+        reduction.give_up(end)

@@ -8,9 +8,14 @@ values, which are gathered for that, so that zeros need no special case.
 import torch
 
 from rueda.common import basics
-from rueda.torch import _async
+from rueda.torch._tensors import blocking
 
 SELECTIONS = (basics.Min, basics.Max, basics.Product)
+
+
+def backward_name(name):
+    """Of the operation that computes the gradient of one of this name."""
+    return None if name is None else f"{name}.backward"
 
 
 class Selection(torch.autograd.Function):
@@ -18,9 +23,8 @@ class Selection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, name, op, process_set, grouped, *tensors):
-        start = _async.grouped_allreduce_async if grouped else _async.allreduce_async
-        what = tensors if grouped else tensors[0]
-        results = _async.synchronize(start(what, name=name, op=op, process_set=process_set))
+        reduce = blocking.grouped_allreduce if grouped else blocking.allreduce
+        results = reduce(tensors if grouped else tensors[0], None, name, op, 1.0, 1.0, process_set)
         ctx.save_for_backward(*tensors, *(results if grouped else (results,)))
         ctx.arguments = op, name, process_set
         return results
@@ -35,7 +39,7 @@ class Selection(torch.autograd.Function):
 
 def gradients(grads, inputs, results, op, name, process_set):
     """Of this rank's inputs, from those of the results."""
-    name = _async.backward_name(name)
+    name = backward_name(name)
     if op == basics.Product:
         sums = _add(grads, name, process_set)
         others = _products_of_others(inputs, name, process_set)
@@ -55,17 +59,13 @@ def scaled(tensor, factor):
 
 
 def _add(tensors, name, process_set):
-    return _async.synchronize(
-        _async.grouped_allreduce_async(
-            tensors, name=name, op=basics.Sum, process_set=process_set
-        )
-    )
+    return blocking.grouped_allreduce(tensors, None, name, basics.Sum, 1.0, 1.0, process_set)
 
 
 def _products_of_others(tensors, name, process_set):
     rows = [tensor[None] for tensor in tensors]
     name = None if name is None else f"{name}.values"
-    gathered = _async.synchronize(_async.grouped_allgather_async(rows, name, process_set))
+    gathered = blocking.grouped_allgather(rows, name, process_set)
     products = []
     for values in gathered:
         values[process_set.rank()] = 1

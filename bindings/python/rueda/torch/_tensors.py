@@ -1,9 +1,12 @@
 """The adapter for torch.Tensor: what `rueda._collectives` needs to know about one."""
 
 import torch
+from torch.autograd import forward_ad
 
 from rueda import _ffi
-from rueda._memory import bytes_view
+from rueda._collectives import Collectives
+from rueda._memory import memory_view
+from rueda.torch._outside import outside_graphs
 
 _DTYPES = {
     torch.bool: _ffi.BOOL,
@@ -31,20 +34,27 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _ask_stream)
 
 def is_plain(tensor):
     """Whether the library can work on it where it lies, in host memory, and autograd has no part."""
-    return is_plain_anywhere(tensor) and tensor.is_cpu
-
-
-def is_plain_anywhere(tensor):
-    """The same, on a GPU too."""
     return (
         type(tensor) is torch.Tensor
+        and tensor.is_cpu
         and tensor.layout is torch.strided
-        and (tensor.is_cpu or (tensor.is_cuda and torch.version.cuda is not None))
         and not tensor.requires_grad
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
     )
+
+
+def wants_gradient(tensor):
+    """Whether autograd is to know what happens to a tensor."""
+    return want_gradient((tensor,))
+
+
+def want_gradient(tensors):
+    """The same, of any of several. In forward mode, of all: autograd's functions say that there is none."""
+    if forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any([getattr(t, "requires_grad", False) for t in tensors])
 
 
 class _DeviceBytes:
@@ -68,6 +78,10 @@ class Tensors:
     """Dense tensors on the CPU or on a CUDA device. All others are refused with the reason."""
 
     @staticmethod
+    def take(tensor):
+        return tensor
+
+    @staticmethod
     def describe(tensor):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
@@ -89,6 +103,8 @@ class Tensors:
             )
         return code
 
+    describe_in_place = describe
+
     @staticmethod
     def shape(tensor):
         return tuple(tensor.shape)
@@ -96,6 +112,10 @@ class Tensors:
     @staticmethod
     def address(tensor):
         return tensor.data_ptr()
+
+    @staticmethod
+    def nbytes(tensor):
+        return tensor.numel() * tensor.element_size()
 
     @staticmethod
     def packed(tensor):
@@ -111,6 +131,15 @@ class Tensors:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
+    def check_out(out, tensor):
+        Tensors.describe(out)
+        if wants_gradient(tensor) or wants_gradient(out):
+            raise RuntimeError(
+                "out= has no gradient, but the tensor or out requires one: leave out= away, or call "
+                "it under torch.no_grad()"
+            )
+
+    @staticmethod
     def adopt(address, shape, like, owner):
         count = 1
         for extent in shape:
@@ -120,8 +149,18 @@ class Tensors:
         if like.is_cuda:
             block = _DeviceBytes(address, count * like.element_size(), owner)
             return torch.as_tensor(block, device=like.device).view(like.dtype).view(shape)
-        view = bytes_view(address, count * like.element_size(), owner)
+        view = memory_view(address, count * like.element_size(), owner)
         return torch.frombuffer(view, dtype=like.dtype).view(shape)
+
+    @staticmethod
+    def read_splits(splits):
+        if splits is None:
+            return None
+        if not isinstance(splits, torch.Tensor):
+            splits = torch.tensor(splits, dtype=torch.int32)
+        if splits.dtype != torch.int32 or splits.dim() != 1:
+            raise ValueError("alltoall: splits must be a one-dimensional int32 tensor or a list")
+        return splits.tolist()
 
     @staticmethod
     def splits(counts):
@@ -136,3 +175,10 @@ class Tensors:
     @staticmethod
     def stream(device):
         return _raw_stream(device)
+
+
+collectives, blocking = Collectives(Tensors), Collectives(Tensors, wait=True)
+
+for _name in vars(Collectives):
+    if not _name.startswith("_"):
+        outside_graphs(getattr(Collectives, _name))

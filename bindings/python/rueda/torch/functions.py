@@ -5,7 +5,7 @@ import pickle
 
 import torch
 
-from rueda import _objects
+from rueda._objects import allgather_object, broadcast_bytes, broadcast_object, named  # noqa: F401
 from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
 
@@ -24,7 +24,7 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         The ranks that take part; only they may call this.
     """
     pending = []
-    for name, tensor in _objects.named(params):
+    for name, tensor in named(params):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(
                 f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
@@ -41,16 +41,6 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         if packed.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(packed)
-
-
-def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
-    """Returns on every rank the object that ``root_rank`` passed in (it travels pickled)."""
-    return _objects.broadcast_object(obj, root_rank, name, process_set)
-
-
-def allgather_object(obj, name=None, process_set=global_process_set):
-    """Returns the list of all ranks' objects in rank order (they travel pickled)."""
-    return _objects.allgather_object(obj, name, process_set)
 
 
 class _Outline(pickle.Pickler):
@@ -109,9 +99,9 @@ def broadcast_optimizer_state(
         _Outline(stream, tensors).dump(optimizer.state_dict())
         return stream.getvalue()
 
-    data = _objects.broadcast_bytes(outline, root_rank, "optimizer_state", process_set)
+    data = broadcast_bytes(outline, root_rank, "optimizer_state", process_set)
     state = None if is_root else _Filler(io.BytesIO(data), tensors).load()
-    named = [(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)]
-    broadcast_parameters(named, root_rank, process_set)
+    pairs = [(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)]
+    broadcast_parameters(pairs, root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(state)

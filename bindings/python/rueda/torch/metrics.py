@@ -5,7 +5,7 @@ import zlib
 import torch
 
 from rueda.common.process_sets import global_process_set
-from rueda.torch import _async
+from rueda.torch._tensors import blocking
 
 
 def average_metrics(metrics, weight=1.0, process_set=global_process_set):
@@ -32,7 +32,7 @@ def average_metrics(metrics, weight=1.0, process_set=global_process_set):
     values = [float(metrics[name]) for name in names]
     form = zlib.crc32("\n".join(names).encode())
     mine = torch.tensor([len(names), form, weight, *values], dtype=torch.float64)
-    everyone = _async.synchronize(_async.allgather_async(mine, "average_metrics", process_set))
+    everyone = blocking.allgather(mine, "average_metrics", process_set)
     rows, numbers = [], everyone.tolist()
     while numbers:
         end = 3 + int(numbers[0])

@@ -11,7 +11,7 @@ import torch
 
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
-from rueda.torch import _async
+from rueda.torch._tensors import blocking
 
 
 class ReplicasDiffer(RuntimeError):
@@ -71,7 +71,7 @@ def _ranks(ranks):
 
 
 def _gather(tensor, name, process_set):
-    return _async.synchronize(_async.allgather_async(tensor, name, process_set))
+    return blocking.allgather(tensor, name, process_set)
 
 
 def _named_tensors(state):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rueda.common.process_sets import global_process_set
-from rueda.torch import _async
+from rueda.torch._tensors import blocking
 
 
 def _per_channel(vector, x):
@@ -24,7 +24,7 @@ def _per_channel(vector, x):
 def _gather(vector, name, process_set):
     """One row per rank, float64 on the CPU, wherever the vector lies: there are few numbers."""
     row = vector.to("cpu", torch.float64)[None]
-    return _async.synchronize(_async.allgather_async(row, name, process_set))
+    return blocking.allgather(row, name, process_set)
 
 
 def _statistics(x):

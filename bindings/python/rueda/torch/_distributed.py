@@ -1,0 +1,293 @@
+"""What a `DistributedOptimizer` does when it steps; `_gradient` is what it does while backward runs."""
+
+import contextlib
+import functools
+import warnings
+import weakref
+
+import torch
+
+from rueda import _marks
+from rueda.common import basics
+from rueda.torch import _async, _owners
+from rueda.torch._grad_scaler import asks_for_gradients
+from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
+from rueda.torch._gradient_buffers import GradientBuffer
+from rueda.torch._outside import outside_graphs
+from rueda.torch._policies import policy_for
+from rueda.torch._reduction import give_up
+from rueda.torch.replicas import check_replicas
+
+# After one reduction failed, how long the others of the step may take to end: they fail or end
+# within moments, unless a peer never submitted them.
+_SETTLE_SECONDS = 5
+
+_begin_mark = outside_graphs(_marks.begin_step)
+_end_mark = outside_graphs(_marks.end_step)
+
+
+class _Distributed:
+    """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
+
+    def _setup(self, names, settings, passes, groups, sparse_as_dense, buffers):
+        self._parameter_names = names
+        self._reduce_settings = settings
+        # Who is no member, or the only one, uses its own gradients.
+        process_set = settings.process_set
+        self._has_peers = process_set.included() and process_set.size() > 1
+        self._this_step = Step(passes)
+        self._reduce_policy = self._make_policy(settings, sparse_as_dense)
+        self._gradient_buffers = buffers
+        self._gradient_of = {}  # parameter: its Gradient
+        self._gradient_hooks = {}  # parameter: function that removes its hook
+        self._lost = []  # names of parameters that a later optimizer owns
+        self._should_synchronize = True
+        self._check_every, self._steps = None, 0
+        if self._has_peers:
+            for group in self.param_groups:
+                self._watch(group["params"])
+            for members in groups:
+                Group([self._gradient_of[p] for p in members])
+        end = weakref.finalize(self, _end, self._gradient_hooks, self._this_step)
+        end.atexit = False
+
+    def _make_policy(self, settings, sparse_as_dense):
+        return policy_for(settings, sparse_as_dense)
+
+    def _watch(self, parameters):
+        for p in parameters:
+            if p.requires_grad:
+                before = _owners.own(p, self)
+                if before is not None and before is not self:
+                    before._lose(p)
+                gradient = Gradient(p, self, self._this_step, self._reduce_policy)
+                if self._gradient_buffers is not None:
+                    gradient.buffer = GradientBuffer(self._gradient_buffers)
+                self._gradient_of[p] = gradient
+                self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+
+    def _lose(self, p):
+        """A later optimizer has been made for the parameter."""
+        self._gradient_hooks.pop(p)()
+        self._lost.append(self._parameter_names[p])
+
+    @property
+    def param_groups(self):
+        if not (self._this_step.synchronized or self._this_step.settled) and self._should_synchronize:
+            if asks_for_gradients():
+                self._settle()
+        return self.__dict__["param_groups"]
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.__dict__["param_groups"] = groups
+
+    def set_backward_passes_per_step(self, passes):
+        """Number of backward passes whose gradients are summed before they are reduced."""
+        if passes <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        self._this_step.set_passes(passes, self._gradient_of.values())
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward passes inside stay on this rank.
+
+        They add up in ``p.grad`` and are reduced with those of the next backward pass outside. For
+        accumulation over a varying number of passes, and for a loss that passes through this
+        optimizer's parameters without being theirs (the discriminator in the generator's step).
+        All ranks must run the same passes inside.
+        """
+        step = self._this_step
+        before, step.reduces = step.reduces, False
+        try:
+            yield
+        finally:
+            step.reduces = before
+
+    @outside_graphs
+    def synchronize(self):
+        """Waits until every gradient has been reduced; they are in ``p.grad`` then.
+
+        A parameter whose gradient did not come (an unused layer, fewer backward passes) takes part
+        with what it has, or zero, because other ranks may have a gradient for it.
+
+        RuntimeError names gradients that the script has changed while they were being reduced.
+        """
+        if not self._this_step.settled:
+            self._reduce_all()
+        self._this_step.settled, self._this_step.synchronized = False, True
+
+    def _settle(self):
+        """`synchronize` for something that needs reduced gradients before ``step()``."""
+        if not (self._this_step.synchronized or self._this_step.settled):
+            self._reduce_all()
+            self._this_step.settled = True
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
+        """``torch.nn.utils.clip_grad_norm_`` of the reduced gradients of all parameters.
+
+        Waits for them first; ``step()`` then uses them as they are. Returns their norm before
+        clipping, a tensor that is the same on all ranks.
+        """
+        self._settle()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    @outside_graphs
+    def _reduce_all(self):
+        if self._lost:
+            raise RuntimeError(
+                "A later DistributedOptimizer was made for parameters of this one "
+                f"({_some(self._lost)}). Use that one."
+            )
+        step, touched = self._this_step, []
+        try:
+            self._start_missing(step)
+            for reduction in step.pending:
+                touched += reduction.end()
+        except BaseException as error:
+            give_up(step.pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
+            raise
+        finally:
+            step.forget(self._gradient_of.values())
+        if touched:
+            names = [gradient.name for gradient in touched]
+            raise RuntimeError(
+                f"Gradients were changed while they were being reduced ({_some(names)}), so the "
+                "result is unusable. Call optimizer.synchronize() before changing gradients, or "
+                "use optimizer.clip_grad_norm_(), which does."
+            )
+
+    def _start_missing(self, step):
+        """Starts what no hook has started: every rank reduces every parameter."""
+        for reduction in step.pending[:]:
+            if not reduction.is_wanted():
+                step.discard(reduction)
+        gradients = self._gradient_of.values()
+        self._reduce_policy.agree(gradients)
+        for gradient in gradients:
+            if gradient.reduction is None and not gradient.is_ready:
+                self._reduce_policy.supply(gradient)
+                gradient.start()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """``step()`` inside does not synchronise: the script has called ``synchronize()``."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure=None):
+        """Waits for the averaged gradients, then steps. ``closure`` as in the wrapped optimizer.
+
+        Gradients that a closure computes are reduced before it returns, and its loss is the
+        reduced one then, so that an optimizer that looks at losses decides alike on all ranks.
+        """
+        if self._should_synchronize:
+            if self._this_step.synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This reduces the gradients twice; call step() "
+                    "within optimizer.skip_synchronize()."
+                )
+            if not self._this_step.settled:
+                self._reduce_all()
+            if closure is not None and self._has_peers:
+                closure = functools.partial(self._evaluate, closure)
+        _begin_mark()
+        try:
+            result = super().step(closure) if closure is not None else super().step()
+        finally:
+            _end_mark()
+        self._end_step()
+        return result
+
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
+    step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    @outside_graphs
+    def _end_step(self):
+        self._this_step.synchronized = self._this_step.settled = False
+        self._steps += 1
+        due = self._check_every is not None and self._steps % self._check_every == 0
+        if due and self._has_peers:
+            check_replicas(self._replicated(), self._reduce_settings.process_set)
+
+    def _replicated(self):
+        """What `check_replicas` compares."""
+        return self
+
+    def _evaluate(self, closure):
+        """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""
+        loss = closure()
+        computed = any(gradient.has_computed() for gradient in self._gradient_of.values())
+        value = float("nan") if loss is None else float(loss)
+        report = torch.tensor([float(computed), value], dtype=torch.float64)
+        op, process_set = self._reduce_settings.op, self._reduce_settings.process_set
+        handle = _async.allreduce_async_(
+            report,
+            name=self._reduce_settings.prefix + "optimizer.closure",
+            op=basics.Sum if op == basics.Sum else basics.Average,
+            process_set=process_set,
+        )
+        computed, value = _async.synchronize(handle).tolist()
+        if not computed:
+            return loss
+        self._reduce_all()
+        if loss is None:
+            return None
+        return torch.full_like(loss.detach(), value) if isinstance(loss, torch.Tensor) else value
+
+    def zero_grad(self, *args, **kwargs):
+        """As in the wrapped optimizer; refused while gradients are being reduced."""
+        if self._this_step.pending:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
+                "a race condition. If that loss was another optimizer's, run its backward within "
+                "this optimizer's no_sync()."
+            )
+        self._this_step.forget(self._gradient_of.values())
+        self._this_step.synchronized = self._this_step.settled = False
+        return super().zero_grad(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        """As in the wrapped optimizer; reductions under way are given up."""
+        give_up(self._this_step.pending, 0)
+        self._this_step.forget(self._gradient_of.values())
+        self._this_step.synchronized = self._this_step.settled = False
+        return super().load_state_dict(*args, **kwargs)
+
+    def add_param_group(self, group):
+        """As in the wrapped optimizer; the new parameters are reduced too."""
+        super().add_param_group(group)
+        number = len(self.param_groups) - 1
+        added = self.param_groups[number]["params"]
+        for index, p in enumerate(added):
+            self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
+        if self._has_peers:
+            self._watch(added)
+
+    def check_replicas(self, every):
+        """From now on compares parameters and state of the ranks after each ``every`` steps.
+
+        Raises `ReplicasDiffer` on all ranks, naming the first tensor and the rank that drifted.
+        None ends it. All ranks must call it with the same number.
+        """
+        if every is not None and (not isinstance(every, int) or every <= 0):
+            raise ValueError(f"check_replicas: every={every!r} must be a number of steps > 0")
+        self._check_every = every
+
+
+def _end(hooks, step):
+    """Of an optimizer that nobody has any more: its parameters are free of it."""
+    for remove in hooks.values():
+        remove()
+    give_up(step.pending, 0)
+
+
+def _some(names, most=6):
+    """Names for a message."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")

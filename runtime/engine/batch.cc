@@ -1,0 +1,82 @@
+#include "runtime/engine/batch.h"
+
+#include <algorithm>
+
+namespace rueda::engine {
+namespace {
+
+int64_t row_bytes(const wire::Request& r) {
+  return elements_per_row(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+}
+
+}  // namespace
+
+int64_t bytes_of(const wire::Request& r) {
+  if (!has_tensor(r.kind)) return 0;
+  return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
+}
+
+CollectiveDesc describe(std::span<const wire::Request* const> requests,
+                        std::span<const SizesPtr> sizes, Rank ranks) {
+  const wire::Request& first = *requests.front();
+  CollectiveDesc desc;
+  desc.kind = first.kind;
+  desc.tensors = has_tensor(first.kind) ? requests.size() : 0;
+  if (first.kind == CollectiveKind::kAllreduce || first.kind == CollectiveKind::kReducescatter) {
+    desc.dtype = first.dtype;
+    desc.op = first.reduce_op;
+    // Was checked when it was submitted.
+    desc.scaling =
+        plan_scaling(first.dtype, first.reduce_op, first.prescale, first.postscale, ranks).value();
+  }
+  switch (first.kind) {
+    case CollectiveKind::kAllreduce:
+      for (const wire::Request* r : requests) desc.counts.push_back(element_count(r->shape));
+      break;
+    case CollectiveKind::kBroadcast:
+      desc.root = first.root;
+      for (const wire::Request* r : requests) desc.counts.push_back(bytes_of(*r));
+      break;
+    case CollectiveKind::kReducescatter:
+      for (Rank rank = 0; rank < ranks; ++rank) {
+        desc.counts.push_back(split_rows(first.shape[0], rank, ranks) *
+                              elements_per_row(first.shape));
+      }
+      break;
+    case CollectiveKind::kAllgather:
+      for (size_t i = 0; i < requests.size(); ++i) {
+        for (const int64_t rows : *sizes[i]) desc.counts.push_back(rows * row_bytes(*requests[i]));
+      }
+      break;
+    case CollectiveKind::kAlltoall:
+      for (const int64_t rows : *sizes.front()) desc.counts.push_back(rows * row_bytes(first));
+      break;
+    default: break;
+  }
+  return desc;
+}
+
+TensorResult result_of(const wire::Request& request, const SizesPtr& sizes, Rank rank, Rank ranks) {
+  TensorResult result;
+  result.shape = request.shape;
+  switch (request.kind) {
+    case CollectiveKind::kReducescatter:
+      result.shape[0] = split_rows(request.shape[0], rank, ranks);
+      break;
+    case CollectiveKind::kAllgather: result.received_rows = *sizes; break;
+    case CollectiveKind::kAlltoall:
+      for (Rank from = 0; from < ranks; ++from)
+        result.received_rows.push_back(
+            (*sizes)[static_cast<size_t>(from) * static_cast<size_t>(ranks) +
+                     static_cast<size_t>(rank)]);
+      break;
+    default: break;
+  }
+  if (!result.received_rows.empty()) {
+    result.shape[0] = 0;
+    for (const int64_t rows : result.received_rows) result.shape[0] += rows;
+  }
+  return result;
+}
+
+}  // namespace rueda::engine

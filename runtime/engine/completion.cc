@@ -1,0 +1,169 @@
+#include "runtime/engine/completion.h"
+
+#include <linux/futex.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+namespace rueda::engine {
+namespace {
+
+thread_local int callbacks_under_way = 0;
+
+long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG,
+                 value, timeout, nullptr, 0);
+}
+
+void run(const std::function<void()>& callback) {
+  ++callbacks_under_way;
+  callback();
+  --callbacks_under_way;
+}
+
+void set_readable(int fd) {
+  const uint64_t one = 1;
+  (void)!write(fd, &one, sizeof(one));  // full: readable already
+}
+
+}  // namespace
+
+bool Completion::in_callback() { return callbacks_under_way > 0; }
+
+void Completion::set_awaited() {
+  awaited_.store(true, std::memory_order_seq_cst);
+  if (may_batch_.load(std::memory_order_seq_cst) && helper_) helper_->wake();
+}
+
+Status Completion::wait(std::chrono::nanoseconds timeout) {
+  if (done()) return status_;
+  if (in_callback()) {
+    return failed_precondition(title_ +
+                               " has not ended, and a callback that waits would hold up what it "
+                               "waits for: let another thread wait");
+  }
+  Helper::Deadline deadline;
+  if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
+  if (helper_ && timeout.count() != 0) helper_->help(this, deadline);
+  return sleep_until(deadline, timeout);
+}
+
+const Status& Completion::sleep() {
+  while (!done()) {
+    const Status interrupted = sleep_until({}, std::chrono::nanoseconds(-1));
+  }
+  return status_;
+}
+
+Status Completion::sleep_until(const Helper::Deadline& deadline, std::chrono::nanoseconds timeout) {
+  if (done()) return status_;
+  set_awaited();
+  const BlockedClock::Sleep sleeping(helper_ ? &helper_->blocked : nullptr);
+  while (!done()) {
+    uint32_t expected = kPending;
+    state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
+    timespec left{};
+    if (deadline) {
+      const auto rest = std::max<std::chrono::nanoseconds>(
+          *deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
+      left.tv_sec = rest.count() / 1'000'000'000;
+      left.tv_nsec = rest.count() % 1'000'000'000;
+    }
+    const long result = futex(&state_, FUTEX_WAIT, kAwaited, deadline ? &left : nullptr);
+    if (result == 0 || done()) continue;
+    if (errno == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
+    if (errno == ETIMEDOUT) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return deadline_exceeded(
+          title_ + " has not ended after " +
+          std::to_string(std::chrono::duration<double>(timeout).count()) + " s: " +
+          (note_.empty() ? "submitted here, not yet by every rank or still under way" : note_) +
+          "; it goes on, wait again or shut down");
+    }
+  }
+  return status_;
+}
+
+void Completion::on_end(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    asked_.store(true, std::memory_order_seq_cst);
+    if (state_.load(std::memory_order_seq_cst) != kDone) {
+      callbacks_.push_back({starts_, std::move(callback)});
+      return;
+    }
+  }
+  run(callback);
+}
+
+Result<int> Completion::event_fd() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!event_fd_) {
+    event_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event_fd_) return errno_status("no descriptor for the end of " + title_, errno);
+    asked_.store(true, std::memory_order_seq_cst);
+    if (state_.load(std::memory_order_seq_cst) == kDone) set_readable(event_fd_.get());
+  }
+  return event_fd_.get();
+}
+
+// The end of that start, to those who asked. The next may have begun meanwhile.
+void Completion::tell(uint64_t start) {
+  std::vector<Callback> due;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (event_fd_ && starts_ == start) set_readable(event_fd_.get());
+    const auto later = std::stable_partition(
+        callbacks_.begin(), callbacks_.end(),
+        [start](const Callback& callback) { return callback.start <= start; });
+    due.assign(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+    callbacks_.erase(callbacks_.begin(), later);
+  }
+  for (const Callback& callback : due) run(callback.call);
+}
+
+void Completion::restart() {
+  status_ = {};
+  awaited_.store(false, std::memory_order_relaxed);
+  may_batch_.store(false, std::memory_order_relaxed);
+  if (asked_.load(std::memory_order_relaxed)) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++starts_;
+    uint64_t ends = 0;
+    if (event_fd_) (void)!read(event_fd_.get(), &ends, sizeof(ends));
+    state_.store(kPending, std::memory_order_release);
+    return;
+  }
+  ++starts_;
+  state_.store(kPending, std::memory_order_release);
+}
+
+void Completion::complete(Status status) {
+  if (done()) return;
+  status_ = std::move(status);
+  complete();
+}
+
+void Completion::complete() {
+  const uint64_t start = starts_.load(std::memory_order_relaxed);
+  const uint32_t before = state_.exchange(kDone, std::memory_order_seq_cst);
+  if (before == kAwaited) futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
+  if (asked_.load(std::memory_order_seq_cst)) tell(start);
+}
+
+void Completion::set_note(std::string note) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  note_ = std::move(note);
+}
+
+bool Completion::mark_may_batch() {
+  may_batch_.store(true, std::memory_order_seq_cst);
+  return awaited();
+}
+
+}  // namespace rueda::engine

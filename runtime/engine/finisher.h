@@ -1,0 +1,40 @@
+// Finisher: how requests end. The record in the flight recorder, the name, the request, in this
+// order; an error says the tensor, and who left first.
+//
+// Threads: who holds the progress lock. Ownership: borrows queue and flight recorder.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/engine/request.h"
+#include "runtime/engine/request_queue.h"
+#include "runtime/observe/flight/flight_recorder.h"
+
+namespace rueda::engine {
+
+class Finisher {
+ public:
+  // blame (may be empty): see Coordinator.
+  Finisher(RequestQueue* queue, flight::FlightRecorder* flight,
+           std::function<void(const std::string&)> blame)
+      : queue_(queue), flight_(flight), blame_(std::move(blame)) {}
+
+  // Ends a request and frees its name. It may be gone afterwards.
+  void finish(Request* request, const Status& status);
+  // Something ends because of another rank: told once, before anybody hears of it.
+  void blame(const std::string& text);
+  // Ranks leave because another has left: who waits for the second wants to know of the first. "":
+  // nobody, or this rank leaves too.
+  void set_first_to_leave(std::string name) { first_to_leave_ = std::move(name); }
+
+ private:
+  std::string who_left(const Status& status) const;
+
+  RequestQueue* queue_;
+  flight::FlightRecorder* flight_;
+  std::function<void(const std::string&)> blame_;
+  std::string first_to_leave_;
+};
+
+}  // namespace rueda::engine

@@ -1,0 +1,163 @@
+#include "runtime/engine/request_queue.h"
+
+#include <utility>
+
+#include "runtime/engine/process_set.h"
+
+namespace rueda::engine {
+namespace {
+
+bool is_named(const Request& request) {
+  return request.announcement.kind != CollectiveKind::kSend &&
+         request.announcement.kind != CollectiveKind::kRecv;
+}
+
+}  // namespace
+
+Result<std::vector<Request*>> RequestQueue::claim(std::span<const RequestPtr> requests) {
+  std::vector<Request*> claimed;
+  claimed.reserve(requests.size());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return *closed_;
+  for (const RequestPtr& request : requests) {
+    if (is_named(*request)) {
+      const NamePtr& name = entry_of(*request);
+      // Another waits already, or the name is in flight: in the order of submission.
+      const auto& waiting = request->set->names.waiting;
+      if (request->numbered && (name->in_flight || waiting.count(request->announcement.name) != 0))
+        continue;
+      request->name = name;
+    }
+    const Status taken = request->claim();
+    if (taken.ok()) {
+      claimed.push_back(request.get());
+      continue;
+    }
+    for (const RequestPtr& undone : requests) {
+      if (undone == request) break;
+      if (undone->name == nullptr) continue;
+      undone->name->in_flight = false;
+      undone->name.reset();
+      drop_unused(*undone);
+    }
+    for (Request* const undone : claimed) undone->end(taken);
+    request->name.reset();
+    return taken;
+  }
+  for (const RequestPtr& request : requests) {
+    if (!is_named(*request) || request->name != nullptr) continue;
+    request->restart();  // under way, for who waits for it
+    request->set->names.waiting[request->announcement.name].push_back(request);
+  }
+  return claimed;
+}
+
+void RequestQueue::push(std::span<Request* const> requests) {
+  if (requests.empty()) return;
+  for (size_t i = 1; i < requests.size(); ++i) requests[i]->next_ = requests[i - 1];
+  Request* head = pushed_.load(std::memory_order_relaxed);
+  do {
+    requests.front()->next_ = head;
+  } while (!pushed_.compare_exchange_weak(head, requests.back(), std::memory_order_seq_cst,
+                                          std::memory_order_relaxed));
+}
+
+Request* RequestQueue::take() {
+  if (pushed_.load(std::memory_order_relaxed) == nullptr) return nullptr;
+  Request* last = pushed_.exchange(nullptr, std::memory_order_acquire);
+  Request* first = nullptr;
+  while (last != nullptr) {
+    Request* const before = last->next_;
+    last->next_ = first;
+    first = last;
+    last = before;
+  }
+  return first;
+}
+
+NamePtr RequestQueue::hold(const Request& request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return entry_of(request);
+}
+
+NamePtr& RequestQueue::entry_of(const Request& request) {
+  NamePtr& entry = request.set->names.names[request.announcement.name];
+  if (entry == nullptr) entry = std::make_shared<Name>();
+  return entry;
+}
+
+void RequestQueue::drop_unused(const Request& request) {
+  auto& names = request.set->names.names;
+  const auto entry = names.find(request.announcement.name);
+  if (entry != names.end() && entry->second.use_count() == 1) names.erase(entry);
+}
+
+void RequestQueue::release(Request* request) {
+  if (request->name == nullptr) return;
+  RequestPtr next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    request->name->in_flight.store(false, std::memory_order_release);
+    if (!request->persistent) request->name.reset();
+    auto& all_waiting = request->set->names.waiting;
+    const auto waiting = all_waiting.find(request->announcement.name);
+    if (waiting == all_waiting.end()) {
+      drop_unused(*request);  // persistent ones keep theirs
+      return;
+    }
+    next = std::move(waiting->second.front());
+    waiting->second.pop_front();
+    if (waiting->second.empty()) all_waiting.erase(waiting);
+    next->name = entry_of(*next);
+    next->name->in_flight.store(true, std::memory_order_release);
+  }
+  next->keep_itself();
+  push(next.get());
+}
+
+void RequestQueue::forget(Request* request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  request->name.reset();
+  drop_unused(*request);
+}
+
+std::vector<RequestPtr> RequestQueue::take_waiting(ProcessSet* set) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<RequestPtr> result;
+  for (auto& [name, list] : set->names.waiting)
+    result.insert(result.end(), list.begin(), list.end());
+  set->names.waiting.clear();
+  return result;
+}
+
+bool RequestQueue::has_waiting(const ProcessSet& set) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !set.names.waiting.empty();
+}
+
+void RequestQueue::close(const Status& status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!closed_) closed_ = status;
+}
+
+Status RequestQueue::closed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return closed_ ? *closed_ : Status();
+}
+
+void RequestQueue::wake() {
+  woken_.store(true, std::memory_order_release);
+  ring();
+}
+
+void RequestQueue::ring() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (attached_) ringer_.ring();
+}
+
+void RequestQueue::detach() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  attached_ = false;
+}
+
+}  // namespace rueda::engine

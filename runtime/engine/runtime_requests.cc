@@ -1,0 +1,313 @@
+// What users ask for becomes requests: checked, named, claimed, started.
+#include <algorithm>
+#include <utility>
+
+#include "collectives/base/utf8.h"
+#include "proto/limits.h"
+#include "runtime/engine/runtime.h"
+#include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/portions.h"
+
+namespace rueda::engine {
+namespace {
+
+constexpr uint32_t kMaxTag = 0x7fffffff;
+constexpr uint64_t kUnnamed = 16;  // unnamed operations of a kind under way at once
+
+Status check_shape(const std::string& title, const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0)
+      return invalid_argument(title + ": negative extent in shape " + to_string(shape));
+    if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 56)) {
+      return invalid_argument(title + ": shape " + to_string(shape) + " has too many elements");
+    }
+  }
+  return {};
+}
+
+// Equal parts where none are given; lengths and sum are checked.
+Status check_splits(const std::string& title, const Shape& shape, Rank size,
+                    std::vector<int64_t>* splits) {
+  if (shape.empty()) {
+    splits->assign(static_cast<size_t>(size),
+                   0);  // refused when all ranks have agreed on it, as for the others
+    return {};
+  }
+  if (splits->empty()) {
+    if (shape[0] % size != 0) {
+      return invalid_argument(title + ": the first dimension (" + std::to_string(shape[0]) +
+                              ") is not divisible by the number of ranks (" + std::to_string(size) +
+                              "); give splits");
+    }
+    splits->assign(static_cast<size_t>(size), shape[0] / size);
+    return {};
+  }
+  if (splits->size() != static_cast<size_t>(size)) {
+    return invalid_argument(title + ": splits has " + std::to_string(splits->size()) +
+                            " entries, expected one for each of " + std::to_string(size) +
+                            " ranks");
+  }
+  if (std::any_of(splits->begin(), splits->end(), [](int64_t rows) { return rows < 0; })) {
+    return invalid_argument(title + ": negative entry in splits");
+  }
+  int64_t sum = 0;
+  for (const int64_t rows : *splits) {
+    if (__builtin_add_overflow(sum, rows, &sum) || sum > shape[0]) {
+      return invalid_argument(title + ": the sum of splits is greater than the first dimension (" +
+                              std::to_string(shape[0]) + ")");
+    }
+  }
+  return {};
+}
+
+// Allgather and alltoall write as many rows as the ranks send: into an output of the caller only
+// where all agree that it has room for them.
+Status check_output(const std::string& title, const Operation& operation, bool with_memory) {
+  const int64_t rows = operation.output_rows;
+  if (!negotiation::has_sizes(operation.kind)) {
+    return rows == -1 ? Status() : invalid_argument(title + ": has no output_rows");
+  }
+  if (rows < -1)
+    return invalid_argument(title + ": output_rows (" + std::to_string(rows) + ") is negative");
+  if (!with_memory) return {};
+  if (operation.output != nullptr && rows < 0) {
+    return invalid_argument(title + ": an output needs output_rows, the rows that it has room for");
+  }
+  if (operation.output == nullptr && rows > 0 && elements_per_row(operation.shape) > 0)
+    return invalid_argument(title + ": no output");
+  return {};
+}
+
+bool is_point_to_point(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+}
+
+// An operation without a name meets that of every other rank which was made as the same one in
+// turn, of its kind. Those that are started once: since the last join; a few numbers go round, so
+// that a loop of them is cached and planned like named ones. The members of a group are under way
+// together, so each has a number of its own.
+std::string number(ProcessSet* set, CollectiveKind kind, bool persistent, bool group) {
+  const auto of_kind = static_cast<size_t>(kind);
+  if (persistent)
+    return "noname.persistent." + std::to_string(set->unnamed_persistent[of_kind].fetch_add(1));
+  const uint64_t n = set->unnamed[of_kind].fetch_add(1, std::memory_order_relaxed);
+  return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
+}
+
+}  // namespace
+
+Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool group) {
+  const bool with_memory = !persistent;
+  RUEDA_ASSIGN_OR_RETURN(ProcessSetPtr set, sets_.find_own(operation.process_set));
+  const CollectiveKind kind = operation.kind;
+  const bool point_to_point = is_point_to_point(kind);
+  const bool is_join = kind == CollectiveKind::kJoin;
+  const bool numbered =
+      operation.name.empty() && !point_to_point && !group && !is_join && !persistent;
+  if (persistent && (point_to_point || is_join)) {
+    return Status(Code::kUnimplemented,
+                  std::string(name_of(kind)) + " has no persistent request: start it each time");
+  }
+  if (operation.name.empty() && !is_join) {
+    operation.name = point_to_point
+                         ? std::to_string(operation.peer) + "." + std::to_string(operation.tag)
+                         : number(set.get(), kind, persistent, group);
+  }
+  wire::Request request;
+  request.name =
+      is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
+  std::string title = negotiation::title_of(request.name);
+  if (set->id != 0) title += " (process set " + std::to_string(set->id) + ")";
+  if (request.name.size() > wire::kMaxNameBytes) {
+    return invalid_argument("the name of a tensor may have at most " +
+                            std::to_string(wire::kMaxNameBytes) + " bytes");
+  }
+  if (!is_valid_utf8(request.name)) {
+    return invalid_argument(clean_text(title, title.size()) +
+                            ": the name of a tensor must be UTF-8");
+  }
+  if (operation.shape.size() > wire::kMaxDims) {
+    return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) +
+                            " dimensions");
+  }
+  RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
+  RUEDA_RETURN_IF_ERROR(check_output(title, operation, with_memory));
+  if (!has_tensor(kind)) operation.shape = {};
+  const bool has_elements = with_memory && has_tensor(kind) && element_count(operation.shape) > 0;
+  if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
+    return invalid_argument(title + ": no input");
+  }
+  if (has_elements && kind == CollectiveKind::kRecv && operation.output == nullptr) {
+    return invalid_argument(title + ": no output");
+  }
+  if (kind == CollectiveKind::kReducescatter && operation.reduce_op != ReduceOp::kSum &&
+      operation.reduce_op != ReduceOp::kAverage) {
+    return invalid_argument(title + ": reducescatter only supports AVERAGE and SUM");
+  }
+  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
+    if (is_float8(operation.dtype) && operation.device < 0) {
+      return invalid_argument(
+          title + ": " + name_of(operation.dtype) +
+          " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
+          "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
+    }
+    const auto scaling = plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
+                                      operation.postscale, set->size());
+    if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
+    request.reduce_op = operation.reduce_op;
+    request.prescale = operation.prescale;
+    request.postscale = operation.postscale;
+  }
+  if (kind == CollectiveKind::kBroadcast) {
+    const std::optional<Rank> root = set->place_of(operation.root);
+    if (!root) {
+      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) +
+                              ", " +
+                              (set->id == 0 ? "there are " + std::to_string(set->size()) + " ranks"
+                                            : set->describe() + " does not have it"));
+    }
+    request.root = *root;
+  }
+  if (kind == CollectiveKind::kAlltoall) {
+    RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, set->size(), &operation.splits));
+    request.splits = std::move(operation.splits);
+  }
+  if (point_to_point &&
+      (operation.peer < 0 || operation.peer >= world_->size || operation.tag > kMaxTag)) {
+    return invalid_argument(title + ": no rank " + std::to_string(operation.peer) +
+                            ", or the tag is above " + std::to_string(kMaxTag));
+  }
+  cuda::Mark ready;
+  if (operation.device >= 0 && has_tensor(kind)) {
+    if (point_to_point) {
+      return Status(Code::kUnimplemented,
+                    title + ": not available for GPU tensors yet; copy the tensor to the host");
+    }
+    auto prepared = world_->machine->prepare_mark(operation.device);
+    Status marked = prepared.status();
+    if (prepared.ok()) ready = std::move(prepared).value();
+    ready.stream = operation.stream;
+    if (marked.ok() && with_memory) marked = world_->machine->mark_again(&ready, operation.stream);
+    if (!marked.ok()) return Status(marked.code(), title + ": " + marked.message());
+    request.device = 0;
+  }
+  request.kind = kind;
+  request.output_rows = operation.output_rows;
+  request.dtype = operation.dtype;
+  request.shape = std::move(operation.shape);
+  auto made = std::make_shared<Request>(std::move(title), progress_);
+  if (operation.device >= 0 && has_tensor(kind)) {
+    made->device = operation.device;
+    made->machine = world_->machine;
+    made->ready = std::move(ready);
+  }
+  made->announcement = std::move(request);
+  made->persistent = persistent;
+  made->numbered = numbered;
+  made->in = operation.input;
+  made->out = operation.output;
+  made->peer = operation.peer;
+  made->tag = operation.tag;
+  made->tag_space = operation.tag_space;
+  made->agreed = operation.agreed;
+  made->site = operation.site;
+  made->set = std::move(set);
+  return made;
+}
+
+// Made one as the other; of a group, they are named so.
+Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operations,
+                                                  bool persistent, bool group) {
+  std::vector<RequestPtr> requests;
+  for (Operation& operation : operations) {
+    RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), persistent, group));
+    requests.push_back(std::move(request));
+  }
+  if (!group || requests.size() < 2) return requests;
+  if (requests.size() > negotiation::kMaxGroup) {
+    return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) +
+                            " tensors, this one has " + std::to_string(requests.size()));
+  }
+  for (const RequestPtr& request : requests) {
+    if (request->set != requests.front()->set)
+      return invalid_argument("the tensors of a group must be of one process set");
+    request->announcement.group = requests.front()->announcement.name;
+    request->announcement.group_size = static_cast<uint32_t>(requests.size());
+  }
+  return requests;
+}
+
+Result<std::vector<RequestPtr>> Runtime::make(std::vector<Operation> operations, bool group) {
+  RUEDA_RETURN_IF_ERROR(queue_->closed());
+  RUEDA_ASSIGN_OR_RETURN(auto requests, make_all(std::move(operations), true, group));
+  for (const RequestPtr& request : requests) request->name = queue_->hold(*request);
+  return requests;
+}
+
+// The requests' records are begun before anybody else can see them.
+Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> requests) {
+  for (const RequestPtr& request : requests) {
+    if (recorder_.on()) request->submitted = std::chrono::steady_clock::now();
+    request->flight = flight_->submitted(request->announcement, request->set->id, request->site,
+                                         flight::Path::kNegotiated);
+  }
+  auto claimed = queue_->claim(requests);
+  if (claimed.ok()) return claimed;
+  for (const RequestPtr& request : requests)
+    flight_->ended(request->flight, flight::now_ns(), false);
+  return claimed;
+}
+
+Result<std::vector<RequestPtr>> Runtime::start(std::vector<Operation> operations, bool group) {
+  RUEDA_ASSIGN_OR_RETURN(auto requests, make_all(std::move(operations), false, group));
+  RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim(requests));
+  if (!claimed.empty()) progress_->start(claimed);
+  for (const RequestPtr& request : requests) {
+    if (request->announcement.kind != CollectiveKind::kJoin) continue;
+    // The ranks have counted different numbers of steps.
+    for (auto& count : request->set->unnamed) count.store(0, std::memory_order_relaxed);
+  }
+  return requests;
+}
+
+Status Runtime::run(Operation operation) {
+  RUEDA_ASSIGN_OR_RETURN(const RequestPtr request, make_one(std::move(operation), false, false));
+  RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
+  constexpr std::chrono::nanoseconds kForEver{-1};
+  if (!claimed.empty()) return request->run_claimed(kForEver);
+  RUEDA_RETURN_IF_ERROR(request->sleep());
+  return request->device_end() == nullptr ? Status() : request->device_end()->wait();
+}
+
+Result<RequestPtr> Runtime::add_process_set(std::vector<int64_t> ranks, uint32_t site) {
+  std::sort(ranks.begin(), ranks.end());
+  wire::Request change;
+  change.root = -1;
+  change.splits = std::move(ranks);
+  return change_sets(std::move(change), "add_process_set", site);
+}
+
+Result<RequestPtr> Runtime::remove_process_set(uint32_t id, uint32_t site) {
+  wire::Request change;
+  change.root = static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX));
+  return change_sets(std::move(change), "remove_process_set", site);
+}
+
+// Checked when all ranks have agreed on it, so that a wrong one is an error on all of them. One at
+// a time: the others wait for its name.
+Result<RequestPtr> Runtime::change_sets(wire::Request change, std::string title, uint32_t site) {
+  if (change.splits.size() > wire::kMaxRanks) return invalid_argument(title + ": too many ranks");
+  auto request = std::make_shared<Request>(std::move(title), progress_);
+  request->announcement = std::move(change);
+  request->announcement.kind = CollectiveKind::kProcessSet;
+  request->announcement.name = negotiation::kChangeName;
+  request->numbered = true;
+  request->set = sets_.global();
+  request->site = site;
+  RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
+  if (!claimed.empty()) progress_->start(claimed);
+  return request;
+}
+
+}  // namespace rueda::engine

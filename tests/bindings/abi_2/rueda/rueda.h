@@ -1,0 +1,567 @@
+/* rueda: collectives for distributed training. The stable C ABI: the one door for every language.
+ *
+ *   rueda_context* context;
+ *   rueda_error error = RUEDA_ERROR_INIT;
+ *   if (rueda_init(NULL, &context, &error) != RUEDA_OK) {
+ *     fprintf(stderr, "%s\n", error.message);
+ *     exit(1);
+ *   }
+ *   float x[4] = {1, 2, 3, 4};
+ *   int64_t shape[1] = {4};
+ *   rueda_op op = RUEDA_OP_INIT;
+ *   op.kind = RUEDA_ALLREDUCE;
+ *   op.name = "x";
+ *   op.input = op.output = x;
+ *   op.dtype = RUEDA_FLOAT32;
+ *   op.shape = shape;
+ *   op.ndim = 1;
+ *   op.reduce_op = RUEDA_SUM;
+ *   rueda_run(context, &op, &error);      // start, wait, release
+ *   rueda_shutdown(context);              // leaves the job
+ *   rueda_context_release(context);
+ *
+ * Whatever takes time is a request, of one type:
+ *
+ *   rueda_start            --+                        +--> rueda_request_wait, _test
+ *   rueda_request_create   --+--> rueda_request* -----+--> rueda_request_on_end, _event_fd
+ *   rueda_add_process_set  --+        ^      |        +--> rueda_request_output, _rows, _result
+ *   rueda_attention_...    --+        |      v
+ *                             rueda_request_start      rueda_request_release
+ *
+ * Threads:   every function may be called from any thread, several at once. Handles are counted
+ *            (contexts) or owned by the caller (requests): nothing may use a handle during or after
+ *            its release.
+ * Shutdown:  from any thread at any time. What other threads do with the context then ends with
+ *            RUEDA_CANCELLED or RUEDA_FAILED_PRECONDITION; requests stay valid until released.
+ * Memory:    from a start until the request has ended, input and output belong to rueda: do not
+ *            read, write or free them. Names, shapes and splits are copied. After an error every
+ *            output is unspecified.
+ * Errors:    functions return a rueda_code. With a rueda_error* (may be NULL) they also fill in a
+ *            message that says what, which rank, which tensor and what to do. Nothing is thrown.
+ * Callbacks: rueda_request_on_end, once for each time it is asked for, and attention kernels of the
+ *            caller's own (rueda_attention_add_kernel). Nothing else calls back.
+ * Structs:   begin with struct_size; set them with the *_INIT macros, so that programs work with
+ *            newer libraries of the same RUEDA_ABI_VERSION: fields are only added at the end, and
+ *            what an older program does not know keeps its default.
+ */
+#ifndef RUEDA_RUEDA_H_
+#define RUEDA_RUEDA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RUEDA_API __attribute__((visibility("default")))
+#else
+#define RUEDA_API
+#endif
+
+#define RUEDA_ABI_VERSION 2
+#define RUEDA_VERSION "0.1.0"
+
+typedef struct rueda_context rueda_context; /* one rank of one job */
+typedef struct rueda_request rueda_request; /* one operation, started once or again and again */
+
+/* gRPC's codes. */
+typedef enum rueda_code {
+  RUEDA_OK = 0,
+  RUEDA_CANCELLED = 1, /* the runtime was shut down first */
+  RUEDA_UNKNOWN = 2,
+  RUEDA_INVALID_ARGUMENT = 3,    /* wrong on this rank alone: nothing was started */
+  RUEDA_DEADLINE_EXCEEDED = 4,   /* the wait ended, the operation goes on */
+  RUEDA_ALREADY_EXISTS = 6,      /* the name is in flight on this rank */
+  RUEDA_RESOURCE_EXHAUSTED = 8,  /* out of memory, or of memory that ranks share */
+  RUEDA_FAILED_PRECONDITION = 9, /* ranks disagree (every rank gets this), or not initialised */
+  RUEDA_ABORTED = 10,            /* the wait was interrupted by a signal; wait again */
+  RUEDA_UNIMPLEMENTED = 12,
+  RUEDA_INTERNAL = 13,
+  RUEDA_UNAVAILABLE = 14 /* a rank was lost; the message names it, rueda_lost_rank tells more */
+} rueda_code;
+
+typedef enum rueda_dtype {
+  RUEDA_UINT8 = 0,
+  RUEDA_INT8 = 1,
+  RUEDA_INT16 = 3,
+  RUEDA_INT32 = 4,
+  RUEDA_INT64 = 5,
+  RUEDA_FLOAT16 = 6,
+  RUEDA_FLOAT32 = 7,
+  RUEDA_FLOAT64 = 8,
+  RUEDA_BOOL = 9,
+  RUEDA_BFLOAT16 = 10,
+  RUEDA_FLOAT8_E4M3FN = 11, /* on the CPU moved, not reduced; on GPUs where NCCL can */
+  RUEDA_FLOAT8_E5M2 = 12
+} rueda_dtype;
+
+typedef enum rueda_reduce_op {
+  RUEDA_AVERAGE = 0,
+  RUEDA_SUM = 1,
+  /* allreduce of floats: adds what is orthogonal, averages what is parallel; docs/numerics.md */
+  RUEDA_ADASUM = 2,
+  RUEDA_MIN = 3,
+  RUEDA_MAX = 4,
+  RUEDA_PRODUCT = 5
+} rueda_reduce_op;
+
+/* With output NULL, results of allgather, reducescatter and alltoall are the request's own. */
+typedef enum rueda_kind {
+  RUEDA_ALLREDUCE = 0,     /* output: same shape; may be the input */
+  RUEDA_ALLGATHER = 1,     /* output: rows of all ranks in rank order; first extents may differ */
+  RUEDA_BROADCAST = 2,     /* output: same shape; may be the input; on the root the input is sent */
+  RUEDA_REDUCESCATTER = 3, /* output: this rank's rows (rueda_split_rows) */
+  RUEDA_ALLTOALL = 4,      /* output: the rows that come; splits: rows for each rank */
+  RUEDA_BARRIER = 5,       /* no tensor */
+  RUEDA_SEND = 6,          /* input to rank `peer`; matched by (peer, tag) in order, not by name */
+  RUEDA_RECV = 7,          /* output from rank `peer`; size and dtype must equal the send's */
+  /* No tensor, no name. Until every rank of the set has joined, this one takes part in their
+   * operations with what changes nothing: zeros in sums and averages (still divided by the number
+   * of ranks), no rows where rows are gathered. Then it ends with the rank that joined last as its
+   * result. A broadcast from a rank that has joined is an error on all others. */
+  RUEDA_JOIN = 8
+} rueda_kind;
+
+typedef struct rueda_error {
+  size_t struct_size;
+  int32_t code;
+  char message[2048]; /* zero-terminated, cut if longer */
+} rueda_error;
+/* clang-format off */
+#define RUEDA_ERROR_INIT {sizeof(rueda_error), 0, {0}}
+/* clang-format on */
+
+typedef struct rueda_init_options {
+  size_t struct_size;
+  int32_t reserved;
+} rueda_init_options;
+#define RUEDA_INIT_OPTIONS_INIT {sizeof(rueda_init_options), 0}
+
+typedef struct rueda_op {
+  size_t struct_size;
+  int32_t kind;      /* rueda_kind */
+  int32_t dtype;     /* rueda_dtype */
+  int32_t reduce_op; /* rueda_reduce_op; allreduce any, reducescatter sum or average */
+  int32_t root;      /* broadcast: the sending rank */
+  int32_t peer;      /* send, recv */
+  uint32_t tag;      /* send, recv */
+  const char* name;  /* NULL: the n-th unnamed operation of its kind on this rank */
+  const void* input;
+  void* output;
+  const int64_t* shape; /* of the input (recv: of the output) */
+  int32_t ndim;
+  int32_t splits_count; /* alltoall: 0 (equal parts) or the number of ranks */
+  const int64_t* splits;
+  double prescale;  /* applied to the input before, */
+  double postscale; /* to the result after the reduction; rounding as in docs/numerics.md */
+  /* The ranks that take part: 0 all, else an id from rueda_add_process_set. `root` is a rank of the
+   * job all the same; splits and rows are in the order of the set's ranks. */
+  int32_t process_set;
+  /* Where it is called from, from rueda_call_site; 0: not told. Errors and reports show it. */
+  int32_t call_site;
+  /* Of input and output: -1 the host, else a GPU as CUDA numbers them in this process. */
+  int32_t device;
+  int32_t reserved;
+  /* GPU: a cudaStream_t of that device (NULL: the default one); what it has been given until now
+   * comes before the operation. */
+  void* stream;
+  /* allgather, alltoall with an output: the rows it has room for, which must be exactly those that
+   * come; else every rank gets RUEDA_FAILED_PRECONDITION. -1 where the result is the request's own;
+   * a persistent request with another value is given its output with each start. */
+  int64_t output_rows;
+} rueda_op;
+/* An allreduce, a float32 sum, of host tensors, unscaled, in the set of all ranks. */
+/* clang-format off */
+#define RUEDA_OP_INIT                                                                            \
+  {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0, -1, 0, \
+   NULL, -1}
+/* clang-format on */
+
+RUEDA_API uint32_t rueda_abi_version(void);
+RUEDA_API const char* rueda_version(void);
+RUEDA_API const char* rueda_code_name(int32_t code);
+
+/* ---- The context ----
+ * Joins the job that this process was started in (ruedarun; alone: a job of one rank). Blocks until
+ * all ranks have called it, or RUEDA_START_TIMEOUT has passed. May be called again after
+ * rueda_shutdown. options may be NULL. */
+RUEDA_API int32_t rueda_init(const rueda_init_options* options, rueda_context** context,
+                             rueda_error* error);
+
+/* Leaves the job: collectives that have begun end, everything else pending on this rank ends with
+ * RUEDA_CANCELLED; peers that still need this rank get an error that names it. Never waits for
+ * peers without bound. Returns when the rank has left; again, or for NULL, it does nothing. The
+ * context stays valid, and answers that it has left. Not from a callback: ignored there. */
+RUEDA_API void rueda_shutdown(rueda_context* context);
+
+/* One more who uses the context; gives it back. */
+RUEDA_API rueda_context* rueda_context_retain(rueda_context* context);
+/* One less. The last one leaves the job if nobody has, and frees it. NULL is allowed. */
+RUEDA_API void rueda_context_release(rueda_context* context);
+
+/* -1 after a shutdown, in a forked child and for NULL. */
+RUEDA_API int32_t rueda_rank(const rueda_context* context);
+RUEDA_API int32_t rueda_size(const rueda_context* context);
+/* Place among the ranks of this host, and their number. */
+RUEDA_API int32_t rueda_local_rank(const rueda_context* context);
+RUEDA_API int32_t rueda_local_size(const rueda_context* context);
+/* Place of this host among those with this local rank, and their number. */
+RUEDA_API int32_t rueda_cross_rank(const rueda_context* context);
+RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
+/* Every host has the same number of ranks. */
+RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
+
+/* Who was lost, after an operation ended with RUEDA_UNAVAILABLE because of it: 1 and `lost` filled
+ * in, as far as struct_size says, or 0. The verdict is the same on all ranks. Its cause is complete
+ * once the dead process has been cleaned up, which takes long where it had much memory: ask again.
+ * Begin with RUEDA_LOST_INIT. */
+typedef struct rueda_lost {
+  size_t struct_size;
+  int32_t rank;
+  int32_t pid;
+  int64_t operations;     /* that it had started */
+  int64_t step;           /* optimizer steps begun (rueda_mark "optimizer step"); 0: not told */
+  int32_t cause_is_final; /* 0: more may become known */
+  int32_t reserved;
+  char host[64];
+  char operation[192]; /* the last one: "allreduce.fc1.weight"; "" before the first */
+  char cause[256];     /* "killed by signal 9 (SIGKILL)" */
+} rueda_lost;
+/* clang-format off */
+#define RUEDA_LOST_INIT {sizeof(rueda_lost), -1, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+/* clang-format on */
+RUEDA_API int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost);
+
+/* Rows of a tensor with `rows` rows that `rank` of `size` gets from reducescatter: the first rows %
+ * size get one more. */
+RUEDA_API int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size);
+
+/* ---- Requests ----
+ * Starts `count` operations and fills requests[0..count). With group != 0 they are reduced as one:
+ * ready together or not at all. On an error nothing was started. Never blocks for a peer. */
+RUEDA_API int32_t rueda_start(rueda_context* context, const rueda_op* ops, size_t count,
+                              int32_t group, rueda_request** requests, rueda_error* error);
+
+/* Starts one, waits without limit (for GPU tensors until the GPU is done), releases. For operations
+ * whose output is the caller's. */
+RUEDA_API int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error);
+
+/* Persistent requests, for what is done again and again: checks and names the operations once,
+ * starts nothing. What an op says stays; each start gives the memory (op->input and op->output are
+ * ignored) and, for GPU tensors, the stream. All ranks start one equally often; beside other
+ * operations in any order; of a group, all its members. After a few identical rounds starting sends
+ * no message and touches no allocation, lock or string. Without a name an operation meets the one
+ * that every other rank made as its n-th persistent one of the kind. Not for sends, receives and
+ * joins (RUEDA_UNIMPLEMENTED). */
+RUEDA_API int32_t rueda_request_create(rueda_context* context, const rueda_op* ops, size_t count,
+                                       int32_t group, rueda_request** requests, rueda_error* error);
+/* Starts a persistent request. RUEDA_ALREADY_EXISTS while its last start has not ended. Never
+ * blocks for a peer. stream: GPU tensors, behind what this cudaStream_t (NULL: the default one) has
+ * been given by now; else ignored. output may be NULL where results can be the request's own. */
+RUEDA_API int32_t rueda_request_start(rueda_request* request, const void* input, void* output,
+                                      void* stream, rueda_error* error);
+/* Starts a persistent request and waits, as rueda_request_wait and for the GPU's work too. The
+ * fastest way to a small result. */
+RUEDA_API int32_t rueda_request_run(rueda_request* request, const void* input, void* output,
+                                    void* stream, double timeout_seconds, rueda_error* error);
+
+/* 1 when it has ended (well or not) or was never started, else 0. Never blocks. */
+RUEDA_API int32_t rueda_request_test(const rueda_request* request);
+/* Waits until what was started last has ended; returns how. timeout_seconds < 0: without limit;
+ * when it passes, RUEDA_DEADLINE_EXCEEDED says what is missing, and the operation goes on: unless
+ * rueda_request_test is 1, as operations that stood still for too long end with that code too.
+ * RUEDA_ABORTED: a signal arrived while the thread slept; who must see every signal soon waits with
+ * a deadline, again and again. */
+RUEDA_API int32_t rueda_request_wait(rueda_request* request, double timeout_seconds,
+                                     rueda_error* error);
+/* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
+ * it, which others may wait for: be short, do not wait for anything of rueda
+ * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting other requests and releasing this one is
+ * allowed. May be asked for several times. */
+RUEDA_API int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void* user),
+                                       void* user, rueda_error* error);
+/* A descriptor for poll and epoll that is readable whenever rueda_request_test is 1. The request's
+ * own: do not read or close it; it is closed with the release. */
+RUEDA_API int32_t rueda_request_event_fd(rueda_request* request, int32_t* fd, rueda_error* error);
+/* Ends an attention call on this rank soon, with RUEDA_CANCELLED; what it would have written is
+ * unspecified. Others cannot be taken back (RUEDA_UNIMPLEMENTED): peers may have begun. */
+RUEDA_API int32_t rueda_request_cancel(rueda_request* request, rueda_error* error);
+/* Gives the handle up. What is under way goes on; its memory must stay valid until then. NULL is
+ * allowed. */
+RUEDA_API void rueda_request_release(rueda_request* request);
+
+/* Results of a request that ended well, until it is started again or released; else -1. Data and
+ * shape. Returns the number of dimensions; data and shape (room for max_ndim extents) may be
+ * NULL. */
+RUEDA_API int32_t rueda_request_output(const rueda_request* request, void** data, int64_t* shape,
+                                       int32_t max_ndim);
+/* alltoall, allgather: rows that came from each rank, into rows[0..max_count). Returns how many
+ * there are. */
+RUEDA_API int32_t rueda_request_rows(const rueda_request* request, int64_t* rows,
+                                     int32_t max_count);
+/* The number that it gives: rueda_add_process_set the id, RUEDA_JOIN the rank that joined last. -1:
+ * none. */
+RUEDA_API int64_t rueda_request_result(const rueda_request* request);
+
+/* GPU tensors: a request has ended on the host when it has been given to the GPU. 1 when rueda uses
+ * its memory no more: for host tensors as rueda_request_test, for GPU tensors when the GPU is
+ * done. */
+RUEDA_API int32_t rueda_request_memory_released(const rueda_request* request);
+/* What `stream` (a cudaStream_t, NULL: the default one) is given from here on comes after its end
+ * on the GPU; the host does not wait. Input and output belong to rueda until then. Nothing happens
+ * for host tensors. RUEDA_FAILED_PRECONDITION: it has not ended yet, wait first. */
+RUEDA_API int32_t rueda_request_stream_wait(rueda_request* request, void* stream,
+                                            rueda_error* error);
+
+/* *stop is 1 on all ranks, at the same call, once one of them got a signal of
+ * RUEDA_PREEMPTION_SIGNAL (SIGTERM or SIGUSR1 by default): time to write a checkpoint and leave.
+ * Collective: all ranks call it equally often, once per step, say; costs a small allreduce. Signals
+ * are noted from the first call on; handlers that were there before are called as well. Later calls
+ * give 1 at once. RUEDA_ABORTED: a signal arrived meanwhile; call again. */
+RUEDA_API int32_t rueda_should_stop(rueda_context* context, int32_t* stop, rueda_error* error);
+
+/* ---- Process sets: groups of ranks that run collectives among themselves ----
+ * Both are collective over all ranks of the job, members or not: all call them in the same order
+ * and with the same ranks (whose order does not matter); else every rank gets
+ * RUEDA_FAILED_PRECONDITION. A list that is no set of ranks, or that exists already, is
+ * RUEDA_INVALID_ARGUMENT on every rank. The request ends when all ranks have called it; the id of
+ * an added set is its result. Sets are independent: operations in one wait for nothing in another,
+ * and names are each set's own. Removing one ends what is pending in it with an error. Ids of
+ * removed sets are given again. Shutdown removes all. call_site: as in rueda_op. */
+RUEDA_API int32_t rueda_add_process_set(rueda_context* context, const int32_t* ranks, int32_t count,
+                                        int32_t call_site, rueda_request** request,
+                                        rueda_error* error);
+RUEDA_API int32_t rueda_remove_process_set(rueda_context* context, int32_t process_set,
+                                           int32_t call_site, rueda_request** request,
+                                           rueda_error* error);
+/* Number of sets, the global one included; up to max_count of their ids, ascending. */
+RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids, int32_t max_count);
+/* Number of a set's ranks, -1 if there is no such set; up to max_count of them, ascending. */
+RUEDA_API int32_t rueda_process_set_ranks(const rueda_context* context, int32_t process_set,
+                                          int32_t* ranks, int32_t max_count);
+
+/* ---- Memory in which collectives work in place ----
+ * `bytes` bytes that the ranks of this host share: tensors here are reduced without a copy. Zeroed,
+ * 64-byte aligned. Stays valid until rueda_free, also after rueda_shutdown. 0 bytes give a valid
+ * pointer too. RUEDA_RESOURCE_EXHAUSTED says how much is in use; RUEDA_HEAP_BYTES bounds it. A
+ * forked child has a private copy. */
+RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory,
+                              rueda_error* error);
+/* Memory of rueda_alloc, from any thread, or NULL. What uses it must have ended. In a forked child
+ * it does nothing. */
+RUEDA_API void rueda_free(void* memory);
+
+/* The number of a place in the program for rueda_op.call_site: the same text, "train.py:12 in
+ * step", has the same number. 0 when there is no room for more, or the context is not usable. Costs
+ * a lock: ask once per place. */
+RUEDA_API int32_t rueda_call_site(rueda_context* context, const char* text);
+
+/* How other processes ask this one for its stacks, whatever it does: the handler of *signal writes
+ * them to *fd, a file opened to append, and ends with the line "end of stacks". A runtime that
+ * knows more (Python's frames) puts a handler before it that writes to the same file and then calls
+ * the one that was there. RUEDA_FAILED_PRECONDITION: this process was not started by ruedarun, or
+ * all signals are taken. */
+RUEDA_API int32_t rueda_stack_file(const rueda_context* context, int32_t* signal, int32_t* fd);
+
+/* ---- Counters since init, for tests and monitoring; docs/counters.md says what each counts ----
+ * One by its name ("batches"); -1 for a name that there is not. */
+RUEDA_API int64_t rueda_counter(const rueda_context* context, const char* name);
+/* All of them: how many there are, and the first max_count values. -1: the context is not
+ * usable. */
+RUEDA_API int32_t rueda_counters(const rueda_context* context, int64_t* values, int32_t max_count);
+/* The name of the index-th of them; NULL behind the last. */
+RUEDA_API const char* rueda_counter_name(int32_t index);
+
+/* ---- Timeline (docs/timeline.md) ----
+ * Writes what happens from here on to a file, as RUEDA_TIMELINE does from the start: rank 0 alone,
+ * or with {rank} in `path` every rank that calls it. Another file that is open is ended first; the
+ * same one goes on. mark_cycles != 0: marks for the rounds in which something begins.
+ * RUEDA_INVALID_ARGUMENT and others name a file that cannot be written. */
+RUEDA_API int32_t rueda_start_timeline(rueda_context* context, const char* path,
+                                       int32_t mark_cycles, rueda_error* error);
+/* The file is complete when it returns. Nothing happens if none is written. */
+RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error);
+/* A mark of the caller's in the timeline: name begins (what = 0), ends (1), or happens now (2).
+ * "backward" and "optimizer step" have tracks of their own and are summed up for ruedarun
+ * --summary. Cheap when nothing is recorded. */
+RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
+
+/* ---- Int8 compression on GPUs, by rueda's kernels ----
+ * Blocks of 256 float32 to 256 int8 and their float32 scale (260 bytes), rounded to nearest even,
+ * and back; a block with a number that is not finite comes back as NaN. from, to: memory of GPU
+ * `device`, 4-byte aligned, yours until `stream` (a cudaStream_t, NULL: the default one) has come
+ * past it; the host does not wait. RUEDA_UNIMPLEMENTED: there is no librueda_cuda.so that runs on
+ * this GPU; nothing happened. */
+RUEDA_API int32_t rueda_int8_quantize(rueda_context* context, const float* from, int8_t* to,
+                                      int64_t blocks, int32_t device, void* stream,
+                                      rueda_error* error);
+RUEDA_API int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* from, float* to,
+                                        int64_t blocks, int32_t device, void* stream,
+                                        rueda_error* error);
+
+/* ---- Distributed attention (docs/attention.md) ----
+ * The ranks of a process set hold the tokens of one sequence and compute its attention together.
+ * Tensors are dense, (batch, tokens of this rank, heads, head_dim); lse is (batch, heads, tokens),
+ * float32, natural logarithm, -infinity for a query that sees no key. All ranks of a set start
+ * their calls in the same order, with equal specs. */
+typedef struct rueda_attention_spec {
+  size_t struct_size;
+  int64_t batch, length, heads, kv_heads, head_dim; /* length: tokens of the whole sequence */
+  int32_t dtype;                                    /* RUEDA_FLOAT32, _BFLOAT16 or _FLOAT16 */
+  /* What keys and values travel as: dtype, RUEDA_BFLOAT16 for float32, RUEDA_INT8. */
+  int32_t kv_wire;
+  int32_t layout;         /* 0 contiguous, 1 zigzag, 2 striped */
+  int32_t ulysses;        /* ranks that exchange heads for tokens; divides the number of ranks */
+  int32_t rotate_forward; /* 0 what takes fewer bytes, 1 keys and values travel, 2 queries travel */
+  int32_t rotate_backward;
+  int32_t gather_first; /* receive everything before computing */
+  int32_t causal;
+  /* At most the bytes of so many tokens in a message; 0: a quarter of a shard, at least 192. */
+  int64_t chunk_tokens;
+  int64_t left, right;       /* sliding window, -1: none */
+  double scale;              /* 0: head_dim ^ -0.5 */
+  const int64_t* cu_seqlens; /* packed sequences: 0, ..., length */
+  int64_t cu_seqlens_count;
+  const int64_t* segment_lengths; /* dilated attention: pairs */
+  const int64_t* dilation_rates;
+  int64_t pair_count;
+  int32_t head_offset; /* of dilated heads: 0 head mod rate, 1 blocks of heads */
+  int32_t split_heads; /* each pair has heads of its own */
+  /* Block mask: (block_heads, n, n) bytes, n = ceil(length / block); 0: none. */
+  int64_t block, block_heads;
+  const uint8_t* blocks;
+  int32_t layout_per_sequence; /* the layout spreads each packed sequence by itself */
+  /* Keys of all ranks; 0: as many as queries. Else the last query stands at the last key. */
+  int64_t key_length;
+  /* Of packed keys, cu_seqlens_count of them; NULL: as of the queries. */
+  const int64_t* cu_seqlens_k;
+} rueda_attention_spec;
+/* clang-format off */
+#define RUEDA_ATTENTION_SPEC_INIT                                                        \
+  {sizeof(rueda_attention_spec), 1, 0, 1, 1, 0, 7, 7, 0, 1, 0, 0, 0, 0, 0, -1, -1, 0.0,  \
+   NULL, 0, NULL, NULL, 0, 0, 0, 0, 1, NULL, 0, 0, NULL}
+/* clang-format on */
+
+/* What one rank does, in any number of calls. */
+typedef struct rueda_attention_plan rueda_attention_plan;
+/* What a forward keeps for its backward. */
+typedef struct rueda_attention_saved rueda_attention_saved;
+
+/* This rank's plan. With context NULL the plan of `rank` of `ranks`, to look at. */
+RUEDA_API int32_t rueda_attention_plan_create(rueda_context* context,
+                                              const rueda_attention_spec* spec, int32_t process_set,
+                                              int32_t rank, int32_t ranks,
+                                              rueda_attention_plan** plan, rueda_error* error);
+RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
+/* Numbers of the plan, in this order: hash, tokens of this rank, steps, tiles, messages sent
+ * (forward, backward), bytes sent (forward, backward), bytes received (forward, backward), flops
+ * (forward, backward), bytes saved for backward, bytes of workspace (forward, backward), keys of
+ * this rank, its query heads (begin, end) and KV heads (begin, end) where heads are exchanged for
+ * tokens, the band (least and largest k - q that is seen), exchanges (forward, backward). Fills
+ * values[0..count); returns how many there are, -1 without a plan. */
+RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values,
+                                              int32_t count);
+/* The tiles that the rank computes in a forward (0) or backward (1), RUEDA_ATTENTION_TILE_NUMBERS
+ * numbers each, in this order: step (0: of its own rows), rank whose rows came, KV heads (begin,
+ * end, step), queries (first position, step, count), keys (first position, step, count), (query,
+ * key) pairs of a query head. Fills values[0..count); returns how many numbers there are. */
+#define RUEDA_ATTENTION_TILE_NUMBERS 12
+RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward,
+                                             int64_t* values, int64_t count);
+/* What an executor of its own needs, RUEDA_ATTENTION_WORK_NUMBERS numbers each, in this order: kind
+ * (0 tile of own rows, 1 rows of keys that are sent, 2 rows that are received, 3 tile of received
+ * rows), exchange (-1: none; all ranks go through the same ones), peer, KV heads (begin, end,
+ * step), queries (first, step, count) and keys (first, step, count) as rows of the tensors that
+ * have them, the first query's position and their step, the first key's and their step. Rows of an
+ * exchange travel in the order in which they are listed. For plans in which keys and values
+ * travel. */
+#define RUEDA_ATTENTION_WORK_NUMBERS 16
+RUEDA_API int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
+                                            int64_t* values, int64_t count);
+/* Largest over mean work of all ranks. */
+RUEDA_API double rueda_attention_plan_balance(const rueda_attention_plan* plan);
+/* Positions of the tokens of a rank, in the order of its tensors; returns their number, -1 for
+ * wrong arguments. */
+RUEDA_API int64_t rueda_attention_tokens(int32_t layout, int64_t length, int32_t rank,
+                                         int32_t ranks, int64_t* positions, int64_t max_count);
+
+/* Starts a call; its tensors belong to it until it has ended. With context NULL and a plan of one
+ * rank it is a local operation, which needs no job. threads: 0, this host's cores for each of its
+ * ranks (all, without a job). saved may be NULL when no backward follows; backward needs it where
+ * ulysses is more than 1. lse may be NULL in a forward, dlse in a backward. The request's errors
+ * name pass, step and rank. */
+RUEDA_API int32_t rueda_attention_forward(rueda_context* context, const rueda_attention_plan* plan,
+                                          int32_t process_set, int32_t threads, const void* q,
+                                          const void* k, const void* v, void* out, float* lse,
+                                          rueda_attention_saved** saved, rueda_request** request,
+                                          rueda_error* error);
+RUEDA_API int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_plan* plan,
+                                           int32_t process_set, int32_t threads, const void* dout,
+                                           const float* dlse, const void* q, const void* k,
+                                           const void* v, const void* out, const float* lse,
+                                           const rueda_attention_saved* saved, void* dq, void* dk,
+                                           void* dv, rueda_request** request, rueda_error* error);
+RUEDA_API void rueda_attention_saved_release(rueda_attention_saved* saved);
+
+/* A local kernel of your own: attention of some rows against some keys, as partial softmax sums. A
+ * partial result of a query is (acc, m, l): m about the largest score so far, l the sum of
+ * exp(score - m), acc the sum of exp(score - m) * v; (0, -infinity, 0) is the identity.
+ *   forward   goes on from what is there. Scores are scale * q.k; everything but rows is float32.
+ *   backward  adds to dq, dk, dv, with p = exp(score - lse - lse_low), ds = p * (dout.v - delta).
+ * Rows are picked by number and lie `stride` elements apart. */
+typedef struct rueda_attention_rows {
+  const void* base;
+  int64_t stride;
+  uint8_t dtype;
+} rueda_attention_rows;
+/* One query head; row i of acc and dq at i * acc_stride, of the others at i * ml_stride. */
+typedef struct rueda_attention_head {
+  rueda_attention_rows q;
+  float *acc, *m, *l;        /* forward */
+  rueda_attention_rows dout; /* backward */
+  const float *lse, *delta;
+  const float* lse_low; /* what lse lacks of the log-sum-exp; NULL: nothing */
+  float* dq;
+} rueda_attention_head;
+/* The i-th query, row q_rows[i], sees the j-th key, row k_rows[j], where
+ * low <= (k_pos + j * k_step) - (q_pos + i * q_step) <= high. */
+typedef struct rueda_attention_tile {
+  int64_t queries, keys, head_dim;
+  const int32_t *q_rows, *k_rows;
+  int64_t q_pos, q_step, k_pos, k_step, low, high;
+  float scale;
+  const rueda_attention_head* heads; /* all query heads that share the keys */
+  int64_t head_count, acc_stride, ml_stride;
+  rueda_attention_rows k, v;
+  float *dk, *dv; /* backward: row k_rows[j] at k_rows[j] * dkv_stride */
+  int64_t dkv_stride;
+} rueda_attention_tile;
+typedef struct rueda_attention_kernel {
+  size_t struct_size;
+  const char* name;
+  /* The highest that takes the dtypes is used; the library's own have 10 and 20. */
+  int32_t priority;
+  uint32_t dtypes; /* 1 << RUEDA_FLOAT32 | ...: of queries and of keys */
+  /* Called from several threads at once, each with 64-byte aligned scratch of its own, 512 Ki
+   * floats. */
+  void (*forward)(const rueda_attention_tile* tile, float* scratch);
+  void (*backward)(const rueda_attention_tile* tile, float* scratch);
+} rueda_attention_kernel;
+/* For the whole process, for ever; the functions stay where they are. */
+RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel,
+                                             rueda_error* error);
+/* That kernel for all calls from now on, on this rank; "auto": of highest priority; "measured": the
+ * fastest, timed at the first call. As RUEDA_ATTENTION_KERNEL. */
+RUEDA_API int32_t rueda_attention_use_kernel(const char* name, rueda_error* error);
+/* The kernel of queries and keys of these dtypes, and why it is this one: both are cut to their
+ * sizes, NUL included. */
+RUEDA_API int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim,
+                                             char* name, size_t name_size, char* why,
+                                             size_t why_size, rueda_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RUEDA_RUEDA_H_ */

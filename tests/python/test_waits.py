@@ -1,0 +1,83 @@
+"""A deadline and Ctrl-C end a wait at once, also in a large collective that the waiting thread runs itself."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import rueda as hvd
+from expect import eventually, raises
+from rueda._runtime import runtime
+from worlds import ranks
+
+COUNT = 1 << 28  # float32: 1 GiB, some tenths of a second at least
+SOON = 0.1  # seconds
+
+
+def settled():
+    """Whether nothing holds memory any more that an interrupted call has left."""
+    runtime._let_go()
+    return not runtime._abandoned
+
+
+@ranks(2)
+def test_a_deadline_is_kept_in_the_middle_of_a_large_collective():
+    x = np.ones(COUNT, np.float32)
+    hvd.barrier()
+    handle = hvd.allreduce_async_(x, op=hvd.Sum)
+    begin = time.monotonic()
+    with raises(hvd.DeadlineExceeded, "allreduce 'noname.", "has not ended after 0.05"):
+        hvd.synchronize(handle, timeout=0.05)
+    late = time.monotonic() - begin - 0.05
+    assert late < SOON, f"{late:.3f} s late"
+    assert not hvd.poll(handle)  # it goes on
+    assert hvd.synchronize(handle) is x
+    assert x[0] == x[COUNT // 2] == x[-1] == 2
+
+
+class Interrupt:
+    """SIGINT as soon as a sum in place has begun to come in.
+
+    The waiting thread's sleep is not broken off: another thread takes the signal. So it is, too, when the
+    signal comes while the waiting thread runs the collective itself, and it sleeps afterwards.
+    """
+
+    def __init__(self, array):
+        self.at = None
+        self._array, self._before = array, array[[0, len(array) // 2]]
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+    def _watch(self):
+        eventually(lambda: (self._array[[0, len(self._array) // 2]] != self._before).any())
+        self.at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def join(self):
+        self._thread.join()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+@ranks(2)
+def test_an_interrupt_is_raised_in_the_middle_of_a_large_collective():
+    for name, before in ((None, 0), ("comes again", 3)):  # also the short way
+        x = np.ones(COUNT, np.float32)
+        for _ in range(before):
+            hvd.allreduce_(x, name=name)
+        hvd.barrier()
+        if hvd.rank() == 0:
+            interrupt = Interrupt(x)
+            with raises(KeyboardInterrupt):
+                hvd.allreduce_(x, name=name, op=hvd.Sum)
+            late = time.monotonic() - interrupt.at
+            under_way = not settled()
+            interrupt.join()
+            assert late < SOON, f"{name}: {late:.3f} s late"
+            assert under_way, f"{name}: raised only when it had ended"
+            eventually(settled)
+        else:
+            hvd.allreduce_(x, name=name, op=hvd.Sum)
+        assert x[0] == x[COUNT // 2] == x[-1] == 2
+        hvd.barrier()
