@@ -126,6 +126,17 @@ Job steady_job(Rank size, int steps, int tensors, bool blocking) {
   return job;
 }
 
+Job restless_job(uint64_t seed) {
+  std::mt19937_64 dice(seed * 6007 + 5);
+  const auto size = static_cast<Rank>(2 + dice() % 5);
+  const auto tensors = static_cast<int>(1 + dice() % 4);
+  Job job = steady_job(size, 60, tensors, dice() % 3 == 0);
+  if (dice() % 2 == 0) job.config.fusion_threshold_bytes = 16;  // each tensor goes alone
+  job.retune_at = static_cast<int64_t>(dice() % 300'000);
+  job.retune_every = static_cast<int64_t>(50'000 + dice() % 300'000);
+  return job;
+}
+
 Job random_job(uint64_t seed) {
   Job job;
   std::mt19937_64 dice(seed * 7919 + 1);
@@ -221,6 +232,13 @@ Job random_job(uint64_t seed) {
     job.crasher = static_cast<Rank>(w.below(static_cast<uint64_t>(job.size)));
   }
   if (w.one_in(8)) job.retune_at = static_cast<int64_t>(w.below(2'000'000));
+  return job;
+}
+
+Job between_hosts(Job job, uint64_t seed) {
+  std::mt19937_64 dice(seed * 3571 + 11);
+  job.ranks_per_host = dice() % 3 == 0 && job.size > 2 ? 2 : 1;
+  job.one_stream = dice() % 3 == 0;
   return job;
 }
 

@@ -15,7 +15,7 @@ bool SimRank::perform() {
     for (const negotiation::Action& next : std::exchange(negotiator_.actions(), {}))
       std::visit([this](const auto& what) { perform(what); }, next);
   }
-  if (given_up_) lost(*std::exchange(given_up_, std::nullopt));
+  if (given_up_) give_up(*std::exchange(given_up_, std::nullopt));
   return any;
 }
 
@@ -30,9 +30,8 @@ void SimRank::send(Rank to, const std::string& message) {
   if (dead_) return;
   ++world_->control_messages;
   SimRank* peer = (*all_)[static_cast<size_t>(to)].get();
-  int64_t& free = link_free_[static_cast<size_t>(to)];
-  free = std::max(free, world_->now() + world_->delay());
-  world_->after(free - world_->now(), [this, peer, message] { peer->receive(rank_, message); });
+  world_->carry(rank_, to, Stream::kControl,
+                [this, peer, message] { peer->receive(rank_, message); });
 }
 
 // What all ranks have to see alike; its own part has to fit.
@@ -106,7 +105,7 @@ void SimRank::perform(const action::GiveUp& end) {
 }
 
 void SimRank::perform(const action::BeginPlan& begin) {
-  channel_.begin(begin.plan, begin.requests.size());
+  channel_->begin(begin.plan, begin.requests.size());
   planned_ = begin.requests;
   entered_ = 0;
   std::string text;
@@ -120,13 +119,13 @@ void SimRank::perform(const action::EnterBatch& enter) {
     if (request != *planned_[entered_++ % planned_.size()])
       world_->fail(request.name + " is not what was planned");
   }
-  channel_.enter(enter.handles);
+  channel_->enter(enter.handles);
 }
 
-void SimRank::perform(const action::RevokePlan& revoke) { channel_.revoke(revoke.last_word); }
+void SimRank::perform(const action::RevokePlan& revoke) { channel_->revoke(revoke.last_word); }
 
 void SimRank::perform(const action::EndPlan& end) {
-  const std::vector<OpHandle> handles = channel_.withdraw(end.first);
+  const std::vector<OpHandle> handles = channel_->withdraw(end.first);
   negotiator_.on(event::Withdrawn{handles, world_->time()});
 }
 

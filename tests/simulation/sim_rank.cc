@@ -3,10 +3,22 @@
 #include <algorithm>
 
 #include "tests/runtime/requests.h"
+#include "tests/simulation/sim_messages.h"
+#include "tests/simulation/sim_words.h"
 
 namespace rueda::testing {
 
 namespace event = negotiation::event;
+
+namespace {
+
+std::unique_ptr<SimChannel> make_channel(const Job& job, SimWorld* world, Rank rank,
+                                         SimChannel::Doors doors) {
+  if (job.on_one_host()) return std::make_unique<SimWords>(world, rank, std::move(doors));
+  return std::make_unique<SimMessages>(world, rank, job.ranks_per_host, std::move(doors));
+}
+
+}  // namespace
 
 SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
                  std::vector<std::unique_ptr<SimRank>>* all)
@@ -14,17 +26,17 @@ SimRank::SimRank(SimWorld* world, Rank rank, const Job* job,
       rank_(rank),
       job_(job),
       all_(all),
-      channel_(world, rank,
-               {[this] { poke(); }, [this](OpHandle handle) { finish(handle, {}); },
-                [](OpHandle handle) {
-                  const Op* op = handle.as<Op>();
-                  return op->request.name + "@" + std::to_string(op->step);
-                },
-                [all](Rank peer) -> SimChannel& {
-                  return (*all)[static_cast<size_t>(peer)]->channel();
-                }}),
+      channel_(make_channel(*job, world, rank,
+                            {[this] { poke(); }, [this](OpHandle handle) { finish(handle, {}); },
+                             [](OpHandle handle) {
+                               const Op* op = handle.as<Op>();
+                               return op->request.name + "@" + std::to_string(op->step);
+                             },
+                             [all](Rank peer) -> SimChannel& {
+                               return (*all)[static_cast<size_t>(peer)]->channel();
+                             }})),
       negotiator_(job->config, {rank, job->size, 7, rank_names(job->size), 0, true}),
-      link_free_(static_cast<size_t>(job->size), 0) {}
+      goodbye_(static_cast<size_t>(job->size), false) {}
 
 void SimRank::start() { user(); }
 
@@ -36,9 +48,9 @@ void SimRank::finish(Op* op, const Status& status) {
   user();
 }
 
-// Without crash and early leave every tensor is right, but those that were submitted wrongly.
+// Without a fault and early leave every tensor is right, but those that were submitted wrongly.
 void SimRank::check_status(const Op& op) {
-  if (op.status.ok() || job_->someone_leaves || world_->crashed) return;
+  if (op.status.ok() || job_->someone_leaves || world_->faulty) return;
   const bool mismatch = op.status.code() == Code::kFailedPrecondition && job_->mismatches > 0 &&
                         op.request.name.find("t0") != std::string::npos;
   const bool root_joined = op.status.code() == Code::kFailedPrecondition && job_->joins &&
@@ -120,6 +132,7 @@ bool SimRank::user_step() {
       return false;
     case Action::Kind::kLeave:
       closed_ = true;
+      world_->first_to_leave_ns = std::min(world_->first_to_leave_ns, world_->now());
       poke();
       return false;
   }
@@ -184,11 +197,11 @@ void SimRank::step() {
     }
     perform();
   }
-  negotiator_.on(event::Tick{world_->time(), channel_.progress()});
+  negotiator_.on(event::Tick{world_->time(), channel_->progress()});
   moved |= perform();
   if (closed_) leave_as_far_as_it_goes();
   if (moved) poke();
-  if (const auto deadline = negotiator_.next_deadline(channel_.finished()); deadline && !ended_) {
+  if (const auto deadline = negotiator_.next_deadline(channel_->finished()); deadline && !ended_) {
     const int64_t rest = std::max<int64_t>(0, (*deadline - world_->time()).count());
     world_->after(rest + 1, [this] { poke(); });
   }
@@ -212,7 +225,7 @@ void SimRank::leave_as_far_as_it_goes() {
     negotiator_.on(event::Drop{cancelled("shut down on this rank")});
     perform();
   }
-  if (running_count_ > 0 || !channel_.idle()) return;
+  if (running_count_ > 0 || !channel_->idle()) return;
   ended_ = true;
   for (Rank peer = 0; peer < world_->size; ++peer) {
     if (peer == rank_) continue;
@@ -223,28 +236,52 @@ void SimRank::leave_as_far_as_it_goes() {
 
 void SimRank::receive(Rank from, const std::string& message) {
   if (dead_ || ended_) return;
+  if (message.empty()) goodbye_[static_cast<size_t>(from)] = true;
   inbox_.emplace_back(from, message);
   poke();
 }
 
+// ---- faults
+
+// Its peers hear what it has said for a while, then that it has ended.
 void SimRank::crash() {
   if (ended_ || dead_) return;
   dead_ = true;
-  world_->crashed = true;
-  channel_.die();
-  const Status verdict = unavailable("rank " + std::to_string(rank_) + " was lost");
+  world_->faulty = true;
+  channel_->die();
   for (const auto& peer : *all_) {
-    if (peer.get() == this) continue;
-    SimRank* rank = peer.get();
-    world_->after(world_->delay(), [rank, verdict] { rank->lost(verdict); });
+    if (peer.get() != this)
+      peer->lose(rank_, world_->now() + world_->delay(),
+                 "rank " + std::to_string(rank_) + " was lost");
   }
 }
 
-void SimRank::lost(const Status& verdict) {
-  if (broken_ || dead_ || ended_) return;
+void SimRank::cut(Rank peer) {
+  world_->faulty = true;
+  lose(
+      peer, world_->now() + world_->delay(),
+      "rank " + std::to_string(rank_) + " has lost its connection to rank " + std::to_string(peer));
+}
+
+void SimRank::lose(Rank peer, int64_t heard_until, const std::string& why) {
+  world_->end_connection(peer, rank_, heard_until);
+  world_->after(heard_until - world_->now() + world_->delay(), [this, peer, why] {
+    if (!goodbye_[static_cast<size_t>(peer)]) give_up(unavailable(why));
+  });
+}
+
+// The first verdict wins, and goes to all whom this rank can reach.
+void SimRank::give_up(const Status& verdict) {
+  if (!lives()) return;
   broken_ = true;
   verdict_ = verdict;
-  for (const OpHandle handle : channel_.fail_all()) finish(handle, verdict);
+  for (const auto& other : *all_) {
+    SimRank* peer = other.get();
+    if (peer == this || world_->bug == Bug::kKeepsLossToItself) continue;
+    world_->carry(rank_, peer->rank_, Stream::kControl,
+                  [peer, verdict] { peer->give_up(verdict); });
+  }
+  for (const OpHandle handle : channel_->fail_all()) finish(handle, verdict);
   for (const auto& batch : std::exchange(running_, {})) {
     for (Op* op : batch) finish(op, verdict);
   }
@@ -260,6 +297,7 @@ void SimRank::retune() {
   negotiator_.on(event::Retune{});
   perform();
   poke();
+  if (job_->retune_every > 0) world_->after(job_->retune_every, [this] { retune(); });
 }
 
 std::string SimRank::unfinished() const {
@@ -268,7 +306,7 @@ std::string SimRank::unfinished() const {
     std::string text =
         "rank " + std::to_string(rank_) + " has not ended: step " + std::to_string(current_step_) +
         (closed_ ? ", leaving" : "") + (negotiator_.planning() ? ", in a plan" : "") +
-        (negotiator_.root_left() ? ", root left" : "") + (channel_.idle() ? "" : ", channel busy");
+        (negotiator_.root_left() ? ", root left" : "") + (channel_->idle() ? "" : ", channel busy");
     for (const auto& op : ops_) {
       if (!op->done) text += ", waits for " + op->request.name + "@" + std::to_string(op->step);
     }
@@ -286,16 +324,25 @@ std::string SimRank::unfinished() const {
 // ---- the job ----
 
 SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
-  SimWorld world(seed, job.size);
+  SimWorld world(seed, job.size, job.one_stream);
   world.bug = bug;
   std::vector<std::unique_ptr<SimRank>> ranks;
   for (Rank rank = 0; rank < job.size; ++rank)
     ranks.push_back(std::make_unique<SimRank>(&world, rank, &job, &ranks));
   for (const auto& rank : ranks) rank->start();
-  if (job.crash_at >= 0) {
-    SimRank* crasher = ranks[static_cast<size_t>(job.crasher)].get();
-    world.after(job.crash_at, [crasher] { crasher->crash(); });
-  }
+  SimResult result;
+  const auto at = [&](int64_t when, const std::function<void()>& fault) {
+    if (when < 0) return;
+    world.after(when, [&, fault] {
+      for (const auto& rank : ranks) result.hit_plan |= rank->channel().in_plan();
+      fault();
+    });
+  };
+  at(job.crash_at, [&] { ranks[static_cast<size_t>(job.crasher)]->crash(); });
+  at(job.cut.at, [&] {
+    ranks[static_cast<size_t>(job.cut.one)]->cut(job.cut.other);
+    ranks[static_cast<size_t>(job.cut.other)]->cut(job.cut.one);
+  });
   if (job.retune_at >= 0) world.after(job.retune_at, [&] { ranks[0]->retune(); });
   world.run(int64_t{300} * 1'000'000'000);
   for (const auto& rank : ranks) {
@@ -305,19 +352,22 @@ SimResult simulate(const Job& job, uint64_t seed, Bug bug) {
   for (const auto& [generation, model] : world.models) {
     if (!world.failure.empty()) break;
     world.failure = model.broken();
-    if (world.failure.empty() && !world.crashed) world.failure = model.wrong_end();
+    if (world.failure.empty() && !world.faulty) world.failure = model.wrong_end();
   }
-  SimResult result{world.failure,
-                   world.control_messages,
-                   world.planned_runs,
-                   world.revocations,
-                   0,
-                   0,
-                   ranks[0]->messages_by_step,
-                   ranks[0]->notes};
+  result.failure = world.failure;
+  result.control_messages = world.control_messages;
+  result.planned_runs = world.planned_runs;
+  result.revocations = world.revocations;
+  result.messages_by_step = ranks[0]->messages_by_step;
+  result.notes = ranks[0]->notes;
+  result.first_to_leave_ns = world.first_to_leave_ns;
+  result.late_data = world.late_data;
+  result.early_data = world.early_data;
+  result.overtaken = world.overtaken;
   for (const auto& rank : ranks) {
     result.neutrals += rank->neutrals();
     result.evictions += rank->evictions();
+    result.broken_ranks += rank->broken();
   }
   return result;
 }

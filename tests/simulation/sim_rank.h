@@ -27,6 +27,12 @@ struct SimResult {
   int64_t neutrals = 0;                   // collectives in which a joined rank took part
   std::vector<int64_t> messages_by_step;  // sent by then, when the last rank had ended the step
   std::vector<std::string> notes;         // what rank 0 was told that its tensors wait for
+  int64_t first_to_leave_ns = 0;
+  int64_t late_data = 0;  // messages of plans, as SimWorld counts them
+  int64_t early_data = 0;
+  int64_t overtaken = 0;
+  int broken_ranks = 0;   // that lived and gave up
+  bool hit_plan = false;  // a fault came while a rank was in a plan
 };
 SimResult simulate(const Job& job, uint64_t seed, Bug bug = Bug::kNone);
 
@@ -36,8 +42,11 @@ class SimRank {
 
   void start();
   void crash();
+  // The connection to that rank ends; both see it some time later. For one end of it.
+  void cut(Rank peer);
+  bool broken() const { return broken_; }
   void retune();
-  SimChannel& channel() { return channel_; }
+  SimChannel& channel() { return *channel_; }
   // At the end of the simulated time: "" or what is left over.
   std::string unfinished() const;
   int64_t neutrals() const { return static_cast<int64_t>(neutrals_.size()); }
@@ -85,7 +94,9 @@ class SimRank {
   void take(Op* op);
   void leave_as_far_as_it_goes();
   void receive(Rank from, const std::string& message);
-  void lost(const Status& verdict);
+  void lose(Rank peer, int64_t heard_until, const std::string& why);
+  void give_up(const Status& verdict);
+  bool lives() const { return !dead_ && !ended_ && !broken_; }
   Op* newest(const std::string& name);
   void check_status(const Op& op);
 
@@ -93,14 +104,14 @@ class SimRank {
   Rank rank_;
   const Job* job_;
   std::vector<std::unique_ptr<SimRank>>* all_;
-  SimChannel channel_;
+  std::unique_ptr<SimChannel> channel_;
   negotiation::Negotiator negotiator_;
 
   std::vector<std::unique_ptr<Op>> ops_;
   std::vector<std::unique_ptr<Op>> neutrals_;  // while this rank has joined
   std::deque<Op*> queue_;
   std::deque<std::pair<Rank, std::string>> inbox_;  // "" is goodbye
-  std::vector<int64_t> link_free_;                  // by receiver: messages keep their order
+  std::vector<bool> goodbye_;                       // by peer: it has said so
   std::vector<std::vector<Op*>> running_;           // negotiated batches
   std::vector<negotiation::RequestPtr> planned_;    // of the plan in force, by member
   uint64_t entered_ = 0;                            // members, in that plan

@@ -5,31 +5,17 @@
 //   of the channels is one that the model allows
 #include <catch2/catch.hpp>
 
-#include <cstdlib>
 #include <string>
 
 #include "tests/runtime/requests.h"
+#include "tests/simulation/seeds.h"
 #include "tests/simulation/sim_rank.h"
 
 namespace rueda::testing {
 namespace {
 
-uint64_t number_in(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-// From which seed on, and how many: all from 0, one that is named, or so many from there.
-struct Seeds {
-  explicit Seeds(uint64_t all)
-      : first(number_in("RUEDA_SIMULATION_SEED", 0)),
-        count(number_in("RUEDA_SIMULATION_SEEDS",
-                        std::getenv("RUEDA_SIMULATION_SEED") != nullptr ? 1 : all)) {}
-  uint64_t first, count;
-};
-
 TEST_CASE("agreement holds for every seed", "[seeds]") {
-  const auto [first, seeds] = Seeds(std::getenv("RUEDA_TEST_SHORT") != nullptr ? 500 : 5000);
+  const auto [first, seeds] = Seeds(5000);
   int64_t planned = 0;
   int64_t revocations = 0;
   int64_t evictions = 0;
@@ -48,7 +34,7 @@ TEST_CASE("agreement holds for every seed", "[seeds]") {
 }
 
 TEST_CASE("ranks that make fewer steps join, in and out of step plans, for every seed", "[joins]") {
-  const auto [first, seeds] = Seeds(std::getenv("RUEDA_TEST_SHORT") != nullptr ? 300 : 3000);
+  const auto [first, seeds] = Seeds(3000);
   int64_t planned = 0;
   int64_t revocations = 0;
   int64_t neutrals = 0;
