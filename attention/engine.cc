@@ -26,7 +26,7 @@ Engine::~Engine() {
 
 int Engine::threads_of(int asked) const {
   if (asked > 0) return asked;
-  const int ranks = runtime_ == nullptr ? 1 : std::max(1, int{runtime_->world().local_size});
+  const int ranks = runtime_ == nullptr ? 1 : std::max(1, int{runtime_->membership().local_size});
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 

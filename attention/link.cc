@@ -83,7 +83,7 @@ Status Link::named(const Status& status, const std::string& where, const char* d
       where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
   if (status.code() == Code::kFailedPrecondition)
     text += "; do all ranks call the same attention with the same arguments, in one order?";
-  return {status.code(), std::move(text)};
+  return status.with_message(std::move(text)).with_rank(rank);
 }
 
 Status Link::wait(const Message& message) {

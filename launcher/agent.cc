@@ -565,11 +565,11 @@ int Agent::run() {
   Status status = prepare();
   if (status.ok()) status = start_ranks();
   if (!status.ok()) {
-    if (status.message().find("(ulimit -n)") != std::string::npos) {
+    if (status.facts().limit == Limit::kDescriptors) {
       const size_t needed = 20 + 8 * plan_.places.size();
-      status = Status(status.code(), status.message() + "; the agent needs about " +
-                                         std::to_string(needed) + " for " +
-                                         std::to_string(plan_.places.size()) + " ranks");
+      status = status.with_message(status.message() + "; the agent needs about " +
+                                   std::to_string(needed) + " for " +
+                                   std::to_string(plan_.places.size()) + " ranks");
     }
     if (uplink_ == nullptr) say(status.message());
     supervisor_.driver_lost(now());  // as if: kill what has been started

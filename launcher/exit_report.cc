@@ -73,8 +73,7 @@ void add_loss(const life::LostRank& lost, const RankEnd& culprit, Verdict* verdi
                      cause == "it ended without leaving the job" || cause == culprit.lost;
   if (!known) verdict->lines.push_back("  " + cause);
   if (lost.operations == 0) return;
-  const std::string text = lost.describe();
-  verdict->lines.push_back("  " + text.substr(text.rfind("its last operation")));
+  verdict->lines.push_back("  " + lost.describe_last_operation());
 }
 
 void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {

@@ -91,7 +91,7 @@ Status write_flight_file(const std::string& folder, const RankRecord& record, By
     if (status.ok()) status = write_all(fd.get(), std::as_bytes(std::span(trailer)), draft);
     if (!status.ok()) {
       unlink(draft.c_str());
-      return Status(status.code(), "flight recorder '" + draft + "': " + status.message());
+      return status.with_message("flight recorder '" + draft + "': " + status.message());
     }
   }
   if (rename(draft.c_str(), path.c_str()) != 0)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "collectives/base/utf8.h"
 #include "launcher/exit_report.h"
@@ -28,6 +29,27 @@ std::vector<Rank> behind(const std::vector<RankRecord>& ranks) {
     if (operations_of(r) + 1 + median / 100 < median) out.push_back(r.rank);
   }
   return out;
+}
+
+// As the summary's: the rank that some other one has waited for longest, if that is worth a word.
+struct Slowest {
+  Rank rank = 0;
+  int64_t waited_ms = 0;
+  double share = 0;  // of the time since the one that waited has joined
+};
+
+std::optional<Slowest> slowest(const JobStatus& job) {
+  constexpr double kNotable = 0.01;
+  Slowest most;
+  for (const RankRecord& r : job.ranks) {
+    if (!r.flight || r.flight->waited_ms <= most.waited_ms) continue;
+    if (r.flight->waited_rank < 0 || r.flight->waited_rank >= r.flight->size) continue;  // damaged
+    const double since = static_cast<double>(age_ms(r.flight->monotonic_ns, job.now_ns));
+    most = {r.flight->waited_rank, r.flight->waited_ms,
+            static_cast<double>(r.flight->waited_ms) / std::max(since, 1.0)};
+  }
+  if (most.share < kNotable) return std::nullopt;
+  return most;
 }
 
 const char* word_for(RankRecord::Life life) {
@@ -127,7 +149,15 @@ std::string status_json(const JobStatus& job) {
            ",\"age_ms\":" + std::to_string(age_ms(wait.since_ns, job.now_ns)) + "}";
     first = false;
   }
-  return out + "]}\n";
+  out += "]";
+  if (const auto slow = slowest(job)) {
+    char text[96];
+    std::snprintf(text, sizeof(text),
+                  ",\n\"slowest\":{\"rank\":%d,\"waited_ms\":%lld,\"share\":%.3f}", slow->rank,
+                  static_cast<long long>(slow->waited_ms), slow->share);
+    out += text;
+  }
+  return out + "}\n";
 }
 
 std::string status_text(const JobStatus& job) {
@@ -165,6 +195,13 @@ std::string status_text(const JobStatus& job) {
            name_ranks(wait.in) + " in";
     if (!wait.out.empty()) out += ", not in: " + name_ranks(wait.out);
     out += "\n";
+  }
+  if (const auto slow = slowest(job)) {
+    char text[96];
+    std::snprintf(text, sizeof(text),
+                  "slowest: rank %d: others slept %.1f s until it came, %.0f %% of the time\n",
+                  slow->rank, static_cast<double>(slow->waited_ms) * 1e-3, 100 * slow->share);
+    out += text;
   }
   return out;
 }

@@ -110,6 +110,8 @@ struct Response {
   uint32_t protocol = 0;         // how the data moves inside a host: a ShmProtocol
   std::vector<StepPlan> freeze;  // one at most; then there are no entries
   int32_t last_joined = 0;       // join: the rank that joined last
+  uint32_t error_rank = 0;       // whom the error is about, plus 1; 0: no single rank
+  bool error_of_group = false;   // it is another operation's of the same group, and names that one
 
   bool operator==(const Response&) const = default;
 };

@@ -234,6 +234,8 @@ inline void write(Writer out, const Response& m) {
     out.put_even_empty(6, inner);
   }
   out.put_zigzag(7, m.last_joined);
+  out.put(8, m.error_rank);
+  out.put(9, m.error_of_group);
 }
 
 inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
@@ -252,6 +254,8 @@ inline void read(Reader& in, Response* m, size_t max_entries = kMaxEntries) {
                           [](Reader& inner, StepPlan* plan) { read(inner, plan); });
         break;
       case 7: in.read_zigzag(&m->last_joined); break;
+      case 8: in.read(&m->error_rank); break;
+      case 9: in.read(&m->error_of_group); break;
       default: in.skip();
     }
   }

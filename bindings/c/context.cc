@@ -72,7 +72,7 @@ namespace {
 template <typename Get>
 int32_t place(const rueda_context* context, Get get) {
   const MemberPtr member = try_use(context);
-  return member == nullptr ? -1 : get(member->runtime->world());
+  return member == nullptr ? -1 : get(member->runtime->membership());
 }
 
 void leave(rueda_context* context) {

@@ -36,7 +36,7 @@ std::atomic<uint64_t> meetings{0};
 
 // A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and
 // the store is there for as long as init takes.
-rueda::Result<std::unique_ptr<rueda::membership::World>> join_without_agent(
+rueda::Result<std::unique_ptr<rueda::membership::Joined>> join_without_agent(
     rueda::membership::JoinOptions* options) {
   rueda::membership::Place& place = options->place;
   RUEDA_ASSIGN_OR_RETURN(auto met, rueda::launchers::meet(place, options->config, ++meetings));
@@ -47,10 +47,9 @@ rueda::Result<std::unique_ptr<rueda::membership::World>> join_without_agent(
                         std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
   if (options->config.tcp_address.empty())
     options->config.tcp_address = met.reachable_address(deadline);
-  RUEDA_ASSIGN_OR_RETURN(auto world,
-                         rueda::membership::join_world(*options, met.store.get(), &met.key));
+  RUEDA_ASSIGN_OR_RETURN(auto joined, rueda::membership::join(*options, met.store.get(), &met.key));
   RUEDA_RETURN_IF_ERROR(met.part(place, deadline));
-  return world;
+  return joined;
 }
 
 rueda::Result<Launcher> meet_launcher(const rueda::membership::Place& place, bool summary) {
@@ -80,21 +79,14 @@ Status choose_kernels(const std::string& target) {
   return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
 }
 
-Status watch_life(rueda::membership::World* world, std::unique_ptr<rueda::life::LifeLine> life) {
-  if (life == nullptr) return {};
-  RUEDA_RETURN_IF_ERROR(life->watch(world->loop.get()));
-  world->life = std::move(life);
-  return {};
-}
-
 // Who has too few descriptors is told how many it takes: three for each other rank of the host (its
 // memory, its doorbell, a socket), one for each rank elsewhere.
 Status with_need(const Status& status, rueda::Rank size) {
-  if (status.message().find("(ulimit -n)") == std::string::npos) return status;
+  if (status.facts().limit != rueda::Limit::kDescriptors) return status;
   const int64_t needed = 10 + 3 * (int64_t{size} - 1);
-  return {status.code(), status.message() + "; rueda needs up to " + std::to_string(needed) +
+  return status.with_message(status.message() + "; rueda needs up to " + std::to_string(needed) +
                              " in a job of " + std::to_string(size) +
-                             " ranks, besides the program's own"};
+                             " ranks, besides the program's own");
 }
 
 // size: of the job, as soon as it is known.
@@ -112,10 +104,11 @@ rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
-  std::unique_ptr<rueda::life::LifeLine> life;
+  rueda::engine::Agents agents;
+  agents.flight_fd = options.place.flight_fd;
   if (!options.place.life_fds.empty()) {
     RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::life::LifeFds::parse(options.place.life_fds));
-    RUEDA_ASSIGN_OR_RETURN(life, rueda::life::LifeLine::open(fds, config.crash_handlers));
+    RUEDA_ASSIGN_OR_RETURN(agents.life, rueda::life::LifeLine::open(fds, config.crash_handlers));
   }
   // After it, which knows whether these descriptors are the rank's or some other file of a child of
   // it.
@@ -139,47 +132,43 @@ rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
     RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));
     options.epoch = launcher.epoch;
   }
-  if (life != nullptr) {
+  if (agents.life != nullptr) {
     // A connection that ended says who closed it; the agents' verdict says who was lost first.
-    options.agents_verdict = [&life]() -> std::optional<std::string> {
-      const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
-      return lost ? std::optional(lost->describe()) : std::nullopt;
+    options.agents_verdict = [&agents] {
+      const auto lost = agents.life->wait_for_verdict(std::chrono::milliseconds(500));
+      return lost ? lost->verdict() : Status();
     };
   }
-  auto joined = options.place.agentless
-                    ? join_without_agent(&options)
-                    : rueda::membership::join_world(options, launcher.store.get(),
-                                                    launcher.key ? &*launcher.key : nullptr);
-  const rueda::Code code = joined.status().code();
+  auto joining = options.place.agentless
+                     ? join_without_agent(&options)
+                     : rueda::membership::join(options, launcher.store.get(),
+                                               launcher.key ? &*launcher.key : nullptr);
+  const rueda::Code code = joining.status().code();
   if ((code == rueda::Code::kUnavailable || code == rueda::Code::kDeadlineExceeded) &&
       launcher.store != nullptr) {
     // Another rank's fault: the launcher shall know whom this one blames. Best effort.
-    (void)launcher.store->report("failure", joined.status().message());
+    (void)launcher.store->report("failure", joining.status().message());
   }
-  RUEDA_ASSIGN_OR_RETURN(auto world, std::move(joined));
-  RUEDA_RETURN_IF_ERROR(watch_life(world.get(), std::move(life)));
-  if (launcher.store != nullptr) {
-    world->init_verdict = [store = launcher.store, epoch = launcher.epoch] {
-      return rueda::membership::said_at_init(store.get(), epoch);
-    };
-  }
+  RUEDA_ASSIGN_OR_RETURN(auto joined, std::move(joining));
   auto member = std::make_shared<rueda::c_abi::Member>();
   member->heap_bytes = config.heap_bytes;
   member->preemption_signals = config.preemption_signal;
-  std::function<void(const std::string&)> blame;
   if (launcher.store != nullptr) {
+    agents.init_verdict = [store = launcher.store, epoch = launcher.epoch] {
+      return rueda::membership::said_at_init(store.get(), epoch);
+    };
     member->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {
       if (const Status told = store->report("summary", rueda::wire::encode(summary)); !told.ok())
         RUEDA_DEBUG("bindings", "{}", told.message());
     };
-    blame = [store = launcher.store](const std::string& text) {
+    agents.blame = [store = launcher.store](const std::string& text) {
       // Best effort: without it the launcher only knows less.
       if (const Status told = store->report("failure", text); !told.ok())
         RUEDA_DEBUG("bindings", "{}", told.message());
     };
   }
-  RUEDA_ASSIGN_OR_RETURN(
-      member->runtime, rueda::engine::Runtime::create(config, std::move(world), std::move(blame)));
+  RUEDA_ASSIGN_OR_RETURN(member->runtime, rueda::engine::Runtime::create(config, std::move(joined),
+                                                                         std::move(agents)));
   return member;
 }
 

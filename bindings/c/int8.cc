@@ -16,7 +16,7 @@ Status check_call(const void* from, const void* to, int64_t blocks, int32_t devi
 }
 
 rueda::nccl::Machine* machine_of(const rueda::c_abi::MemberPtr& member) {
-  return member->runtime->world().machine.get();
+  return &member->runtime->machine();
 }
 
 }  // namespace

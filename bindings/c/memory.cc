@@ -14,7 +14,7 @@ int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory, rueda_e
     *memory = nullptr;
     RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
     // Made by init where ranks share memory; a rank that is alone makes it here.
-    const rueda::Rank ranks = member->runtime->world().local_size;
+    const rueda::Rank ranks = member->runtime->membership().local_size;
     RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
                            Heap::of_process(rueda::host::heap_size(member->heap_bytes, ranks)));
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes));

@@ -113,7 +113,8 @@ struct Config {
   bool timeline_all_ranks = false;
   // RUEDA_SUMMARY: 1: ranks count what the launcher's --summary prints
   bool summary = false;
-  // RUEDA_NAME_SLOW_RANKS: 1: warn about a rank that the others wait for again and again
+  // RUEDA_NAME_SLOW_RANKS: 1: warn, once per job and rank, about a rank that has cost the others a
+  // tenth of the last ten seconds
   bool name_slow_ranks = true;
   // RUEDA_LOG_LEVEL: trace, debug, info, warning, error or fatal
   std::string log_level = "warning";

@@ -23,7 +23,7 @@ Status file_status(const std::string& what, const std::string& path, uint64_t ne
     message += ", its file system has " + std::to_string(uint64_t{disk.f_bavail} * disk.f_frsize) +
                " left and " + std::to_string(disk.f_favail) + " files";
   }
-  return {Code::kResourceExhausted, message};
+  return Status(Code::kResourceExhausted, message).with_limit(Limit::kDisk);
 }
 
 }  // namespace rueda

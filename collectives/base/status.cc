@@ -31,26 +31,80 @@ const char* code_name(Code code) {
   return "unknown code";
 }
 
+Status::Status(Code code, std::string message, Facts facts)
+    : code_(code),
+      error_(std::make_shared<const Error>(Error{std::move(message), std::move(facts)})) {}
+
+const std::string& Status::message() const {
+  static const std::string none;
+  return error_ ? error_->message : none;
+}
+
+const Facts& Status::facts() const {
+  static const Facts none;
+  return error_ ? error_->facts : none;
+}
+
 std::string Status::to_string() const {
   if (ok()) return "ok";
-  return std::string(code_name(code_)) + ": " + message_;
+  return std::string(code_name(code_)) + ": " + message();
+}
+
+template <typename Change>
+Status Status::changed(Change change) const {
+  if (ok()) return *this;
+  Error error{message(), facts()};
+  change(&error);
+  return Status(code_, std::move(error.message), std::move(error.facts));
+}
+
+Status Status::with_message(std::string message) const {
+  return changed([&](Error* error) { error->message = std::move(message); });
+}
+
+Status Status::with_rank(Rank rank) const {
+  return changed([&](Error* error) { error->facts.rank = rank; });
+}
+
+Status Status::with_host(std::string host) const {
+  return changed([&](Error* error) { error->facts.host = std::move(host); });
+}
+
+Status Status::with_limit(Limit limit) const {
+  return changed([&](Error* error) { error->facts.limit = limit; });
+}
+
+Status Status::naming_operation() const {
+  return changed([](Error* error) { error->facts.names_operation = true; });
 }
 
 namespace {
 
+Limit limit_of(int err) {
+  switch (err) {
+    case EMFILE: return Limit::kDescriptors;
+    case ENFILE: return Limit::kOpenFiles;
+    case EFBIG: return Limit::kFileSize;
+    case ENOMEM:
+    case ENOSPC: return Limit::kMemory;
+    default: return Limit::kNone;
+  }
+}
+
 // What there is of that which was not enough.
-std::string available(int err) {
+std::string available(Limit of) {
   struct rlimit limit = {};
-  if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+  if (of == Limit::kDescriptors && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     return "; this process may have " + std::to_string(limit.rlim_cur) +
            " descriptors open (ulimit -n)";
   }
-  if (err == ENFILE) return "; the host's table of open files is full (/proc/sys/fs/file-max)";
-  if (err == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
+  if (of == Limit::kOpenFiles)
+    return "; the host's table of open files is full (/proc/sys/fs/file-max)";
+  if (of == Limit::kFileSize && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
     return "; a file or shared memory may have " + std::to_string(limit.rlim_cur) +
            " bytes (ulimit -f)";
   }
-  if (err != ENOMEM && err != ENOSPC) return "";
+  if (of != Limit::kMemory) return "";
   std::ifstream file("/proc/meminfo");
   std::string text;
   for (std::string line; std::getline(file, line);) {
@@ -66,12 +120,13 @@ std::string available(int err) {
 
 Status errno_status(const std::string& what, int err) {
   Code code = Code::kInternal;
-  if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOSPC || err == EFBIG)
-    code = Code::kResourceExhausted;
+  const Limit limit = limit_of(err);
+  if (limit != Limit::kNone) code = Code::kResourceExhausted;
   if (err == EACCES || err == EPERM) code = Code::kPermissionDenied;
   if (err == EPIPE || err == ECONNRESET) code = Code::kUnavailable;  // the other side is gone
   char text[128];
-  return {code, what + ": " + strerror_r(err, text, sizeof(text)) + available(err)};
+  return Status(code, what + ": " + strerror_r(err, text, sizeof(text)) + available(limit))
+      .with_limit(limit);
 }
 
 }  // namespace rueda

@@ -1,12 +1,16 @@
 // Status and Result<T>: how rueda reports what can happen.
 //
-// Codes are gRPC's, so the border to an rpc is a cast. Programming errors that cannot happen are
-// RUEDA_CHECK's business (check.h). No exception crosses a thread, the C ABI or an rpc.
+// Codes are gRPC's, so the border to an rpc is a cast. The text is for people: what code decides by
+// is the code and the facts. Programming errors that cannot happen are RUEDA_CHECK's business
+// (check.h). No exception crosses a thread, the C ABI or an rpc.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "collectives/base/types.h"
 
 namespace rueda {
 
@@ -32,22 +36,57 @@ enum class Code : int {
 
 const char* code_name(Code code);
 
+// Which of the system's limits was in the way.
+enum class Limit : uint8_t {
+  kNone,
+  kDescriptors,  // of this process: ulimit -n
+  kOpenFiles,    // of the host
+  kFileSize,     // ulimit -f
+  kMemory,       // of the host, of a file system in memory, or ulimit -v
+  kDisk,         // a file system is full, or a quota on it used up
+};
+
+// What an error is about. Who makes the error sets what it knows; who rewords it keeps them.
+struct Facts {
+  Rank rank = -1;    // of the job: lost, gone, missing or different; -1: no single one
+  std::string host;  // that rank's; "": not known
+  Limit limit = Limit::kNone;
+  bool names_operation = false;  // the text says already for which operation it is
+};
+
 // A code and a message for the person who reads it: what, which rank, which tensor, what to do.
+//
+// An ok status owns nothing; copies of an error share its text and facts, which never change.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message, Facts facts = {});
 
   static Status ok_status() { return {}; }
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  const std::string& message() const;
+  const Facts& facts() const;
   // "unavailable: rank 3 (pid 81, host b) was lost"
   std::string to_string() const;
 
+  // The same error with one thing more or different. An ok status stays as it is.
+  Status with_message(std::string message) const;
+  Status with_rank(Rank rank) const;
+  Status with_host(std::string host) const;
+  Status with_limit(Limit limit) const;
+  Status naming_operation() const;
+
  private:
+  struct Error {
+    std::string message;
+    Facts facts;
+  };
+  template <typename Change>
+  Status changed(Change change) const;
+
   Code code_ = Code::kOk;
-  std::string message_;
+  std::shared_ptr<const Error> error_;  // null: no text, no facts
 };
 
 inline Status invalid_argument(std::string m) { return {Code::kInvalidArgument, std::move(m)}; }
@@ -58,8 +97,8 @@ inline Status unavailable(std::string m) { return {Code::kUnavailable, std::move
 inline Status internal_error(std::string m) { return {Code::kInternal, std::move(m)}; }
 inline Status deadline_exceeded(std::string m) { return {Code::kDeadlineExceeded, std::move(m)}; }
 inline Status cancelled(std::string m) { return {Code::kCancelled, std::move(m)}; }
-// "what: strerror(err)", with the code that fits: kUnavailable when the other side of a connection
-// is gone.
+// "what: strerror(err)", with the code and the limit that fit: kUnavailable when the other side of
+// a connection is gone.
 Status errno_status(const std::string& what, int err);
 
 // A value or the Status that says why there is none.

@@ -88,8 +88,18 @@ struct PostCell {
   alignas(64) std::byte shift[128];
 };
 
-// A channel's counters, written by the owner only. They only grow (collectives/shm/channel_state.h
-// says what each counts).
+// How a rank keeps up with the others, in all process sets (runtime/engine/late_ranks.h). Its first
+// channel has the one that counts.
+struct Pace {
+  // Nanoseconds that threads of the owner have slept in planned steps until others came. Written by
+  // the owner.
+  std::atomic<int64_t> slept;
+  // 1: somebody has warned that the owner is slow. Written by whoever does so first.
+  std::atomic<uint32_t> named;
+};
+
+// A channel's counters, written by the owner only, but for what is said otherwise. They only grow
+// (collectives/shm/channel_state.h says what each counts).
 struct ChannelControl {
   static constexpr size_t kPosts = 16;
   alignas(128) std::atomic<uint64_t> finished;  // operations
@@ -100,6 +110,7 @@ struct ChannelControl {
   alignas(128) std::atomic<uint64_t> unpacked;
   // The owner's last word on the channel's generation (runtime/engine/executor.h).
   alignas(128) std::atomic<uint64_t> last_word;
+  Pace pace;
   // The owner has tried to read all its peers' memory (collectives/shm/cma.h).
   std::atomic<uint32_t> has_cma;
   static constexpr uint32_t kUntried = 0;

@@ -272,7 +272,7 @@ Result<Heap*> Heap::of_process(size_t bytes) {
     return errno_status("cannot make shared memory" + next_step, errno);
   // No core dump of it: reading the pages that do not exist would make them.
   auto mapping = SharedMapping::of(fd.get(), state.bytes, {.inherited = true});
-  if (!mapping.ok()) return Status(mapping.status().code(), mapping.status().message() + next_step);
+  if (!mapping.ok()) return mapping.status().with_message(mapping.status().message() + next_step);
   state.mapping = mapping.value();
   state.base = state.mapping->base();
   state.cold.add({0, state.bytes});

@@ -23,8 +23,8 @@ Result<std::shared_ptr<PeerHeap>> PeerHeap::attach(UniqueFd fd) {
   std::shared_ptr<PeerHeap> heap(new PeerHeap);
   auto mapping = SharedMapping::of(fd.get(), static_cast<size_t>(end), {});
   if (!mapping.ok()) {
-    return Status(mapping.status().code(),
-                  mapping.status().message() + " (for tensors; lower RUEDA_HEAP_BYTES there)");
+    return mapping.status().with_message(mapping.status().message() +
+                                         " (for tensors; lower RUEDA_HEAP_BYTES there)");
   }
   heap->state_->mapping = mapping.value();
   return heap;

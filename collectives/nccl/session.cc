@@ -48,7 +48,7 @@ Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId&
 Session::~Session() { abort(); }
 
 Status Session::named(const Status& status) const {
-  return {status.code(), options_.name + ": " + status.message()};
+  return status.with_message(options_.name + ": " + status.message());
 }
 
 Status Session::status() const {

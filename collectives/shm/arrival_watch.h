@@ -8,9 +8,8 @@ namespace rueda::shm {
 
 class ArrivalWatch {
  public:
-  // The next operation cannot begin: this rank of the group, at least, has not posted it. again: it
-  // had been posted here before the one that was waited for last could begin.
-  virtual void missing(Rank rank, bool again) = 0;
+  // The next operation cannot begin: this rank of the group, at least, has not posted it.
+  virtual void missing(Rank rank) = 0;
   // Now it can.
   virtual void complete() = 0;
 

@@ -125,7 +125,7 @@ bool Channel::State::enter_waiting() {
 bool Channel::State::wait_for_post(size_t rank) {
   if (rank == missing || watch == nullptr) return false;
   missing = rank;
-  watch->missing(static_cast<Rank>(rank), decided < entered_then);
+  watch->missing(static_cast<Rank>(rank));
   return false;
 }
 
@@ -136,7 +136,6 @@ bool Channel::State::decide_next() {
   if (!(large ? read_large(op) : read_small(op))) return wait_for_post(p.ready);
   if (missing != kNobody) {
     missing = kNobody;
-    entered_then = entered;
     watch->complete();
   }
   if (op->times_ != nullptr) op->times_->met = stage_clock();
@@ -242,7 +241,6 @@ void Channel::begin_generation(uint64_t generation) {
   RUEDA_CHECK(generation << 40 >= s.base, "generations only grow");
   s.base = generation << 40;
   s.entered = s.decided = s.combined = s.fetched = s.direct = s.finished = s.freed = 0;
-  s.entered_then = 0;
   s.chunks = s.packed = s.reduced = s.unpacked = 0;
   s.pack_cursor = s.reduce_cursor = s.unpack_cursor = 0;
   ChannelControl& control = *s.peers[s.me].control;

@@ -214,8 +214,7 @@ struct Channel::State {
   bool gone = false;  // a peer whose memory was to be read
   bool news = false;  // something was posted and nobody rung for it
   ArrivalWatch* watch = nullptr;
-  size_t missing = kNobody;   // the rank that the watch was told of
-  uint64_t entered_then = 0;  // operations, when the last one that was waited for could begin
+  size_t missing = kNobody;  // the rank that the watch was told of
 
   uint64_t chunks = 0;  // of all decided operations
   uint64_t packed = 0;

@@ -4,7 +4,8 @@
 //   kGrant    the receiver has a buffer for tag: send            bytes, meta: the buffer's; no body
 //   kRefuse   answers a grant that differs from the send         bytes, meta: the send's; no body
 //   kControl  body: for the control handler                      bytes
-//   kAbort    body: code and text of the first verdict           bytes
+//   kAbort    body: code and text of the first verdict           bytes, tag: the rank that it is
+//                                                                about, plus 1; 0: no single one
 //   kGoodbye  the sender leaves in order; nothing follows        no body
 //   kBeat     a sign of life, nothing else                       no body
 //

@@ -124,7 +124,8 @@ void TagTransport::abort(const Status& verdict, bool peers_know) {
     fail_transfers_after_frame(peer, verdict);
     std::string body(1, static_cast<char>(verdict.code()));
     body += verdict.message().substr(0, kMaxAbortBytes - 1);
-    const FrameHeader header = header_of(FrameType::kAbort, 0, body.size(), 0);
+    const auto about = static_cast<Tag>(verdict.facts().rank + 1);
+    const FrameHeader header = header_of(FrameType::kAbort, about, body.size(), 0);
     post(peer, header, std::move(body));
   }
   const auto deadline = std::chrono::steady_clock::now() + kAbortLinger;

@@ -149,7 +149,7 @@ class TagTransport final : public Transport, private host::FdHandler {
   Status finish_body(Rank peer);
   Status finish_data(PeerState& peer);
   Status finish_unexpected(PeerState& peer);
-  Status hear_abort(Rank peer, std::string_view text);
+  Status hear_abort(Rank peer, Tag about, std::string_view text);
 
   // tag_transport_watch.cc
   void on_ready(bool readable, bool writable) override;  // the watch's timer

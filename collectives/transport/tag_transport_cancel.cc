@@ -171,8 +171,7 @@ void TagTransport::fail_transfers_after_frame(PeerState& peer, const Status& sta
 void TagTransport::end_peer(Rank rank, const Status& status) {
   PeerState& peer = state_of(rank);
   if (peer.end) return;
-  peer.end =
-      status.ok() ? status : Status(status.code(), peer.name + " was lost: " + status.message());
+  peer.end = status.with_message(peer.name + " was lost: " + status.message()).with_rank(rank);
   // Where only what comes in is damaged, the peer can still be told why it is left.
   if (status.code() == Code::kDataLoss)
     fail_transfers_after_frame(peer, *refusal(rank));

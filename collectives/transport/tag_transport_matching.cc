@@ -48,7 +48,8 @@ std::optional<Status> TagTransport::refusal(Rank peer) const {
   if (closed_) return closed_;
   const PeerState& state = state_of(peer);
   if (!state.end) return std::nullopt;
-  if (state.end->ok()) return cancelled(state.name + " has left (it called shutdown or ended)");
+  if (state.end->ok())
+    return cancelled(state.name + " has left (it called shutdown or ended)").with_rank(peer);
   return state.end;
 }
 

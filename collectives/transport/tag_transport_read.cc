@@ -170,7 +170,7 @@ Status TagTransport::finish_body(Rank rank) {
     case FrameType::kAbort: {
       const std::string text = std::move(peer.reading.control);
       peer.reading.control.clear();
-      return hear_abort(rank, text);
+      return hear_abort(rank, header.tag, text);
     }
     case FrameType::kBeat: return {};
     case FrameType::kGoodbye: end_peer(rank, {}); return {};
@@ -178,14 +178,14 @@ Status TagTransport::finish_body(Rank rank) {
   return {};
 }
 
-Status TagTransport::hear_abort(Rank rank, std::string_view text) {
+Status TagTransport::hear_abort(Rank rank, Tag about, std::string_view text) {
   const auto code = static_cast<uint8_t>(text[0]);
   if (code == static_cast<uint8_t>(Code::kOk) ||
-      code > static_cast<uint8_t>(Code::kUnauthenticated)) {
+      code > static_cast<uint8_t>(Code::kUnauthenticated) || about > peers_.size()) {
     return {Code::kDataLoss, "damaged abort message"};
   }
   const Status verdict(static_cast<Code>(code), std::string(text.substr(1)));
-  if (events_.on_abort) events_.on_abort(rank, verdict);
+  if (events_.on_abort) events_.on_abort(rank, verdict.with_rank(static_cast<Rank>(about) - 1));
   return {};
 }
 

@@ -24,30 +24,30 @@ Clock::time_point coarse_now() {
 
 }  // namespace
 
-Coordinator::Coordinator(const Config& config, membership::World* world,
-                         std::shared_ptr<RequestQueue> queue, ProcessSetTable* sets,
-                         timeline::Recorder* recorder, flight::FlightRecorder* flight,
-                         const BlockedClock* blocked, counters::Published* counters,
-                         std::function<void(const std::string&)> blame)
+Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> queue,
+                         const Parts& parts)
     : config_(config),
-      world_(world),
       queue_(std::move(queue)),
-      sets_(sets),
-      recorder_(recorder),
-      flight_(flight),
-      late_(world->size, blocked,
-            [this](const Stragglers::Finding& finding) { name_straggler(finding); }),
-      counters_(counters),
-      finisher_(queue_.get(), flight, std::move(blame)),
-      round_mark_(recorder) {
-  open_group(sets->global(), Clock::now());
+      membership_(*parts.membership),
+      fabric_(*parts.fabric),
+      memory_(*parts.memory),
+      agents_(*parts.agents),
+      machine_(parts.machine),
+      sets_(parts.sets),
+      recorder_(parts.recorder),
+      flight_(parts.flight),
+      late_(around(parts.blocked)),
+      counters_(parts.counters),
+      finisher_(queue_.get(), flight_, agents_.blame),
+      round_mark_(recorder_) {
+  open_group(sets_->global(), Clock::now());
   try_cma();
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) { on_control(peer, message); };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
   events.on_abort = [this](Rank, const Status& verdict) { break_down(verdict); };
-  world_->transport->set_events(std::move(events));
-  const auto watched = world_->transport->watch_peers(
+  fabric_.transport->set_events(std::move(events));
+  const auto watched = fabric_.transport->watch_peers(
       std::chrono::nanoseconds(static_cast<int64_t>(config.dead_seconds * 1e9)));
   if (!watched.ok()) RUEDA_WARN("transport", "{}", watched.to_string());
 }
@@ -62,14 +62,14 @@ bool Coordinator::step() {
   const Time now = Clock::now();
   root_deadline_known_ = false;
   round_mark_.round_begins();
-  if (world_->life) {
-    world_->life->round();
-    if (world_->life->take_news()) hear_verdict();
+  if (agents_.life) {
+    agents_.life->round();
+    if (agents_.life->take_news()) hear_verdict();
     if (suspects() && look_at_suspicion(now)) return false;
   }
   bool moved = take_all(now);
   if (state_ != State::kBroken) {
-    moved |= world_->transport->progress();
+    moved |= fabric_.transport->progress();
     // A loss was seen: nothing ends before it is known whose it is.
     if (suspects() && state_ != State::kBroken) return true;
     for (const auto& group : groups_) {
@@ -178,7 +178,7 @@ bool Coordinator::take_requests() {
 
 void Coordinator::take(Request* request) {
   const CollectiveKind kind = request->announcement.kind;
-  if (world_->life) world_->life->submitted(request->announcement.name);
+  if (agents_.life) agents_.life->submitted(request->announcement.name);
   if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
   if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
@@ -207,33 +207,46 @@ void Coordinator::on_control(Rank peer, std::string_view message) {
   if (serial <= newest_serial_) return;
   early_bytes_ += message.size();
   if (early_bytes_ > kMostEarlyBytes) {
-    return break_down({Code::kDataLoss, "damaged message from " +
-                                            world_->names[static_cast<size_t>(peer)] +
-                                            ": too much for unknown process sets"});
+    return break_down(Status(Code::kDataLoss, "damaged message from " + membership_.name(peer) +
+                                                  ": too much for unknown process sets")
+                          .with_rank(peer));
   }
   early_.push_back({serial, peer, std::string(message)});
 }
 
 // Can this rank read the private memory of all ranks of its host?
 void Coordinator::try_cma() {
-  const auto& own = world_->arenas[static_cast<size_t>(world_->rank)];
+  host::Arena* const own = memory_.own();
   if (own == nullptr) return;
   bool able = true;
-  for (const auto& arena : world_->arenas)
+  for (const auto& arena : memory_.arenas)
     able = able && (arena == nullptr || shm::probe_cma(*arena));
   own->channel(0)->has_cma.store(
       able ? host::ChannelControl::kHasCma : host::ChannelControl::kNoCma,
       std::memory_order_release);
 }
 
+LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
+  LateRanks::Around around;
+  around.rank = membership_.rank;
+  for (const auto& arena : memory_.arenas)
+    around.paces.push_back(arena == nullptr ? nullptr : &arena->channel(0)->pace);
+  around.blocked = blocked;
+  around.now = [] { return timeline::nanos(Clock::now()); };
+  around.name = [this](const Stragglers::Finding& finding) { name_straggler(finding); };
+  around.worst = [this](const wire::Waited& waited) { flight_->waited(waited); };
+  return around;
+}
+
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {
   if (!config_.name_slow_ranks) return;
   RUEDA_WARN("coordinator",
-             "{} is slow: it came last {} times in {:.2f} s, and the other ranks waited {:.1f} ms "
-             "for it each time, {:.0f} % of their time",
-             world_->names[static_cast<size_t>(finding.rank)], finding.incidents,
-             static_cast<double>(finding.length) * 1e-9, static_cast<double>(finding.mean) * 1e-6,
-             100 * finding.share);
+             "{} is slow: of the last {} s the others waited {:.1f} s for it ({:.0f} %, {} times). "
+             "Look there for a busier host, more ranks than cores, slower data loading, or work "
+             "that it alone does (checkpoints, evaluation). rueda status and ruedarun --summary "
+             "show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
+             membership_.name(finding.rank), Stragglers::kWindow / Stragglers::kBucket,
+             static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times);
 }
 
 }  // namespace rueda::engine

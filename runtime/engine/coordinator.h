@@ -12,7 +12,7 @@
 //                               begun) -> ended
 //           running -> broken  (a peer was lost or an operation failed: everything pending got the
 //                               verdict) -> ended
-// Threads:  who holds the progress lock. Ownership: borrows the world; shares the queue with the
+// Threads:  who holds the progress lock. Ownership: borrows its Parts; shares the queue with the
 //           user's threads.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "runtime/engine/agents.h"
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_engine.h"
 #include "runtime/engine/late_ranks.h"
@@ -33,7 +34,9 @@
 #include "runtime/engine/request.h"
 #include "runtime/engine/request_queue.h"
 #include "runtime/engine/round_mark.h"
-#include "runtime/membership/world.h"
+#include "runtime/membership/fabric.h"
+#include "runtime/membership/host_memory.h"
+#include "runtime/membership/membership.h"
 #include "runtime/observe/counters/published.h"
 #include "runtime/observe/timeline/recorder.h"
 
@@ -41,14 +44,21 @@ namespace rueda::engine {
 
 class Coordinator {
  public:
-  // blame (may be empty): told once, from the coordinator's thread, when something ends because of
-  // another rank, before anybody hears of it: the launcher then knows that this rank is not the
-  // culprit.
-  // sets: borrowed; changed here. recorder, flight, blocked, counters: borrowed.
-  Coordinator(const Config& config, membership::World* world, std::shared_ptr<RequestQueue> queue,
-              ProcessSetTable* sets, timeline::Recorder* recorder, flight::FlightRecorder* flight,
-              const BlockedClock* blocked, counters::Published* counters,
-              std::function<void(const std::string&)> blame = {});
+  // What the runtime owns and this works with.
+  struct Parts {
+    const membership::Membership* membership;
+    membership::Fabric* fabric;
+    const membership::HostMemory* memory;
+    const Agents* agents;
+    std::shared_ptr<nccl::Machine> machine;  // requests have it too
+    ProcessSetTable* sets;                   // changed here
+    timeline::Recorder* recorder;
+    flight::FlightRecorder* flight;
+    const BlockedClock* blocked;
+    counters::Published* counters;
+  };
+
+  Coordinator(const Config& config, std::shared_ptr<RequestQueue> queue, const Parts& parts);
 
   // One round without blocking. True if anything moved. Once ended nothing is under way and no
   // caller memory will be touched.
@@ -73,8 +83,6 @@ class Coordinator {
   bool ended() const { return state_ == State::kEnded; }
   // How long this rank's threads slept until another came, by rank.
   std::vector<wire::Waited> waited() const { return late_.totals(); }
-  // From any thread: the peer whose loss this rank has seen; -1: none.
-  Rank lost_peer() const { return lost_peer_.load(std::memory_order_relaxed); }
   // From any thread: leave the job in order.
   void request_shutdown();
 
@@ -84,6 +92,7 @@ class Coordinator {
 
   // What a group has to say after a call.
   void hear(GroupEngine* group);
+  LateRanks::Around around(const BlockedClock* blocked);
   void name_straggler(const Stragglers::Finding& finding);
   bool take_all(Time now);
   void on_control(Rank peer, std::string_view message);
@@ -116,8 +125,12 @@ class Coordinator {
   void close_group(const ProcessSetPtr& set);
 
   Config config_;
-  membership::World* world_;
   std::shared_ptr<RequestQueue> queue_;
+  const membership::Membership& membership_;
+  membership::Fabric& fabric_;
+  const membership::HostMemory& memory_;
+  const Agents& agents_;
+  const std::shared_ptr<nccl::Machine> machine_;
   ProcessSetTable* sets_;
   timeline::Recorder* recorder_;
   flight::FlightRecorder* flight_;
@@ -163,7 +176,6 @@ class Coordinator {
   Status verdict_;
   std::optional<Status> suspicion_;
   Time suspicion_ends_{};
-  std::atomic<Rank> lost_peer_{-1};
   bool goodbye_said_ = false;
   Time leave_deadline_{};
   std::atomic<bool> shutdown_requested_{false};

@@ -20,13 +20,12 @@ constexpr std::chrono::seconds kGpusPatience{2};
 void Coordinator::handle_peer_end(Rank peer, const Status& status) {
   ++ended_peers_;
   if (goodbye_said_) return;
-  if (!status.ok()) {
-    if (lost_peer() < 0) lost_peer_.store(peer, std::memory_order_relaxed);
-    return break_down(status);
-  }
+  if (!status.ok()) return break_down(status);
   left_.push_back(peer);
-  if (left_.size() == 2 && state_ == State::kRunning)
-    finisher_.set_first_to_leave(world_->names[static_cast<size_t>(left_.front())]);
+  if (left_.size() == 2 && state_ == State::kRunning) {
+    const Rank first = left_.front();
+    finisher_.set_first_to_leave(first, membership_.name(first));
+  }
   for (const auto& group : groups_) {
     group->on_peer_left(peer, Clock::now());
     hear(group.get());
@@ -37,7 +36,7 @@ void Coordinator::handle_peer_end(Rank peer, const Status& status) {
 // their verdict is on its way if it is a death. If none comes, the connection was lost and not the
 // rank.
 void Coordinator::break_down(const Status& verdict) {
-  if (verdict.code() != Code::kUnavailable || !world_->life) return end_everything(verdict);
+  if (verdict.code() != Code::kUnavailable || !agents_.life) return end_everything(verdict);
   if (state_ == State::kBroken || state_ == State::kEnded || suspects()) return;
   suspicion_ = verdict;
   suspicion_ends_ = Clock::now() + kVerdictPatience;
@@ -46,11 +45,11 @@ void Coordinator::break_down(const Status& verdict) {
 }
 
 void Coordinator::hear_verdict() {
-  const std::optional<life::LostRank> lost = world_->life->lost();
+  const std::optional<life::LostRank> lost = agents_.life->lost();
   if (!lost || goodbye_said_) return;
   // Who had said goodbye before is missed by nobody.
   if (!suspects() && std::find(left_.begin(), left_.end(), lost->rank) != left_.end()) return;
-  end_everything(unavailable(lost->describe()), true);
+  end_everything(lost->verdict(), true);
 }
 
 // While a suspicion lasts nothing is run; what is started is taken, as nobody sleeps who has left
@@ -59,12 +58,12 @@ bool Coordinator::look_at_suspicion(Time now) {
   if (state_ == State::kBroken || state_ == State::kEnded) return false;
   if (now >= suspicion_ends_) {
     // Who closed its connections may still have been in init, and have said why.
-    const auto earlier = world_->init_verdict ? world_->init_verdict() : std::nullopt;
-    end_everything(earlier ? unavailable(*earlier) : *suspicion_);
+    const Status earlier = agents_.init_verdict ? agents_.init_verdict() : Status();
+    end_everything(earlier.ok() ? *suspicion_ : earlier);
     return false;
   }
   if (state_ == State::kRunning) take_all(now);
-  world_->transport->progress();
+  fabric_.transport->progress();
   quiet_ = true;
   return state_ == State::kRunning || state_ == State::kLeaving;
 }
@@ -77,10 +76,13 @@ void Coordinator::end_everything(const Status& verdict, bool peers_know) {
   // First, unless the launcher knows already: it may take a moment to listen.
   if (others_fault && !peers_know) finisher_.blame(verdict.message());
   state_ = State::kBroken;
-  finisher_.set_first_to_leave("");
+  finisher_.forget_first_to_leave();
   verdict_ = verdict;
+  const Facts& about = verdict.facts();
+  if (about.rank >= 0 && about.host.empty())
+    verdict_ = verdict.with_host(membership_.hosts[static_cast<size_t>(about.rank)]);
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
-  world_->transport->abort(verdict_, peers_know);
+  fabric_.transport->abort(verdict_, peers_know);
   queue_->close(verdict_);
   for (const auto& group : groups_) {
     for (const RequestPtr& waiting : queue_->take_waiting(group->set().get()))
@@ -102,7 +104,7 @@ bool Coordinator::leave() {
   bool moved = false;
   if (state_ == State::kRunning) {
     state_ = State::kLeaving;
-    finisher_.set_first_to_leave("");
+    finisher_.forget_first_to_leave();
     leave_deadline_ =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(config_.shutdown_timeout_seconds));
@@ -135,17 +137,17 @@ bool Coordinator::leave() {
     goodbye_said_ = true;
     if (!idle) {
       break_down(deadline_exceeded(
-          world_->names[static_cast<size_t>(world_->rank)] +
+          membership_.own_name() +
           " shut down while a collective was under way (RUEDA_SHUTDOWN_TIMEOUT)"));
       end();
       return true;
     }
-    world_->transport->say_goodbye();
-    world_->transport->progress();
+    fabric_.transport->say_goodbye();
+    fabric_.transport->progress();
     if (uses_gpu()) leave_deadline_ = std::min(leave_deadline_, Clock::now() + kGpusPatience);
     moved = true;
   }
-  if ((world_->transport->flushed() && gpus_are_done()) || late) {
+  if ((fabric_.transport->flushed() && gpus_are_done()) || late) {
     end();
     moved = true;
   }
@@ -160,12 +162,12 @@ bool Coordinator::uses_gpu() const {
 // This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end
 // would be felt by a peer whose GPU waits for that; who is done says goodbye.
 bool Coordinator::gpus_are_done() const {
-  return ended_peers_ >= static_cast<int>(world_->names.size()) - 1 || !uses_gpu();
+  return ended_peers_ >= membership_.size - 1 || !uses_gpu();
 }
 
 void Coordinator::end() {
   const Status shut_down = cancelled("rueda has been shut down on this rank");
-  world_->transport->close(shut_down);
+  fabric_.transport->close(shut_down);
   global().fail_messages(shut_down);
   count();
   state_ = State::kEnded;
@@ -173,11 +175,11 @@ void Coordinator::end() {
 
 void Coordinator::count() {
   const auto sent = [this](const char* kind) {
-    return static_cast<int64_t>(world_->transport->bytes_sent(kind));
+    return static_cast<int64_t>(fabric_.transport->bytes_sent(kind));
   };
   counters::Values now = past_;
   for (const auto& group : groups_) group->add_to(&now);
-  now.control_messages = static_cast<int64_t>(world_->transport->control_messages_sent());
+  now.control_messages = static_cast<int64_t>(fabric_.transport->control_messages_sent());
   now.shm_bytes = now.bytes_reduced + sent("shm");
   now.tcp_bytes = sent("tcp");
   now.mpi_bytes = sent("mpi");

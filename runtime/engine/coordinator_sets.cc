@@ -18,12 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool has_channels(const membership::World& world, const ProcessSet& set) {
-  return set.place && set.channels && set.size() > 1 && world.shares_some_memory(set.ranks);
-}
-
-host::Arena* own_arena(const membership::World& world) {
-  return world.arenas[static_cast<size_t>(world.rank)].get();
+bool has_channels(const membership::HostMemory& memory, const ProcessSet& set) {
+  return set.place && set.channels && set.size() > 1 && memory.has_some(set.ranks);
 }
 
 }  // namespace
@@ -35,8 +31,8 @@ void Coordinator::begin_change(Request* request) {
   if (asked.root < 0) {
     // What the others have to know before they agree.
     const auto planned = sets_->plan(asked.splits);
-    if (planned.ok() && has_channels(*world_, *planned.value())) {
-      const Status reserved = own_arena(*world_)->reserve_channels(*planned.value()->channels);
+    if (planned.ok() && has_channels(memory_, *planned.value())) {
+      const Status reserved = memory_.own()->reserve_channels(*planned.value()->channels);
       if (!reserved.ok()) asked.layout = reserved.message();
       change_->reserved = planned.value()->channels;
     }
@@ -138,13 +134,13 @@ void Coordinator::end_change(const Status& status) {
   if (!change_) return;
   Change change = std::move(*change_);
   change_.reset();
-  if (!status.ok() && change.reserved) own_arena(*world_)->release_channels(*change.reserved);
+  if (!status.ok() && change.reserved) memory_.own()->release_channels(*change.reserved);
   if (change.request != nullptr) finisher_.finish(change.request, status);
 }
 
 void Coordinator::open_group(const ProcessSetPtr& set, Time now) {
-  const GroupEngine::Shared shared{world_,       queue_.get(), &finisher_, recorder_,
-                                   &round_mark_, flight_,      &late_};
+  const GroupEngine::Shared shared{&membership_, &fabric_,  &memory_,     machine_, queue_.get(),
+                                   &finisher_,   recorder_, &round_mark_, flight_,  &late_};
   groups_.push_back(std::make_unique<GroupEngine>(config_, shared, set));
   set->group = groups_.back().get();
   for (const Rank peer : left_) {
@@ -159,7 +155,7 @@ void Coordinator::close_group(const ProcessSetPtr& set) {
   const GroupEngine* const closed = std::exchange(set->group, nullptr);
   groups_.erase(std::find_if(groups_.begin(), groups_.end(),
                              [&](const auto& group) { return group.get() == closed; }));
-  if (has_channels(*world_, *set)) own_arena(*world_)->release_channels(*set->channels);
+  if (has_channels(memory_, *set)) memory_.own()->release_channels(*set->channels);
 }
 
 }  // namespace rueda::engine

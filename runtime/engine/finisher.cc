@@ -1,31 +1,31 @@
 #include "runtime/engine/finisher.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "runtime/engine/process_set.h"
 
 namespace rueda::engine {
 namespace {
 
-// A message that names the tensor stays as it is, so that ranks which asked for different kinds
-// read the same text.
-std::string with_title(const Completion& request, const Status& status) {
-  const std::string& title = request.title();
-  if (status.message().find(title.substr(std::min(title.find('\''), title.size()))) !=
-      std::string::npos) {
-    return status.message();
-  }
-  return title + ": " + status.message();
+// What the root says of an operation names it, and stays as it is, so that ranks which asked for
+// different kinds read the same text; it does not name the process set. A join and a change of the
+// sets have no name that anybody would look for.
+std::string with_title(const Request& request, const Status& status) {
+  const CollectiveKind kind = request.announcement.kind;
+  const bool nameless = kind == CollectiveKind::kJoin || kind == CollectiveKind::kProcessSet;
+  const bool in_all_ranks = request.set == nullptr || request.set->id == 0;
+  if (nameless || (status.facts().names_operation && in_all_ranks)) return status.message();
+  return request.title() + ": " + status.message();
 }
 
 }  // namespace
 
 std::string Finisher::who_left(const Status& status) const {
   const bool by_a_peer = status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
-  if (!by_a_peer || first_to_leave_.empty() ||
-      status.message().find(first_to_leave_) != std::string::npos) {
+  const Rank about = status.facts().rank;
+  if (!by_a_peer || about < 0 || first_to_leave_.rank < 0 || about == first_to_leave_.rank)
     return "";
-  }
-  return " (the first to leave was " + first_to_leave_ + ")";
+  return " (the first to leave was " + first_to_leave_.name + ")";
 }
 
 void Finisher::finish(Request* request, const Status& status) {
@@ -34,7 +34,7 @@ void Finisher::finish(Request* request, const Status& status) {
   if (status.ok()) {
     request->end({});
   } else {
-    request->end({status.code(), with_title(*request, status) + who_left(status)});
+    request->end(status.with_message(with_title(*request, status) + who_left(status)));
   }
 }
 

@@ -24,17 +24,23 @@ class Finisher {
   void finish(Request* request, const Status& status);
   // Something ends because of another rank: told once, before anybody hears of it.
   void blame(const std::string& text);
-  // Ranks leave because another has left: who waits for the second wants to know of the first. "":
-  // nobody, or this rank leaves too.
-  void set_first_to_leave(std::string name) { first_to_leave_ = std::move(name); }
+  // Ranks leave because another has left: who waits for the second wants to know of the first.
+  void set_first_to_leave(Rank rank, const std::string& name) { first_to_leave_ = {rank, name}; }
+  // This rank leaves too, or all ends.
+  void forget_first_to_leave() { first_to_leave_ = {}; }
 
  private:
+  struct Leaver {
+    Rank rank = -1;
+    std::string name;
+  };
+
   std::string who_left(const Status& status) const;
 
   RequestQueue* queue_;
   flight::FlightRecorder* flight_;
   std::function<void(const std::string&)> blame_;
-  std::string first_to_leave_;
+  Leaver first_to_leave_;
 };
 
 }  // namespace rueda::engine

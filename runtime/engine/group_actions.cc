@@ -26,7 +26,7 @@ bool GroupEngine::perform() {
 
 void GroupEngine::perform(action::Send& send) {
   const auto to = [&](size_t place, std::string message) {
-    shared_.world->transport->send_control(set_->ranks[place], std::move(message));
+    shared_.fabric->transport->send_control(set_->ranks[place], std::move(message));
   };
   if (send.to != action::Send::kEveryone)
     return to(static_cast<size_t>(send.to), std::move(send.message));

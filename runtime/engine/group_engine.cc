@@ -4,26 +4,29 @@
 #include <utility>
 
 #include "proto/negotiation_codec.h"
+#include "runtime/membership/native_group.h"
 
 namespace rueda::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 namespace event = negotiation::event;
+using Shared = GroupEngine::Shared;
 
 constexpr size_t kPlanChannel = 1;  // of the group's channels
 
 // Without an arena there are none.
-size_t channels_per_group(const membership::World& world) {
-  const auto& own = world.arenas[static_cast<size_t>(world.rank)];
-  return own == nullptr ? 0 : own->layout().channels();
+size_t channels_per_group(const membership::HostMemory& memory) {
+  return memory.own() == nullptr ? 0 : memory.own()->layout().channels();
 }
 
-algorithms::NativeGroup group_of(const membership::World& world, const ProcessSet& set) {
-  algorithms::NativeGroup group = world.group(set.ranks);
+algorithms::NativeGroup group_of(const Config& config, const Shared& shared,
+                                 const ProcessSet& set) {
+  algorithms::NativeGroup group =
+      membership::native_group(config, *shared.memory, *shared.fabric, set.ranks);
   group.process_set = set.serial;
   if (set.channels) {
-    group.first_channel = *set.channels * channels_per_group(world);
+    group.first_channel = *set.channels * channels_per_group(*shared.memory);
   } else {
     group.arenas.clear();
     group.host_of.clear();
@@ -31,42 +34,42 @@ algorithms::NativeGroup group_of(const membership::World& world, const ProcessSe
   return group;
 }
 
-Executor::LastWords last_words_of(const membership::World& world, const ProcessSet& set,
+Executor::LastWords last_words_of(const Shared& shared, const ProcessSet& set,
                                   const algorithms::NativeGroup& group) {
   Executor::LastWords last;
-  last.tell = [&world, &set](uint64_t generation, uint64_t entered) {
+  last.tell = [me = shared.membership, transport = shared.fabric->transport.get(), &set](
+                  uint64_t generation, uint64_t entered) {
     const std::string word =
-        wire::encode(wire::LastWord{world.epoch, set.serial, generation, entered});
+        wire::encode(wire::LastWord{me->epoch, set.serial, generation, entered});
     for (const Rank rank : set.ranks) {
-      if (rank != world.rank) world.transport->send_control(rank, word);
+      if (rank != me->rank) transport->send_control(rank, word);
     }
   };
   for (const auto& arena : group.arenas)
     last.words.push_back(&arena->channel(group.first_channel + kPlanChannel)->last_word);
   for (const Rank rank : set.ranks)
-    last.ringers.push_back(world.ringers[static_cast<size_t>(rank)]);
+    last.ringers.push_back(shared.fabric->ringers[static_cast<size_t>(rank)]);
   return last;
 }
 
-nccl::DeviceGroup device_group_of(const membership::World& world, const ProcessSet& set,
-                                  uint32_t number) {
+nccl::DeviceGroup device_group_of(const Shared& shared, const ProcessSet& set, uint32_t number) {
   nccl::DeviceGroup group;
-  group.transport = world.transport.get();
+  group.transport = shared.fabric->transport.get();
   group.members = set.ranks;
-  for (const Rank rank : set.ranks) group.names.push_back(world.names[static_cast<size_t>(rank)]);
+  for (const Rank rank : set.ranks) group.names.push_back(shared.membership->name(rank));
   group.process_set = set.serial;
   group.number = number;
-  group.machine = world.machine;
+  group.machine = shared.machine;
   return group;
 }
 
-negotiation::GroupInfo group_info_of(const membership::World& world, const ProcessSet& set) {
-  negotiation::Members members(world.names);
+negotiation::GroupInfo group_info_of(const membership::Membership& all, const ProcessSet& set) {
+  negotiation::Members members(all.names);
   if (set.id != 0) {
-    members = {world.names, set.ranks,
+    members = {all.names, set.ranks,
                "has been shut down or has removed process set " + std::to_string(set.id)};
   }
-  return {*set.place, set.size(), world.epoch, std::move(members), set.serial, true};
+  return {*set.place, set.size(), all.epoch, std::move(members), set.serial, true};
 }
 
 }  // namespace
@@ -75,21 +78,21 @@ GroupEngine::GroupEngine(const Config& config, const Shared& shared, ProcessSetP
     : shared_(shared),
       set_(std::move(set)),
       late_(shared.late, set_->ranks, *set_->place),
-      arenas_(group_of(*shared.world, *set_).arenas),
-      communicator_(group_of(*shared.world, *set_)),
-      planned_(group_of(*shared.world, *set_), algorithms::Order::kPlanned),
-      device_communicator_(device_group_of(*shared.world, *set_, 0)),
-      planned_device_(device_group_of(*shared.world, *set_, 1)),
+      arenas_(group_of(config, shared, *set_).arenas),
+      communicator_(group_of(config, shared, *set_)),
+      planned_(group_of(config, shared, *set_), algorithms::Order::kPlanned),
+      device_communicator_(device_group_of(shared, *set_, 0)),
+      planned_device_(device_group_of(shared, *set_, 1)),
       executor_(
-          shared.world->transport.get(),
+          shared.fabric->transport.get(),
           {&communicator_, &device_communicator_, &planned_, &planned_device_},
-          last_words_of(*shared.world, *set_, group_of(*shared.world, *set_)), shared.recorder,
+          last_words_of(shared, *set_, group_of(config, shared, *set_)), shared.recorder,
           shared.flight, set_->id,
           {[this](Request* request, const Status& status) {
              shared_.finisher->finish(request, status);
            },
            [this](plan::OpHandle handle, const Status& status) { complete(handle, status); }}),
-      negotiator_(config, group_info_of(*shared.world, *set_)),
+      negotiator_(config, group_info_of(*shared.membership, *set_)),
       last_words_(set_->ranks.size()) {
   communicator_.on_measured([this](const CollectiveDesc& desc, int64_t bytes, int64_t ns) {
     negotiator_.on(
@@ -181,8 +184,9 @@ bool GroupEngine::tell(Time now) {
 void GroupEngine::on_message(Rank from, std::string_view message, Time now) {
   const std::optional<Rank> place = set_->place_of(from);
   if (!place) {
-    return fail({Code::kDataLoss, shared_.world->names[static_cast<size_t>(from)] + " speaks in " +
-                                      set_->describe()});
+    return fail(
+        Status(Code::kDataLoss, shared_.membership->name(from) + " speaks in " + set_->describe())
+            .with_rank(from));
   }
   if (wire::is_last_word(message)) return hear_last_word(*place, message);
   negotiator_.on(event::Message{*place, message, now});
@@ -193,11 +197,10 @@ void GroupEngine::hear_last_word(Rank place, std::string_view message) {
   wire::LastWord word;
   const Status read = wire::decode(message, &word);
   if (!read.ok()) {
-    return fail(
-        {read.code(),
-         "damaged message from " +
-             shared_.world->names[static_cast<size_t>(set_->ranks[static_cast<size_t>(place)])] +
-             ": " + read.message()});
+    const Rank from = set_->ranks[static_cast<size_t>(place)];
+    return fail(read.with_message("damaged message from " + shared_.membership->name(from) + ": " +
+                                  read.message())
+                    .with_rank(from));
   }
   executor_.hear_last_word(place, word.generation, word.entered);
 }

@@ -28,7 +28,9 @@
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/round_mark.h"
-#include "runtime/membership/world.h"
+#include "runtime/membership/fabric.h"
+#include "runtime/membership/host_memory.h"
+#include "runtime/membership/membership.h"
 #include "runtime/negotiation/negotiator.h"
 #include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/flight_recorder.h"
@@ -42,7 +44,10 @@ class GroupEngine {
 
   // What the groups of a rank share.
   struct Shared {
-    membership::World* world;
+    const membership::Membership* membership;
+    membership::Fabric* fabric;
+    const membership::HostMemory* memory;
+    std::shared_ptr<nccl::Machine> machine;
     RequestQueue* queue;
     Finisher* finisher;
     timeline::Recorder* recorder;

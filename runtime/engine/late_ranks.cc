@@ -4,49 +4,56 @@
 #include <utility>
 
 namespace rueda::engine {
-namespace {
 
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
-}  // namespace
-
-LateRanks::LateRanks(Rank size, const BlockedClock* blocked, Name name)
-    : blocked_(blocked), name_(std::move(name)), stragglers_(size) {}
+LateRanks::LateRanks(Around around)
+    : around_(std::move(around)),
+      stragglers_(static_cast<Rank>(around_.paces.size()), around_.now()),
+      named_(around_.paces.size()) {}
 
 LateRanks::Group::Group(LateRanks* late, std::vector<Rank> ranks, Rank place)
     : late_(late), ranks_(std::move(ranks)), place_(place) {}
 
-void LateRanks::Group::missing(Rank place, bool again) {
+// The clock is read where a thread sleeps already; else its falling asleep is the later begin.
+void LateRanks::Group::missing(Rank place) {
   missing_ = place;
-  again_ = again;
-  since_ = late_->blocked_->since() == 0 ? 0 : now_ns();
+  since_ = late_->around_.blocked->since() == 0 ? 0 : late_->around_.now();
 }
 
 void LateRanks::Group::complete() {
-  const Nanos asleep = late_->blocked_->since();
+  const Nanos asleep = late_->around_.blocked->since();
   if (asleep == 0) return;
-  const Nanos now = now_ns();
+  const Nanos now = late_->around_.now();
+  const Nanos from = std::max({since_, asleep, std::exchange(late_->seen_until_, now)});
+  if (host::Pace* const own = late_->pace_of(late_->around_.rank); own != nullptr && now > from)
+    own->slept.fetch_add(now - from, std::memory_order_relaxed);
   const Rank speaker = missing_ == 0 ? 1 : 0;
-  late_->late(ranks_[static_cast<size_t>(missing_)], now - std::max(since_, asleep), now, again_,
-              place_ == speaker);
+  late_->late(ranks_[static_cast<size_t>(missing_)], now - from, now, place_ == speaker);
 }
 
 void LateRanks::Group::decided(Rank last, Nanos before, Nanos now) {
-  const bool again = before < late_->seen_until_;
   Nanos from = std::max(before, late_->seen_until_);
   late_->seen_until_ = std::max(late_->seen_until_, now);
   if (last != place_) {
-    const Nanos asleep = late_->blocked_->since();
+    const Nanos asleep = late_->around_.blocked->since();
     if (asleep == 0) return;
     from = std::max(from, asleep);
   }
-  late_->late(ranks_[static_cast<size_t>(last)], now - from, now, again, true);
+  late_->late(ranks_[static_cast<size_t>(last)], now - from, now, true);
 }
 
-void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool again, bool speaks) {
+void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
   if (cost <= 0) return;
-  const auto finding = stragglers_.late(rank, cost, now, again);
-  if (finding && speaks) name_(*finding);
+  host::Pace* const pace = pace_of(rank);
+  std::optional<Nanos> slept;
+  if (pace != nullptr) slept = pace->slept.load(std::memory_order_relaxed);
+  stragglers_.late(rank, cost, now, slept);
+  around_.worst(stragglers_.worst());
+  if (!speaks || named_[static_cast<size_t>(rank)]) return;
+  const auto finding = stragglers_.judge(rank, now, slept);
+  if (!finding) return;
+  named_[static_cast<size_t>(rank)] = true;
+  if (pace == nullptr || pace->named.exchange(1, std::memory_order_relaxed) == 0)
+    around_.name(*finding);
 }
 
 }  // namespace rueda::engine

@@ -1,18 +1,27 @@
-// LateRanks: turns what this rank sees of the others' arrivals into incidents for Stragglers.
+// LateRanks: turns what this rank sees of the others' arrivals into costs for Stragglers, and says
+// once of each slow rank that it is.
 //
 //   step plan    the rank whose post is missing while this rank's threads sleep   (each channel)
 //   negotiated   the rank whose announcement decided a tensor                     (the root)
 //
 // What counts is the time for which a thread of this rank sleeps until that rank comes: what comes
 // late while everybody computes costs nothing. The root cannot see others sleep: when it is itself
-// the last, all of the lateness counts. A process set's root names every member but itself in
-// planned steps; there the next one does it.
-// Threads: who holds the progress lock. Ownership: borrows the clock.
+// the last, all of the lateness counts. No moment counts twice.
+//
+// Where ranks share memory each publishes its Pace: how long it has slept itself in step plans,
+// which says who waits for whom; and whether it has been named, so that one rank of the job does
+// that once. Where there is none (between hosts) the root's own lateness has to do, and each
+// process set's root speaks for itself. Step plans without shared memory are not watched.
+//
+// A process set's root names every member but itself in planned steps; there the next one does it.
+// Threads: who holds the progress lock. Ownership: borrows what it is made of.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "collectives/host/arena.h"
 #include "collectives/shm/arrival_watch.h"
 #include "runtime/engine/blocked_clock.h"
 #include "runtime/engine/stragglers.h"
@@ -22,11 +31,21 @@ namespace rueda::engine {
 class LateRanks {
  public:
   using Nanos = Stragglers::Nanos;
-  using Name = std::function<void(const Stragglers::Finding&)>;
 
-  // size: of the job. name: told of ranks that should be named, only where it is this rank's turn
-  // to speak of them.
-  LateRanks(Rank size, const BlockedClock* blocked, Name name);
+  struct Around {
+    Rank rank = 0;
+    // By rank of the job; null: on another host.
+    std::vector<host::Pace*> paces;
+    const BlockedClock* blocked = nullptr;
+    // The monotonic clock, as BlockedClock's.
+    std::function<Nanos()> now;
+    // A rank is slow, and it is this one's turn to say so.
+    std::function<void(const Stragglers::Finding&)> name;
+    // The rank that this one's threads have waited for longest so far.
+    std::function<void(const wire::Waited&)> worst;
+  };
+  // The job begins.
+  explicit LateRanks(Around around);
 
   // What one process set sees of its members, by their places in it. Borrows the LateRanks.
   class Group final : public shm::ArrivalWatch {
@@ -35,7 +54,7 @@ class LateRanks {
     Group(LateRanks* late, std::vector<Rank> ranks, Rank place);
 
     // The step plan's channel.
-    void missing(Rank place, bool again) override;
+    void missing(Rank place) override;
     void complete() override;
     // The root: the last member has submitted a tensor; the one before came at `before`.
     void decided(Rank last, Nanos before, Nanos now);
@@ -45,19 +64,19 @@ class LateRanks {
     std::vector<Rank> ranks_;
     Rank place_;
     Rank missing_ = 0;
-    bool again_ = false;
-    Nanos since_ = 0;  // 0: nobody slept when it began
+    Nanos since_ = 0;
   };
 
   std::vector<wire::Waited> totals() const { return stragglers_.totals(); }
 
  private:
-  void late(Rank rank, Nanos cost, Nanos now, bool again, bool speaks);
+  host::Pace* pace_of(Rank rank) const { return around_.paces[static_cast<size_t>(rank)]; }
+  void late(Rank rank, Nanos cost, Nanos now, bool speaks);
 
-  const BlockedClock* blocked_;
-  Name name_;
+  const Around around_;
   Stragglers stragglers_;
-  Nanos seen_until_ = 0;  // negotiated: no moment counts twice
+  std::vector<bool> named_;  // by this rank, or seen to be
+  Nanos seen_until_ = 0;
 };
 
 }  // namespace rueda::engine

@@ -4,7 +4,8 @@
 
 #include "collectives/base/log.h"
 #include "runtime/engine/coordinator.h"
-#include "runtime/membership/world.h"
+#include "runtime/membership/fabric.h"
+#include "runtime/observe/life/life_line.h"
 
 namespace rueda::engine {
 namespace {
@@ -17,17 +18,19 @@ constexpr int kLooksBetweenClocks = 4;
 
 }  // namespace
 
-void ProgressEngine::attach(Coordinator* coordinator, membership::World* world) {
+void ProgressEngine::attach(Coordinator* coordinator, membership::Fabric* fabric,
+                            life::LifeLine* life) {
   coordinator_ = coordinator;
-  world_ = world;
+  fabric_ = fabric;
+  life_ = life;
 }
 
 // ---- the background thread ----
 
 void ProgressEngine::loop() {
   const DefaultFloatMode mode;
-  if (world_->life) {
-    if (const Status owned = world_->life->own(); !owned.ok())
+  if (life_ != nullptr) {
+    if (const Status owned = life_->own(); !owned.ok())
       RUEDA_INFO("progress", "a death of this rank will be known late: {}", owned.message());
   }
   progress_lock_.lock();
@@ -36,7 +39,7 @@ void ProgressEngine::loop() {
     if (progress_lock_.contended()) {
       // A blocked thread goes on from here, and wakes this one if it leaves anything behind. What
       // came before arming is for it to see, even if its own work has ended meanwhile.
-      world_->doorbell->arm();
+      fabric_->doorbell->arm();
       coordinator_->look_again();
       // Whatever has been queued is for it too; taking the progress lock back at once would starve
       // it.
@@ -47,7 +50,7 @@ void ProgressEngine::loop() {
       yields = 0;
       // Sockets are looked at while sleeping; a rank that is busy with its local peers looks now
       // and then.
-      if (busy % kStepsBetweenPolls == 0) world_->transport->park(std::chrono::nanoseconds(0));
+      if (busy % kStepsBetweenPolls == 0) fabric_->transport->park(std::chrono::nanoseconds(0));
       continue;
     }
     if (coordinator_->waits_for_channels() && yields++ < policy_.background_yields) {
@@ -56,10 +59,10 @@ void ProgressEngine::loop() {
       progress_lock_.lock();
       continue;
     }
-    world_->doorbell->arm();
-    if (coordinator_->waits_for_channels()) world_->doorbell->arm_channel();
+    fabric_->doorbell->arm();
+    if (coordinator_->waits_for_channels()) fabric_->doorbell->arm_channel();
     if (coordinator_->step()) {
-      world_->doorbell->disarm();
+      fabric_->doorbell->disarm();
       continue;
     }
     sleep(true);
@@ -74,17 +77,17 @@ void ProgressEngine::sleep(bool look_at_queue) {
   wakes_at_ = nap.count() < 0 ? Time::max() : std::chrono::steady_clock::now() + nap;
   progress_lock_.unlock();
   // Who queued something while this thread held the progress lock relies on it to look again.
-  if (!look_at_queue || queue_->empty()) world_->transport->sleep(nap);
+  if (!look_at_queue || queue_->empty()) fabric_->transport->sleep(nap);
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   progress_lock_.lock();
   wakes_at_ = Time::min();  // awake
   disarmed_ = false;
-  world_->transport->wake_up();
+  fabric_->transport->wake_up();
 }
 
 void ProgressEngine::end() {
   coordinator_ = nullptr;
-  if (world_->life) world_->life->disown();
+  if (life_ != nullptr) life_->disown();
   refuse_all();
   progress_lock_.unlock();
   if (!queue_->empty() && progress_lock_.try_lock()) {
@@ -100,7 +103,7 @@ void ProgressEngine::refuse_all() {
     Request* const request = next;
     next = request->next();
     queue_->release(request);
-    request->end({closed.code(), request->title() + ": " + closed.message()});
+    request->end(closed.with_message(request->title() + ": " + closed.message()));
   }
 }
 
@@ -161,7 +164,7 @@ void ProgressEngine::drive(Completion* awaited, const Deadline& deadline) {
     if (++looks == kLooksBeforeDisarming) {
       // It takes longer: peers need not wake the background thread for what is seen here anyway.
       awaited->set_awaited();
-      if (!disarmed_) world_->doorbell->disarm();
+      if (!disarmed_) fabric_->doorbell->disarm();
       disarmed_ = true;
     }
     if (deadline && looks % kLooksBetweenClocks == 0 &&
@@ -180,7 +183,7 @@ void ProgressEngine::leave() {
   } else {
     if (disarmed_) {
       disarmed_ = false;
-      world_->doorbell->arm();
+      fabric_->doorbell->arm();
       coordinator_->step();  // what came before arming is this thread's to see
     }
     for (int look = 0; look < kLastLooks && !coordinator_->quiet(); ++look) coordinator_->step();

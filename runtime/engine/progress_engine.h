@@ -26,8 +26,11 @@
 #include "collectives/host/wait_policy.h"
 #include "runtime/engine/request_queue.h"
 
+namespace rueda::life {
+class LifeLine;
+}
 namespace rueda::membership {
-struct World;
+struct Fabric;
 }
 
 namespace rueda::engine {
@@ -39,8 +42,8 @@ class ProgressEngine final : public Helper {
   // helps: waiters may drive (all ranks on one host: their news is in memory).
   ProgressEngine(std::shared_ptr<RequestQueue> queue, host::WaitPolicy policy, bool helps)
       : queue_(std::move(queue)), policy_(policy), helps_(helps) {}
-  // Both borrowed until loop() has returned. Before anything else is called.
-  void attach(Coordinator* coordinator, membership::World* world);
+  // Borrowed until loop() has returned. Before anything else is called. life: null without agents.
+  void attach(Coordinator* coordinator, membership::Fabric* fabric, life::LifeLine* life);
 
   // The background thread: until the coordinator has ended.
   void loop();
@@ -85,7 +88,8 @@ class ProgressEngine final : public Helper {
   const bool helps_;
   // Guarded by the progress lock.
   Coordinator* coordinator_ = nullptr;
-  membership::World* world_ = nullptr;
+  membership::Fabric* fabric_ = nullptr;
+  life::LifeLine* life_ = nullptr;
   Time wakes_at_ = Time::max();  // when the sleeping background thread wakes by itself
   bool disarmed_ = false;        // by a waiter, while the background thread sleeps
 

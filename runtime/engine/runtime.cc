@@ -1,9 +1,6 @@
 #include "runtime/engine/runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 
 #include "runtime/observe/flight/stack_dump.h"
 
@@ -11,20 +8,16 @@ namespace rueda::engine {
 namespace {
 
 // Waiters look, spin and yield only where they can drive: where all ranks share memory.
-host::WaitPolicy wait_policy_of(const membership::World& world) {
-  return world.shares_memory() ? host::WaitPolicy::measure(world.local_size, world.local_pids)
-                               : host::WaitPolicy{};
+host::WaitPolicy wait_policy_of(const membership::Joined& joined) {
+  if (!joined.memory.has_all()) return {};
+  return host::WaitPolicy::measure(joined.membership.local_size, joined.membership.local_pids());
 }
 
-flight::Identity identity_of(const membership::World& world) {
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  return {world.rank, world.size, world.epoch, host, ""};
+flight::Identity identity_of(const membership::Membership& all) {
+  return {all.rank, all.size, all.epoch, all.hosts[static_cast<size_t>(all.rank)], ""};
 }
 
-// Nothing is opened before the first GPU tensor.
-std::unique_ptr<membership::World> with_machine(std::unique_ptr<membership::World> world,
-                                                const Config& config) {
+std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer ringer) {
   nccl::Machine::Options options;
   options.driver = config.cuda_driver;
   options.library = config.nccl_library;
@@ -32,56 +25,60 @@ std::unique_ptr<membership::World> with_machine(std::unique_ptr<membership::Worl
   options.allow_shared_gpu = config.allow_shared_gpu;
   options.patience = std::chrono::nanoseconds(
       static_cast<int64_t>(std::min(config.start_timeout_seconds, 1e9) * 1e9));
-  options.ring = [ringer = world->doorbell->ringer()] { ringer.ring(); };
-  world->machine = std::make_shared<nccl::Machine>(std::move(options));
-  return world;
+  options.ring = [ringer] { ringer.ring(); };
+  return std::make_shared<nccl::Machine>(std::move(options));
 }
 
-timeline::Origin origin_of(const membership::World& world) {
+timeline::Origin origin_of(const membership::Joined& joined) {
   timeline::Origin origin;
-  origin.rank = world.rank;
-  origin.name = world.names[static_cast<size_t>(world.rank)];
-  origin.clock_offset = world.clock.offset;
-  origin.clock_error = world.clock.error;
+  origin.rank = joined.membership.rank;
+  origin.name = joined.membership.own_name();
+  origin.clock_offset = joined.fabric.clock.offset;
+  origin.clock_error = joined.fabric.clock.error;
   return origin;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
-                                                 std::unique_ptr<membership::World> world,
-                                                 std::function<void(const std::string&)> blame) {
-  auto flight = flight::FlightRecorder::open(world->flight_fd, identity_of(*world));
+                                                 std::unique_ptr<membership::Joined> joined,
+                                                 Agents agents) {
+  auto flight = flight::FlightRecorder::open(agents.flight_fd, identity_of(joined->membership));
   if (flight == nullptr) {
     return Status(Code::kResourceExhausted,
                   "no memory for the flight recorder (" +
                       std::to_string(flight::kTotalBytes >> 10) +
-                      " KiB): is the address space of this process limited (ulimit -v)?");
+                      " KiB): is the address space of this process limited (ulimit -v)?")
+        .with_limit(Limit::kMemory);
   }
   std::unique_ptr<Runtime> runtime(
-      new Runtime(config, std::move(world), std::move(flight), std::move(blame)));
+      new Runtime(config, std::move(joined), std::move(agents), std::move(flight)));
+  if (life::LifeLine* const life = runtime->agents_.life.get())
+    RUEDA_RETURN_IF_ERROR(life->watch(runtime->joined_->fabric.loop.get()));
   // Before the first message of a peer is looked at: it belongs into the timeline.
   const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
   runtime->thread_ = std::thread([driver = runtime->progress_] { driver->loop(); });
-  if (runtime->world_->life) runtime->world_->life->wait_until_owned();
-  if (!opened.ok()) return Status(opened.code(), opened.message() + " (RUEDA_TIMELINE)");
+  if (runtime->agents_.life) runtime->agents_.life->wait_until_owned();
+  if (!opened.ok()) return opened.with_message(opened.message() + " (RUEDA_TIMELINE)");
   return runtime;
 }
 
-Runtime::Runtime(const Config& config, std::unique_ptr<membership::World> world,
-                 std::unique_ptr<flight::FlightRecorder> flight,
-                 std::function<void(const std::string&)> blame)
+Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joined, Agents agents,
+                 std::unique_ptr<flight::FlightRecorder> flight)
     : config_(config),
-      world_(with_machine(std::move(world), config_)),
-      sets_(world_->rank, world_->size),
-      queue_(std::make_shared<RequestQueue>(world_->doorbell->ringer())),
-      progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*world_),
-                                                 world_->shares_memory())),
-      recorder_(origin_of(*world_), config_.summary),
+      joined_(std::move(joined)),
+      agents_(std::move(agents)),
+      machine_(make_machine(config_, joined_->fabric.doorbell->ringer())),
+      sets_(membership().rank, membership().size),
+      queue_(std::make_shared<RequestQueue>(joined_->fabric.doorbell->ringer())),
+      progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*joined_),
+                                                 joined_->memory.has_all())),
+      recorder_(origin_of(*joined_), config_.summary),
       flight_(std::move(flight)),
-      coordinator_(config_, world_.get(), queue_, &sets_, &recorder_, flight_.get(),
-                   &progress_->blocked, &counters_, std::move(blame)) {
-  progress_->attach(&coordinator_, world_.get());
+      coordinator_(config_, queue_,
+                   {&joined_->membership, &joined_->fabric, &joined_->memory, &agents_, machine_,
+                    &sets_, &recorder_, flight_.get(), &progress_->blocked, &counters_}) {
+  progress_->attach(&coordinator_, &joined_->fabric, agents_.life.get());
   if (flight_->is_shared()) {
     const flight::StackDump stacks = flight::stack_dump();
     flight_->can_show_stacks(stacks.signal, stacks.fd);
@@ -114,26 +111,24 @@ Status Runtime::start_timeline(const std::string& path, bool mark_cycles) {
 }
 
 void Runtime::mark(const std::string& name, timeline::Mark mark) {
-  if (world_->life && mark == timeline::Mark::kBegin && name == "optimizer step")
-    world_->life->step_begins();
+  if (agents_.life && mark == timeline::Mark::kBegin && name == "optimizer step")
+    agents_.life->step_begins();
   recorder_.mark(name, mark);
 }
 
 std::optional<life::LostRank> Runtime::lost() const {
-  if (world_->life) {
-    if (auto told = world_->life->lost()) return told;
+  if (agents_.life) {
+    if (auto told = agents_.life->lost()) return told;
   }
-  const Rank peer = coordinator_.lost_peer();
-  if (peer < 0) return std::nullopt;
-  // Without an agent's verdict: what was known of it at init.
+  // Without an agent's verdict: what was known at init of the rank that everything ended for.
+  const Status end = queue_->closed();
+  const Rank rank = end.facts().rank;
+  if (rank < 0 || rank == membership().rank) return std::nullopt;
   life::LostRank lost;
-  lost.rank = peer;
+  lost.rank = rank;
+  lost.pid = membership().pids[static_cast<size_t>(rank)];
+  lost.host.set(end.facts().host);
   lost.cause.set("its connection was closed");
-  char host[64] = "";
-  if (std::sscanf(world_->names[static_cast<size_t>(peer)].c_str(), "rank %*d (pid %d on %63[^)])",
-                  &lost.pid, host) == 2) {
-    lost.host.set(host);
-  }
   return lost;
 }
 

@@ -1,5 +1,5 @@
-// Runtime: one rank of one job, as its process sees it. Owns the world, the coordinator and its
-// thread.
+// Runtime: one rank of one job, as its process sees it. Owns what joining gave it, the
+// coordinator and its thread.
 //
 // Threads: any may submit and wait. Ends: shutdown() (or the destructor) leaves the job in order,
 // within config.shutdown_timeout_seconds; requests outlive the runtime.
@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/nccl/machine.h"
+#include "runtime/engine/agents.h"
 #include "runtime/engine/coordinator.h"
 #include "runtime/engine/progress_engine.h"
 #include "runtime/engine/request.h"
-#include "runtime/membership/world.h"
+#include "runtime/membership/join.h"
 #include "runtime/observe/counters/published.h"
 #include "runtime/observe/flight/flight_recorder.h"
 
@@ -51,13 +53,14 @@ struct Operation {
 
 class Runtime {
  public:
-  // blame: see Coordinator; may be empty.
-  static Result<std::unique_ptr<Runtime>> create(
-      const Config& config, std::unique_ptr<membership::World> world,
-      std::function<void(const std::string&)> blame = {});
+  static Result<std::unique_ptr<Runtime>> create(const Config& config,
+                                                 std::unique_ptr<membership::Joined> joined,
+                                                 Agents agents = {});
   ~Runtime();
 
-  const membership::World& world() const { return *world_; }
+  const membership::Membership& membership() const { return joined_->membership; }
+  // This rank's GPUs; nothing is opened before the first GPU tensor.
+  nccl::Machine& machine() const { return *machine_; }
   // Persistent requests, to be started again and again; their memory comes with each start. group:
   // they become ready together and are reduced as one. Not for messages and joins.
   Result<std::vector<RequestPtr>> make(std::vector<Operation> operations, bool group = false);
@@ -90,9 +93,8 @@ class Runtime {
   int64_t counter(std::string_view name);
 
  private:
-  Runtime(const Config& config, std::unique_ptr<membership::World> world,
-          std::unique_ptr<flight::FlightRecorder> flight,
-          std::function<void(const std::string&)> blame);
+  Runtime(const Config& config, std::unique_ptr<membership::Joined> joined, Agents agents,
+          std::unique_ptr<flight::FlightRecorder> flight);
   Status record(const std::string& path, bool mark_cycles);
   // runtime_requests.cc
   Result<RequestPtr> make_one(Operation operation, bool persistent, bool group);
@@ -102,7 +104,9 @@ class Runtime {
   Result<RequestPtr> change_sets(wire::Request change, std::string title, uint32_t site);
 
   Config config_;
-  std::unique_ptr<membership::World> world_;
+  const std::unique_ptr<membership::Joined> joined_;
+  const Agents agents_;
+  const std::shared_ptr<nccl::Machine> machine_;  // requests of GPU tensors keep it
   counters::Published counters_;
   ProcessSetTable sets_;
   std::shared_ptr<RequestQueue> queue_;

@@ -174,7 +174,7 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
     request.splits = std::move(operation.splits);
   }
   if (point_to_point &&
-      (operation.peer < 0 || operation.peer >= world_->size || operation.tag > kMaxTag)) {
+      (operation.peer < 0 || operation.peer >= membership().size || operation.tag > kMaxTag)) {
     return invalid_argument(title + ": no rank " + std::to_string(operation.peer) +
                             ", or the tag is above " + std::to_string(kMaxTag));
   }
@@ -184,12 +184,12 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
       return Status(Code::kUnimplemented,
                     title + ": not available for GPU tensors yet; copy the tensor to the host");
     }
-    auto prepared = world_->machine->prepare_mark(operation.device);
+    auto prepared = machine_->prepare_mark(operation.device);
     Status marked = prepared.status();
     if (prepared.ok()) ready = std::move(prepared).value();
     ready.stream = operation.stream;
-    if (marked.ok() && with_memory) marked = world_->machine->mark_again(&ready, operation.stream);
-    if (!marked.ok()) return Status(marked.code(), title + ": " + marked.message());
+    if (marked.ok() && with_memory) marked = machine_->mark_again(&ready, operation.stream);
+    if (!marked.ok()) return marked.with_message(title + ": " + marked.message());
     request.device = 0;
   }
   request.kind = kind;
@@ -199,7 +199,7 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   auto made = std::make_shared<Request>(std::move(title), progress_);
   if (operation.device >= 0 && has_tensor(kind)) {
     made->device = operation.device;
-    made->machine = world_->machine;
+    made->machine = machine_;
     made->ready = std::move(ready);
   }
   made->announcement = std::move(request);

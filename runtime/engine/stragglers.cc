@@ -6,37 +6,59 @@
 
 namespace rueda::engine {
 
-std::optional<Stragglers::Finding> Stragglers::late(Rank rank, Nanos cost, Nanos now, bool again) {
+Stragglers::Stragglers(Rank size, Nanos begun) : begun_(begun), ranks_(static_cast<size_t>(size)) {}
+
+Stragglers::Bucket* Stragglers::bucket_of(Count* count, Nanos now) {
+  const int64_t second = now / kBucket;
+  Bucket* const bucket = &count->buckets[static_cast<size_t>(second) % kBuckets];
+  if (bucket->second != second) *bucket = {second, 0, 0, {}};
+  return bucket;
+}
+
+bool Stragglers::is_recent(const Bucket& bucket, Nanos now) {
+  const int64_t second = now / kBucket;
+  return bucket.second >= 0 && bucket.second <= second &&
+         bucket.second > second - static_cast<int64_t>(kBuckets);
+}
+
+void Stragglers::late(Rank rank, Nanos cost, Nanos now, std::optional<Nanos> slept) {
   Count& count = ranks_[static_cast<size_t>(rank)];
   count.total += cost;
   ++count.times;
-  if (cost < kWorthIt) return std::nullopt;
-  Incident& last = window_[(incidents_ - 1) % kWindow];
-  if (again && incidents_ > 0 && last.rank == rank) {
-    last.cost += cost;
-    last.end = now;
-  } else {
-    window_[incidents_++ % kWindow] = {rank, cost, now};
-  }
-  if (now < count.quiet_until || count.total < kInAll) return std::nullopt;
+  Bucket* const bucket = bucket_of(&count, now);
+  if (bucket->times == 0) bucket->slept = slept;
+  bucket->cost += cost;
+  ++bucket->times;
+  const double seconds = static_cast<double>(count.total) * 1e-9;
+  if (seconds > worst_.seconds) worst_ = {static_cast<int32_t>(rank), seconds, count.times};
+}
 
-  const Incident& first = window_[incidents_ > kWindow ? incidents_ % kWindow : 0];
-  Finding finding{rank, 0, 0, 0, now - (first.end - first.cost)};
-  Nanos sum = 0, all = 0;
-  for (size_t i = 0; i < std::min<uint64_t>(incidents_, kWindow); ++i) {
-    const Incident& incident = window_[i];
-    all += incident.cost;
-    if (incident.rank != rank) continue;
-    ++finding.incidents;
-    sum += incident.cost;
+std::optional<Stragglers::Finding> Stragglers::judge(Rank rank, Nanos now,
+                                                     std::optional<Nanos> slept) const {
+  if (now - begun_ < kWindow) return std::nullopt;
+  Finding finding{rank, 0, 0, 0};
+  Nanos weight = 0;
+  const Bucket* first = nullptr;
+  for (const Bucket& bucket : ranks_[static_cast<size_t>(rank)].buckets) {
+    if (!is_recent(bucket, now)) continue;
+    weight += bucket.weight();
+    finding.cost += bucket.cost;
+    finding.times += bucket.times;
+    if (first == nullptr || bucket.second < first->second) first = &bucket;
   }
-  finding.mean = sum / static_cast<Nanos>(finding.incidents);
-  finding.share =
-      static_cast<double>(sum) / static_cast<double>(std::max<Nanos>(finding.length, 1));
-  if (finding.incidents < kIncidents || finding.share < kShare) return std::nullopt;
-  if (static_cast<double>(sum) < kOwn * static_cast<double>(all)) return std::nullopt;
-  count.quiet_until = now + count.pause;
-  count.pause *= 2;
+  if (static_cast<double>(weight) < kShare * kWindow) return std::nullopt;
+  if (slept && first->slept &&
+      static_cast<double>(*slept - *first->slept) > kSlept * static_cast<double>(finding.cost)) {
+    return std::nullopt;
+  }
+  Nanos all = 0;
+  for (const Count& count : ranks_) {
+    for (const Bucket& bucket : count.buckets) {
+      if (is_recent(bucket, now)) all += bucket.weight();
+    }
+  }
+  if (static_cast<double>(weight) < kOwnPart * static_cast<double>(all)) return std::nullopt;
+  finding.share = std::min(1.0, static_cast<double>(finding.cost) / kWindow);
   return finding;
 }
 

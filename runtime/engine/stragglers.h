@@ -1,17 +1,22 @@
 // Stragglers: which rank the others wait for, judged from who arrives last; no rank measures
 // itself.
 //
-// An incident: somebody was blocked until that rank arrived. A rank is named when it caused most of
-// what the latest incidents cost and that is worth a word; after that at growing intervals.
+// Somebody was blocked until that rank arrived: that is what it cost. Costs of the last ten seconds
+// are kept in buckets of a second each, by rank, and a rank is slow when all of this holds:
 //
-//   the latest 16    |--r2--|      |--r2--|  |r1| |--r2--|
-//                    ^ begin                             ^ now     share = sum(r2) / (now - begin)
+//   share       a tenth of these seconds went into waiting for it. What ends within one second
+//               counts half of that at most, so that a single pause, however long (a checkpoint,
+//               an evaluation), makes nobody slow
+//   own part    that is three quarters of what all ranks cost: chance makes any rank late now and
+//               then
+//   direction   it has slept itself, until others came, for half of its cost at most: ranks that
+//               wait for each other are not slow
+//   age         the job is older than ten seconds: the first steps are nobody's measure
 //
-// Pure: time comes from outside. One thread.
+// Pure: time comes from outside. Allocates when it is made. One thread.
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -25,48 +30,56 @@ class Stragglers {
  public:
   using Nanos = int64_t;  // of the monotonic clock
 
-  static constexpr size_t kWindow = 16;    // incidents that are looked at
-  static constexpr size_t kIncidents = 8;  // of these, of one rank, before it is named
-  static constexpr double kShare = 0.05;   // of the time, least
-  static constexpr double kOwn = 0.75;     // of what all ranks cost; chance makes any rank late
-  static constexpr Nanos kWorthIt = 1'000'000;  // per incident, least
-  static constexpr Nanos kInAll = 100'000'000;  // of the rank, ever, least: nothing is said at once
-  static constexpr Nanos kPause =
-      60'000'000'000;  // between two words about a rank; then it doubles
+  static constexpr Nanos kBucket = 1'000'000'000;
+  static constexpr size_t kBuckets = 10;
+  static constexpr Nanos kWindow = kBuckets * kBucket;
+  static constexpr double kShare = 0.10;    // of the window, least
+  static constexpr double kOwnPart = 0.75;  // of what all ranks cost, least
+  static constexpr double kSlept = 0.5;     // of what the rank cost, most
+  static constexpr Nanos kMostOfABucket = kWindow / 20;
+  static_assert(kMostOfABucket < kShare * kWindow);
 
+  // What is said of a slow rank: of the window.
   struct Finding {
     Rank rank = 0;
-    size_t incidents = 0;
-    Nanos mean = 0;    // cost of one
-    double share = 0;  // of the time that was looked at
-    Nanos length = 0;  // of that time
+    uint64_t times = 0;  // somebody was blocked until it came
+    Nanos cost = 0;      // for so long, altogether
+    double share = 0;    // of the window
   };
 
-  explicit Stragglers(Rank size) : ranks_(static_cast<size_t>(size)) {}
+  // begun: the job.
+  Stragglers(Rank size, Nanos begun);
 
-  // Someone was blocked for `cost` until `rank` came, now. again: everything that this waits for
-  // was there before the last incident ended, so both are one: who begins a step late brings each
-  // of its tensors late. A finding: the rank should be named.
-  std::optional<Finding> late(Rank rank, Nanos cost, Nanos now, bool again = false);
+  // Someone was blocked for `cost` until `rank` came, now. slept: how long threads of that rank
+  // have been blocked so far until others came; empty where that is not known.
+  void late(Rank rank, Nanos cost, Nanos now, std::optional<Nanos> slept = {});
+  // Behind late(): is that rank slow?
+  std::optional<Finding> judge(Rank rank, Nanos now, std::optional<Nanos> slept = {}) const;
+
+  // The rank that was waited for longest so far.
+  const wire::Waited& worst() const { return worst_; }
   // Everything so far; those who were waited for longest, longest first.
   std::vector<wire::Waited> totals() const;
 
  private:
+  struct Bucket {
+    int64_t second = -1;  // of the clock
+    Nanos cost = 0;
+    uint64_t times = 0;
+    std::optional<Nanos> slept;  // as it was when the bucket began
+    Nanos weight() const { return cost < kMostOfABucket ? cost : kMostOfABucket; }
+  };
   struct Count {
     Nanos total = 0;
     uint64_t times = 0;
-    Nanos quiet_until = 0;
-    Nanos pause = kPause;
+    std::array<Bucket, kBuckets> buckets;  // a ring
   };
-  struct Incident {
-    Rank rank = 0;
-    Nanos cost = 0;
-    Nanos end = 0;
-  };
+  static Bucket* bucket_of(Count* count, Nanos now);
+  static bool is_recent(const Bucket& bucket, Nanos now);
 
+  const Nanos begun_;
   std::vector<Count> ranks_;
-  std::array<Incident, kWindow> window_{};  // a ring: nothing is allocated
-  uint64_t incidents_ = 0;                  // so far
+  wire::Waited worst_;
 };
 
 }  // namespace rueda::engine

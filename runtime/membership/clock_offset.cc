@@ -74,7 +74,8 @@ Result<ClockOffset> compare_clocks(const ClockTask& task) {
     return static_cast<size_t>(found - task.hosts.begin());
   };
   const auto named = [&](size_t rank, const Status& status) {
-    return Status(status.code(), (*task.names)[rank] + ": " + status.message());
+    return status.with_message((*task.names)[rank] + ": " + status.message())
+        .with_rank(static_cast<Rank>(rank));
   };
   const auto me = static_cast<size_t>(task.rank);
   const size_t first = first_of_host(me);

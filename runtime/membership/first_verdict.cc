@@ -82,7 +82,7 @@ Status FirstVerdict::settle(const Status& mine) {
   if (set.code() == Code::kAlreadyExists) {
     if (auto first = said(store_, prefix_)) return unavailable(std::move(*first));
   }
-  return Status(mine.code(), text);
+  return mine.with_message(text);
 }
 
 Result<std::string> get_patiently(rendezvous::Store* store, const std::string& key,

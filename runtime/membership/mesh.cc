@@ -46,7 +46,8 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
   auto fd = peer.local ? connect_unix(peer.address) : connect_tcp(peer.address, answer);
   if (!fd.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
-    return unavailable(task.names[static_cast<size_t>(rank)] + ": " + fd.status().message());
+    return unavailable(task.names[static_cast<size_t>(rank)] + ": " + fd.status().message())
+        .with_rank(rank);
   }
   if (!peer.local) {
     retransmit_soon(fd.value().get(), task.silence);
@@ -57,8 +58,9 @@ Result<UniqueFd> connect_to(const MeshTask& task, Rank rank, const rendezvous::J
   const auto met = rendezvous::shake_hands(fd.value().get(), terms, key, patience);
   if (!met.ok()) {
     RUEDA_RETURN_IF_ERROR(task.alive(rank));
-    return Status(met.status().code(),
-                  task.names[static_cast<size_t>(rank)] + ": " + met.status().message());
+    return met.status()
+        .with_message(task.names[static_cast<size_t>(rank)] + ": " + met.status().message())
+        .with_rank(rank);
   }
   return std::move(fd).value();
 }

@@ -172,8 +172,10 @@ void Negotiator::on(const event::Message& message) {
     if (status.ok() && list.epoch == group_.epoch) handle_responses(std::move(list), now);
   }
   if (!status.ok()) {
-    give_up({status.code(), "damaged message from " + group_.members.name(message.from) + ": " +
-                                status.message()});
+    give_up(status
+                .with_message("damaged message from " + group_.members.name(message.from) + ": " +
+                              status.message())
+                .with_rank(group_.members.ranks[static_cast<size_t>(message.from)]));
   }
 }
 

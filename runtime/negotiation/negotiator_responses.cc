@@ -91,8 +91,10 @@ void Negotiator::handle_response(wire::Response response) {
     // Somebody has left, or has not come in time: the launcher shall know why this rank fails.
     if (response.error_code == Code::kCancelled || response.error_code == Code::kDeadlineExceeded)
       act(action::Blame{response.error});
-    for (const auto& [member, pending] : members)
-      act(action::Finish{member.handle, {response.error_code, response.error}});
+    Status status = Status(response.error_code, response.error)
+                        .with_rank(static_cast<Rank>(response.error_rank) - 1);
+    if (!response.error_of_group) status = status.naming_operation();
+    for (const auto& [member, pending] : members) act(action::Finish{member.handle, status});
     return;
   }
   const CollectiveKind kind = response.kind;

@@ -16,7 +16,8 @@ ReadinessTable::ReadinessTable(Members members)
 
 Status ReadinessTable::missing_rank(const std::string& name, Rank rank) const {
   return cancelled(title_of(name) + " cannot complete: " + members_.name(rank) + " " +
-                   members_.has_left + " without submitting it");
+                   members_.has_left + " without submitting it")
+      .with_rank(members_.ranks[static_cast<size_t>(rank)]);
 }
 
 std::optional<Decision> ReadinessTable::add(Rank rank, RequestPtr request, Time now,
@@ -107,28 +108,33 @@ Status ReadinessTable::agreement_of_present(const Decision& decision,
 // What nobody can stand in for.
 Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Rank>& absent) const {
   const std::string title = title_of(r) + ": ";
+  const Rank first = members_.ranks[static_cast<size_t>(absent.front())];
   if (r.device >= 0) {
     return failed_precondition(
-        title + members_.name(absent.front()) +
-        " has joined, and nobody stands in for it with a GPU tensor yet; give "
-        "all ranks the same number of steps, or use CPU tensors");
+               title + members_.name(absent.front()) +
+               " has joined, and nobody stands in for it with a GPU tensor yet; give "
+               "all ranks the same number of steps, or use CPU tensors")
+        .with_rank(first);
   }
   if (r.kind == CollectiveKind::kProcessSet) {
     return failed_precondition(title + members_.name(absent.front()) +
-                               " has joined; add and remove process sets before join");
+                               " has joined; add and remove process sets before join")
+        .with_rank(first);
   }
   if (r.kind == CollectiveKind::kBroadcast &&
       std::find(absent.begin(), absent.end(), r.root) != absent.end()) {
     return failed_precondition(title + "its root, " + members_.name(r.root) +
                                ", has joined and sends nothing; broadcast from a rank that has "
-                               "not, or before join");
+                               "not, or before join")
+        .with_rank(members_.ranks[static_cast<size_t>(r.root)]);
   }
   const bool scaled = r.kind == CollectiveKind::kAllreduce && r.prescale != 1.0;
   const bool min_or_max = r.reduce_op == ReduceOp::kMin || r.reduce_op == ReduceOp::kMax;
   if (scaled && (r.reduce_op == ReduceOp::kProduct || (min_or_max && !is_floating(r.dtype)))) {
     return failed_precondition(title + name_of(r.reduce_op) + " of prescaled " + name_of(r.dtype) +
                                " has no neutral element for " + members_.name(absent.front()) +
-                               ", which has joined; scale before the call");
+                               ", which has joined; scale before the call")
+        .with_rank(first);
   }
   return {};
 }

@@ -27,6 +27,7 @@ struct Decision {
   std::optional<CacheId> id;        // under which all others have submitted it
   Time before{};                    // when the last rank but one had submitted it
   bool disagreement = false;        // the status comes from check_agreement
+  bool of_group = false;            // the status is another's of its group, and names that one
   const RequestPtr& first() const;  // of the first rank that had
   const wire::Request& request() const { return *first(); }
 };

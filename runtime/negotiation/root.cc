@@ -77,7 +77,7 @@ void Root::decide_join(const Decision& decision, Time now) {
   release_fresh();
   table_.end_join();
   ids_.on_end_join();
-  if (!decision.status.ok()) return add_error(decision.request(), decision.status);
+  if (!decision.status.ok()) return add_error(decision);
   wire::Response response;
   response.kind = CollectiveKind::kJoin;
   response.last_joined = last_joined_;
@@ -181,7 +181,7 @@ void Root::decide(Decision decision, Time now) {
         failed_groups_.emplace(sent->group, decision.status);
     }
   }
-  if (!decision.status.ok()) return add_error(request, decision.status);
+  if (!decision.status.ok()) return add_error(decision);
   if (has_sizes(request.kind) && decision.absent.empty() && IdTable::cacheable(request))
     sizes_.on_round(decision.by_rank);
   if (!request.group.empty()) return decide_group(std::move(decision));
@@ -210,21 +210,32 @@ void Root::fail_split_groups(Time now) {
     const Status status = failed->second;
     failed_groups_.erase(failed);
     if (const auto ready = groups_.find(group); ready != groups_.end()) {
-      for (const Decision& member : ready->second) add_error(member.request(), status);
+      for (Decision& member : ready->second) {
+        member.status = status;
+        member.of_group = true;
+        add_error(member);
+      }
       groups_.erase(ready);
     }
     for (const std::string& name : table_.members_of(group)) {
-      if (auto decision = table_.fail(name, status)) decide(std::move(*decision), now);
+      auto decision = table_.fail(name, status);
+      if (!decision) continue;
+      decision->of_group = true;
+      decide(std::move(*decision), now);
     }
   }
 }
 
-void Root::add_error(const wire::Request& request, const Status& status) {
+void Root::add_error(const Decision& decision) {
+  const wire::Request& request = decision.request();
+  const Status& status = decision.status;
   awaited_.erase(request.name);
   wire::Response response;
   response.kind = request.kind;
   response.error = status.message();
   response.error_code = status.code();
+  response.error_rank = static_cast<uint32_t>(status.facts().rank + 1);
+  response.error_of_group = decision.of_group;
   response.entries.emplace_back().name = request.name;
   responses_.push_back(std::move(response));
 }

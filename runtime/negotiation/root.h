@@ -91,7 +91,7 @@ class Root {
   std::optional<CacheId> new_id(const Decision& decision);
   std::vector<CacheId> forget_evicted(Time now);
   void add_batch(const Batch& batch, Time now);
-  void add_error(const wire::Request& request, const Status& status);
+  void add_error(const Decision& decision);
   wire::ResponseEntry entry_of(const Decision& decision);
   void recheck_awaited(const std::string& name, Time now);
   // Of a known id.

@@ -78,7 +78,7 @@ std::vector<std::vector<Bytes>> run(Kind kind, Rank size, DType dtype, Input inp
                                     bool in_place = false, double postscale = 1) {
   auto worlds = make_worlds(kind, size);
   return on_ranks(size, [&](Rank rank) {
-    membership::World& world = *worlds[static_cast<size_t>(rank)];
+    ThreadRank& world = *worlds[static_cast<size_t>(rank)];
     std::vector<Rank> everyone(static_cast<size_t>(size));
     std::iota(everyone.begin(), everyone.end(), 0);
     NativeCommunicator communicator(world.group(std::move(everyone)));

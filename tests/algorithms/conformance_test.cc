@@ -78,7 +78,7 @@ template <typename Function>
 void with_ranks(Kind kind, Rank size, Function fn) {
   auto worlds = make_worlds(kind, size, small_windows());
   const auto errors = on_ranks(size, [&](Rank rank) {
-    membership::World& world = *worlds[static_cast<size_t>(rank)];
+    ThreadRank& world = *worlds[static_cast<size_t>(rank)];
     std::vector<Rank> everyone;
     for (Rank member = 0; member < size; ++member) everyone.push_back(member);
     NativeCommunicator communicator(world.group(std::move(everyone)));
@@ -106,8 +106,7 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
       INFO(name_of(kind) << " x " << size);
       with_ranks(
           kind, size,
-          [&](Rank rank, membership::World& world,
-              NativeCommunicator& communicator) -> std::string {
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
             for (const DType dtype : kHostReducedDTypes) {
               for (const ReduceOp op : kElementwiseOps) {
                 const auto scaling = plan_scaling(dtype, op, 1.0, 1.0, size);
@@ -144,31 +143,31 @@ TEST_CASE("a batch of tensors is reduced as if each were alone, in place too", "
     if (!runs_here(kind)) continue;
     for (const Rank size : world_sizes(kind)) {
       INFO(name_of(kind) << " x " << size);
-      with_ranks(kind, size,
-                 [&](Rank rank, membership::World& world,
-                     NativeCommunicator& communicator) -> std::string {
-                   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
-                     const auto scaling = must(plan_scaling(dtype, ReduceOp::kSum, 1.0, 1.0, size));
-                     std::vector<Bytes> tensors;
-                     std::vector<Part> parts;
-                     for (const int64_t count : sizes) {
-                       tensors.push_back(to_bytes(dtype, ramp_values(rank, count, ReduceOp::kSum)));
-                     }
-                     for (size_t i = 0; i < sizes.size(); ++i)
-                       parts.push_back({tensors[i].data(), tensors[i].data(), sizes[i]});
-                     must(drive(world, communicator,
-                                allreduce(communicator, parts, dtype, ReduceOp::kSum, scaling)));
-                     for (size_t i = 0; i < sizes.size(); ++i) {
-                       const std::string error = expect(
-                           tensors[i],
+      with_ranks(
+          kind, size,
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
+            for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+              const auto scaling = must(plan_scaling(dtype, ReduceOp::kSum, 1.0, 1.0, size));
+              std::vector<Bytes> tensors;
+              std::vector<Part> parts;
+              for (const int64_t count : sizes) {
+                tensors.push_back(to_bytes(dtype, ramp_values(rank, count, ReduceOp::kSum)));
+              }
+              for (size_t i = 0; i < sizes.size(); ++i)
+                parts.push_back({tensors[i].data(), tensors[i].data(), sizes[i]});
+              must(drive(world, communicator,
+                         allreduce(communicator, parts, dtype, ReduceOp::kSum, scaling)));
+              for (size_t i = 0; i < sizes.size(); ++i) {
+                const std::string error =
+                    expect(tensors[i],
                            to_bytes(dtype, reduced_ramp(dtype, ReduceOp::kSum, size, sizes[i])),
                            cell_name("fused allreduce", dtype, ReduceOp::kSum, sizes[i]));
-                       if (!error.empty()) return error;
-                     }
-                     if (rank == 0) note(kind, "fused allreduce");
-                   }
-                   return "";
-                 });
+                if (!error.empty()) return error;
+              }
+              if (rank == 0) note(kind, "fused allreduce");
+            }
+            return "";
+          });
     }
   }
 }
@@ -178,37 +177,35 @@ TEST_CASE("reducescatter gives every rank its own rows", "[conformance]") {
     if (!runs_here(kind)) continue;
     for (const Rank size : world_sizes(kind)) {
       INFO(name_of(kind) << " x " << size);
-      with_ranks(kind, size,
-                 [&](Rank rank, membership::World& world,
-                     NativeCommunicator& communicator) -> std::string {
-                   for (const DType dtype : kHostReducedDTypes) {
-                     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
-                       const auto scaling = plan_scaling(dtype, op, 1.0, 1.0, size);
-                       if (!scaling.ok()) continue;  // bool average, listed with allreduce
-                       for (const int64_t count : counts()) {
-                         std::vector<int64_t> shards;
-                         for (Rank r = 0; r < size; ++r)
-                           shards.push_back(split_rows(count, r, size));
-                         const Bytes in = to_bytes(dtype, ramp_values(rank, count, op));
-                         Bytes out(static_cast<size_t>(shards[static_cast<size_t>(rank)]) *
-                                   size_of(dtype));
-                         must(drive(world, communicator,
-                                    reducescatter(communicator, in.data(), out.data(), shards,
-                                                  dtype, op, scaling.value())));
-                         const Bytes whole = to_bytes(dtype, reduced_ramp(dtype, op, size, count));
-                         const auto begin =
-                             whole.begin() +
-                             split_begin(count, rank, size) * static_cast<int64_t>(size_of(dtype));
-                         const std::string error =
-                             expect(out, Bytes(begin, begin + static_cast<int64_t>(out.size())),
-                                    cell_name("reducescatter", dtype, op, count));
-                         if (!error.empty()) return error;
-                         if (rank == 0) note(kind, "reducescatter");
-                       }
-                     }
-                   }
-                   return "";
-                 });
+      with_ranks(
+          kind, size,
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
+            for (const DType dtype : kHostReducedDTypes) {
+              for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+                const auto scaling = plan_scaling(dtype, op, 1.0, 1.0, size);
+                if (!scaling.ok()) continue;  // bool average, listed with allreduce
+                for (const int64_t count : counts()) {
+                  std::vector<int64_t> shards;
+                  for (Rank r = 0; r < size; ++r) shards.push_back(split_rows(count, r, size));
+                  const Bytes in = to_bytes(dtype, ramp_values(rank, count, op));
+                  Bytes out(static_cast<size_t>(shards[static_cast<size_t>(rank)]) *
+                            size_of(dtype));
+                  must(drive(world, communicator,
+                             reducescatter(communicator, in.data(), out.data(), shards, dtype, op,
+                                           scaling.value())));
+                  const Bytes whole = to_bytes(dtype, reduced_ramp(dtype, op, size, count));
+                  const auto begin = whole.begin() + split_begin(count, rank, size) *
+                                                         static_cast<int64_t>(size_of(dtype));
+                  const std::string error =
+                      expect(out, Bytes(begin, begin + static_cast<int64_t>(out.size())),
+                             cell_name("reducescatter", dtype, op, count));
+                  if (!error.empty()) return error;
+                  if (rank == 0) note(kind, "reducescatter");
+                }
+              }
+            }
+            return "";
+          });
     }
   }
 }
@@ -226,39 +223,39 @@ TEST_CASE("allgather joins unequal blocks in rank order, several at once", "[con
     if (!runs_here(kind)) continue;
     for (const Rank size : world_sizes(kind)) {
       INFO(name_of(kind) << " x " << size);
-      with_ranks(kind, size,
-                 [&](Rank rank, membership::World& world,
-                     NativeCommunicator& communicator) -> std::string {
-                   for (const std::vector<int64_t>& unit :
-                        {std::vector<int64_t>{1}, {0}, {4}, {70000}, {3, 0, 1000}}) {
-                     std::vector<Gathered> parts;
-                     std::vector<Bytes> ins;
-                     std::vector<Bytes> outs;
-                     std::vector<Bytes> wanted;
-                     for (const int64_t bytes : unit) {
-                       Gathered part;
-                       Bytes all;
-                       for (Rank r = 0; r < size; ++r) {
-                         const int64_t block = bytes * ((r + 1) % 3);  // the third rank has nothing
-                         part.bytes.push_back(block);
-                         const Bytes stamp = stamped(r, 0, block);
-                         all.insert(all.end(), stamp.begin(), stamp.end());
-                       }
-                       ins.push_back(stamped(rank, 0, part.bytes[static_cast<size_t>(rank)]));
-                       outs.emplace_back(all.size());
-                       wanted.push_back(std::move(all));
-                       parts.push_back(std::move(part));
-                     }
-                     for (size_t i = 0; i < parts.size(); ++i) {
-                       parts[i].in = ins[i].data();
-                       parts[i].out = outs[i].data();
-                     }
-                     must(drive(world, communicator, allgather(communicator, parts)));
-                     if (outs != wanted) return "allgather: wrong result";
-                     if (rank == 0) note(kind, "allgather");
-                   }
-                   return "";
-                 });
+      with_ranks(
+          kind, size,
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
+            for (const std::vector<int64_t>& unit :
+                 {std::vector<int64_t>{1}, {0}, {4}, {70000}, {3, 0, 1000}}) {
+              std::vector<Gathered> parts;
+              std::vector<Bytes> ins;
+              std::vector<Bytes> outs;
+              std::vector<Bytes> wanted;
+              for (const int64_t bytes : unit) {
+                Gathered part;
+                Bytes all;
+                for (Rank r = 0; r < size; ++r) {
+                  const int64_t block = bytes * ((r + 1) % 3);  // the third rank has nothing
+                  part.bytes.push_back(block);
+                  const Bytes stamp = stamped(r, 0, block);
+                  all.insert(all.end(), stamp.begin(), stamp.end());
+                }
+                ins.push_back(stamped(rank, 0, part.bytes[static_cast<size_t>(rank)]));
+                outs.emplace_back(all.size());
+                wanted.push_back(std::move(all));
+                parts.push_back(std::move(part));
+              }
+              for (size_t i = 0; i < parts.size(); ++i) {
+                parts[i].in = ins[i].data();
+                parts[i].out = outs[i].data();
+              }
+              must(drive(world, communicator, allgather(communicator, parts)));
+              if (outs != wanted) return "allgather: wrong result";
+              if (rank == 0) note(kind, "allgather");
+            }
+            return "";
+          });
     }
   }
 }
@@ -270,8 +267,7 @@ TEST_CASE("broadcast reaches every rank from every root", "[conformance]") {
       INFO(name_of(kind) << " x " << size);
       with_ranks(
           kind, size,
-          [&](Rank rank, membership::World& world,
-              NativeCommunicator& communicator) -> std::string {
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
             for (Rank root = 0; root < size; ++root) {
               for (const int64_t bytes : {0, 1, 100, 70000, 1300000}) {
                 if (is_short() && bytes > 100000) continue;
@@ -305,8 +301,7 @@ TEST_CASE("alltoall sends every block to its addressee", "[conformance]") {
       INFO(name_of(kind) << " x " << size);
       with_ranks(
           kind, size,
-          [&](Rank rank, membership::World& world,
-              NativeCommunicator& communicator) -> std::string {
+          [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
             for (const int64_t unit : {0, 1, 100, 30000}) {
               const auto block = [&](Rank from, Rank to) { return unit * ((from + 2 * to) % 4); };
               std::vector<int64_t> bytes;

@@ -98,9 +98,9 @@ std::vector<float> added(const std::vector<int>& host_of, size_t count) {
 std::vector<std::vector<float>> sums(const RankLayout& layout, const Config& config,
                                      const std::vector<size_t>& counts, std::vector<int>* host_of) {
   const auto worlds = make_worlds(layout.kind, layout.size, config);
-  *host_of = worlds[0]->memory_host;
+  *host_of = worlds[0]->memory().host_of;
   const auto results = on_ranks(layout.size, [&](Rank rank) {
-    membership::World& world = *worlds[static_cast<size_t>(rank)];
+    ThreadRank& world = *worlds[static_cast<size_t>(rank)];
     std::vector<Rank> everyone;
     for (Rank member = 0; member < layout.size; ++member) everyone.push_back(member);
     NativeCommunicator communicator(world.group(std::move(everyone)));

@@ -29,8 +29,7 @@ std::vector<float> noise(Rank rank, size_t count) {
   return result;
 }
 
-Status allreduce(membership::World& world, NativeCommunicator& communicator,
-                 std::vector<float>* data) {
+Status allreduce(ThreadRank& world, NativeCommunicator& communicator, std::vector<float>* data) {
   const auto scaling =
       must(plan_scaling(DType::kFloat32, ReduceOp::kSum, 1, 1, communicator.size()));
   auto* bytes = reinterpret_cast<std::byte*>(data->data());
@@ -91,7 +90,7 @@ TEST_CASE("a host's ranks are added first, then the hosts in their order", "[hos
       wanted[i] = both + inputs[4][i];
     }
     const auto results = on_ranks(size, [&](Rank rank) {
-      membership::World& world = *worlds[static_cast<size_t>(rank)];
+      ThreadRank& world = *worlds[static_cast<size_t>(rank)];
       NativeCommunicator communicator(world.group(everyone(size)));
       auto data = inputs[static_cast<size_t>(rank)];
       must(allreduce(world, communicator, &data));
@@ -103,12 +102,13 @@ TEST_CASE("a host's ranks are added first, then the hosts in their order", "[hos
 }
 
 // Bytes of bodies that the ranks of each host sent to other hosts.
-std::vector<double> crossed(const std::vector<std::unique_ptr<membership::World>>& worlds) {
+std::vector<double> crossed(const std::vector<std::unique_ptr<ThreadRank>>& worlds) {
   std::vector<double> hosts;
   for (const auto& world : worlds) {
-    const auto host = static_cast<size_t>(world->memory_host[static_cast<size_t>(world->rank)]);
+    const auto host =
+        static_cast<size_t>(world->memory().host_of[static_cast<size_t>(world->rank())]);
     hosts.resize(std::max(hosts.size(), host + 1));
-    hosts[host] += static_cast<double>(world->transport->bytes_sent("tcp"));
+    hosts[host] += static_cast<double>(world->transport().bytes_sent("tcp"));
   }
   return hosts;
 }
@@ -131,7 +131,7 @@ TEST_CASE("an allreduce crosses each host's connection as often as it must", "[h
       const auto worlds = make_worlds(layout.kind, layout.size, config);
       const size_t count = 1'000'003;
       on_ranks(layout.size, [&](Rank rank) {
-        membership::World& world = *worlds[static_cast<size_t>(rank)];
+        ThreadRank& world = *worlds[static_cast<size_t>(rank)];
         NativeCommunicator communicator(world.group(everyone(layout.size)));
         auto data = noise(rank, count);
         must(allreduce(world, communicator, &data));
@@ -159,7 +159,7 @@ TEST_CASE("compressed between hosts, all ranks have the same bits, near the sum"
       for (const size_t count : {size_t{100}, size_t{200'003}}) {
         const auto worlds = make_worlds(kind, size, config);
         const auto results = on_ranks(size, [&](Rank rank) {
-          membership::World& world = *worlds[static_cast<size_t>(rank)];
+          ThreadRank& world = *worlds[static_cast<size_t>(rank)];
           NativeCommunicator communicator(world.group(everyone(size)));
           auto data = noise(rank, count);
           for (float& value : data) value /= 1e3f;
@@ -188,7 +188,7 @@ TEST_CASE("collectives over hosts that are under way together do not mix", "[hos
     const Rank size = 5;
     const auto worlds = make_worlds(kind, size);
     const auto errors = on_ranks(size, [&](Rank rank) -> std::string {
-      membership::World& world = *worlds[static_cast<size_t>(rank)];
+      ThreadRank& world = *worlds[static_cast<size_t>(rank)];
       NativeCommunicator communicator(world.group(everyone(size)));
       const auto scaling = must(plan_scaling(DType::kInt32, ReduceOp::kSum, 1, 1, size));
       constexpr int kCalls = 12;
@@ -224,10 +224,10 @@ TEST_CASE("collectives over hosts that are under way together do not mix", "[hos
           if (tasks[i]->done() && !tasks[i]->status().ok()) return tasks[i]->status().to_string();
         }
         if (std::all_of(tasks.begin(), tasks.end(), [](const auto& t) { return t->done(); })) break;
-        if (!world.transport->progress()) world.transport->park(std::chrono::nanoseconds(0));
+        if (!world.transport().progress()) world.transport().park(std::chrono::nanoseconds(0));
       }
-      while (!world.transport->flushed()) {
-        if (!world.transport->progress()) world.transport->park(std::chrono::milliseconds(1));
+      while (!world.transport().flushed()) {
+        if (!world.transport().progress()) world.transport().park(std::chrono::milliseconds(1));
       }
       for (int call = 0; call < kCalls; ++call) {
         const auto& got =

@@ -19,9 +19,9 @@ std::vector<Kind> every_transport() {
   return {Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kPairs, Kind::kTriples, Kind::kHybrid};
 }
 
-algorithms::NativeGroup everybody(membership::World& world) {
+algorithms::NativeGroup everybody(ThreadRank& world) {
   std::vector<Rank> ranks;
-  for (Rank rank = 0; rank < world.size; ++rank) ranks.push_back(rank);
+  for (Rank rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   return world.group(std::move(ranks));
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("a collective of every kind is started again and again, all at once", 
       for (const bool meets : {false, true}) {
         auto worlds = make_worlds(kind, size);
         const auto errors = on_ranks(size, [&](Rank rank) -> std::string {
-          membership::World& world = *worlds[static_cast<size_t>(rank)];
+          ThreadRank& world = *worlds[static_cast<size_t>(rank)];
           NativeCommunicator communicator(everybody(world),
                                           meets ? Order::kPlanned : Order::kNegotiated);
           if (meets) communicator.begin_generation(1);
@@ -180,7 +180,7 @@ TEST_CASE("a planned collective ends on no rank before all have started it", "[p
         auto worlds = make_worlds(kind, size);
         std::atomic<int> waiting{0};
         const auto errors = on_ranks(size, [&](Rank rank) -> std::string {
-          membership::World& world = *worlds[static_cast<size_t>(rank)];
+          ThreadRank& world = *worlds[static_cast<size_t>(rank)];
           NativeCommunicator communicator(everybody(world), Order::kPlanned);
           communicator.begin_generation(1);
           const CollectivePtr one = must(communicator.init(descriptions(size, 300, true)[which]));
@@ -189,14 +189,14 @@ TEST_CASE("a planned collective ends on no rank before all have started it", "[p
           if (rank == late) {
             // The others have had every chance to end it.
             while (waiting < size - 1) {
-              world.transport->progress();
+              world.transport().progress();
               communicator.progress();
             }
           }
           one->start({});
           // The late one starts when all others have come to the end of this.
           for (int turn = 0; rank != late && turn < 200; ++turn) {
-            world.transport->progress();
+            world.transport().progress();
             communicator.progress();
             if (one->test()) return "it ended before every rank had started it";
             std::this_thread::yield();
@@ -267,7 +267,7 @@ class InTurns {
   size_t tags_in_use() {
     size_t tags = 0;
     for (Rank rank = 0; rank < ranks_.size(); ++rank)
-      tags += ranks_.world(rank).transport->tags_in_use();
+      tags += ranks_.world(rank).transport().tags_in_use();
     return tags;
   }
   Rank size() const { return ranks_.size(); }

@@ -454,7 +454,7 @@ TEST_CASE("two models of different heads share a process, in process sets too", 
   AttentionWorld world(4);
   auto ids = world.runtimes().run([&](Rank, engine::Runtime& runtime) {
     uint32_t mine = 0;
-    const Rank rank = runtime.world().rank;
+    const Rank rank = runtime.membership().rank;
     for (const auto& members : {std::vector<int64_t>{0, 3}, std::vector<int64_t>{1, 2}}) {
       const auto work = must(runtime.add_process_set(members));
       must(work->wait(std::chrono::nanoseconds(-1)));

@@ -34,7 +34,7 @@ int destroy(CUgraph_st* graph) {
 // Tensors that stay where they are, a kernel that fills them, their sums, a kernel that looks at
 // them.
 struct Step {
-  Step(Rank r, Runtime& of) : rank(r), runtime(of), user(must(of.world().machine->device(r))) {
+  Step(Rank r, Runtime& of) : rank(r), runtime(of), user(must(of.machine().device(r))) {
     for (size_t i = 0; i < 5; ++i) data.emplace_back(20 + 100 * i);
   }
   void run() {
@@ -119,7 +119,7 @@ TEST_CASE("a planned step is captured into a graph, whose launches do the whole 
 TEST_CASE("what is in no step plan cannot be captured, and says what to do") {
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([](Rank rank, Runtime& runtime) {
-    UserStream user(must(runtime.world().machine->device(rank)));
+    UserStream user(must(runtime.machine().device(rank)));
     Floats data = filled(10, 1);
     must(finish(start(runtime, on_gpu(sum_of("x", &data), rank, user.handle()))));
     begin_capture(user.handle());
@@ -143,7 +143,7 @@ TEST_CASE("what is in no step plan cannot be captured, and says what to do") {
 TEST_CASE("the host cannot wait for what is captured: that is said, not waited for") {
   GpuWorld gpus(1);
   const auto texts = gpus.world.run([](Rank rank, Runtime& runtime) {
-    UserStream user(must(runtime.world().machine->device(rank)));
+    UserStream user(must(runtime.machine().device(rank)));
     Floats data = filled(10, 1);
     const auto request = make(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
     auto* const memory = reinterpret_cast<std::byte*>(data.data());

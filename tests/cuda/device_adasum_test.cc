@@ -38,7 +38,7 @@ std::vector<Part> parts_of(const std::vector<Bytes>& in, std::vector<Bytes>* out
 // "" or what differs between the GPUs' and the CPU's.
 std::string difference(DeviceRank& here, DType dtype, const std::vector<size_t>& counts,
                        bool in_place, double postscale) {
-  const Rank size = here.world.size;
+  const Rank size = here.world.size();
   const auto scaling = must(plan_scaling(dtype, ReduceOp::kAdasum, 1, postscale, size));
   std::vector<Rank> everyone(static_cast<size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);

@@ -50,17 +50,17 @@ class UserStream {
 
 // What a rank function gets.
 struct DeviceRank {
-  membership::World& world;
+  ThreadRank& world;
   std::shared_ptr<nccl::Machine> machine;
   nccl::DeviceCommunicator communicator;
 
-  Rank rank() const { return world.rank; }
-  cuda::DevicePtr device() { return must(machine->device(world.rank)); }
+  Rank rank() const { return world.rank(); }
+  cuda::DevicePtr device() { return must(machine->device(world.rank())); }
   // Starts a collective, drives it to its end on the host, and gives its order back.
   template <typename Start>
   std::pair<Status, nccl::StreamOrder> run(Start start,
                                            const std::vector<cuda::EventPtr>& ready = {}) {
-    nccl::StreamOrder order{world.rank, {}, nullptr};
+    nccl::StreamOrder order{world.rank(), {}, nullptr};
     for (const cuda::EventPtr& event : ready) order.ready.push_back({event});
     const CollectivePtr collective = start(communicator);
     const Status status = drive(world, communicator, *collective, {nullptr, &order});
@@ -96,14 +96,14 @@ auto on_device_ranks(Rank size, Function fn,
   const Variable driver("RUEDA_CUDA_DRIVER", FAKE_CUDA);
   auto worlds = make_worlds(Kind::kInproc, size);
   return on_ranks(size, [&](Rank rank) {
-    membership::World& world = *worlds[static_cast<size_t>(rank)];
-    auto options = machine_options(world.doorbell->ringer());
+    ThreadRank& world = *worlds[static_cast<size_t>(rank)];
+    auto options = machine_options(world.fabric().doorbell->ringer());
     if (change) change(rank, &options);
     auto machine = std::make_shared<nccl::Machine>(options);
     nccl::DeviceGroup group;
-    group.transport = world.transport.get();
+    group.transport = &world.transport();
     for (Rank member = 0; member < size; ++member) group.members.push_back(member);
-    group.names = world.names;
+    group.names = world.membership().names;
     group.machine = machine;
     DeviceRank here{world, machine, nccl::DeviceCommunicator(std::move(group))};
     return fn(here);

@@ -19,7 +19,7 @@ int sum_step(Rank rank, Runtime& runtime, int step, size_t count, bool on_host =
     works.push_back(start(runtime, on_host ? op : on_gpu(op, rank)));
   }
   int wrong = 0;
-  const Rank size = runtime.world().size;
+  const Rank size = runtime.membership().size;
   for (size_t i = 0; i < count; ++i) {
     must(finish(works[i]));
     const float expected =
@@ -87,7 +87,7 @@ TEST_CASE("broadcasts and reducescatters of GPU tensors are planned too") {
 TEST_CASE("a persistent GPU request waits for its stream each time, and streams wait for it") {
   GpuWorld gpus(2);
   const auto wrong = gpus.world.run([](Rank rank, Runtime& runtime) {
-    UserStream user(must(runtime.world().machine->device(rank)));
+    UserStream user(must(runtime.machine().device(rank)));
     Floats data(256);
     const auto request = make(runtime, on_gpu(sum_of("x", &data), rank, user.handle()));
     auto* const memory = reinterpret_cast<std::byte*>(data.data());

@@ -41,7 +41,7 @@ TEST_CASE(
     "other") {
   GpuWorld gpus(2);
   const auto results = gpus.world.run([](Rank rank, Runtime& runtime) {
-    UserStream user(must(runtime.world().machine->device(rank)));
+    UserStream user(must(runtime.machine().device(rank)));
     std::promise<void> gate;
     Floats data(64, -1);
     user.run([&, open = gate.get_future().share()] {
@@ -215,7 +215,7 @@ TEST_CASE("leaving waits for what was given to the GPU, within bounds") {
   std::promise<void> gate;
   {
     GpuWorld gpus(2);
-    UserStream slow(must(gpus.world[0].world().machine->device(0)));
+    UserStream slow(must(gpus.world[0].machine().device(0)));
     slow.run([open = gate.get_future().share()] { open.wait(); });
     gpus.world.run([&](Rank rank, Runtime& runtime) {
       must(end_of(start(

@@ -157,3 +157,23 @@ TEST_CASE("the status names who is behind and who waits", "[explain]") {
   has(json, "\"behind\":[1]");
   has(json, "\"name\":\"allreduce.tail \\\"quoted\\\"\"");
 }
+
+TEST_CASE("the status names the rank that another one has waited for longest", "[explain]") {
+  launcher::JobStatus job{"abc", "python train.py", 20 * kSecond, {record(0, {}), record(1, {})}};
+  for (RankRecord& r : job.ranks) {
+    r.flight->size = 2;
+    r.flight->monotonic_ns = 10 * kSecond;
+  }
+  job.ranks[0].flight->waited_rank = 1;
+  job.ranks[0].flight->waited_ms = 99;
+  CHECK(launcher::status_text(job).find("slowest") == std::string::npos);  // below 1 %
+  CHECK(launcher::status_json(job).find("slowest") == std::string::npos);
+  job.ranks[0].flight->waited_ms = 2500;
+  job.ranks[1].flight->waited_ms = 300;
+  has(launcher::status_text(job),
+      "slowest: rank 1: others slept 2.5 s until it came, 25 % of the time\n");
+  has(launcher::status_json(job), "\"slowest\":{\"rank\":1,\"waited_ms\":2500,\"share\":0.250}");
+  job.ranks[0].flight->waited_rank = 7;  // damaged: no rank of the job
+  job.ranks[1].flight->waited_ms = 0;
+  CHECK(launcher::status_text(job).find("slowest") == std::string::npos);
+}

@@ -118,6 +118,15 @@ TEST_CASE("batches of a step plan are found by their tensors' names", "[flight]"
   CHECK(s.planned_tensors == 2);
 }
 
+TEST_CASE("the rank that was waited for longest is recorded", "[flight]") {
+  const auto recorder = FlightRecorder::open(-1, {});
+  CHECK(read(*recorder).waited_ms == 0);
+  recorder->waited({3, 1.25, 7});
+  const flight::Snapshot s = read(*recorder);
+  CHECK(s.waited_rank == 3);
+  CHECK(s.waited_ms == 1250);
+}
+
 TEST_CASE("names and places longer than their room keep what says most", "[flight]") {
   const auto recorder = FlightRecorder::open(-1, {});
   const std::string path = std::string(200, 'd') + "/train.py:7 in step";

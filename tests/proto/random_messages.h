@@ -114,6 +114,8 @@ inline void roll(Dice& dice, ResponseList* m) {
     response.error_code = dice.code();
     response.protocol = dice.number<uint32_t>();
     response.last_joined = dice.number<int32_t>();
+    response.error_rank = dice.number<uint32_t>();
+    response.error_of_group = dice.one_in(2);
     response.freeze.resize(dice.below(2));
     for (StepPlan& plan : response.freeze) {
       plan.generation = dice.number<uint64_t>();
@@ -134,7 +136,7 @@ inline void roll(Dice& dice, ResponseList* m) {
     stall.missing = dice.numbers<int32_t>();
     stall.seconds = dice.real();
   }
-  m->left = dice.below(2) == 1;
+  m->left = dice.one_in(2);
   m->left_before = dice.number<int32_t>();
 }
 
@@ -229,6 +231,8 @@ inline void convert(const ResponseList& m, v1::ResponseList* p) {
     v1::Response* r = p->add_responses();
     r->set_kind(static_cast<uint32_t>(response.kind));
     r->set_last_joined(response.last_joined);
+    r->set_error_rank(response.error_rank);
+    r->set_error_of_group(response.error_of_group);
     for (const ResponseEntry& entry : response.entries) {
       v1::ResponseEntry* e = r->add_entries();
       e->set_name(entry.name);

@@ -17,7 +17,7 @@ std::string sum_until_error(Rank rank, engine::Runtime& r) {
     if (!works.ok()) return works.status().message();  // it came between two sums
     const Status status = end_of(works.value().front());
     if (!status.ok()) return status.message();
-    const auto size = r.world().size;
+    const auto size = r.membership().size;
     if (data != Floats(count, static_cast<float>(size * (size + 1) / 2))) return "wrong sum";
   }
   return "no error";

@@ -29,7 +29,7 @@ Status join(Rank rank, double start_timeout, MemoryStore* store, const JobKey& k
   options.config.host_id = rank == 1 ? "far" : "here";
   options.config.start_timeout_seconds = start_timeout;
   options.config.dead_seconds = 600;
-  return join_world(options, store, &key).status();
+  return join(options, store, &key).status();
 }
 
 // Rank 1 connects to all others, then says nothing more, as if the cable had been pulled.

@@ -38,7 +38,7 @@ struct Expected {
 
 // "" if all kinds are right on a rank that has not joined.
 std::string trouble(engine::Runtime& r, const Expected& e, const std::string& tag) {
-  const Rank rank = r.world().rank;
+  const Rank rank = r.membership().rank;
   const auto mine = static_cast<float>(rank + 1);
   for (const size_t count : {3, 5000, 300000}) {
     const std::string name = tag + std::to_string(count);

@@ -28,7 +28,7 @@ TEST_CASE("a runtime that gets no memory for its flight recorder says so") {
   if (child == 0) {
     auto worlds = make_worlds(Kind::kInproc, 1, Config());
     limit_address_space();
-    const auto made = engine::Runtime::create(Config(), std::move(worlds.front()));
+    const auto made = engine::Runtime::create(Config(), std::move(worlds.front()->joined));
     const bool said = made.status().code() == Code::kResourceExhausted &&
                       has(made.status().message(), "ulimit -v");
     _exit(said ? 0 : 1);

@@ -16,8 +16,8 @@ struct Shape1 {
 
 // Rounds of one operation, all three kinds; "" or what was wrong.
 std::string rounds(engine::Runtime& r, const Shape1& shape, int count) {
-  const Rank size = r.world().size;
-  const Rank rank = r.world().rank;
+  const Rank size = r.membership().size;
+  const Rank rank = r.membership().rank;
   const auto width = static_cast<int64_t>(size_of(shape.dtype));
   const int64_t elements = shape.bytes / width;
   const std::string name = std::string(rueda::name_of(shape.dtype)) + std::to_string(shape.bytes);

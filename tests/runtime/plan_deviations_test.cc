@@ -30,12 +30,12 @@ Config patient() {
 class Trainer {
  public:
   explicit Trainer(engine::Runtime* r, unsigned seed = 0)
-      : r_(r), random_(seed * 64 + static_cast<unsigned>(r->world().rank)) {
+      : r_(r), random_(seed * 64 + static_cast<unsigned>(r->membership().rank)) {
     for (size_t t = 0; t < kTensors; ++t)
       sums_.emplace_back(*r, "t" + std::to_string(t), 1 + t * 100);
   }
-  Rank rank() const { return r_->world().rank; }
-  Rank size() const { return r_->world().size; }
+  Rank rank() const { return r_->membership().rank; }
+  Rank size() const { return r_->membership().size; }
   std::mt19937& random() { return random_; }
 
   void start(size_t t) { sums_[t].start(static_cast<float>(rank()) + value(t)); }

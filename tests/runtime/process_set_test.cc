@@ -30,7 +30,7 @@ bool contains(const Ranks& ranks, Rank rank) {
 // "" if every kind of collective is right among these ranks.
 std::string trouble_in_set(engine::Runtime& r, int64_t id, const Ranks& ranks,
                            const std::string& tag) {
-  const Rank rank = r.world().rank;
+  const Rank rank = r.membership().rank;
   const auto size = static_cast<Rank>(ranks.size());
   const auto place = static_cast<Rank>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   const auto mine = static_cast<float>(rank + 1);

@@ -70,10 +70,10 @@ inline Floats result_of(const RequestPtr& request) {
 
 // "" if the sum over all ranks comes out right; for "the runtime goes on working".
 inline std::string trouble_with_sum(engine::Runtime& runtime, const std::string& name) {
-  Floats data(10, static_cast<float>(runtime.world().rank + 1));
+  Floats data(10, static_cast<float>(runtime.membership().rank + 1));
   const Status status = call(runtime, sum_of(name, &data));
   if (!status.ok()) return status.to_string();
-  const Rank size = runtime.world().size;
+  const Rank size = runtime.membership().size;
   return data == Floats(10, static_cast<float>(size * (size + 1) / 2)) ? "" : "wrong sum";
 }
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <dirent.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -118,6 +119,42 @@ TEST_CASE("a receive that nobody answers ends with the shutdown of either side",
   }
 }
 
+TEST_CASE("who waits for the second that leaves is told who was the first", "[runtime]") {
+  for (const Kind kind : kTestedKinds) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 4);
+    const auto receive_from = [&](Rank peer, Floats* data) {
+      engine::Operation op = operation(CollectiveKind::kRecv, "", *data, data);
+      op.peer = peer;
+      return start(world[3], op);
+    };
+    Floats data[2] = {Floats(4), Floats(4)};
+    const RequestPtr first = receive_from(1, &data[0]), second = receive_from(2, &data[1]);
+    world[1].shutdown();
+    const Status left = end_of(first);
+    CHECK(left.code() == Code::kCancelled);
+    CHECK(left.facts().rank == 1);
+    CHECK_FALSE(has(left.message(), "the first to leave"));
+    world[2].shutdown();
+    const Status then = end_of(second);
+    CHECK(then.facts().rank == 2);
+    CHECK(has(then.message(), "(the first to leave was rank 1 "));
+    CHECK_FALSE(has(end_of(receive_from(1, &data[0])).message(), "the first to leave"));
+    // A collective: the root says who is missing.
+    const Status never = end_of(start(world[3], sum_of("x", &data[0])));
+    CHECK(never.code() == Code::kCancelled);
+    CHECK(never.facts().rank == 1);
+    CHECK(has(never.message(), "allreduce 'x' cannot complete: rank 1 "));
+    CHECK_FALSE(has(never.message(), "the first to leave"));
+  }
+}
+
+std::string own_host() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
 TEST_CASE("a lost rank is named to everyone who waits and in everything after", "[runtime]") {
   for (const Kind kind : kTestedKinds) {
     for (const Rank victim : {0, 1, 2}) {
@@ -129,7 +166,8 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
       for (Rank rank = 0; rank < 3; ++rank) {
         if (rank == victim) continue;
         auto& runtime = runtimes[static_cast<size_t>(rank)];
-        runtime = must(engine::Runtime::create({}, std::move(worlds[static_cast<size_t>(rank)])));
+        runtime =
+            must(engine::Runtime::create({}, std::move(worlds[static_cast<size_t>(rank)]->joined)));
         works.push_back(start(*runtime, sum_of("x", &data[rank])));
       }
       // Blocked waiters are woken.
@@ -142,6 +180,7 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
       for (const Status& status : ends) {
         CHECK(status.code() == Code::kUnavailable);
         CHECK(has(status.message(), "rank " + std::to_string(victim)));
+        CHECK(status.facts().rank == victim);
       }
       for (auto& runtime : runtimes) {
         if (runtime == nullptr) continue;
@@ -150,6 +189,11 @@ TEST_CASE("a lost rank is named to everyone who waits and in everything after", 
         CHECK_FALSE(again.ok());
         CHECK(again.status().code() == Code::kUnavailable);
         CHECK(has(again.status().message(), "rank " + std::to_string(victim)));
+        const auto lost = runtime->lost();
+        REQUIRE(lost.has_value());
+        CHECK(lost->rank == victim);
+        CHECK(lost->pid == getpid());
+        CHECK(lost->host.str() == own_host());
       }
     }
   }

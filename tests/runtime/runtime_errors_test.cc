@@ -248,6 +248,9 @@ TEST_CASE("a group with one disagreement fails whole; afterwards the same names 
     });
     for (const auto& text : texts) CHECK(has(text, "Mismatched groups"));
     CHECK(has(texts[0], "of 3"));
+    // Who disagrees is named by the error itself; the one that has to end with it says which it is.
+    CHECK(has(texts[0], "allreduce 'c': Mismatched groups: allreduce '"));
+    CHECK_FALSE(has(texts[0], "allreduce 'a': Mismatched groups"));
   }
 }
 

@@ -29,7 +29,7 @@ Floats rough(Rank rank, int tensor, int step) {
 
 // Steps of `count` sums, submitted by each rank in its own random order, in small portions.
 std::vector<Floats> train(engine::Runtime& runtime, int count, int steps) {
-  const Rank rank = runtime.world().rank;
+  const Rank rank = runtime.membership().rank;
   std::mt19937 random(static_cast<unsigned>(rank) * 977 + 5);
   std::vector<Floats> all;
   for (int step = 0; step < steps; ++step) {

@@ -1,10 +1,12 @@
 #include "tests/support/thread_world.h"
 
+#include "runtime/membership/native_group.h"
 #include "runtime/membership/sockets.h"
 #include "runtime/rendezvous/job_key.h"
 #include "runtime/rendezvous/memory_store.h"
 #include "tests/support/fake_mpi.h"
 #include "tests/support/faulty_connection.h"
+#include "tests/support/inproc_ranks.h"
 
 namespace rueda::testing {
 
@@ -32,8 +34,12 @@ const char* name_of(Kind kind) {
 
 bool has_ipv6() { return membership::listen_tcp("::1", 1).ok(); }
 
-std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size, Config config,
-                                                            const ConnectionWrapper& wrap) {
+algorithms::NativeGroup ThreadRank::group(std::vector<Rank> members) const {
+  return membership::native_group(config, memory(), fabric(), std::move(members));
+}
+
+std::vector<std::unique_ptr<ThreadRank>> make_worlds(Kind kind, Rank size, Config config,
+                                                     const ConnectionWrapper& wrap) {
   if (kind == Kind::kLateTcp || kind == Kind::kLatePairs) {
     const uint64_t seed = fault_seed();
     return make_worlds(kind == Kind::kLateTcp ? Kind::kTcp : Kind::kPairs, size, std::move(config),
@@ -44,7 +50,12 @@ std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size
                                                                    faults);
                        });
   }
-  if (kind == Kind::kInproc) return must(membership::make_inproc_worlds(size, 1));
+  if (kind == Kind::kInproc) {
+    std::vector<std::unique_ptr<ThreadRank>> ranks;
+    for (auto& joined : must(make_inproc_ranks(size, 1)))
+      ranks.push_back(std::make_unique<ThreadRank>(ThreadRank{std::move(joined), config}));
+    return ranks;
+  }
   rendezvous::MemoryStore store;
   const rendezvous::JobKey key = must(rendezvous::JobKey::make_random());
   if (kind == Kind::kTcp || kind == Kind::kTcp6 || kind == Kind::kStriped) config.transport = "tcp";
@@ -69,20 +80,21 @@ std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size
         return wrap(rank, peer, std::move(connection), loop);
       };
     }
-    return must(membership::join_world(options, &store, &key));
+    return std::make_unique<ThreadRank>(
+        ThreadRank{must(membership::join(options, &store, &key)), config});
   });
 }
 
-Status drive(membership::World& world, Communicator& communicator, Collective& collective,
+Status drive(ThreadRank& world, Communicator& communicator, Collective& collective,
              const CallContext& context) {
   collective.start(context);
   return finish(world, communicator, collective);
 }
 
-Status finish(membership::World& world, Communicator& communicator, Collective& collective) {
+Status finish(ThreadRank& world, Communicator& communicator, Collective& collective) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   const auto step = [&] {
-    bool moved = world.transport->progress();
+    bool moved = world.transport().progress();
     moved |= communicator.progress();
     moved |= collective.advance();
     moved |= communicator.progress();
@@ -92,24 +104,24 @@ Status finish(membership::World& world, Communicator& communicator, Collective& 
     if (std::chrono::steady_clock::now() > deadline)
       return deadline_exceeded("the collective does not end");
     if (step()) continue;
-    world.doorbell->arm();
-    world.doorbell->arm_channel();
+    world.fabric().doorbell->arm();
+    world.fabric().doorbell->arm_channel();
     if (step()) {
-      world.doorbell->disarm();
+      world.fabric().doorbell->disarm();
       continue;
     }
-    world.transport->park(std::chrono::seconds(60));
+    world.transport().park(std::chrono::seconds(60));
   }
   // What is still in the queues belongs to the peers.
-  while (!world.transport->flushed()) {
-    if (!world.transport->progress()) world.transport->park(std::chrono::milliseconds(1));
+  while (!world.transport().flushed()) {
+    if (!world.transport().progress()) world.transport().park(std::chrono::milliseconds(1));
   }
   return collective.status();
 }
 
 RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const ConnectionWrapper& wrap) {
   for (auto& world : make_worlds(kind, size, config, wrap)) {
-    runtimes_.push_back(must(engine::Runtime::create(config, std::move(world))));
+    runtimes_.push_back(must(engine::Runtime::create(config, std::move(world->joined))));
   }
 }
 

@@ -28,7 +28,7 @@
 
 #include "collectives/base/config.h"
 #include "runtime/engine/runtime.h"
-#include "runtime/membership/world.h"
+#include "runtime/membership/join.h"
 #include "tests/support/collectives.h"
 
 namespace rueda::testing {
@@ -75,17 +75,30 @@ bool has_ipv6();
 using ConnectionWrapper = std::function<std::unique_ptr<transport::Connection>(
     Rank rank, Rank peer, std::unique_ptr<transport::Connection>, host::EventLoop*)>;
 
-// One world per rank, connected. Config is each rank's (host_id and transport are set by the kind).
-std::vector<std::unique_ptr<membership::World>> make_worlds(Kind kind, Rank size,
-                                                            Config config = {},
-                                                            const ConnectionWrapper& wrap = {});
+// What joining has given one rank.
+struct ThreadRank {
+  std::unique_ptr<membership::Joined> joined;
+  Config config;
+
+  const membership::Membership& membership() const { return joined->membership; }
+  const membership::HostMemory& memory() const { return joined->memory; }
+  membership::Fabric& fabric() const { return joined->fabric; }
+  transport::TagTransport& transport() const { return *joined->fabric.transport; }
+  Rank rank() const { return joined->membership.rank; }
+  Rank size() const { return joined->membership.size; }
+  algorithms::NativeGroup group(std::vector<Rank> members) const;
+};
+
+// One for each rank, connected. Config is each rank's (host_id and transport are set by the kind).
+std::vector<std::unique_ptr<ThreadRank>> make_worlds(Kind kind, Rank size, Config config = {},
+                                                     const ConnectionWrapper& wrap = {});
 
 // A collective that has been started, driven by hand: until it is done or ten minutes have passed.
-Status finish(membership::World& world, Communicator& communicator, Collective& collective);
+Status finish(ThreadRank& world, Communicator& communicator, Collective& collective);
 // Starts it too.
-Status drive(membership::World& world, Communicator& communicator, Collective& collective,
+Status drive(ThreadRank& world, Communicator& communicator, Collective& collective,
              const CallContext& context = {});
-inline Status drive(membership::World& world, Communicator& communicator,
+inline Status drive(ThreadRank& world, Communicator& communicator,
                     const CollectivePtr& collective) {
   return drive(world, communicator, *collective);
 }

@@ -177,7 +177,7 @@ TEST_CASE("ports are opened on loopback only unless an address is given", "[mesh
     options.place.size = 2;
     options.place.job_id = "job";
     options.config.transport = "tcp";
-    return std::shared_ptr<World>(must(join_world(options, &store, &key)));
+    return std::shared_ptr<Joined>(must(join(options, &store, &key)));
   });
   for (Rank rank = 0; rank < 2; ++rank) {
     const std::string address =
@@ -206,7 +206,7 @@ TEST_CASE("ranks see the heaps of their host's ranks, at one address in one proc
   const Kind kind = GENERATE(Kind::kInproc, Kind::kShm, Kind::kTcp, Kind::kHybrid);
   const auto worlds = testing::make_worlds(kind, 4);
   for (Rank me = 0; me < 4; ++me) {
-    const auto& heaps = worlds[static_cast<size_t>(me)]->heaps;
+    const auto& heaps = worlds[static_cast<size_t>(me)]->memory().heaps;
     REQUIRE(heaps.size() == 4);
     for (Rank peer = 0; peer < 4; ++peer) {
       const bool shared = kind == Kind::kShm || (kind == Kind::kHybrid && me % 2 == peer % 2);

@@ -36,8 +36,7 @@ TEST_CASE("random traffic keeps its order over every kind of connection", "[tran
         INFO("seed " << seed);
         Ranks ranks(kind, 2);
         std::mt19937 random(seed);
-        RandomTraffic traffic({ranks.world(0).transport.get(), ranks.world(1).transport.get()},
-                              seed);
+        RandomTraffic traffic({&ranks.world(0).transport(), &ranks.world(1).transport()}, seed);
         for (int step = 0; step < (is_short() ? 500 : 2000); ++step) {
           traffic.step();
           if (random() % 4 == 0) ranks.at(static_cast<Rank>(random() % 2)).progress();

@@ -40,8 +40,8 @@ class Ranks {
     }
   }
   Rank size() const { return static_cast<Rank>(worlds_.size()); }
-  transport::Transport& at(Rank rank) { return *worlds_[static_cast<size_t>(rank)]->transport; }
-  membership::World& world(Rank rank) { return *worlds_[static_cast<size_t>(rank)]; }
+  transport::Transport& at(Rank rank) { return worlds_[static_cast<size_t>(rank)]->transport(); }
+  ThreadRank& world(Rank rank) { return *worlds_[static_cast<size_t>(rank)]; }
   Heard& heard(Rank rank) { return heard_[static_cast<size_t>(rank)]; }
   void destroy(Rank rank) { worlds_[static_cast<size_t>(rank)].reset(); }
 
@@ -50,8 +50,8 @@ class Ranks {
     bool moved = false;
     for (auto& world : worlds_) {
       if (world == nullptr) continue;
-      moved |= world->transport->progress();
-      world->transport->park(std::chrono::nanoseconds(0));
+      moved |= world->transport().progress();
+      world->transport().park(std::chrono::nanoseconds(0));
     }
     return moved;
   }
@@ -68,7 +68,7 @@ class Ranks {
   }
 
  private:
-  std::vector<std::unique_ptr<membership::World>> worlds_;
+  std::vector<std::unique_ptr<ThreadRank>> worlds_;
   std::vector<Heard> heard_;
 };
 

@@ -77,8 +77,8 @@ class Pair {
   // As many tags have something that waits, at both ends.
   bool until_in_use(size_t tags) {
     return ranks_.until([&] {
-      return ranks_.world(0).transport->tags_in_use() == tags &&
-             ranks_.world(1).transport->tags_in_use() == tags;
+      return ranks_.world(0).transport().tags_in_use() == tags &&
+             ranks_.world(1).transport().tags_in_use() == tags;
     });
   }
   static size_t size_of(size_t move) { return kSizes[move / 2]; }

@@ -237,6 +237,19 @@ std::vector<Damage> damages() {
   return list;
 }
 
+TEST_CASE("an abort about a rank that there is not is damaged", "[tag_transport]") {
+  for (const uint64_t about : {uint64_t{3}, ~uint64_t{0}}) {
+    OneSide side;
+    std::vector<std::byte> body(10, std::byte{static_cast<uint8_t>(Code::kInternal)});
+    side.in->put(header(FrameType::kAbort, 10, about), body);
+    side.run();
+    REQUIRE(side.ends.size() == 1);
+    CHECK(side.ends[0].code() == Code::kDataLoss);
+    CHECK(side.ends[0].facts().rank == 1);
+    CHECK(side.verdicts.empty());
+  }
+}
+
 TEST_CASE("a damaged frame ends its peer with kDataLoss and touches nothing else",
           "[tag_transport]") {
   for (const Damage& damage : damages()) {

@@ -180,8 +180,10 @@ TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the
         CHECK_THAT(transfer.status().message(),
                    Catch::Contains("type 6") && Catch::Contains("type 7"));
       }
-      CHECK_THAT(wrong_size[0].status().message(), Catch::Contains(ranks.world(0).names[1]));
-      CHECK_THAT(wrong_size[1].status().message(), Catch::Contains(ranks.world(1).names[0]));
+      CHECK_THAT(wrong_size[0].status().message(),
+                 Catch::Contains(ranks.world(0).membership().names[1]));
+      CHECK_THAT(wrong_size[1].status().message(),
+                 Catch::Contains(ranks.world(1).membership().names[0]));
       CHECK(right.all_ok());
       CHECK(got == data);
     }
@@ -213,8 +215,9 @@ TEST_CASE("a peer that says goodbye has its last words heard; then transfers wit
       for (const auto* transfer : {&waiting_recv, &waiting_send}) {
         REQUIRE(transfer->done());
         CHECK(transfer->status().code() == Code::kCancelled);
-        CHECK_THAT(transfer->status().message(),
-                   Catch::Contains(ranks.world(0).names[1]) && Catch::Contains("has left"));
+        CHECK_THAT(
+            transfer->status().message(),
+            Catch::Contains(ranks.world(0).membership().names[1]) && Catch::Contains("has left"));
       }
       Transfer heard;
       ranks.at(0).recv(&heard, 1, 1, into);
@@ -249,7 +252,7 @@ TEST_CASE("whoever has left does not wake those who stay", "[transport]") {
         ranks.destroy(1);
         REQUIRE(ranks.until([&] { return ranks.heard(0).ends.size() == 1; }));
         ranks.turn();
-        CHECK_FALSE(ranks.world(0).loop->wait(std::chrono::nanoseconds(0)));
+        CHECK_FALSE(ranks.world(0).fabric().loop->wait(std::chrono::nanoseconds(0)));
       }
     }
   }
@@ -289,8 +292,10 @@ TEST_CASE("an abort carries the verdict to every peer, unchanged", "[transport]"
       Bytes into(100);
       Transfer waiting;
       ranks.at(0).recv(&waiting, 1, 2, into);
-      ranks.at(0).abort(Status(Code::kUnavailable, "rank 7 was lost: its disk is on fire"));
+      ranks.at(0).abort(
+          Status(Code::kUnavailable, "rank 7 was lost: its disk is on fire").with_rank(2));
       REQUIRE(waiting.done());
+      CHECK(waiting.status().facts().rank == 2);
       CHECK(waiting.status().message() == "rank 7 was lost: its disk is on fire");
       REQUIRE(ranks.until(
           [&] { return !ranks.heard(1).verdicts.empty() && !ranks.heard(2).verdicts.empty(); }));
@@ -299,6 +304,7 @@ TEST_CASE("an abort carries the verdict to every peer, unchanged", "[transport]"
         CHECK(ranks.heard(rank).verdicts[0].second.code() == Code::kUnavailable);
         CHECK(ranks.heard(rank).verdicts[0].second.message() ==
               "rank 7 was lost: its disk is on fire");
+        CHECK(ranks.heard(rank).verdicts[0].second.facts().rank == 2);
       }
     }
   }
@@ -330,8 +336,8 @@ TEST_CASE("ranks with threads of their own stream to each other and sleep in bet
     DYNAMIC_SECTION(name_of(kind)) {
       auto worlds = make_worlds(kind, 3);
       const auto results = on_ranks(3, [&](Rank rank) {
-        membership::World& world = *worlds[static_cast<size_t>(rank)];
-        transport::Transport& mine = *world.transport;
+        ThreadRank& world = *worlds[static_cast<size_t>(rank)];
+        transport::Transport& mine = world.transport();
         bool same = true;
         for (size_t round = 0; round < rounds; ++round) {
           const size_t bytes = (round * 7919) % 60'000;
@@ -344,18 +350,18 @@ TEST_CASE("ranks with threads of their own stream to each other and sleep in bet
             transfers.send(&mine, peer, 1, sent[p]);
             transfers.recv(&mine, peer, 1, got[p]);
           }
-          const auto done = [&] { return transfers.all_ok() && world.transport->flushed(); };
+          const auto done = [&] { return transfers.all_ok() && world.transport().flushed(); };
           const auto deadline = std::chrono::steady_clock::now() + kPatience;
           while (!done()) {
-            if (world.transport->progress()) continue;
+            if (world.transport().progress()) continue;
             if (std::chrono::steady_clock::now() > deadline)
               throw Failure("the round does not end");
-            world.doorbell->arm();
-            if (world.transport->progress()) {
-              world.doorbell->disarm();
+            world.fabric().doorbell->arm();
+            if (world.transport().progress()) {
+              world.fabric().doorbell->disarm();
               continue;
             }
-            world.transport->park(kPatience);
+            world.transport().park(kPatience);
           }
           for (Rank peer = 0; peer < 3; ++peer) {
             same &= got[static_cast<size_t>(peer)] == message(peer, rank, 1, round, bytes);

@@ -174,7 +174,8 @@ SETTINGS = (
     Setting("RUEDA_SUMMARY", "summary", False, _TELLS,
         "1: ranks count what the launcher's --summary prints"),
     Setting("RUEDA_NAME_SLOW_RANKS", "name_slow_ranks", True, _TELLS,
-        "1: warn about a rank that the others wait for again and again"),
+        "1: warn, once per job and rank, about a rank that has cost the others a tenth of the last ten "
+        "seconds"),
     Setting("RUEDA_LOG_LEVEL", "log_level", "warning", _TELLS,
         "trace, debug, info, warning, error or fatal",
         allowed=one_of_in_any_case("trace", "debug", "info", "warning", "error", "fatal"),

@@ -201,7 +201,7 @@ Result<Row> measure(Subject* subject, Meeting* meeting, const Case& c, const Eff
   if (status.ok()) row.ns_after = meeting->one_way_ns();
   if (status.ok()) status = check_result(subject, meeting, c, buffers.tensors(), &row);
   if (!limit) subject->end();
-  if (!status.ok()) return Status{status.code(), text_of(c) + ": " + status.message()};
+  if (!status.ok()) return status.with_message(text_of(c) + ": " + status.message());
   return row;
 }
 

@@ -158,9 +158,9 @@ Result<Met> find_by_address(const Task& task, const JobKey& key) {
             std::chrono::nanoseconds(static_cast<int64_t>(task.dead_seconds * 1e9)));
         return joined(task, std::move(fd).value(), key, std::move(address));
       }
-      last = Status(proven.code(), meeting.host + ":" + std::to_string(port) + ": " +
-                                       proven.message() +
-                                       " (RUEDA_KEY_FILE must be the same on all ranks)");
+      last =
+          proven.with_message(meeting.host + ":" + std::to_string(port) + ": " + proven.message() +
+                              " (RUEDA_KEY_FILE must be the same on all ranks)");
       if (meeting.ports == 1 && proven.code() == Code::kUnauthenticated) return last;
     }
     const std::string where = meeting.host + ":" + std::to_string(meeting.first_port);

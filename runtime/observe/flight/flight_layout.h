@@ -62,6 +62,9 @@ struct Header {
   uint64_t planned_tensors;
   uint64_t templates;  // written so far
   uint64_t sites;
+  // The rank that this one's threads have waited for longest, << kWaitedShift | milliseconds; 0:
+  // none.
+  uint64_t waited;
   char host[64];
   char job[64];
 };
@@ -111,6 +114,7 @@ struct PlanEntry {
 };
 
 inline constexpr size_t kWord = sizeof(uint64_t);
+inline constexpr int kWaitedShift = 40;
 static_assert(sizeof(Header) <= 4096 && sizeof(Header) % kWord == 0);
 static_assert(sizeof(Mailbox) <= 4096);
 static_assert(sizeof(Site) == 128 && sizeof(Record) == 192 && sizeof(PlanEntry) == 24);

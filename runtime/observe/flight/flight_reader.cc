@@ -177,6 +177,8 @@ Result<Snapshot> read_flight(ByteView memory) {
   out.planned = header.planned;
   out.planned_ended = header.planned_ended;
   out.planned_tensors = header.planned_tensors;
+  out.waited_rank = static_cast<Rank>(header.waited >> kWaitedShift);
+  out.waited_ms = static_cast<int64_t>(header.waited & ((uint64_t{1} << kWaitedShift) - 1));
   read_records(memory, header, &out.operations);
   const auto middle = static_cast<std::ptrdiff_t>(out.operations.size());
   read_planned(memory, header, &out.operations);

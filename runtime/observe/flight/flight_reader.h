@@ -50,6 +50,8 @@ struct Snapshot {
   std::string host, job;
   uint64_t submitted = 0, ended = 0;  // one by one, since the start
   uint64_t planned = 0, planned_ended = 0, planned_tensors = 0;
+  Rank waited_rank = 0;  // the one that its threads have waited for longest; of the job's
+  int64_t waited_ms = 0;
   std::vector<Operation> operations;  // in the order in which they were submitted or entered
 
   const Operation* last() const { return operations.empty() ? nullptr : &operations.back(); }

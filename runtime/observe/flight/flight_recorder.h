@@ -83,6 +83,12 @@ class FlightRecorder {
     put(&header().planned_tensors, planned_tensors_ += count);
   }
 
+  // The rank that this one's threads have waited for longest so far.
+  void waited(const wire::Waited& longest) {
+    const auto milliseconds = static_cast<uint64_t>(longest.seconds * 1e3);
+    put(&header().waited, static_cast<uint64_t>(longest.rank) << kWaitedShift | milliseconds);
+  }
+
   void can_show_stacks(int signal, int fd);
   void leave();
   std::string mail() const;

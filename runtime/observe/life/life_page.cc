@@ -33,8 +33,12 @@ std::string LostRank::describe() const {
   if (cause_is_final == 0) text += " [cause pending]";
   if (operations == 0 && !operation.str().empty()) return text;  // nobody knows any more
   if (operations == 0) return text + "; it had not submitted any operation";
-  text += "; its last operation was " + title_of(operation.str()) + " (number " +
-          std::to_string(operations);
+  return text + "; " + describe_last_operation();
+}
+
+std::string LostRank::describe_last_operation() const {
+  std::string text = "its last operation was " + title_of(operation.str()) + " (number " +
+                     std::to_string(operations);
   if (step > 0) text += ", step " + std::to_string(step);
   return text + ")";
 }

@@ -100,6 +100,10 @@ struct LostRank {
   // "rank 5 (pid 8123 on node2) was lost: killed by signal 9 (SIGKILL); its last operation was
   // allreduce 'fc1.weight' (number 1203, step 40)"
   std::string describe() const;
+  // "its last operation was ..."; there must have been one.
+  std::string describe_last_operation() const;
+  // The error of who waited for it.
+  Status verdict() const { return unavailable(describe()).with_rank(rank).with_host(host.str()); }
 };
 
 enum class Crash : uint32_t {

@@ -5,9 +5,9 @@
 namespace rueda::timeline {
 namespace {
 
-constexpr const char* kNames[Totals::kStages] = {"backward", "submitted",     "negotiated",
-                                                 "queued",   "packed",        "on the wire",
-                                                 "unpacked", "optimizer step"};
+constexpr const char* kStageNames[Totals::kStages] = {"backward", "submitted",     "negotiated",
+                                                      "queued",   "packed",        "on the wire",
+                                                      "unpacked", "optimizer step"};
 
 double seconds(Nanos time) { return static_cast<double>(time) * 1e-9; }
 
@@ -74,7 +74,8 @@ wire::RankSummary Totals::sum(Nanos now) const {
   wire::RankSummary result;
   result.seconds = seconds(now - since_);
   for (size_t stage = 0; stage < kStages; ++stage)
-    result.stages.push_back({kNames[stage], seconds(stages_[stage].time), stages_[stage].count});
+    result.stages.push_back(
+        {kStageNames[stage], seconds(stages_[stage].time), stages_[stage].count});
   result.busy_seconds = seconds(busy_);
   result.overlapped_seconds = seconds(overlapped_);
   result.batches = batches_;

@@ -27,9 +27,9 @@ enum Track : size_t {
   kMarks,
   kChannels
 };
-constexpr const char* kNames[kChannels] = {"backward", "submitted",      "negotiated",
-                                           "queued",   "packed",         "on the wire",
-                                           "unpacked", "optimizer step", "marks"};
+constexpr const char* kTrackNames[kChannels] = {"backward", "submitted",      "negotiated",
+                                                "queued",   "packed",         "on the wire",
+                                                "unpacked", "optimizer step", "marks"};
 constexpr size_t kRows = 64;  // of a track; what does not fit any more shares the last one
 
 class TracksLayout final : public Layout {
@@ -102,7 +102,7 @@ class TracksLayout final : public Layout {
     if (row == busy.size()) {
       busy.push_back(0);
       const std::string name =
-          row == 0 ? kNames[track] : fmt::format("{} {}", kNames[track], row + 1);
+          row == 0 ? kTrackNames[track] : fmt::format("{} {}", kTrackNames[track], row + 1);
       line(out, R"("name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}})",
            origin_.rank, tid, name);
       line(out,
@@ -119,8 +119,8 @@ class TracksLayout final : public Layout {
     end = std::max(begin, end);
     const size_t tid = row_for(track, begin, end, out);
     line(out, R"("name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}})",
-         json_quoted(name), kNames[track], origin_.rank, tid, micros(begin), decimal(end - begin),
-         args);
+         json_quoted(name), kTrackNames[track], origin_.rank, tid, micros(begin),
+         decimal(end - begin), args);
     return tid;
   }
 
@@ -182,7 +182,7 @@ class TracksLayout final : public Layout {
   }
 
   static Track track_of(const std::string& mark) {
-    return mark == kNames[kBackward] ? kBackward : mark == kNames[kStep] ? kStep : kMarks;
+    return mark == kTrackNames[kBackward] ? kBackward : mark == kTrackNames[kStep] ? kStep : kMarks;
   }
 
   void add_mark(const Event& event, std::string* out) {
@@ -191,7 +191,7 @@ class TracksLayout final : public Layout {
     if (event.mark == Mark::kInstant) {
       const size_t tid = row_for(track, event.time, event.time, out);
       line(out, R"("name":{},"cat":"{}","ph":"i","pid":{},"tid":{},"ts":{},"s":"t")",
-           json_quoted(name), kNames[track], origin_.rank, tid, micros(event.time));
+           json_quoted(name), kTrackNames[track], origin_.rank, tid, micros(event.time));
       return;
     }
     std::vector<Nanos>& begun = begun_[event.label];
