@@ -196,11 +196,12 @@ std::string status_text(const JobStatus& job) {
     if (!wait.out.empty()) out += ", not in: " + name_ranks(wait.out);
     out += "\n";
   }
-  if (const auto slow = slowest(job)) {
+  if (const auto slowest_rank = slowest(job)) {
     char text[96];
     std::snprintf(text, sizeof(text),
                   "slowest: rank %d: others slept %.1f s until it came, %.0f %% of the time\n",
-                  slow->rank, static_cast<double>(slow->waited_ms) * 1e-3, 100 * slow->share);
+                  slowest_rank->rank, static_cast<double>(slowest_rank->waited_ms) * 1e-3,
+                  100 * slowest_rank->share);
     out += text;
   }
   return out;

@@ -41,6 +41,10 @@ class Connection {
   virtual void flush() = 0;
   // No more writes will come; what was written still arrives.
   virtual void finish() = 0;
+  // All that was written lies on the peer's side, out of reach of what happens here. Until then the
+  // stream's end may take it back: the kernel drops what it has not sent when a socket is closed
+  // that still has something to read.
+  virtual bool has_arrived() const { return true; }
   // Nothing will be read or written any more: the stream no longer wakes the sleeper, whatever
   // happens on it. (A closed socket stays readable for ever.)
   virtual void unwatch() = 0;

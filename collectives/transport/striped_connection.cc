@@ -66,6 +66,11 @@ void StripedConnection::finish() {
   for (const auto& stream : streams_) stream->finish();
 }
 
+bool StripedConnection::has_arrived() const {
+  return std::all_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->has_arrived(); });
+}
+
 void StripedConnection::unwatch() {
   for (const auto& stream : streams_) stream->unwatch();
 }

@@ -36,6 +36,7 @@ class StripedConnection final : public Connection {
   void set_blocked(bool blocked) override;
   void flush() override {}
   void finish() override;
+  bool has_arrived() const override;
   void unwatch() override;
 
  private:

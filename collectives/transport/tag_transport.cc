@@ -111,7 +111,7 @@ bool TagTransport::flushed() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const PeerState& peer) {
     return peer.connection == nullptr || !peer.can_be_told() ||
            (!peer.writing.active && peer.urgent.empty() && peer.bodies.empty() &&
-            !peer.goodbye_waits);
+            !peer.goodbye_waits && peer.connection->has_arrived());
   });
 }
 

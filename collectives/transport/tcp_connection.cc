@@ -1,9 +1,11 @@
 #include "collectives/transport/tcp_connection.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -120,5 +122,15 @@ void TcpConnection::set_reading(bool reading) {
 }
 
 void TcpConnection::finish() { shutdown(socket_.get(), SHUT_WR); }
+
+// What the peer's kernel has acknowledged is in its socket, and is read there before the end is.
+bool TcpConnection::has_arrived() const {
+  int domain = AF_UNIX;  // whose bytes are in the peer's socket at once
+  socklen_t length = sizeof(domain);
+  getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  int unacknowledged = 0;
+  return domain == AF_UNIX || ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0 ||
+         unacknowledged == 0;
+}
 
 }  // namespace rueda::transport

@@ -27,6 +27,7 @@ class TcpConnection final : public Connection, private host::FdHandler {
   void set_blocked(bool blocked) override;
   void flush() override {}
   void finish() override;
+  bool has_arrived() const override;
   void unwatch() override;
   // Whether arriving bytes wake the sleeper; at first they do.
   void set_reading(bool reading);

@@ -129,7 +129,8 @@ class Transport {
   virtual void sleep(std::chrono::nanoseconds timeout) = 0;
   virtual void wake_up() = 0;
 
-  // Says goodbye to every live peer; no sends after this. flushed(): everything written has left.
+  // Says goodbye to every live peer; no sends after this. flushed(): everything written has left,
+  // and closing cannot take it back.
   virtual void say_goodbye() = 0;
   virtual bool flushed() const = 0;
   // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full

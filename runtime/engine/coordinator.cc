@@ -13,6 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kGlancesPerRound = 16;
+constexpr std::chrono::milliseconds kLookAgain{1};
 
 // A few milliseconds behind, and a fraction of the cost.
 Clock::time_point coarse_now() {
@@ -129,6 +130,8 @@ std::chrono::nanoseconds Coordinator::nap() const {
       earliest([](const GroupEngine& group) { return group.next_deadline(); });
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
+  // That everything has arrived is no news that wakes anybody.
+  if (state_ == State::kLeaving && goodbye_said_) deadline = Clock::now() + kLookAgain;
   if (suspects() && state_ != State::kBroken) deadline = suspicion_ends_;
   if (!deadline) return std::chrono::nanoseconds(-1);
   return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));

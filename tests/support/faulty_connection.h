@@ -52,6 +52,7 @@ class FaultyConnection final : public transport::Connection, private host::FdHan
   void set_blocked(bool blocked) override { connection_->set_blocked(blocked); }
   void flush() override { connection_->flush(); }
   void finish() override { connection_->finish(); }
+  bool has_arrived() const override { return connection_->has_arrived(); }
   void unwatch() override;
 
  private:
