@@ -32,8 +32,9 @@ class Programs:
 
     def missing(self, program: str) -> Optional[str]:
         """Why this program cannot run here, or None."""
-        if program in ("openmpi", "mpich", "gloo"):
-            return None if (RELEASE / "bench" / f"bench_{program}").exists() else "not built (scripts/bench_peers --setup)"
+        library = program.replace("-persistent", "")
+        if library in ("openmpi", "mpich", "gloo"):
+            return None if (RELEASE / "bench" / f"bench_{library}").exists() else "not built (scripts/bench_peers --setup)"
         if program.startswith("horovod"):
             return None if (HOROVOD / "horovodrun").exists() else "Horovod is not built (scripts/bench_peers --setup)"
         return None
@@ -51,10 +52,12 @@ class Programs:
             effort += ["--iterations", str(self._iterations)] if self._iterations else []
             listed = [word for case in cases for word in ("--case", case)]
             return [*ruedarun, str(RELEASE / "bin" / "rueda"), "bench", "--json", "-", *effort, *listed]
-        if program == "openmpi":
-            return [*mpirun, str(RELEASE / "bench" / "bench_openmpi"), *cases]
-        if program == "mpich":
-            return ["mpirun.mpich", "-bind-to", "core", "-np", str(ranks), str(RELEASE / "bench" / "bench_mpich"), *cases]
+        how = ["--persistent"] if program.endswith("-persistent") else []
+        if program.startswith("openmpi"):
+            return [*mpirun, str(RELEASE / "bench" / "bench_openmpi"), *how, *cases]
+        if program.startswith("mpich"):
+            return ["mpirun.mpich", "-bind-to", "core", "-np", str(ranks), str(RELEASE / "bench" / "bench_mpich"), *how,
+                    *cases]
         if program == "gloo":
             # torchrun only sets RANK and WORLD_SIZE; --no-python runs any program.
             return [*torchrun, "--no-python", str(RELEASE / "bench" / "bench_gloo"), *cases]

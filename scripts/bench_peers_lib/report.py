@@ -3,7 +3,7 @@
 import statistics
 from typing import Dict, List, Optional, Tuple
 
-from .rows import ROWS, Row, Target
+from .rows import ROWS, Row, Target, has_cores
 
 STATES = ("NEAR", "FAR", "mixed", "all")
 # Published measurement of Horovod's master branch against Debian's PyTorch 1.13 on two cores, blocking allreduce_, medians;
@@ -73,7 +73,7 @@ class Line:
 def lines_of(letter: str, rounds: List[dict]) -> List[Line]:
     row = ROWS[letter]
     lines = [Line(letter, ranks, case, (peer,)) for ranks in row.ranks for case in row.cases for peer in row.peers
-             if letter != "K" and not (peer == "mpich" and ranks > 2)]
+             if letter != "K" and has_cores(peer, ranks)]
     for line in lines:
         for round_ in rounds:
             line.add(round_, row)
@@ -101,7 +101,7 @@ def _verdict(letter: str, row: Row, target: Target, ranks: int, case: str, round
         middle = statistics.median(values)
         return (what, f"at most {target.near:g}",
                 f"{middle:g} ({min(values):g}-{max(values):g}): {'met' if middle <= target.near else 'NOT MET'}")
-    line = Line(letter, ranks, case, tuple(p for p in target.peers if not (p == "mpich" and ranks > 2)))
+    line = Line(letter, ranks, case, tuple(p for p in target.peers if has_cores(p, ranks)))
     for round_ in rounds:
         line.add(round_, row)
     wanted = f"{target.near:g}x NEAR, {target.far:g}x FAR against the best of {', '.join(line.peers)}"

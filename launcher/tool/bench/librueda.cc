@@ -49,7 +49,6 @@ Result<LibRueda> open_librueda() {
       find(library, "rueda_request_start", &api.request_start) &&
       find(library, "rueda_request_run", &api.request_run) &&
       find(library, "rueda_request_wait", &api.request_wait) &&
-      find(library, "rueda_request_output", &api.request_output) &&
       find(library, "rueda_request_release", &api.request_release);
   if (!complete) return unavailable("librueda lacks functions: it is of another version");
   if (!find(library, "rueda_alloc", &api.alloc) || !find(library, "rueda_free", &api.free))

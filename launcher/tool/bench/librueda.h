@@ -23,7 +23,6 @@ struct LibRueda {
   decltype(&::rueda_request_start) request_start;
   decltype(&::rueda_request_run) request_run;
   decltype(&::rueda_request_wait) request_wait;
-  decltype(&::rueda_request_output) request_output;
   decltype(&::rueda_request_release) request_release;
   // Null in a library that does not have them.
   decltype(&::rueda_alloc) alloc;

@@ -2,6 +2,7 @@
 //   - the owner overwrites its whole buffer before every operation, outside the timer: a loop over
 //     untouched buffers would leave each slice in one core's cache;
 //   - time of an operation: from a barrier to the slowest rank's end; of a case: the median;
+//   - results go into the caller's memory, the same at each operation;
 //   - the result is compared element by element in a pass of its own;
 //   - how far the cores are apart is measured before and after.
 #pragma once
@@ -14,8 +15,7 @@
 
 namespace rueda::bench {
 
-// A tensor of the case. output is input where the operation works in place, and null where the
-// subject said that it owns outputs.
+// A tensor of the case. output is input where the operation works in place.
 struct Tensor {
   void* input = nullptr;
   void* output = nullptr;
@@ -29,16 +29,12 @@ class Subject {
   // 64-byte aligned memory, freed with release. Unimplemented where there is no shared arena.
   virtual Result<void*> allocate(size_t bytes, bool arena);
   virtual void release(void* memory, size_t bytes, bool arena);
-  // Whether it returns results of the operation in memory of its own.
-  virtual bool owns_output(Operation) const { return false; }
   // Before the first run. Unimplemented: the row says "not available" and why.
   virtual Status begin(const Case& c, const std::vector<Tensor>& tensors) = 0;
-  // What is timed.
+  // What is timed. Results are in the tensors' outputs when it returns.
   virtual Status run() = 0;
-  // Where the last run left the tensor's result; valid until the next run.
-  virtual const void* result(size_t tensor) const = 0;
   virtual void end() = 0;
-  // How the operation was called, "persistent" or "call".
+  // How the operation was called: "persistent", checked and named once, or "call".
   virtual std::string manner() const { return "call"; }
 };
 

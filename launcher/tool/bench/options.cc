@@ -17,7 +17,9 @@ struct Raw {
 void describe(CLI::App* app, Raw* raw, BenchOptions* options) {
   app->name("rueda bench");
   app->description(
-      "How fast collectives are on this machine, and which part of its memory's speed that is.\n\n"
+      "How fast collectives are on this machine, and which part of its memory's speed that is.\n"
+      "Each is a persistent request of fixed size into the caller's memory; every result is "
+      "checked.\n\n"
       "  rueda bench                        two ranks on this machine\n"
       "  ruedarun -np 4 rueda bench         the ranks of a job\n"
       "  rueda bench attention              the figures of distributed attention (--help)\n"
@@ -29,7 +31,8 @@ void describe(CLI::App* app, Raw* raw, BenchOptions* options) {
   };
   list("--op", &raw->ops, "allreduce, allgather, reducescatter, broadcast, alltoall (allreduce)");
   list("--dtype", &raw->dtypes, "f32, f16, bf16, i32, f64 (f32)");
-  list("--memory", &raw->memory, "private, arena: memory that the ranks share (both)");
+  list("--memory", &raw->memory,
+       "of inputs and outputs: private, arena: memory that the ranks share (both)");
   list("--bytes", &raw->bytes, "of a rank's larger buffer: 4, 64K, 1M (4 to 64M)");
   list("--gradients", &raw->gradients,
        "also all gradients of a model at once: " + gradient_set_names());
@@ -41,7 +44,8 @@ void describe(CLI::App* app, Raw* raw, BenchOptions* options) {
   app->add_option("--iterations", options->effort.iterations,
                   "operations per case (1000 up to 64K, 40 up to 4M, 7 above)")
       ->check(CLI::Range(1, kMaxSamples));
-  app->add_flag("!--no-prepare", options->prepare, "submit every operation anew");
+  app->add_flag("!--no-prepare", options->prepare,
+                "make every operation anew: no persistent requests");
   app->add_flag("!--no-pin", options->pin, "do not bind each rank to a core");
   app->add_flag("!--no-limit", options->limit, "leave out the machine's own speed");
   app->add_option("--json", options->json, "write the result here too; - for standard output");

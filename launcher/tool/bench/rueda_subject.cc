@@ -1,5 +1,7 @@
 #include "launcher/tool/bench/rueda_subject.h"
 
+#include <utility>
+
 namespace rueda::bench {
 namespace {
 
@@ -24,6 +26,11 @@ int32_t code_of(DataType dtype) {
   return RUEDA_FLOAT32;
 }
 
+// Whose output takes what the ranks send: the operation says how much room there is.
+bool needs_rows(Operation operation) {
+  return operation == Operation::kAllgather || operation == Operation::kAlltoall;
+}
+
 }  // namespace
 
 Result<void*> RuedaSubject::allocate(size_t bytes, bool arena) {
@@ -44,14 +51,8 @@ void RuedaSubject::release(void* memory, size_t bytes, bool arena) {
   }
 }
 
-bool RuedaSubject::owns_output(Operation operation) const {
-  return operation == Operation::kAllgather || operation == Operation::kAlltoall;
-}
-
 Status RuedaSubject::begin(const Case& c, const std::vector<Tensor>& tensors) {
   end();
-  tensors_ = tensors;
-  owned_ = owns_output(c.operation);
   const size_t count = tensors.size();
   const std::string prefix = "bench." + std::to_string(cases_++) + ".";
   for (size_t i = 0; i < count; ++i) {
@@ -68,25 +69,24 @@ Status RuedaSubject::begin(const Case& c, const std::vector<Tensor>& tensors) {
     op.output = tensors[i].output;
     op.shape = &shapes_[i];
     op.ndim = 1;
+    if (needs_rows(c.operation)) op.output_rows = static_cast<int64_t>(tensors[i].output_count);
     ops_.push_back(op);
   }
   requests_.resize(count, nullptr);
-  persistent_ = prepare_ && !owned_;
-  if (!persistent_) return {};
+  if (!prepare_) return {};
   rueda_error error = RUEDA_ERROR_INIT;
   return status_of(api_.request_create(context_, ops_.data(), count, 0, requests_.data(), &error),
                    error);
 }
 
-Status RuedaSubject::run() { return persistent_ ? run_persistent() : run_once(); }
+Status RuedaSubject::run() { return prepare_ ? run_persistent() : run_anew(); }
 
 Status RuedaSubject::run_persistent() {
   rueda_error error = RUEDA_ERROR_INIT;
-  if (requests_.size() == 1) {
-    const Tensor& tensor = tensors_.front();
-    return status_of(
-        api_.request_run(requests_.front(), tensor.input, tensor.output, nullptr, -1, &error),
-        error);
+  if (ops_.size() == 1) {
+    const rueda_op& op = ops_.front();
+    return status_of(api_.request_run(requests_.front(), op.input, op.output, nullptr, -1, &error),
+                     error);
   }
   for (size_t i = 0; i < requests_.size(); ++i) {
     RUEDA_RETURN_IF_ERROR(status_of(
@@ -95,16 +95,16 @@ Status RuedaSubject::run_persistent() {
   return wait_for_all();
 }
 
-Status RuedaSubject::run_once() {
+Status RuedaSubject::run_anew() {
   rueda_error error = RUEDA_ERROR_INIT;
-  if (ops_.size() == 1 && !owned_) return status_of(api_.run(context_, ops_.data(), &error), error);
-  // Freeing the last result is part of the cost of an operation that allocates its output.
-  for (rueda_request*& request : requests_) api_.request_release(std::exchange(request, nullptr));
+  if (ops_.size() == 1) return status_of(api_.run(context_, ops_.data(), &error), error);
   for (size_t i = 0; i < ops_.size(); ++i) {
     RUEDA_RETURN_IF_ERROR(
         status_of(api_.start(context_, &ops_[i], 1, 0, &requests_[i], &error), error));
   }
-  return wait_for_all();
+  const Status status = wait_for_all();
+  release_all();
+  return status;
 }
 
 Status RuedaSubject::wait_for_all() {
@@ -114,21 +114,16 @@ Status RuedaSubject::wait_for_all() {
   return {};
 }
 
-const void* RuedaSubject::result(size_t tensor) const {
-  if (!owned_) return tensors_[tensor].output;
-  void* data = nullptr;
-  api_.request_output(requests_[requests_.size() - 1 - tensor], &data, nullptr, 0);
-  return data;
+void RuedaSubject::release_all() {
+  for (rueda_request*& request : requests_) api_.request_release(std::exchange(request, nullptr));
 }
 
 void RuedaSubject::end() {
-  for (rueda_request* request : requests_) api_.request_release(request);
+  release_all();
   requests_.clear();
-  persistent_ = false;
   ops_.clear();
   names_.clear();
   shapes_.clear();
-  tensors_.clear();
 }
 
 }  // namespace rueda::bench

@@ -1,5 +1,5 @@
-// rueda itself, through its C ABI. Its requests are persistent, unless the caller wants every
-// operation made anew.
+// rueda itself, through its C ABI. Operations of all kinds are persistent requests, unless the
+// caller wants each made anew; sizes are fixed, and results go into the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,24 @@ class RuedaSubject final : public Subject {
 
   Result<void*> allocate(size_t bytes, bool arena) override;
   void release(void* memory, size_t bytes, bool arena) override;
-  bool owns_output(Operation operation) const override;
   Status begin(const Case& c, const std::vector<Tensor>& tensors) override;
   Status run() override;
-  const void* result(size_t tensor) const override;
   void end() override;
-  std::string manner() const override { return persistent_ ? "persistent" : "call"; }
+  std::string manner() const override { return prepare_ ? "persistent" : "call"; }
 
  private:
   Status run_persistent();
-  Status run_once();
+  Status run_anew();
   Status wait_for_all();
+  void release_all();
 
   LibRueda api_;
   rueda_context* context_;
   bool prepare_;
-  std::vector<Tensor> tensors_;
   std::vector<std::string> names_;
   std::vector<int64_t> shapes_;
-  std::vector<rueda_op> ops_;  // last tensor first, as backward hands them over
-  // Of each of them; without persistent ones those of the last run, where the output is the
-  // library's.
-  std::vector<rueda_request*> requests_;
-  bool persistent_ = false;
-  bool owned_ = false;
+  std::vector<rueda_op> ops_;             // last tensor first, as backward hands them over
+  std::vector<rueda_request*> requests_;  // of each of them; null where none is under way
   uint64_t cases_ = 0;
 };
 
