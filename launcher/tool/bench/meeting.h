@@ -42,7 +42,8 @@ class Meeting {
   double total(int index) const;
 
   // Nanoseconds in which a cache line goes from rank 0's core to rank 1's: the median of 20 x 100
-  // round trips, halved; 0 with one rank. Ranks above 1 sleep meanwhile.
+  // round trips, halved, or of as many as 100 ms allow; 0 with one rank. Ranks above 1 sleep
+  // meanwhile.
   double one_way_ns();
 
  private:
