@@ -153,7 +153,7 @@ bool Channel::State::fetch_some(ChannelOp* op, int64_t* budget) {
       const Place from = work.place.at(p.piece_done);
       std::byte* to = work.out + p.piece_done;
       if (from.mapped != nullptr) {
-        std::memcpy(to, from.mapped, static_cast<size_t>(bytes));
+        move_out(p.streams, from.mapped, to, bytes);
       } else {
         const Status cma =
             read_peer(peers[work.from].pid, from.remote, to, static_cast<size_t>(bytes));

@@ -1,5 +1,6 @@
 // Large operations: what a post says of each tensor, and the protocol that follows from all posts.
 #include <algorithm>
+#include <numeric>
 
 #include "collectives/shm/channel_state.h"
 
@@ -196,13 +197,13 @@ void Channel::State::choose_reducescatter(ChannelOp* op) {
     return;
   }
   const int64_t longest = *std::max_element(op->desc().counts.begin(), op->desc().counts.end());
-  p.chunk = portion(longest * p.element) / p.element;
+  p.chunk = portion(longest * p.element, size) / p.element;
   p.last += chunks_of(longest, p.chunk);
 }
 
-// Bytes for each rank in a buffer that has something for every rank.
-int64_t Channel::State::portion(int64_t longest_bytes) const {
-  const auto ranks = static_cast<int64_t>(size);
+// Bytes for each rank in a buffer that has something for so many.
+int64_t Channel::State::portion(int64_t longest_bytes, size_t count) const {
+  const auto ranks = std::max<int64_t>(1, static_cast<int64_t>(count));
   const int64_t bytes = chunk_for(longest_bytes * ranks, staging_bytes) / ranks;
   return bytes >= 64 ? bytes / 64 * 64 : bytes / 8 * 8;
 }
@@ -244,11 +245,12 @@ void Channel::State::choose_gather(ChannelOp* op) {
       add_block(op, root, place(root), part);
       continue;
     }
-    std::byte* out = part.out;
-    for (size_t rank = 0; rank < size; ++rank) {
-      const int64_t bytes = op->desc().counts[i * size + rank];
-      add_block(op, rank, place(rank), {part.in, out, bytes});
-      out += bytes;
+    const int64_t* row = &op->desc().counts[i * size];
+    // From the next rank on, the own block last: not all read the same memory at once.
+    for (size_t step = 1; step <= size; ++step) {
+      const size_t rank = (me + step) % size;
+      std::byte* const out = part.out + std::accumulate(row, row + rank, int64_t{0});
+      add_block(op, rank, place(rank), {part.in, out, row[rank]});
     }
   }
   int64_t longest = 0;
@@ -260,9 +262,11 @@ void Channel::State::choose_gather(ChannelOp* op) {
 void Channel::State::choose_alltoall(ChannelOp* op) {
   ChannelOp::Progress& p = op->progress();
   int64_t longest = 0;
-  std::byte* out = op->tensors()[0].out;
-  for (size_t from = 0; from < size; ++from) {
+  for (size_t step = 1; step <= size; ++step) {
+    const size_t from = (me + step) % size;
     const int64_t* row = &op->desc().counts[from * size];
+    std::byte* out = op->tensors()[0].out;
+    for (size_t before = 0; before < from; ++before) out += op->desc().counts[before * size + me];
     const Place& place = p.places[from][0];
     const int64_t all = listed_bytes(*op, from, 0);
     const bool by_cma =
@@ -283,9 +287,8 @@ void Channel::State::choose_alltoall(ChannelOp* op) {
     } else {
       for (size_t to = 0; to < size; ++to) longest = std::max(longest, to == from ? 0 : row[to]);
     }
-    out += row[me];
   }
-  p.chunk = portion(longest);
+  p.chunk = portion(longest, size - 1);
   p.last += chunks_of(longest, p.chunk);
 }
 

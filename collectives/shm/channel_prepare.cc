@@ -61,6 +61,13 @@ void count_bytes(const ChannelOp& op, size_t size, ChannelOp::Progress* p) {
   }
 }
 
+// What is moved does not fit a last-level cache together with what it becomes.
+bool moves_much(const ChannelOp& op, const ChannelOp::Progress& p, size_t size) {
+  if (reduces(op.desc().kind)) return false;
+  const auto ranks = op.desc().kind == CollectiveKind::kAlltoall ? static_cast<int64_t>(size) : 1;
+  return 2 * p.bytes / ranks >= kStreamBytes;
+}
+
 void choose_listed(const ChannelOp& op, size_t size, ChannelOp::Progress* p) {
   p->listed.clear();
   for (size_t i = 0; i < op.tensors().size() && p->listed.size() < kListed; ++i) {
@@ -93,6 +100,7 @@ void Channel::State::prepare(ChannelOp* op) {
     return;
   }
   p.size = Size::kLarge;
+  p.streams = moves_much(*op, p, size);
   choose_listed(*op, size, &p);
   const size_t listed = p.listed.size();
   p.payload.assign(size, 16 * listed);

@@ -89,7 +89,7 @@ bool Channel::State::pack_next() {
         const int64_t block = op.desc().counts[me * size + rank];
         const Range range = range_of(p, packed, rank == me ? 0 : block);
         if (range.count > 0)
-          copy_bytes(to + static_cast<int64_t>(rank) * p.chunk, from + range.begin, range.count);
+          copy_bytes(to + slot(me, rank) * p.chunk, from + range.begin, range.count);
         from += block;
       }
       break;
@@ -99,15 +99,28 @@ bool Channel::State::pack_next() {
       const Range range = range_of(p, packed, list.total());
       if (range.count == 0) break;
       list.for_each_piece(range.begin, range.count, [&](const Piece& piece) {
-        const Part& part = list.parts()[piece.part];
-        copy_bytes(to + piece.offset, part.in + piece.begin, piece.count);
-        if (part.in != part.out) copy_bytes(part.out + piece.begin, to + piece.offset, piece.count);
+        copy_bytes(to + piece.offset, list.parts()[piece.part].in + piece.begin, piece.count);
       });
     }
   }
   if (op.times_ != nullptr && op.times_->wire.begin == 0) op.times_->wire.begin = stage_clock();
   post(&host::ChannelControl::packed, ++packed);
+  keep_own(op, packed - 1);
   return true;
+}
+
+// A gathering kind's own block, while peers already read the chunk; it is still in cache.
+void Channel::State::keep_own(const ChannelOp& op, uint64_t chunk) {
+  const CollectiveKind kind = op.desc().kind;
+  if (kind != CollectiveKind::kAllgather && kind != CollectiveKind::kBroadcast) return;
+  const ChannelOp::Progress& p = op.progress();
+  const PartList& list = p.staged[me];
+  const Range range = range_of(p, chunk, list.total());
+  list.for_each_piece(range.begin, range.count, [&](const Piece& piece) {
+    const Part& part = list.parts()[piece.part];
+    if (part.in == part.out) return;
+    move_out(p.streams, part.in + piece.begin, part.out + piece.begin, piece.count);
+  });
 }
 
 bool Channel::State::reduce_next() {
@@ -201,8 +214,8 @@ bool Channel::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_staging(rank);
         if (range.count > 0) {
-          copy_bytes(out + range.begin, buffer(rank, unpacked) + static_cast<int64_t>(me) * p.chunk,
-                     range.count);
+          move_out(p.streams, buffer(rank, unpacked) + slot(rank, me) * p.chunk, out + range.begin,
+                   range.count);
         }
         out += op.desc().counts[rank * size + me];
       }
@@ -219,8 +232,12 @@ bool Channel::State::unpack_next() {
       const StageStamp stamp(op.times_, &StageTimes::unpacked);
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_staging(rank);
-        if (range.count > 0)
-          unpack(p.staged[rank], DType::kUInt8, range.begin, range.count, buffer(rank, unpacked));
+        const std::byte* const from = buffer(rank, unpacked);
+        const PartList& list = p.staged[rank];
+        list.for_each_piece(range.begin, range.count, [&](const Piece& piece) {
+          move_out(p.streams, from + piece.offset, list.parts()[piece.part].out + piece.begin,
+                   piece.count);
+        });
       }
     }
   }

@@ -30,6 +30,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "collectives/desc/copy_bytes.h"
+#include "collectives/kernels/kernels.h"
 #include "collectives/shm/channel.h"
 #include "collectives/shm/post.h"
 
@@ -90,6 +92,7 @@ struct ChannelOp::Progress {
   int64_t bytes = 0;             // of the op, as Channel::Bytes counts
   std::vector<int64_t> begins;   // of parts, reducescatter: of shards; elements
   std::vector<size_t> payload;   // bytes of each rank's post
+  bool streams = false;          // what is moved to a result is written past the caches
   std::vector<uint32_t> listed;  // parts whose place is in the post
   // ---- of this run
   uint64_t number = 0;
@@ -114,6 +117,15 @@ struct ChannelOp::Progress {
   uint64_t direct_bytes[2] = {0, 0};  // in place, cma
 };
 
+// To a result. An input and its own place in the result may be the same.
+inline void move_out(bool streams, const std::byte* from, std::byte* to, int64_t bytes) {
+  if (streams && from != to) {
+    kernels::copy_streaming(from, to, static_cast<size_t>(bytes));
+  } else {
+    copy_bytes(to, from, bytes);
+  }
+}
+
 struct Channel::State {
   static constexpr size_t kPosts = host::ChannelControl::kPosts;
   static constexpr size_t kNobody = SIZE_MAX;
@@ -127,6 +139,7 @@ struct Channel::State {
   bool enter_waiting();
   bool decide_next();
   bool wait_for_post(size_t rank);
+  int64_t input_bytes(const ChannelOp& op) const;
   bool retire();
   void post(Counter counter, uint64_t value) {
     (peers[me].control->*counter).store(base + value, std::memory_order_release);
@@ -162,7 +175,7 @@ struct Channel::State {
   void choose_gather(ChannelOp* op);
   void choose_alltoall(ChannelOp* op);
   void add_block(ChannelOp* op, size_t from, const Place& place, const Part& block);
-  int64_t portion(int64_t longest_bytes) const;
+  int64_t portion(int64_t longest_bytes, size_t count) const;
 
   // ---- buffers
   bool run_staged();
@@ -170,6 +183,11 @@ struct Channel::State {
   std::byte* buffer(size_t rank, uint64_t chunk) const {
     return peers[rank].buffers + (chunk % buffers) * staging_bytes;
   }
+  // Bytes to `to` in the buffer of `from`, of an alltoall: nothing goes to itself.
+  int64_t slot(size_t from, size_t to) const {
+    return static_cast<int64_t>(to < from ? to : to - 1);
+  }
+  void keep_own(const ChannelOp& op, uint64_t chunk);
   bool pack_next();
   bool reduce_next();
   bool unpack_next();

@@ -128,18 +128,19 @@ void Completion::tell(uint64_t start) {
 }
 
 void Completion::restart() {
-  status_ = {};
+  if (!status_.ok()) status_ = {};
   awaited_.store(false, std::memory_order_relaxed);
   may_batch_.store(false, std::memory_order_relaxed);
+  const uint64_t start = starts_.load(std::memory_order_relaxed) + 1;  // the only writer
   if (asked_.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++starts_;
+    starts_.store(start, std::memory_order_relaxed);
     uint64_t ends = 0;
     if (event_fd_) (void)!read(event_fd_.get(), &ends, sizeof(ends));
     state_.store(kPending, std::memory_order_release);
     return;
   }
-  ++starts_;
+  starts_.store(start, std::memory_order_relaxed);
   state_.store(kPending, std::memory_order_release);
 }
 

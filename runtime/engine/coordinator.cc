@@ -114,12 +114,15 @@ std::optional<Coordinator::Time> Coordinator::earliest(Deadline of) const {
 }
 
 bool Coordinator::needs_thread(Time wakes_at) {
-  if (ended() || !quiet_ || waits_for_channels()) return true;
+  const bool at_rest = std::all_of(groups_.begin(), groups_.end(),
+                                   [](const auto& group) { return group->is_at_rest(); });
+  if (ended() || !quiet_ || (!at_rest && waits_for_channels())) return true;
   if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
   if (!std::exchange(root_deadline_known_, true))
     root_deadline_ = earliest([](const GroupEngine& group) { return group.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;
   if (suspects() && suspicion_ends_ < wakes_at) return true;
+  if (at_rest) return false;
   const std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.plan_deadline(); });
   return deadline && *deadline < wakes_at;
@@ -181,7 +184,9 @@ bool Coordinator::take_requests() {
 
 void Coordinator::take(Request* request) {
   const CollectiveKind kind = request->announcement.kind;
-  if (agents_.life) agents_.life->submitted(request->announcement.name);
+  const Time now = recorder_->on() ? Clock::now() : coarse_now();
+  if (agents_.life)
+    agents_.life->submitted(request->announcement.name, now.time_since_epoch().count());
   if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
   if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
@@ -194,7 +199,7 @@ void Coordinator::take(Request* request) {
     return finisher_.finish(request,
                             invalid_argument(request->set->describe() + " has been removed"));
   }
-  if (group->take(request, recorder_->on() ? Clock::now() : coarse_now())) quiet_ = false;
+  if (group->take(request, now)) quiet_ = false;
   hear(group);
 }
 

@@ -161,6 +161,7 @@ class Executor {
   std::list<Message> messages_;
   std::vector<Request*> members_;  // of the batch that is being looked at; kept for its memory
   std::vector<std::unique_ptr<Planned>> plan_;
+  bool plan_on_devices_ = false;  // some of it
   uint64_t generation_ = 0;
   uint64_t entered_ = 0;
   // Entered by all ranks: of GPU tensors, NCCL's turn has come; others have ended.

@@ -34,6 +34,7 @@ void Executor::begin_plan(const plan::StepPlan& plan,
   entered_ = met_ = ended_ = 0;
   on_.planned->begin_generation(plan.generation);
   plan_.clear();
+  plan_on_devices_ = false;
   const uint64_t templates =
       flight_->plan(requests, process_set_, static_cast<uint32_t>(plan.generation));
   size_t first = 0;
@@ -89,6 +90,7 @@ std::unique_ptr<Executor::Planned> Executor::prepare(const plan::PlannedBatch& p
   };
   const bool on_device = requests.front()->device >= 0;
   if (on_device) make(on_.planned_device, desc, &batch->on_device);
+  plan_on_devices_ |= on_device;
   make(on_.planned, on_device ? meeting() : std::move(desc), &batch->collective);
   return batch;
 }
@@ -122,7 +124,7 @@ void Executor::enter(std::span<const plan::OpHandle> handles) {
 }
 
 bool Executor::advance_plan() {
-  if (failure_.ok()) failure_ = on_.planned_device->health();
+  if (plan_on_devices_ && failure_.ok()) failure_ = on_.planned_device->health();
   if (plan_is_idle()) return false;
   bool moved = on_.planned->progress();
   for (; met_ < entered_; ++met_) {
@@ -139,7 +141,7 @@ bool Executor::advance_plan() {
   // Later ones go on too: over sockets each has work of its own.
   for (uint64_t number = met_ + 1; number < entered_ && !on_.planned->shares_memory(); ++number)
     moved |= at(number).collective->advance();
-  moved |= call_devices();
+  if (plan_on_devices_) moved |= call_devices();
   while (ended_ < met_ && (!at(ended_).on_device || at(ended_).on_device->done())) {
     end(&at(ended_));
     ++ended_;

@@ -95,6 +95,9 @@ class GroupEngine {
   // A small planned collective is under way, and its part of a round.
   bool plan_is_busy() const { return !executor_.plan_is_idle(); }
   bool advance_plan() { return executor_.advance_plan(); }
+  // No batch is under way and the plan holds nothing: nobody waits for this group's channels, and
+  // its plan has no deadline.
+  bool is_at_rest() const { return executor_.idle() && !negotiator_.plan_holds(); }
   bool waits_for_channels() const {
     return communicator_.waits_for_channels() || planned_.waits_for_channels();
   }

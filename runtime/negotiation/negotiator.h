@@ -92,6 +92,8 @@ class Negotiator {
   // No handle waits, but in batches entered.
   bool idle() const { return pending_.empty() && !planning(); }
   // A step plan is in force, or this rank is on its way back from it.
+  // The plan waits here for the rest of a batch, or for its turn.
+  bool plan_holds() const { return follower_ && follower_->holds_any(); }
   bool planning() const { return follower_ && follower_->following(); }
   // The request is a member of the step plan in force.
   bool follows(const wire::Request& request) const {

@@ -11,6 +11,13 @@ int64_t best(const std::vector<int64_t>& ns) {
 
 }  // namespace
 
+// A broadcast's size is known to its root alone before it is received.
+bool ProtocolChooser::can_be_cma(CollectiveKind kind, int64_t bytes) const {
+  const bool moves = kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+                     kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall;
+  return cma_available_ && moves && bytes >= kSmallest;
+}
+
 void ProtocolChooser::settle(Class* of, uint32_t protocol, std::chrono::seconds trust, Time now) {
   of->trust = trust;
   of->asked_before = true;
@@ -21,7 +28,7 @@ void ProtocolChooser::settle(Class* of, uint32_t protocol, std::chrono::seconds 
 
 uint32_t ProtocolChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
   if (!has_choice(kind, bytes)) return without_choice(kind, bytes);
-  Class& of = classes_[class_of(bytes)];
+  Class& of = classes_[class_of(kind, bytes)];
   if (of.settled && now >= of.until) {
     of.settled = false;
     of.sent = {};
@@ -38,7 +45,7 @@ uint32_t ProtocolChooser::choose(CollectiveKind kind, int64_t bytes, Time now) {
 void ProtocolChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t protocol, int64_t ns,
                                Time now) {
   if (!has_choice(kind, bytes) || protocol > kCma) return;
-  Class& of = classes_[class_of(bytes)];
+  Class& of = classes_[class_of(kind, bytes)];
   if (of.settled) return;
   of.ns[protocol].push_back(ns);
   if (of.ns[kStaged].size() < kTries || of.ns[kCma].size() < kTries) return;
@@ -47,26 +54,27 @@ void ProtocolChooser::measured(CollectiveKind kind, int64_t bytes, uint32_t prot
   const uint32_t better = cma < staged ? kCma : kStaged;
   const bool same = of.asked_before && of.protocol == better;
   settle(&of, better, same ? std::min(kMostTrust, 2 * of.trust) : kTrust, now);
-  RUEDA_INFO("coordinator", "allreduce of {} KB and more: {} (staged {:.1f} us, CMA {:.1f} us)",
-             (int64_t{1} << class_of(bytes)) >> 10, better == kCma ? "cma" : "staged",
-             static_cast<double>(staged) / 1e3, static_cast<double>(cma) / 1e3);
+  RUEDA_INFO("coordinator", "{} of {} KB and more: {} (staged {:.1f} us, CMA {:.1f} us)",
+             name_of(kind), (int64_t{1} << class_of(kind, bytes).second) >> 10,
+             better == kCma ? "cma" : "staged", static_cast<double>(staged) / 1e3,
+             static_cast<double>(cma) / 1e3);
 }
 
 uint32_t ProtocolChooser::settled_protocol(CollectiveKind kind, int64_t bytes) const {
   if (!has_choice(kind, bytes)) return without_choice(kind, bytes);
-  const auto it = classes_.find(class_of(bytes));
+  const auto it = classes_.find(class_of(kind, bytes));
   return it == classes_.end() ? kStaged : it->second.protocol;
 }
 
 bool ProtocolChooser::settled(CollectiveKind kind, int64_t bytes) const {
   if (!has_choice(kind, bytes)) return true;
-  const auto it = classes_.find(class_of(bytes));
+  const auto it = classes_.find(class_of(kind, bytes));
   return it != classes_.end() && it->second.settled;
 }
 
 bool ProtocolChooser::stale(CollectiveKind kind, int64_t bytes, Time now) const {
   if (!has_choice(kind, bytes)) return false;
-  const auto it = classes_.find(class_of(bytes));
+  const auto it = classes_.find(class_of(kind, bytes));
   return it != classes_.end() && it->second.settled && now >= it->second.until;
 }
 

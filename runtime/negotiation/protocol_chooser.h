@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/types.h"
@@ -61,21 +62,23 @@ class ProtocolChooser {
     std::chrono::seconds trust = kTrust;
     bool asked_before = false;
   };
+  using Key = std::pair<CollectiveKind, int>;
   bool has_choice(CollectiveKind kind, int64_t bytes) const {
-    return forced_ == "auto" && cma_available_ && kind == CollectiveKind::kAllreduce &&
-           bytes >= kSmallest;
+    return forced_ == "auto" && can_be_cma(kind, bytes);
   }
   uint32_t without_choice(CollectiveKind kind, int64_t bytes) const {
-    const bool cma = forced_ == "cma" && cma_available_ && kind == CollectiveKind::kAllreduce &&
-                     bytes >= kSmallest;
-    return cma ? kCma : kStaged;
+    return forced_ == "cma" && can_be_cma(kind, bytes) ? kCma : kStaged;
   }
-  static int class_of(int64_t bytes) { return 63 - __builtin_clzll(static_cast<uint64_t>(bytes)); }
+  bool can_be_cma(CollectiveKind kind, int64_t bytes) const;
+  // Powers of two.
+  static Key class_of(CollectiveKind kind, int64_t bytes) {
+    return {kind, 63 - __builtin_clzll(static_cast<uint64_t>(bytes))};
+  }
   static void settle(Class* of, uint32_t protocol, std::chrono::seconds trust, Time now);
 
   std::string forced_;
   bool cma_available_ = false;
-  std::map<int, Class> classes_;
+  std::map<Key, Class> classes_;
 };
 
 }  // namespace rueda::negotiation

@@ -74,6 +74,7 @@ class Follower {
   Taken on_ready(RequestId id, OpHandle handle, Time now);
   // Has the member a handle that is in no batch entered?
   bool holds(RequestId id) const;
+  bool holds_any() const { return held_ != 0; }
 
   // Leaves the plan, and so do all the others. Idempotent.
   void revoke(const std::string& why);

@@ -134,15 +134,14 @@ void LifeLine::disown() {
   syscall(SYS_set_robust_list, earlier_head_, earlier_size_);
 }
 
-void LifeLine::submitted(std::string_view name) {
-  LastOperation operation;
-  operation.name.set(name);
-  operation.number = ++operations_;
-  operation.step = steps_.load(std::memory_order_relaxed);
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  operation.at_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  page_->operation.publish(operation);
+void LifeLine::submitted(std::string_view name, int64_t now_ns) {
+  // Small operations come again and again under one name.
+  const bool again = last_.name.is(name);
+  if (!again) last_.name.set(name);
+  ++last_.number;
+  last_.step = steps_.load(std::memory_order_relaxed);
+  last_.at_ns = now_ns;
+  page_->operation.publish(last_, again ? offsetof(LastOperation, number) : 0);
 }
 
 std::optional<LostRank> LifeLine::wait_for_verdict(std::chrono::milliseconds limit) const {

@@ -47,7 +47,8 @@ class LifeLine final : private host::FdHandler {
   // Returns once the background thread has tried to own it: from then on its end is known at once.
   void wait_until_owned() const { tried_.wait(false); }
 
-  void submitted(std::string_view name);
+  // now_ns: CLOCK_MONOTONIC, or its coarse form.
+  void submitted(std::string_view name, int64_t now_ns);
   void round() { page_->rounds.store(++rounds_, std::memory_order_relaxed); }
   void step_begins() { steps_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -85,7 +86,7 @@ class LifeLine final : private host::FdHandler {
   std::atomic<bool> tried_{false};
   bool news_came_ = false;
   uint64_t rounds_ = 0;
-  uint64_t operations_ = 0;
+  LastOperation last_;
   std::atomic<uint64_t> steps_{0};
 };
 

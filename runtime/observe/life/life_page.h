@@ -34,13 +34,16 @@ class Published {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0);
 
  public:
-  void publish(const T& value) {
+  // from: bytes before that are as they were, a multiple of 8.
+  void publish(const T& value, size_t from = 0) {
+    const size_t first = from / 8;
     uint64_t words[kWords];
-    std::memcpy(words, &value, sizeof(T));
+    std::memcpy(words + first, reinterpret_cast<const std::byte*>(&value) + 8 * first,
+                sizeof(T) - 8 * first);
     const uint32_t version = version_.load(std::memory_order_relaxed) & ~1U;
     version_.store(version + 1, std::memory_order_relaxed);
     host::seqlock_fence(std::memory_order_release);
-    for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    for (size_t i = first; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
     version_.store(version + 2, std::memory_order_release);
   }
   // 0: nothing yet. Changes with every value.
@@ -73,6 +76,10 @@ struct BoundedText {
     const size_t count = std::min(text.size(), kBytes - 1);
     std::memcpy(bytes, text.data(), count);
     bytes[count] = '\0';
+  }
+  bool is(std::string_view text) const {
+    return text.size() < kBytes && bytes[text.size()] == '\0' &&
+           std::memcmp(bytes, text.data(), text.size()) == 0;
   }
   std::string str() const { return {bytes, strnlen(bytes, kBytes - 1)}; }
 };
