@@ -37,8 +37,6 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::seconds kKillLimit{10};  // a killed process that lives longer is stuck
-
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
 Duration to_duration(double seconds) {

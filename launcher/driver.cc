@@ -22,12 +22,13 @@
 #include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::launcher {
-namespace {
 
 int fail(int code, const std::string& text) {
   std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
   return code;
 }
+
+namespace {
 
 // When we run inside a rank of another ruedarun, its socket, key, life page and recorder came with
 // the environment. A copy of the socket kept open here would hide that rank's end from its agent,

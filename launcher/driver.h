@@ -16,6 +16,9 @@ inline constexpr int kLauncherFailure = 70;  // we could not do our part (EX_SOF
 inline constexpr int kUnreachable = 69;    // a host cannot be reached or started (EX_UNAVAILABLE)
 inline constexpr int kStartTimeout = 124;  // hosts were not there in time
 
+// Says on stderr why ruedarun ends; returns the code.
+int fail(int code, const std::string& text);
+
 // Blocks until the job has ended; returns the exit code of ruedarun. `environment`: ours.
 int run_driver(const Options& options, const std::vector<std::string>& environment,
                const std::string& version);

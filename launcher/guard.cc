@@ -18,13 +18,6 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::seconds kKillLimit{10};
-
-int fail(int code, const std::string& text) {
-  std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
-  return code;
-}
-
 // Blocks what the guard and the child wait for, and ignores what would end them in mid-sentence.
 // Returns the blocked set.
 sigset_t prepare_signals(bool* hangup_ignored) {

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <set>
 
+#include "launcher/event_fd.h"
 #include "launcher/process_state.h"
 #include "launcher/stack_collector.h"
 #include "launcher/status_report.h"
@@ -24,18 +25,6 @@ int64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
-
-void ring(int fd) {
-  const uint64_t one = 1;
-  const ssize_t ignored = write(fd, &one, sizeof(one));
-  static_cast<void>(ignored);
-}
-
-void clear(int fd) {
-  uint64_t count = 0;
-  const ssize_t ignored = read(fd, &count, sizeof(count));
-  static_cast<void>(ignored);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "launcher/event_fd.h"
 #include "launcher/exit_report.h"
 #include "launcher/process_tree.h"
 
@@ -19,16 +20,6 @@ namespace {
 constexpr Duration kLookEvery = std::chrono::milliseconds(250);
 constexpr Duration kCrashLook = std::chrono::milliseconds(5);  // while a handler has the last word
 constexpr Duration kCrashLimit = std::chrono::seconds(10);
-
-void ring(int fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(fd, &one, sizeof(one));
-}
-
-void silence(int fd) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = read(fd, &count, sizeof(count));
-}
 
 int64_t monotonic_ns() {
   timespec now{};
@@ -163,8 +154,8 @@ std::optional<std::string> LifeWatch::cause_of(Watched* watched, TimePoint now) 
 
 LifeWatch::Findings LifeWatch::look(TimePoint now) {
   Findings findings;
-  silence(deaths_.get());
-  silence(alarm_.get());
+  clear(deaths_.get());
+  clear(alarm_.get());
   const bool due = !next_look_ || now >= *next_look_;
   const Duration every = kLookEvery;
   bool running = false, crashing = false;

@@ -31,6 +31,9 @@ bool is_dying(pid_t pid);
 // gone.
 bool descends_from(pid_t pid, pid_t ancestor);
 
+// A killed process that lives longer is stuck in the kernel.
+inline constexpr std::chrono::seconds kKillLimit{10};
+
 // SIGKILLs and reaps children of this process until none is left except `spared`. SIGCHLD must be
 // blocked. Returns those that had not ended when the time was up (stuck in the kernel).
 std::vector<pid_t> kill_children(const std::set<pid_t>& spared, std::chrono::seconds limit);

@@ -13,15 +13,16 @@
 #include <memory>
 
 namespace rueda::launcher {
-namespace {
 
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   std::vector<char*> out;
   out.reserve(texts.size() + 1);
   for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
   out.push_back(nullptr);
   return out;
 }
+
+namespace {
 
 void say(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
@@ -84,9 +85,9 @@ struct ChildPlan {
 Result<pid_t> spawn_rank(const SpawnRequest& request) {
   std::vector<std::string> shell = {"/bin/sh", request.program};
   shell.insert(shell.end(), request.arguments.begin() + 1, request.arguments.end());
-  const std::vector<char*> arguments = pointers(request.arguments);
-  const std::vector<char*> shell_arguments = pointers(shell);
-  const std::vector<char*> environment = pointers(request.environment);
+  const std::vector<char*> arguments = pointers_to(request.arguments);
+  const std::vector<char*> shell_arguments = pointers_to(shell);
+  const std::vector<char*> environment = pointers_to(request.environment);
   std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus(nullptr,
                                                         [](cpu_set_t* set) { CPU_FREE(set); });
   size_t cpus_bytes = 0;

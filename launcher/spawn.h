@@ -14,6 +14,9 @@
 
 namespace rueda::launcher {
 
+// As exec wants them, a null at the end. They borrow the texts.
+std::vector<char*> pointers_to(const std::vector<std::string>& texts);
+
 struct SpawnRequest {
   std::string program;  // path
   std::vector<std::string> arguments;

@@ -35,11 +35,6 @@ struct AgentArguments {
   bool join = false;
 };
 
-int fail(int code, const std::string& text) {
-  std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
-  return code;
-}
-
 Result<AgentArguments> parse(const std::vector<std::string>& words,
                              const std::vector<std::string>& environment) {
   AgentArguments out;

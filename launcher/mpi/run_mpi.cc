@@ -14,21 +14,10 @@
 #include "launcher/hosts/start_command.h"
 #include "launcher/mpi/installation.h"
 #include "launcher/rank_environment.h"
+#include "launcher/spawn.h"
 
 namespace rueda::launcher {
 namespace {
-
-int fail(int code, const std::string& text) {
-  std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
-  return code;
-}
-
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> out;
-  for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
-  out.push_back(nullptr);
-  return out;
-}
 
 // In the guard's child, which it becomes. It stays in our process group: so it has the terminal.
 int become_mpirun(const MpirunCommand& command, bool hangup_ignored, bool reads_stdin) {
@@ -43,8 +32,8 @@ int become_mpirun(const MpirunCommand& command, bool hangup_ignored, bool reads_
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null >= 0) dup2(null, STDIN_FILENO);
   }
-  const std::vector<char*> words = pointers(command.words),
-                           variables = pointers(command.environment);
+  const std::vector<char*> words = pointers_to(command.words),
+                           variables = pointers_to(command.environment);
   execve(words[0], words.data(), variables.data());
   return fail(kLauncherFailure, "cannot start " + command.words[0] + ": " + strerror(errno));
 }

@@ -40,22 +40,26 @@ target_include_directories(rueda_flags INTERFACE ${PROJECT_SOURCE_DIR})
 find_package(Threads REQUIRED)
 target_link_libraries(rueda_flags INTERFACE Threads::Threads)
 
-# Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets compile eight files of
-# many targets as one, which makes them once; scripts/test does so with the tests. The library in release and everything in dev is
-# compiled file by file, and so the include that somebody has forgotten is found.
+# Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets and scripts/setup
+# compile sixteen files of most targets as one, which makes them once. The dev preset compiles everything file by file, and so
+# the include that somebody has forgotten is found.
 function(rueda_unite target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   # g++ takes what is included for a header, where unnamed namespaces would be a mistake.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()
 
-# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [UNITE])  ->  target rueda_base, alias rueda::base
-# UNITE: where RUEDA_UNITY says so; the names of its files, unnamed namespaces included, do not clash.
+# rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [UNITE] [SLOW])  ->  target rueda_base, alias rueda::base
+# UNITE: where RUEDA_UNITY says so; the names of its files, unnamed namespaces included, do not clash. SLOW: it waits for
+# others most of the time and need not be fast; -O1 compiles it in two thirds of the time of -O3.
 function(rueda_add_library name)
-  cmake_parse_arguments(ARG "UNITE" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITE;SLOW" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(rueda_${name} STATIC ${ARG_SOURCES})
   add_library(rueda::${name} ALIAS rueda_${name})
   target_link_libraries(rueda_${name} PUBLIC rueda_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  if(ARG_SLOW)
+    target_compile_options(rueda_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   if(RUEDA_UNITY STREQUAL ALL AND ARG_UNITE)
     rueda_unite(rueda_${name})
   endif()
@@ -71,7 +75,7 @@ function(rueda_add_test name)
   target_link_libraries(${name} PRIVATE rueda_flags ${ARG_DEPS} rueda_test_main)
   # The tests' own code need not be fast; -O1 compiles it in two thirds of the time of -O3.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(RUEDA_UNITY MATCHES "^(ALL|TESTS)$" AND ARG_UNITE)
+  if(RUEDA_UNITY STREQUAL ALL AND ARG_UNITE)
     rueda_unite(${name})
   endif()
   if(RUEDA_SANITIZE STREQUAL "thread")

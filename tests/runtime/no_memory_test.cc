@@ -12,6 +12,7 @@
 namespace rueda::testing {
 namespace {
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map much more
 // As `ulimit -v`: nothing more than what there is, and a little.
 void limit_address_space() {
   size_t pages = 0;
@@ -21,7 +22,6 @@ void limit_address_space() {
   setrlimit(RLIMIT_AS, &limit);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a runtime that gets no memory for its flight recorder says so") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
