@@ -109,8 +109,8 @@ class Channel {
   void abandon();
 
   // Told of each large operation that is done here, had the channel for itself and more than one
-  // protocol to choose from (not all in place): the bytes of its input on this rank, and how long it
-  // took from when all ranks had posted it.
+  // protocol to choose from (not all in place): the bytes of its input on this rank, and how long
+  // it took from when all ranks had posted it.
   using Measured = std::function<void(const CollectiveDesc& desc, int64_t bytes, int64_t ns)>;
   void on_measured(Measured measured);
 

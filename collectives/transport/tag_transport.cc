@@ -111,7 +111,13 @@ bool TagTransport::flushed() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const PeerState& peer) {
     return peer.connection == nullptr || !peer.can_be_told() ||
            (!peer.writing.active && peer.urgent.empty() && peer.bodies.empty() &&
-            !peer.goodbye_waits && peer.connection->has_arrived());
+            !peer.goodbye_waits);
+  });
+}
+
+bool TagTransport::has_arrived() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const PeerState& peer) {
+    return peer.connection == nullptr || !peer.can_be_told() || peer.connection->has_arrived();
   });
 }
 
@@ -133,7 +139,7 @@ void TagTransport::abort(const Status& verdict, bool peers_know) {
     for (Rank rank = 0; rank < size(); ++rank) {
       if (rank != rank_ && state_of(rank).can_be_told()) write_some(rank);
     }
-    if (flushed() || std::chrono::steady_clock::now() >= deadline) break;
+    if ((flushed() && has_arrived()) || std::chrono::steady_clock::now() >= deadline) break;
     loop_->wait(std::chrono::milliseconds(1));
   }
   close(verdict);

@@ -83,6 +83,7 @@ class TagTransport final : public Transport, private host::FdHandler {
   void wake_up() override;
   void say_goodbye() override;
   bool flushed() const override;
+  bool has_arrived() const override;
   void abort(const Status& verdict, bool peers_know = false) override;
   void close(const Status& status) override;
   uint64_t bytes_sent(std::string_view kind) const override;

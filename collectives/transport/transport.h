@@ -129,10 +129,12 @@ class Transport {
   virtual void sleep(std::chrono::nanoseconds timeout) = 0;
   virtual void wake_up() = 0;
 
-  // Says goodbye to every live peer; no sends after this. flushed(): everything written has left,
-  // and closing cannot take it back.
+  // Says goodbye to every live peer; no sends after this. flushed(): everything written has left.
   virtual void say_goodbye() = 0;
   virtual bool flushed() const = 0;
+  // Once flushed: closing cannot take back what a live peer has not received yet. No news wakes who
+  // waits for it.
+  virtual bool has_arrived() const = 0;
   // Ends every transfer with the verdict and tells it to every live peer, waiting a moment for full
   // connections (the one call that may wait; bounded). The transport is closed afterwards.
   // peers_know: they hear the verdict from elsewhere; nothing is sent, nothing is waited for.

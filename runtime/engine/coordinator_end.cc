@@ -147,7 +147,8 @@ bool Coordinator::leave() {
     if (uses_gpu()) leave_deadline_ = std::min(leave_deadline_, Clock::now() + kGpusPatience);
     moved = true;
   }
-  if ((fabric_.transport->flushed() && gpus_are_done()) || late) {
+  const bool is_heard = fabric_.transport->flushed() && fabric_.transport->has_arrived();
+  if ((is_heard && gpus_are_done()) || late) {
     end();
     moved = true;
   }
