@@ -1,9 +1,9 @@
-// ProtocolChooser: which way the data of an allreduce takes inside a host. Kept by the root,
+// ProtocolChooser: which way the data of a collective takes inside a host. Kept by the root,
 // because the choice has to be the same on all ranks. Pure; time and measurements come from
-// outside.
+// outside. Sizes are those of the root's own inputs.
 //
 // Both protocols move the same bytes and give the same bits; which is faster depends on the machine
-// and on what else it does. So it is measured: per size class (powers of two) each protocol is
+// and on what else it does. So it is measured: per kind and size class (powers of two) each is
 // tried several times in a row, the first of them to warm the caches that the others left cold, and
 // the shorter best time wins: what disturbs a measurement only adds to it. After a while the
 // question is asked again (later and later while the answer stays).

@@ -212,8 +212,9 @@ TEST_CASE("a plan that ends at once gives back what no batch has taken", "[plan]
   CHECK_FALSE(one.follower.following());
 }
 
-TEST_CASE("batches that always overlap go through windows, and a plan need not wait for more",
-          "[protocols]") {
+TEST_CASE(
+    "batches that always overlap go through staging buffers, and a plan need not wait for more",
+    "[protocols]") {
   const auto kind = CollectiveKind::kAllreduce;
   constexpr int64_t kBytes = 1 << 20;
   ProtocolChooser protocols("auto");
@@ -265,6 +266,30 @@ TEST_CASE("a protocol that nobody measures does not hold plans up", "[protocols]
   for (int i = 0; i < 100; ++i) protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0));
   CHECK(protocols.settled(CollectiveKind::kAllreduce, 1 << 20));
   CHECK(protocols.choose(CollectiveKind::kAllreduce, 1 << 20, at(0)) == ProtocolChooser::kStaged);
+}
+
+TEST_CASE("kinds that move tensors are measured each by itself, others have no choice",
+          "[protocols]") {
+  constexpr int64_t kBytes = 1 << 20;
+  ProtocolChooser protocols("auto");
+  protocols.set_cma_available(true);
+  const auto measure = [&](CollectiveKind kind, int64_t staged, int64_t cma) {
+    for (size_t i = 0; i < 2 * ProtocolChooser::kTries; ++i) {
+      const uint32_t protocol = protocols.choose(kind, kBytes, at(0));
+      const int64_t ns = protocol == ProtocolChooser::kCma ? cma : staged;
+      protocols.measured(kind, kBytes, protocol, ns, at(0));
+    }
+    REQUIRE(protocols.settled(kind, kBytes));
+    return protocols.settled_protocol(kind, kBytes);
+  };
+  CHECK(measure(CollectiveKind::kAllgather, 200, 100) == ProtocolChooser::kCma);
+  CHECK_FALSE(protocols.settled(CollectiveKind::kAlltoall, kBytes));
+  CHECK(measure(CollectiveKind::kAlltoall, 100, 200) == ProtocolChooser::kStaged);
+  CHECK(measure(CollectiveKind::kReducescatter, 200, 100) == ProtocolChooser::kCma);
+  for (const auto kind : {CollectiveKind::kBroadcast, CollectiveKind::kBarrier}) {
+    CHECK(protocols.settled(kind, kBytes));
+    CHECK(protocols.choose(kind, kBytes, at(0)) == ProtocolChooser::kStaged);
+  }
 }
 
 TEST_CASE("a protocol may be forced", "[protocols]") {
