@@ -138,8 +138,7 @@ class Executor {
   void end(Negotiated* batch, const Status& status);
 
   // executor_plan.cc
-  void reserve_messages(const plan::StepPlan& plan,
-                        const std::vector<const wire::Request*>& requests);
+  void reserve_messages();
   std::unique_ptr<Planned> prepare(const plan::PlannedBatch& planned,
                                    std::span<const wire::Request* const> requests,
                                    std::span<const SizesPtr> sizes);

@@ -17,6 +17,20 @@ uint64_t pack(uint64_t generation, uint64_t entered) {
   return generation << kGenerationShift | entered << 1 | 1;
 }
 
+// The largest message of a tensor that any rank may send: alike on all ranks, as the sizes of
+// gathered blocks are.
+size_t largest_message(const CollectiveDesc& desc, size_t tensor, Rank ranks) {
+  const auto size = static_cast<size_t>(ranks);
+  std::span<const int64_t> counts(desc.counts);
+  int64_t most = 0;
+  switch (desc.kind) {
+    case CollectiveKind::kAllgather: counts = counts.subspan(tensor * size, size); [[fallthrough]];
+    case CollectiveKind::kAlltoall: most = *std::max_element(counts.begin(), counts.end()); break;
+    default: most = desc.input_count(tensor, std::max(desc.root, 0), ranks);
+  }
+  return static_cast<size_t>(most) * size_of(desc.dtype);
+}
+
 CollectiveDesc meeting() {
   CollectiveDesc desc;
   desc.kind = CollectiveKind::kBarrier;
@@ -45,22 +59,22 @@ void Executor::begin_plan(const plan::StepPlan& plan,
     plan_.back()->templates = templates + first;
     first += planned.ids.size();
   }
-  if (!on_.planned->shares_memory()) reserve_messages(plan, requests);
+  if (!on_.planned->shares_memory()) reserve_messages();
 }
 
 // Peers may be ahead by all of a cycle: what each of its batches can send before this rank has
 // entered it. Two messages of each tensor's size; all together in pieces, on the way there and
 // back; and two that only meet.
-void Executor::reserve_messages(const plan::StepPlan& plan,
-                                const std::vector<const wire::Request*>& requests) {
+void Executor::reserve_messages() {
   std::vector<size_t> sizes;
-  size_t member = 0;
-  for (const plan::PlannedBatch& batch : plan.batches) {
+  for (const auto& batch : plan_) {
+    if (batch->collective == nullptr) continue;  // a failure, which ends the plan
+    const CollectiveDesc& desc = batch->collective->desc();
     size_t bytes = 0;
-    for (size_t i = 0; i < batch.ids.size(); ++i) {
-      const auto of_member = static_cast<size_t>(bytes_of(*requests[member++]));
-      bytes += of_member;
-      sizes.insert(sizes.end(), {of_member, of_member});
+    for (size_t i = 0; i < desc.tensors; ++i) {
+      const size_t largest = largest_message(desc, i, size());
+      bytes += largest;
+      sizes.insert(sizes.end(), {largest, largest});
     }
     const size_t pieces = std::min(bytes / kEarlyPiece + 1, kMostEarlyPieces);
     sizes.insert(sizes.end(), 2 * pieces, std::min(bytes, kEarlyPiece));
