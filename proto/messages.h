@@ -70,8 +70,10 @@ struct ResponseEntry {
   // Where the id is new, or there is none; else the cache says it.
   std::vector<int64_t> first_dims;  // allgather: rows per rank
   std::vector<int64_t> splits;      // alltoall: size x size matrix, row = sender
-  std::vector<int32_t> absent;      // ranks that have joined: neutral contributions play their part
-  std::vector<Request> neutral;     // one at most: for what, where the cache does not say it
+  // Ranks that have joined: neutral contributions play their part. Of an error: those that had not
+  // submitted it, whom it does not concern.
+  std::vector<int32_t> absent;
+  std::vector<Request> neutral;  // one at most: for what, where the cache does not say it
 
   bool operator==(const ResponseEntry&) const = default;
 };

@@ -50,6 +50,7 @@ void Negotiator::handle_response(wire::Response response) {
     const std::string name = agreed == nullptr ? entry.name : agreed->request->name;
     const bool absent =
         std::find(entry.absent.begin(), entry.absent.end(), group_.rank) != entry.absent.end();
+    if (absent && !response.error.empty()) continue;  // another one than this rank's
     const auto it = absent ? pending_.end() : pending_.find(name);
     if (it == pending_.end() && !absent) {
       if (!response.error.empty()) continue;  // this rank did not wait for it

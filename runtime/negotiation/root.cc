@@ -236,7 +236,12 @@ void Root::add_error(const Decision& decision) {
   response.error_code = status.code();
   response.error_rank = static_cast<uint32_t>(status.facts().rank + 1);
   response.error_of_group = decision.of_group;
-  response.entries.emplace_back().name = request.name;
+  wire::ResponseEntry& entry = response.entries.emplace_back();
+  entry.name = request.name;
+  // What these submit, perhaps before they hear of this, is their next one.
+  for (size_t place = 0; place < decision.by_rank.size(); ++place) {
+    if (decision.by_rank[place] == nullptr) entry.absent.push_back(static_cast<Rank>(place));
+  }
   responses_.push_back(std::move(response));
 }
 

@@ -68,6 +68,37 @@ TEST_CASE("who is to blame is told before any operation ends", "[negotiator]") {
   CHECK(std::get<action::Finish>(negotiator.actions()[3]).status.code() == Code::kCancelled);
 }
 
+// The root fails what other ranks wait for; this rank submits its next one before it hears of that.
+TEST_CASE("an error ends nothing on a rank that had not submitted it when it was decided",
+          "[negotiator]") {
+  Negotiator negotiator = rank_one_of_two();
+  const wire::Request a = request("a");
+  int op = 0;
+  negotiator.on(event::Submit{&a, OpHandle(&op), at(0)});
+  negotiator.on(event::Flush{at(0)});
+  negotiator.actions().clear();
+  wire::Response failed;
+  failed.error = "it took too long";
+  failed.error_code = Code::kDeadlineExceeded;
+  failed.entries.emplace_back().name = a.name;
+  const auto tell = [&](const wire::Response& response) {
+    wire::ResponseList list;
+    list.epoch = 7;
+    list.responses.push_back(response);
+    negotiator.on(event::Message{0, wire::encode(list), at(0)});
+  };
+  failed.entries.front().absent = {1};
+  tell(failed);
+  CHECK(negotiator.actions().empty());
+  CHECK_FALSE(negotiator.idle());
+  failed.entries.front().absent = {0};
+  tell(failed);
+  const auto ended = all_of<action::Finish>(negotiator.actions());
+  REQUIRE(ended.size() == 1);
+  CHECK(ended.front().handle == OpHandle(&op));
+  CHECK(ended.front().status.code() == Code::kDeadlineExceeded);
+}
+
 TEST_CASE("after giving up nothing is said, and what waits comes back once", "[negotiator]") {
   Negotiator negotiator = rank_one_of_two();
   const wire::Request a = request("a");

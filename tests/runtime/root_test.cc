@@ -229,6 +229,18 @@ TEST_CASE("a stall is told to the ranks after a second and logged at doubling ti
   CHECK_FALSE(world.root.next_deadline());
 }
 
+TEST_CASE("an error says which ranks it does not concern", "[root]") {
+  Config config;
+  config.stall_shutdown_seconds = 3;
+  VirtualWorld world(3, config);
+  for (const Rank rank : {0, 2}) REQUIRE(world.submit(rank, {request("a")}, 0).ok());
+  world.root.check_stalls(at(3.5));
+  const auto list = world.root.take_responses(at(3.5));
+  REQUIRE(list);
+  REQUIRE(list->responses.size() == 1);
+  CHECK(list->responses.front().entries.front().absent == std::vector<int32_t>{1});
+}
+
 TEST_CASE("stall shutdown fails the tensor, its group too, and says who was missing", "[root]") {
   Config config;
   config.stall_shutdown_seconds = 3;
