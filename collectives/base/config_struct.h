@@ -24,8 +24,8 @@ struct Config {
   // RUEDA_CACHE_CAPACITY, equal on all ranks: tensors the response cache remembers; 0 switches it
   // off
   int64_t cache_capacity = 16384;
-  // RUEDA_SHM_PROTOCOL, equal on all ranks: how allreduce, allgather, reducescatter and alltoall
-  // move large tensors inside a host: staged, cma (where possible), or auto, which measures both
+  // RUEDA_SHM_PROTOCOL, equal on all ranks: how allreduce, allgather and alltoall move large
+  // tensors inside a host: staged, cma (where possible), or auto, which measures both
   std::string shm_protocol = "auto";
   // RUEDA_HOST_COMPRESSION, equal on all ranks: how float32 sums travel between hosts: none (as
   // they are), bf16 or fp16 (half the bytes)

@@ -61,11 +61,15 @@ void count_bytes(const ChannelOp& op, size_t size, ChannelOp::Progress* p) {
   }
 }
 
-// What is moved does not fit a last-level cache together with what it becomes.
+// An allgather's or alltoall's result does not fit a last-level cache together with what it comes
+// from; a broadcast's by itself: its root writes none.
 bool moves_much(const ChannelOp& op, const ChannelOp::Progress& p, size_t size) {
-  if (reduces(op.desc().kind)) return false;
-  const auto ranks = op.desc().kind == CollectiveKind::kAlltoall ? static_cast<int64_t>(size) : 1;
-  return 2 * p.bytes / ranks >= kStreamBytes;
+  switch (op.desc().kind) {
+    case CollectiveKind::kAllgather: return 2 * p.bytes >= kStreamBytes;
+    case CollectiveKind::kAlltoall: return 2 * p.bytes >= kStreamBytes * static_cast<int64_t>(size);
+    case CollectiveKind::kBroadcast: return p.bytes >= kStreamBytes;
+    default: return false;
+  }
 }
 
 void choose_listed(const ChannelOp& op, size_t size, ChannelOp::Progress* p) {

@@ -11,11 +11,12 @@ int64_t best(const std::vector<int64_t>& ns) {
 
 }  // namespace
 
-// A broadcast's size is known to its root alone before it is received.
+// A broadcast's size is known to its root alone before it is received; a reducescatter by CMA has
+// never been faster (16 and 64 MB: 2.9 and 13.9 against 1.3 and 8.1 ms staged).
 bool ProtocolChooser::can_be_cma(CollectiveKind kind, int64_t bytes) const {
-  const bool moves = kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
-                     kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall;
-  return cma_available_ && moves && bytes >= kSmallest;
+  const bool may = kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+                   kind == CollectiveKind::kAlltoall;
+  return cma_available_ && may && bytes >= kSmallest;
 }
 
 void ProtocolChooser::settle(Class* of, uint32_t protocol, std::chrono::seconds trust, Time now) {

@@ -78,7 +78,7 @@ SETTINGS = (
         "tensors the response cache remembers; 0 switches it off",
         unit="tensors", allowed=NOT_NEGATIVE, agreed=True, horovod="HOROVOD_CACHE_CAPACITY"),
     Setting("RUEDA_SHM_PROTOCOL", "shm_protocol", "auto", _BYTES,
-        "how allreduce, allgather, reducescatter and alltoall move large tensors inside a host: "
+        "how allreduce, allgather and alltoall move large tensors inside a host: "
         "staged, cma (where possible), or auto, which measures both",
         allowed=one_of("auto", "staged", "cma"), agreed=True),
     Setting("RUEDA_HOST_COMPRESSION", "host_compression", "none", _HOSTS,
