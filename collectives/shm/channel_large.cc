@@ -247,10 +247,12 @@ void Channel::State::choose_gather(ChannelOp* op) {
     }
     const int64_t* row = &op->desc().counts[i * size];
     // From the next rank on, the own block last: not all read the same memory at once.
+    int64_t begin = std::accumulate(row, row + me + 1, int64_t{0});
     for (size_t step = 1; step <= size; ++step) {
       const size_t rank = (me + step) % size;
-      std::byte* const out = part.out + std::accumulate(row, row + rank, int64_t{0});
-      add_block(op, rank, place(rank), {part.in, out, row[rank]});
+      if (rank == 0) begin = 0;
+      add_block(op, rank, place(rank), {part.in, part.out + begin, row[rank]});
+      begin += row[rank];
     }
   }
   int64_t longest = 0;
@@ -262,11 +264,12 @@ void Channel::State::choose_gather(ChannelOp* op) {
 void Channel::State::choose_alltoall(ChannelOp* op) {
   ChannelOp::Progress& p = op->progress();
   int64_t longest = 0;
+  std::byte* out = op->tensors()[0].out;
+  for (size_t from = 0; from <= me; ++from) out += op->desc().counts[from * size + me];
   for (size_t step = 1; step <= size; ++step) {
     const size_t from = (me + step) % size;
+    if (from == 0) out = op->tensors()[0].out;
     const int64_t* row = &op->desc().counts[from * size];
-    std::byte* out = op->tensors()[0].out;
-    for (size_t before = 0; before < from; ++before) out += op->desc().counts[before * size + me];
     const Place& place = p.places[from][0];
     const int64_t all = listed_bytes(*op, from, 0);
     const bool by_cma =
@@ -287,6 +290,7 @@ void Channel::State::choose_alltoall(ChannelOp* op) {
     } else {
       for (size_t to = 0; to < size; ++to) longest = std::max(longest, to == from ? 0 : row[to]);
     }
+    out += row[me];
   }
   p.chunk = portion(longest, size - 1);
   p.last += chunks_of(longest, p.chunk);

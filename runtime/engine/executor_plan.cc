@@ -26,7 +26,7 @@ size_t largest_message(const CollectiveDesc& desc, size_t tensor, Rank ranks) {
   switch (desc.kind) {
     case CollectiveKind::kAllgather: counts = counts.subspan(tensor * size, size); [[fallthrough]];
     case CollectiveKind::kAlltoall: most = *std::max_element(counts.begin(), counts.end()); break;
-    default: most = desc.input_count(tensor, std::max(desc.root, 0), ranks);
+    default: most = desc.input_count(tensor, desc.root, ranks);
   }
   return static_cast<size_t>(most) * size_of(desc.dtype);
 }
