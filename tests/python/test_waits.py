@@ -8,6 +8,7 @@ import time
 import numpy as np
 import rueda as hvd
 from expect import eventually, raises
+from rueda import _forms, _runtime
 from rueda._runtime import runtime
 from worlds import ranks
 
@@ -81,3 +82,65 @@ def test_an_interrupt_is_raised_in_the_middle_of_a_large_collective():
             hvd.allreduce_(x, name=name, op=hvd.Sum)
         assert x[0] == x[COUNT // 2] == x[-1] == 2
         hvd.barrier()
+
+
+class InterruptedStart:
+    """Stands for the library's functions that start something: SIGINT when they have, before Python goes on."""
+
+    def __init__(self, start):
+        self._start = start
+
+    def __call__(self, *arguments):
+        code = self._start(*arguments)
+        assert code == 0, code
+        signal.raise_signal(signal.SIGINT)  # its handler raises here, as after any call
+        return code
+
+
+class InterruptedLibrary:
+    def __init__(self, library):
+        self._library = library
+        self.rueda_start = InterruptedStart(library.rueda_start)
+
+    def __getattr__(self, name):
+        return getattr(self._library, name)
+
+
+@ranks(2)
+def test_what_is_interrupted_just_as_it_has_started_ends_and_is_let_go():
+    def interrupted(module, attribute, stand_in, call):
+        x = np.full(1000, hvd.rank() + 1, np.float32)
+        if hvd.rank() == 0:
+            original = getattr(module, attribute)
+            setattr(module, attribute, stand_in(original))
+            try:
+                with raises(KeyboardInterrupt):
+                    call(x)
+            finally:
+                setattr(module, attribute, original)
+            eventually(settled)
+            assert not runtime._entries
+        else:
+            handle = call(x)
+            if isinstance(handle, int):
+                hvd.synchronize(handle)
+        assert (x == 3).all(), x
+
+    def blocking(name):
+        return lambda x: hvd.allreduce_(x, name=name, op=hvd.Sum)
+
+    def started(x):
+        return hvd.allreduce_async_(x, name="again", op=hvd.Sum)
+
+    interrupted(_runtime, "_lib", InterruptedLibrary, blocking(None))
+    interrupted(_runtime, "_lib", InterruptedLibrary, blocking("once"))
+    interrupted(_runtime, "_lib", InterruptedLibrary, lambda x: hvd.allreduce_async_(x, op=hvd.Sum))
+    for call in blocking(None), blocking("again"):
+        for _ in range(3):
+            call(np.ones(1000, np.float32))
+    interrupted(_forms, "_start", InterruptedStart, blocking(None))
+    interrupted(_runtime, "_start", InterruptedStart, started)
+    for call in blocking("again"), lambda x: hvd.synchronize(started(x)), blocking("again"):
+        call(np.ones(1000, np.float32))
+    interrupted(_runtime, "_run", InterruptedStart, blocking("again"))
+    hvd.barrier()

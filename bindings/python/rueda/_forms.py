@@ -3,7 +3,6 @@
 import ctypes
 
 from rueda import _ffi
-from rueda._requests import Request
 
 _start, _OK = _ffi.library.rueda_start, _ffi.OK
 
@@ -26,10 +25,17 @@ class Form:
     def put_back(self):
         self._cache[self._key] = self
 
-    def start(self, source, target):
-        """The `Request` of an operation on this memory; None: it was not started."""
+    def start(self, request, source, target):
+        """Whether an operation on this memory was started, which the empty ``request`` then owns."""
         struct, context = self._struct, self._context
         struct.input, struct.output, struct.call_site = source, target, context.site()
         if _start(context, struct, 1, 0, self._argument, None) != _OK:
-            return None
-        return Request(self._pointer.value)
+            return False
+        self.own(request)
+        return True
+
+    def own(self, request):
+        """``request`` owns what was started. It may be called again, by whoever was interrupted here."""
+        if request.pointer is None:
+            request.pointer = self._pointer.value
+        self._pointer.value = None

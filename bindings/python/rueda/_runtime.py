@@ -58,18 +58,23 @@ Place = collections.namedtuple(
 class _Entry:
     """A handle: its requests, what they use, and how they become the caller's result."""
 
-    __slots__ = ("finish", "keep", "persistent", "requests", "waiting")
+    __slots__ = ("finish", "keep", "persistent", "pointers", "requests", "waiting")
 
     def __init__(self, keep, finish, requests=()):
-        self.requests = requests  # None: something is started, and not known what
+        self.requests = requests
+        self.pointers = ()  # what the library gives for the requests, while they are started
         self.persistent = None  # the one request, if it is to be put back
         self.waiting = 0  # threads that wait for the requests
         self.keep = keep
         self.finish = finish
 
+    def own(self):
+        """The requests own what was started. It may be called again, by whoever was interrupted here."""
+        for request, pointer in zip(self.requests, self.pointers):
+            request.pointer = pointer
+
     def ended(self):
-        requests = self.requests
-        return requests is not None and all([r.memory_released() for r in requests])
+        return all([r.memory_released() for r in self.requests])
 
 
 class Runtime:
@@ -310,14 +315,14 @@ class Runtime:
             Reduce as one; members are named ``<name>_<i>of<n>``.
         """
         entry, handle = _Entry(keep, finish), next(self._handles)
-        self._entries[handle] = entry
         try:
+            self._entries[handle] = entry
             self._begin(entry, kind, name, operations, group)
+            return handle
         except BaseException:
             self._entries.pop(handle, None)
             self._hold(entry)
             raise
-        return handle
 
     def complete(self, kind, name, operations, keep, finish, group=False):
         """`submit` and `synchronize` without a handle; whoever is interrupted gives the result up."""
@@ -351,16 +356,19 @@ class Runtime:
     def _start(self, entry, context, operations, names, group):
         count, site = len(operations), context.site()
         structs = (_ffi.Op * count)(*(_struct(*each, site) for each in zip(operations, names)))
-        pointers, error = (ctypes.c_void_p * count)(), None
-        entry.requests = None  # an interrupt between the next lines must not free tensors
-        code = _lib.rueda_start(context, structs, count, group, pointers, error)
+        # Made before: whoever is interrupted between the next lines finds here what was started.
+        entry.requests = [Request(None) for _ in range(count)]
+        entry.pointers = (ctypes.c_void_p * count)()
+        code = _lib.rueda_start(context, structs, count, group, entry.pointers, None)
         if code != _OK:  # asks again, with room for what is wrong
             error = _ffi.Error()
-            code = _lib.rueda_start(context, structs, count, group, pointers, ctypes.byref(error))
+            code = _lib.rueda_start(
+                context, structs, count, group, entry.pointers, ctypes.byref(error)
+            )
+        entry.own()
         if code != _OK:
             entry.requests = ()
             raise _ffi.exception(code, error)
-        entry.requests = [Request(pointer) for pointer in pointers]
 
     def submit_again(self, key, kind, name, operation, keep, finish):
         """`submit` of one named operation that may come again.
@@ -371,10 +379,15 @@ class Runtime:
         if request is not None:
             entry, handle = _Entry(keep, finish, (request,)), next(self._handles)
             entry.persistent = request
-            self._entries[handle] = entry
             memory = operation.input, operation.output, operation.stream
-            if _start(request.pointer, *memory, None) == _OK:
-                return handle
+            try:
+                self._entries[handle] = entry
+                if _start(request.pointer, *memory, None) == _OK:
+                    return handle
+            except BaseException:
+                self._entries.pop(handle, None)
+                self._hold(entry)
+                raise
             del self._entries[handle]
             request.put_back()
         return self.submit(kind, name, [operation], keep, finish)  # says what was wrong
@@ -460,14 +473,16 @@ class Runtime:
 
     def run_alike(self, form, source, target, keep):
         """`run` of a form. Returns the request that has ended; None: not started."""
-        request = None
+        request = Request(None)
         try:
-            request = form.start(source, target)
+            if not form.start(request, source, target):
+                form.put_back()
+                return None
             form.put_back()
-            if request is not None:
-                request.wait()
-        except BaseException:  # without a request: an interrupt, and nobody knows whether it has begun
-            self._hold(_Entry(keep, None, request and (request,)))
+            request.wait()
+        except BaseException:
+            form.own(request)
+            self._hold(_Entry(keep, None, (request,)))
             raise
         return request
 
@@ -476,6 +491,8 @@ class Runtime:
         self._hold(_Entry(keep, None, requests))
 
     def _hold(self, entry):
+        entry.own()
+        entry.requests = [request for request in entry.requests if request.pointer]
         self._abandoned.add(entry)
         if entry.ended():
             self._abandoned.discard(entry)
