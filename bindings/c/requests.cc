@@ -1,5 +1,6 @@
 // Requests behind the C ABI.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,8 @@ using rueda::Status;
 using rueda::c_abi::guarded;
 using rueda::c_abi::guarded_value;
 using rueda::engine::Request;
+
+constexpr std::chrono::nanoseconds kForEver{-1};
 
 namespace rueda::c_abi {
 
@@ -119,7 +122,26 @@ int32_t rueda_run(rueda_context* context, const rueda_op* op, rueda_error* error
   return guarded(error, [&]() -> Status {
     RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
     RUEDA_ASSIGN_OR_RETURN(auto operation, rueda::c_abi::convert(op));
-    return member->runtime->run(std::move(operation));
+    rueda::engine::RequestPtr request;
+    return member->runtime->run(std::move(operation), kForEver, &request);
+  });
+}
+
+int32_t rueda_start_and_wait(rueda_context* context, const rueda_op* op, double timeout_seconds,
+                             rueda_request** request, rueda_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (request == nullptr) return rueda::invalid_argument("nowhere to put the request (NULL)");
+    *request = nullptr;
+    RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
+    RUEDA_ASSIGN_OR_RETURN(auto operation, rueda::c_abi::convert(op));
+    auto handle = rueda::c_abi::make_handle();
+    rueda::engine::RequestPtr started;
+    Status ended = member->runtime->run(std::move(operation),
+                                        rueda::c_abi::to_nanoseconds(timeout_seconds), &started);
+    if (started == nullptr) return ended;
+    rueda::c_abi::fill(handle.get(), std::move(started));
+    *request = handle.release();
+    return ended;
   });
 }
 

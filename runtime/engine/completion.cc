@@ -35,6 +35,13 @@ void set_readable(int fd) {
 
 bool Completion::in_callback() { return callbacks_under_way > 0; }
 
+Status Completion::check_may_wait() const {
+  if (!in_callback()) return {};
+  return failed_precondition(title_ +
+                             " has not ended, and a callback that waits would hold up what it "
+                             "waits for: let another thread wait");
+}
+
 void Completion::set_awaited() {
   awaited_.store(true, std::memory_order_seq_cst);
   if (may_batch_.load(std::memory_order_seq_cst) && helper_) helper_->wake();
@@ -42,11 +49,7 @@ void Completion::set_awaited() {
 
 Status Completion::wait(std::chrono::nanoseconds timeout) {
   if (done()) return status_;
-  if (in_callback()) {
-    return failed_precondition(title_ +
-                               " has not ended, and a callback that waits would hold up what it "
-                               "waits for: let another thread wait");
-  }
+  RUEDA_RETURN_IF_ERROR(check_may_wait());
   Helper::Deadline deadline;
   if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
   if (helper_ && timeout.count() != 0) helper_->help(this, deadline);

@@ -65,6 +65,8 @@ class Completion {
   Result<int> event_fd();
   // The calling thread is inside a callback of on_end.
   static bool in_callback();
+  // kFailedPrecondition there.
+  Status check_may_wait() const;
 
   // ---- who runs it
   // Begins anew what has ended or has never begun. Nobody else may use it meanwhile.

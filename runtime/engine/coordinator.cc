@@ -128,7 +128,7 @@ bool Coordinator::needs_thread(Time wakes_at) {
   return deadline && *deadline < wakes_at;
 }
 
-std::chrono::nanoseconds Coordinator::nap() const {
+Coordinator::Time Coordinator::wakes_at() const {
   std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.next_deadline(); });
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
@@ -136,8 +136,7 @@ std::chrono::nanoseconds Coordinator::nap() const {
   // That everything has arrived is no news that wakes anybody.
   if (state_ == State::kLeaving && goodbye_said_) deadline = Clock::now() + kLookAgain;
   if (suspects() && state_ != State::kBroken) deadline = suspicion_ends_;
-  if (!deadline) return std::chrono::nanoseconds(-1);
-  return std::max<std::chrono::nanoseconds>(*deadline - Clock::now(), std::chrono::nanoseconds(0));
+  return deadline.value_or(Time::max());
 }
 
 // ---- requests ----

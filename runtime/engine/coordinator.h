@@ -76,8 +76,8 @@ class Coordinator {
   // Nobody who leaves may forget this: something is to be done before the background thread, which
   // sleeps until wakes_at, would do it.
   bool needs_thread(std::chrono::steady_clock::time_point wakes_at);
-  // How long there is nothing to do unless somebody rings; negative: for ever.
-  std::chrono::nanoseconds nap() const;
+  // Until when there is nothing to do unless somebody rings; max: for ever.
+  std::chrono::steady_clock::time_point wakes_at() const;
   // Publishes the counters as they are now.
   void count();
   bool ended() const { return state_ == State::kEnded; }

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "collectives/base/log.h"
 #include "runtime/engine/coordinator.h"
 #include "runtime/membership/fabric.h"
@@ -73,8 +75,10 @@ void ProgressEngine::loop() {
 
 // With the progress lock and an armed doorbell; holds the progress lock again when it returns.
 void ProgressEngine::sleep(bool look_at_queue) {
-  const std::chrono::nanoseconds nap = coordinator_->nap();
-  wakes_at_ = nap.count() < 0 ? Time::max() : std::chrono::steady_clock::now() + nap;
+  wakes_at_ = coordinator_->wakes_at();
+  std::chrono::nanoseconds nap(-1);
+  if (wakes_at_ != Time::max())
+    nap = std::max(wakes_at_ - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
   progress_lock_.unlock();
   // Who queued something while this thread held the progress lock relies on it to look again.
   if (!look_at_queue || queue_->empty()) fabric_->transport->sleep(nap);

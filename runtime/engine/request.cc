@@ -68,14 +68,15 @@ Status Request::start(const std::byte* from, std::byte* to, cuda::StreamHandle s
 
 Status Request::run(const std::byte* from, std::byte* to, cuda::StreamHandle stream,
                     std::chrono::nanoseconds timeout) {
+  RUEDA_RETURN_IF_ERROR(check_may_wait());
   RUEDA_RETURN_IF_ERROR(claim_memory(from, to, stream));
-  return run_claimed(timeout);
+  return run_claimed(timeout, false);
 }
 
-Status Request::run_claimed(std::chrono::nanoseconds timeout) {
+Status Request::run_claimed(std::chrono::nanoseconds timeout, bool waits_for_name) {
   Helper::Deadline deadline;
   if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
-  progress_->run(this, deadline);
+  if (!waits_for_name) progress_->run(this, deadline);
   if (!deadline) return wait_for_device(sleep());
   const auto left = *deadline - std::chrono::steady_clock::now();
   return wait_for_device(wait(std::max(left, std::chrono::nanoseconds(0))));

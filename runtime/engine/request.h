@@ -57,8 +57,8 @@ class Request final : public Completion, public std::enable_shared_from_this<Req
   // Start, then wait, also for the GPU. The caller's thread does the work itself where it can.
   Status run(const std::byte* in, std::byte* out, cuda::StreamHandle stream = nullptr,
              std::chrono::nanoseconds timeout = std::chrono::nanoseconds(-1));
-  // The same for one that has been claimed already.
-  Status run_claimed(std::chrono::nanoseconds timeout);
+  // The same for one that has been claimed already, or waits for a name that is in flight.
+  Status run_claimed(std::chrono::nanoseconds timeout, bool waits_for_name);
   bool needs_memory() const { return element_count(announcement.shape) > 0; }
   // Results that the request owns, or the caller's memory; valid once done and ok, until the next
   // start.

@@ -5,6 +5,7 @@
 // within config.shutdown_timeout_seconds; requests outlive the runtime.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,8 +67,8 @@ class Runtime {
   Result<std::vector<RequestPtr>> make(std::vector<Operation> operations, bool group = false);
   // Requests that are started once, now. All or none.
   Result<std::vector<RequestPtr>> start(std::vector<Operation> operations, bool group = false);
-  // Starts one and waits without limit; its output must be the caller's.
-  Status run(Operation operation);
+  // Starts one and waits, also for the GPU. *started stays null if nothing was.
+  Status run(Operation operation, std::chrono::nanoseconds timeout, RequestPtr* started);
   // Collective over all ranks of the job, members or not: all have to call them in one order. The
   // request's result is the id of the new set; its ranks in any order.
   // A removed set's operations under way end with an error on all members.

@@ -95,6 +95,12 @@ std::string number(ProcessSet* set, CollectiveKind kind, bool persistent, bool g
   return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
 }
 
+// The ranks have counted different numbers of steps.
+void count_anew_after_join(const Request& request) {
+  if (request.announcement.kind != CollectiveKind::kJoin) return;
+  for (auto& count : request.set->unnamed) count.store(0, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool group) {
@@ -263,21 +269,17 @@ Result<std::vector<RequestPtr>> Runtime::start(std::vector<Operation> operations
   RUEDA_ASSIGN_OR_RETURN(auto requests, make_all(std::move(operations), false, group));
   RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim(requests));
   if (!claimed.empty()) progress_->start(claimed);
-  for (const RequestPtr& request : requests) {
-    if (request->announcement.kind != CollectiveKind::kJoin) continue;
-    // The ranks have counted different numbers of steps.
-    for (auto& count : request->set->unnamed) count.store(0, std::memory_order_relaxed);
-  }
+  for (const RequestPtr& request : requests) count_anew_after_join(*request);
   return requests;
 }
 
-Status Runtime::run(Operation operation) {
-  RUEDA_ASSIGN_OR_RETURN(const RequestPtr request, make_one(std::move(operation), false, false));
+Status Runtime::run(Operation operation, std::chrono::nanoseconds timeout, RequestPtr* started) {
+  RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), false, false));
+  RUEDA_RETURN_IF_ERROR(request->check_may_wait());
   RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
-  constexpr std::chrono::nanoseconds kForEver{-1};
-  if (!claimed.empty()) return request->run_claimed(kForEver);
-  RUEDA_RETURN_IF_ERROR(request->sleep());
-  return request->device_end() == nullptr ? Status() : request->device_end()->wait();
+  *started = request;
+  count_anew_after_join(*request);
+  return request->run_claimed(timeout, claimed.empty());
 }
 
 Result<RequestPtr> Runtime::add_process_set(std::vector<int64_t> ranks, uint32_t site) {

@@ -448,6 +448,48 @@ static void check_waiting(void) {
   run(&send);
   CHECK(rueda_request_wait(work, NAN, NULL) == RUEDA_OK && y[0] == 5);
   rueda_request_release(work);
+
+  /* in one call: what goes on when the deadline has passed is the caller's */
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "has not ended",
+              rueda_start_and_wait(context, &recv, 0.01, &work, &error));
+  y[0] = 0;
+  run(&send);
+  CHECK(rueda_request_wait(work, 60, NULL) == RUEDA_OK && y[0] == 5);
+  rueda_request_release(work);
+}
+
+/* Blocking, with a result that the request owns. */
+static void check_start_and_wait(void) {
+  const int64_t shape[1] = {2};
+  float x[2];
+  void* out = NULL;
+  int64_t extents[1] = {0};
+  int round;
+  rueda_request* request = NULL;
+  rueda_op op = op_of(RUEDA_ALLGATHER, NULL, x, shape, 1);
+  op.output = NULL;
+  for (round = 0; round < 40; ++round) {
+    x[0] = x[1] = (float)(rank + round);
+    CHECK_ERROR(RUEDA_OK, "", rueda_start_and_wait(context, &op, 60, &request, &error));
+    CHECK(rueda_request_test(request) == 1);
+    CHECK(rueda_request_output(request, &out, extents, 1) == 1 && extents[0] == 2 * size);
+    CHECK(((float*)out)[2 * size - 1] == (float)(size - 1 + round));
+    rueda_request_release(request);
+  }
+  /* what is wrong at once gives no request; what the ranks find wrong gives one that has failed */
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL", rueda_start_and_wait(context, &op, 60, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "NULL",
+              rueda_start_and_wait(context, NULL, 60, &request, &error));
+  op.kind = 99;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "kind 99",
+              rueda_start_and_wait(context, &op, 60, &request, &error));
+  CHECK(request == NULL);
+  op = op_of(RUEDA_ALLTOALL, "no rows", x, NULL, 0);
+  op.output = NULL;
+  CHECK(rueda_start_and_wait(context, &op, 60, &request, NULL) != RUEDA_OK);
+  CHECK(request != NULL && rueda_request_test(request) == 1);
+  CHECK(rueda_request_output(request, NULL, NULL, 0) == -1);
+  rueda_request_release(request);
 }
 
 static void count(void* user) { __atomic_fetch_add((int*)user, 1, __ATOMIC_SEQ_CST); }
@@ -461,11 +503,14 @@ static int readable(int fd) {
 }
 
 /* One that waits in a callback would hold up what it waits for. */
-static int32_t code_in_callback;
-static rueda_request* other_request;
+static int32_t codes_in_callback[3];
+static rueda_request *other_request, *persistent_request, *not_started;
 static void wait_for_other(void* user) {
-  (void)user;
-  code_in_callback = rueda_request_wait(other_request, -1, NULL);
+  float x[3] = {1, 2, 3};
+  rueda_op op = *(const rueda_op*)user;
+  codes_in_callback[0] = rueda_request_wait(other_request, -1, NULL);
+  codes_in_callback[1] = rueda_request_run(persistent_request, x, x, NULL, -1, NULL);
+  codes_in_callback[2] = rueda_start_and_wait(context, &op, -1, &not_started, NULL);
   rueda_shutdown(context); /* ignored */
 }
 
@@ -523,9 +568,13 @@ static void check_requests(void) {
   CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &op, 1, 0, &other_request, &error));
   op = op_of(RUEDA_ALLREDUCE, "calls back", x, shape, 1);
   recv = start(&op);
-  code_in_callback = RUEDA_OK;
-  CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(recv, wait_for_other, NULL, &error));
-  CHECK(code_in_callback == RUEDA_FAILED_PRECONDITION && rueda_rank(context) == rank);
+  op = op_of(RUEDA_ALLREDUCE, "again.2", NULL, shape, 1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &op, 1, 0, &persistent_request, &error));
+  op = op_of(RUEDA_ALLREDUCE, "not started", x, shape, 1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(recv, wait_for_other, &op, &error));
+  for (round = 0; round < 3; ++round) CHECK(codes_in_callback[round] == RUEDA_FAILED_PRECONDITION);
+  CHECK(not_started == NULL && rueda_rank(context) == rank);
+  rueda_request_release(persistent_request);
   rueda_request_release(recv);
   op = op_of(RUEDA_SEND, NULL, x, NULL, 0);
   op.peer = rank, op.tag = 6;
@@ -606,6 +655,7 @@ int main(void) {
     check_sets_and_join();
     check_struct_sizes();
     check_waiting();
+    check_start_and_wait();
     check_requests();
     rueda_free(kept); /* of the round before */
     kept = check_memory();

@@ -138,7 +138,7 @@ def test_what_is_interrupted_just_as_it_has_started_ends_and_is_let_go():
     for call in blocking(None), blocking("again"):
         for _ in range(3):
             call(np.ones(1000, np.float32))
-    interrupted(_forms, "_start", InterruptedStart, blocking(None))
+    interrupted(_forms, "_start_and_wait", InterruptedStart, blocking(None))
     interrupted(_runtime, "_start", InterruptedStart, started)
     for call in blocking("again"), lambda x: hvd.synchronize(started(x)), blocking("again"):
         call(np.ones(1000, np.float32))

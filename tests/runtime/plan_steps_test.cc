@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <barrier>
+#include <chrono>
 
 #include "tests/runtime/persistent_calls.h"
 #include "tests/support/allocations.h"
@@ -110,6 +111,43 @@ TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
   }
   // One allocation in each step would be seen.
   CHECK(steady_costs(Kind::kShm, 2, 40, 10, true)[0].allocations >= 10);
+}
+
+// Times that the background thread wakes while gradients are held for their batch, one by one and
+// with time between them for it to fall asleep again.
+int64_t wakeups_while_held(engine::Runtime& r, Rank rank, Rank size) {
+  constexpr size_t kHeld = 100;
+  constexpr int kRounds = 30;
+  constexpr std::chrono::microseconds kBetween{50};
+  std::vector<Sum> sums = network(r, kHeld + 1);
+  for (int number = 0; number < 40; ++number) {
+    if (!step(&sums, rank, size, number)) return -1;
+  }
+  int64_t woken = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    woken -= r.counter("wakeups");
+    for (size_t t = 0; t < kHeld; ++t) {
+      sums[t].start(1);
+      for (const auto next = std::chrono::steady_clock::now() + kBetween;
+           std::chrono::steady_clock::now() < next;) {
+      }
+    }
+    woken += r.counter("wakeups");
+    sums[kHeld].start(1);
+    for (Sum& sum : sums) {
+      if (!sum.ends_with(static_cast<float>(size))) return -1;
+    }
+  }
+  return woken;
+}
+
+TEST_CASE("what is held for its batch wakes no thread", "[plan]") {
+  RuntimeWorld world(Kind::kShm, 2, very_patient());
+  for (const int64_t woken :
+       world.run([](Rank rank, engine::Runtime& r) { return wakeups_while_held(r, rank, 2); })) {
+    CHECK(woken >= 0);
+    CHECK(woken <= 60);
+  }
 }
 
 }  // namespace

@@ -189,6 +189,9 @@ FUNCTIONS = {
         _void_p, _pointer(Op), _size_t, _int32, _pointer(_void_p), _pointer(Error),
     ]),
     "rueda_run": (_int32, [_void_p, _pointer(Op), _pointer(Error)]),
+    "rueda_start_and_wait": (_int32, [
+        _void_p, _pointer(Op), _double, _pointer(_void_p), _pointer(Error),
+    ]),
     "rueda_request_create": (_int32, [
         _void_p, _pointer(Op), _size_t, _int32, _pointer(_void_p), _pointer(Error),
     ]),

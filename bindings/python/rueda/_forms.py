@@ -3,8 +3,9 @@
 import ctypes
 
 from rueda import _ffi
+from rueda._requests import SLICE
 
-_start, _OK = _ffi.library.rueda_start, _ffi.OK
+_start_and_wait = _ffi.library.rueda_start_and_wait
 
 
 class Form:
@@ -25,17 +26,19 @@ class Form:
     def put_back(self):
         self._cache[self._key] = self
 
-    def start(self, request, source, target):
-        """Whether an operation on this memory was started, which the empty ``request`` then owns."""
+    def run(self, request, source, target):
+        """Starts an operation on this memory and waits for `SLICE`; the empty ``request`` then owns it.
+
+        Returns the library's code. ``request`` stays empty if nothing was started.
+        """
         struct, context = self._struct, self._context
         struct.input, struct.output, struct.call_site = source, target, context.site()
-        if _start(context, struct, 1, 0, self._argument, None) != _OK:
-            return False
-        self.own(request)
-        return True
+        code = _start_and_wait(context, struct, SLICE, self._argument, None)
+        request.pointer = self._pointer.value
+        self._pointer.value = None
+        return code
 
     def own(self, request):
-        """``request`` owns what was started. It may be called again, by whoever was interrupted here."""
+        """For whoever was interrupted in `run` or after it: ``request`` owns what was started."""
         if request.pointer is None:
             request.pointer = self._pointer.value
-        self._pointer.value = None

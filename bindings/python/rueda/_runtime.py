@@ -13,8 +13,8 @@ context. What it promises:
 
 A named operation that comes for the second time becomes a persistent request: from then on the library
 is told only where the memory lies. Such a request is in use once: who takes it from the cache has it
-alone, and puts it back when the operation has ended well. Otherwise it is given up, and the next
-operation of that name is submitted like one that never came before. Of unnamed operations, and of those
+alone, and puts it back when the operation has ended well (an optimizer's gradient keeps its own). Otherwise
+it is given up, and the next operation of that name is submitted like one that never came before. Of unnamed operations, and of those
 whose results have no size beforehand, the runtime remembers the `Form` in the same way. Ranks need not
 agree on any of this.
 """
@@ -475,11 +475,12 @@ class Runtime:
         """`run` of a form. Returns the request that has ended; None: not started."""
         request = Request(None)
         try:
-            if not form.start(request, source, target):
-                form.put_back()
-                return None
+            code = form.run(request, source, target)
             form.put_back()
-            request.wait()
+            if code != _OK:
+                if request.pointer is None:
+                    return None
+                request.wait()  # goes on, or says how it failed
         except BaseException:
             form.own(request)
             self._hold(_Entry(keep, None, (request,)))

@@ -40,6 +40,23 @@ class InPlace:
     device : int
     """
 
+    __slots__ = (
+        "_buffer",
+        "_device",
+        "_dtype",
+        "_grad",
+        "_gradient",
+        "_key",
+        "_parameter",
+        "_request",
+        "_set",
+        "_set_key",
+        "_shape",
+        "_under_way",
+        "_version",
+        "gradients",
+    )
+
     def __init__(self, gradient, name, settings, device):
         p = gradient.parameter
         self._gradient = gradient
@@ -54,7 +71,8 @@ class InPlace:
         self._key = (kind, name, self._dtype, self._shape, *fields)
         self._grad = None  # what travels
         self._version = 0
-        self._request = None  # while it is under way
+        self._request = None  # this gradient's alone, once there is one
+        self._under_way = False
 
     def start(self, p):
         """Whether the parameter's gradient is on its way now."""
@@ -73,30 +91,30 @@ class InPlace:
             and self._set.key is self._set_key
         ):
             return False
-        request = _take(self._key)
+        request = self._request
         if request is None:
-            return False
+            request = self._request = _take(self._key)
+            if request is None:
+                return False
         # Held from before it starts: an interrupt between the lines must not free it.
-        self._grad, self._request, self._version = grad, request, grad._version
+        self._grad, self._version, self._under_way = grad, grad._version, True
         address = grad.data_ptr()
         return _start(request.pointer, address, address, None, None) == _OK or self._not_started()
 
     def _not_started(self):
-        self._request.put_back()
-        self._grad = self._request = None
+        """Of a job that has been left, say: a new request is made the ordinary way."""
+        self._grad, self._request, self._under_way = None, None, False
         return False
 
     def is_wanted(self):
         return self._parameter().grad is self._grad
 
     def wait(self):
-        request = self._request
-        if request is None:
-            return
-        if _wait(request.pointer, SLICE, None) != _OK:
-            request.wait()  # goes on, or says how it failed
-        self._request = None
-        request.put_back()
+        if self._under_way:
+            request = self._request
+            if _wait(request.pointer, SLICE, None) != _OK:
+                request.wait()  # goes on, or says how it failed
+            self._under_way = False
 
     def end(self):
         self.wait()
@@ -109,21 +127,20 @@ class InPlace:
         self._grad = self._gradient.reduction = None
 
     def give_up(self, end):
-        request = self._request
-        if request is None:
+        if not self._under_way:
             return
         try:
-            request.wait(max(0.0, end - time.monotonic()))
-            request.put_back()
+            self._request.wait(max(0.0, end - time.monotonic()))
         except (HorovodInternalError, DeadlineExceeded):
-            runtime.hold((request,), self._grad)
-        self._request = None
+            runtime.hold((self._request,), self._grad)
+            self._request = None
+        self._under_way = False
 
 
 class InPlaceOnDevice(InPlace):
     """Of a gradient on a GPU."""
 
-    _stream = None  # the one that the gradient was computed in
+    __slots__ = ("_stream",)  # the one that the gradient was computed in
 
     def start(self, p):
         grad = p.grad
@@ -138,18 +155,18 @@ class InPlaceOnDevice(InPlace):
             or self._set.key is not self._set_key
         ):
             return False
-        request = _take(self._key)
+        request = self._request
         if request is None:
-            return False
-        self._grad, self._request, self._version = grad, request, grad._version
+            request = self._request = _take(self._key)
+            if request is None:
+                return False
+        self._grad, self._version, self._under_way = grad, grad._version, True
         address = grad.data_ptr()
         code = _start(request.pointer, address, address, self._stream, None)
         return code == _OK or self._not_started()
 
     def wait(self):
-        request = self._request
-        if request is not None:
-            request.wait()
-            collectives.go_on_behind([request], self._device, self._stream)
-            self._request = None
-            request.put_back()
+        if self._under_way:
+            self._request.wait()
+            collectives.go_on_behind([self._request], self._device, self._stream)
+            self._under_way = False

@@ -150,7 +150,8 @@ class Tensors:
             block = _DeviceBytes(address, count * like.element_size(), owner)
             return torch.as_tensor(block, device=like.device).view(like.dtype).view(shape)
         view = memory_view(address, count * like.element_size(), owner)
-        return torch.frombuffer(view, dtype=like.dtype).view(shape)
+        flat = torch.frombuffer(view, dtype=like.dtype)
+        return flat if len(shape) == 1 else flat.view(shape)
 
     @staticmethod
     def read_splits(splits):
