@@ -142,11 +142,7 @@ def receive_again(kind, name, array, *rest):
     if type(form) is not Form or not array.flags.c_contiguous:
         form.put_back()
         return None
-    request = runtime.run_alike(form, array.ctypes.data, None, array)
-    if request is None:
-        return None
-    address, shape = request.output()
-    return Arrays.adopt(address, shape, array, request)
+    return runtime.run_alike(form, array.ctypes.data, None, array, Arrays.adopt)
 
 
 def _can_take(out, array):

@@ -5,7 +5,8 @@ import ctypes
 from rueda import _ffi
 from rueda._requests import SLICE
 
-_start_and_wait = _ffi.library.rueda_start_and_wait
+_lib = _ffi.library
+_start_and_wait, _output = _lib.rueda_start_and_wait, _lib.rueda_request_output
 
 
 class Form:
@@ -15,13 +16,25 @@ class Form:
     nothing of it. What it starts are operations like all others, matched by name or by order.
     """
 
-    __slots__ = ("_argument", "_cache", "_context", "_key", "_pointer", "_struct")
+    __slots__ = (
+        "_argument",
+        "_cache",
+        "_context",
+        "_data",
+        "_data_at",
+        "_extents",
+        "_key",
+        "_pointer",
+        "_struct",
+    )
 
     def __init__(self, context, struct, cache, key):
         self._context, self._struct = context, struct
         self._cache, self._key = cache, key
         self._pointer = ctypes.c_void_p()
         self._argument = ctypes.byref(self._pointer)
+        self._data, self._extents = ctypes.c_void_p(), (ctypes.c_int64 * _ffi.MAX_NDIM)()
+        self._data_at = ctypes.byref(self._data)
 
     def put_back(self):
         self._cache[self._key] = self
@@ -42,3 +55,8 @@ class Form:
         """For whoever was interrupted in `run` or after it: ``request`` owns what was started."""
         if request.pointer is None:
             request.pointer = self._pointer.value
+
+    def output(self, request):
+        """(address, shape) of the result of what ran last, as `Request.output`."""
+        ndim = _output(request.pointer, self._data_at, self._extents, _ffi.MAX_NDIM)
+        return self._data.value or 0, tuple(self._extents[:ndim])

@@ -471,21 +471,25 @@ class Runtime:
         request.put_back()
         return result
 
-    def run_alike(self, form, source, target, keep):
-        """`run` of a form. Returns the request that has ended; None: not started."""
+    def run_alike(self, form, source, target, keep, adopt=None):
+        """`run` of a form. Returns the request that has ended, or what ``adopt`` makes of the memory that it
+        owns, alike ``keep``; None: not started.
+        """
         request = Request(None)
         try:
-            code = form.run(request, source, target)
-            form.put_back()
-            if code != _OK:
-                if request.pointer is None:
-                    return None
+            if form.run(request, source, target) != _OK and request.pointer is not None:
                 request.wait()  # goes on, or says how it failed
+            result = request
+            if request.pointer is None:
+                result = None
+            elif adopt is not None:
+                result = adopt(*form.output(request), keep, request)
         except BaseException:
             form.own(request)
             self._hold(_Entry(keep, None, (request,)))
             raise
-        return request
+        form.put_back()
+        return result
 
     def hold(self, requests, keep):
         """Keeps what owns the memory of started operations until the library has let go of it."""

@@ -8,6 +8,7 @@ from rueda._runtime import runtime
 from rueda.torch._tensors import Tensors, is_plain
 
 _take, _run, _run_alike = runtime.take, runtime.run, runtime.run_alike
+_adopt = Tensors.adopt
 
 
 def run_again(kind, name, tensor, out, *rest):
@@ -43,11 +44,7 @@ def receive_again(kind, name, tensor, *rest):
     if type(form) is not Form:
         form.put_back()
         return None
-    request = _run_alike(form, tensor.data_ptr(), None, tensor)
-    if request is None:
-        return None
-    address, shape = request.output()
-    return Tensors.adopt(address, shape, tensor, request)
+    return _run_alike(form, tensor.data_ptr(), None, tensor, _adopt)
 
 
 def _can_take(out, tensor):
