@@ -1,4 +1,4 @@
-// Driver: the CUDA driver of this machine, opened at run time.
+// DriverApi: the calls of this machine's CUDA driver, opened at run time.
 //
 // Ownership: shared by all that use it; stays open until the process ends.
 // Threads:   any.
@@ -13,10 +13,10 @@
 
 namespace rueda::cuda {
 
-class Driver {
+class DriverApi {
  public:
   // path: "" for the system's libcuda.so.1 (RUEDA_CUDA_DRIVER).
-  static Result<std::shared_ptr<const Driver>> open(const std::string& path);
+  static Result<std::shared_ptr<const DriverApi>> open(const std::string& path);
 
   const Functions* operator->() const { return &functions_; }
   // 13000 is CUDA 13.0.

@@ -1,4 +1,4 @@
-#include "collectives/cuda/driver.h"
+#include "collectives/cuda/driver_api.h"
 
 #include <dlfcn.h>
 
@@ -9,7 +9,7 @@ constexpr const char* kDriver = "libcuda.so.1";
 
 }  // namespace
 
-Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
+Result<std::shared_ptr<const DriverApi>> DriverApi::open(const std::string& path) {
   const std::string name = path.empty() ? kDriver : path;
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -19,7 +19,7 @@ Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
                                "): install NVIDIA's driver, in a container start it with the GPUs "
                                "(docker run --gpus all); `rueda doctor` shows what is found");
   }
-  auto driver = std::make_shared<Driver>();
+  auto driver = std::make_shared<DriverApi>();
   const struct {
     const char* symbol;
     void** place;
@@ -43,10 +43,10 @@ Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
   }
   RUEDA_RETURN_IF_ERROR(
       driver->check(driver->functions_.driver_version(&driver->version_), "cuDriverGetVersion"));
-  return std::shared_ptr<const Driver>(std::move(driver));
+  return std::shared_ptr<const DriverApi>(std::move(driver));
 }
 
-Status Driver::check(Code code, const char* call) const {
+Status DriverApi::check(Code code, const char* call) const {
   if (code == kSuccess) return {};
   const char* name = nullptr;
   const char* text = nullptr;
