@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "launcher/hosts/report_wire.h"
+#include "launcher/job/exit_report.h"
 #include "launcher/observe/recorder_files.h"
 
 namespace rueda::launcher {
