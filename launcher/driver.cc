@@ -12,22 +12,17 @@
 #include <sstream>
 
 #include "collectives/base/config.h"
-#include "launcher/agent.h"
+#include "launcher/agent/agent.h"
 #include "launcher/binding/host_binding.h"
-#include "launcher/guard.h"
-#include "launcher/hosts/head.h"
+#include "launcher/controller/controller.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/job/exit_code.h"
 #include "launcher/mpi/run_mpi.h"
-#include "launcher/spawn.h"
+#include "launcher/processes/guard.h"
+#include "launcher/processes/spawn.h"
 #include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::launcher {
-
-int fail(int code, const std::string& text) {
-  std::fprintf(stderr, "ruedarun: %s\n", text.c_str());
-  return code;
-}
-
 namespace {
 
 // When we run inside a rank of another ruedarun, its socket, key, life page and recorder came with
@@ -130,21 +125,22 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
                  double start_seconds) {
   if (plan.options.stdin_mode == Options::Stdin::kOneRank)
     return fail(kUsageError, "--stdin RANK works on one host only");
-  HeadPlan head;
-  head.hosts = std::move(hosts);
-  head.base_environment = std::move(plan.base_environment);
-  head.own_environment = environment;
+  ControllerPlan controller;
+  controller.hosts = std::move(hosts);
+  controller.base_environment = std::move(plan.base_environment);
+  controller.own_environment = environment;
   const auto folder = own_folder();
   if (!folder.ok()) return fail(kUsageError, folder.status().message());
-  head.folder = folder.value();
-  head.version = version;
-  head.start_seconds = start_seconds;
-  head.use_srun = found.slurm && plan.options.token_file.empty();
-  head.timeline = plan.timeline;
-  head.summary = plan.summary;
-  head.dead_seconds = plan.dead_seconds;
-  head.options = std::move(plan.options);
-  return guard("head", [&](GuardLink link) { return run_head(head, std::move(link)); });
+  controller.folder = folder.value();
+  controller.version = version;
+  controller.start_seconds = start_seconds;
+  controller.use_srun = found.slurm && plan.options.token_file.empty();
+  controller.timeline = plan.timeline;
+  controller.summary = plan.summary;
+  controller.dead_seconds = plan.dead_seconds;
+  controller.options = std::move(plan.options);
+  return guard("controller",
+               [&](GuardLink link) { return run_controller(controller, std::move(link)); });
 }
 
 int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
@@ -224,7 +220,7 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
   if (command.exit_code != 0) return fail(command.exit_code, command.reason);
   plan.program = command.path;
   return guard("agent", [&](GuardLink link) {
-    plan.driver = link.guard;
+    plan.guard = link.guard;
     plan.hangup_ignored = link.hangup_ignored;
     return run_agent(plan, std::move(link.fd));
   });

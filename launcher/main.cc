@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "collectives/base/config.h"
-#include "launcher/backends.h"
+#include "launcher/agent/host_agent.h"
 #include "launcher/binding/host_binding.h"
-#include "launcher/config_file.h"
+#include "launcher/command/backends.h"
+#include "launcher/command/config_file.h"
+#include "launcher/command/nearest_name.h"
+#include "launcher/command/options.h"
 #include "launcher/driver.h"
-#include "launcher/horovod_path.h"
-#include "launcher/hosts/host_agent.h"
+#include "launcher/job/horovod_path.h"
+#include "launcher/job/rank_environment.h"
 #include "launcher/mpi/mpirun_command.h"
-#include "launcher/nearest_name.h"
-#include "launcher/options.h"
 #include "launcher/probe.h"
-#include "launcher/rank_environment.h"
 
 namespace {
 

@@ -3,67 +3,24 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <link.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
-#include <optional>
 
 #include "collectives/base/unique_fd.h"
 #include "launcher/mpi/installation.h"
+#include "launcher/mpi/version.h"
+#include "launcher/processes/capture.h"
 
 namespace rueda::launcher {
 namespace {
-
-constexpr std::chrono::seconds kPythonLimit{10};
-
-// What a program prints on stdout, or nullopt when it does not end well within the limit.
-std::optional<std::string> capture(const std::vector<const char*>& command) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  UniqueFd reading(ends[0]), writing(ends[1]);
-  const pid_t pid = fork();
-  if (pid < 0) return std::nullopt;
-  if (pid == 0) {
-    dup2(writing.get(), STDOUT_FILENO);
-    const int null = open("/dev/null", O_RDWR);
-    dup2(null, STDIN_FILENO);
-    dup2(null, STDERR_FILENO);
-    execvp(command[0], const_cast<char* const*>(command.data()));
-    _exit(127);
-  }
-  writing.reset();
-  const auto deadline = std::chrono::steady_clock::now() + kPythonLimit;
-  std::string text;
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd ready = {reading.get(), POLLIN, 0};
-    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) == 0) {
-      kill(pid, SIGKILL);
-      break;
-    }
-    char bytes[512];
-    const ssize_t got = read(reading.get(), bytes, sizeof(bytes));
-    if (got == 0) break;
-    if (got > 0) text.append(bytes, static_cast<size_t>(got));
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  if (status != 0) return std::nullopt;
-  return text;
-}
 
 // Binds a listening socket to the loopback address of one family.
 Probe probe_tcp(const std::string& name, int family) {
@@ -131,20 +88,6 @@ std::string nccl_version(void* library) {
 
 }  // namespace
 
-// MPI_Get_library_version may be called before MPI_Init; its answer may have several lines.
-std::string mpi_version(void* library) {
-  constexpr size_t kMaxText = 8192;
-  const auto ask = symbol<int (*)(char*, int*)>(library, "MPI_Get_library_version");
-  std::string text(kMaxText, '\0');
-  int length = 0;
-  if (ask == nullptr || ask(text.data(), &length) != 0 || length < 0 ||
-      static_cast<size_t>(length) > kMaxText) {
-    return "version unknown";
-  }
-  text.resize(static_cast<size_t>(length));
-  return text.substr(0, text.find_first_of(",\n"));
-}
-
 std::vector<Probe> probe_frameworks() {
   // Metadata, not import: importing a framework may take longer than everything else together.
   constexpr const char* kScript =
@@ -206,24 +149,6 @@ std::string check_build_text() {
                        {{true, "rueda", "built in; needs no MPI and no server"}}) +
          "\n" + format_probes("Available tensor operations", operations) + "\n" +
          format_probes("Opened at run time when they are wanted", probe_libraries());
-}
-
-std::string first_line_of(const std::vector<const char*>& command) {
-  const auto text = capture(command);
-  return text ? text->substr(0, text->find('\n')) : "";
-}
-
-std::string mpirun_version() {
-  const auto path = capture({"sh", "-c", "command -v mpirun || command -v mpiexec", nullptr});
-  if (!path || path->empty()) return "";
-  const std::string program = path->substr(0, path->find('\n'));
-  const auto version = capture({program.c_str(), "--version", nullptr});
-  if (!version) return program;
-  // MPICH's tells nothing in its first line but how it was configured.
-  const size_t begin = version->find("Version:");
-  const std::string text = version->substr(begin == std::string::npos ? 0 : begin);
-  return program + ", " + (begin == std::string::npos ? "" : "HYDRA ") +
-         text.substr(0, text.find('\n'));
 }
 
 }  // namespace rueda::launcher

@@ -1,5 +1,5 @@
 // What this machine offers to rueda, found out by trying: the table of `ruedarun --check-build`,
-// and some of the facts of `rueda doctor` (tool/doctor).
+// and some of the facts of `rueda doctor` (tools/doctor).
 //
 // Runs python3 once (at most a few seconds) and opens libraries; call it from a process that ends
 // soon. Never fails: what cannot be found out is a row that says why.
@@ -25,12 +25,5 @@ Probe probe_mpi();
 // "    [X] NumPy 1.24" lines under a title.
 std::string format_probes(const std::string& title, const std::vector<Probe>& probes);
 std::string check_build_text();
-// The first line that a program prints (words and a null pointer); empty when it does not end well
-// within 10 seconds.
-std::string first_line_of(const std::vector<const char*>& command);
-// "Open MPI v4.1.4": what an opened MPI library, or one that uses it, calls itself.
-std::string mpi_version(void* library);
-// "/usr/bin/mpirun, mpirun (Open MPI) 4.1.4" of the first mpirun in PATH; empty when there is none.
-std::string mpirun_version();
 
 }  // namespace rueda::launcher

@@ -22,12 +22,18 @@ RENDEZVOUS, MEMBERSHIP = "runtime/rendezvous", "runtime/membership"
 NEGOTIATION, PLAN, ENGINE = "runtime/negotiation", "runtime/plan", "runtime/engine"
 FLIGHT, LIFE, TIMELINE = "runtime/observe/flight", "runtime/observe/life", "runtime/observe/timeline"
 COUNTERS = "runtime/observe/counters"
-ATTENTION, LAUNCHER, TOOL = "attention", "launcher", "launcher/tool"
+ATTENTION, LAUNCHER, TOOLS = "attention", "launcher", "launcher/tools"
+COMMAND, BINDING, JOB = "launcher/command", "launcher/binding", "launcher/job"
+PROCESSES, OUTPUT, REPORTS = "launcher/processes", "launcher/output", "launcher/observe"
+HOSTS, AGENT, CONTROLLER, MPI = "launcher/hosts", "launcher/agent", "launcher/controller", "launcher/mpi"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
 
 COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
 OBSERVE = {COUNTERS, FLIGHT, LIFE, TIMELINE}
 RUNTIME = {RENDEZVOUS, MEMBERSHIP, NEGOTIATION, PLAN, ENGINE} | OBSERVE
+# What the launcher's rooms may use of what lies below the launcher.
+BELOW_LAUNCHER = {BASE, HOST, PROTO, RENDEZVOUS} | OBSERVE
+ROOMS = {COMMAND, BINDING, JOB, PROCESSES, OUTPUT, REPORTS, HOSTS, AGENT, CONTROLLER, MPI}
 
 ARROWS: Dict[str, Set[str]] = {
     BASE: set(),
@@ -54,19 +60,30 @@ ARROWS: Dict[str, Set[str]] = {
     ABI: set(),
     COMPOSITION: {ABI, PROTO, ATTENTION} | COLLECTIVES | RUNTIME,
     CPP: {ABI},
-    LAUNCHER: {BASE, HOST, PROTO, RENDEZVOUS} | OBSERVE,
-    TOOL: {ABI, BASE, HOST, PROTO, RENDEZVOUS, TRANSPORT, LAUNCHER},
+    # The launcher: rooms, and above them the programs. The agent and the controller meet by messages only.
+    COMMAND: BELOW_LAUNCHER | {BINDING},
+    BINDING: BELOW_LAUNCHER | {COMMAND},
+    JOB: BELOW_LAUNCHER | {COMMAND},
+    PROCESSES: BELOW_LAUNCHER | {JOB},
+    OUTPUT: BELOW_LAUNCHER | {COMMAND},
+    REPORTS: BELOW_LAUNCHER | {COMMAND, JOB},
+    HOSTS: BELOW_LAUNCHER | {COMMAND, JOB, REPORTS},
+    AGENT: BELOW_LAUNCHER | {COMMAND, BINDING, JOB, PROCESSES, OUTPUT, REPORTS, HOSTS},
+    CONTROLLER: BELOW_LAUNCHER | {COMMAND, JOB, PROCESSES, OUTPUT, REPORTS, HOSTS},
+    MPI: BELOW_LAUNCHER | {COMMAND, JOB, PROCESSES, HOSTS},
+    LAUNCHER: BELOW_LAUNCHER | ROOMS,
+    TOOLS: {ABI, TRANSPORT, LAUNCHER} | BELOW_LAUNCHER | ROOMS,
     "examples": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {PROTO, ATTENTION, LAUNCHER, TOOL, ABI, CPP, COMPOSITION} | COLLECTIVES | RUNTIME,
+    "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION} | ROOMS | COLLECTIVES | RUNTIME,
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)
 # Layers whose names live directly in namespace rueda: the vocabulary of all others, and the public header.
 PLAIN_NAMESPACE = {BASE, DESC, CPP, ABI}
 # Layers whose namespace is not their folder's name.
-OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::c_abi"}
+OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::c_abi", **dict.fromkeys(ROOMS | {TOOLS}, "rueda::launcher")}
 NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples")
 
 # ---- who may do what ------------------------------------------------------------------------------------------------

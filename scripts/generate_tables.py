@@ -165,12 +165,12 @@ def setting_flags():
     for switch in settings.SWITCHES:
         for name in switch.zeroes:
             keys += f'    {{{cpp(switch.key)}, {cpp(name)}, Takes::kSwitch, nullptr, "0"}},\n'
-    return cpp_file(settings, f"""#include "launcher/setting_flags.h"
+    return cpp_file(settings, f"""#include "launcher/command/setting_flags.h"
 
 namespace rueda::launcher {{
 namespace {{
 
-const SettingFlag kFlags[] = {{
+const SettingFlag kSettingFlags[] = {{
 {flags}}};
 
 const SettingKey kKeys[] = {{
@@ -178,7 +178,7 @@ const SettingKey kKeys[] = {{
 
 }}  // namespace
 
-std::span<const SettingFlag> setting_flags() {{ return kFlags; }}
+std::span<const SettingFlag> setting_flags() {{ return kSettingFlags; }}
 std::span<const SettingKey> setting_keys() {{ return kKeys; }}
 
 }}  // namespace rueda::launcher
@@ -328,7 +328,7 @@ def page(path, module, parts, make):
 FILES = {
     "collectives/base/config_struct.h": config_struct,
     "collectives/base/config_table.inc": config_table,
-    "launcher/setting_flags.cc": setting_flags,
+    "launcher/command/setting_flags.cc": setting_flags,
     "bindings/python/rueda/compat/horovod_settings.py": horovod_settings,
     "runtime/observe/counters/counters.h": counters_header,
     "docs/settings.md": lambda: page("docs/settings.md", settings, {s.section for s in settings.SETTINGS}, settings_of),

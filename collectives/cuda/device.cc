@@ -17,9 +17,9 @@ std::string to_string(const Uuid& uuid) {
   return text;
 }
 
-Result<DevicePtr> Device::open(std::shared_ptr<const Driver> driver, int ordinal) {
+Result<DevicePtr> Device::open(std::shared_ptr<const DriverApi> driver, int ordinal) {
   DevicePtr device(new Device(std::move(driver), ordinal));
-  const Driver& d = *device->driver_;
+  const DriverApi& d = *device->driver_;
   int count = 0;
   RUEDA_RETURN_IF_ERROR(d.check(d->device_count(&count), "cuDeviceGetCount"));
   if (ordinal < 0 || ordinal >= count) {
@@ -107,7 +107,7 @@ Status Event::record(StreamHandle stream, bool captured) {
   captured_ = captured;
   const ContextScope scope(*device_);  // a null stream means the current context's
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device_->driver();
+  const DriverApi& d = device_->driver();
   return d.check(d->event_record(handle_, stream), "cuEventRecord");
 }
 
@@ -115,7 +115,7 @@ Result<bool> Event::query() const {
   if (captured_) return true;
   const ContextScope scope(*device_);
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device_->driver();
+  const DriverApi& d = device_->driver();
   const BesideCaptures beside(d);
   const Code code = d->event_query(handle_);
   if (code == kNotReady) return false;
@@ -132,7 +132,7 @@ Status Event::wait() const {
   }
   const ContextScope scope(*device_);
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device_->driver();
+  const DriverApi& d = device_->driver();
   const BesideCaptures beside(d);
   return d.check(d->event_wait(handle_), "cuEventSynchronize");
 }
@@ -140,14 +140,14 @@ Status Event::wait() const {
 Status Event::make_wait(StreamHandle stream) const {
   const ContextScope scope(*device_);
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device_->driver();
+  const DriverApi& d = device_->driver();
   return d.check(d->stream_wait(stream, handle_, 0), "cuStreamWaitEvent");
 }
 
 Result<std::unique_ptr<Stream>> Stream::create(DevicePtr device) {
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device->driver();
+  const DriverApi& d = device->driver();
   const BesideCaptures beside(d);
   int least = 0;
   int greatest = 0;
@@ -166,7 +166,7 @@ Stream::~Stream() {
 Result<std::shared_ptr<Memory>> Memory::allocate(DevicePtr device, size_t bytes) {
   const ContextScope scope(*device);
   RUEDA_RETURN_IF_ERROR(scope.status());
-  const Driver& d = device->driver();
+  const DriverApi& d = device->driver();
   const BesideCaptures beside(d);
   Address address = 0;
   const Status got = d.check(d->allocate(&address, std::max<size_t>(bytes, 1)), "cuMemAlloc");

@@ -12,18 +12,18 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/cuda/driver.h"
+#include "collectives/cuda/driver_api.h"
 
 namespace rueda::cuda {
 
 class Device {
  public:
-  static Result<std::shared_ptr<Device>> open(std::shared_ptr<const Driver> driver, int ordinal);
+  static Result<std::shared_ptr<Device>> open(std::shared_ptr<const DriverApi> driver, int ordinal);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const Driver& driver() const { return *driver_; }
+  const DriverApi& driver() const { return *driver_; }
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
   // "GPU-1b4e28ba-2fa1-11d2-883f-0016d3cca427", as nvidia-smi prints it.
@@ -36,10 +36,10 @@ class Device {
   void give_event(EventHandle event);
 
  private:
-  Device(std::shared_ptr<const Driver> driver, int ordinal)
+  Device(std::shared_ptr<const DriverApi> driver, int ordinal)
       : driver_(std::move(driver)), ordinal_(ordinal) {}
 
-  std::shared_ptr<const Driver> driver_;
+  std::shared_ptr<const DriverApi> driver_;
   const int ordinal_;
   Ordinal handle_ = 0;
   Context context_ = nullptr;
@@ -63,7 +63,7 @@ class ContextScope {
   const Status& status() const { return status_; }
 
  private:
-  const Driver& driver_;
+  const DriverApi& driver_;
   Status status_;
 };
 
@@ -71,7 +71,7 @@ class ContextScope {
 // graph (making things, asking events): ours have nothing to do with what is captured.
 class BesideCaptures {
  public:
-  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
+  explicit BesideCaptures(const DriverApi& driver) : driver_(driver) {
     driver_->exchange_capture_mode(&mode_);
   }
   ~BesideCaptures() { driver_->exchange_capture_mode(&mode_); }
@@ -79,7 +79,7 @@ class BesideCaptures {
   BesideCaptures& operator=(const BesideCaptures&) = delete;
 
  private:
-  const Driver& driver_;
+  const DriverApi& driver_;
   int mode_ = kCaptureRelaxed;
 };
 

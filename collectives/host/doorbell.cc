@@ -1,10 +1,8 @@
 #include "collectives/host/doorbell.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+
+#include "collectives/host/event_fd.h"
 
 namespace rueda::host {
 namespace {
@@ -29,10 +27,7 @@ void fence_before_rings() {
 void Ringer::ring_after_fence() const {
   if (!asleep_now(&word->asleep)) return;
   if (word->asleep.exchange(0, std::memory_order_seq_cst) == 0) return;  // somebody else rang
-  const uint64_t one = 1;
-  // Fails only when the counter is full (the owner will wake anyway) or the owner has closed it.
-  while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  ring_event_fd(fd);
 }
 
 void Ringer::ring() const {
@@ -41,8 +36,7 @@ void Ringer::ring() const {
 }
 
 Result<Doorbell> Doorbell::create(SleepWord* word, SleepWord* channel_word) {
-  UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (fd.get() < 0) return errno_status("cannot create an eventfd", errno);
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, make_event_fd());
   word->asleep.store(0, std::memory_order_relaxed);
   if (channel_word != nullptr) channel_word->asleep.store(0, std::memory_order_relaxed);
   return Doorbell(std::move(fd), word, channel_word);
@@ -84,11 +78,7 @@ void Doorbell::disarm() {
   disarm(channel_word_, &channel_armed_);
   if (owed_ == 0) return;
   // A ringer that took the word may write only later; what is still owed is read in a later nap.
-  uint64_t count = 0;
-  ssize_t got = 0;
-  while ((got = read(fd_.get(), &count, sizeof(count))) < 0 && errno == EINTR) {
-  }
-  if (got == sizeof(count)) owed_ -= std::min(owed_, count);
+  owed_ -= std::min(owed_, clear_event_fd(fd_.get()));
 }
 
 }  // namespace rueda::host

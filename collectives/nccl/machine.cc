@@ -8,7 +8,7 @@ Result<cuda::DevicePtr> Machine::device(int ordinal) {
   const std::lock_guard lock(mutex_);
   if (const auto known = devices_.find(ordinal); known != devices_.end()) return known->second;
   if (driver_ == nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(driver_, cuda::Driver::open(options_.driver));
+    RUEDA_ASSIGN_OR_RETURN(driver_, cuda::DriverApi::open(options_.driver));
   }
   RUEDA_ASSIGN_OR_RETURN(cuda::DevicePtr device, cuda::Device::open(driver_, ordinal));
   devices_.emplace(ordinal, device);

@@ -46,7 +46,7 @@ class Machine {
  private:
   const Options options_;
   std::mutex mutex_;
-  std::shared_ptr<const cuda::Driver> driver_;
+  std::shared_ptr<const cuda::DriverApi> driver_;
   std::shared_ptr<const Library> library_;
   bool kernels_known_ = false;
   std::shared_ptr<const cuda::kernels::Library> kernels_;

@@ -14,7 +14,7 @@
 
 #include "collectives/base/status.h"
 #include "launcher/binding/topology.h"
-#include "launcher/number_ranges.h"
+#include "launcher/command/number_ranges.h"
 
 namespace rueda::launcher {
 

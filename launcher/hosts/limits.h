@@ -1,4 +1,4 @@
-// Bounds of what driver and agents send each other.
+// Bounds of what controller and agents send each other.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// A verdict as a message between agents and driver.
+// A verdict as a message between agents and controller.
 #pragma once
 
 #include "launcher/hosts/wire.h"

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "collectives/host/event_fd.h"
 #include "runtime/rendezvous/handshake.h"
 
 namespace rueda::launcher {
@@ -40,13 +40,11 @@ class Listener : public ReachListener {
     if (!socket.ok()) socket = listen_on("0.0.0.0", 0);
     if (!socket.ok()) return socket.status();
     socket_ = std::move(socket).value();
-    wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_) return errno_status("eventfd", errno);
+    RUEDA_ASSIGN_OR_RETURN(wake_, host::make_event_fd());
     return {};
   }
   ~Listener() override {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t put = write(wake_.get(), &one, sizeof(one));
+    host::ring_event_fd(wake_.get());
     if (thread_.joinable()) thread_.join();
   }
   int port() const override { return socket_.port; }

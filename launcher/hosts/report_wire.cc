@@ -75,8 +75,8 @@ Result<RankView> view_from_wire(control::Observed* message) {
   return view;
 }
 
-control::DriverMessage to_wire(const HostQuestion& question) {
-  control::DriverMessage message;
+control::ControllerMessage to_wire(const HostQuestion& question) {
+  control::ControllerMessage message;
   auto* observe = message.mutable_observe();
   observe->set_round(question.round);
   observe->set_whole(question.whole);
@@ -84,7 +84,7 @@ control::DriverMessage to_wire(const HostQuestion& question) {
   return message;
 }
 
-std::optional<Order> order_from_wire(const control::DriverMessage& message) {
+std::optional<Order> order_from_wire(const control::ControllerMessage& message) {
   Order order;
   if (message.has_rank_lost()) {
     order.kind = Order::Kind::kRankLost;

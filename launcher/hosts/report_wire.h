@@ -1,13 +1,14 @@
-// Questions, reports and orders as messages between driver and agents. Whatever arrives is checked
-// here: numbers outside of what they may be are refused, texts and pieces are of bounded size.
+// Questions, reports and orders as messages between controller and agents. Whatever arrives is
+// checked here: numbers outside of what they may be are refused, texts and pieces are of bounded
+// size.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "launcher/host_report.h"
+#include "launcher/hosts/order.h"
 #include "launcher/hosts/wire.h"
-#include "launcher/uplink.h"
+#include "launcher/observe/host_report.h"
 
 namespace rueda::launcher {
 
@@ -19,8 +20,8 @@ std::vector<control::AgentMessage> to_wire(HostReport report);
 // kDataLoss: it cannot be. `pieces` are moved out of the message.
 Result<RankView> view_from_wire(control::Observed* message);
 
-control::DriverMessage to_wire(const HostQuestion& question);
+control::ControllerMessage to_wire(const HostQuestion& question);
 // Empty: the message is no order.
-std::optional<Order> order_from_wire(const control::DriverMessage& message);
+std::optional<Order> order_from_wire(const control::ControllerMessage& message);
 
 }  // namespace rueda::launcher

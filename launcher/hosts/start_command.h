@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "launcher/hosts/hostfile.h"
+#include "launcher/job/hostfile.h"
 
 namespace rueda::launcher {
 

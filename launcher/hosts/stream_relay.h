@@ -1,5 +1,5 @@
 // Carries the byte streams between ranks and the store through something that knows messages only:
-// the agent has the rank's end of a stream, the driver the store's.
+// the agent has the rank's end of a stream, the controller the store's.
 //
 // Owns the sockets. One thread. What cannot be written yet is kept; a stream is not read from while
 // more than kMaxKept of the other direction is kept, as its owner then does not read either.

@@ -44,7 +44,7 @@ bool take_block(std::string_view* text, std::string* block) {
 std::string write_ticket(const Ticket& ticket) {
   std::string text(kFirstLine);
   text += "job " + ticket.job_id + "\ntoken " + ticket.token + "\n";
-  for (const std::string& address : ticket.addresses) text += "driver " + address + "\n";
+  for (const std::string& address : ticket.addresses) text += "controller " + address + "\n";
   return text + ticket.authority + ticket.certificate + ticket.private_key + kTicketEnd;
 }
 
@@ -63,7 +63,7 @@ Result<Ticket> read_ticket(std::string_view text) {
       ticket.job_id = value;
     } else if (key == "token" && value.size() == kTokenDigits && is_hex(value)) {
       ticket.token = value;
-    } else if (key == "driver" && ticket.addresses.size() < kMaxAddresses && !value.empty()) {
+    } else if (key == "controller" && ticket.addresses.size() < kMaxAddresses && !value.empty()) {
       ticket.addresses.push_back(value);
     } else {
       return broken("a line that is unknown or wrong");
@@ -74,7 +74,7 @@ Result<Ticket> read_ticket(std::string_view text) {
     return broken("it is cut short");
   }
   if (ticket.job_id.empty() || ticket.token.empty() || ticket.addresses.empty())
-    return broken("job, token or driver is missing");
+    return broken("job, token or controller is missing");
   return ticket;
 }
 

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "launcher/probe.h"
+#include "launcher/mpi/version.h"
+#include "launcher/processes/capture.h"
 
 namespace rueda::launcher {
 namespace {

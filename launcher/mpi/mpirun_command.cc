@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launcher/hosts/head_hosts.h"
+#include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/start_command.h"
-#include "launcher/rank_environment.h"
+#include "launcher/job/rank_environment.h"
 
 namespace rueda::launcher {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "collectives/base/status.h"
-#include "launcher/host_plan.h"
-#include "launcher/options.h"
+#include "launcher/command/options.h"
+#include "launcher/job/host_plan.h"
 
 namespace rueda::launcher {
 

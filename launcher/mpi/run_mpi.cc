@@ -9,12 +9,12 @@
 
 #include <cstdio>
 
-#include "launcher/driver.h"
-#include "launcher/guard.h"
 #include "launcher/hosts/start_command.h"
+#include "launcher/job/exit_code.h"
+#include "launcher/job/rank_environment.h"
 #include "launcher/mpi/installation.h"
-#include "launcher/rank_environment.h"
-#include "launcher/spawn.h"
+#include "launcher/processes/guard.h"
+#include "launcher/processes/spawn.h"
 
 namespace rueda::launcher {
 namespace {

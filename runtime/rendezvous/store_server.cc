@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <deque>
 
 #include "collectives/base/log.h"
+#include "collectives/host/event_fd.h"
 
 namespace rueda::rendezvous {
 
@@ -21,8 +21,7 @@ using Clock = std::chrono::steady_clock;
 Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return errno_status("store server: epoll_create1", errno);
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return errno_status("store server: eventfd", errno);
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd wake, host::make_event_fd("store server: eventfd"));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = 0;
@@ -100,11 +99,7 @@ size_t StoreServer::buffered_bytes() const {
   return bytes;
 }
 
-void StoreServer::wake() {
-  const uint64_t one = 1;
-  // A full counter wakes as well; nothing else can fail.
-  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof(one));
-}
+void StoreServer::wake() { host::ring_event_fd(wake_.get()); }
 
 void StoreServer::run() {
   std::array<epoll_event, 64> events;
@@ -117,8 +112,7 @@ void StoreServer::run() {
     for (int i = 0; i < n; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.u64 == 0) {
-        uint64_t count;
-        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
+        host::clear_event_fd(wake_.get());
       } else {
         serve(event.data.u64, event.events);
       }

@@ -1,5 +1,5 @@
 """The ranks' meeting and the timing loop for Python programs: the C++ ones' own barrier, machine check and binding to
-cores (libbench_meeting.so), and the same rules (launcher/tool/bench/measure.h)."""
+cores (libbench_meeting.so), and the same rules (launcher/tools/bench/measure.h)."""
 
 import ctypes
 import json

@@ -2,7 +2,7 @@
 // to cores as in C++, so that their rows compare.
 #include <cstdio>
 
-#include "launcher/tool/bench/meeting.h"
+#include "launcher/tools/bench/meeting.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "launcher/tool/bench/measure.h"
+#include "launcher/tools/bench/measure.h"
 
 namespace rueda::bench {
 

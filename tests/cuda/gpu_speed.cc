@@ -56,7 +56,7 @@ double median(std::vector<double> times) {
 }
 
 struct Gpu {
-  std::shared_ptr<const cuda::Driver> driver;
+  std::shared_ptr<const cuda::DriverApi> driver;
   std::shared_ptr<const nccl::Library> nccl;
   cuda::DevicePtr device;
   std::unique_ptr<cuda::Stream> stream;
@@ -80,7 +80,7 @@ void meet(rueda_context* context) {
 
 Gpu open(rueda_context* context, size_t bytes) {
   Gpu gpu;
-  gpu.driver = must(cuda::Driver::open(setting("RUEDA_CUDA_DRIVER")), "the driver");
+  gpu.driver = must(cuda::DriverApi::open(setting("RUEDA_CUDA_DRIVER")), "the driver");
   gpu.nccl = must(nccl::Library::find(setting("RUEDA_NCCL_LIBRARY")), "NCCL");
   int count = 0;
   must(gpu.driver->check((*gpu.driver)->device_count(&count), "cuDeviceGetCount"), "the driver");

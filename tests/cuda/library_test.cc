@@ -166,13 +166,13 @@ namespace rueda::cuda {
 namespace {
 
 TEST_CASE("without a driver the error says what to do") {
-  const auto driver = Driver::open("/nowhere/libcuda.so.1");
+  const auto driver = DriverApi::open("/nowhere/libcuda.so.1");
   REQUIRE_FALSE(driver.ok());
   CHECK_THAT(driver.status().message(), Catch::Contains("docker run --gpus all"));
 }
 
 TEST_CASE("a library without the driver's functions is refused by the name of the first") {
-  const auto driver = Driver::open(STUB_NCCL);
+  const auto driver = DriverApi::open(STUB_NCCL);
   REQUIRE_FALSE(driver.ok());
   CHECK_THAT(driver.status().message(), Catch::Contains("has no cuInit"));
 }
@@ -182,7 +182,7 @@ TEST_CASE("a device has a name, a UUID and events that streams reach in order") 
       reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_live"));
   const int64_t before = live();
   {
-    const auto driver = Driver::open(FAKE_CUDA);
+    const auto driver = DriverApi::open(FAKE_CUDA);
     REQUIRE(driver.ok());
     CHECK(driver.value()->version() == 13000);
     auto device = Device::open(driver.value(), 3).value();
@@ -214,7 +214,7 @@ Function driver_call(const std::string& path, const char* name) {
 // What a driver must do for us; each thread begins without a context, as the coordinator's and the
 // watcher's.
 void check_driver(const std::string& path) {
-  const auto driver = Driver::open(path);
+  const auto driver = DriverApi::open(path);
   INFO(driver.status().message());
   REQUIRE(driver.ok());
   const DevicePtr device = Device::open(driver.value(), 0).value();

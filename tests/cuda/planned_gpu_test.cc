@@ -169,7 +169,7 @@ TEST_CASE("an error of a planned batch on the GPU ends the job on all ranks") {
 }
 
 TEST_CASE("GPU events are given out again and go with their device") {
-  auto driver = must(cuda::Driver::open(FAKE_CUDA));
+  auto driver = must(cuda::DriverApi::open(FAKE_CUDA));
   auto device = must(cuda::Device::open(driver, 0));
   const auto live =
       reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_live"));

@@ -1,8 +1,8 @@
 // Who waits for whom, and where the ranks' ways part.
 #include <catch2/catch.hpp>
 
-#include "launcher/flight_explain.h"
-#include "launcher/status_report.h"
+#include "launcher/observe/flight_explain.h"
+#include "launcher/observe/status_report.h"
 
 using namespace rueda;
 using launcher::RankRecord;

@@ -1,11 +1,11 @@
 // A recorder's memory that goes from host to host in pieces, and the times at which waits are
 // explained.
-#include "launcher/flight_pieces.h"
+#include "launcher/observe/flight_pieces.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "launcher/stall_watch.h"
+#include "launcher/observe/stall_watch.h"
 #include "runtime/observe/flight/flight_reader.h"
 
 using namespace rueda;

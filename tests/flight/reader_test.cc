@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/base/utf8.h"
-#include "launcher/recorder_files.h"
-#include "launcher/status_report.h"
+#include "launcher/observe/recorder_files.h"
+#include "launcher/observe/status_report.h"
 #include "runtime/observe/flight/flight_reader.h"
 #include "runtime/observe/flight/flight_recorder.h"
 #include "tests/support/folder.h"

@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "launcher/recorder_files.h"
+#include "launcher/observe/recorder_files.h"
 #include "runtime/observe/flight/flight_reader.h"
 #include "runtime/observe/flight/flight_recorder.h"
 

@@ -1,5 +1,5 @@
 // The text of a configuration file: refused with its line, or settings that are the launcher's.
-#include "launcher/config_file.h"
+#include "launcher/command/config_file.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

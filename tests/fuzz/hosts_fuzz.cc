@@ -1,6 +1,6 @@
 // The text after -H, of a hostfile and of Slurm: every rank gets one place, and the places fit each
 // other.
-#include "launcher/host_plan.h"
+#include "launcher/job/host_plan.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collectives/base/utf8.h"
-#include "launcher/status_report.h"
+#include "launcher/observe/status_report.h"
 #include "tests/fuzz/input.h"
 
 namespace rueda::fuzz {

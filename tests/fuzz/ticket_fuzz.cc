@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!ticket.ok()) return 0;
   expect(text.size() <= launcher::kMaxTicketBytes, "tickets are bounded");
   expect(ticket.value().token.size() == 64, "a token has its length");
-  expect(!ticket.value().addresses.empty(), "a ticket says where the driver is");
+  expect(!ticket.value().addresses.empty(), "a ticket says where the controller is");
   const auto again = launcher::read_ticket(launcher::write_ticket(ticket.value()));
   expect(again.ok() && again.value().token == ticket.value().token &&
              again.value().addresses == ticket.value().addresses &&

@@ -1,4 +1,4 @@
-#include "launcher/backends.h"
+#include "launcher/command/backends.h"
 
 #include <catch2/catch.hpp>
 

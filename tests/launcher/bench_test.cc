@@ -7,9 +7,9 @@
 #include <string>
 
 #include "collectives/base/unique_fd.h"
-#include "launcher/tool/bench/figures.h"
-#include "launcher/tool/bench/gradient_sets.h"
-#include "launcher/tool/bench/measure.h"
+#include "launcher/tools/bench/figures.h"
+#include "launcher/tools/bench/gradient_sets.h"
+#include "launcher/tools/bench/measure.h"
 #include "tests/launcher/job.h"
 
 using namespace rueda::bench;

@@ -1,10 +1,10 @@
 // The configuration file of Horovod's launcher: its keys, and what is said of the wrong ones.
-#include "launcher/config_file.h"
+#include "launcher/command/config_file.h"
 
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "launcher/rank_environment.h"
+#include "launcher/job/rank_environment.h"
 #include "tests/support/folder.h"
 
 using rueda::launcher::FileSettings;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "launcher/tool/doctor/findings.h"
+#include "launcher/tools/doctor/findings.h"
 #include "tests/support/json_reader.h"
 
 namespace rueda::testing {

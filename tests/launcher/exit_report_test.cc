@@ -1,4 +1,4 @@
-#include "launcher/exit_report.h"
+#include "launcher/job/exit_report.h"
 
 #include <signal.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/horovod_path.h"
+#include "launcher/job/horovod_path.h"
 
 #include <stdlib.h>
 

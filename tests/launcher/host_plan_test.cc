@@ -1,4 +1,4 @@
-#include "launcher/host_plan.h"
+#include "launcher/job/host_plan.h"
 
 #include <catch2/catch.hpp>
 

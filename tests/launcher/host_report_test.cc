@@ -1,11 +1,11 @@
-// What driver and agents tell each other about ranks: bounded, checked, the same on both sides.
-#include "launcher/host_report.h"
+// What controller and agents tell each other about ranks: bounded, checked, the same on both sides.
+#include "launcher/observe/host_report.h"
 
 #include <catch2/catch.hpp>
 
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/report_wire.h"
-#include "launcher/status_report.h"
+#include "launcher/observe/status_report.h"
 
 using namespace rueda::launcher;
 
@@ -88,14 +88,14 @@ TEST_CASE("long texts are cut, and refused where they were not", "[report]") {
   CHECK_FALSE(view_from_wire(&bad).ok());
 }
 
-TEST_CASE("orders of the driver are read back; other messages are none", "[report]") {
+TEST_CASE("orders of the controller are read back; other messages are none", "[report]") {
   const auto order = order_from_wire(to_wire(HostQuestion{5, true, {1, 3}}));
   REQUIRE(order.has_value());
   CHECK(order->kind == Order::Kind::kObserve);
   CHECK(order->question.round == 5);
   CHECK(order->question.whole);
   CHECK(order->question.stacks_of == std::vector<rueda::Rank>{1, 3});
-  control::DriverMessage message;
+  control::ControllerMessage message;
   message.mutable_mail()->set_rank(2);
   message.mutable_mail()->set_text("so");
   const auto mail = order_from_wire(message);

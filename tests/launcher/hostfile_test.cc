@@ -1,5 +1,5 @@
 // What users write after -H, in hostfiles, and what Slurm says.
-#include "launcher/hosts/hostfile.h"
+#include "launcher/job/hostfile.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
-// The driver's questions to its hosts: whose answers count, what is said of hosts that give none.
-#include "launcher/hosts/hosts_observer.h"
+// The controller's questions to its hosts: whose answers count, what is said of hosts without one.
+#include "launcher/controller/hosts_observer.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -30,14 +30,14 @@ int64_t now_ns() {
 
 // Two hosts with two ranks each; what the observer sends is kept.
 struct Hosts {
-  std::vector<std::pair<int, control::DriverMessage>> sent;
+  std::vector<std::pair<int, control::ControllerMessage>> sent;
   std::string job = "observer-test-" + std::to_string(getpid());
   Clock::time_point now = Clock::now();
   HostsObserver observer;
 
   explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
       : observer({job, "train", {{0, 1}, {2, 3}}, stall_seconds, false, folder},
-                 {[this](int host, control::DriverMessage message) {
+                 {[this](int host, control::ControllerMessage message) {
                     sent.emplace_back(host, std::move(message));
                   },
                   [](int) { return true; },
@@ -170,7 +170,7 @@ TEST_CASE("files are written of every rank that was told of, missing ones are na
   CHECK(access(folder.file("flight/flight.rank2.bin").c_str(), R_OK) != 0);
 }
 
-TEST_CASE("a folder that hangs keeps the driver from nothing, and is told", "[observer]") {
+TEST_CASE("a folder that hangs keeps the controller from nothing, and is told", "[observer]") {
   const rueda::testing::Folder folder;
   const std::string fifo = folder.file("flight.rank0.bin.part");  // full after a part of the file
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);

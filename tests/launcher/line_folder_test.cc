@@ -1,10 +1,10 @@
 // The same line from several ranks is one, and nothing is lost or out of order.
-#include "launcher/line_folder.h"
+#include "launcher/output/line_folder.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "launcher/number_ranges.h"
+#include "launcher/command/number_ranges.h"
 
 using namespace rueda;
 using namespace rueda::launcher;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "launcher/job/rank_environment.h"
 #include "launcher/mpi/installation.h"
-#include "launcher/rank_environment.h"
 
 using namespace rueda;
 using namespace rueda::launcher;

@@ -1,5 +1,5 @@
 // What is offered for a name that somebody mistyped, and what is not.
-#include "launcher/nearest_name.h"
+#include "launcher/command/nearest_name.h"
 
 #include <catch2/catch.hpp>
 

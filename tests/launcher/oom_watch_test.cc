@@ -1,5 +1,5 @@
 // Which SIGKILL is said to have come from the kernel for want of memory.
-#include "launcher/oom_watch.h"
+#include "launcher/agent/oom_watch.h"
 
 #include <signal.h>
 

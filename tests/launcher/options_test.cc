@@ -1,9 +1,9 @@
-#include "launcher/options.h"
+#include "launcher/command/options.h"
 
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "launcher/setting_flags.h"
+#include "launcher/command/setting_flags.h"
 
 using rueda::launcher::Options;
 using rueda::launcher::parse_options;

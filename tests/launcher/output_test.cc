@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "launcher/line_splitter.h"
-#include "launcher/output_format.h"
+#include "launcher/output/line_splitter.h"
+#include "launcher/output/output_format.h"
 
 using namespace rueda::launcher;
 

@@ -1,5 +1,5 @@
 // The end of a tree of processes, at whatever moment its inner ones die by themselves.
-#include "launcher/process_tree.h"
+#include "launcher/processes/process_tree.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "launcher/rank_environment.h"
+#include "launcher/job/rank_environment.h"
 
 #include <catch2/catch.hpp>
 #include <map>

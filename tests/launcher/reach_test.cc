@@ -13,9 +13,9 @@
 #include <mutex>
 #include <thread>
 
-#include "launcher/hosts/control_client.h"
-#include "launcher/hosts/control_server.h"
-#include "launcher/hosts/head_hosts.h"
+#include "launcher/agent/control_connection.h"
+#include "launcher/controller/control_server.h"
+#include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/limits.h"
 
 using namespace rueda::launcher;
@@ -115,7 +115,7 @@ TEST_CASE("secrets and what belongs to a host stay at home", "[environment]") {
 
 namespace {
 
-// A driver that waits for two agents, and the tickets to it, by host.
+// A controller that waits for two agents, and the tickets to it, by host.
 struct Door {
   std::unique_ptr<ControlServer> server;
   std::vector<Ticket> tickets;
@@ -141,7 +141,7 @@ constexpr std::chrono::seconds kPatience{60};
 
 // What an agent with this ticket hears: "" when it is taken, else why not.
 std::string knock(const Ticket& ticket, int host, const std::string& version = "1") {
-  const auto client = ControlClient::connect(ticket, std::chrono::seconds(3));
+  const auto client = ControlConnection::connect(ticket, std::chrono::seconds(3));
   if (!client.ok()) return client.status().message();
   control::AgentMessage message;
   message.mutable_register_()->set_host_index(host);
@@ -159,10 +159,10 @@ std::string knock(const Ticket& ticket, int host, const std::string& version = "
 // Says yes to whoever has registered, and collects what is written, until its end.
 class Welcome {
  public:
-  explicit Welcome(ControlServer* server) : server_(server), driver_([this] { run(); }) {}
+  explicit Welcome(ControlServer* server) : server_(server), controller_([this] { run(); }) {}
   ~Welcome() {
     over_ = true;
-    driver_.join();
+    controller_.join();
   }
   std::string output() const {
     const std::lock_guard lock(mutex_);
@@ -180,7 +180,7 @@ class Welcome {
           output_ += event.output.data();
         }
         if (event.kind != AgentEvent::Kind::kRegistered) continue;
-        control::DriverMessage welcome;
+        control::ControllerMessage welcome;
         welcome.mutable_heartbeat();
         server_->send(event.host, std::move(welcome));
       }
@@ -191,7 +191,7 @@ class Welcome {
   mutable std::mutex mutex_;
   std::string output_;
   std::atomic<bool> over_{false};
-  std::thread driver_;
+  std::thread controller_;
 };
 
 size_t open_descriptors() {
@@ -223,10 +223,10 @@ TEST_CASE("only who has the job's certificate and token becomes an agent", "[con
   other.certificate = foreign.agents[0].certificate;
   other.private_key = foreign.agents[0].private_key;
   CHECK_FALSE(knock(other, 0).empty());
-  // A driver that is not the job's.
+  // A controller that is not the job's.
   other = first;
   other.authority = foreign.authority;
-  CHECK_THAT(knock(other, 0), Catch::Contains("not as this job's driver"));
+  CHECK_THAT(knock(other, 0), Catch::Contains("not as this job's controller"));
   // The agent of another host of this very job.
   CHECK(knock(second, 0) == "its certificate is not that of host h0");
   CHECK(knock(first, 1) == "its certificate is not that of host h1");
@@ -250,7 +250,7 @@ TEST_CASE("output is taken over the connection of its own host only", "[control]
   Door door = open_door(true);  // the same certificate on both sides
   const Welcome welcome(door.server.get());
   const auto join = [&](int host) {
-    auto client = ControlClient::connect(door.tickets[0], std::chrono::seconds(3)).value();
+    auto client = ControlConnection::connect(door.tickets[0], std::chrono::seconds(3)).value();
     control::AgentMessage message;
     message.mutable_register_()->set_host_index(host);
     message.mutable_register_()->set_version("1");
@@ -282,11 +282,11 @@ TEST_CASE("output is taken over the connection of its own host only", "[control]
   CHECK(first->output_done());
   CHECK(second->output_done());
   while (welcome.output().empty() && std::chrono::steady_clock::now() < until)
-    std::this_thread::yield();  // it has arrived; the driver's loop takes it in its next round
+    std::this_thread::yield();  // it has arrived; the controller's loop takes it in its next round
   CHECK(welcome.output() == "real\n");
 }
 
-TEST_CASE("connections that say nothing are bounded, and a driver survives them", "[control]") {
+TEST_CASE("connections that say nothing are bounded, and a controller survives them", "[control]") {
   Door door = open_door();
   std::string address;
   int port = 0;
@@ -330,7 +330,7 @@ TEST_CASE("an agent that sends more than a message may hold is cut off alone", "
   const Welcome welcome(door.server.get());
   const auto join = [&](int host) {
     auto client =
-        ControlClient::connect(door.tickets[static_cast<size_t>(host)], std::chrono::seconds(3))
+        ControlConnection::connect(door.tickets[static_cast<size_t>(host)], std::chrono::seconds(3))
             .value();
     control::AgentMessage message;
     message.mutable_register_()->set_host_index(host);

@@ -1,4 +1,4 @@
-#include "launcher/silence.h"
+#include "launcher/processes/silence.h"
 
 #include <catch2/catch.hpp>
 

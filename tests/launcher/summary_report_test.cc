@@ -1,4 +1,4 @@
-#include "launcher/summary_report.h"
+#include "launcher/job/summary_report.h"
 
 #include <catch2/catch.hpp>
 

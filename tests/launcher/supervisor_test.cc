@@ -1,4 +1,4 @@
-#include "launcher/supervisor.h"
+#include "launcher/job/supervisor.h"
 
 #include <signal.h>
 

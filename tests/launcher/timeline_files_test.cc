@@ -1,4 +1,4 @@
-#include "launcher/timeline_files.h"
+#include "launcher/job/timeline_files.h"
 
 #include <catch2/catch.hpp>
 

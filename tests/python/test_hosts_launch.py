@@ -138,8 +138,8 @@ def test_lines_of_many_ranks_stay_whole_and_nothing_is_lost(lab):
 def test_no_secret_is_shown_and_nothing_listens_once_all_are_there(lab):
     job = Job(*over(lab), "--verbose", "sh", "-c", "echo up; sleep 300")
     job.wait_for("<stdout>: up", 4)
-    head = [pid for pid in children_of(job.process.pid)]
-    ours = set(lab.processes()) | {job.process.pid} | set(head) | {c for pid in head for c in children_of(pid)}
+    below = [pid for pid in children_of(job.process.pid)]
+    ours = set(lab.processes()) | {job.process.pid} | set(below) | {c for pid in below for c in children_of(pid)}
     for pid in ours:
         for name in ("cmdline", "environ"):
             text = pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
@@ -207,7 +207,7 @@ def test_survivors_of_a_lost_host_hear_whom_they_lost(lab, tmp_path):
                       "import time\ntime.sleep(300)\n")
     job = Job(*over(lab), "--verbose", sys.executable, script)
     job.wait_for("<stdout>: up", 4)
-    # The driver knows of a host what its signs of life brought.
+    # The controller knows of a host what its signs of life brought.
     name = job.wait_for(r"job ([0-9a-f]{16}),")[0]
 
     def told_of():
@@ -221,11 +221,11 @@ def test_survivors_of_a_lost_host_hear_whom_they_lost(lab, tmp_path):
     assert wait_until_empty(lab)
 
 
-@pytest.mark.parametrize("who", ["ruedarun", "head"])
-def test_a_killed_driver_leaves_nothing_anywhere(lab, who):
+@pytest.mark.parametrize("who", ["driver", "controller"])
+def test_a_killed_driver_or_controller_leaves_nothing_anywhere(lab, who):
     job = Job(*over(lab), "sh", "-c", "sleep 400 & " + SLEEP)
     job.wait_for("<stdout>: up", 4)
-    victim = job.process.pid if who == "ruedarun" else children_of(job.process.pid)[0]
+    victim = job.process.pid if who == "driver" else children_of(job.process.pid)[0]
     os.kill(victim, signal.SIGKILL)
     assert job.wait() in (-9, 137)
     assert wait_until_empty(lab)
@@ -291,7 +291,7 @@ hvd.allreduce(np.ones(2), name='h')
 """
 
 
-def test_the_driver_shows_the_ranks_of_all_hosts_and_collects_their_recorders(lab, tmp_path):
+def test_the_controller_shows_the_ranks_of_all_hosts_and_collects_their_recorders(lab, tmp_path):
     (tmp_path / "run.py").write_text(WAIT_FOR_RANK_3)
     os.mkfifo(tmp_path / "gate")
     job = Job(*over(lab), "--verbose", "--flight-recorder", "flight", sys.executable, "run.py", folder=tmp_path)
@@ -466,7 +466,7 @@ def test_hosts_join_by_a_token_file(lab, tmp_path):
     token = tmp_path / "token"
     job = Job("-np", 2, "-H", "first:1,second:1", "--token-file", token, "sh", "-c", "echo $HOROVOD_HOSTNAME is here")
     job.wait_for(r"ruedarun join \S+:\d+ --token-file")
-    port = re.search(rf"driver {re.escape(lab.address(98))}:(\d+)", token.read_text())[1]
+    port = re.search(rf"controller {re.escape(lab.address(98))}:(\d+)", token.read_text())[1]
     assert token.stat().st_mode & 0o777 == 0o600
     open_to_all = tmp_path / "open"
     open_to_all.write_text(token.read_text())
@@ -522,7 +522,7 @@ def test_a_host_that_calls_itself_a_loopback_address_is_reached_by_its_own(lab, 
 
 
 def test_hosts_that_cannot_reach_each_other_get_the_table_of_tries(lab):
-    """Each reaches the driver, but not the other."""
+    """Each reaches the controller, but not the other."""
     bridge_ports = [lab.cable(0), lab.cable(1)]
     for port in bridge_ports:
         namespaces.ip("link", "set", port, "type", "bridge_slave", "isolated", "on")

@@ -38,8 +38,18 @@ class CheckLayers(unittest.TestCase):
 
     def test_only_the_tool_uses_the_c_abi_among_the_launcher(self):
         files = {"bindings/c/include/rueda/rueda.h": "", "launcher/main.cc": '#include "rueda/rueda.h"\n',
-                 "launcher/tool/bench.cc": "#include <rueda/rueda.h>\n"}
+                 "launcher/tools/bench.cc": "#include <rueda/rueda.h>\n"}
         self.assertEqual(findings_in(files), ["launcher/main.cc:1: arrow"])
+
+    def test_the_agent_and_the_controller_do_not_use_each_other(self):
+        files = {f"launcher/{room}/{room}.{end}": f'#include "launcher/{other}/{other}.h"\n' if end == "cc" else ""
+                 for room, other in (("agent", "controller"), ("controller", "agent")) for end in ("cc", "h")}
+        self.assertEqual(findings_in(files),
+                         ["launcher/agent/agent.cc:1: arrow", "launcher/controller/controller.cc:1: arrow"])
+
+    def test_no_room_of_the_launcher_uses_what_is_above_the_rooms(self):
+        files = {"launcher/driver.h": "", "launcher/job/job_id.cc": '#include "launcher/driver.h"\n'}
+        self.assertEqual(findings_in(files), ["launcher/job/job_id.cc:1: arrow"])
 
     def test_the_public_header_knows_the_c_abi_alone(self):
         files = {**BASE, "bindings/cpp/include/rueda/rueda.hpp": '#include "collectives/base/status.h"\n'}
@@ -61,7 +71,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_reading_the_environment_is_found_in_code_only(self):
         code = '// getenv("A")\nconst char* s = "getenv(";\nconst char* a = std::getenv("A");\n'
-        files = {"runtime/engine/park.cc": code, "runtime/membership/place.cc": code, "launcher/options.cc": code}
+        files = {"runtime/engine/park.cc": code, "runtime/membership/place.cc": code, "launcher/command/options.cc": code}
         self.assertEqual(findings_in(files), ["runtime/engine/park.cc:3: environment"])
 
     def test_reserved_headers_are_found(self):

@@ -2,14 +2,13 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "collectives/base/log.h"
+#include "collectives/host/event_fd.h"
 #include "runtime/membership/launchers/doors.h"
 
 namespace rueda::launchers {
@@ -26,8 +25,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::open(Door door, const rendezvo
                                                        std::string last_word) {
   std::unique_ptr<HostedStore> store(new HostedStore(std::move(door), key));
   RUEDA_ASSIGN_OR_RETURN(store->server_, rendezvous::StoreServer::start(std::move(last_word)));
-  store->wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!store->wake_) return errno_status("hosted store: eventfd", errno);
+  RUEDA_ASSIGN_OR_RETURN(store->wake_, host::make_event_fd("hosted store: eventfd"));
   store->here_.resize(static_cast<size_t>(store->door_.size));
   store->here_[0] = true;
   store->next_word_ = Clock::now() + kWord;
@@ -37,8 +35,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::open(Door door, const rendezvo
 
 HostedStore::~HostedStore() {
   stopping_ = true;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof(one));
+  host::ring_event_fd(wake_.get());
   if (thread_.joinable()) thread_.join();
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 
+#include "collectives/host/event_fd.h"
 #include "runtime/observe/life/crash_handlers.h"
 
 namespace rueda::life {
@@ -98,8 +99,7 @@ Status LifeLine::watch(host::EventLoop* loop) { return loop->add(news_.get(), th
 void LifeLine::unwatch(host::EventLoop* loop) { loop->remove(news_.get()); }
 
 void LifeLine::on_ready(bool, bool) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = read(news_.get(), &count, sizeof(count));
+  host::clear_event_fd(news_.get());
   news_came_ = true;
 }
 

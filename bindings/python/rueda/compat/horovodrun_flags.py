@@ -159,7 +159,7 @@ FLAGS = (
             "nics",
             NAMES,
             SET,
-            "network interfaces that driver, agents and ranks may use between hosts",
+            "network interfaces that controller, agents and ranks may use between hosts",
             "NCCL_SOCKET_IFNAME",
         ),
         Flag(

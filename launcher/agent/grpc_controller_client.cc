@@ -1,0 +1,182 @@
+#include "launcher/agent/grpc_controller_client.h"
+
+#include "launcher/hosts/limits.h"
+#include "launcher/hosts/report_wire.h"
+
+namespace rueda::launcher {
+namespace {
+
+// What a rank writes goes to the controller as it is; it is cut into lines there.
+class RemoteOutput : public OutputTaker {
+ public:
+  RemoteOutput(Rank rank, ControlConnection* client) : rank_(rank), client_(client) {}
+  void take(Stream stream, std::string_view bytes) override {
+    client_->output(rank_, number(stream), bytes);
+  }
+  void end(Stream stream) override {
+    if (!ended_[static_cast<int>(stream)]) client_->output(rank_, number(stream), {});
+    ended_[static_cast<int>(stream)] = true;
+  }
+
+ private:
+  static int number(Stream stream) { return stream == Stream::kStdout ? 1 : 2; }
+
+  const Rank rank_;
+  ControlConnection* const client_;
+  bool ended_[2] = {false, false};
+};
+
+}  // namespace
+
+GrpcControllerClient::GrpcControllerClient(ControlConnection* client, double silence_seconds)
+    : client_(client),
+      silence_(std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(silence_seconds))),
+      last_heard_(Clock::now()),
+      last_work_(last_heard_),
+      last_beat_(last_heard_) {}
+
+Status GrpcControllerClient::attach(UniqueFd agent_end, Rank rank) {
+  relay_.add(rank, std::move(agent_end));
+  return {};
+}
+
+std::unique_ptr<OutputTaker> GrpcControllerClient::output_of(Rank rank) {
+  return std::make_unique<RemoteOutput>(rank, client_);
+}
+
+bool GrpcControllerClient::congested() const {
+  return client_->output_waiting() >= kMaxOutputWaiting;
+}
+
+void GrpcControllerClient::add_to_poll(std::vector<pollfd>* fds) const {
+  fds->push_back({client_->fd(), POLLIN, 0});
+  relay_.add_to_poll(fds);
+}
+
+int GrpcControllerClient::poll_limit_ms() const { return static_cast<int>(kHeartbeat.count()); }
+
+void GrpcControllerClient::beat(Clock::time_point now) {
+  if (!unhurried_.empty() && client_->idle()) {
+    client_->send(std::move(unhurried_.front()));
+    unhurried_.pop_front();
+  }
+  if (now - last_beat_ < kHeartbeat || !client_->idle()) return;
+  last_beat_ = now;
+  control::AgentMessage message;
+  auto* beat = message.mutable_heartbeat();
+  if (counters_ != counters_sent_) {
+    for (const RankCounters& one : counters_) *beat->add_ranks() = to_wire(one);
+    counters_sent_ = counters_;
+  }
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::take_messages(Clock::time_point now, std::vector<Order>* orders) {
+  for (const control::ControllerMessage& message : client_->take()) {
+    last_heard_ = now;
+    if (message.has_store_bytes()) {
+      const auto& bytes = message.store_bytes();
+      relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+    } else if (message.has_goodbye()) {
+      goodbye_ = true;
+    } else if (auto order = order_from_wire(message)) {
+      orders->push_back(std::move(*order));
+    }
+  }
+}
+
+bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
+  return client_->gone() || now - last_heard_ > silence_;
+}
+
+std::vector<Order> GrpcControllerClient::work() {
+  const auto now = Clock::now();
+  // While we ourselves did not run (stopped, or a host under pressure) nobody was silent.
+  if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
+  last_work_ = now;
+  std::vector<Order> orders;
+  take_messages(now, &orders);
+  relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+    control::AgentMessage message;
+    auto* carried = message.mutable_store_bytes();
+    carried->set_rank(rank);
+    carried->set_data(bytes.data(), bytes.size());
+    carried->set_end(end);
+    client_->send(std::move(message));
+  });
+  beat(now);
+  if (!kill_told_ && !goodbye_ && controller_is_lost(now)) {
+    kill_told_ = true;
+    orders.push_back({Order::Kind::kKill, 0, {}});
+  }
+  return orders;
+}
+
+void GrpcControllerClient::rank_started(Rank rank, pid_t pid) {
+  control::AgentMessage message;
+  message.mutable_rank_started()->set_rank(rank);
+  message.mutable_rank_started()->set_pid(pid);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::rank_ended(const RankEnd& end) {
+  control::AgentMessage message;
+  auto* ended = message.mutable_rank_ended();
+  ended->set_rank(end.rank);
+  ended->set_pid(end.pid);
+  ended->set_wait_status(end.wait_status);
+  ended->set_noticed(end.noticed);
+  ended->set_stopped(end.stopped);
+  ended->set_hint(end.hint);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::rank_lost(const life::LostRank& lost) {
+  control::AgentMessage message;
+  *message.mutable_rank_lost() = to_wire(lost);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::say(const std::string& text) {
+  control::AgentMessage message;
+  message.mutable_say()->set_text(text);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::report(HostReport report) {
+  for (control::AgentMessage& message : to_wire(std::move(report)))
+    unhurried_.push_back(std::move(message));
+}
+
+void GrpcControllerClient::drained(int asked, int ranks) {
+  control::AgentMessage message;
+  message.mutable_drained()->set_asked(asked);
+  message.mutable_drained()->set_ranks(ranks);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::count(const std::vector<RankCounters>& counters) {
+  counters_ = counters;
+}
+
+void GrpcControllerClient::finish(const std::string& failure, const Follow& follow) {
+  client_->finish_output();
+  bool told = false;
+  while (!goodbye_ && !controller_is_lost(Clock::now())) {
+    // The controller must have all output before it hears that there is no more.
+    if (!told && client_->output_done()) {
+      told = true;
+      control::AgentMessage message;
+      message.mutable_finished()->set_failure(failure);
+      message.mutable_finished()->set_exit_code(failure_code_);
+      client_->send(std::move(message));
+    }
+    std::vector<pollfd> fds;
+    add_to_poll(&fds);
+    poll(fds.data(), fds.size(), poll_limit_ms());
+    follow(work());
+  }
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,58 @@
+// An agent's client of the controller, over its control connection.
+//
+// Says a sign of life every kHeartbeat; when the controller has said nothing for the silence limit,
+// or the connection has ended, the ranks are to be killed. One thread. Borrows the connection.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <string>
+
+#include "launcher/agent/control_connection.h"
+#include "launcher/agent/controller_client.h"
+#include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/hosts/stream_relay.h"
+
+namespace rueda::launcher {
+
+class GrpcControllerClient : public ControllerClient {
+ public:
+  GrpcControllerClient(ControlConnection* client, double silence_seconds);
+
+  Status attach(UniqueFd agent_end, Rank rank) override;
+  std::unique_ptr<OutputTaker> output_of(Rank rank) override;
+  bool congested() const override;
+  void add_to_poll(std::vector<pollfd>* fds) const override;
+  int poll_limit_ms() const override;
+  std::vector<Order> work() override;
+  void rank_started(Rank rank, pid_t pid) override;
+  void rank_ended(const RankEnd& end) override;
+  void rank_lost(const life::LostRank& lost) override;
+  void say(const std::string& text) override;
+  void report(HostReport report) override;
+  void drained(int asked, int ranks) override;
+  void count(const std::vector<RankCounters>& counters) override;
+  void finish(const std::string& failure, const Follow& follow) override;
+  bool controller_was_lost() const override { return !goodbye_; }
+
+  // The exit code that goes with a failure that finish() tells.
+  void set_failure_code(int code) { failure_code_ = code; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void beat(Clock::time_point now);
+  void take_messages(Clock::time_point now, std::vector<Order>* orders);
+  bool controller_is_lost(Clock::time_point now);
+
+  ControlConnection* const client_;
+  const Clock::duration silence_;
+  StreamRelay relay_;
+  Clock::time_point last_heard_, last_work_, last_beat_;
+  bool kill_told_ = false;
+  bool goodbye_ = false;
+  int failure_code_ = 0;
+  std::deque<control::AgentMessage> unhurried_;  // sent one by one while nothing else is
+  std::vector<RankCounters> counters_, counters_sent_;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,333 @@
+#include "launcher/agent/job_observer.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+
+#include "collectives/host/event_fd.h"
+#include "launcher/agent/stack_collector.h"
+#include "launcher/observe/status_report.h"
+#include "launcher/processes/process_state.h"
+
+namespace rueda::launcher {
+namespace {
+
+constexpr int kTickMs = 1000;
+constexpr std::chrono::milliseconds kStackPatience{1000};
+constexpr std::chrono::seconds kWriteLimit{5};
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
+  std::unique_ptr<JobObserver> observer(new JobObserver(std::move(plan)));
+  for (const Rank rank : observer->plan_.ranks) {
+    RUEDA_ASSIGN_OR_RETURN(FlightMemory memory, FlightMemory::make());
+    observer->ranks_.emplace(rank, std::make_unique<Watched>(std::move(memory)));
+  }
+  RUEDA_ASSIGN_OR_RETURN(observer->event_, host::make_event_fd());
+  RUEDA_ASSIGN_OR_RETURN(observer->wake_, host::make_event_fd());
+  // Without it `rueda status` finds nothing; the job runs all the same.
+  if (auto door = ToolDoor::open(observer->plan_.job_id); door.ok())
+    observer->door_ = std::move(door).value();
+  observer->thread_ = std::thread([raw = observer.get()] { raw->run(); });
+  return observer;
+}
+
+JobObserver::~JobObserver() { stop(); }
+
+void JobObserver::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  host::ring_event_fd(wake_.get());
+  thread_.join();
+}
+
+int JobObserver::memory_fd(Rank rank) const { return ranks_.at(rank)->memory.fd(); }
+
+void JobObserver::rank_started(Rank rank, pid_t pid) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ranks_.at(rank)->pid = pid;
+  ranks_.at(rank)->running = true;
+}
+
+void JobObserver::rank_ended(Rank rank, bool well, const std::string& how) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Watched& watched = *ranks_.at(rank);
+  watched.running = false;
+  watched.well = well;
+  watched.how = how;
+}
+
+std::vector<std::string> JobObserver::take_lines() {
+  host::clear_event_fd(event_.get());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(lines_, {});
+}
+
+void JobObserver::request_report(HostQuestion question) {
+  const bool stopped = !thread_.joinable();
+  HostReport now = stopped ? report(question) : HostReport{};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stopped) {
+    reports_.push_back(std::move(now));
+  } else {
+    questions_.push_back(std::move(question));
+    host::ring_event_fd(wake_.get());
+  }
+}
+
+std::vector<HostReport> JobObserver::take_reports() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(reports_, {});
+}
+
+std::vector<RankCounters> JobObserver::counters() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return counters_;
+}
+
+void JobObserver::mail(Rank rank, const std::string& text) {
+  if (const auto known = ranks_.find(rank); known != ranks_.end())
+    flight::write_mail(known->second->memory.bytes(), text);
+}
+
+void JobObserver::say(std::vector<std::string> lines) {
+  if (lines.empty()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (std::string& line : lines) lines_.push_back(std::move(line));
+  }
+  host::ring_event_fd(event_.get());
+}
+
+void JobObserver::request_dump() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dump_wanted_ = true;
+  }
+  host::ring_event_fd(wake_.get());
+}
+
+std::string JobObserver::folder() const {
+  return plan_.folder.empty() ? "rueda-flight-" + plan_.job_id : plan_.folder;
+}
+
+void JobObserver::run() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  for (;;) {
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+    if (door_) door_->add_to_poll(&fds);
+    poll(fds.data(), fds.size(), kTickMs);
+    host::clear_event_fd(wake_.get());
+    bool dump_wanted = false;
+    std::vector<HostQuestion> questions;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+      dump_wanted = std::exchange(dump_wanted_, false);
+      questions.swap(questions_);
+    }
+    if (dump_wanted) dump();
+    for (const HostQuestion& question : questions) {
+      HostReport made = report(question);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      reports_.push_back(std::move(made));
+      host::ring_event_fd(event_.get());
+    }
+    if (door_) serve_tools();
+    if (plan_.counts) count();
+    look_for_stalls();
+  }
+}
+
+HostReport JobObserver::report(const HostQuestion& question) {
+  HostReport made;
+  made.round = question.round;
+  for (RankRecord& record : look(question.stacks_of)) {
+    const Watched& watched = *ranks_.at(record.rank);
+    RankView view;
+    view.pid = record.flight ? record.flight->pid : watched.pid;
+    view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
+    record.flight.reset();
+    view.record = std::move(record);
+    made.ranks.push_back(std::move(view));
+  }
+  made.now_ns = now_ns();
+  return made;
+}
+
+void JobObserver::count() {
+  std::vector<RankCounters> counters;
+  for (const auto& [rank, watched] : ranks_) {
+    const auto progress = flight::read_progress(watched->memory.bytes());
+    if (!progress) continue;
+    RankCounters one{rank, *progress};
+    if (flight::has_unfinished(watched->memory.bytes())) {
+      if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
+        for (const flight::Operation& operation : flight.value().operations) {
+          if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
+          const int64_t age = flight::elapsed_ns(operation.submitted_ns, now_ns()) / 1'000'000;
+          one.progress.oldest_wait_ms = std::max(one.progress.oldest_wait_ms,
+                                                 static_cast<uint64_t>(std::max<int64_t>(age, 1)));
+        }
+      }
+    }
+    counters.push_back(one);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counters_ = std::move(counters);
+}
+
+std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
+  std::vector<RankRecord> records;
+  for (const auto& [rank, watched] : ranks_) {
+    RankRecord record;
+    record.rank = rank;
+    auto flight = flight::read_flight(watched->memory.bytes());
+    if (flight.ok()) record.flight = std::move(flight).value();
+    pid_t pid = -1;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (watched->running) {
+        pid = record.flight ? record.flight->pid : watched->pid;
+      } else if (!watched->how.empty()) {
+        record.life = watched->well ? RankRecord::Life::kLeft : RankRecord::Life::kDead;
+        record.state = watched->how;
+      }
+    }
+    if (pid > 0) {
+      const ProcessActivity state = process_activity(pid);
+      record.state = state.text;
+      if (state.silent)
+        record.life = RankRecord::Life::kSilent;
+      else if (record.flight && record.flight->left)
+        record.life = RankRecord::Life::kLeft;
+      const bool wanted = std::find(stacks_of.begin(), stacks_of.end(), rank) != stacks_of.end();
+      if (wanted && record.flight) {
+        record.stacks = collect_stacks(pid, record.flight->stack_signal, record.flight->stack_fd,
+                                       kStackPatience);
+        watched->stacks = record.stacks;
+      }
+    }
+    if (record.stacks.empty() && pid <= 0) record.stacks = watched->stacks;
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+void JobObserver::look_for_stalls() {
+  if (plan_.stall_seconds <= 0) return;
+  const bool any = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return flight::has_unfinished(entry.second->memory.bytes());
+  });
+  if (!any) return stalls_.forget();
+  const int64_t now = now_ns();
+  const StallWatch::Due due = stalls_.look(look({}), now);
+  if (!due.any) return;
+  const std::vector<RankRecord> closer = look({due.absent.begin(), due.absent.end()});
+  std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
+  if (lines.empty()) return;
+  // For the errors of those that wait, which have less room.
+  for (const Rank rank : due.waiting) {
+    std::string mail;
+    for (const std::string& line :
+         explain_waits(closer, now, plan_.stall_seconds, Stacks::kPlace, rank)) {
+      mail += (mail.empty() ? "" : "\n") + line;
+    }
+    this->mail(rank, mail);
+  }
+  if (plan_.dump_stalls) {
+    for (std::string& line : write(closer)) lines.push_back(std::move(line));
+  }
+  say(std::move(lines));
+}
+
+std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& records) {
+  const std::string hangs =
+      "the folder '" + folder() + "' has not answered for " + std::to_string(kWriteLimit.count()) +
+      " s: the flight recorders were not written (is it on a file server that "
+      "is gone? --flight-recorder FOLDER names another)";
+  if (!writer_.idle()) return {hangs};
+  const int64_t now = now_ns();
+  for (const RankRecord& record : records) {
+    const ByteView memory = ranks_.at(record.rank)->memory.bytes();
+    std::vector<std::byte> copy(memory.begin(), memory.end());
+    writer_.add([folder = folder(), record, now, copy = std::move(copy)] {
+      return write_flight_file(folder, record, copy, now);
+    });
+  }
+  const bool written = writer_.wait(kWriteLimit);
+  writer_.forget();
+  const std::vector<std::string> problems = writer_.take_problems();
+  if (!problems.empty()) return {problems.front()};
+  if (!written) return {hangs};
+  return {"the flight recorders are in '" + folder() + "': rueda explain " + folder()};
+}
+
+void JobObserver::dump() {
+  std::vector<Rank> all;
+  for (const auto& [rank, watched] : ranks_) all.push_back(rank);
+  say(write(look(all)));
+}
+
+std::vector<std::string> JobObserver::write_files() { return write(look({})); }
+
+void JobObserver::serve_tools() {
+  const auto now = std::chrono::steady_clock::now();
+  std::string drained;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    drained = std::exchange(drain_answer_, "");
+  }
+  if (!drained.empty()) {
+    for (const int client : std::exchange(drain_clients_, {})) door_->answer(client, drained);
+  }
+  for (const ToolDoor::Question& one : door_->work(now)) {
+    if (one.text == "status") {
+      door_->answer(one.client, status());
+    } else if (one.text == "drain") {
+      drain_clients_.push_back(one.client);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      drain_wanted_ = true;
+      host::ring_event_fd(event_.get());
+    } else {
+      door_->answer(one.client, "");
+    }
+  }
+  door_->work(now);
+}
+
+bool JobObserver::take_drain() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(drain_wanted_, false);
+}
+
+void JobObserver::drained(int asked, int ranks) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    drain_answer_ = drain_answer(asked, ranks);
+  }
+  host::ring_event_fd(wake_.get());
+}
+
+std::string JobObserver::status() {
+  const JobStatus job{plan_.job_id, plan_.command, now_ns(), look({}), {}, {}};
+  return status_json(job) + kStatusCut + status_text(job);
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,120 @@
+// JobObserver: looks at the ranks of this host from outside: explains hangs, answers `rueda
+// status`, writes the flight recorders to files.
+//
+// It holds each rank's flight recorder and reads it once a second while anything is under way; no
+// rank is woken for that, and none has to be able to answer. One thread of its own, because
+// collecting stacks takes a while and the agent may not wait.
+//
+// In a job over several hosts it answers the controller's questions, who explains for all (reports,
+// mail, counters); here it then only listens for `rueda status` about this host.
+//
+// Ownership: memory, socket and thread. Threads: every member from one thread (the agent's).
+// End:       stop() or the destructor joins the thread.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/base/unique_fd.h"
+#include "launcher/observe/file_writer.h"
+#include "launcher/observe/host_report.h"
+#include "launcher/observe/recorder_files.h"
+#include "launcher/observe/stall_watch.h"
+#include "launcher/observe/status_socket.h"
+
+namespace rueda::launcher {
+
+struct ObserverPlan {
+  std::string job_id;
+  std::string command;        // for people
+  std::vector<Rank> ranks;    // of this host
+  double stall_seconds = 60;  // 0: hangs are not explained here
+  bool counts = false;        // counters() are wanted
+  bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
+  std::string folder;         // for files; "": rueda-flight-<job> where one has to be written
+};
+
+class JobObserver {
+ public:
+  static Result<std::unique_ptr<JobObserver>> start(ObserverPlan plan);
+  ~JobObserver();
+  JobObserver(const JobObserver&) = delete;
+  JobObserver& operator=(const JobObserver&) = delete;
+
+  // Memory of this rank's recorder, for its process to inherit.
+  int memory_fd(Rank rank) const;
+  void rank_started(Rank rank, pid_t pid);
+  void rank_ended(Rank rank, bool well, const std::string& how);
+  // A folder for the files was asked for.
+  bool has_folder() const { return !plan_.folder.empty(); }
+  // Readable when there are lines to print, or reports.
+  int event_fd() const { return event_.get(); }
+  std::vector<std::string> take_lines();
+  // A question of the controller, answered by a report: soon, or at once after stop().
+  void request_report(HostQuestion question);
+  std::vector<HostReport> take_reports();
+  // As of the last second.
+  std::vector<RankCounters> counters() const;
+  // Whether somebody has asked for a drain (`rueda drain`) since the last call; to be answered with
+  // drained(): how many ranks of those that run were asked.
+  bool take_drain();
+  void drained(int asked, int ranks);
+  // What this rank is to say about a wait, in its error.
+  void mail(Rank rank, const std::string& text);
+  // Somebody asks for the files, with stacks; says so when they are written.
+  void request_dump();
+  // The files as of now, without stacks of the dead. What the user should know, a line each. A
+  // folder that does not answer is waited for for a few seconds.
+  std::vector<std::string> write_files();
+  void stop();
+
+ private:
+  struct Watched {
+    explicit Watched(FlightMemory m) : memory(std::move(m)) {}
+    FlightMemory memory;
+    pid_t pid = -1;
+    bool running = false, well = false;
+    std::string how;
+    std::string stacks;  // when they were last asked for
+  };
+  explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
+
+  void run();
+  // Ranks with their states; stacks of those that are named.
+  std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
+  HostReport report(const HostQuestion& question);
+  void count();
+  void look_for_stalls();
+  std::vector<std::string> write(const std::vector<RankRecord>& records);
+  void dump();
+  void serve_tools();
+  std::string status();
+  void say(std::vector<std::string> lines);
+  std::string folder() const;
+
+  const ObserverPlan plan_;
+  std::map<Rank, std::unique_ptr<Watched>>
+      ranks_;                       // set up before the thread runs; then under mutex_
+  UniqueFd event_;                  // to the agent
+  UniqueFd wake_;                   // to the thread
+  std::unique_ptr<ToolDoor> door_;  // null: could not be opened
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+  bool stopping_ = false, dump_wanted_ = false;
+  bool drain_wanted_ = false;
+  std::string drain_answer_;
+  std::vector<HostQuestion> questions_;
+  std::vector<HostReport> reports_;
+  std::vector<RankCounters> counters_;
+  StallWatch stalls_;               // the thread's
+  std::vector<int> drain_clients_;  // likewise
+  FileWriter writer_;               // likewise; the agent's after stop()
+  std::thread thread_;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,113 @@
+// LifeWatch: how an agent knows at once that a rank of its host has died or gone silent, and how
+// the verdict reaches the others.
+//
+//   robust futex   one thread per rank sleeps on it: the kernel wakes it at the very start of a
+//                  process's end, whatever memory is still to be freed
+//   crash word     a signal handler rang the alarm: the core dump comes before the end
+//   /proc          a rank whose counters stand still is looked at: stopped, traced, dumping core
+//
+// Evidence becomes a verdict here and nowhere else; the first one of the job wins
+// (Agent::rank_lost).
+//
+// Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
+// Failure: where a page cannot be made the rank is not started.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/base/types.h"
+#include "launcher/job/supervisor.h"
+#include "launcher/processes/silence.h"
+#include "runtime/observe/life/life_page.h"
+
+namespace rueda::launcher {
+
+class LifeWatch {
+ public:
+  // host: as verdicts name it.
+  static Result<std::unique_ptr<LifeWatch>> create(std::string host, Duration dead_after);
+  ~LifeWatch();
+  LifeWatch(const LifeWatch&) = delete;
+  LifeWatch& operator=(const LifeWatch&) = delete;
+
+  // What a rank about to be started inherits, and its variable RUEDA_LIFE_FDS. The descriptors stay
+  // this object's.
+  struct Handed {
+    std::vector<int> fds;
+    std::string variable;
+  };
+  Result<Handed> add(Rank rank);
+  void started(Rank rank, pid_t pid);
+  // The ranks are stopped because the user wants it, until the opposite is said: that is no
+  // silence.
+  void pause(bool paused) { paused_ = paused; }
+  // It has been reaped: nothing is looked at any more.
+  void ended(Rank rank);
+
+  // Two descriptors that become readable when look() has something to see.
+  void add_to_poll(std::vector<pollfd>* fds) const;
+  std::optional<TimePoint> next_deadline() const { return next_look_; }
+
+  struct Findings {
+    std::vector<life::LostRank> lost;  // in the order in which they were noticed
+    std::vector<std::string> remarks;  // for the user: who is silent, who goes on
+  };
+  // Kills ranks that have been stopped for too long.
+  Findings look(TimePoint now);
+
+  // The verdict on a rank whose end was noticed otherwise: what the page knows, and this cause.
+  life::LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
+  // It has not left the job in order: it was in it, or never came as far.
+  bool has_not_left(Rank rank) const;
+  // It is known to have ended, and yet its process runs: exec has put another program in its place.
+  bool was_replaced(Rank rank) const;
+  // It has begun to join the job.
+  bool has_joined(Rank rank) const;
+  // The ranks of this host get the verdict, or its newer version, from whatever host it comes.
+  void tell(const life::LostRank& lost);
+
+ private:
+  struct Watched {
+    explicit Watched(life::LifeMapping mapping) : page(std::move(mapping)) {}
+    Rank rank = 0;
+    pid_t pid = 0;
+    bool running = false;
+    bool given = false;  // its verdict
+    life::LifeMapping page;
+    UniqueFd page_fd, news;
+    std::thread waiter;
+    std::atomic<int64_t> died_ns{0};  // by the waiter
+    std::atomic<bool> waiter_ended{false};
+    std::optional<TimePoint> crash_seen;
+    std::optional<Silence> silence;
+    std::string kill_reason;  // we killed it for this
+  };
+
+  LifeWatch(std::string host, Duration dead_after)
+      : host_(std::move(host)), dead_after_(dead_after) {}
+  void wait_for_end(Watched* watched);
+  std::optional<std::string> cause_of(Watched* watched, TimePoint now);
+  void look_at_silence(Watched* watched, TimePoint now, Findings* findings);
+  static pid_t member_of(const Watched& watched);
+  Watched* find(Rank rank) const;
+
+  const std::string host_;
+  const Duration dead_after_;
+  UniqueFd deaths_;  // eventfd: a waiter has woken
+  UniqueFd alarm_;   // eventfd that all ranks have
+  std::atomic<bool> stopping_{false};
+  std::vector<std::unique_ptr<Watched>> ranks_;
+  bool paused_ = false;
+  std::optional<TimePoint> next_look_;
+  TimePoint last_look_{};
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,55 @@
+// One started rank as the agent holds it: its process group and its two output pipes.
+//
+// Owns the reading ends. The agent's thread only. The process itself is reaped by the agent, which
+// tells it with ended().
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <utility>
+
+#include "collectives/base/unique_fd.h"
+#include "launcher/job/host_plan.h"
+#include "launcher/output/rank_output.h"
+
+namespace rueda::launcher {
+
+class RankProcess {
+ public:
+  // `output` takes what the rank writes.
+  RankProcess(const RankPlace& place, std::unique_ptr<OutputTaker> output);
+
+  // Takes over a process and the reading ends of its pipes (non-blocking).
+  void started(pid_t pid, UniqueFd out, UniqueFd err);
+  void ended() { running_ = false; }
+  // To the whole process group; nothing after ended(), when the id may belong to somebody else.
+  void signal(int signal) const;
+  // To the process alone.
+  void signal_process(int signal) const {
+    if (running_) kill(pid_, signal);
+  }
+
+  const RankPlace& place() const { return place_; }
+  pid_t pid() const { return pid_; }
+  bool running() const { return running_; }
+  int output_fd(Stream stream) const { return pipe(stream).get(); }
+  // Hands on what can be read now, at most one buffer of it; closes the pipe at its end. Returns
+  // whether anything was read.
+  bool pump(Stream stream);
+  // Hands on all that is left and closes both pipes.
+  void drain();
+
+ private:
+  UniqueFd& pipe(Stream stream) { return pipes_[static_cast<int>(stream)]; }
+  const UniqueFd& pipe(Stream stream) const { return pipes_[static_cast<int>(stream)]; }
+
+  const RankPlace place_;
+  const std::unique_ptr<OutputTaker> output_;
+  pid_t pid_ = -1;
+  bool running_ = false;
+  UniqueFd pipes_[2];
+};
+
+}  // namespace rueda::launcher

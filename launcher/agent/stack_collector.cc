@@ -1,0 +1,60 @@
+#include "launcher/agent/stack_collector.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "collectives/base/unique_fd.h"
+#include "launcher/processes/process_state.h"
+
+namespace rueda::launcher {
+namespace {
+
+constexpr size_t kMostBytes = 64 << 10;
+
+std::string read_all(int fd) {
+  std::string text(kMostBytes, '\0');
+  const ssize_t n = pread(fd, text.data(), text.size(), 0);
+  text.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  return text;
+}
+
+}  // namespace
+
+std::string collect_stacks(pid_t pid, int signal, int fd, std::chrono::milliseconds patience) {
+  if (signal <= 0 || fd < 0) return "(no stacks: the rank has no handler for them)";
+  const ProcessActivity state = process_activity(pid);
+  if (state.silent) return "(no stacks: " + state.text + ")";
+  if (!catches_signal(pid, signal))
+    return "(no stacks: the program has taken the handler's signal)";
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  struct stat info = {};
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 0 ||
+      ftruncate(file.get(), 0) != 0) {
+    return "(no stacks: the rank's file for them cannot be opened)";
+  }
+  if (syscall(SYS_tgkill, pid, pid, signal) != 0)
+    return std::string("(no stacks: ") + strerror(errno) + ")";
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  std::string text;
+  for (;;) {
+    text = read_all(file.get());
+    if (text.ends_with(kStacksEnd)) {
+      text.resize(text.size() - std::strlen(kStacksEnd));
+      return text;
+    }
+    if (std::chrono::steady_clock::now() >= deadline || text.size() == kMostBytes) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return text + "(the rank did not finish its stacks within " + std::to_string(patience.count()) +
+         " ms: its main thread may block the signal)";
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,59 @@
+// The controller's end of the connections to its agents: gRPC over TLS.
+//
+// Owns:    the listening sockets, one thread that accepts, gRPC's threads. What arrives is queued;
+//          the controller's loop takes it when fd() is readable.
+// Safety:  a connection is nothing until TLS has checked the job's certificate on both sides,
+//          within kHandshakeLimit; a stream is nothing until its first message has brought the
+//          token. At most kMaxStrangers connections are accepted within kHandshakeLimit, the rest
+//          waits in the kernel. Once all agents are there nothing listens any more.
+// Threads: every member from any thread; stop() from one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/base/status.h"
+#include "launcher/controller/certificates.h"
+#include "launcher/hosts/wire.h"
+
+namespace rueda::launcher {
+
+struct AgentEvent {
+  enum class Kind { kRegistered, kMessage, kOutput, kGone };
+  Kind kind = Kind::kGone;
+  int host = 0;
+  control::AgentMessage message;  // of kRegistered, kMessage
+  control::OutputMessage output;  // of kOutput
+  std::string text;               // of kGone: why
+};
+
+class ControlServer {
+ public:
+  struct Setup {
+    Certificates certificates;
+    std::string token;
+    std::string version;
+    std::vector<std::string> hosts;      // names, in order
+    std::vector<std::string> addresses;  // to listen on
+    int port = 0;                        // 0: of the kernel's choice, one for each address
+  };
+  // Fails when none of the addresses can be listened on.
+  static Result<std::unique_ptr<ControlServer>> start(Setup setup);
+  virtual ~ControlServer() = default;
+
+  // "10.0.0.1:4711", where agents can try.
+  virtual const std::vector<std::string>& addresses() const = 0;
+  virtual int fd() const = 0;
+  virtual std::vector<AgentEvent> take() = 0;
+  virtual void send(int host, control::ControllerMessage message) = 0;
+  // Sends a sign of life to every agent that takes what it is sent.
+  virtual void beat() = 0;
+  // While held, output stays where it is: with the agents, then with the ranks.
+  virtual void hold_output(bool held) = 0;
+  virtual void stop_listening() = 0;
+  // Ends every stream.
+  virtual void stop() = 0;
+};
+
+}  // namespace rueda::launcher

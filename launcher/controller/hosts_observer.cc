@@ -1,0 +1,313 @@
+#include "launcher/controller/hosts_observer.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "launcher/hosts/report_wire.h"
+#include "launcher/job/exit_report.h"
+#include "launcher/observe/recorder_files.h"
+
+namespace rueda::launcher {
+namespace {
+
+constexpr std::chrono::seconds kLookEvery{1};
+// Until hosts have answered: without stacks, with them (a second for each), with everything.
+constexpr std::chrono::seconds kLookLimit{3};
+constexpr std::chrono::seconds kExplainLimit{8};
+constexpr std::chrono::seconds kWholeLimit{20};
+constexpr std::chrono::seconds kDrainLimit{5};
+constexpr std::chrono::seconds kWriteLimit{5};  // for the folder, once all have answered
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+}  // namespace
+
+HostsObserver::HostsObserver(Setup setup, Link link)
+    : setup_(std::move(setup)), link_(std::move(link)), stalls_(setup_.stall_seconds) {
+  if (auto door = ToolDoor::open(setup_.job_id); door.ok()) door_ = std::move(door).value();
+}
+
+void HostsObserver::add_to_poll(std::vector<pollfd>* fds) const {
+  if (door_) door_->add_to_poll(fds);
+}
+
+int HostsObserver::host_of(Rank rank) const {
+  for (size_t host = 0; host < setup_.ranks.size(); ++host) {
+    const auto& ranks = setup_.ranks[host];
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return static_cast<int>(host);
+  }
+  return -1;
+}
+
+std::set<Rank> HostsObserver::all_ranks() const {
+  std::set<Rank> all;
+  for (const auto& ranks : setup_.ranks) all.insert(ranks.begin(), ranks.end());
+  return all;
+}
+
+std::set<int> HostsObserver::askable() const {
+  std::set<int> hosts;
+  for (int host = 0; host < static_cast<int>(setup_.ranks.size()); ++host) {
+    if (!gone_.contains(host) && link_.can_be_asked(host)) hosts.insert(host);
+  }
+  return hosts;
+}
+
+std::string HostsObserver::folder() const {
+  return setup_.folder.empty() ? "rueda-flight-" + setup_.job_id : setup_.folder;
+}
+
+void HostsObserver::request_dump(bool stacks) {
+  dump_wanted_ = stacks ? all_ranks() : std::set<Rank>();
+}
+
+void HostsObserver::take(int host, const control::Heartbeat& message) {
+  for (const control::RankCounters& one : message.ranks()) {
+    if (host_of(one.rank()) == host) counters_[one.rank()] = from_wire(one);
+  }
+}
+
+std::optional<RankCounters> HostsObserver::counters_of(Rank rank) const {
+  const auto known = counters_.find(rank);
+  return known == counters_.end() ? std::nullopt : std::optional(known->second);
+}
+
+void HostsObserver::take(int host, control::Observed message) {
+  if (!round_ || message.round() != round_->number || !round_->awaited.contains(host)) return;
+  const bool last = message.last();
+  if (host_of(message.rank()) == host) take_view(host, &message);
+  if (last) round_->awaited.erase(host);
+}
+
+void HostsObserver::take_view(int host, control::Observed* message) {
+  const int64_t now = now_ns();
+  const int64_t ahead = now - message->now_ns();
+  // A late message makes it look larger than it is.
+  const auto [known, is_new] = shift_ns_.emplace(host, ahead);
+  const int64_t shift = known->second = is_new ? ahead : std::min(known->second, ahead);
+  auto view = view_from_wire(message);
+  auto mirror = FlightMirror::make();
+  Status status = view.ok() ? mirror.status() : view.status();
+  if (status.ok()) {
+    for (const FlightPiece& piece : view.value().pieces) {
+      if (status.ok()) status = mirror.value().put(piece);
+    }
+  }
+  if (!status.ok())
+    return round_->problems.push_back("rank " + std::to_string(message->rank()) + ": " +
+                                      status.message());
+  RankRecord& record = view.value().record;
+  if (auto flight = flight::read_flight(mirror.value().bytes()); flight.ok()) {
+    record.flight = std::move(flight).value();
+    flight::shift_times(&*record.flight, shift);
+  }
+  if (round_->purpose == Purpose::kWhole && !round_->folder_hangs) {
+    auto memory = std::make_shared<FlightMirror>(std::move(mirror).value());
+    writer_.add([folder = folder(), record, memory, now, shift] {
+      return write_flight_file(folder, record, memory->bytes(), now, shift);
+    });
+  }
+  const Rank rank = record.rank;
+  round_->records.insert_or_assign(rank, std::move(record));
+}
+
+void HostsObserver::take(int host, const control::Drained& message) {
+  if (!drain_ || drain_->awaited.erase(host) == 0) return;
+  drain_->asked += std::max(0, message.asked());
+  drain_->ranks += std::max(0, message.ranks());
+}
+
+void HostsObserver::host_gone(int host) {
+  gone_.insert(host);
+  if (round_) round_->awaited.erase(host);
+  if (drain_) drain_->awaited.erase(host);
+  for (const Rank rank : setup_.ranks[static_cast<size_t>(host)]) counters_.erase(rank);
+}
+
+void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint now) {
+  if (question.text == "status") {
+    status_wanted_.push_back(question.client);
+  } else if (question.text == "drain") {
+    if (!drain_) {
+      drain_.emplace();
+      drain_->awaited = askable();
+      drain_->until = now + kDrainLimit;
+      for (const int host : drain_->awaited) {
+        control::ControllerMessage message;
+        message.mutable_drain();
+        link_.send(host, std::move(message));
+      }
+    }
+    drain_->clients.push_back(question.client);
+  } else {
+    door_->answer(question.client, "");
+  }
+}
+
+std::vector<std::string> HostsObserver::work(TimePoint now) {
+  std::vector<std::string> lines;
+  if (door_) {
+    for (const ToolDoor::Question& question : door_->work(now)) take_question(question, now);
+  }
+  if (drain_ && (drain_->awaited.empty() || now > drain_->until)) end_drain();
+  if (round_ && (round_->awaited.empty() || now > round_->until) &&
+      (round_->purpose != Purpose::kWhole || is_written(now))) {
+    end_round(now, &lines);
+  }
+  if (!round_) begin_next(now);
+  if (door_) door_->work(now);
+  return lines;
+}
+
+// What the hosts have sent, or no more is waited for.
+bool HostsObserver::is_written(TimePoint now) {
+  if (!round_->folder_hangs && !writer_.idle()) {
+    if (!round_->written_until) round_->written_until = now + kWriteLimit;
+    if (now <= *round_->written_until) return false;
+    round_->folder_hangs = true;
+  }
+  writer_.forget();
+  for (std::string& problem : writer_.take_problems())
+    round_->problems.push_back(std::move(problem));
+  if (round_->folder_hangs) {
+    round_->problems.push_back(
+        "the folder '" + folder() +
+        "' does not answer: the flight recorders were not written (is it on a "
+        "file server that is gone? --flight-recorder FOLDER names another)");
+  }
+  return true;
+}
+
+bool HostsObserver::something_waits() const {
+  return std::any_of(counters_.begin(), counters_.end(), [&](const auto& entry) {
+    return static_cast<double>(entry.second.progress.oldest_wait_ms) * 1e-3 >= setup_.stall_seconds;
+  });
+}
+
+void HostsObserver::begin_next(TimePoint now) {
+  Round round;
+  if (explain_wanted_) {
+    round.purpose = Purpose::kExplain;
+    round.due = *std::exchange(explain_wanted_, std::nullopt);
+    const std::set<Rank> absent = round.due.absent;
+    round.until = now + kExplainLimit;
+    begin(std::move(round), false, absent, now);
+  } else if (dump_wanted_) {
+    round.purpose = Purpose::kWhole;
+    round.until = now + kWholeLimit;
+    begin(std::move(round), true, *std::exchange(dump_wanted_, std::nullopt), now);
+  } else if (!status_wanted_.empty()) {
+    round.clients = std::exchange(status_wanted_, {});
+    round.until = now + kLookLimit;
+    begin(std::move(round), false, {}, now);
+  } else if (setup_.stall_seconds > 0 && now >= next_look_) {
+    next_look_ = now + kLookEvery;
+    if (!something_waits()) return stalls_.forget();
+    round.until = now + kLookLimit;
+    begin(std::move(round), false, {}, now);
+  }
+}
+
+void HostsObserver::begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint) {
+  round.number = ++last_number_;
+  // A folder that hung the last time and hangs still.
+  round.folder_hangs = round.purpose == Purpose::kWhole && !writer_.idle();
+  round.awaited = askable();
+  for (const int host : round.awaited) {
+    HostQuestion question{round.number, whole, {}};
+    for (const Rank rank : stacks_of) {
+      if (host_of(rank) == host) question.stacks_of.push_back(rank);
+    }
+    link_.send(host, to_wire(question));
+  }
+  round_ = std::move(round);
+}
+
+// Those that nobody told of, too.
+std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
+  const std::vector<HostStatus> hosts = link_.hosts();
+  for (size_t host = 0; host < setup_.ranks.size(); ++host) {
+    for (const Rank rank : setup_.ranks[host]) {
+      const auto [entry, is_missing] = round->records.try_emplace(rank);
+      if (!is_missing) continue;
+      RankRecord& record = entry->second;
+      record.rank = rank;
+      const bool gone = gone_.contains(static_cast<int>(host));
+      record.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
+      record.state = gone ? "lost with its host " + hosts[host].name
+                          : "its host " + hosts[host].name + " does not answer";
+    }
+  }
+  std::vector<RankRecord> records;
+  for (auto& [rank, record] : round->records) records.push_back(std::move(record));
+  return records;
+}
+
+JobStatus HostsObserver::status_of(std::vector<RankRecord> records) const {
+  JobStatus status{setup_.job_id, setup_.command, now_ns(), std::move(records), link_.hosts(), {}};
+  for (const auto& [rank, counters] : counters_) status.counters.push_back(counters);
+  return status;
+}
+
+void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
+  Round round = std::move(*round_);
+  round_.reset();
+  lines->insert(lines->end(), round.problems.begin(), round.problems.end());
+  if (round.purpose == Purpose::kWhole) {
+    std::vector<Rank> missing;
+    for (const Rank rank : all_ranks()) {
+      if (!round.records.contains(rank)) missing.push_back(rank);
+    }
+    if (!missing.empty())
+      lines->push_back("no flight recorder came from " + name_ranks(missing) +
+                       ": their agent is gone or silent");
+    if (!round.records.empty() && round.problems.empty())
+      lines->push_back("the flight recorders are in '" + folder() + "': rueda explain " + folder());
+    return;
+  }
+  const std::vector<int> clients = round.clients;
+  const std::vector<RankRecord> records = all_records(&round);
+  if (!clients.empty()) {
+    const JobStatus status = status_of(records);
+    const std::string answer = status_json(status) + kStatusCut + status_text(status);
+    for (const int client : clients) door_->answer(client, answer);
+  } else if (round.purpose == Purpose::kLook) {
+    const StallWatch::Due due = stalls_.look(records, now_ns());
+    if (due.any) explain_wanted_ = due;
+  } else {
+    explain(round, records, lines);
+  }
+}
+
+void HostsObserver::explain(const Round& round, const std::vector<RankRecord>& records,
+                            std::vector<std::string>* lines) {
+  const int64_t now = now_ns();
+  const auto said = explain_waits(records, now, setup_.stall_seconds, Stacks::kAll);
+  if (said.empty()) return;
+  lines->insert(lines->end(), said.begin(), said.end());
+  // For the errors of those that wait, which have less room.
+  for (const Rank rank : round.due.waiting) {
+    std::string text;
+    for (const std::string& line :
+         explain_waits(records, now, setup_.stall_seconds, Stacks::kPlace, rank)) {
+      text += (text.empty() ? "" : "\n") + line;
+    }
+    control::ControllerMessage message;
+    message.mutable_mail()->set_rank(rank);
+    message.mutable_mail()->set_text(text.substr(0, flight::kMailBytes));
+    link_.send(host_of(rank), std::move(message));
+  }
+  if (setup_.dump_stalls) request_dump(true);
+}
+
+void HostsObserver::end_drain() {
+  const DrainRound drain = *std::exchange(drain_, std::nullopt);
+  for (const int client : drain.clients)
+    door_->answer(client, drain_answer(drain.asked, drain.ranks));
+}
+
+}  // namespace rueda::launcher

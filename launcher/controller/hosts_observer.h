@@ -1,0 +1,125 @@
+// HostsObserver: what all ranks of a job over several hosts do, as the controller asks their
+// agents.
+//
+// Explains hangs (who of which host waits for whom), answers `rueda status` and `rueda drain`, and
+// writes the flight recorders of all ranks into one folder. One question to all hosts is a round;
+// there is one round at a time, and a host that does not answer in time is told as such.
+//
+//   counters in heartbeats ──a wait is old──> look ──is due──> explain, with stacks ──> lines, mail
+//   `rueda status` ──────────────────────────> look ──> answer
+//   SIGUSR2, policy dump, a failed job's end ─> whole ──> files
+//
+// Owns:    the tools' socket. Borrows what Link calls. One thread: the controller's.
+// Trust:   agents have proved who they are; what they send is checked all the same, and a host
+//          speaks for its own ranks only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/hosts/wire.h"
+#include "launcher/observe/file_writer.h"
+#include "launcher/observe/host_report.h"
+#include "launcher/observe/stall_watch.h"
+#include "launcher/observe/status_report.h"
+#include "launcher/observe/status_socket.h"
+
+namespace rueda::launcher {
+
+class HostsObserver {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Setup {
+    std::string job_id, command;
+    std::vector<std::vector<Rank>> ranks;  // by host
+    double stall_seconds = 60;             // 0: hangs are not explained
+    bool dump_stalls = false;              // RUEDA_STALL_POLICY is dump or abort
+    std::string folder;  // for files; "": rueda-flight-<job> where some have to be written
+  };
+  struct Link {
+    std::function<void(int host, control::ControllerMessage)> send;
+    std::function<bool(int host)> can_be_asked;
+    std::function<std::vector<HostStatus>()> hosts;
+  };
+  HostsObserver(Setup setup, Link link);
+
+  void add_to_poll(std::vector<pollfd>* fds) const;
+  // From an agent.
+  void take(int host, control::Observed message);
+  void take(int host, const control::Heartbeat& message);
+  void take(int host, const control::Drained& message);
+  // Nothing more comes from there.
+  void host_gone(int host);
+  // What a rank's host has counted last; nothing before it has counted.
+  std::optional<RankCounters> counters_of(Rank rank) const;
+
+  // What is due. Returns lines for the user.
+  std::vector<std::string> work(TimePoint now);
+
+  bool has_folder() const { return !setup_.folder.empty(); }
+  // Files of all ranks, with stacks; of those that live only.
+  void request_dump(bool stacks);
+  bool busy() const { return round_ || dump_wanted_; }
+
+ private:
+  enum class Purpose { kLook, kExplain, kWhole };
+  struct Round {
+    Purpose purpose = Purpose::kLook;
+    uint64_t number = 0;
+    std::set<int> awaited;  // hosts
+    TimePoint until;
+    std::vector<int> clients;  // of `rueda status`
+    std::map<Rank, RankRecord> records;
+    StallWatch::Due due;  // of kExplain
+    std::vector<std::string> problems;
+    bool folder_hangs = false;  // what it was to write is dropped
+    std::optional<TimePoint> written_until;
+  };
+  struct DrainRound {
+    std::set<int> awaited;
+    TimePoint until;
+    std::vector<int> clients;
+    int asked = 0, ranks = 0;
+  };
+
+  void take_question(const ToolDoor::Question& question, TimePoint now);
+  void begin_next(TimePoint now);
+  void begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint now);
+  void end_round(TimePoint now, std::vector<std::string>* lines);
+  void explain(const Round& round, const std::vector<RankRecord>& records,
+               std::vector<std::string>* lines);
+  void end_drain();
+  void take_view(int host, control::Observed* message);
+  std::vector<RankRecord> all_records(Round* round) const;
+  JobStatus status_of(std::vector<RankRecord> records) const;
+  bool is_written(TimePoint now);
+  bool something_waits() const;
+  std::set<int> askable() const;
+  std::set<Rank> all_ranks() const;
+  int host_of(Rank rank) const;
+  std::string folder() const;
+
+  const Setup setup_;
+  const Link link_;
+  std::unique_ptr<ToolDoor> door_;  // null: could not be opened
+  StallWatch stalls_;
+  std::map<Rank, RankCounters> counters_;
+  std::map<int, int64_t> shift_ns_;  // by host: how far our clock is ahead of its
+  std::set<int> gone_;
+  uint64_t last_number_ = 0;
+  std::optional<Round> round_;
+  std::optional<DrainRound> drain_;
+  std::optional<StallWatch::Due> explain_wanted_;
+  std::optional<std::set<Rank>> dump_wanted_;  // with stacks of these
+  std::vector<int> status_wanted_;             // clients
+  TimePoint next_look_{};
+  FileWriter writer_;
+};
+
+}  // namespace rueda::launcher

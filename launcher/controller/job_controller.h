@@ -1,0 +1,118 @@
+// The class behind run_controller. start.cc: until the ranks run; loop.cc: the loop; end.cc: ends
+// of ranks and hosts, and of the job.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/controller/control_server.h"
+#include "launcher/controller/controller.h"
+#include "launcher/controller/hosts_observer.h"
+#include "launcher/controller/job_host.h"
+#include "launcher/controller/starter.h"
+#include "launcher/hosts/stream_relay.h"
+#include "launcher/job/exit_report.h"
+#include "launcher/job/rank_environment.h"
+#include "launcher/job/supervisor.h"
+#include "launcher/output/rank_output.h"
+#include "runtime/observe/life/life_page.h"
+#include "runtime/rendezvous/job_key.h"
+#include "runtime/rendezvous/store_server.h"
+
+namespace rueda::launcher {
+
+inline TimePoint clock_now() { return std::chrono::steady_clock::now(); }
+
+class JobController {
+ public:
+  JobController(const ControllerPlan& plan, GuardLink link)
+      : plan_(plan),
+        link_(std::move(link)),
+        console_(plan.options.prefix, plan.options.prefix_timestamp,
+                 find_variable(plan.base_environment, "NO_COLOR") == nullptr, plan.options.num_proc,
+                 plan.options.fold),
+        supervisor_(std::chrono::duration_cast<Duration>(
+            std::chrono::duration<double>(plan.options.grace_seconds))) {
+    console_.show_only(plan.options.shown_ranks);
+  }
+  ~JobController() {
+    if (!token_file_.empty()) unlink(token_file_.c_str());
+  }
+
+  int run();
+
+ private:
+  Status prepare();
+  Status open_store();
+  void open_observer();
+  std::vector<HostStatus> host_states() const;
+  void gather_recorders();
+  // By host; one for all where one_ticket().
+  Status start_agents(const std::vector<std::string>& tickets);
+  bool one_ticket() const { return plan_.use_srun || !plan_.options.token_file.empty(); }
+  Status write_token_file(const std::string& ticket);
+
+  void wait_for_events();
+  void read_signals();
+  void take_events();
+  void take_message(int host, control::AgentMessage* message);
+  void agent_here(int host, const control::Register& agent);
+  void all_here();
+  void all_probed();
+  void tell_failure(int except);
+  void rank_lost(int host, const life::LostRank& lost);
+  void rank_ended(int host, const control::RankEnded& ended);
+  void end_rank(RankEnd end, const std::string& text);
+  void host_finished(JobHost* host, const control::Finished& finished);
+  void host_lost(int host, const std::string& why);
+  void reap();
+  void check_time();
+  void check_silence(TimePoint at);
+  void check_start(TimePoint at);
+  void broadcast(control::Order::Kind kind, int signal, int except = -1);
+  void fail(int code, const std::string& text);
+  bool all_over() const;
+  int count(JobHost::State state) const;
+  bool started() const { return assigned_; }
+  std::string where(int host) const { return hosts_[static_cast<size_t>(host)].name(); }
+  void narrate(const std::string& text) {
+    if (plan_.options.verbose) console_.say(text);
+  }
+  void say_goodbye();
+  int finish();
+  void drain_console();
+
+  const ControllerPlan& plan_;
+  GuardLink link_;
+  UniqueFd signals_;
+  Console console_;
+  Supervisor supervisor_;
+  std::string job_id_, token_file_;
+  std::optional<rendezvous::JobKey> key_;
+  std::unique_ptr<rendezvous::StoreServer> store_;
+  StreamRelay relay_;
+  std::unique_ptr<ControlServer> server_;
+  std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
+  std::vector<JobHost> hosts_;
+  std::optional<HostsObserver> observer_;             // from prepare() on
+  std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank
+  std::map<Rank, int> host_of_, pids_;
+  std::vector<ReachTry> tries_;
+  std::vector<RankEnd> ends_;
+  std::set<Rank> ended_;
+  std::optional<life::LostRank> lost_;  // the job's first
+  bool lost_by_us_ = false;             // it ended because we stopped the job: nobody's failure
+  std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
+  int signals_received_ = 0;
+  bool assigned_ = false, failure_told_ = false;
+  int failure_ = 0;  // exit code of our own failure, which has been said
+  TimePoint begun_ = clock_now(), last_beat_ = begun_, last_round_ = begun_, last_told_ = begun_;
+  std::optional<TimePoint> give_up_at_;
+};
+
+}  // namespace rueda::launcher

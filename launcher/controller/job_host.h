@@ -1,0 +1,44 @@
+// One host of a running job as the controller sees it.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "launcher/hosts/reach.h"
+#include "launcher/hosts/wire.h"
+#include "launcher/job/host_plan.h"
+
+namespace rueda::launcher {
+
+struct JobHost {
+  enum class State { kAwaited, kHere, kProbed, kRunning, kFinished, kLost };
+
+  HostPlan plan;
+  State state = State::kAwaited;
+  int pid = 0;
+  int probe_port = 0;
+  ReachHost reach;
+  std::chrono::steady_clock::time_point last_heard;
+  bool suspect = false;
+
+  const std::string& name() const { return plan.host.host; }
+  bool talks() const { return state != State::kAwaited && state != State::kLost; }
+  bool over() const { return state == State::kFinished || state == State::kLost; }
+};
+
+// "h1, h2 and h3"
+std::string name_hosts(const std::vector<std::string>& names);
+
+// The assignment of one host. `key`: the job's, 32 bytes. `address`: for the ranks' sockets.
+struct JobText {
+  std::string job_id, key, address, folder, bind;
+  double grace_seconds = 5, silence_seconds = 5;
+  double dead_seconds = 5;
+  bool verbose = false, hangup_ignored = false;
+};
+control::Assign make_assignment(const JobText& job, const HostPlan& host, int host_index,
+                                const std::vector<std::string>& command,
+                                const std::vector<std::string>& environment);
+
+}  // namespace rueda::launcher

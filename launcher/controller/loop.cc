@@ -1,0 +1,293 @@
+#include "launcher/controller/job_controller.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "launcher/hosts/limits.h"
+#include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/job/exit_code.h"
+
+namespace rueda::launcher {
+namespace {
+
+using State = JobHost::State;
+
+constexpr std::chrono::seconds kTellMissing{10};
+constexpr std::chrono::seconds kEndLimit{20};  // beyond the grace period, for agents to finish
+
+}  // namespace
+
+int JobController::count(State state) const {
+  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
+                                        [&](const JobHost& host) { return host.state == state; }));
+}
+
+bool JobController::all_over() const {
+  return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
+}
+
+// Our own failure: the job ends with this code, whatever ranks do.
+void JobController::fail(int code, const std::string& text) {
+  if (failure_ == 0) {
+    failure_ = code;
+    console_.say(text);
+  }
+  supervisor_.driver_lost(clock_now());
+  broadcast(control::Order::KILL, 0);
+}
+
+void JobController::broadcast(control::Order::Kind kind, int signal, int except) {
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (!hosts_[host].talks() || static_cast<int>(host) == except) continue;
+    control::ControllerMessage message;
+    message.mutable_order()->set_kind(kind);
+    message.mutable_order()->set_signal(signal);
+    server_->send(static_cast<int>(host), std::move(message));
+  }
+}
+
+void JobController::wait_for_events() {
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
+                             {link_.fd.get(), POLLIN, 0},
+                             {server_ == nullptr ? -1 : server_->fd(), POLLIN, 0}};
+  console_.add_to_poll(&fds);
+  relay_.add_to_poll(&fds);
+  if (observer_) observer_->add_to_poll(&fds);
+  for (const auto& starter : starters_) starter->add_to_poll(&fds);
+  auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
+  if (const auto lines = console_.next_deadline()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
+    wait = std::clamp(left, std::chrono::milliseconds(0), wait);
+  }
+  if (poll(fds.data(), fds.size(), static_cast<int>(wait.count())) < 0) return;
+  if (fds[0].revents != 0) read_signals();
+  if (link_.fd && fds[1].revents != 0) {
+    link_.fd.reset();
+    fail(128 + SIGKILL, "the ruedarun process that the user started is gone");
+  }
+}
+
+void JobController::read_signals() {
+  signalfd_siginfo info = {};
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR2 && observer_ && observer_->has_folder()) {
+      observer_->request_dump(true);
+      continue;
+    }
+    if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+      broadcast(control::Order::USER_SIGNAL, signal);
+      continue;
+    }
+    if (getppid() != link_.guard) continue;  // the kernel's message that the guard is gone
+    ++signals_received_;
+    supervisor_.signal_received(signal, clock_now());
+    broadcast(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL, signal);
+    if (signals_received_ == 1) {
+      console_.say(signal_name(signal) +
+                   ": asking the ranks to stop (once more kills them at once)");
+    }
+    // Nothing runs yet that could stop by itself.
+    if (!started() && failure_ == 0) fail(128 + signal, "stopped before the ranks were started");
+  }
+}
+
+void JobController::take_events() {
+  if (server_ == nullptr) return;
+  server_->hold_output(console_.congested());
+  for (AgentEvent& event : server_->take()) {
+    JobHost& host = hosts_[static_cast<size_t>(event.host)];
+    host.last_heard = clock_now();
+    switch (event.kind) {
+      case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
+      case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
+      case AgentEvent::Kind::kGone:
+        host_lost(event.host, event.text);
+        observer_->host_gone(event.host);
+        break;
+      case AgentEvent::Kind::kOutput: {
+        const auto& output = event.output;
+        const auto known = host_of_.find(output.rank());
+        if (output.stream() < 1 || output.stream() > 2 || known == host_of_.end() ||
+            known->second != event.host) {
+          break;
+        }
+        RankOutput& taker = *outputs_[static_cast<size_t>(output.rank())];
+        const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
+        if (!output.data().empty()) taker.take(stream, output.data());
+        if (output.end()) taker.end(stream);
+        break;
+      }
+    }
+  }
+}
+
+void JobController::take_message(int number, control::AgentMessage* taken) {
+  const control::AgentMessage& message = *taken;
+  JobHost& host = hosts_[static_cast<size_t>(number)];
+  const auto is_theirs = [&](Rank rank) {
+    const auto known = host_of_.find(rank);
+    return known != host_of_.end() && known->second == number;
+  };
+  if (message.has_probe_report() && host.state == State::kHere) {
+    for (const auto& one : message.probe_report().tries())
+      tries_.push_back({number, one.host_index(), one.address(), one.error()});
+    host.state = State::kProbed;
+    if (count(State::kProbed) == static_cast<int>(hosts_.size())) all_probed();
+  } else if (message.has_rank_started() && is_theirs(message.rank_started().rank())) {
+    pids_[message.rank_started().rank()] = message.rank_started().pid();
+    narrate("rank " + std::to_string(message.rank_started().rank()) + " is pid " +
+            std::to_string(message.rank_started().pid()) + " on " + host.name());
+  } else if (message.has_rank_ended() && is_theirs(message.rank_ended().rank())) {
+    rank_ended(number, message.rank_ended());
+  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().rank())) {
+    rank_lost(number, from_wire(message.rank_lost()));
+  } else if (message.has_store_bytes() && is_theirs(message.store_bytes().rank())) {
+    const auto& bytes = message.store_bytes();
+    relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+  } else if (message.has_heartbeat()) {
+    observer_->take(number, message.heartbeat());
+  } else if (message.has_observed()) {
+    observer_->take(number, std::move(*taken->mutable_observed()));
+  } else if (message.has_drained()) {
+    observer_->take(number, message.drained());
+  } else if (message.has_say()) {
+    console_.say(host.name() + ": " + message.say().text());
+  } else if (message.has_finished()) {
+    host_finished(&host, message.finished());
+  }
+}
+
+void JobController::reap() {
+  int status = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (size_t i = 0; i < starters_.size(); ++i) {
+      if (!starters_[i]->running() || starters_[i]->pid() != pid) continue;
+      starters_[i]->ended(status);
+      starters_[i]->pump(
+          [&](const std::string& line) { console_.say(starters_[i]->name() + ": " + line); });
+      const bool awaited =
+          plan_.use_srun ? count(State::kAwaited) > 0 : hosts_[i].state == State::kAwaited;
+      if (awaited && failure_ == 0) fail(kUnreachable, starters_[i]->describe());
+    }
+  }
+  for (const auto& starter : starters_) {
+    starter->pump([&](const std::string& line) { console_.say(starter->name() + ": " + line); });
+  }
+}
+
+void JobController::check_silence(TimePoint at) {
+  const auto limit = std::chrono::duration<double>(plan_.options.silence_seconds);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    JobHost& host = hosts_[i];
+    if (host.state != State::kRunning) continue;
+    const auto silent = at - host.last_heard;
+    if (silent > limit) {
+      std::ostringstream text;
+      text << "no sign of life for " << plan_.options.silence_seconds << " s";
+      host_lost(static_cast<int>(i), text.str());
+    } else if (silent > kSuspectAfter && !host.suspect) {
+      host.suspect = true;
+      console_.say("host " + host.name() + " has given no sign of life for 1 s");
+    } else if (silent < kSuspectAfter / 2 && host.suspect) {
+      host.suspect = false;
+      console_.say("host " + host.name() + " is back");
+    }
+  }
+}
+
+// Who is missing is told now and then, until there is no more time.
+void JobController::check_start(TimePoint at) {
+  std::vector<std::string> missing;
+  for (const JobHost& host : hosts_) {
+    if (host.state == State::kAwaited) missing.push_back(host.name());
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
+  const std::string who = missing.empty() ? "for the hosts to reach each other"
+                                          : "for " + std::to_string(missing.size()) + " of " +
+                                                std::to_string(hosts_.size()) +
+                                                " hosts: " + name_hosts(missing);
+  if (waited.count() >= plan_.start_seconds) {
+    fail(kStartTimeout, "gave up after " + std::to_string(waited.count()) +
+                            " s (--start-timeout) of waiting " + who);
+  } else if (at - last_told_ >= kTellMissing) {
+    last_told_ = at;
+    console_.say("waiting " + who);
+  }
+}
+
+void JobController::check_time() {
+  const TimePoint at = clock_now();
+  // While we ourselves did not run nobody was silent.
+  if (at - last_round_ > 2 * kHeartbeat) {
+    for (JobHost& host : hosts_) host.last_heard += at - last_round_;
+  }
+  last_round_ = at;
+  if (at - last_beat_ >= kHeartbeat && server_ != nullptr) {
+    last_beat_ = at;
+    server_->beat();
+  }
+  supervisor_.due(at);  // the agents act; we remember that it has begun
+  check_silence(at);
+  if (!started() && failure_ == 0) check_start(at);
+  if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
+    const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
+    give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;
+  }
+  if (failure_ != 0) {
+    for (JobHost& host : hosts_) {
+      if (host.state == State::kAwaited) host.state = State::kLost;
+      if (!started() && host.state != State::kFinished) host.state = State::kLost;
+    }
+  }
+  if (give_up_at_ && at > *give_up_at_) {
+    for (size_t i = 0; i < hosts_.size(); ++i)
+      host_lost(static_cast<int>(i), "its agent has not ended in time");
+  }
+}
+
+int JobController::run() {
+  const Status prepared = prepare();
+  if (!prepared.ok()) {
+    fail(prepared.code() == Code::kUnavailable ? kUnreachable : kLauncherFailure,
+         prepared.message());
+  }
+  for (;;) {
+    reap();
+    take_events();
+    relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+      control::ControllerMessage message;
+      auto* carried = message.mutable_store_bytes();
+      carried->set_rank(rank);
+      carried->set_data(bytes.data(), bytes.size());
+      carried->set_end(end);
+      server_->send(host_of_[rank], std::move(message));
+    });
+    check_time();
+    if (observer_) {
+      for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+    }
+    console_.flush();
+    if (console_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
+      supervisor_.output_closed(clock_now());
+      broadcast(control::Order::OUTPUT_CLOSED, 0);
+    }
+    if (all_over() || server_ == nullptr) break;
+    wait_for_events();
+  }
+  return finish();
+}
+
+int run_controller(const ControllerPlan& plan, GuardLink link) {
+  return JobController(plan, std::move(link)).run();
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,288 @@
+#include "launcher/controller/job_controller.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "collectives/base/config.h"
+#include "collectives/base/file_status.h"
+#include "launcher/controller/certificates.h"
+#include "launcher/hosts/host_environment.h"
+#include "launcher/hosts/machine.h"
+#include "launcher/hosts/start_command.h"
+#include "launcher/hosts/ticket.h"
+#include "launcher/job/exit_code.h"
+#include "launcher/job/job_id.h"
+
+namespace rueda::launcher {
+
+using State = JobHost::State;
+
+Status JobController::prepare() {
+  prctl(PR_SET_NAME, "ruedarun-ctrl");
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD})
+    sigaddset(&wanted, signal);
+  if (!link_.hangup_ignored) sigaddset(&wanted, SIGHUP);
+  signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return errno_status("cannot watch signals", errno);
+
+  job_id_ = make_job_id();
+  RUEDA_ASSIGN_OR_RETURN(key_, rendezvous::JobKey::make_random());
+  remove_stale_parts(plan_.timeline);
+  for (const HostPlan& host : plan_.hosts) {
+    JobHost entry;
+    entry.plan = host;
+    hosts_.push_back(std::move(entry));
+  }
+  RUEDA_RETURN_IF_ERROR(open_store());
+  open_observer();
+
+  ControlServer::Setup setup;
+  RUEDA_ASSIGN_OR_RETURN(setup.certificates,
+                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
+  RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
+  RUEDA_ASSIGN_OR_RETURN(setup.addresses,
+                         order_addresses(read_interfaces(), plan_.options.network_interfaces));
+  const bool some_here =
+      std::any_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.plan.ours; });
+  if (some_here && !plan_.options.network_interfaces.empty())
+    setup.addresses.push_back("127.0.0.1");
+  if (setup.addresses.empty() && !plan_.options.network_interfaces.empty()) {
+    return unavailable("this machine: " +
+                       none_allowed(read_interfaces(), plan_.options.network_interfaces));
+  }
+  setup.version = plan_.version;
+  setup.port = plan_.options.listen_port;
+  for (const JobHost& host : hosts_) setup.hosts.push_back(host.name());
+  Ticket ticket;
+  ticket.job_id = job_id_;
+  ticket.token = setup.token;
+  ticket.authority = setup.certificates.authority;
+  const std::vector<KeyPair> agents = setup.certificates.agents;
+  RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
+  ticket.addresses = server_->addresses();
+  narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
+          std::to_string(hosts_.size()) + " hosts; the controller listens on " +
+          name_hosts(ticket.addresses));
+  std::vector<std::string> tickets;
+  for (const KeyPair& agent : agents) {
+    ticket.certificate = agent.certificate;
+    ticket.private_key = agent.private_key;
+    tickets.push_back(write_ticket(ticket));
+  }
+  return start_agents(tickets);
+}
+
+// The store and the ranks' ends of their streams to it; their agents have the others.
+Status JobController::open_store() {
+  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  const int ranks = plan_.options.num_proc;
+  outputs_.resize(static_cast<size_t>(ranks));
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    for (const RankPlace& place : hosts_[host].plan.places) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return errno_status("cannot open a socket", errno);
+      relay_.add(place.rank, UniqueFd(ends[1]));
+      RUEDA_RETURN_IF_ERROR(store_->add(UniqueFd(ends[0]), place.rank));
+      host_of_[place.rank] = static_cast<int>(host);
+      auto output = std::make_unique<RankOutput>(place.rank, &console_);
+      if (!plan_.options.output_folder.empty()) {
+        RUEDA_ASSIGN_OR_RETURN(OutputCopy copy,
+                               OutputCopy::create(plan_.options.output_folder, place.rank, ranks));
+        output->copy_to(std::move(copy));
+      }
+      outputs_[static_cast<size_t>(place.rank)] = std::move(output);
+    }
+  }
+  return {};
+}
+
+void JobController::open_observer() {
+  HostsObserver::Setup setup;
+  setup.job_id = job_id_;
+  for (const std::string& word : plan_.options.command)
+    setup.command += (setup.command.empty() ? "" : " ") + word;
+  for (const JobHost& host : hosts_) {
+    setup.ranks.emplace_back();
+    for (const RankPlace& place : host.plan.places) setup.ranks.back().push_back(place.rank);
+  }
+  const auto config =
+      load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
+  if (config.ok()) {
+    setup.stall_seconds = config.value().stall_check_seconds;
+    setup.dump_stalls = config.value().stall_policy != "warn";
+    setup.folder = config.value().flight_folder;
+  }
+  HostsObserver::Link link;
+  link.send = [this](int host, control::ControllerMessage message) {
+    server_->send(host, std::move(message));
+  };
+  link.can_be_asked = [this](int host) {
+    const State state = hosts_[static_cast<size_t>(host)].state;
+    return server_ != nullptr && (state == State::kRunning || state == State::kFinished);
+  };
+  link.hosts = [this] { return host_states(); };
+  observer_.emplace(std::move(setup), std::move(link));
+}
+
+std::vector<HostStatus> JobController::host_states() const {
+  const TimePoint at = clock_now();
+  std::vector<HostStatus> states;
+  for (const JobHost& host : hosts_) {
+    HostStatus one;
+    one.name = host.name();
+    switch (host.state) {
+      case State::kAwaited: one.state = "waiting"; break;
+      case State::kHere:
+      case State::kProbed: one.state = "starting"; break;
+      case State::kRunning: one.state = host.suspect ? "suspect" : "running"; break;
+      case State::kFinished: one.state = "finished"; break;
+      case State::kLost: one.state = "lost"; break;
+    }
+    if (host.state != State::kAwaited) {
+      one.silent_ms = std::max<int64_t>(
+          0, std::chrono::duration_cast<std::chrono::milliseconds>(at - host.last_heard).count());
+    }
+    for (const RankPlace& place : host.plan.places) one.ranks.push_back(place.rank);
+    states.push_back(std::move(one));
+  }
+  return states;
+}
+
+Status JobController::write_token_file(const std::string& ticket) {
+  const std::string& path = plan_.options.token_file;
+  unlink(path.c_str());
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file ||
+      write(file.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size())) {
+    return file_status("cannot write the token file " + path, path, ticket.size(), errno);
+  }
+  token_file_ = path;
+  console_.say("waiting for " + std::to_string(hosts_.size()) + " hosts; on each: ruedarun join " +
+               server_->addresses().front() + " --token-file " + path);
+  return {};
+}
+
+Status JobController::start_agents(const std::vector<std::string>& tickets) {
+  const Options& options = plan_.options;
+  if (!options.token_file.empty()) return write_token_file(tickets.front());
+  const std::string program = own_program();
+  if (plan_.use_srun) {
+    std::vector<std::string> names;
+    for (const JobHost& host : hosts_) names.push_back(host.name());
+    RUEDA_ASSIGN_OR_RETURN(auto starter,
+                           Starter::start(name_hosts(names), srun_command(names, program),
+                                          plan_.own_environment, tickets.front()));
+    starters_.push_back(std::move(starter));
+    return {};
+  }
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const JobHost& host = hosts_[i];
+    std::vector<std::string> command = {program, "agent", "--host-index", std::to_string(i)};
+    if (!host.plan.ours) {
+      StartRequest request;
+      request.host = host.plan.host;
+      request.host_index = static_cast<int>(i);
+      request.program = options.remote_program.empty() ? program : options.remote_program;
+      request.rsh_agent = options.rsh_agent;
+      request.ssh_port = options.ssh_port;
+      request.identity_file = options.identity_file;
+      RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
+    }
+    RUEDA_ASSIGN_OR_RETURN(auto starter,
+                           Starter::start(host.name(), command, plan_.own_environment, tickets[i]));
+    narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
+            std::to_string(starter->pid()) + ")");
+    starters_.push_back(std::move(starter));
+  }
+  return {};
+}
+
+void JobController::agent_here(int number, const control::Register& agent) {
+  JobHost& host = hosts_[static_cast<size_t>(number)];
+  host.state = State::kHere;
+  host.pid = agent.pid();
+  host.probe_port = agent.probe_port();
+  std::vector<InterfaceAddress> found;
+  for (const auto& entry : agent.interfaces())
+    found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
+  auto ordered = order_addresses(found, plan_.options.network_interfaces);
+  host.reach = {host.name(), agent.host_identity(),
+                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
+                none_allowed(found, plan_.options.network_interfaces)};
+  narrate("host " + host.name() + " is here: agent pid " + std::to_string(agent.pid()) + ", " +
+          std::to_string(agent.usable_cores()) + " cores");
+  if (failure_ != 0) return broadcast(control::Order::KILL, 0);
+  if (count(State::kHere) == static_cast<int>(hosts_.size())) all_here();
+}
+
+void JobController::all_here() {
+  server_->stop_listening();
+  if (!token_file_.empty()) unlink(token_file_.c_str());
+  token_file_.clear();
+  for (size_t me = 0; me < hosts_.size(); ++me) {
+    control::ControllerMessage message;
+    auto* task = message.mutable_probe_task();
+    task->set_job_key(std::string(key_->bytes().begin(), key_->bytes().end()));
+    task->set_job_id(job_id_);
+    task->set_host_index(static_cast<int>(me));
+    task->set_hosts(static_cast<int>(hosts_.size()));
+    for (size_t other = 0; other < hosts_.size(); ++other) {
+      if (other == me) continue;
+      auto* target = task->add_targets();
+      target->set_host_index(static_cast<int>(other));
+      target->set_port(hosts_[other].probe_port);
+      for (const std::string& address : hosts_[other].reach.addresses)
+        target->add_addresses(address);
+    }
+    server_->send(static_cast<int>(me), std::move(message));
+  }
+}
+
+void JobController::all_probed() {
+  std::vector<ReachHost> hosts;
+  for (const JobHost& host : hosts_) hosts.push_back(host.reach);
+  std::vector<std::string> addresses(hosts_.size(), "127.0.0.1");
+  if (hosts_.size() > 1 || !hosts_.front().plan.ours) {
+    auto chosen = choose_addresses(hosts, tries_);
+    if (!chosen.ok()) return fail(kUnreachable, chosen.status().message());
+    addresses = std::move(chosen).value();
+  }
+  JobText job;
+  job.job_id = job_id_;
+  job.key = std::string(key_->bytes().begin(), key_->bytes().end());
+  job.folder = plan_.folder;
+  job.bind = plan_.options.bind;
+  job.dead_seconds = plan_.dead_seconds;
+  job.grace_seconds = plan_.options.grace_seconds;
+  job.silence_seconds = plan_.options.silence_seconds;
+  job.verbose = plan_.options.verbose;
+  job.hangup_ignored = link_.hangup_ignored;
+  std::vector<std::string> named = plan_.options.named_variables;
+  for (const auto& [name, value] : plan_.options.environment) named.push_back(name);
+  const auto environment = environment_for_hosts(plan_.base_environment, named);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    job.address = addresses[i];
+    narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);
+    control::ControllerMessage message;
+    *message.mutable_assign() = make_assignment(job, hosts_[i].plan, static_cast<int>(i),
+                                                plan_.options.command, environment);
+    server_->send(static_cast<int>(i), std::move(message));
+    hosts_[i].state = State::kRunning;
+  }
+  assigned_ = true;
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,20 @@
+// Which variables go from the user's host to others. Pure.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace rueda::launcher {
+
+// A host's own: taken from the agent's environment there.
+inline constexpr std::array kVariablesOfHosts = {
+    "HOME",   "USER", "LOGNAME",         "SHELL",         "HOSTNAME",
+    "TMPDIR", "MAIL", "XDG_RUNTIME_DIR", "XDG_SESSION_ID"};
+
+// Of the user's environment what the ranks on another host are given: not what belongs to this
+// host, to the session, or what looks like a secret, unless `named` (-x).
+std::vector<std::string> environment_for_hosts(const std::vector<std::string>& environment,
+                                               const std::vector<std::string>& named);
+
+}  // namespace rueda::launcher

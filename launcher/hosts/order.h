@@ -1,0 +1,34 @@
+// What the controller of a job over several hosts tells an agent.
+#pragma once
+
+#include <string>
+
+#include "collectives/base/types.h"
+#include "launcher/observe/host_report.h"
+#include "runtime/observe/life/life_page.h"
+
+namespace rueda::launcher {
+
+// Something that happened elsewhere and that this host's ranks are to be stopped for, or a wish of
+// the controller.
+struct Order {
+  enum class Kind {
+    kRankFailed,
+    kRankLost,
+    kSignal,
+    kUserSignal,
+    kOutputClosed,
+    kKill,
+    kObserve,
+    kMail,
+    kDrain
+  };
+  Kind kind = Kind::kKill;
+  int signal = 0;         // of kSignal, kUserSignal
+  life::LostRank lost;    // of kRankLost: the job's verdict, for every rank of this host
+  HostQuestion question;  // of kObserve
+  Rank rank = 0;          // of kMail
+  std::string text;       // of kMail
+};
+
+}  // namespace rueda::launcher

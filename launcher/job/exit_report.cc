@@ -1,0 +1,180 @@
+#include "launcher/job/exit_report.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace rueda::launcher {
+namespace {
+
+bool ended_well(const RankEnd& end) {
+  return WIFEXITED(end.wait_status) && WEXITSTATUS(end.wait_status) == 0;
+}
+
+// "rank 3 (pid 4711)", "rank 3 (pid 4711 on node7)"
+std::string name_of(const RankEnd& end) {
+  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) +
+         (end.host.empty() ? "" : " on " + end.host) + ")";
+}
+
+const std::string* report_of(const JobEnd& job, Rank rank) {
+  for (const auto& [who, text] : job.reports) {
+    if (who == rank) return &text;
+  }
+  return nullptr;
+}
+
+const RankEnd* find_culprit(const JobEnd& job) {
+  const RankEnd* culprit = nullptr;
+  const auto order = [&](const RankEnd& end) {
+    const bool lost_first = job.lost && job.lost->rank == end.rank;
+    return std::tuple(end.stopped && !lost_first, report_of(job, end.rank) != nullptr, !lost_first,
+                      end.noticed, !WIFSIGNALED(end.wait_status), end.rank);
+  };
+  for (const RankEnd& end : job.ends) {
+    if (!ended_well(end) && (culprit == nullptr || order(end) < order(*culprit))) culprit = &end;
+  }
+  return culprit;
+}
+
+// What became of the others: groups of ranks with the same fate, in words.
+std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
+  std::vector<Rank> stopped;
+  std::map<std::string, std::vector<Rank>> followed;
+  for (const RankEnd& end : job.ends) {
+    if (&end == culprit) continue;
+    if (end.stopped) {
+      stopped.push_back(end.rank);
+    } else if (!end.lost.empty()) {
+      followed[end.lost].push_back(end.rank);
+    } else if (!ended_well(end)) {
+      followed[describe_wait_status(end.wait_status)].push_back(end.rank);
+    }
+  }
+  std::string text;
+  for (const auto& [how, ranks] : followed) {
+    const bool passive = how.starts_with("killed") || how.starts_with("lost");
+    const char* verb = passive ? " then was " : " then ";
+    if (ranks.size() > 1 && passive) verb = " then were ";
+    text += name_ranks(ranks) + verb + how + "; ";
+  }
+  if (!stopped.empty())
+    text += name_ranks(stopped) + (stopped.size() == 1 ? " was" : " were") + " stopped; ";
+  return text;
+}
+
+// What the wait status does not say: why it was killed by us, what it did last.
+void add_loss(const life::LostRank& lost, const RankEnd& culprit, Verdict* verdict) {
+  const std::string cause = lost.cause.str();
+  const bool known = cause.starts_with(describe_wait_status(culprit.wait_status)) ||
+                     cause == "it ended without leaving the job" || cause == culprit.lost;
+  if (!known) verdict->lines.push_back("  " + cause);
+  if (lost.operations == 0) return;
+  verdict->lines.push_back("  " + lost.describe_last_operation());
+}
+
+void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
+  verdict->lines.push_back(
+      name_of(culprit) + " failed: " +
+      (culprit.lost.empty() ? describe_wait_status(culprit.wait_status) : culprit.lost) +
+      culprit.hint);
+  if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
+  const auto words = job.last_words.find(culprit.rank);
+  if (words != job.last_words.end() && words->second.size() == 1) {
+    verdict->lines.push_back("its last words: " + words->second.front());
+  } else if (words != job.last_words.end() && !words->second.empty()) {
+    verdict->lines.push_back("its last words:");
+    for (const std::string& line : words->second) verdict->lines.push_back("  | " + line);
+  }
+}
+
+// A report may be a whole traceback.
+void add_report(Rank rank, const std::string& text, Verdict* verdict) {
+  std::string line = "rank " + std::to_string(rank) + " reported: ";
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (begin == 0 || end > begin) verdict->lines.push_back(line + text.substr(begin, end - begin));
+    line = "  | ";
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? "signal " + std::to_string(signal) : "SIG" + std::string(name);
+}
+
+std::string describe_wait_status(int wait_status) {
+  if (!WIFSIGNALED(wait_status)) {
+    const int code = WEXITSTATUS(wait_status);
+    std::string text = "exited with code " + std::to_string(code);
+    if (code == 126) text += " (command cannot be executed)";
+    if (code == 127) text += " (command not found)";
+    return text;
+  }
+  const int signal = WTERMSIG(wait_status);
+  std::string text = "killed by signal " + std::to_string(signal) + " (" + signal_name(signal);
+  if (signal == SIGSEGV) text += ", invalid memory access";
+  if (signal == SIGXFSZ) text += ", a file or shared memory larger than ulimit -f allows";
+  if (signal == SIGXCPU) text += ", more processor time than ulimit -t allows";
+  if (signal == SIGBUS) text += ", memory or a mapped file that is gone";
+  return text + ")" + (WCOREDUMP(wait_status) ? ", core dumped" : "");
+}
+
+std::string describe_end(const RankEnd& end) {
+  if (!end.lost.empty()) return name_of(end) + " was " + end.lost;
+  return name_of(end) + " " + (WIFSIGNALED(end.wait_status) ? "was " : "") +
+         describe_wait_status(end.wait_status);
+}
+
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::string name_ranks(std::vector<Rank> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i != 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text.append(last == i + 1 ? ", " : "-").append(std::to_string(ranks[last]));
+    i = last + 1;
+  }
+  return text;
+}
+
+Verdict judge(const JobEnd& job) {
+  Verdict verdict;
+  const RankEnd* culprit = nullptr;
+  if (job.cause == StopCause::kSignal) {
+    verdict.exit_code = 128 + job.signal;
+    verdict.lines.push_back("interrupted by " + signal_name(job.signal));
+  } else if (job.cause == StopCause::kOutputClosed) {
+    verdict.exit_code = 128 + SIGPIPE;
+    verdict.lines.push_back("our standard output cannot be written any more");
+  } else if (job.cause == StopCause::kDriverLost) {
+    verdict.exit_code = 128 + SIGKILL;
+    verdict.lines.push_back("the ruedarun process that the user started is gone");
+  } else {
+    culprit = find_culprit(job);
+    if (culprit == nullptr) return verdict;
+    verdict.exit_code = exit_code_of(culprit->wait_status);
+    verdict.culprit = culprit->rank;
+    add_culprit(job, *culprit, &verdict);
+  }
+  if (!job.reports.empty()) {
+    add_report(job.reports.front().first, job.reports.front().second, &verdict);
+  }
+  verdict.lines.push_back(fate_of_others(job, culprit) + "exit code " +
+                          std::to_string(verdict.exit_code));
+  return verdict;
+}
+
+}  // namespace rueda::launcher

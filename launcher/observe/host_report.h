@@ -1,0 +1,45 @@
+// What a controller asks the agents of its hosts about their ranks, and what they answer.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/observe/flight_explain.h"
+#include "launcher/observe/flight_pieces.h"
+#include "runtime/observe/counters/counters.h"
+
+namespace rueda::launcher {
+
+struct HostQuestion {
+  uint64_t round = 0;           // comes back with the answer
+  bool whole = false;           // all that is recorded; else what was last and what waits
+  std::vector<Rank> stacks_of;  // of these; the others are not disturbed
+};
+
+// One rank. `record.flight` is empty: it is in the pieces.
+struct RankView {
+  RankRecord record;
+  pid_t pid = -1;
+  std::vector<FlightPiece> pieces;
+};
+
+struct HostReport {
+  uint64_t round = 0;
+  int64_t now_ns = 0;  // CLOCK_MONOTONIC of that host
+  std::vector<RankView> ranks;
+};
+
+// How far a rank is, for every second.
+struct RankCounters {
+  Rank rank = 0;
+  counters::Progress progress = {};
+  // What is told of it if its host is lost, as of this count. Of the job's LostRank.
+  std::string operation = {};
+  uint64_t operations = 0, step = 0;
+  bool operator==(const RankCounters&) const = default;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,48 @@
+// One rank's output on its way from bytes to what the user sees: whole lines on the console, a copy
+// in files if asked for, and the last lines of stderr for the report at the end.
+//
+// Borrows the console, which outlives it. One thread.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launcher/output/console.h"
+#include "launcher/output/output_copy.h"
+
+namespace rueda::launcher {
+
+// Whoever takes the bytes that a rank writes.
+class OutputTaker {
+ public:
+  virtual ~OutputTaker() = default;
+  virtual void take(Stream stream, std::string_view bytes) = 0;
+  // The stream has ended; nothing is taken of it afterwards. May be told twice.
+  virtual void end(Stream stream) = 0;
+};
+
+class RankOutput : public OutputTaker {
+ public:
+  RankOutput(Rank rank, Console* console);
+
+  // What the rank writes goes there, too.
+  void copy_to(OutputCopy copy) { copy_ = std::move(copy); }
+  void take(Stream stream, std::string_view bytes) override;
+  void end(Stream stream) override;
+  std::vector<std::string> last_words() const { return {words_.begin(), words_.end()}; }
+
+ private:
+  LineSplitter::Emit printer(Stream stream);
+  void remember(std::string_view line);
+
+  const Rank rank_;
+  Console* const console_;
+  LineSplitter splitters_[2];
+  OutputCopy copy_;
+  std::deque<std::string> words_;  // last lines of stderr
+};
+
+}  // namespace rueda::launcher

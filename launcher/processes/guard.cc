@@ -1,0 +1,129 @@
+#include "launcher/processes/guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "collectives/base/status.h"
+#include "launcher/job/exit_code.h"
+#include "launcher/job/exit_report.h"
+#include "launcher/processes/process_tree.h"
+
+namespace rueda::launcher {
+namespace {
+
+// Blocks what the guard and the child wait for, and ignores what would end them in mid-sentence.
+// Returns the blocked set.
+sigset_t prepare_signals(bool* hangup_ignored) {
+  struct sigaction old = {};
+  sigaction(SIGHUP, nullptr, &old);
+  *hangup_ignored = old.sa_handler == SIG_IGN;  // nohup
+
+  struct sigaction suspend = {};
+  sigaction(SIGTSTP, nullptr, &suspend);  // ignored by shells without job control
+
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  if (suspend.sa_handler != SIG_IGN) sigaddset(&wanted, SIGTSTP);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    if (signal == SIGHUP && *hangup_ignored) continue;
+    sigaddset(&wanted, signal);
+    ::signal(signal, SIG_DFL);  // a shell starts background jobs with SIGINT ignored
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) ends the file, not the job
+  ::signal(SIGTTOU, SIG_IGN);
+  sigset_t blocked = wanted;
+  sigaddset(&blocked, SIGCONT);  // the child reads it; us it lets go on all the same
+  sigprocmask(SIG_BLOCK, &blocked, nullptr);
+  return wanted;
+}
+
+// Ctrl-Z: the ranks rest, then this process does as the shell expects, until the shell lets it go
+// on. Under mpirun, which is in our group, the terminal has told everybody.
+void suspend(pid_t child, bool tell) {
+  if (tell) kill(child, SIGTSTP);
+  raise(SIGSTOP);
+  if (tell) kill(child, SIGCONT);
+}
+
+bool asks_to_stop(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+// Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`:
+// the first one that asked the job to stop, unchanged if there was none.
+int wait_for_child(pid_t child, const sigset_t& signals, GuardedGroup group, int* stop_signal) {
+  for (;;) {
+    siginfo_t info = {};
+    const int signal = sigwaitinfo(&signals, &info);
+    if (signal < 0) continue;
+    if (signal != SIGCHLD) {
+      if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;
+      const bool sent_by_terminal = info.si_code == SI_KERNEL;
+      const bool tell = group == GuardedGroup::kOwn || !sent_by_terminal;
+      if (signal == SIGTSTP) {
+        suspend(child, tell);
+      } else if (tell) {
+        kill(child, signal);
+      }
+      continue;
+    }
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return status;
+  }
+}
+
+}  // namespace
+
+void ensure_standard_descriptors() {
+  while (true) {
+    const int fd = open("/dev/null", O_RDWR);
+    if (fd > STDERR_FILENO) close(fd);
+    if (fd < 0 || fd > STDERR_FILENO) return;
+  }
+}
+
+int guard(const std::string& what, const std::function<int(GuardLink)>& work, GuardedGroup group) {
+  GuardLink link;
+  const sigset_t signals = prepare_signals(&link.hangup_ignored);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const std::vector<pid_t> before = children_of(getpid());
+
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    return fail(kLauncherFailure, errno_status("cannot open a pipe", errno).message());
+  UniqueFd alive_end(ends[1]);
+  link.fd.reset(ends[0]);
+  link.guard = getpid();
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0)
+    return fail(kLauncherFailure, errno_status("cannot start another process", errno).message());
+  if (child == 0) {
+    alive_end.reset();
+    return work(std::move(link));
+  }
+  link.fd.reset();
+
+  int stop_signal = 0;
+  const int status = wait_for_child(child, signals, group, &stop_signal);
+  const auto stuck = kill_children({before.begin(), before.end()}, kKillLimit);
+  for (const pid_t pid : stuck)
+    fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
+  if (group == GuardedGroup::kOurs && stop_signal != 0) return 128 + stop_signal;
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  return fail(exit_code_of(status), "the " + what + " (pid " + std::to_string(child) +
+                                        ") that looked after the ranks was " +
+                                        describe_wait_status(status) +
+                                        "; every process of the job was killed; exit code " +
+                                        std::to_string(exit_code_of(status)));
+}
+
+}  // namespace rueda::launcher

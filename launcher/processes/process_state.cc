@@ -1,0 +1,102 @@
+#include "launcher/processes/process_state.h"
+
+#include <sys/syscall.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+namespace rueda::launcher {
+namespace {
+
+std::string file_of(pid_t pid, const char* name) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/" + name);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string field(const std::string& status, const std::string& name) {
+  const size_t at = status.find("\n" + name + ":");
+  if (at == std::string::npos) return "";
+  const size_t begin = status.find_first_not_of(" \t", at + name.size() + 2);
+  return begin == std::string::npos ? "" : status.substr(begin, status.find('\n', begin) - begin);
+}
+
+// Those that exist on every architecture and in which programs wait.
+struct Call {
+  long number;
+  const char* name;
+  bool on_descriptor;
+};
+const Call kCalls[] = {
+    {SYS_read, "read", true},
+    {SYS_write, "write", true},
+    {SYS_readv, "readv", true},
+    {SYS_pread64, "pread", true},
+    {SYS_recvfrom, "recvfrom", true},
+    {SYS_recvmsg, "recvmsg", true},
+    {SYS_accept, "accept", true},
+    {SYS_accept4, "accept", true},
+    {SYS_connect, "connect", true},
+    {SYS_fsync, "fsync", true},
+    {SYS_flock, "flock", true},
+    {SYS_nanosleep, "nanosleep", false},
+    {SYS_clock_nanosleep, "nanosleep", false},
+    {SYS_futex, "a lock (futex)", false},
+    {SYS_ppoll, "poll", false},
+    {SYS_pselect6, "select", false},
+    {SYS_epoll_pwait, "epoll_wait", false},
+    {SYS_wait4, "wait for a child", false},
+    {SYS_waitid, "wait for a child", false},
+    {SYS_rt_sigtimedwait, "wait for a signal", false},
+#ifdef SYS_poll
+    {SYS_poll, "poll", false},
+    {SYS_select, "select", false},
+    {SYS_epoll_wait, "epoll_wait", false},
+    {SYS_pause, "pause", false},
+#endif
+};
+
+std::string call_of(pid_t pid) {
+  const std::string text = file_of(pid, "syscall");
+  char* rest = nullptr;
+  const long number = std::strtol(text.c_str(), &rest, 10);
+  if (rest == text.c_str() || number < 0) return "";
+  const unsigned long first = std::strtoul(rest, nullptr, 16);
+  for (const Call& call : kCalls) {
+    if (call.number != number) continue;
+    return std::string(call.name) +
+           (call.on_descriptor ? " of descriptor " + std::to_string(first) : "");
+  }
+  return "system call " + std::to_string(number);
+}
+
+}  // namespace
+
+ProcessActivity process_activity(pid_t pid) {
+  const std::string status = file_of(pid, "status");
+  const std::string state = field(status, "State");
+  if (state.empty()) return {true, "no process any more"};
+  if (field(status, "CoreDumping") == "1") return {true, "dumping core"};
+  switch (state[0]) {
+    case 'T':
+      return {true,
+              "stopped by a signal (continue it with kill -CONT " + std::to_string(pid) + ")"};
+    case 't': return {true, "stopped in a debugger (process " + field(status, "TracerPid") + ")"};
+    case 'D': return {true, "waiting for a disk or a device in the kernel"};
+    case 'Z':
+    case 'X': return {true, "ended"};
+    case 'R': return {false, "computing"};
+    default: break;
+  }
+  const std::string call = call_of(pid);
+  return {false, call.empty() ? "sleeping" : "blocked in " + call};
+}
+
+bool catches_signal(pid_t pid, int signal) {
+  const std::string caught = field(file_of(pid, "status"), "SigCgt");
+  return !caught.empty() && signal > 0 && signal <= 64 &&
+         (std::strtoull(caught.c_str(), nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
+}  // namespace rueda::launcher
