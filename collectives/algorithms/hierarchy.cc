@@ -86,6 +86,12 @@ bool Hierarchy::progress() {
 
 bool Hierarchy::idle() const { return !scatter_ || (scatter_->idle() && gather_->idle()); }
 
+void Hierarchy::watch(shm::ArrivalWatch* watch) {
+  if (!scatter_) return;
+  arrivals_.emplace(&map_, watch);
+  scatter_->watch(&*arrivals_);
+}
+
 void Hierarchy::abandon() {
   if (!scatter_) return;
   scatter_->abandon();

@@ -37,6 +37,7 @@
 #include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/host_map.h"
 #include "collectives/algorithms/turns.h"
+#include "collectives/shm/arrival_watch.h"
 #include "collectives/shm/channel.h"
 
 namespace rueda::algorithms {
@@ -60,6 +61,9 @@ class Hierarchy {
   void begin_generation(uint64_t generation);
   void end_generation();
   shm::Channel::Bytes channel_totals() const;
+  // Hears, by group ranks, of the ranks of this host that have not begun a collective that begins
+  // inside the host.
+  void watch(shm::ArrivalWatch* watch);
 
   // ---- for the calls
   const direct::Group& group() const { return group_; }
@@ -76,12 +80,27 @@ class Hierarchy {
   uint64_t next_call() { return calls_++; }
 
  private:
+  // Of the channel's ranks, the group's.
+  class Arrivals final : public shm::ArrivalWatch {
+   public:
+    Arrivals(const HostMap* map, shm::ArrivalWatch* watch) : map_(map), watch_(watch) {}
+    void missing(Rank local) override {
+      watch_->missing(map_->local_members()[static_cast<size_t>(local)]);
+    }
+    void complete() override { watch_->complete(); }
+
+   private:
+    const HostMap* map_;
+    shm::ArrivalWatch* watch_;
+  };
+
   const direct::Group& group_;
   HostMap map_;
   std::optional<DType> wire_;
   std::optional<Exchange> exchange_;  // asked for; else by size
   std::unique_ptr<shm::Channel> scatter_;
   std::unique_ptr<shm::Channel> gather_;
+  std::optional<Arrivals> arrivals_;
   Turns scatter_turns_;
   Turns gather_turns_;
   uint64_t calls_ = 0;

@@ -137,6 +137,7 @@ void NativeCommunicator::on_measured(shm::Channel::Measured measured) {
 
 void NativeCommunicator::watch(shm::ArrivalWatch* watch) {
   if (channel_) channel_->watch(watch);
+  if (hierarchy_) hierarchy_->watch(watch);
 }
 
 }  // namespace rueda::algorithms

@@ -57,6 +57,7 @@ class NativeCommunicator final : public Communicator {
 
   // Of the one channel; nothing is told elsewhere.
   void on_measured(shm::Channel::Measured measured);
+  // Hears of this rank's host: for whom its ranks wait. Messages tell who has come, not when.
   void watch(shm::ArrivalWatch* watch);
 
  private:

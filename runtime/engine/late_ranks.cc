@@ -26,8 +26,16 @@ void LateRanks::Group::complete() {
   const Nanos from = std::max({since_, asleep, std::exchange(late_->seen_until_, now)});
   if (host::Pace* const own = late_->pace_of(late_->around_.rank); own != nullptr && now > from)
     own->slept.fetch_add(now - from, std::memory_order_relaxed);
-  const Rank speaker = missing_ == 0 ? 1 : 0;
-  late_->late(ranks_[static_cast<size_t>(missing_)], now - from, now, place_ == speaker);
+  late_->late(ranks_[static_cast<size_t>(missing_)], now - from, now, speaks_of(missing_));
+}
+
+// The first of the host's ranks, but for who is late itself.
+bool LateRanks::Group::speaks_of(Rank place) const {
+  for (Rank other = 0; other < place_; ++other) {
+    if (other != place && late_->pace_of(ranks_[static_cast<size_t>(other)]) != nullptr)
+      return false;
+  }
+  return true;
 }
 
 void LateRanks::Group::decided(Rank last, Nanos before, Nanos now) {

@@ -1,7 +1,7 @@
 // LateRanks: turns what this rank sees of the others' arrivals into costs for Stragglers, and says
 // once of each slow rank that it is.
 //
-//   step plan    the rank whose post is missing while this rank's threads sleep   (each channel)
+//   step plan    the rank of this host whose post is missing while this rank's threads sleep
 //   negotiated   the rank whose announcement decided a tensor                     (the root)
 //
 // What counts is the time for which a thread of this rank sleeps until that rank comes: what comes
@@ -11,9 +11,11 @@
 // Where ranks share memory each publishes its Pace: how long it has slept itself in step plans,
 // which says who waits for whom; and whether it has been named, so that one rank of the job does
 // that once. Where there is none (between hosts) the root's own lateness has to do, and each
-// process set's root speaks for itself. Step plans without shared memory are not watched.
+// process set's root speaks for itself. In a step plan nobody sees a rank of another host be late:
+// its own host's ranks do.
 //
-// A process set's root names every member but itself in planned steps; there the next one does it.
+// In planned steps the first of a process set's ranks on a host names the others there; the next
+// one names it.
 // Threads: who holds the progress lock. Ownership: borrows what it is made of.
 #pragma once
 
@@ -60,6 +62,8 @@ class LateRanks {
     void decided(Rank last, Nanos before, Nanos now);
 
    private:
+    bool speaks_of(Rank place) const;
+
     LateRanks* late_;
     std::vector<Rank> ranks_;
     Rank place_;

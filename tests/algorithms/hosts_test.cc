@@ -2,8 +2,12 @@
 // connections.
 #include <catch2/catch.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <stdexcept>
+#include <thread>
 
 #include "collectives/algorithms/host_map.h"
 #include "tests/support/patterns.h"
@@ -98,6 +102,49 @@ TEST_CASE("a host's ranks are added first, then the hosts in their order", "[hos
     });
     for (const auto& result : results)
       REQUIRE(std::memcmp(result.data(), wanted.data(), 4 * count) == 0);
+  }
+}
+
+// Of a communicator that the same thread drives.
+struct Arrivals final : shm::ArrivalWatch {
+  std::vector<Rank> late;
+  size_t came = 0;
+  std::atomic<bool> waits{false};
+  void missing(Rank rank) override {
+    late.push_back(rank);
+    waits = true;
+  }
+  void complete() override { ++came; }
+};
+
+void wait_until_set(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!flag) {
+    if (std::chrono::steady_clock::now() > end) throw std::runtime_error("nobody waits");
+    std::this_thread::yield();
+  }
+}
+
+TEST_CASE("ranks hear for whom of their own host they wait, not of other hosts", "[hosts]") {
+  const Rank size = 4;  // (0 1) (2 3)
+  for (const size_t count : {size_t{10}, size_t{1'000'003}}) {
+    const auto worlds = make_worlds(Kind::kPairs, size);
+    std::vector<Arrivals> arrivals(static_cast<size_t>(size));
+    on_ranks(size, [&](Rank rank) {
+      ThreadRank& world = *worlds[static_cast<size_t>(rank)];
+      Arrivals& own = arrivals[static_cast<size_t>(rank)];
+      NativeCommunicator communicator(world.group(everyone(size)));
+      communicator.watch(&own);
+      if (rank == 3) wait_until_set(arrivals[2].waits);
+      auto data = noise(rank, count);
+      must(allreduce(world, communicator, &data));
+      return 0;
+    });
+    CHECK(arrivals[2].late.front() == 3);
+    for (const Rank rank : arrivals[2].late) CHECK(rank == 3);
+    CHECK(arrivals[2].came == arrivals[2].late.size());
+    for (const Rank rank : arrivals[0].late) CHECK(rank == 1);
+    for (const Rank rank : arrivals[1].late) CHECK(rank == 0);
   }
 }
 

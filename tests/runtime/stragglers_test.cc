@@ -176,7 +176,9 @@ TEST_CASE("the totals name who was waited for longest first", "[stragglers]") {
 // Ranks of a job whose clock the test drives; their threads are asleep since it began.
 class Ranks {
  public:
-  explicit Ranks(Rank size, bool share_memory = true) {
+  explicit Ranks(Rank size) : Ranks(size, size) {}
+  // per_host: so many share a host's memory; 0: nobody has any.
+  Ranks(Rank size, Rank per_host) {
     for (Rank rank = 0; rank < size; ++rank) {
       paces_.push_back(std::make_unique<host::Pace>());
       paces_.back()->slept = 0;
@@ -185,7 +187,10 @@ class Ranks {
     for (Rank rank = 0; rank < size; ++rank) {
       LateRanks::Around around;
       around.rank = rank;
-      for (const auto& pace : paces_) around.paces.push_back(share_memory ? pace.get() : nullptr);
+      for (Rank other = 0; other < size; ++other) {
+        const bool shared = per_host > 0 && other / per_host == rank / per_host;
+        around.paces.push_back(shared ? paces_[static_cast<size_t>(other)].get() : nullptr);
+      }
       around.blocked = &blocked_;
       around.now = [this] { return now_; };
       around.name = [this, rank](const Stragglers::Finding& finding) {
@@ -288,6 +293,21 @@ TEST_CASE("in a step plan the root speaks of the others, and rank 1 of the root"
   }
 }
 
+TEST_CASE("in a step plan over hosts each host's first rank speaks of its own", "[stragglers]") {
+  for (const Rank speaker : {3, 4, 5}) {
+    for (const Rank straggler : {3, 4, 5}) {
+      if (speaker == straggler) continue;
+      Ranks ranks(6, 3);
+      LateRanks::Group all(&ranks.of(speaker), {0, 1, 2, 3, 4, 5}, speaker);
+      ranks.sleep();
+      run_steps(&ranks, &all, straggler, 20 * kMs, 15 * kSecond);
+      INFO("speaker " << speaker << ", straggler " << straggler);
+      const bool speaks = (straggler != 3 && speaker == 3) || (straggler == 3 && speaker == 4);
+      CHECK(ranks.named.size() == (speaks ? 1 : 0));
+    }
+  }
+}
+
 TEST_CASE("two ranks that wait for each other are not named, one that is waited for is",
           "[stragglers]") {
   for (const bool one_direction : {true, false}) {
@@ -320,7 +340,7 @@ TEST_CASE("a rank is named once in a job, whichever process sets and ranks see i
 
 TEST_CASE("between hosts the root's own lateness says who waits for whom", "[stragglers]") {
   for (const bool root_is_late_too : {false, true}) {
-    Ranks ranks(2, false);
+    Ranks ranks(2, 0);
     LateRanks::Group all(&ranks.of(0), {0, 1}, 0);
     ranks.sleep();
     for (int step = 0; step < 300; ++step) {
