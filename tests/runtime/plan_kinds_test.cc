@@ -2,10 +2,9 @@
 // rank, reducescatter, broadcast and allreduce, into the caller's memory or the request's.
 #include <catch2/catch.hpp>
 
-#include <barrier>
+#include <memory>
 
-#include "tests/runtime/persistent_calls.h"
-#include "tests/support/allocations.h"
+#include "tests/runtime/steady_cost.h"
 
 namespace rueda::testing {
 namespace {
@@ -113,51 +112,15 @@ class KindsStep {
 
 enum class How { kPersistent, kIntoMemory, kOwned };
 
-struct KindsCost {
-  int64_t messages = 0;
-  int64_t planned = 0;
-  int64_t allocations = 0;
-  std::string stacks;
-  bool right = true;
-};
-
-std::vector<KindsCost> costs_of_kinds(Kind way, Rank size, How how, int warm_up, int steps) {
-  RuntimeWorld world(way, size, very_patient());
-  std::barrier meet(size);
-  std::atomic<int64_t> before{0};
-  std::atomic<int64_t> after{0};
-  std::string stacks;
-  return world.run([&](Rank rank, engine::Runtime& r) {
-    KindsCost cost;
-    KindsStep step(r, rank, size);
-    if (how == How::kPersistent) step.make_all();
-    const auto run = [&](int number) {
+std::vector<SteadyCost> costs_of_kinds(Kind way, Rank size, How how, int warm_up, int steps) {
+  return steady_costs(way, size, warm_up, steps, [=](Rank rank, engine::Runtime& r) {
+    auto step = std::make_shared<KindsStep>(r, rank, size);
+    if (how == How::kPersistent) step->make_all();
+    return [=](int number) {
       const auto value = static_cast<float>(number % 32);
-      cost.right &= how == How::kPersistent ? step.run_again(value)
-                                            : step.run(value, how == How::kIntoMemory);
+      return how == How::kPersistent ? step->run_again(value)
+                                     : step->run(value, how == How::kIntoMemory);
     };
-    int number = 0;
-    for (; number < warm_up; ++number) run(number);
-    cost.messages = -r.counter("control_messages");
-    cost.planned = -r.counter("planned_batches");
-    meet.arrive_and_wait();
-    if (rank == 0) {
-      trace_allocations();
-      before = allocations_of_all_threads();
-    }
-    meet.arrive_and_wait();
-    for (const int end = number + steps; number < end; ++number) run(number);
-    meet.arrive_and_wait();
-    if (rank == 0) {
-      after = allocations_of_all_threads();
-      stacks = traced_allocations();
-    }
-    meet.arrive_and_wait();
-    cost.messages += r.counter("control_messages");
-    cost.planned += r.counter("planned_batches");
-    cost.allocations = after - before;
-    cost.stacks = stacks;
-    return cost;
   });
 }
 
@@ -167,7 +130,7 @@ TEST_CASE("a steady step of all five kinds sends no message", "[plan]") {
   const How how = GENERATE(How::kPersistent, How::kIntoMemory, How::kOwned);
   constexpr int kSteps = 50;
   INFO(name_of(way) << ", " << size << " ranks, " << static_cast<int>(how));
-  for (const KindsCost& cost : costs_of_kinds(way, size, how, 40, kSteps)) {
+  for (const SteadyCost& cost : costs_of_kinds(way, size, how, 40, kSteps)) {
     CHECK(cost.right);
     CHECK(cost.messages == 0);
     CHECK(cost.planned == 5 * kSteps);

@@ -1,11 +1,10 @@
 // Training steps along the step plan, inside a host and between hosts: what a steady one costs.
 #include <catch2/catch.hpp>
 
-#include <barrier>
 #include <chrono>
+#include <memory>
 
-#include "tests/runtime/persistent_calls.h"
-#include "tests/support/allocations.h"
+#include "tests/runtime/steady_cost.h"
 
 namespace rueda::testing {
 namespace {
@@ -38,55 +37,18 @@ bool step(std::vector<Sum>* sums, Rank rank, Rank size, int number) {
   return right;
 }
 
-struct Cost {
-  int64_t messages = 0;
-  int64_t planned = 0;
-  int64_t allocations = 0;
-  std::string stacks;  // of what allocated
-  int64_t revocations = 0;
-  bool right = true;
-};
-
 // planted: each step of rank 0 allocates once, to see that it is noticed.
-std::vector<Cost> steady_costs(Kind kind, Rank size, int warm_up, int steps, bool planted = false) {
-  RuntimeWorld world(kind, size, very_patient());
-  std::barrier meet(size);
-  std::atomic<int64_t> before{0};
-  std::atomic<int64_t> after{0};
-  std::string stacks;
-  return world.run([&](Rank rank, engine::Runtime& r) {
-    Cost cost;
-    std::vector<Sum> sums = network(r);
-    int number = 0;
-    for (; number < warm_up; ++number) cost.right &= step(&sums, rank, size, number);
-    cost.messages = -r.counter("control_messages");
-    cost.planned = -r.counter("planned_batches");
-    cost.revocations = -r.counter("revocations");
-    meet.arrive_and_wait();
-    if (rank == 0) {
-      trace_allocations();
-      before = allocations_of_all_threads();
-    }
-    meet.arrive_and_wait();
-    for (const int end = number + steps; number < end; ++number) {
-      if (planted && rank == 0) {
+std::vector<SteadyCost> costs_of_network(Kind kind, Rank size, int warm_up, int steps,
+                                         bool planted = false) {
+  return steady_costs(kind, size, warm_up, steps, [=](Rank rank, engine::Runtime& r) {
+    auto sums = std::make_shared<std::vector<Sum>>(network(r));
+    return [=](int number) {
+      if (planted && rank == 0 && number >= warm_up) {
         kept = ::operator new(100);
         ::operator delete(kept);
       }
-      cost.right &= step(&sums, rank, size, number);
-    }
-    meet.arrive_and_wait();
-    if (rank == 0) {
-      after = allocations_of_all_threads();
-      stacks = traced_allocations();
-    }
-    meet.arrive_and_wait();
-    cost.messages += r.counter("control_messages");
-    cost.planned += r.counter("planned_batches");
-    cost.revocations += r.counter("revocations");
-    cost.allocations = after - before;
-    cost.stacks = stacks;
-    return cost;
+      return step(sums.get(), rank, size, number);
+    };
   });
 }
 
@@ -100,7 +62,7 @@ TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
   for (const Place& place : {Place{Kind::kShm, 2}, Place{Kind::kShm, 3}, Place{Kind::kPairs, 4},
                              Place{Kind::kTcp, 3}, Place{Kind::kInproc, 2}}) {
     INFO(name_of(place.kind) << ", " << place.size << " ranks");
-    for (const Cost& cost : steady_costs(place.kind, place.size, 40, steps)) {
+    for (const SteadyCost& cost : costs_of_network(place.kind, place.size, 40, steps)) {
       INFO("allocations:\n" << cost.stacks);
       CHECK(cost.right);
       CHECK(cost.messages == 0);
@@ -110,7 +72,7 @@ TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
     }
   }
   // One allocation in each step would be seen.
-  CHECK(steady_costs(Kind::kShm, 2, 40, 10, true)[0].allocations >= 10);
+  CHECK(costs_of_network(Kind::kShm, 2, 40, 10, true)[0].allocations >= 10);
 }
 
 // Times that the background thread wakes while gradients are held for their batch, one by one and
