@@ -1,7 +1,6 @@
 #include "runtime/engine/completion.h"
 
 #include <linux/futex.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +8,8 @@
 #include <cerrno>
 #include <climits>
 #include <utility>
+
+#include "collectives/host/event_fd.h"
 
 namespace rueda::engine {
 namespace {
@@ -24,11 +25,6 @@ void run(const std::function<void()>& callback) {
   ++callbacks_under_way;
   callback();
   --callbacks_under_way;
-}
-
-void set_readable(int fd) {
-  const uint64_t one = 1;
-  (void)!write(fd, &one, sizeof(one));  // full: readable already
 }
 
 }  // namespace
@@ -107,10 +103,10 @@ void Completion::on_end(std::function<void()> callback) {
 Result<int> Completion::event_fd() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!event_fd_) {
-    event_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!event_fd_) return errno_status("no descriptor for the end of " + title_, errno);
+    RUEDA_ASSIGN_OR_RETURN(event_fd_,
+                           host::make_event_fd("no descriptor for the end of " + title_));
     asked_.store(true, std::memory_order_seq_cst);
-    if (state_.load(std::memory_order_seq_cst) == kDone) set_readable(event_fd_.get());
+    if (state_.load(std::memory_order_seq_cst) == kDone) host::ring_event_fd(event_fd_.get());
   }
   return event_fd_.get();
 }
@@ -120,7 +116,7 @@ void Completion::tell(uint64_t start) {
   std::vector<Callback> due;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (event_fd_ && starts_ == start) set_readable(event_fd_.get());
+    if (event_fd_ && starts_ == start) host::ring_event_fd(event_fd_.get());
     const auto later = std::stable_partition(
         callbacks_.begin(), callbacks_.end(),
         [start](const Callback& callback) { return callback.start <= start; });
@@ -138,8 +134,7 @@ void Completion::restart() {
   if (asked_.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> lock(mutex_);
     starts_.store(start, std::memory_order_relaxed);
-    uint64_t ends = 0;
-    if (event_fd_) (void)!read(event_fd_.get(), &ends, sizeof(ends));
+    if (event_fd_) host::clear_event_fd(event_fd_.get());
     state_.store(kPending, std::memory_order_release);
     return;
   }
