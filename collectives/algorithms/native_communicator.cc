@@ -30,7 +30,7 @@ bool by_messages(const CollectiveDesc& desc) {
 
 }  // namespace
 
-NativeCommunicator::NativeCommunicator(NativeGroup group, Order order)
+NativeCommunicator::NativeCommunicator(const NativeGroup& group, Order order)
     : direct_(direct_group_of(group)),
       tag_space_(transport::Tag{order == Order::kPlanned} << kOrderShift |
                  transport::Tag{group.process_set} << kSetShift),

@@ -37,7 +37,7 @@ enum class Order : uint8_t { kNegotiated = 0, kPlanned = 1 };
 
 class NativeCommunicator final : public Communicator {
  public:
-  explicit NativeCommunicator(NativeGroup group, Order order = Order::kNegotiated);
+  explicit NativeCommunicator(const NativeGroup& group, Order order = Order::kNegotiated);
 
   Rank rank() const override { return direct_.rank; }
   Rank size() const override { return direct_.size(); }

@@ -43,7 +43,7 @@ class ControllerClient {
   virtual void rank_lost(const life::LostRank& lost) { static_cast<void>(lost); }
   virtual void say(const std::string& text) = 0;
   // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.
-  virtual void report(HostReport report) { static_cast<void>(report); }
+  virtual void report(HostReport /*report*/) {}
   virtual void drained(int asked, int ranks) { static_cast<void>(asked), static_cast<void>(ranks); }
   virtual void count(const std::vector<RankCounters>& counters) { static_cast<void>(counters); }
   // Every process of this host's ranks has ended. `failure`: why we could not do our part, else

@@ -165,7 +165,7 @@ void Coordinator::hear(GroupEngine* group) {
     blocked_already_ = true;
     quiet_ = false;
   }
-  if (news.change) take_agreed(std::move(*news.change));
+  if (news.change) take_agreed(*news.change);
   if (news.change_failed) end_change(*news.change_failed);
   if (news.fatal) break_down(*news.fatal);
 }

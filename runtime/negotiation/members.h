@@ -28,6 +28,7 @@ struct Members {
   // "ranks 0, 2"
   std::string list(const std::vector<Rank>& places) const {
     std::vector<Rank> numbers;
+    numbers.reserve(places.size());
     for (const Rank place : places) numbers.push_back(ranks[static_cast<size_t>(place)]);
     return name_ranks(numbers);
   }
