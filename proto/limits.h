@@ -25,6 +25,8 @@ inline constexpr size_t kMaxRequests = size_t{1} << 16;
 inline constexpr size_t kMaxEntries = size_t{1} << 16;  // entries of one response
 inline constexpr size_t kMaxPlanBatches = 512;          // of one step plan
 inline constexpr size_t kMaxPlanIds = size_t{1} << 14;  // of all its batches together
+// Tags, channels' counters and last words have 24 bits for a plan's number.
+inline constexpr uint64_t kMaxPlans = (uint64_t{1} << 24) - 1;
 inline constexpr size_t kMaxResponses = size_t{1} << 16;
 inline constexpr size_t kMaxStalls = size_t{1} << 12;
 inline constexpr size_t kMaxEvicted = size_t{1} << 16;

@@ -47,7 +47,9 @@ class PlanKeeper {
     return false;
   }
 
-  explicit PlanKeeper(Rank size) : stamps_(static_cast<size_t>(size), 0) {}
+  // most: after so many plans every step is negotiated.
+  explicit PlanKeeper(Rank size, uint64_t most = wire::kMaxPlans)
+      : most_(most), stamps_(static_cast<size_t>(size), 0) {}
 
   void enable() { enabled_ = true; }
   // A rank has left: nothing is frozen any more.
@@ -80,7 +82,7 @@ class PlanKeeper {
   }
   // The batches that could be frozen now, after everything that has gone out.
   std::optional<std::vector<CycleDetector::Batch>> candidate() const {
-    if (!enabled_ || in_force()) return std::nullopt;
+    if (!enabled_ || in_force() || generation_ == most_) return std::nullopt;
     auto cycle = detector_.cycle(needed_);
     if (!cycle) return std::nullopt;
     size_t ids = 0;
@@ -108,6 +110,7 @@ class PlanKeeper {
   uint64_t needed() const { return needed_; }
 
  private:
+  const uint64_t most_;
   bool enabled_ = false;
   uint64_t generation_ = 0;              // of the last plan that was frozen
   std::vector<uint64_t> stamps_;         // by rank

@@ -134,6 +134,19 @@ TEST_CASE("a request for a planned id counts by what its sender had seen", "[pla
   CHECK_FALSE(keeper.in_force());
 }
 
+TEST_CASE("when plans have run out of numbers every step is negotiated", "[plan]") {
+  PlanKeeper keeper(1, 2);
+  keeper.enable();
+  for (const uint64_t generation : {1, 2, 3}) {
+    for (int round = 0; round < 3; ++round) keeper.on_batch(CollectiveKind::kAllreduce, {4});
+    const auto cycle = keeper.candidate();
+    CHECK(cycle.has_value() == (generation <= 2));
+    if (!cycle) continue;
+    CHECK(keeper.freeze(*cycle).generation == generation);
+    REQUIRE(keeper.on_stamp(0, 2 * generation));
+  }
+}
+
 TEST_CASE("batches are entered whole and in the plan's order, whatever the order of readiness",
           "[plan]") {
   Followed one(1);

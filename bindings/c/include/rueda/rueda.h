@@ -284,8 +284,8 @@ RUEDA_API int32_t rueda_request_wait(rueda_request* request, double timeout_seco
                                      rueda_error* error);
 /* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
  * it, which others may wait for: be short, do not wait for anything of rueda
- * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting other requests and releasing this one is
- * allowed. May be asked for several times. */
+ * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting other requests is allowed, and releasing
+ * this one unless a thread waits for it or runs it. May be asked for several times. */
 RUEDA_API int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void* user),
                                        void* user, rueda_error* error);
 /* A descriptor for poll and epoll that is readable whenever rueda_request_test is 1. The request's
