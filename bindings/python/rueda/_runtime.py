@@ -13,10 +13,10 @@ context. What it promises:
 
 A named operation that comes for the second time becomes a persistent request: from then on the library
 is told only where the memory lies. Such a request is in use once: who takes it from the cache has it
-alone, and puts it back when the operation has ended well (an optimizer's gradient keeps its own). Otherwise
-it is given up, and the next operation of that name is submitted like one that never came before. Of unnamed operations, and of those
-whose results have no size beforehand, the runtime remembers the `Form` in the same way. Ranks need not
-agree on any of this.
+alone, and puts it back when the operation has ended well (an optimizer's gradient keeps its own).
+Otherwise it is given up, and the next operation of that name is submitted like one that never came
+before. Of unnamed operations, and of those whose results have no size beforehand, the runtime remembers
+the `Form` in the same way. Ranks need not agree on any of this.
 """
 
 import atexit
