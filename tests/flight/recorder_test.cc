@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <set>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -133,8 +134,30 @@ TEST_CASE("names and places longer than their room keep what says most", "[fligh
   const uint32_t site = recorder->site(path);
   recorder->submitted(request("allreduce." + std::string(300, 'x')), 0, site, Path::kNegotiated);
   const flight::Snapshot s = read(*recorder);
-  CHECK(s.operations[0].name == ("allreduce." + std::string(300, 'x')).substr(0, 56) + "...");
+  const std::string& name = s.operations[0].name;
+  CHECK(name.size() == flight::kNameBytes);
+  CHECK(name.starts_with("allreduce.xxx"));
+  CHECK(name.find("xxx...xxx") != std::string::npos);
   CHECK(s.operations[0].site == path.substr(path.size() - flight::kSiteBytes));
+}
+
+TEST_CASE("names that differ are recorded as names that differ, however long they are",
+          "[flight]") {
+  const std::string layer = "allreduce.vision_model.encoder.layers.23.self_attn.out_proj.";
+  const std::string deep = "allreduce." + std::string(200, 'a') + ".";
+  const std::string end(200, 'z');
+  const std::vector<std::string> names = {layer + "weight", layer + "bias",   deep + "weight",
+                                          deep + "bias",    deep + "w" + end, deep + "b" + end};
+  const auto recorder = FlightRecorder::open(-1, {});
+  for (const std::string& name : names) recorder->submitted(request(name), 0, 0, Path::kNegotiated);
+  const flight::Snapshot s = read(*recorder);
+  REQUIRE(s.operations.size() == names.size());
+  CHECK(s.operations[0].name == names[0]);
+  CHECK(s.operations[1].name == names[1]);
+  CHECK(s.operations[2].name.find(".weight #") != std::string::npos);
+  std::set<std::string> recorded;
+  for (const auto& operation : s.operations) recorded.insert(operation.name);
+  CHECK(recorded.size() == names.size());
 }
 
 TEST_CASE("a reader beside busy writers sees whole records", "[flight]") {

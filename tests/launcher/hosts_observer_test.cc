@@ -89,7 +89,6 @@ control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
     record.submitted_ns = now_ns() - kBehind - static_cast<int64_t>(waits_for * 1e9);
     record.state = static_cast<uint8_t>(flight::State::kSubmitted);
     std::strcpy(record.name, "allreduce.x");
-    record.name_length = 11;
     piece = message.add_pieces();
     piece->set_offset(flight::kRecordsOffset);
     piece->set_data(&record, sizeof(record));

@@ -20,13 +20,13 @@
 namespace rueda::flight {
 
 inline constexpr uint64_t kMagic = 0x31544c4641445552;  // "RUDAFLT1"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr size_t kRecords = 4096;
 inline constexpr size_t kTemplates = 2048;
 inline constexpr size_t kPlanEntries = 4096;
 inline constexpr size_t kSites = 1024;
 inline constexpr size_t kMaxDims = 6;
-inline constexpr size_t kNameBytes = 56;
+inline constexpr size_t kNameBytes = 120;
 inline constexpr size_t kSiteBytes = 124;
 inline constexpr size_t kMailBytes = 4064;
 
@@ -95,15 +95,14 @@ struct Record {
   uint8_t kind;  // CollectiveKind
   uint8_t dtype;
   uint8_t reduce_op;
-  uint8_t ndim;         // may be more than kMaxDims
-  uint8_t name_length;  // of the whole name, 255: or more
-  uint8_t unused[3];
+  uint8_t ndim;  // may be more than kMaxDims
+  uint8_t unused[4];
   uint32_t generation;  // of its step plan; 0: none
   uint8_t path;
   uint8_t state;
   uint8_t unused2[2];
   int64_t shape[kMaxDims];
-  char name[kNameBytes];  // its beginning, "allreduce.fc1.weight"
+  char name[kNameBytes];  // "allreduce.fc1.weight"; a longer one as short_name() makes it
 };
 
 // One batch of a step plan.
@@ -117,7 +116,7 @@ inline constexpr size_t kWord = sizeof(uint64_t);
 inline constexpr int kWaitedShift = 40;
 static_assert(sizeof(Header) <= 4096 && sizeof(Header) % kWord == 0);
 static_assert(sizeof(Mailbox) <= 4096);
-static_assert(sizeof(Site) == 128 && sizeof(Record) == 192 && sizeof(PlanEntry) == 24);
+static_assert(sizeof(Site) == 128 && sizeof(Record) == 256 && sizeof(PlanEntry) == 24);
 
 inline constexpr size_t kMailOffset = 4096;
 inline constexpr size_t kSitesOffset = kMailOffset + 4096;

@@ -33,17 +33,6 @@ std::string text_of(const char* bytes, size_t room) {
   return printable_text({bytes, strnlen(bytes, room)});
 }
 
-std::string name_of_record(const Record& record) {
-  size_t size = strnlen(record.name, kNameBytes);
-  const bool is_cut = record.name_length > size && size == kNameBytes;
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(record.name[i]); };
-  if (is_cut) {  // not in the middle of a character
-    while (size > 0 && (byte(size - 1) & 0xc0) == 0x80) --size;
-    if (size > 0 && byte(size - 1) >= 0xc0) --size;
-  }
-  return text_of(record.name, size) + (is_cut ? "..." : "");
-}
-
 std::string site_of(ByteView memory, uint32_t number, uint64_t known) {
   if (number == 0 || number > kSites || number > known) return "";
   const auto site = copy<Site>(memory.data() + kSitesOffset + (number - 1) * sizeof(Site));
@@ -58,7 +47,7 @@ bool convert(ByteView memory, const Record& record, uint64_t sites, Operation* o
       record.path > static_cast<uint8_t>(Path::kDirect)) {
     return false;
   }
-  out->name = name_of_record(record);
+  out->name = text_of(record.name, kNameBytes);
   out->kind = static_cast<CollectiveKind>(record.kind);
   out->dtype = static_cast<DType>(record.dtype);
   if (is_valid(static_cast<ReduceOp>(record.reduce_op)))

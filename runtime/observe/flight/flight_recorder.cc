@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 
@@ -48,11 +49,29 @@ uint64_t* state_word(Record* record) {
   return reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(record) + kStateWord);
 }
 
+uint32_t hash_of(std::string_view text) {  // FNV-1a, folded
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return static_cast<uint32_t>(hash >> 32 ^ hash);
+}
+
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }
+
 void copy_text(char* to, size_t room, const std::string& text) {
   std::memcpy(to, text.data(), std::min(room - 1, text.size()));
 }
 
 }  // namespace
+
+std::string short_name(std::string_view name) {
+  char mark[16];
+  const int marked = std::snprintf(mark, sizeof(mark), " #%08x", hash_of(name));
+  const size_t room = kNameBytes - static_cast<size_t>(marked) - 3;
+  size_t head = room / 2, tail = name.size() - (room - head);
+  while (head > 0 && !begins_character(name[head])) --head;
+  while (tail < name.size() && !begins_character(name[tail])) ++tail;
+  return std::string(name.substr(0, head)) + "..." + std::string(name.substr(tail)) + mark;
+}
 
 int64_t now_ns() { return read_clock(CLOCK_MONOTONIC); }
 
@@ -150,10 +169,12 @@ void FlightRecorder::fill(Record* record, const wire::Request& request) {
   record->dtype = static_cast<uint8_t>(request.dtype);
   record->reduce_op = static_cast<uint8_t>(request.reduce_op);
   record->ndim = static_cast<uint8_t>(std::min<size_t>(request.shape.size(), 255));
-  record->name_length = static_cast<uint8_t>(std::min<size_t>(request.name.size(), 255));
   for (size_t i = 0; i < std::min(request.shape.size(), kMaxDims); ++i)
     record->shape[i] = request.shape[i];
-  std::memcpy(record->name, request.name.data(), std::min(request.name.size(), kNameBytes));
+  const bool fits = request.name.size() <= kNameBytes;
+  const std::string name = fits ? std::string() : short_name(request.name);
+  const std::string_view kept = fits ? std::string_view(request.name) : name;
+  std::memcpy(record->name, kept.data(), kept.size());
 }
 
 void FlightRecorder::write(Record* to, const Record& from, uint64_t number) {

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Identity {
 };
 
 int64_t now_ns();
+// What is recorded of a name that is longer than kNameBytes: its beginning, its end and a hash of
+// the whole, so that names which differ stay different.
+std::string short_name(std::string_view name);
 
 class FlightRecorder {
  public:
