@@ -91,6 +91,25 @@ void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
   }
 }
 
+// Every rank ended with 0, and one had been lost all the same, to which others owe their errors:
+// the command that was started as it hides how the process in it ended ("train; true").
+const RankEnd* find_hidden_loss(const JobEnd& job) {
+  if (!job.lost || job.reports.empty()) return nullptr;
+  for (const RankEnd& end : job.ends) {
+    if (end.rank == job.lost->rank) return &end;
+  }
+  return nullptr;
+}
+
+void add_hidden_loss(const life::LostRank& lost, const RankEnd& end, Verdict* verdict) {
+  const std::string cause = lost.cause.str();
+  const bool known = cause.starts_with(describe_wait_status(end.wait_status));
+  verdict->lines.push_back(name_of(end) +
+                           " failed: " + (known ? "it ended without leaving the job" : cause) +
+                           ", although its command exited with code 0");
+  if (lost.operations != 0) verdict->lines.push_back("  " + lost.describe_last_operation());
+}
+
 // A report may be a whole traceback.
 void add_report(Rank rank, const std::string& text, Verdict* verdict) {
   std::string line = "rank " + std::to_string(rank) + " reported: ";
@@ -164,10 +183,15 @@ Verdict judge(const JobEnd& job) {
     verdict.lines.push_back("the ruedarun process that the user started is gone");
   } else {
     culprit = find_culprit(job);
+    const bool all_well = culprit == nullptr;
+    if (all_well) culprit = find_hidden_loss(job);
     if (culprit == nullptr) return verdict;
-    verdict.exit_code = exit_code_of(culprit->wait_status);
+    verdict.exit_code = all_well ? 1 : exit_code_of(culprit->wait_status);
     verdict.culprit = culprit->rank;
-    add_culprit(job, *culprit, &verdict);
+    if (all_well)
+      add_hidden_loss(*job.lost, *culprit, &verdict);
+    else
+      add_culprit(job, *culprit, &verdict);
   }
   if (!job.reports.empty()) {
     add_report(job.reports.front().first, job.reports.front().second, &verdict);

@@ -4,7 +4,8 @@
 // else's end) comes after every rank that blamed nobody, whoever ended first: an interpreter that
 // leaves the job with an exception takes longer to end than the peer that raised because of it.
 // Several deaths that were noticed together have no order of their own; then a rank that was killed
-// comes before one that exited. Pure.
+// comes before one that exited. Where all ended with 0, but one had been lost and others said so
+// (its command hid it: "train; true"), the job has failed too. Pure.
 #pragma once
 
 #include <map>

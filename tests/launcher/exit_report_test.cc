@@ -29,6 +29,30 @@ TEST_CASE("a job without failure ends with 0 and says nothing", "[exit_report]")
   CHECK(verdict.lines.empty());
 }
 
+TEST_CASE("a rank that was lost is a failure, though its command ends with 0", "[exit_report]") {
+  JobEnd job;
+  job.ends = {{0, 10, exited(0), 1, false}, {1, 11, exited(0), 2, false}};
+  job.lost.emplace();
+  job.lost->rank = 1;
+  job.lost->operations = 7;
+  job.lost->operation.set("allreduce.x");
+  job.lost->cause.set("exited with code 0");
+  CHECK(judge(job).exit_code == 0);  // os._exit(0) when all is done: nobody was hurt
+  job.reports = {{0, "allreduce 'x': rank 1 was lost"}};
+  const Verdict verdict = judge(job);
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.culprit == 1);
+  CHECK(verdict.lines ==
+        Lines{"rank 1 (pid 11) failed: it ended without leaving the job, although its command "
+              "exited with code 0",
+              "  its last operation was allreduce 'x' (number 7)",
+              "rank 0 reported: allreduce 'x': rank 1 was lost", "exit code 1"});
+  job.lost->cause.set("stopped for 5 s, then killed");
+  CHECK(judge(job).lines.front() ==
+        "rank 1 (pid 11) failed: stopped for 5 s, then killed, although its command exited with "
+        "code 0");
+}
+
 TEST_CASE("the first rank to fail by time decides, not the lowest", "[exit_report]") {
   const Verdict verdict = judge(failed_job(
       {{2, 12, exited(3), 1, false}, {0, 10, exited(1), 2, false}, {1, 11, exited(1), 2, false}}));

@@ -173,6 +173,24 @@ def test_the_launcher_returns_a_failing_ranks_code():
     assert code == 0, output  # without shutdown: the exit does it
 
 
+def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0():
+    import shlex
+    import sys
+
+    program = (
+        "import os, signal, numpy, rueda; rueda.init()\n"
+        "rueda.allreduce(numpy.ones(3), name='x')\n"
+        "if rueda.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "rueda.allreduce(numpy.ones(3), name='y')\n"
+    )
+    command = shlex.join([sys.executable, "-c", program])
+    code, output = launch(3, ["sh", "-c", command + "; true"], options=PATIENT)
+    assert code == 1, output
+    last = [line for line in output.splitlines() if line.startswith("ruedarun: ")]
+    assert "rank 1 (pid" in last[0] and "ended without leaving the job" in last[0], output
+    assert last[-1] == "ruedarun: exit code 1", output
+
+
 def test_a_place_that_contradicts_itself_is_refused():
     import subprocess
     import sys
