@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/status.h"
@@ -47,6 +48,8 @@ class Completion {
   Completion& operator=(const Completion&) = delete;
 
   const std::string& title() const { return title_; }
+  // Before anybody else has it.
+  void set_title(std::string title) { title_ = std::move(title); }
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Negative timeout: without limit. kDeadlineExceeded: the wait ended, the operation goes on.
   // kAborted: a signal interrupted the wait. kFailedPrecondition: called inside a callback of

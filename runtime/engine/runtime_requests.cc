@@ -95,6 +95,25 @@ std::string number(ProcessSet* set, CollectiveKind kind, bool persistent, bool g
   return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
 }
 
+// "allreduce 'x' (process set 3)"
+std::string title_of(const std::string& announced, const ProcessSet& set) {
+  std::string title = negotiation::title_of(announced);
+  if (set.id != 0) title += " (process set " + std::to_string(set.id) + ")";
+  return title;
+}
+
+// Those without a name get a number, once all of a call are known to be right: what is refused on
+// this rank alone must not count.
+void number_unnamed(std::span<const RequestPtr> requests, bool group) {
+  for (const RequestPtr& request : requests) {
+    wire::Request& announced = request->announcement;
+    if (!announced.name.empty()) continue;
+    announced.name = std::string(name_of(announced.kind)) + "." +
+                     number(request->set.get(), announced.kind, request->persistent, group);
+    request->set_title(title_of(announced.name, *request->set));
+  }
+}
+
 // The ranks have counted different numbers of steps.
 void count_anew_after_join(const Request& request) {
   if (request.announcement.kind != CollectiveKind::kJoin) return;
@@ -109,22 +128,18 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   const CollectiveKind kind = operation.kind;
   const bool point_to_point = is_point_to_point(kind);
   const bool is_join = kind == CollectiveKind::kJoin;
-  const bool numbered =
-      operation.name.empty() && !point_to_point && !group && !is_join && !persistent;
   if (persistent && (point_to_point || is_join)) {
     return Status(Code::kUnimplemented,
                   std::string(name_of(kind)) + " has no persistent request: start it each time");
   }
-  if (operation.name.empty() && !is_join) {
-    operation.name = point_to_point
-                         ? std::to_string(operation.peer) + "." + std::to_string(operation.tag)
-                         : number(set.get(), kind, persistent, group);
-  }
+  const bool unnamed = operation.name.empty() && !point_to_point && !is_join;
+  if (operation.name.empty() && point_to_point)
+    operation.name = std::to_string(operation.peer) + "." + std::to_string(operation.tag);
   wire::Request request;
   request.name =
       is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
-  std::string title = negotiation::title_of(request.name);
-  if (set->id != 0) title += " (process set " + std::to_string(set->id) + ")";
+  if (unnamed) request.name += "noname";
+  std::string title = title_of(request.name, *set);
   if (request.name.size() > wire::kMaxNameBytes) {
     return invalid_argument("the name of a tensor may have at most " +
                             std::to_string(wire::kMaxNameBytes) + " bytes");
@@ -208,9 +223,10 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
     made->machine = machine_;
     made->ready = std::move(ready);
   }
+  if (unnamed) request.name.clear();
   made->announcement = std::move(request);
   made->persistent = persistent;
-  made->numbered = numbered;
+  made->numbered = unnamed && !group && !persistent;
   made->in = operation.input;
   made->out = operation.output;
   made->peer = operation.peer;
@@ -230,7 +246,10 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
     RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), persistent, group));
     requests.push_back(std::move(request));
   }
-  if (!group || requests.size() < 2) return requests;
+  if (!group || requests.size() < 2) {
+    number_unnamed(requests, group);
+    return requests;
+  }
   if (requests.size() > negotiation::kMaxGroup) {
     return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) +
                             " tensors, this one has " + std::to_string(requests.size()));
@@ -238,6 +257,9 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
   for (const RequestPtr& request : requests) {
     if (request->set != requests.front()->set)
       return invalid_argument("the tensors of a group must be of one process set");
+  }
+  number_unnamed(requests, group);
+  for (const RequestPtr& request : requests) {
     request->announcement.group = requests.front()->announcement.name;
     request->announcement.group_size = static_cast<uint32_t>(requests.size());
   }
@@ -276,6 +298,7 @@ Result<std::vector<RequestPtr>> Runtime::start(std::vector<Operation> operations
 Status Runtime::run(Operation operation, std::chrono::nanoseconds timeout, RequestPtr* started) {
   RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), false, false));
   RUEDA_RETURN_IF_ERROR(request->check_may_wait());
+  number_unnamed({&request, 1}, false);
   RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
   *started = request;
   count_anew_after_join(*request);

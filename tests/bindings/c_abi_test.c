@@ -458,6 +458,34 @@ static void check_waiting(void) {
   rueda_request_release(work);
 }
 
+/* What one rank alone gets wrong counts nowhere: the next one without a name is everybody's. */
+static void check_refused_without_a_name(void) {
+  const int64_t shape[1] = {3};
+  float x[3] = {1, 1, 1};
+  const rueda_op sum = op_of(RUEDA_ALLREDUCE, NULL, x, shape, 1);
+  rueda_op two[2];
+  rueda_request* requests[2] = {NULL, NULL};
+  two[0] = two[1] = sum;
+  two[1].reduce_op = 99;
+  if (rank == 0) {
+    CHECK(rueda_start(context, two, 2, 0, requests, NULL) == RUEDA_INVALID_ARGUMENT);
+    two[1].reduce_op = sum.reduce_op;
+    two[1].dtype = RUEDA_FLOAT8_E4M3FN;
+    CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "allreduce 'noname'",
+                rueda_start(context, two, 2, 0, requests, &error));
+    CHECK(requests[0] == NULL);
+    CHECK(rueda_run(context, &two[1], NULL) == RUEDA_INVALID_ARGUMENT);
+    CHECK(rueda_request_create(context, two, 2, 0, requests, NULL) == RUEDA_INVALID_ARGUMENT);
+  }
+  run(&sum);
+  CHECK(x[0] == (float)size);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &sum, 1, 0, requests, &error));
+  x[0] = 1;
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_run(requests[0], x, x, NULL, 60, &error));
+  CHECK(x[0] == (float)size);
+  rueda_request_release(requests[0]);
+}
+
 /* Blocking, with a result that the request owns. */
 static void check_start_and_wait(void) {
   const int64_t shape[1] = {2};
@@ -656,6 +684,7 @@ int main(void) {
     check_struct_sizes();
     check_waiting();
     check_start_and_wait();
+    check_refused_without_a_name();
     check_requests();
     rueda_free(kept); /* of the round before */
     kept = check_memory();

@@ -110,7 +110,9 @@ class Request:
         return _lib.rueda_request_result(self.pointer)
 
     def __del__(self, release=_lib.rueda_request_release):
-        # A forked child has a copy of its parent's, which the library leaves alone there.
-        if self.pointer:
-            release(self.pointer)
+        # A forked child has a copy of its parent's, which the library leaves alone there. None: it was
+        # interrupted before it had one.
+        pointer = getattr(self, "pointer", None)
+        if pointer:
+            release(pointer)
             self.pointer = None

@@ -76,6 +76,8 @@ class InPlace:
 
     def start(self, p):
         """Whether the parameter's gradient is on its way now."""
+        if self._under_way:
+            self._hand_over()
         if self._buffer is not None:
             self._buffer.bring(p)
         grad = p.grad
@@ -92,7 +94,7 @@ class InPlace:
         ):
             return False
         request = self._request
-        if request is None:
+        if request is None or request._cache is not runtime._persistent:  # it is of a job that was left
             request = self._request = _take(self._key)
             if request is None:
                 return False
@@ -102,7 +104,7 @@ class InPlace:
         return _start(request.pointer, address, address, None, None) == _OK or self._not_started()
 
     def _not_started(self):
-        """Of a job that has been left, say: a new request is made the ordinary way."""
+        """The ordinary way makes another one, or says what is wrong."""
         self._grad, self._request, self._under_way = None, None, False
         return False
 
@@ -124,17 +126,24 @@ class InPlace:
         return self.gradients
 
     def let_go(self):
-        self._grad = self._gradient.reduction = None
+        self._gradient.reduction = None
+        if self._under_way:
+            self._hand_over()
+        self._grad = None
+
+    def _hand_over(self):
+        """After an interrupt nobody may have waited: the runtime keeps the gradient until it has ended."""
+        runtime.hold((self._request,), self._grad)
+        self._request, self._under_way = None, False
 
     def give_up(self, end):
         if not self._under_way:
             return
         try:
             self._request.wait(max(0.0, end - time.monotonic()))
+            self._under_way = False
         except (HorovodInternalError, DeadlineExceeded):
-            runtime.hold((self._request,), self._grad)
-            self._request = None
-        self._under_way = False
+            self._hand_over()
 
 
 class InPlaceOnDevice(InPlace):
@@ -143,6 +152,8 @@ class InPlaceOnDevice(InPlace):
     __slots__ = ("_stream",)  # the one that the gradient was computed in
 
     def start(self, p):
+        if self._under_way:
+            self._hand_over()
         grad = p.grad
         if type(grad) is not _Tensor or grad.layout is not _strided or grad.requires_grad:
             return False
@@ -156,7 +167,7 @@ class InPlaceOnDevice(InPlace):
         ):
             return False
         request = self._request
-        if request is None:
+        if request is None or request._cache is not runtime._persistent:  # it is of a job that was left
             request = self._request = _take(self._key)
             if request is None:
                 return False
