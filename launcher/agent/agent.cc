@@ -636,7 +636,10 @@ int Agent::finish(const Status& started) {
     return kLauncherFailure;
   }
   job.ends = ends_;
-  if (lost_ && !lost_by_us_ && lives_->has_joined(lost_->rank)) job.lost = *lost_;
+  if (lost_ && !lost_by_us_ && lives_->has_joined(lost_->rank)) {
+    job.lost = *lost_;
+    job.lost_inside = lives_->has_joined_inside(lost_->rank);
+  }
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);

@@ -245,6 +245,13 @@ bool LifeWatch::was_replaced(Rank rank) const {
   return joined == watched->pid && !is_dying(watched->pid);
 }
 
+bool LifeWatch::has_joined_inside(Rank rank) const {
+  const Watched* const watched = find(rank);
+  if (watched == nullptr) return false;
+  const pid_t joined = watched->page->pid.load(std::memory_order_acquire);
+  return joined > 0 && joined != watched->pid;
+}
+
 bool LifeWatch::has_joined(Rank rank) const {
   const Watched* const watched = find(rank);
   return watched != nullptr && watched->page->pid.load(std::memory_order_acquire) != 0;

@@ -94,7 +94,7 @@ void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
 // Every rank ended with 0, and one had been lost all the same, to which others owe their errors:
 // the command that was started as it hides how the process in it ended ("train; true").
 const RankEnd* find_hidden_loss(const JobEnd& job) {
-  if (!job.lost || job.reports.empty()) return nullptr;
+  if (!job.lost || !job.lost_inside || job.reports.empty()) return nullptr;
   for (const RankEnd& end : job.ends) {
     if (end.rank == job.lost->rank) return &end;
   }

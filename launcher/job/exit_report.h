@@ -4,8 +4,9 @@
 // else's end) comes after every rank that blamed nobody, whoever ended first: an interpreter that
 // leaves the job with an exception takes longer to end than the peer that raised because of it.
 // Several deaths that were noticed together have no order of their own; then a rank that was killed
-// comes before one that exited. Where all ended with 0, but one had been lost and others said so
-// (its command hid it: "train; true"), the job has failed too. Pure.
+// comes before one that exited. Where all ended with 0, but one had been lost inside of its command
+// ("train; true") and others said so, the job has failed too; over several hosts this is not known.
+// Pure.
 #pragma once
 
 #include <map>
@@ -34,6 +35,7 @@ struct RankEnd {
 struct JobEnd {
   std::vector<RankEnd> ends;
   std::optional<life::LostRank> lost;  // the first that ended without leaving the job
+  bool lost_inside = false;  // it was another process than the one that was started as the rank
   StopCause cause = StopCause::kNone;
   int signal = 0;  // of the cause
   // What ranks said about their failure, in order.
