@@ -9,7 +9,7 @@ import rueda as hvd
 from expect import eventually, raises, same
 from rueda import _marks
 from rueda._runtime import runtime
-from worlds import launch, run_ranks
+from worlds import kill_once_all_are_here, launch, run_ranks
 
 # Survivors are given time to report, also on a busy machine.
 PATIENT = ["--grace-period", "60"]
@@ -36,8 +36,7 @@ def expect_loss(dead, call):
 
 def dies_in_negotiation():
     same(hvd.allreduce(np.ones(3), op=hvd.Sum), np.full(3, float(hvd.size())))
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    kill_once_all_are_here(1)
     return expect_loss(1, lambda: hvd.allreduce(np.ones(4), name="waiting"))
 
 
@@ -79,8 +78,7 @@ def dies_in_a_process_set():
     pairs = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
     mine = pairs[hvd.rank() // 2]
     same(hvd.allreduce(np.ones(3), op=hvd.Sum, process_set=mine), np.full(3, 2.0))
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    kill_once_all_are_here(1)
 
     def work():
         while True:
@@ -97,8 +95,7 @@ def dies_after_a_step():
     for _ in range(3):
         _marks.begin_step()  # as the wrapped optimizers do
     same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="first"), np.full(3, float(hvd.size())))
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    kill_once_all_are_here(1)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         hvd.allreduce(np.ones(4), name="second")

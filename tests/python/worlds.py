@@ -22,6 +22,7 @@ import tempfile
 
 import pytest
 import rueda
+from expect import eventually
 
 HERE = pathlib.Path(__file__).resolve().parent
 TIMEOUT_SECONDS = int(os.environ.get("RUEDA_TEST_TIMEOUT", "120"))
@@ -104,6 +105,19 @@ def run_ranks(size, function, env=None, manual=False, options=()):
     """
     outcome = run_world(size, [(function.__code__.co_filename, function.__name__)], env, manual, options)
     return outcome._replace(reports=[{name: line for (_, name), line in r.items()} for r in outcome.reports])
+
+
+def kill_once_all_are_here(victim):
+    """For functions of `run_ranks`: rank ``victim`` kills itself when every rank has called this.
+
+    Ranks meet in files, because a rank that has left a collective says nothing of the others: some may
+    be in it still, and then it is that one which fails.
+    """
+    folder = pathlib.Path(sys.argv[1])  # of this world: see rank_main.py
+    (folder / f"here.{rueda.rank()}").touch()
+    if rueda.rank() == victim:
+        eventually(lambda: len(list(folder.glob("here.*"))) == rueda.size())
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def results(outcome):
