@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPlugin = "librueda_mpi.so";
+constexpr const char* kOpenMpi = "libmpi.so.40";  // as rueda's plugin takes it (mpi/load.cc)
 constexpr const char* kInstall =
     "rueda's part for MPI is built where CMake finds Open MPI (Debian: libopenmpi-dev "
     "openmpi-bin); "
@@ -25,19 +26,18 @@ struct OpenedLibrary {
   std::string libmpi;   // path
 };
 
-Result<OpenedLibrary> open_plugin(const std::string& path) {
+Result<OpenedLibrary> open_library() {
   // Global: Open MPI opens parts of itself that look for the rest of it among global symbols.
-  void* plugin = dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL);
-  if (plugin == nullptr) {
+  void* library = dlopen(kOpenMpi, RTLD_LAZY | RTLD_GLOBAL);
+  if (library == nullptr) {
     const char* why = dlerror();
-    return failed_precondition(std::string("--mpi: ") + (why == nullptr ? path : why) +
-                               "; install the Open MPI that it was built for (Debian: openmpi-bin "
-                               "libopenmpi3)");
+    return failed_precondition(std::string("--mpi: ") + (why == nullptr ? kOpenMpi : why) +
+                               "; install Open MPI (Debian: openmpi-bin libopenmpi3)");
   }
   OpenedLibrary opened;
-  opened.version = mpi_version(plugin);
+  opened.version = mpi_version(library);
   Dl_info info = {};
-  if (dladdr(dlsym(plugin, "MPI_Init"), &info) != 0 && info.dli_fname != nullptr)
+  if (dladdr(dlsym(library, "MPI_Init"), &info) != 0 && info.dli_fname != nullptr)
     opened.libmpi = info.dli_fname;
   // Links resolved: of "/bin/mpirun" Open MPI would take "/" for its prefix on other hosts.
   std::error_code ignored;
@@ -105,10 +105,10 @@ Result<MpiInstallation> find_mpi(const char* library, const char* path, const st
   const std::string plugin = find_mpi_plugin(library);
   if (plugin.empty())
     return failed_precondition(std::string("--mpi: there is no ") + kPlugin + "; " + kInstall);
-  RUEDA_ASSIGN_OR_RETURN(const OpenedLibrary opened, open_plugin(plugin));
+  RUEDA_ASSIGN_OR_RETURN(const OpenedLibrary opened, open_library());
   const std::string wanted = open_mpi_version(opened.version);
   if (wanted.empty())
-    return failed_precondition("--mpi: " + plugin + " was built for " + opened.version +
+    return failed_precondition("--mpi: " + opened.libmpi + " is " + opened.version +
                                ", whose launcher is not known here; only Open MPI's is");
   std::string seen;
   std::vector<std::string> places = mpirun_places(opened.libmpi, path);

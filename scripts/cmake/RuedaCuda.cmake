@@ -36,7 +36,7 @@ function(rueda_cuda_library)
   set(plugin ${CMAKE_BINARY_DIR}/lib/librueda_cuda.so)
   add_custom_command(OUTPUT ${plugin}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/lib
-    COMMAND ${RUEDA_NVCC} -shared -cudart static -Xlinker --exclude-libs,ALL -o ${plugin} ${objects}
+    COMMAND ${RUEDA_NVCC} -shared -cudart static -Xcompiler -static-libstdc++ -Xlinker -s,--exclude-libs,ALL -o ${plugin} ${objects}
     DEPENDS ${objects} ${parts}
     COMMENT "Linking librueda_cuda.so" VERBATIM)
   add_custom_target(rueda_cuda_kernels ALL DEPENDS ${plugin})

@@ -1,11 +1,13 @@
 # What `cmake --install` puts into a prefix, and the target rueda_product that builds just that:
 #
 #   bin/ruedarun, bin/rueda                      the launcher and the tool
-#   lib/librueda.so*                             the library
+#   lib/librueda.so.2                            the library
+#   lib/librueda_mpi.so, lib/librueda_cuda.so    its plugins, where they were built
 #   include/rueda/                               rueda.h (C), rueda.hpp and its parts (C++20)
 #   lib/cmake/rueda/, lib/pkgconfig/rueda.pc     find_package(rueda) -> rueda::rueda; pkg-config rueda
 #
-# Component "rueda" is all of it. The prefix may be moved afterwards: every path is relative to the files.
+# Component "rueda" is all of it but for the link lib/librueda.so, which is "rueda_namelink": wheels hold no links, and nothing
+# here needs it. The prefix may be moved afterwards: every path is relative to the files.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,11 +16,15 @@ add_custom_target(rueda_product)
 if(TARGET rueda)
   add_dependencies(rueda_product rueda)
   install(TARGETS rueda EXPORT ruedaTargets COMPONENT rueda
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT rueda
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT rueda_namelink
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   if(TARGET rueda_mpi)
     add_dependencies(rueda_product rueda_mpi)
     install(TARGETS rueda_mpi COMPONENT rueda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+  if(TARGET rueda_cuda_kernels)
+    add_dependencies(rueda_product rueda_cuda_kernels)
+    install(PROGRAMS ${CMAKE_BINARY_DIR}/lib/librueda_cuda.so COMPONENT rueda DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
   install(DIRECTORY bindings/c/include/rueda bindings/cpp/include/rueda COMPONENT rueda
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")

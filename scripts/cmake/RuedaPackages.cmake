@@ -1,30 +1,49 @@
-# Every package the build uses (Debian names in scripts/packages.txt).
+# Every package the build uses (scripts/packages.txt has them for scripts/setup). All that is missing is named at once.
 
-find_package(PkgConfig REQUIRED)
+find_package(PkgConfig QUIET)
+
+# rueda_find(PATH|LIBRARY|PROGRAM VARIABLE name debian-package)
+set(rueda_missing "")
+set(rueda_missing_packages "")
+macro(rueda_find kind variable name package)
+  if(${kind} STREQUAL PATH)
+    find_path(${variable} ${name})
+  elseif(${kind} STREQUAL LIBRARY)
+    find_library(${variable} NAMES ${name})
+  else()
+    find_program(${variable} ${name})
+  endif()
+  if(NOT ${variable})
+    string(APPEND rueda_missing "\n  ${name} (${package})")
+    list(APPEND rueda_missing_packages ${package})
+  endif()
+endmacro()
 
 # spdlog and fmt header-only: librueda then needs neither at run time.
-find_path(RUEDA_SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
-find_path(RUEDA_FMT_INCLUDE fmt/format.h REQUIRED)
+rueda_find(PATH RUEDA_SPDLOG_INCLUDE spdlog/spdlog.h libspdlog-dev)
+rueda_find(PATH RUEDA_FMT_INCLUDE fmt/format.h libfmt-dev)
 add_library(rueda_spdlog INTERFACE)
 target_compile_definitions(rueda_spdlog INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_include_directories(rueda_spdlog SYSTEM INTERFACE ${RUEDA_SPDLOG_INCLUDE} ${RUEDA_FMT_INCLUDE})
 
-find_path(RUEDA_PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)
+rueda_find(PATH RUEDA_PROTOZERO_INCLUDE protozero/pbf_reader.hpp libprotozero-dev)
 add_library(rueda_protozero INTERFACE)
 target_include_directories(rueda_protozero SYSTEM INTERFACE ${RUEDA_PROTOZERO_INCLUDE})
 
 # Highway: headers only, the dispatch table is ours (collectives/kernels/README.md).
-find_path(RUEDA_HIGHWAY_INCLUDE hwy/highway.h REQUIRED)
+rueda_find(PATH RUEDA_HIGHWAY_INCLUDE hwy/highway.h libhwy-dev)
 
 # libsodium, static: HMAC, random bytes and constant-time comparison for the handshake.
-find_path(RUEDA_SODIUM_INCLUDE sodium.h REQUIRED)
-find_library(RUEDA_SODIUM_LIBRARY NAMES libsodium.a REQUIRED)
+rueda_find(PATH RUEDA_SODIUM_INCLUDE sodium.h libsodium-dev)
+rueda_find(LIBRARY RUEDA_SODIUM_LIBRARY libsodium.a libsodium-dev)
 add_library(rueda_sodium INTERFACE)
 target_include_directories(rueda_sodium SYSTEM INTERFACE ${RUEDA_SODIUM_INCLUDE})
 target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 
 # Open MPI, for librueda_mpi.so alone; without it everything else is built.
-pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
+if(PkgConfig_FOUND)
+  pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)
+endif()
 
 # nvcc, for librueda_cuda.so alone (the kernels); without it everything else is built. The newest architecture also
 # goes in as PTX, for GPUs to come. nvcc 12.4 knows 80 and 90, nvcc 12.8 and newer all four.
@@ -52,9 +71,9 @@ else()
 endif()
 
 # The launcher's.
-find_path(RUEDA_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
-find_path(RUEDA_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
-find_library(RUEDA_YAML_ARCHIVE libyaml-cpp.a REQUIRED)
+rueda_find(PATH RUEDA_CLI11_INCLUDE CLI/CLI.hpp libcli11-dev)
+rueda_find(PATH RUEDA_YAML_INCLUDE yaml-cpp/yaml.h libyaml-cpp-dev)
+rueda_find(LIBRARY RUEDA_YAML_ARCHIVE libyaml-cpp.a libyaml-cpp-dev)
 add_library(rueda_yaml INTERFACE)
 target_include_directories(rueda_yaml SYSTEM INTERFACE ${RUEDA_YAML_INCLUDE})
 target_link_libraries(rueda_yaml INTERFACE ${RUEDA_YAML_ARCHIVE})
@@ -64,8 +83,21 @@ find_path(RUEDA_HWLOC_INCLUDE hwloc.h)
 
 # gRPC with everything below it, static: the launcher then needs none of it at run time. libprotobuf
 # and these archives are not position-independent, so they are for programs only.
+rueda_find(PATH RUEDA_GRPC_INCLUDE grpcpp/grpcpp.h libgrpc++-dev)
+rueda_find(PROGRAM RUEDA_PROTOC protoc protobuf-compiler)
+rueda_find(PROGRAM RUEDA_GRPC_PLUGIN grpc_cpp_plugin protobuf-compiler-grpc)
+rueda_find(PATH RUEDA_OPENSSL_INCLUDE openssl/ssl.h libssl-dev)
+rueda_find(PROGRAM RUEDA_PKG_CONFIG pkg-config pkg-config)
+if(RUEDA_BUILD_TESTS)
+  rueda_find(PATH RUEDA_CATCH2_INCLUDE catch2/catch.hpp catch2)
+endif()
+if(rueda_missing)
+  list(REMOVE_DUPLICATES rueda_missing_packages)
+  list(JOIN rueda_missing_packages " " rueda_missing_packages)
+  message(FATAL_ERROR "rueda cannot be built here, this is missing (Debian's package):${rueda_missing}\n"
+    "On Debian and Ubuntu:  apt-get install ${rueda_missing_packages}")
+endif()
 find_package(Protobuf REQUIRED)
-find_program(RUEDA_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
 pkg_check_modules(RUEDA_GRPC REQUIRED grpc++ protobuf)
 set(rueda_grpc_libraries ${RUEDA_GRPC_STATIC_LIBRARIES})
 list(REMOVE_DUPLICATES rueda_grpc_libraries)

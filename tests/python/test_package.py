@@ -191,6 +191,22 @@ def test_a_missing_or_foreign_library_is_named(tmp_path):
         assert "ImportError" in run.stderr and str(path) in run.stderr and reason in run.stderr
 
 
+def test_a_library_of_another_version_is_refused(tmp_path):
+    source = tmp_path / "other.c"
+    functions = sorted(set(_ffi.FUNCTIONS) - {"rueda_version", "rueda_abi_version"})
+    source.write_text(
+        'const char* rueda_version(void) { return "0.0.9"; }\n'
+        f"unsigned rueda_abi_version(void) {{ return {_ffi.ABI_VERSION}; }}\n"
+        + "".join(f"int {name}(void) {{ return 0; }}\n" for name in functions)
+    )
+    other = tmp_path / "librueda.so"
+    subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", other, source], check=True)
+    env = {**os.environ, "RUEDA_LIBRARY": str(other)}
+    run = subprocess.run([sys.executable, "-c", "import rueda"], env=env, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert f"{other} is of rueda 0.0.9, this package is {_ffi.VERSION}: reinstall rueda" in run.stderr
+
+
 def test_a_job_of_one_rank_needs_no_launcher():
     program = (
         "import rueda, numpy; rueda.init(); print(rueda.size(), rueda.allreduce(numpy.ones(1)))"

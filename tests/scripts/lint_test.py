@@ -30,7 +30,7 @@ class Lint(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name) / "a clone"
-        for name in ("lint", "common.sh", "requirements.txt"):
+        for name in ("lint", "common.sh", "requirements_tests.txt"):
             (self.root / "scripts").mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         write(self.root / "base" / "fine.h", "// fine\n")
@@ -85,7 +85,7 @@ class Lint(unittest.TestCase):
         self.install("clang-format", version="14.0.6")
         code, said = self.lint("--quick")
         self.assertEqual(code, 77, said)
-        self.assertIn("clang-format: not installed in the version of scripts/requirements.txt, left out", said)
+        self.assertIn("clang-format: not installed in the version of scripts/requirements_tests.txt, left out", said)
 
     def test_what_is_found_counts_more_than_what_is_missing(self):
         (self.tools / "clang-format").unlink()
@@ -94,7 +94,7 @@ class Lint(unittest.TestCase):
 
     def test_a_tool_that_setup_has_installed_is_not_missing(self):
         (self.tools / "ruff").unlink()
-        write(self.root / ".venv" / ".rueda-requirements", (ROOT / "scripts" / "requirements.txt").read_text(encoding="utf-8"))
+        write(self.root / ".venv" / ".rueda-requirements_tests.txt", (ROOT / "scripts" / "requirements_tests.txt").read_text(encoding="utf-8"))
         code, said = self.lint("--quick")
         self.assertEqual(code, 1, said)
         self.assertIn("ruff: missing although scripts/setup has run", said)

@@ -19,6 +19,7 @@ from rueda._abi import (
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
     UNIMPLEMENTED,
+    VERSION,
 )
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 
@@ -87,6 +88,12 @@ def _load():
     if found != ABI_VERSION:
         raise ImportError(
             f"{path} speaks ABI version {found}, this package needs {ABI_VERSION}: "
+            "reinstall rueda so that both come from the same build"
+        )
+    version = loaded.rueda_version().decode()
+    if version != VERSION:
+        raise ImportError(
+            f"{path} is of rueda {version}, this package is {VERSION}: "
             "reinstall rueda so that both come from the same build"
         )
     return loaded

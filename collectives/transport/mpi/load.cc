@@ -12,6 +12,7 @@ namespace rueda::mpi {
 namespace {
 
 constexpr const char* kPlugin = "librueda_mpi.so";
+constexpr const char* kOpenMpi = "libmpi.so.40";  // of Open MPI 2 to 5
 
 struct OfProcess {
   std::mutex mutex;
@@ -35,16 +36,18 @@ std::string own_folder() {
 
 Result<const MpiFunctions*> open_plugin() {
   const std::string path = own_folder() + kPlugin;
-  // Global: Open MPI opens parts of itself that look for the rest of it among global symbols.
-  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  // Open MPI first, as the plugin names no library; global, because the plugin and parts that Open
+  // MPI opens of itself look for the rest of it among global symbols.
+  void* plugin = nullptr;
+  if (dlopen(kOpenMpi, RTLD_NOW | RTLD_GLOBAL) != nullptr)
+    plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (plugin == nullptr) {
     const char* why = dlerror();
     return failed_precondition(
         std::string(
             "MPI was asked for (RUEDA_TRANSPORT), but rueda's part for it cannot be opened: ") +
-        (why == nullptr ? path : why) +
-        "; it is built where CMake finds Open MPI (Debian: libopenmpi-dev), and needs its library "
-        "at "
+        (why == nullptr ? path : why) + "; " + kPlugin +
+        " is built where CMake finds Open MPI (Debian: libopenmpi-dev), and needs its library at "
         "run time (libopenmpi3); or leave RUEDA_TRANSPORT=auto, which needs no MPI");
   }
   const auto get = reinterpret_cast<GetMpiFunctions>(dlsym(plugin, "rueda_mpi_functions"));
