@@ -74,6 +74,7 @@ ARROWS: Dict[str, Set[str]] = {
     LAUNCHER: BELOW_LAUNCHER | ROOMS,
     TOOLS: {ABI, TRANSPORT, LAUNCHER} | BELOW_LAUNCHER | ROOMS,
     "examples": {ABI, CPP},
+    "bindings/python/rueda/templates": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
     "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION} | ROOMS | COLLECTIVES | RUNTIME,
@@ -84,7 +85,7 @@ INCLUDE_ROOTS = (ABI, CPP)
 PLAIN_NAMESPACE = {BASE, DESC, CPP, ABI}
 # Layers whose namespace is not their folder's name.
 OTHER_NAMESPACE = {PROTO: "rueda::wire", COMPOSITION: "rueda::c_abi", **dict.fromkeys(ROOMS | {TOOLS}, "rueda::launcher")}
-NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples")
+NO_NAMESPACE_RULE = ("tests", "tests/consumer", "examples", "bindings/python/rueda/templates")
 
 # ---- who may do what ------------------------------------------------------------------------------------------------
 MAY_READ_ENVIRONMENT = ("runtime/membership/place", "launcher/", "bindings/c/", "tests/")

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 
+IN_PYTHON = ("migrate", "demo", "new")  # commands of `rueda`
 USAGE_ERROR = 2  # exit code of ruedarun for a wrong command line
 
 
@@ -39,9 +40,9 @@ def ruedarun():
 
 
 def rueda():
-    """The tool; ``rueda migrate`` reads Python and is written in it."""
-    if sys.argv[1:2] == ["migrate"]:
-        from rueda.migrate import main
+    """The tool; those of its commands that are about Python are written in it."""
+    if sys.argv[1:2] and sys.argv[1] in IN_PYTHON:
+        from rueda.begin import main
 
-        sys.exit(main(sys.argv[2:]))
+        sys.exit(main(sys.argv[1:]))
     _become("rueda")

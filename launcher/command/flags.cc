@@ -197,6 +197,13 @@ std::string with_two_dashes(const std::string& word) {
   return word;
 }
 
+std::string with_one_dash(const std::string& name) {
+  for (const Flag& flag : kFlags) {
+    if (flag.one_dash[0] != '\0' && long_spelling(flag) == name) return flag.one_dash;
+  }
+  return "";
+}
+
 std::string as_typed(const std::string& name) {
   for (const Flag& flag : kFlags) {
     if (flag.typed[0] != '\0' && long_spelling(flag) == name) return flag.typed;

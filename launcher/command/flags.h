@@ -22,10 +22,14 @@ struct CommandLine : Options {
 
 // *line is filled when app parses, and must live until then.
 void add_flags(CLI::App* app, CommandLine* line);
+// The whole of ruedarun's command line: description, examples and flags (options.cc).
+void make_app(CLI::App* app, CommandLine* line);
 
 // "-np", "-hostfile=f": with the two dashes that CLI11 wants where launchers of this field spell
 // one; anything else as it is.
 std::string with_two_dashes(const std::string& word);
+// "-np" of "--num-proc"; empty where there is no such spelling.
+std::string with_one_dash(const std::string& flag);
 // "--num-proc" is "-np" in every example, and so in messages.
 std::string as_typed(const std::string& flag);
 

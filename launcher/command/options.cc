@@ -251,12 +251,16 @@ Status check_flags(const CLI::App& app, const CommandLine& line) {
 
 }  // namespace
 
+void make_app(CLI::App* app, CommandLine* line) {
+  describe(app);
+  add_flags(app, line);
+}
+
 Result<Options> parse_options(const std::vector<std::string>& arguments,
                               const std::string& version) {
   CLI::App app;
   CommandLine line;
-  describe(&app);
-  add_flags(&app, &line);
+  make_app(&app, &line);
   try {
     std::vector<std::string> reversed = spelled_for_cli11(app, arguments);
     std::reverse(reversed.begin(), reversed.end());  // CLI11 takes them from the back

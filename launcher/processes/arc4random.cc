@@ -1,5 +1,5 @@
-// gRPC uses std::random_device, and libstdc++'s, linked statically, asks the C library for arc4random,
-// which glibc has since 2.36 only. This one in its place lets ruedarun start where glibc is older.
+// gRPC uses std::random_device. libstdc++'s, linked statically, asks the C library for arc4random,
+// which glibc has since 2.36 only: this one in its place lets ruedarun start where glibc is older.
 #include <sys/random.h>
 
 #include <cstdint>

@@ -7,9 +7,27 @@
 #include "launcher/command/nearest_name.h"
 #include "launcher/command/options.h"
 #include "launcher/tools/bench/bench.h"
+#include "launcher/tools/commands.h"
 #include "launcher/tools/doctor/doctor.h"
 #include "launcher/tools/flight_command.h"
 #include "launcher/tools/plan/command.h"
+
+namespace {
+
+void print_usage(std::FILE* out) {
+  const char* begin = "Usage:";
+  for (const auto& command : rueda::tools::kCommands) {
+    const std::string call = std::string(command.name) + " " + command.arguments;
+    std::fprintf(out, "%-6s rueda %-18s %s\n", begin, call.c_str(), command.help);
+    begin = "";
+  }
+  std::fputs(
+      "       rueda --version\n"
+      "rueda COMMAND --help says more. Jobs are started with ruedarun.\n",
+      out);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "bench")
@@ -22,9 +40,10 @@ int main(int argc, char** argv) {
     return rueda::launcher::run_status(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "drain")
     return rueda::launcher::run_drain(std::vector<std::string>(argv + 2, argv + argc));
-  if (argc >= 2 && std::string(argv[1]) == "migrate") {
-    std::fputs("rueda: migrate is part of the Python package: python -m rueda.migrate SCRIPT...\n",
-               stderr);
+  for (const char* python : {"migrate", "demo", "new"}) {
+    if (argc < 2 || std::string(argv[1]) != python) continue;
+    std::fprintf(stderr, "rueda: %s is part of the Python package: python -m rueda %s\n", python,
+                 python);
     return rueda::launcher::kUsageError;
   }
   if (argc >= 2 && std::string(argv[1]) == "doctor")
@@ -35,23 +54,12 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool asked = word == "--help" || word == "-h";
-  if (argc >= 2 && !asked)
+  if (argc >= 2 && !asked) {
+    std::vector<std::string> names;
+    for (const auto& command : rueda::tools::kCommands) names.emplace_back(command.name);
     std::fprintf(stderr, "rueda: there is no command '%s'%s\n", argv[1],
-                 rueda::launcher::did_you_mean(argv[1], {"doctor", "bench", "attention", "status",
-                                                         "drain", "explain", "migrate"})
-                     .c_str());
-  std::fputs(
-      "Usage: rueda doctor       what was found on this host, and what to do (rueda doctor "
-      "--help)\n"
-      "       rueda bench        how fast collectives are on it (rueda bench --help)\n"
-      "       rueda attention plan  what each rank computes and sends in a distributed attention\n"
-      "       rueda status       what the ranks of a running job do (rueda status --help)\n"
-      "       rueda drain        asks a running job to end at the same step on all ranks\n"
-      "       rueda explain DIR  why a job hung or failed, from its flight recorders\n"
-      "       rueda migrate      what differs for Horovod scripts (python -m rueda.migrate "
-      "--help)\n"
-      "       rueda --version\n"
-      "Jobs are started with ruedarun.\n",
-      asked ? stdout : stderr);
+                 rueda::launcher::did_you_mean(argv[1], names).c_str());
+  }
+  print_usage(asked ? stdout : stderr);
   return asked ? 0 : rueda::launcher::kUsageError;
 }

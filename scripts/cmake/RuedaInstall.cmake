@@ -3,11 +3,12 @@
 #   bin/ruedarun, bin/rueda                      the launcher and the tool
 #   lib/librueda.so.2                            the library
 #   lib/librueda_mpi.so, lib/librueda_cuda.so    its plugins, where they were built
+#   share/                                       manual pages; completions for bash, zsh and fish
 #   include/rueda/                               rueda.h (C), rueda.hpp and its parts (C++20)
 #   lib/cmake/rueda/, lib/pkgconfig/rueda.pc     find_package(rueda) -> rueda::rueda; pkg-config rueda
 #
 # Component "rueda" is all of it but for the link lib/librueda.so, which is "rueda_namelink": wheels hold no links, and nothing
-# here needs it. The prefix may be moved afterwards: every path is relative to the files.
+# here needs it, and the example of the Python package, "rueda_python". The prefix may be moved afterwards: every path is relative to the files.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -44,6 +45,14 @@ if(TARGET rueda)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/rueda.pc.in ${PROJECT_BINARY_DIR}/rueda.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/rueda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rueda)
 endif()
+
+add_dependencies(rueda_product rueda_manuals)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ COMPONENT rueda DESTINATION ${CMAKE_INSTALL_DATAROOTDIR})
+
+# What `rueda demo` runs.
+install(FILES examples/train_digits.py COMPONENT rueda_python DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/rueda/examples)
+install(FILES examples/data/digits.csv.gz examples/data/README.md COMPONENT rueda_python
+  DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/rueda/examples/data)
 
 foreach(program ruedarun rueda_tool)
   if(TARGET ${program})

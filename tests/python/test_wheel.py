@@ -51,6 +51,8 @@ def test_it_holds_all_that_a_user_needs(unpacked):
     package = unpacked / "rueda"
     for name in (
         "bin/ruedarun bin/rueda lib/librueda.so.2 lib/cmake/rueda/ruedaConfig.cmake lib/pkgconfig/rueda.pc py.typed "
+        "share/man/man1/ruedarun.1 share/man/man1/rueda.1 share/bash-completion/completions/ruedarun share/zsh/site-functions/_rueda "
+        "share/fish/vendor_completions.d/ruedarun.fish share/rueda/examples/train_digits.py templates/c++.cc "
         "include/rueda/rueda.h include/rueda/rueda.hpp __main__.py torch/__init__.py attention/__init__.py "
         "compat/horovod_path/horovod/torch/__init__.py ../rueda_launcher.py"
     ).split():
@@ -69,7 +71,7 @@ def test_it_holds_each_module_of_the_package_and_nothing_besides(unpacked):
     if tracked.returncode != 0:
         pytest.skip("no git here")
     source = ROOT / "bindings/python"
-    wanted = {path for path in tracked.stdout.split() if path.endswith((".py", "py.typed"))}
+    wanted = {path for path in tracked.stdout.split() if path.endswith((".py", ".cc", "py.typed"))}
     wanted = {os.path.relpath(ROOT / path, source) for path in wanted if (ROOT / path).exists()}
     found = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     assert wanted - found == set()
@@ -173,6 +175,14 @@ def test_the_source_package_has_sources_and_no_binary(tmp_path):
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     missing = {name for name in tracked if name.endswith((".cc", ".h", ".hpp", ".py", ".proto", ".cmake"))} - set(names)
     assert {name for name in missing if (ROOT / name).exists()} == set()
+
+
+def test_a_shell_completes_what_help_lists(unpacked):
+    file = unpacked / "rueda/share/bash-completion/completions/ruedarun"
+    for words, expected in (("--outp", "--output-prefix --output-filename"), ("-n", "-n -np")):
+        program = f"source '{file}'; COMP_WORDS=(ruedarun {words}); COMP_CWORD=1; _ruedarun; printf '%s ' ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == expected.split(), done
 
 
 def configure(tmp_path, *options, path=None):

@@ -1,11 +1,15 @@
-"""``python -m rueda``: where this package keeps what C and C++ programs are built with.
+"""``python -m rueda``: commands of ``rueda`` that are written in Python (demo, new, migrate), or where this package keeps what C and C++ programs are built with.
 
 One option, one line: --include-dir, --library-dir, --cmake-dir (for ``rueda_DIR`` or ``CMAKE_PREFIX_PATH``),
---pkg-config-dir (for ``PKG_CONFIG_PATH``), --version.
+--pkg-config-dir (for ``PKG_CONFIG_PATH``), --share-dir (manual pages, completions of shells), --version.
 """
 
 import os
 import sys
+
+import rueda_launcher
+
+from rueda import begin
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 PLACES = {
@@ -13,10 +17,13 @@ PLACES = {
     "--library-dir": "lib",
     "--cmake-dir": "lib/cmake/rueda",
     "--pkg-config-dir": "lib/pkgconfig",
+    "--share-dir": "share",
 }
 
 
 def main(arguments):
+    if arguments and arguments[0] in rueda_launcher.IN_PYTHON:
+        return begin.main(arguments)
     (wanted,) = arguments if len(arguments) == 1 else ("--help",)
     if wanted == "--version":
         from rueda import __version__
