@@ -49,6 +49,8 @@ endif()
 add_dependencies(rueda_product rueda_manuals)
 install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ COMPONENT rueda DESTINATION ${CMAKE_INSTALL_DATAROOTDIR})
 
+install(FILES LICENSE THIRD_PARTY COMPONENT rueda DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/rueda)
+
 # What `rueda demo` runs.
 install(FILES examples/train_digits.py COMPONENT rueda_python DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/rueda/examples)
 install(FILES examples/data/digits.csv.gz examples/data/README.md COMPONENT rueda_python
