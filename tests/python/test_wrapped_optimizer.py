@@ -192,7 +192,7 @@ def test_a_layer_that_all_ranks_freeze_stays_as_it_is():
             if step == 2:
                 model[0].requires_grad_(False)
                 before = weights(model[0]).clone()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=True)
             backward(model, step)
             optimizer.step()
         assert torch.equal(before, weights(model[0])), options
