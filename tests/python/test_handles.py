@@ -145,15 +145,19 @@ def test_an_interrupt_ends_the_wait():
 def test_a_forked_child_is_not_initialised_and_leaves_its_parent_working():
     pending = hvd.allreduce_async(np.ones(3), name="pending", op=hvd.Sum)
     gathered = hvd.allgather(np.arange(3), name="gathered")
+    place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.rank()]
     child = os.fork()
     if child == 0:
         code = 1
         try:
             assert not hvd.is_initialized()
-            with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
-                hvd.rank()
-            with raises(hvd.HorovodInternalError, "has not been initialized"):
+            assert place == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.global_process_set.rank()]
+            with raises(hvd.HorovodInternalError, "has not been initialized", f"forked from rank {place[0]}"):
                 hvd.allreduce(np.ones(1))
+            with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+                hvd.get_process_set_ids_and_ranks()
+            with raises(ValueError, f"forked from rank {place[0]}", "size() work here"):
+                hvd.init()
             assert hvd.synchronize(pending) is None
             assert gathered.sum() == 6
             del gathered

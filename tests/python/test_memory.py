@@ -12,6 +12,7 @@ import rueda.torch as hvd
 import torch
 from expect import is_shared, raises
 from rueda._heap import Block
+from rueda.torch.memory import storage_of
 from worlds import ranks, results
 
 WORLD = "torch"
@@ -60,7 +61,7 @@ def test_tensors_are_torchs_in_everything_but_the_place():
                 assert tensor.dtype == dtype and tensor.shape == plain.shape
                 assert tensor.stride() == plain.stride() and not tensor._is_view()
                 assert torch.equal(tensor, plain)
-                assert tensor.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
+                assert storage_of(tensor).nbytes() == storage_of(plain).nbytes()
                 assert tensor.numel() == 0 or is_shared(tensor.data_ptr())
     assert hvd.empty(2).dtype == torch.get_default_dtype()
     weight = hvd.zeros(3, requires_grad=True)

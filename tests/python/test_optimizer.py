@@ -251,6 +251,8 @@ def test_the_class_is_the_wrapped_optimizers():
     scheduler.step()
     assert abs(optimizer.param_groups[0]["lr"] - 0.05) < 1e-9
     optimizer.load_state_dict(optimizer.state_dict())
+    if not hasattr(optimizer, "register_step_post_hook"):
+        return  # PyTorch before 2.0
     calls = []
     optimizer.register_step_post_hook(lambda *ignored: calls.append(1))
     optimizer.zero_grad()
@@ -319,7 +321,8 @@ def test_parameters_and_optimizer_state_arrive_from_the_root():
             assert list(state["state"]) == [0, 1]
             for index, values in everyone[0][1]["state"].items():
                 for key, value in values.items():
-                    assert torch.equal(state["state"][index][key], value), key
+                    other = state["state"][index][key]
+                    assert torch.equal(other, value) if torch.is_tensor(value) else other == value, key
     with raises(ValueError):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
     with raises(ValueError):

@@ -155,3 +155,20 @@ def test_loaders_of_different_lengths_end_together():
         optimizer.step()
         steps += 1
     assert steps == 1
+
+
+class Share(torch.utils.data.IterableDataset):
+    """A stream of which each rank takes its share, and each worker of the rank its own."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        for sample in range(24):
+            if sample % (hvd.size() * worker.num_workers) == hvd.rank() * worker.num_workers + worker.id:
+                yield sample
+
+
+@ranks(2)
+def test_a_dataset_that_asks_for_the_rank_in_forked_workers():
+    loader = torch.utils.data.DataLoader(Share(), num_workers=2, multiprocessing_context="fork")
+    mine = torch.cat(list(loader))
+    assert sorted(hvd.allgather(mine).tolist()) == list(range(24))

@@ -98,7 +98,7 @@ def test_two_optimizers_of_a_gan():
 
     ways = {
         # The critic's gradients of the generator's loss travel for nothing, and are thrown away.
-        "model.zero_grad": (lambda model, _: model.zero_grad(), lambda _: Nothing()),
+        "model.zero_grad": (lambda model, _: model.zero_grad(set_to_none=True), lambda _: Nothing()),
         "no_sync": (lambda _, optimizer: optimizer.zero_grad(), lambda of: of.no_sync()),
     }
     for way, (zero_grad_of, critic_at_rest) in ways.items():

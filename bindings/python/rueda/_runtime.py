@@ -8,7 +8,8 @@ context. What it promises:
 * Threads: every method may be called from any thread. A wait holds no lock. Another thread may shut
   down at any time: what is under way then ends with an error.
 * A forked child is "not initialised": it inherits neither the context nor the handles, and never
-  touches the parent's library objects.
+  touches the parent's library objects. It still knows the parent's place, so that a data loader's worker
+  can take its rank's share.
 * At exit the runtime is shut down once, before arrays die.
 
 A named operation that comes for the second time becomes a persistent request: from then on the library
@@ -90,6 +91,7 @@ class Runtime:
         self._context = None
         self._place = None
         self._was_shut_down = False
+        self._forked_from = None  # the rank whose child this process is
         self._handles = itertools.count()
         self._abandoned = set()  # entries of memory in use that nobody will ask for
         self._clear_handles()
@@ -113,6 +115,11 @@ class Runtime:
                 code = _lib.rueda_init(None, ctypes.byref(pointer), ctypes.byref(error))
             if code != _ffi.OK:
                 message = error.message.decode("utf-8", "replace")
+                if self._forked_from is not None:
+                    message = (
+                        f"this process was forked from rank {self._forked_from}, and cannot be a rank of its own "
+                        f"({message}). rank() and size() work here without init(); collectives are for the rank itself"
+                    )
                 raise WrongCallError(f"Horovod initialization failed: {message}")
             context = Context(pointer.value)
             place = Place(
@@ -144,7 +151,10 @@ class Runtime:
             self._let_go()
 
     def after_fork_in_child(self):
+        place, forked_from = self._place, self._forked_from
         self._forget()
+        self._place = place
+        self._forked_from = forked_from if place is None else place.rank
         _marks.follow(None)
 
     def is_initialized(self):
@@ -152,7 +162,7 @@ class Runtime:
 
     @property
     def place(self):
-        """Rank, size and so on; ValueError when not initialised."""
+        """Rank, size and so on, in a forked child the parent's; ValueError when not initialised."""
         place = self._place
         if place is None:
             raise ValueError(NOT_INITIALIZED)
@@ -195,8 +205,7 @@ class Runtime:
         name, error = os.fsencode(path), _ffi.Error()
         if b"\0" in name:
             raise ValueError(f"the timeline's file name has a zero byte: {path!r}")
-        self.place  # the error of a runtime that is not initialised
-        context = self._context
+        context = self._initialized_context()
         code = _lib.rueda_start_timeline(
             context, name, 1 if mark_cycles else 0, ctypes.byref(error)
         )
@@ -206,8 +215,7 @@ class Runtime:
 
     def stop_timeline(self):
         """ValueError when not initialised."""
-        self.place  # the error of a runtime that is not initialised
-        context = self._context
+        context = self._initialized_context()
         _lib.rueda_stop_timeline(context, None)
         self._follow(context)
 
@@ -251,7 +259,7 @@ class Runtime:
 
     def process_sets(self):
         """{id: ranks} of all process sets; ValueError when not initialised."""
-        size, context = self.place.size, self._context
+        size, context = self.place.size, self._initialized_context()
         count = _lib.rueda_process_sets(context, None, 0)
         ids = (ctypes.c_int32 * max(0, count))()
         count = min(count, _lib.rueda_process_sets(context, ids, len(ids)))
@@ -276,8 +284,20 @@ class Runtime:
         """The `Context`; HorovodInternalError when not initialised."""
         context = self._context
         if context is None:
+            if self._forked_from is not None:
+                raise HorovodInternalError(
+                    "Horovod has not been initialized in this process, which was forked from rank "
+                    f"{self._forked_from}: only rank(), size() and the like work here."
+                )
             was = "Horovod has been shut down and " if self._was_shut_down else "Horovod "
             raise HorovodInternalError(was + "has not been initialized; use hvd.init().")
+        return context
+
+    def _initialized_context(self):
+        """The `Context`; ValueError when not initialised."""
+        context = self._context
+        if context is None:
+            raise ValueError(NOT_INITIALIZED)
         return context
 
     def _require_same(self, context):

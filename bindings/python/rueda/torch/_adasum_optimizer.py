@@ -55,17 +55,15 @@ class Deltas(Policy):
 
 
 class _DistributedDelta(_Distributed):
-    def _setup(self, *arguments):
-        super()._setup(*arguments)
-        self._number_groups()
-
     def _make_policy(self, settings, sparse_as_dense):
         return Deltas(settings, self)
 
-    def _number_groups(self):
+    def _look_at_groups(self):
+        gone = super()._look_at_groups()
         self._group_number = {
-            p: number for number, group in enumerate(self.param_groups) for p in group["params"]
+            p: number for number, parameters in enumerate(self._seen) for p in parameters
         }
+        return gone
 
     def _delta(self, p):
         """What the wrapped optimizer does to ``p`` with its gradient; ``p`` stays as it is."""
@@ -118,7 +116,3 @@ class _DistributedDelta(_Distributed):
     def skip_synchronize(self):
         """Refused: under Adasum ``step()`` is where the ranks' steps are combined."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum.")
-
-    def add_param_group(self, group):
-        super().add_param_group(group)
-        self._number_groups()

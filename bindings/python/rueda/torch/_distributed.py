@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import operator
 import warnings
 import weakref
 
@@ -14,6 +15,7 @@ from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
 from rueda.torch._gradient_buffers import GradientBuffer
 from rueda.torch._outside import outside_graphs
+from rueda.torch._plain import Plain, empty, same_objects
 from rueda.torch._policies import policy_for
 from rueda.torch._reduction import give_up
 from rueda.torch.replicas import check_replicas
@@ -29,7 +31,7 @@ _end_mark = outside_graphs(_marks.end_step)
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, names, settings, passes, groups, sparse_as_dense, buffers):
+    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers):
         self._parameter_names = names
         self._reduce_settings = settings
         # Who is no member, or the only one, uses its own gradients.
@@ -43,28 +45,78 @@ class _Distributed:
         self._lost = []  # names of parameters that a later optimizer owns
         self._should_synchronize = True
         self._check_every, self._steps = None, 0
+        self._plain = Plain(plain, self)
+        self._seen = []  # the lists of parameters of all groups, as they were
+        self._frozen = []  # those of them that need no gradient
         if self._has_peers:
-            for group in self.param_groups:
-                self._watch(group["params"])
+            self._look_at_groups()
             for members in groups:
                 Group([self._gradient_of[p] for p in members])
+            self._plain.refuse_steps()
         end = weakref.finalize(self, _end, self._gradient_hooks, self._this_step)
         end.atexit = False
 
     def _make_policy(self, settings, sparse_as_dense):
         return policy_for(settings, sparse_as_dense)
 
-    def _watch(self, parameters):
-        for p in parameters:
+    def __reduce_ex__(self, protocol):
+        """A copy, by `copy` or `pickle`, is of the wrapped class, with options and state, and can be wrapped."""
+        (wrapped,) = [kind for kind in type(self).__bases__ if not issubclass(kind, _Distributed)]
+        return empty, (wrapped,), self.__getstate__()
+
+    def _watch(self, p):
+        before = _owners.own(p, self)
+        if before is not None and before is not self:
+            before._lose(p)
+        gradient = Gradient(p, self, self._this_step, self._reduce_policy)
+        if self._gradient_buffers is not None:
+            gradient.buffer = GradientBuffer(self._gradient_buffers)
+        self._gradient_of[p] = gradient
+        self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+
+    def _groups_changed(self):
+        """Whether parameters came, went, or are trained that were not, since `_look_at_groups`."""
+        groups, seen = self.__dict__["param_groups"], self._seen
+        if len(groups) != len(seen) or any([p.requires_grad for p in self._frozen]):
+            return True
+        for group, before in zip(groups, seen):
+            parameters = group["params"]
+            if len(parameters) != len(before) or not all(map(operator.is_, parameters, before)):
+                return True
+        return False
+
+    def _look_at_groups(self):
+        """Reduces from now on whatever the groups have that needs a gradient.
+
+        All ranks must have come to the same groups. Returns the parameters that are in none any more.
+        """
+        self._seen = [list(group["params"]) for group in self.__dict__["param_groups"]]
+        self._name_new()
+        present = {p for parameters in self._seen for p in parameters}
+        unwatched = [p for parameters in self._seen for p in parameters if p not in self._gradient_of]
+        self._frozen = [p for p in unwatched if not p.requires_grad]
+        for p in unwatched:
             if p.requires_grad:
-                before = _owners.own(p, self)
-                if before is not None and before is not self:
-                    before._lose(p)
-                gradient = Gradient(p, self, self._this_step, self._reduce_policy)
-                if self._gradient_buffers is not None:
-                    gradient.buffer = GradientBuffer(self._gradient_buffers)
-                self._gradient_of[p] = gradient
-                self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+                self._watch(p)
+        return [p for p in self._gradient_of if p not in present]
+
+    def _name_new(self):
+        """After their places, as all ranks see them."""
+        names = self._parameter_names
+        taken = set(names.values())
+        for number, parameters in enumerate(self._seen):
+            for index, p in enumerate(parameters):
+                if p not in names:
+                    names[p] = f"allreduce.noname.{number}.{index}"
+                    while names[p] in taken:
+                        names[p] += ".again"
+                    taken.add(names[p])
+
+    def _leave(self, p):
+        """Of a parameter that no group has any more; its group of gradients still counts on it."""
+        if self._gradient_of[p].group is None:
+            del self._gradient_of[p], self._parameter_names[p]
+            self._gradient_hooks.pop(p, lambda: None)()
 
     def _lose(self, p):
         """A later optimizer has been made for the parameter."""
@@ -81,6 +133,7 @@ class _Distributed:
     @param_groups.setter
     def param_groups(self, groups):
         self.__dict__["param_groups"] = groups
+        self._plain.follow(groups)
 
     def set_backward_passes_per_step(self, passes):
         """Number of backward passes whose gradients are summed before they are reduced."""
@@ -140,16 +193,23 @@ class _Distributed:
                 "A later DistributedOptimizer was made for parameters of this one "
                 f"({_some(self._lost)}). Use that one."
             )
-        step, touched = self._this_step, []
+        step, touched, gone, at_rest = self._this_step, [], (), ()
         try:
-            self._start_missing(step)
+            self._plain.join()
+            if self._has_peers and self._groups_changed():
+                gone = self._look_at_groups()
+            at_rest = self._start_missing(step)
             for reduction in step.pending:
                 touched += reduction.end()
+            for p in at_rest:
+                p.grad = None
         except BaseException as error:
             give_up(step.pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
             raise
         finally:
             step.forget(self._gradient_of.values())
+            for p in gone:
+                self._leave(p)
         if touched:
             names = [gradient.name for gradient in touched]
             raise RuntimeError(
@@ -159,16 +219,26 @@ class _Distributed:
             )
 
     def _start_missing(self, step):
-        """Starts what no hook has started: every rank reduces every parameter."""
-        for reduction in step.pending[:]:
-            if not reduction.is_wanted():
-                step.discard(reduction)
-        gradients = self._gradient_of.values()
+        """Starts what no hook has started: every rank reduces every parameter that it trains.
+
+        Returns parameters that have got a gradient for their group's sake alone.
+        """
+        if step.has_discarded:  # and backward has not come again to some that were thrown away with those
+            for reduction in step.pending[:]:
+                if not reduction.is_wanted():
+                    step.discard(reduction)
+        gradients, at_rest = self._gradient_of.values(), []
         self._reduce_policy.agree(gradients)
         for gradient in gradients:
             if gradient.reduction is None and not gradient.is_ready:
+                p = gradient.parameter
+                if not p.requires_grad and p.grad is None:  # frozen since, on all ranks
+                    if gradient.group is None:
+                        continue
+                    at_rest.append(p)
                 self._reduce_policy.supply(gradient)
                 gradient.start()
+        return at_rest
 
     @contextlib.contextmanager
     def skip_synchronize(self):
@@ -210,6 +280,7 @@ class _Distributed:
     @outside_graphs
     def _end_step(self):
         self._this_step.synchronized = self._this_step.settled = False
+        self._plain.note_step()
         self._steps += 1
         due = self._check_every is not None and self._steps % self._check_every == 0
         if due and self._has_peers:
@@ -254,21 +325,23 @@ class _Distributed:
         return super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args, **kwargs):
-        """As in the wrapped optimizer; reductions under way are given up."""
+        """As in the wrapped optimizer; reductions under way are given up.
+
+        ``param_groups``, each group and ``state`` stay the objects that they are, so that schedulers
+        and the wrapped optimizer see what was loaded.
+        """
         give_up(self._this_step.pending, 0)
         self._this_step.forget(self._gradient_of.values())
         self._this_step.synchronized = self._this_step.settled = False
-        return super().load_state_dict(*args, **kwargs)
+        self._plain.join()
+        with same_objects(self):
+            return super().load_state_dict(*args, **kwargs)
 
     def add_param_group(self, group):
         """As in the wrapped optimizer; the new parameters are reduced too."""
         super().add_param_group(group)
-        number = len(self.param_groups) - 1
-        added = self.param_groups[number]["params"]
-        for index, p in enumerate(added):
-            self._parameter_names[p] = f"allreduce.noname.{number}.{index}"
         if self._has_peers:
-            self._watch(added)
+            self._look_at_groups()
 
     def check_replicas(self, every):
         """From now on compares parameters and state of the ranks after each ``every`` steps.

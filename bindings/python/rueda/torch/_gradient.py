@@ -26,12 +26,21 @@ _TOO_OFTEN = (
 class Step:
     """What the gradients of one optimizer know about the step under way."""
 
-    __slots__ = ("is_partial", "passes", "pending", "reduces", "settled", "synchronized")
+    __slots__ = (
+        "has_discarded",
+        "is_partial",
+        "passes",
+        "pending",
+        "reduces",
+        "settled",
+        "synchronized",
+    )
 
     def __init__(self, passes):
         self.passes = passes  # backward passes whose gradients are summed
         self.pending = []  # reductions, in the order in which they were started
         self.is_partial = False  # a gradient may wait for more passes, or for its group
+        self.has_discarded = False  # gradients of a loss that was not this optimizer's
         self.reduces = True  # False within no_sync()
         # How the gradients came to be reduced: by synchronize(), or because something needed them
         # reduced before step(), which then does not warn.
@@ -45,6 +54,7 @@ class Step:
 
     def discard(self, reduction):
         """Forgets one whose gradients the script has thrown away; peers do the same."""
+        self.has_discarded = True
         reduction.wait()
         self.pending.remove(reduction)
         reduction.let_go()
@@ -53,7 +63,7 @@ class Step:
 
     def forget(self, gradients):
         """What is under way, or was begun. ``gradients``: all of the optimizer."""
-        pending, self.pending = self.pending, []
+        pending, self.pending, self.has_discarded = self.pending, [], False
         for reduction in pending:
             reduction.let_go()
         if self.is_partial:

@@ -18,7 +18,7 @@ import torch
 from rueda._heap import Block
 from rueda._memory import memory_view
 from rueda.torch._tensors import is_plain
-from rueda.torch.memory import over
+from rueda.torch.memory import over, storage_of
 
 
 class _Lease:
@@ -91,7 +91,7 @@ def _can_be_reduced_in_place(grad):
     return (
         is_plain(grad)
         and grad.numel() > 0
-        and grad.untyped_storage().nbytes() == _nbytes(grad)
+        and storage_of(grad).nbytes() == _nbytes(grad)
     )
 
 

@@ -19,9 +19,10 @@ _DTYPES = {
     torch.bfloat16: _ffi.BFLOAT16,
     torch.float32: _ffi.FLOAT32,
     torch.float64: _ffi.FLOAT64,
-    torch.float8_e4m3fn: _ffi.FLOAT8_E4M3FN,  # on the CPU moved, not reduced
-    torch.float8_e5m2: _ffi.FLOAT8_E5M2,
 }
+for _name, _code in (("float8_e4m3fn", _ffi.FLOAT8_E4M3FN), ("float8_e5m2", _ffi.FLOAT8_E5M2)):
+    if hasattr(torch, _name):  # PyTorch 2.1
+        _DTYPES[getattr(torch, _name)] = _code  # on the CPU moved, not reduced
 
 
 def _ask_stream(device):

@@ -8,6 +8,7 @@ import torch
 from rueda._objects import allgather_object, broadcast_bytes, broadcast_object, named  # noqa: F401
 from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
+from rueda.torch._plain import same_objects
 
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set):
@@ -78,6 +79,7 @@ def broadcast_optimizer_state(
 
     Numbers, flags and tuples arrive as they were; tensors travel as tensors. A state that is still
     empty on the root (no step taken) arrives empty: unlike Horovod, no step is taken to fill it.
+    Options are set in the groups that are there, so that schedulers made before go on to rule them.
 
     Parameters
     ----------
@@ -104,4 +106,5 @@ def broadcast_optimizer_state(
     pairs = [(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)]
     broadcast_parameters(pairs, root_rank, process_set)
     if not is_root:
-        optimizer.load_state_dict(state)
+        with same_objects(optimizer):
+            optimizer.load_state_dict(state)

@@ -14,9 +14,16 @@ from rueda._heap import shared_bytes
 from rueda._runtime import runtime
 
 
+def storage_of(tensor):
+    """The memory of a tensor, whatever else looks at it."""
+    if hasattr(tensor, "untyped_storage"):  # PyTorch 2.0
+        return tensor.untyped_storage()
+    return tensor.storage().untyped()
+
+
 def over(view, size, stride, dtype):
     """A tensor, not a view of another, over all bytes of a uint8 array."""
-    storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+    storage = storage_of(torch.frombuffer(view, dtype=torch.uint8))
     return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
 
 

@@ -43,7 +43,7 @@ def DistributedOptimizer(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Its parameters, options and state are shared with the result; use only the result.
+        Its parameters, options and state are shared with the result. Only the result may step.
     named_parameters : iterable of (str, torch.nn.Parameter), optional
         ``model.named_parameters()``; all of the optimizer's, each name once.
     compression
@@ -100,7 +100,7 @@ def DistributedOptimizer(
     result = distributed.__new__(distributed)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    result._setup(names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers)
+    result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers)
     return result
 
 
