@@ -147,8 +147,9 @@ Status add_entry(const std::string& text, HostSlots entry, bool slots_given, Hos
   return {};
 }
 
-Status read_line(const std::vector<std::string>& words, HostList* hosts) {
+Status read_line(const std::vector<std::string>& words, int default_slots, HostList* hosts) {
   HostSlots entry;
+  entry.slots = default_slots;
   bool slots_given = false;
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
@@ -222,7 +223,8 @@ Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
   return out.take();
 }
 
-Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name) {
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name,
+                                              int default_slots) {
   HostList out;
   int number = 0;
   while (!text.empty()) {
@@ -234,7 +236,7 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::
     if (words.empty()) continue;
     const Status read = line.find('\0') != std::string_view::npos
                             ? invalid_argument("a zero byte: this is no text")
-                            : read_line(words, &out);
+                            : read_line(words, default_slots, &out);
     if (!read.ok())
       return invalid_argument(name + ":" + std::to_string(number) + ": " + read.message());
     if (out.size() > kMaxHosts) return invalid_argument(name + ": too many hosts");
