@@ -13,6 +13,7 @@
 
 #include "collectives/base/config.h"
 #include "launcher/agent/agent.h"
+#include "launcher/agent/host_agent.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/controller/controller.h"
 #include "launcher/hosts/machine.h"
@@ -80,9 +81,9 @@ bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& optio
   return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
 }
 
-int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& found,
-                 const std::vector<std::string>& environment, const std::string& version,
-                 double start_seconds) {
+int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, bool slurm,
+                 std::optional<NodeDoor> nodes, const std::vector<std::string>& environment,
+                 const std::string& version, double start_seconds) {
   if (plan.options.stdin_mode == Options::Stdin::kOneRank)
     return fail(kUsageError, "--stdin RANK works on one host only");
   ControllerPlan controller;
@@ -94,14 +95,33 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
   controller.folder = folder.value();
   controller.version = version;
   controller.start_seconds = start_seconds;
-  controller.use_srun =
-      found.slurm && plan.options.rsh_agent.empty() && plan.options.token_file.empty();
+  controller.use_srun = slurm && plan.options.rsh_agent.empty() && plan.options.token_file.empty();
+  controller.nodes = std::move(nodes);
   controller.timeline = plan.timeline;
   controller.summary = plan.summary;
   controller.dead_seconds = plan.dead_seconds;
   controller.options = std::move(plan.options);
   return guard("controller",
                [&](GuardLink link) { return run_controller(controller, std::move(link)); });
+}
+
+// The same command runs on every node: node 0 leads, the others come to it.
+int run_on_nodes(AgentPlan plan, std::vector<HostPlan> hosts, const TorchNodes& nodes,
+                 const std::vector<std::string>& environment, const std::string& version,
+                 const Config& config) {
+  if (plan.options.mpi)
+    return fail(kUsageError, "--mpi: mpirun does not start ranks on nodes of PET_NNODES");
+  if (config.key_file.empty()) return fail(kUsageError, no_key_for_nodes(nodes));
+  const auto key = rendezvous::JobKey::read_file(config.key_file);
+  if (!key.ok()) return fail(kUsageError, key.status().message());
+  const NodeDoor door{nodes, key.value()};
+  if (nodes.rank == 0) {
+    return run_on_hosts(std::move(plan), std::move(hosts), false, door, environment, version,
+                        config.start_timeout_seconds);
+  }
+  NodeAgent node{door, std::chrono::duration<double>(config.start_timeout_seconds),
+                 std::move(plan.base_environment), plan.options.verbose};
+  return run_node_agent(node, version);
 }
 
 int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
@@ -135,15 +155,20 @@ int run_driver(Options options, const std::vector<std::string>& environment,
                                  "' is a file; -H takes host:slots,... (-H localhost:" +
                                  std::to_string(std::max(options.num_proc, 1)) + ")");
   }
-  std::string said;
-  const auto found = look_around(environment, &options, &said);
-  if (!found.ok()) return fail(kUsageError, found.status().message());
-  auto hosts = plan_hosts(options.num_proc, found.value().hosts, own_names(), found.value().source);
+  const auto standing = look_around(environment, &options);
+  if (!standing.ok()) return fail(kUsageError, standing.status().message());
+  const FoundHosts& found = standing.value().hosts;
+  const std::optional<TorchNodes>& nodes = standing.value().nodes;
+  // Names of nodes are made up: none but its own means this machine.
+  auto hosts = plan_hosts(options.num_proc, found.hosts,
+                          nodes ? std::vector{node_name(nodes->rank)} : own_names(), found.source);
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
-  if (!said.empty()) std::fprintf(stderr, "ruedarun: %s\n", said.c_str());
+  if (!standing.value().said.empty())
+    std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
   AgentPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);
+  if (nodes) set_torch_variables(*nodes, &plan.base_environment);
   plan.terminal_stdin = terminal_is_ours();
 
   // A wrong setting would fail in every rank; here it fails once.
@@ -165,13 +190,17 @@ int run_driver(Options options, const std::vector<std::string>& environment,
     set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
   }
 
+  if (nodes) {
+    return run_on_nodes(std::move(plan), std::move(hosts).value(), *nodes, environment, version,
+                        config.value());
+  }
   if (options.mpi) {
     const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
     if (command.exit_code != 0) return fail(command.exit_code, command.reason);
-    return run_under_mpi(plan, std::move(hosts).value(), found.value());
+    return run_under_mpi(plan, std::move(hosts).value(), found);
   }
   if (over_several_hosts(hosts.value(), options)) {
-    return run_on_hosts(std::move(plan), std::move(hosts).value(), found.value(), environment,
+    return run_on_hosts(std::move(plan), std::move(hosts).value(), found.slurm, {}, environment,
                         version, config.value().start_timeout_seconds);
   }
   plan.places = std::move(hosts.value().front().places);

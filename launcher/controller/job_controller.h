@@ -55,7 +55,9 @@ class JobController {
   Status start_agents();
   Result<std::unique_ptr<Starter>> start_agent(size_t host);
   void start_late_hosts(TimePoint at);
-  bool one_ticket() const { return plan_.use_srun || !plan_.options.token_file.empty(); }
+  bool one_ticket() const {
+    return plan_.use_srun || plan_.nodes || !plan_.options.token_file.empty();
+  }
   Status write_token_file(const std::string& ticket);
 
   void wait_for_events();
@@ -101,6 +103,7 @@ class JobController {
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
+  std::optional<ProofDoor> ticket_door_;            // of plan_.nodes, until all are here
   std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
   std::vector<JobHost> hosts_;
   std::optional<HostsObserver> observer_;             // from prepare() on

@@ -185,7 +185,12 @@ Status JobController::start_agents() {
     starters_.push_back(std::move(starter));
     return {};
   }
-  for (size_t i = 0; i < hosts_.size(); ++i) {
+  if (plan_.nodes) {
+    RUEDA_ASSIGN_OR_RETURN(ProofDoor door, hand_out_ticket(*plan_.nodes, tickets_.front()));
+    ticket_door_.emplace(std::move(door));
+  }
+  const size_t ours = plan_.nodes ? 1 : hosts_.size();  // other nodes start themselves
+  for (size_t i = 0; i < ours; ++i) {
     RUEDA_ASSIGN_OR_RETURN(auto starter, start_agent(i));
     starters_.push_back(std::move(starter));
   }
@@ -246,6 +251,7 @@ void JobController::agent_here(int number, const control::Register& agent) {
 
 void JobController::all_here() {
   server_->stop_listening();
+  ticket_door_.reset();
   tickets_.clear();
   if (!token_file_.empty()) unlink(token_file_.c_str());
   token_file_.clear();
@@ -294,8 +300,11 @@ void JobController::all_probed() {
     job.address = addresses[i];
     narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);
     control::ControllerMessage message;
-    *message.mutable_assign() = make_assignment(job, hosts_[i].plan, static_cast<int>(i),
-                                                plan_.options.command, environment);
+    // A node has the environment of its own command; ours is complete.
+    const bool whole = plan_.nodes && hosts_[i].plan.ours;
+    *message.mutable_assign() =
+        make_assignment(job, hosts_[i].plan, static_cast<int>(i), plan_.options.command,
+                        whole ? plan_.base_environment : environment);
     server_->send(static_cast<int>(i), std::move(message));
     hosts_[i].state = State::kRunning;
   }

@@ -1,11 +1,12 @@
 #include "launcher/job/found_hosts.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <sstream>
 
+#include "launcher/command/number_ranges.h"
 #include "launcher/command/options.h"
+#include "launcher/job/rank_environment.h"
 
 namespace rueda::launcher {
 namespace {
@@ -14,26 +15,17 @@ constexpr const char* kHostfileVariables[] = {"OMPI_MCA_orte_default_hostfile",
                                               "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"};
 constexpr const char* kSlotVariables[] = {"OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST"};
 
-// nullptr also when it is empty.
-const char* value_of(const GetEnv& get, const char* name) {
-  const char* value = get(name);
-  return value == nullptr || value[0] == '\0' ? nullptr : value;
-}
-
 bool is_role(const GetEnv& get, const char* role) {
-  const char* own = value_of(get, "K_MPI_JOB_ROLE");
+  const char* own = non_empty(get, "K_MPI_JOB_ROLE");
   return own != nullptr && std::strcmp(own, role) == 0;
 }
 
 // Of a host whose line has none. Words (Intel MPI's "allcores") say nothing here.
 int default_slots(const GetEnv& get) {
   for (const char* name : kSlotVariables) {
-    const char* value = value_of(get, name);
+    const char* value = non_empty(get, name);
     int slots = 0;
-    if (value == nullptr) continue;
-    const char* const end = value + std::strlen(value);
-    const auto [rest, error] = std::from_chars(value, end, slots);
-    if (error == std::errc() && rest == end && slots >= 1 && slots <= kMaxRanks) return slots;
+    if (value != nullptr && parse_number(value, 1, kMaxRanks, &slots)) return slots;
   }
   return 1;
 }
@@ -50,7 +42,7 @@ Result<FoundHosts> from_file(const Surroundings& around, const std::string& path
 Result<FoundHosts> from_mpi(const Surroundings& around) {
   const int slots = default_slots(around.get);
   for (const char* name : kHostfileVariables) {
-    if (const char* path = value_of(around.get, name))
+    if (const char* path = non_empty(around.get, name))
       return from_file(around, path, std::string(path) + " (" + name + ")", slots);
   }
   if (around.exists(kMpiHostfile)) return from_file(around, kMpiHostfile, kMpiHostfile, slots);
@@ -65,8 +57,8 @@ Result<FoundHosts> from_mpi(const Surroundings& around) {
 
 Result<FoundHosts> from_slurm(const GetEnv& get) {
   FoundHosts found;
-  const char* nodes = value_of(get, "SLURM_JOB_NODELIST");
-  const char* tasks = value_of(get, "SLURM_TASKS_PER_NODE");
+  const char* nodes = non_empty(get, "SLURM_JOB_NODELIST");
+  const char* tasks = non_empty(get, "SLURM_TASKS_PER_NODE");
   if (nodes == nullptr || tasks == nullptr) return found;
   RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_slurm(nodes, tasks));
   found.source = "SLURM_JOB_NODELIST " + std::string(nodes);
@@ -86,10 +78,10 @@ Result<std::vector<HostSlots>> parse_pairs(const std::string& text) {
 }
 
 Result<FoundHosts> from_lsf(const Surroundings& around) {
-  if (const char* path = value_of(around.get, "LSB_DJOB_HOSTFILE"))
+  if (const char* path = non_empty(around.get, "LSB_DJOB_HOSTFILE"))
     return from_file(around, path, "LSB_DJOB_HOSTFILE " + std::string(path), 1);
   FoundHosts found;
-  const char* pairs = value_of(around.get, "LSB_MCPU_HOSTS");
+  const char* pairs = non_empty(around.get, "LSB_MCPU_HOSTS");
   if (pairs == nullptr) return found;
   RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_pairs(pairs));
   found.source = "LSB_MCPU_HOSTS " + std::string(pairs);
@@ -120,15 +112,16 @@ Result<FoundHosts> from_flux(const std::string& text) {
 
 Result<FoundHosts> from_scheduler(const Surroundings& around) {
   const GetEnv& get = around.get;
-  if (value_of(get, "SLURM_JOB_ID") != nullptr && value_of(get, "SLURM_JOB_NODELIST") != nullptr) {
+  if (non_empty(get, "SLURM_JOB_ID") != nullptr &&
+      non_empty(get, "SLURM_JOB_NODELIST") != nullptr) {
     RUEDA_ASSIGN_OR_RETURN(FoundHosts found, from_slurm(get));
     found.slurm = true;
     return found;
   }
-  if (const char* path = value_of(get, "PBS_NODEFILE"))
+  if (const char* path = non_empty(get, "PBS_NODEFILE"))
     return from_file(around, path, "PBS_NODEFILE " + std::string(path), 1);
   RUEDA_ASSIGN_OR_RETURN(FoundHosts found, from_lsf(around));
-  if (!found.hosts.empty() || value_of(get, "FLUX_URI") == nullptr) return found;
+  if (!found.hosts.empty() || non_empty(get, "FLUX_URI") == nullptr) return found;
   const std::optional<std::string> said = around.ask_flux();
   return said ? from_flux(*said) : FoundHosts();
 }
@@ -149,7 +142,7 @@ Result<FoundHosts> find_hosts(const std::string& hosts, const std::string& hostf
     found.source = "-H " + hosts;
   } else if (!hostfile.empty()) {
     RUEDA_ASSIGN_OR_RETURN(found, from_file(around, hostfile, "--hostfile " + hostfile, 1));
-  } else if (value_of(around.get, "RUEDA_RANK") != nullptr) {
+  } else if (non_empty(around.get, "RUEDA_RANK") != nullptr) {
     return found;  // a rank's own job is here: its host is one of those that are found
   } else {
     RUEDA_ASSIGN_OR_RETURN(found, from_mpi(around));
@@ -160,8 +153,8 @@ Result<FoundHosts> find_hosts(const std::string& hosts, const std::string& hostf
     found.by_itself = !found.hosts.empty();
     return found;
   }
-  found.slurm = value_of(around.get, "SLURM_JOB_ID") != nullptr &&
-                value_of(around.get, "SLURM_JOB_NODELIST") != nullptr;
+  found.slurm = non_empty(around.get, "SLURM_JOB_ID") != nullptr &&
+                non_empty(around.get, "SLURM_JOB_NODELIST") != nullptr;
   return found;
 }
 

@@ -1,20 +1,15 @@
 #include "launcher/job/hostfile.h"
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_map>
 
+#include "launcher/command/number_ranges.h"
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
 
 constexpr size_t kMaxHosts = 65536;
-
-bool parse_number(std::string_view text, int low, int high, int* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size() && *out >= low && *out <= high;
-}
 
 // Cuts at `separator` outside of brackets.
 std::vector<std::string> split(std::string_view text, char separator) {
