@@ -4,15 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <sstream>
 
 #include "collectives/base/config.h"
 #include "launcher/agent/agent.h"
+#include "launcher/agent/host_agent.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/controller/controller.h"
 #include "launcher/hosts/machine.h"
@@ -20,6 +21,7 @@
 #include "launcher/mpi/run_mpi.h"
 #include "launcher/processes/guard.h"
 #include "launcher/processes/spawn.h"
+#include "launcher/surroundings.h"
 #include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::launcher {
@@ -51,26 +53,6 @@ bool terminal_is_ours() {
   return foreground < 0 || foreground == getpgrp();
 }
 
-// The text of a hostfile.
-Result<std::string> read_file(const std::string& path) {
-  constexpr size_t kMaxBytes = 4 << 20;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return errno_status("cannot read the hostfile " + path, errno);
-  if (std::error_code error; std::filesystem::is_directory(path, error))
-    return errno_status("cannot read the hostfile " + path, EISDIR);
-  std::string text(kMaxBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxBytes) return invalid_argument(path + " is too long for a hostfile");
-  return text;
-}
-
-struct FoundHosts {
-  std::vector<HostSlots> hosts;
-  std::string source;
-  bool slurm = false;  // this is a job of Slurm with several hosts
-};
-
 // Of relative paths. A folder that has been removed has no name any more.
 Result<std::string> own_folder() {
   std::error_code error;
@@ -95,34 +77,13 @@ Status can_be_made(const std::string& folder) {
                   : errno_status("RUEDA_FLIGHT_RECORDER='" + folder + "': cannot be written", why);
 }
 
-// From -H, --hostfile or, inside a job of Slurm, its list of nodes.
-Result<FoundHosts> find_hosts(const Options& options, const GetEnv& get) {
-  FoundHosts found;
-  const bool in_slurm = get("SLURM_JOB_ID") != nullptr && get("SLURM_JOB_NODELIST") != nullptr;
-  if (!options.hosts.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_hosts(options.hosts));
-    found.source = "-H " + options.hosts;
-  } else if (!options.hostfile.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const std::string text, read_file(options.hostfile));
-    RUEDA_ASSIGN_OR_RETURN(found.hosts, parse_hostfile(text, options.hostfile));
-    found.source = "--hostfile " + options.hostfile;
-  } else if (in_slurm && get("SLURM_TASKS_PER_NODE") != nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(found.hosts,
-                           parse_slurm(get("SLURM_JOB_NODELIST"), get("SLURM_TASKS_PER_NODE")));
-    found.source = "SLURM_JOB_NODELIST " + std::string(get("SLURM_JOB_NODELIST"));
-    if (found.hosts.size() == 1) found.hosts.clear();  // here, as many ranks as asked for
-  }
-  found.slurm = in_slurm && options.rsh_agent.empty();
-  return found;
-}
-
 bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& options) {
   return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
 }
 
-int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& found,
-                 const std::vector<std::string>& environment, const std::string& version,
-                 double start_seconds) {
+int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, bool slurm,
+                 std::optional<NodeDoor> nodes, const std::vector<std::string>& environment,
+                 const std::string& version, double start_seconds) {
   if (plan.options.stdin_mode == Options::Stdin::kOneRank)
     return fail(kUsageError, "--stdin RANK works on one host only");
   ControllerPlan controller;
@@ -134,13 +95,33 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, const FoundHosts& 
   controller.folder = folder.value();
   controller.version = version;
   controller.start_seconds = start_seconds;
-  controller.use_srun = found.slurm && plan.options.token_file.empty();
+  controller.use_srun = slurm && plan.options.rsh_agent.empty() && plan.options.token_file.empty();
+  controller.nodes = std::move(nodes);
   controller.timeline = plan.timeline;
   controller.summary = plan.summary;
   controller.dead_seconds = plan.dead_seconds;
   controller.options = std::move(plan.options);
   return guard("controller",
                [&](GuardLink link) { return run_controller(controller, std::move(link)); });
+}
+
+// The same command runs on every node: node 0 leads, the others come to it.
+int run_on_nodes(AgentPlan plan, std::vector<HostPlan> hosts, const TorchNodes& nodes,
+                 const std::vector<std::string>& environment, const std::string& version,
+                 const Config& config) {
+  if (plan.options.mpi)
+    return fail(kUsageError, "--mpi: mpirun does not start ranks on nodes of PET_NNODES");
+  if (config.key_file.empty()) return fail(kUsageError, no_key_for_nodes(nodes));
+  const auto key = rendezvous::JobKey::read_file(config.key_file);
+  if (!key.ok()) return fail(kUsageError, key.status().message());
+  const NodeDoor door{nodes, key.value()};
+  if (nodes.rank == 0) {
+    return run_on_hosts(std::move(plan), std::move(hosts), false, door, environment, version,
+                        config.start_timeout_seconds);
+  }
+  NodeAgent node{door, std::chrono::duration<double>(config.start_timeout_seconds),
+                 std::move(plan.base_environment), plan.options.verbose};
+  return run_node_agent(node, version);
 }
 
 int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
@@ -165,23 +146,29 @@ int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const Foun
 
 }  // namespace
 
-int run_driver(const Options& options, const std::vector<std::string>& environment,
+int run_driver(Options options, const std::vector<std::string>& environment,
                const std::string& version) {
   ensure_standard_descriptors();
   close_descriptors_of_outer_job(environment);
   if (is_file(options.hosts)) {
     return fail(kUsageError, "-H '" + options.hosts +
                                  "' is a file; -H takes host:slots,... (-H localhost:" +
-                                 std::to_string(options.num_proc) + ")");
+                                 std::to_string(std::max(options.num_proc, 1)) + ")");
   }
+  const auto standing = look_around(environment, &options);
+  if (!standing.ok()) return fail(kUsageError, standing.status().message());
+  const FoundHosts& found = standing.value().hosts;
+  const std::optional<TorchNodes>& nodes = standing.value().nodes;
+  // Names of nodes are made up: none but its own means this machine.
+  auto hosts = plan_hosts(options.num_proc, found.hosts,
+                          nodes ? std::vector{node_name(nodes->rank)} : own_names(), found.source);
+  if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
+  if (!standing.value().said.empty())
+    std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
   AgentPlan plan;
   plan.options = options;
-  const auto own = [&](const char* name) { return find_variable(environment, name); };
-  const auto found = find_hosts(options, own);
-  if (!found.ok()) return fail(kUsageError, found.status().message());
-  auto hosts = plan_hosts(options.num_proc, found.value().hosts, own_names(), found.value().source);
-  if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   plan.base_environment = base_environment(environment, options);
+  if (nodes) set_torch_variables(*nodes, &plan.base_environment);
   plan.terminal_stdin = terminal_is_ours();
 
   // A wrong setting would fail in every rank; here it fails once.
@@ -203,13 +190,17 @@ int run_driver(const Options& options, const std::vector<std::string>& environme
     set_variable(&plan.base_environment, "RUEDA_TIMELINE", plan.timeline.path);
   }
 
+  if (nodes) {
+    return run_on_nodes(std::move(plan), std::move(hosts).value(), *nodes, environment, version,
+                        config.value());
+  }
   if (options.mpi) {
     const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
     if (command.exit_code != 0) return fail(command.exit_code, command.reason);
-    return run_under_mpi(plan, std::move(hosts).value(), found.value());
+    return run_under_mpi(plan, std::move(hosts).value(), found);
   }
   if (over_several_hosts(hosts.value(), options)) {
-    return run_on_hosts(std::move(plan), std::move(hosts).value(), found.value(), environment,
+    return run_on_hosts(std::move(plan), std::move(hosts).value(), found.slurm, {}, environment,
                         version, config.value().start_timeout_seconds);
   }
   plan.places = std::move(hosts.value().front().places);

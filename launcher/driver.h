@@ -12,8 +12,9 @@
 
 namespace rueda::launcher {
 
-// Blocks until the job has ended; returns the exit code of ruedarun. `environment`: ours.
-int run_driver(const Options& options, const std::vector<std::string>& environment,
+// Blocks until the job has ended; returns the exit code of ruedarun. `environment`: ours. Says on
+// stderr, in one line, which hosts and how many ranks were found where no flag says it.
+int run_driver(Options options, const std::vector<std::string>& environment,
                const std::string& version);
 
 }  // namespace rueda::launcher

@@ -614,7 +614,8 @@ int Agent::finish(const Status& started) {
                         [this](const std::vector<Order>& orders) { follow(orders); });
     if (controller_->controller_was_lost() && observer_ != nullptr && observer_->has_folder())
       observer_->write_files();  // nobody else can
-    return started.ok() ? 0 : kLauncherFailure;
+    if (!started.ok()) return kLauncherFailure;
+    return supervisor_.cause() == StopCause::kSignal ? 128 + supervisor_.cause_signal() : 0;
   }
   JobEnd job;
   std::map<Rank, wire::RankSummary> summaries;

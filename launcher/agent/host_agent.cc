@@ -1,6 +1,7 @@
 #include "launcher/agent/host_agent.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <sstream>
 
@@ -33,12 +35,13 @@ struct AgentArguments {
   std::string address;     // join: the controller's
   std::string token_file;  // join
   bool join = false;
+  bool started_by_user = false;  // our exit code tells how the job ended
 };
 
 Result<AgentArguments> parse(const std::vector<std::string>& words,
                              const std::vector<std::string>& environment) {
   AgentArguments out;
-  out.join = words.front() == "join";
+  out.join = out.started_by_user = words.front() == "join";
   for (size_t i = 1; i < words.size(); ++i) {
     const std::string& word = words[i];
     const bool last = i + 1 == words.size();
@@ -104,6 +107,16 @@ Result<Ticket> find_ticket(const AgentArguments& arguments) {
   return ticket;
 }
 
+// A signal that asks us to stop and that nobody reads yet: the guard has blocked them. 0: none.
+int stop_signal() {
+  sigset_t waiting;
+  sigpending(&waiting);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGHUP}) {
+    if (sigismember(&waiting, signal) == 1) return signal;
+  }
+  return 0;
+}
+
 // The agent's part of a job until the ranks are to be started.
 class Introduction {
  public:
@@ -126,7 +139,7 @@ class Introduction {
       if (client_->gone()) return unavailable(client_->why_gone());
       pollfd fds[2] = {{client_->fd(), POLLIN, 0}, {link_.fd.get(), POLLIN, 0}};
       poll(fds, 2, 1000);
-      if (fds[1].revents != 0) return cancelled("");
+      if (fds[1].revents != 0 || stop_signal() != 0) return cancelled("");
     }
     return deadline_exceeded("the controller has said nothing for too long");
   }
@@ -190,8 +203,19 @@ std::vector<std::string> environment_here(const control::Assign& assign,
   return environment;
 }
 
+// A node's ranks have the environment of its own command, and of the controller only what differs.
+std::vector<std::string> environment_of_node(const control::Assign& assign,
+                                             std::vector<std::string> base) {
+  const std::vector<std::string> sent(assign.environment().begin(), assign.environment().end());
+  for (const char* name : {"RUEDA_TCP_ADDRESS", "HOROVOD_HOSTNAME"}) {
+    const char* value = find_variable(sent, name);
+    if (value != nullptr && find_variable(base, name) == nullptr) set_variable(&base, name, value);
+  }
+  return base;
+}
+
 Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link,
-                            const std::vector<std::string>& ours, int* exit_code) {
+                            std::vector<std::string> environment, int* exit_code) {
   AgentPlan plan;
   *exit_code = kLauncherFailure;
   RUEDA_ASSIGN_OR_RETURN(plan.key, key_from(assign.job_key()));
@@ -209,7 +233,7 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   if (plan.places.empty() || plan.options.command.empty())
     return internal_error("the controller's assignment is empty");
   plan.options.num_proc = plan.places.front().size;
-  plan.base_environment = environment_here(assign, ours);
+  plan.base_environment = std::move(environment);
   auto bindings = bind_here(assign.bind(), static_cast<int>(plan.places.size()));
   if (!bindings.ok()) {
     *exit_code = kUsageError;
@@ -231,24 +255,26 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   return plan;
 }
 
-int work(const AgentArguments& arguments, const std::vector<std::string>& environment,
+// What the ranks are given here, once the controller has said its part.
+using Environment = std::function<std::vector<std::string>(const control::Assign&)>;
+
+int work(const Ticket& ticket, const AgentArguments& arguments, const Environment& environment,
          const std::string& version, GuardLink link) {
-  const auto ticket = find_ticket(arguments);
-  if (!ticket.ok()) return fail(kUsageError, ticket.status().message());
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   dup2(null.get(), STDIN_FILENO);
-  const auto client = ControlConnection::connect(ticket.value(), kConnectLimit);
+  const auto client = ControlConnection::connect(ticket, kConnectLimit);
   if (!client.ok()) return fail(kUnreachable, client.status().message());
   const auto assign = Introduction(client.value().get(), link).run(arguments, version);
   if (!assign.ok()) {
-    if (assign.status().code() == Code::kCancelled) return 0;
+    if (assign.status().code() == Code::kCancelled)
+      return stop_signal() == 0 ? 0 : 128 + stop_signal();
     return fail(kUnreachable,
                 "the controller has not taken this host: " + assign.status().message());
   }
   GrpcControllerClient controller(client.value().get(), assign.value().silence_seconds());
   client.value()->open_output(assign.value().host_index());
   int exit_code = 0;
-  const auto plan = make_plan(assign.value(), link, environment, &exit_code);
+  const auto plan = make_plan(assign.value(), link, environment(assign.value()), &exit_code);
   if (!plan.ok()) {
     controller.set_failure_code(exit_code);
     controller.finish(plan.status().message(), [&](const std::vector<Order>& orders) {
@@ -259,7 +285,10 @@ int work(const AgentArguments& arguments, const std::vector<std::string>& enviro
     return exit_code;
   }
   controller.set_failure_code(kLauncherFailure);
-  return run_agent(plan.value(), std::move(link.fd), &controller);
+  const int code = run_agent(plan.value(), std::move(link.fd), &controller);
+  // Who started us by ssh or srun hears of the job's end from the controller, not by us as well.
+  if (!arguments.started_by_user) return code == kLauncherFailure ? code : 0;
+  return code == 0 && controller.job_failed() ? 1 : code;
 }
 
 }  // namespace
@@ -270,7 +299,37 @@ int run_host_agent(const std::vector<std::string>& arguments,
   if (!parsed.ok()) return fail(kUsageError, parsed.status().message());
   ensure_standard_descriptors();
   return guard("agent", [&](GuardLink link) {
-    return work(parsed.value(), environment, version, std::move(link));
+    const auto ticket = find_ticket(parsed.value());
+    if (!ticket.ok()) return fail(kUsageError, ticket.status().message());
+    const auto here = [&](const control::Assign& assign) {
+      return environment_here(assign, environment);
+    };
+    return work(ticket.value(), parsed.value(), here, version, std::move(link));
+  });
+}
+
+int run_node_agent(const NodeAgent& node, const std::string& version) {
+  return guard("agent", [&](GuardLink link) {
+    AgentArguments arguments;
+    arguments.host_index = node.door.nodes.rank;
+    arguments.name = node_name(node.door.nodes.rank);
+    arguments.started_by_user = true;
+    if (node.verbose)
+      fail(0, "this is " + arguments.name + "; it asks node 0 for the job's ticket");
+    const auto text = fetch_ticket(
+        node.door, node.limit, [](const std::string& line) { fail(0, line); },
+        [] { return stop_signal() != 0; });
+    if (text.status().code() == Code::kCancelled) return 128 + stop_signal();
+    if (!text.ok()) {
+      const bool late = text.status().code() == Code::kDeadlineExceeded;
+      return fail(late ? kStartTimeout : kUnreachable, text.status().message());
+    }
+    const auto ticket = read_ticket(text.value());
+    if (!ticket.ok()) return fail(kUnreachable, ticket.status().message());
+    const auto here = [&](const control::Assign& assign) {
+      return environment_of_node(assign, node.base);
+    };
+    return work(ticket.value(), arguments, here, version, std::move(link));
   });
 }
 

@@ -1,5 +1,6 @@
 #include "launcher/binding/host_binding.h"
 
+#include <algorithm>
 #include <set>
 
 #include "collectives/host/cgroup.h"
@@ -22,6 +23,15 @@ Result<std::vector<RankBinding>> bind_here(const std::string& text, int local_si
                                "HWLOC_SYNTHETIC and HWLOC_XMLFILE");
   }
   return plan_binding(bind, topology, local_size, core_limit());
+}
+
+int count_cores_here() {
+  std::set<int> cores;
+  for (const HardwareThread& thread : read_sys(own_cpus(), kernel_files()).threads)
+    cores.insert(thread.core);
+  const double limit = core_limit();
+  const int count = static_cast<int>(cores.size());
+  return std::max(1, limit > 0 && limit < count ? static_cast<int>(limit) : count);
 }
 
 Result<std::string> binding_text(const std::string& text, int local_size) {

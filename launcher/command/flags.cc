@@ -31,7 +31,10 @@ constexpr const char* kAccepted = "Accepted without effect";
 
 // Before the settings, in the order of --help.
 const Flag kFlags[] = {
-    {kOptions, "-n,--num-proc", &Options::num_proc, "-np N: number of ranks", "-np", "-np"},
+    {kOptions, "-n,--num-proc", &CommandLine::count,
+     "-np N: number of ranks; auto: one per GPU, or per core where there is none\n"
+     "(all slots of the hosts that are named or found)",
+     "-np", "-np"},
     {kOptions, "-H,--hosts", &Options::hosts, "host:slots,...; node[01-16]:8; [fd00::1]:2", "",
      "-H"},
     {kOptions, "-x", &CommandLine::variables,

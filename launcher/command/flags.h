@@ -12,6 +12,7 @@ namespace rueda::launcher {
 
 // What the flags say: Options, and what is not understood yet.
 struct CommandLine : Options {
+  std::string count;                   // of -np
   std::vector<std::string> variables;  // of -x
   std::string ranks;                   // of --ranks
   std::string reader = "auto";         // of --stdin

@@ -1,5 +1,7 @@
 #include "launcher/command/number_ranges.h"
 
+#include <charconv>
+
 namespace rueda::launcher {
 
 std::string ranges_text(const std::vector<int>& numbers) {
@@ -16,6 +18,11 @@ std::string ranges_text(const std::vector<int>& numbers) {
 
 std::string counted(size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+bool parse_number(std::string_view text, int low, int high, int* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size() && *out >= low && *out <= high;
 }
 
 }  // namespace rueda::launcher

@@ -63,6 +63,7 @@ void describe(CLI::App* app) {
       "  ruedarun -np N [OPTIONS] COMMAND [ARGUMENTS...]\n"
       "  ruedarun -np 4 python train.py\n"
       "  ruedarun -np 8 -H node1:4,node2:4 python train.py\n"
+      "  ruedarun python train.py    (all slots of a hostfile or an allocation that is found)\n"
       "  ruedarun join [HOST:PORT] --token-file F    (on a host, for ruedarun --token-file F)\n\n"
       "Exit code: 0 if all ranks ended with 0; else the code of the first rank that failed\n"
       "(128 + signal if it was killed); 130 after Ctrl-C; 2 for a wrong command line.");
@@ -173,15 +174,28 @@ Status collect_command(const CLI::App& app, std::vector<std::string> rest, Optio
   return {};
 }
 
-Status check_run(const Options& options) {
-  if (options.num_proc == 0)
-    return invalid_argument("the number of ranks is missing: ruedarun -np N COMMAND");
-  if (options.num_proc < 0 || options.num_proc > kMaxRanks) {
-    return invalid_argument("-np " + std::to_string(options.num_proc) + ": expected 1 to " +
-                            std::to_string(kMaxRanks));
+Status collect_count(const CLI::App& app, CommandLine* line) {
+  if (app.count("--num-proc") == 0) return {};
+  const std::string& text = line->count;
+  if (text == "auto") {
+    line->auto_ranks = true;
+    return {};
   }
-  if (options.command.empty() || options.command.front().empty())
-    return invalid_argument("the command is missing: ruedarun -np N COMMAND");
+  if (!CLI::detail::lexical_cast(text, line->num_proc))
+    return invalid_argument("-np '" + text + "': expected a number, or auto");
+  if (line->num_proc == 0) return invalid_argument("-np 0: there must be a rank");
+  if (line->num_proc < 0 || line->num_proc > kMaxRanks) {
+    return invalid_argument("-np " + text + ": expected 1 to " + std::to_string(kMaxRanks));
+  }
+  return {};
+}
+
+Status check_run(const Options& options) {
+  if (options.command.empty() || options.command.front().empty()) {
+    return invalid_argument(options.num_proc == 0 && !options.auto_ranks
+                                ? "the number of ranks is missing: ruedarun -np N COMMAND"
+                                : "the command is missing: ruedarun -np N COMMAND");
+  }
   if (!(options.grace_seconds >= 0) || options.grace_seconds > 1e6)
     return invalid_argument("--grace-period: expected seconds, 0 or more");
   if (!options.hosts.empty() && !options.hostfile.empty())
@@ -194,16 +208,7 @@ Status check_run(const Options& options) {
   }
   if (!(options.silence_seconds >= 0.5) || options.silence_seconds > 600)
     return invalid_argument("--silence-timeout: expected 0.5 to 600 seconds");
-  if (options.stdin_mode == Options::Stdin::kOneRank && options.stdin_rank >= options.num_proc) {
-    return invalid_argument("--stdin " + std::to_string(options.stdin_rank) + ": there are only " +
-                            std::to_string(options.num_proc) + " ranks");
-  }
-  if (!options.shown_ranks.empty() && *options.shown_ranks.rbegin() >= options.num_proc) {
-    return invalid_argument("--ranks " + std::to_string(*options.shown_ranks.rbegin()) +
-                            ": there are only " + std::to_string(options.num_proc) +
-                            " ranks, from 0");
-  }
-  return {};
+  return options.num_proc == 0 ? Status() : check_ranks(options);
 }
 
 // What CLI11 says of a wrong command line, in our words.
@@ -240,8 +245,6 @@ Status check_flags(const CLI::App& app, const CommandLine& line) {
       return invalid_argument(as_typed(flag) +
                               " '': it names no host; leave it out for this machine alone");
   }
-  if (app.count("--num-proc") > 0 && line.num_proc == 0)
-    return invalid_argument("-np 0: there must be a rank");
   for (const Setting& setting : line.settings) {
     if (line.mpi && setting.variable == "RUEDA_TRANSPORT")
       return invalid_argument(setting.flag + " and --mpi contradict each other: leave one out");
@@ -254,6 +257,19 @@ Status check_flags(const CLI::App& app, const CommandLine& line) {
 void make_app(CLI::App* app, CommandLine* line) {
   describe(app);
   add_flags(app, line);
+}
+
+Status check_ranks(const Options& options) {
+  if (options.stdin_mode == Options::Stdin::kOneRank && options.stdin_rank >= options.num_proc) {
+    return invalid_argument("--stdin " + std::to_string(options.stdin_rank) + ": there are only " +
+                            std::to_string(options.num_proc) + " ranks");
+  }
+  if (!options.shown_ranks.empty() && *options.shown_ranks.rbegin() >= options.num_proc) {
+    return invalid_argument("--ranks " + std::to_string(*options.shown_ranks.rbegin()) +
+                            ": there are only " + std::to_string(options.num_proc) +
+                            " ranks, from 0");
+  }
+  return {};
 }
 
 Result<Options> parse_options(const std::vector<std::string>& arguments,
@@ -279,6 +295,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
   }
 
   RUEDA_RETURN_IF_ERROR(collect_command(app, app.remaining(), &line));
+  RUEDA_RETURN_IF_ERROR(collect_count(app, &line));
   RUEDA_RETURN_IF_ERROR(check_flags(app, line));
   RUEDA_RETURN_IF_ERROR(collect_environment(&line));
   RUEDA_RETURN_IF_ERROR(collect_stdin(&line));

@@ -30,8 +30,9 @@ struct Options {
   enum class Stdin { kAuto, kNobody, kOneRank };
 
   Action action = Action::kRun;
-  std::string text;  // of kPrintText: help or version
-  int num_proc = 0;
+  std::string text;           // of kPrintText: help or version
+  int num_proc = 0;           // 0: not said, or auto
+  bool auto_ranks = false;    // -np auto
   std::string hosts;          // -H as written; empty, as hostfile: as many slots here as needed
   std::string hostfile;       // its path
   std::string rsh_agent;      // starts agents on other hosts; empty: ssh
@@ -69,5 +70,8 @@ struct Options {
 // `arguments` without the program's name. `version` is what --version prints.
 Result<Options> parse_options(const std::vector<std::string>& arguments,
                               const std::string& version);
+
+// Whether the ranks that flags name are among num_proc, once that is known.
+Status check_ranks(const Options& options);
 
 }  // namespace rueda::launcher

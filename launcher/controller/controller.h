@@ -6,10 +6,12 @@
 // (job/supervisor.h) when it is told what has happened elsewhere.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/command/options.h"
+#include "launcher/hosts/node_ticket.h"
 #include "launcher/job/host_plan.h"
 #include "launcher/job/timeline_files.h"
 #include "launcher/processes/guard.h"
@@ -25,6 +27,8 @@ struct ControllerPlan {
   std::string version;
   double start_seconds = 30;  // until all hosts are there
   bool use_srun = false;
+  // The other nodes run the same command, and fetch the ticket here.
+  std::optional<NodeDoor> nodes;
   TimelineFiles timeline;
   bool summary = false;
   double dead_seconds = 5;  // how long a rank may be stopped

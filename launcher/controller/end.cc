@@ -128,9 +128,10 @@ void JobController::host_lost(int number, const std::string& why) {
 
 void JobController::say_goodbye() {
   if (server_ == nullptr) return;
+  const bool failed = failure_ != 0 || supervisor_.cause() != StopCause::kNone;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     control::ControllerMessage message;
-    message.mutable_goodbye();
+    message.mutable_goodbye()->set_job_failed(failed);
     server_->send(static_cast<int>(i), std::move(message));
   }
   // Agents leave by themselves; those that do not are killed with what started them (guard.h).

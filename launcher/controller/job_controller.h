@@ -52,9 +52,12 @@ class JobController {
   void open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
-  // By host; one for all where one_ticket().
-  Status start_agents(const std::vector<std::string>& tickets);
-  bool one_ticket() const { return plan_.use_srun || !plan_.options.token_file.empty(); }
+  Status start_agents();
+  Result<std::unique_ptr<Starter>> start_agent(size_t host);
+  void start_late_hosts(TimePoint at);
+  bool one_ticket() const {
+    return plan_.use_srun || plan_.nodes || !plan_.options.token_file.empty();
+  }
   Status write_token_file(const std::string& ticket);
 
   void wait_for_events();
@@ -71,6 +74,8 @@ class JobController {
   void host_finished(JobHost* host, const control::Finished& finished);
   void host_lost(int host, const std::string& why);
   void reap();
+  void pump_starter(size_t number);
+  void starter_ended(size_t number);
   void check_time();
   void check_silence(TimePoint at);
   void check_start(TimePoint at);
@@ -98,6 +103,8 @@ class JobController {
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
+  std::optional<ProofDoor> ticket_door_;            // of plan_.nodes, until all are here
+  std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
   std::vector<JobHost> hosts_;
   std::optional<HostsObserver> observer_;             // from prepare() on
   std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank

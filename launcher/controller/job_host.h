@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct JobHost {
   int probe_port = 0;
   ReachHost reach;
   std::chrono::steady_clock::time_point last_heard;
+  // While it is late: how often it was tried in vain, why, and when it is tried again.
+  int tries = 0;
+  std::string why_late;
+  std::optional<std::chrono::steady_clock::time_point> again_at;
   bool suspect = false;
 
   const std::string& name() const { return plan.host.host; }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "launcher/hosts/late_start.h"
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/job/exit_code.h"
@@ -166,22 +167,38 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   }
 }
 
+// What a starter has printed; not that its host is not there yet, which check_start() tells.
+void JobController::pump_starter(size_t number) {
+  const bool one_host = !plan_.use_srun;
+  starters_[number]->pump([&](const std::string& line) {
+    if (one_host && hosts_[number].state == State::kAwaited && says_not_yet(line)) return;
+    console_.say(starters_[number]->name() + ": " + line);
+  });
+}
+
 void JobController::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     for (size_t i = 0; i < starters_.size(); ++i) {
       if (!starters_[i]->running() || starters_[i]->pid() != pid) continue;
       starters_[i]->ended(status);
-      starters_[i]->pump(
-          [&](const std::string& line) { console_.say(starters_[i]->name() + ": " + line); });
-      const bool awaited =
-          plan_.use_srun ? count(State::kAwaited) > 0 : hosts_[i].state == State::kAwaited;
-      if (awaited && failure_ == 0) fail(kUnreachable, starters_[i]->describe());
+      pump_starter(i);
+      starter_ended(i);
     }
   }
-  for (const auto& starter : starters_) {
-    starter->pump([&](const std::string& line) { console_.say(starter->name() + ": " + line); });
-  }
+  for (size_t i = 0; i < starters_.size(); ++i) pump_starter(i);
+}
+
+// Before its host was there: it is only late, or cannot be started at all.
+void JobController::starter_ended(size_t number) {
+  const Starter& starter = *starters_[number];
+  JobHost& host = hosts_[number];
+  const bool awaited = plan_.use_srun ? count(State::kAwaited) > 0 : host.state == State::kAwaited;
+  if (!awaited || failure_ != 0) return;
+  if (plan_.use_srun || !starter.may_come_later()) return fail(kUnreachable, starter.describe());
+  host.why_late = starter.last_line();
+  host.again_at = clock_now() + pause_before(++host.tries);
+  narrate("host " + host.name() + " is not there yet: " + host.why_late);
 }
 
 void JobController::check_silence(TimePoint at) {
@@ -207,14 +224,17 @@ void JobController::check_silence(TimePoint at) {
 // Who is missing is told now and then, until there is no more time.
 void JobController::check_start(TimePoint at) {
   std::vector<std::string> missing;
+  std::string why;  // of the first for which it is known
   for (const JobHost& host : hosts_) {
-    if (host.state == State::kAwaited) missing.push_back(host.name());
+    if (host.state != State::kAwaited) continue;
+    missing.push_back(host.name());
+    if (why.empty() && !host.why_late.empty()) why = " (" + host.why_late + ")";
   }
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
   const std::string who = missing.empty() ? "for the hosts to reach each other"
                                           : "for " + std::to_string(missing.size()) + " of " +
                                                 std::to_string(hosts_.size()) +
-                                                " hosts: " + name_hosts(missing);
+                                                " hosts: " + name_hosts(missing) + why;
   if (waited.count() >= plan_.start_seconds) {
     fail(kStartTimeout, "gave up after " + std::to_string(waited.count()) +
                             " s (--start-timeout) of waiting " + who);
@@ -238,6 +258,7 @@ void JobController::check_time() {
   supervisor_.due(at);  // the agents act; we remember that it has begun
   check_silence(at);
   if (!started() && failure_ == 0) check_start(at);
+  start_late_hosts(at);
   if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
     const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
     give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;

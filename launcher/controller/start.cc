@@ -75,13 +75,12 @@ Status JobController::prepare() {
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
           name_hosts(ticket.addresses));
-  std::vector<std::string> tickets;
   for (const KeyPair& agent : agents) {
     ticket.certificate = agent.certificate;
     ticket.private_key = agent.private_key;
-    tickets.push_back(write_ticket(ticket));
+    tickets_.push_back(write_ticket(ticket));
   }
-  return start_agents(tickets);
+  return start_agents();
 }
 
 // The store and the ranks' ends of their streams to it; their agents have the others.
@@ -175,39 +174,61 @@ Status JobController::write_token_file(const std::string& ticket) {
   return {};
 }
 
-Status JobController::start_agents(const std::vector<std::string>& tickets) {
-  const Options& options = plan_.options;
-  if (!options.token_file.empty()) return write_token_file(tickets.front());
-  const std::string program = own_program();
+Status JobController::start_agents() {
+  if (!plan_.options.token_file.empty()) return write_token_file(tickets_.front());
   if (plan_.use_srun) {
     std::vector<std::string> names;
     for (const JobHost& host : hosts_) names.push_back(host.name());
     RUEDA_ASSIGN_OR_RETURN(auto starter,
-                           Starter::start(name_hosts(names), srun_command(names, program),
-                                          plan_.own_environment, tickets.front()));
+                           Starter::start(name_hosts(names), srun_command(names, own_program()),
+                                          plan_.own_environment, tickets_.front()));
     starters_.push_back(std::move(starter));
     return {};
   }
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    const JobHost& host = hosts_[i];
-    std::vector<std::string> command = {program, "agent", "--host-index", std::to_string(i)};
-    if (!host.plan.ours) {
-      StartRequest request;
-      request.host = host.plan.host;
-      request.host_index = static_cast<int>(i);
-      request.program = options.remote_program.empty() ? program : options.remote_program;
-      request.rsh_agent = options.rsh_agent;
-      request.ssh_port = options.ssh_port;
-      request.identity_file = options.identity_file;
-      RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
-    }
-    RUEDA_ASSIGN_OR_RETURN(auto starter,
-                           Starter::start(host.name(), command, plan_.own_environment, tickets[i]));
-    narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
-            std::to_string(starter->pid()) + ")");
+  if (plan_.nodes) {
+    RUEDA_ASSIGN_OR_RETURN(ProofDoor door, hand_out_ticket(*plan_.nodes, tickets_.front()));
+    ticket_door_.emplace(std::move(door));
+  }
+  const size_t ours = plan_.nodes ? 1 : hosts_.size();  // other nodes start themselves
+  for (size_t i = 0; i < ours; ++i) {
+    RUEDA_ASSIGN_OR_RETURN(auto starter, start_agent(i));
     starters_.push_back(std::move(starter));
   }
   return {};
+}
+
+Result<std::unique_ptr<Starter>> JobController::start_agent(size_t number) {
+  const Options& options = plan_.options;
+  const JobHost& host = hosts_[number];
+  const std::string program = own_program();
+  std::vector<std::string> command = {program, "agent", "--host-index", std::to_string(number)};
+  if (!host.plan.ours) {
+    StartRequest request;
+    request.host = host.plan.host;
+    request.host_index = static_cast<int>(number);
+    request.program = options.remote_program.empty() ? program : options.remote_program;
+    request.rsh_agent = options.rsh_agent;
+    request.ssh_port = options.ssh_port;
+    request.identity_file = options.identity_file;
+    RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
+  }
+  auto starter = Starter::start(host.name(), command, plan_.own_environment, tickets_[number]);
+  if (starter.ok()) {
+    narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
+            std::to_string(starter.value()->pid()) + ")");
+  }
+  return starter;
+}
+
+// Those whose pause is over.
+void JobController::start_late_hosts(TimePoint at) {
+  for (size_t i = 0; i < hosts_.size() && failure_ == 0; ++i) {
+    if (!hosts_[i].again_at || at < *hosts_[i].again_at) continue;
+    hosts_[i].again_at.reset();
+    auto starter = start_agent(i);
+    if (!starter.ok()) return fail(kUnreachable, starter.status().message());
+    starters_[i] = std::move(starter).value();
+  }
 }
 
 void JobController::agent_here(int number, const control::Register& agent) {
@@ -230,6 +251,8 @@ void JobController::agent_here(int number, const control::Register& agent) {
 
 void JobController::all_here() {
   server_->stop_listening();
+  ticket_door_.reset();
+  tickets_.clear();
   if (!token_file_.empty()) unlink(token_file_.c_str());
   token_file_.clear();
   for (size_t me = 0; me < hosts_.size(); ++me) {
@@ -277,8 +300,11 @@ void JobController::all_probed() {
     job.address = addresses[i];
     narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);
     control::ControllerMessage message;
-    *message.mutable_assign() = make_assignment(job, hosts_[i].plan, static_cast<int>(i),
-                                                plan_.options.command, environment);
+    // A node has the environment of its own command; ours is complete.
+    const bool whole = plan_.nodes && hosts_[i].plan.ours;
+    *message.mutable_assign() =
+        make_assignment(job, hosts_[i].plan, static_cast<int>(i), plan_.options.command,
+                        whole ? plan_.base_environment : environment);
     server_->send(static_cast<int>(i), std::move(message));
     hosts_[i].state = State::kRunning;
   }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "launcher/hosts/late_start.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/spawn.h"
@@ -73,6 +74,10 @@ void Starter::ended(int wait_status) {
 
 void Starter::kill() const {
   if (running_) ::kill(pid_, SIGKILL);
+}
+
+bool Starter::may_come_later() const {
+  return !running_ && launcher::may_come_later(program_, wait_status_, last_line_);
 }
 
 std::string Starter::describe() const {

@@ -30,6 +30,9 @@ class Starter {
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   int wait_status() const { return wait_status_; }
+  // It has ended without reaching the host, which may be there later: hosts/late_start.h.
+  bool may_come_later() const;
+  const std::string& last_line() const { return last_line_; }
   // "the host cannot be started: ssh exited with code 255: <what it said last>"
   std::string describe() const;
 

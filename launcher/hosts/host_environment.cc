@@ -18,6 +18,7 @@ constexpr const char* kLeftOut[] = {"DISPLAY",
                                     "TMUX",
                                     "TMUX_PANE",
                                     "STY",
+                                    "K_MPI_JOB_ROLE",
                                     "XAUTHORITY"};
 constexpr const char* kLeftOutBeginnings[] = {"SSH_",  "SLURM_", "SLURMD_",    "PMI_",
                                               "PMIX_", "OMPI_",  "BASH_FUNC_", "GPG_"};

@@ -9,8 +9,17 @@ namespace rueda::launcher {
 
 // A host's own: taken from the agent's environment there.
 inline constexpr std::array kVariablesOfHosts = {
-    "HOME",   "USER", "LOGNAME",         "SHELL",         "HOSTNAME",
-    "TMPDIR", "MAIL", "XDG_RUNTIME_DIR", "XDG_SESSION_ID"};
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "HOSTNAME",
+    "TMPDIR",
+    "MAIL",
+    "XDG_RUNTIME_DIR",
+    "XDG_SESSION_ID",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES"};  // a launcher's pod has no GPU
 
 // Of the user's environment what the ranks on another host are given: not what belongs to this
 // host, to the session, or what looks like a secret, unless `named` (-x).

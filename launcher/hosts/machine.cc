@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <sstream>
+#include <string_view>
 
 #include "launcher/hosts/addresses.h"
 
@@ -25,6 +27,24 @@ std::vector<std::string> own_names() {
   std::vector<std::string> names = {"localhost", "127.0.0.1", "::1", host_name()};
   names.push_back(names.back().substr(0, names.back().find('.')));
   for (const InterfaceAddress& entry : read_interfaces()) names.push_back(entry.address);
+  std::ifstream hosts("/etc/hosts");
+  for (std::string& name : longer_names(hosts, host_name())) names.push_back(std::move(name));
+  return names;
+}
+
+std::vector<std::string> longer_names(std::istream& hosts, const std::string& name) {
+  constexpr std::string_view kServices = ".svc";
+  std::vector<std::string> names;
+  for (std::string line; std::getline(hosts, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string word;
+    for (words >> word; words >> word;) {  // the first is the address
+      if (!word.starts_with(name + ".")) continue;
+      names.push_back(word);
+      const size_t domain = word.find(std::string(kServices) + ".");
+      if (domain != std::string::npos) names.push_back(word.substr(0, domain + kServices.size()));
+    }
+  }
   return names;
 }
 

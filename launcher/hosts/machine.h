@@ -1,6 +1,7 @@
 // What this machine is and answers to.
 #pragma once
 
+#include <istream>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace rueda::launcher {
 std::string host_name();
 // Names and addresses that mean this machine.
 std::vector<std::string> own_names();
+// Of the text of /etc/hosts, the names that begin with `name` and a dot, and what stands of them
+// before a cluster's domain: a pod's "job-launcher.job.ns.svc.cluster.local" is written as
+// "job-launcher.job.ns.svc" in its hostfile.
+std::vector<std::string> longer_names(std::istream& hosts, const std::string& name);
 // Equal for two processes that could share memory: boot, network namespace and user, as ranks tell
 // each other (runtime/membership/place.h).
 std::string machine_identity();

@@ -1,26 +1,19 @@
 #include "launcher/hosts/reach.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <thread>
 
-#include "collectives/host/event_fd.h"
+#include "launcher/hosts/proof_door.h"
 #include "runtime/rendezvous/handshake.h"
 
 namespace rueda::launcher {
 namespace {
 
-using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr int kConnectMilliseconds = 3000;
-constexpr seconds kProofLimit{3};
 constexpr size_t kMostAtOnce = 32;
 
 rendezvous::HandshakeTerms terms_of(rendezvous::HandshakeRole role, int me, int hosts,
@@ -35,52 +28,15 @@ rendezvous::HandshakeTerms terms_of(rendezvous::HandshakeRole role, int me, int 
 
 class Listener : public ReachListener {
  public:
-  Status open() {
-    auto socket = listen_on("::", 0);
-    if (!socket.ok()) socket = listen_on("0.0.0.0", 0);
-    if (!socket.ok()) return socket.status();
-    socket_ = std::move(socket).value();
-    RUEDA_ASSIGN_OR_RETURN(wake_, host::make_event_fd());
-    return {};
-  }
-  ~Listener() override {
-    host::ring_event_fd(wake_.get());
-    if (thread_.joinable()) thread_.join();
-  }
-  int port() const override { return socket_.port; }
+  explicit Listener(ProofDoor door) : door_(std::move(door)) {}
+  int port() const override { return door_.port(); }
   void answer_as(int host, int hosts, const std::string& job_id,
                  const rendezvous::JobKey& key) override {
-    thread_ = std::thread([this, host, hosts, job_id, key] { run(host, hosts, job_id, key); });
+    door_.answer(terms_of(rendezvous::HandshakeRole::kAccepting, host, hosts, job_id), key);
   }
 
  private:
-  // One after the other: a stranger who says nothing costs the others kProofLimit at most, so a few
-  // are answered at once.
-  void run(int host, int hosts, const std::string& job_id, const rendezvous::JobKey& key) {
-    std::vector<std::thread> answering;
-    std::atomic<size_t> busy{0};
-    for (;;) {
-      pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {socket_.fd.get(), POLLIN, 0}};
-      if (busy >= kMostAtOnce) fds[1].fd = -1;
-      poll(fds, 2, busy >= kMostAtOnce ? 50 : -1);
-      if (fds[0].revents != 0) break;
-      if (fds[1].revents == 0) continue;
-      UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!fd) continue;
-      ++busy;
-      answering.emplace_back([&, connection = std::move(fd)] {
-        const auto terms = terms_of(rendezvous::HandshakeRole::kAccepting, host, hosts, job_id);
-        static_cast<void>(rendezvous::shake_hands(connection.get(), terms, key,
-                                                  steady_clock::now() + kProofLimit));
-        --busy;
-      });
-    }
-    for (std::thread& thread : answering) thread.join();
-  }
-
-  ListeningSocket socket_;
-  UniqueFd wake_;
-  std::thread thread_;
+  ProofDoor door_;
 };
 
 std::string try_one(int me, int hosts, const std::string& job_id, const rendezvous::JobKey& key,
@@ -120,9 +76,8 @@ std::string table_of(const std::vector<ReachHost>& hosts, const std::vector<Reac
 }  // namespace
 
 Result<std::unique_ptr<ReachListener>> ReachListener::start() {
-  auto listener = std::make_unique<Listener>();
-  RUEDA_RETURN_IF_ERROR(listener->open());
-  return std::unique_ptr<ReachListener>(std::move(listener));
+  RUEDA_ASSIGN_OR_RETURN(ProofDoor door, ProofDoor::open(0));
+  return std::unique_ptr<ReachListener>(std::make_unique<Listener>(std::move(door)));
 }
 
 std::vector<ReachTry> try_to_reach(int host, int hosts, const std::string& job_id,

@@ -3,14 +3,11 @@
 #include <algorithm>
 
 namespace rueda::launcher {
-namespace {
 
 bool is_ssh(const std::string& program) {
   const std::string name = program.substr(program.rfind('/') + 1);
   return name == "ssh" || name == "rsh";
 }
-
-}  // namespace
 
 std::string quote_for_shell(const std::string& word) {
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {

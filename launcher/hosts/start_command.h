@@ -26,6 +26,9 @@ struct StartRequest {
 // else: the words of --rsh-agent, the host, /path/ruedarun agent --host-index 1
 Result<std::vector<std::string>> start_command(const StartRequest& request);
 
+// By the program's name.
+bool is_ssh(const std::string& program);
+
 // One srun for all agents; which host it is each knows from SLURMD_NODENAME.
 std::vector<std::string> srun_command(const std::vector<std::string>& hosts,
                                       const std::string& program);

@@ -1,20 +1,15 @@
 #include "launcher/job/hostfile.h"
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_map>
 
+#include "launcher/command/number_ranges.h"
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
 
 constexpr size_t kMaxHosts = 65536;
-
-bool parse_number(std::string_view text, int low, int high, int* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size() && *out >= low && *out <= high;
-}
 
 // Cuts at `separator` outside of brackets.
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -147,8 +142,9 @@ Status add_entry(const std::string& text, HostSlots entry, bool slots_given, Hos
   return {};
 }
 
-Status read_line(const std::vector<std::string>& words, HostList* hosts) {
+Status read_line(const std::vector<std::string>& words, int default_slots, HostList* hosts) {
   HostSlots entry;
+  entry.slots = default_slots;
   bool slots_given = false;
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
@@ -222,7 +218,8 @@ Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts) {
   return out.take();
 }
 
-Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name) {
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name,
+                                              int default_slots) {
   HostList out;
   int number = 0;
   while (!text.empty()) {
@@ -234,7 +231,7 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::
     if (words.empty()) continue;
     const Status read = line.find('\0') != std::string_view::npos
                             ? invalid_argument("a zero byte: this is no text")
-                            : read_line(words, &out);
+                            : read_line(words, default_slots, &out);
     if (!read.ok())
       return invalid_argument(name + ":" + std::to_string(number) + ": " + read.message());
     if (out.size() > kMaxHosts) return invalid_argument(name + ": too many hosts");

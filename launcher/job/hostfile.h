@@ -27,8 +27,10 @@ struct HostSlots {
 // After -H. InvalidArgument quotes the part that is wrong.
 Result<std::vector<HostSlots>> parse_hosts(const std::string& hosts);
 
-// The text of a hostfile; `name` is its path, for errors ("name:3: ...").
-Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name);
+// The text of a hostfile; `name` is its path, for errors ("name:3: ..."). `default_slots`: of a
+// line that has none.
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& name,
+                                              int default_slots = 1);
 
 // Of Slurm: SLURM_JOB_NODELIST ("node[1-3],gpu7") and SLURM_TASKS_PER_NODE ("4(x2),2,1").
 Result<std::vector<HostSlots>> parse_slurm(const std::string& nodes, const std::string& tasks);

@@ -53,6 +53,11 @@ const char* find_variable(const Environment& environment, const std::string& nam
   return it == environment.end() ? nullptr : it->c_str() + name.size() + 1;
 }
 
+const char* non_empty(const GetEnv& get, const char* name) {
+  const char* value = get(name);
+  return value == nullptr || value[0] == '\0' ? nullptr : value;
+}
+
 void set_variable(Environment* environment, const std::string& name, const std::string& value) {
   set(environment, name, value);
 }

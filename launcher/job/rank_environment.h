@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/base/config.h"
 #include "launcher/command/options.h"
 #include "launcher/job/host_plan.h"
 
@@ -35,5 +36,8 @@ void set_variable(std::vector<std::string>* environment, const std::string& name
 
 // The value of a variable, nullptr when it is not set.
 const char* find_variable(const std::vector<std::string>& environment, const std::string& name);
+
+// The value of a variable, nullptr when it is not set or empty.
+const char* non_empty(const GetEnv& get, const char* name);
 
 }  // namespace rueda::launcher

@@ -26,7 +26,8 @@ class JobKey {
   // it does not hold exactly a key.
   static Result<JobKey> read_from(int fd);
   // Made from the content of a file that the user keeps: any text or bytes, 16 to 4096 of them.
-  // kUnauthenticated, with what to do, when others may read it or there is too little in it.
+  // kUnauthenticated, with what to do, when others may read it or there is too little in it. The
+  // group may read root's, unless we are root: a mounted Secret.
   static Result<JobKey> read_file(const std::string& path);
   static JobKey from_bytes(const std::array<uint8_t, kBytes>& bytes);
 

@@ -195,10 +195,25 @@ TEST_CASE("horovodrun's flags without meaning here are accepted", "[options]") {
       2);
 }
 
+TEST_CASE("the number of ranks may be left to what is found", "[options]") {
+  const Options bare = parsed({"python", "-np", "3"});
+  CHECK(bare.num_proc == 0);
+  CHECK_FALSE(bare.auto_ranks);
+  CHECK(bare.command == Words{"python", "-np", "3"});
+  const Options counted = parsed({"-np", "auto", "true"});
+  CHECK(counted.num_proc == 0);
+  CHECK(counted.auto_ranks);
+  // Which ranks there are is known later.
+  Options some = parsed({"--ranks", "0,3", "true"});
+  some.num_proc = 3;
+  CHECK_THAT(check_ranks(some).message(), Catch::Contains("--ranks 3: there are only 3 ranks"));
+  some.num_proc = 4;
+  CHECK(check_ranks(some).ok());
+}
+
 TEST_CASE("a wrong command line is refused with its reason", "[options]") {
   const std::vector<std::pair<Words, std::string>> table = {
       {{}, "number of ranks is missing"},
-      {{"true"}, "number of ranks is missing"},
       {{"-np", "2"}, "command is missing"},
       {{"-np", "2", "--"}, "command is missing"},
       {{"-np", "0", "true"}, "-np 0"},

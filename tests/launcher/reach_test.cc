@@ -111,6 +111,8 @@ TEST_CASE("secrets and what belongs to a host stay at home", "[environment]") {
   CHECK(environment_for_hosts(ours, {"GH_TOKEN"}) == Names{"PATH=/bin", "GH_TOKEN=2",
                                                            "RUEDA_LOG_LEVEL=debug", "LANG=C",
                                                            "HOROVOD_CYCLE_TIME=1"});
+  CHECK(environment_for_hosts({"K_MPI_JOB_ROLE=launcher", "NVIDIA_VISIBLE_DEVICES=", "A=1"}, {}) ==
+        Names{"A=1"});  // of a launcher's pod
 }
 
 namespace {

@@ -33,11 +33,11 @@ def lab():
 
 
 class Job:
-    """A ruedarun whose output is read while it runs."""
+    """A ruedarun whose output is read while it runs. under: words of a command that becomes it."""
 
-    def __init__(self, *arguments, env=None, folder=None):
+    def __init__(self, *arguments, env=None, folder=None, under=()):
         self.process = subprocess.Popen(
-            [worlds.ruedarun(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [*under, worlds.ruedarun(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, env={**os.environ, **(env or {})}, cwd=folder, start_new_session=True)
         self.lines = []
         self.changed = threading.Condition()

@@ -1,72 +1,34 @@
 """Agents started by a real sshd and a real Slurm (slurmctld, two slurmds, munge), all on this machine."""
 
-import contextlib
-import getpass
 import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
-import time
 
 import pytest
 
+import own_sshd
 import worlds
+from own_sshd import free_port, wait_for
 from test_hosts_launch import Job, PATIENCE
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin:/bin")
 SLURM = {name: shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
          for name in ("munged", "slurmctld", "slurmd", "salloc", "srun", "sinfo")}
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_for(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.05)
-
-
-def answers(port):
-    with contextlib.closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture(scope="module")
 def ssh(tmp_path_factory):
-    """The command of an ssh that reaches hosts nodea and nodeb: this machine by an sshd of our own."""
-    if SSHD is None or shutil.which("ssh-keygen") is None:
-        pytest.skip("no sshd here (openssh-server)")
-    folder, port = tmp_path_factory.mktemp("ssh"), free_port()
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    (folder / "authorized").write_text((folder / "user.pub").read_text())
-    (folder / "known").write_text(f"node ssh-ed25519 {(folder / 'host.pub').read_text().split()[1]}\n")
-    (folder / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n")
-    for name, known in (("config", "known"), ("stranger", "nothing")):
-        (folder / name).write_text(
-            f"Host node*\n  HostName 127.0.0.1\n  HostKeyAlias node\n  Port {port}\n  User {getpass.getuser()}\n"
-            f"  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/{known}\n"
-            "  GlobalKnownHostsFile /dev/null\n")
-    if os.geteuid() == 0:
-        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
-    server = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=(folder / "log").open("w"))
+    """The folder of an sshd of our own (own_sshd.py), which hosts nodea and nodeb reach."""
+    if own_sshd.why_not() is not None:
+        pytest.skip(own_sshd.why_not())
+    server = own_sshd.Server(tmp_path_factory.mktemp("ssh"))
     try:
-        wait_for(lambda: answers(port) or server.poll() is not None)
-        if server.poll() is not None:
-            pytest.skip("sshd does not start here: " + (folder / "log").read_text().strip())
-        yield folder
+        if not server.start():
+            pytest.skip("sshd does not start here: " + (server.folder / "log").read_text().strip())
+        yield server.folder
     finally:
-        server.terminate()
-        server.wait()
+        server.stop()
 
 
 def test_ssh_starts_agents_without_a_shell_reading_our_words(ssh, tmp_path):

@@ -60,6 +60,9 @@ const Environment kSrun = {{"SLURM_JOB_ID", "77"},
                            {"SLURM_STEP_NUM_TASKS", "8"},
                            {"SLURM_STEP_NUM_NODES", "2"},
                            {"SLURM_STEP_NODELIST", "node[03-04]"}};
+const Environment kJax = {{"JAX_PROCESS_ID", "2"},
+                          {"JAX_NUM_PROCESSES", "4"},
+                          {"JAX_COORDINATOR_ADDRESS", "job-node-0-0.job:6666"}};
 const Environment kBatch = {{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}};
 
 TEST_CASE("each launcher's variables give the place", "[launchers]") {
@@ -74,7 +77,8 @@ TEST_CASE("each launcher's variables give the place", "[launchers]") {
        {Row{kTorchrun, "torchrun", 3, 8, false, "torch/h1/29400/none/0"},
         Row{kDeepspeed, "deepspeed", 1, 2, true, "torch/127.0.0.1/29500//"},
         Row{kOpenMpi, "Open MPI", 1, 4, true, "PMIX_NAMESPACE/113324"},
-        Row{kMpich, "MPICH", 1, 4, true, ""}, Row{kSrun, "srun", 5, 8, false, "slurm/77.2/"}}) {
+        Row{kMpich, "MPICH", 1, 4, true, ""}, Row{kSrun, "srun", 5, 8, false, "slurm/77.2/"},
+        Row{kJax, "JAX_PROCESS_ID", 2, 4, false, "jax/job-node-0-0.job:6666"}}) {
     CAPTURE(row.launcher);
     auto place = found_in(row.environment);
     REQUIRE(place.ok());
@@ -88,6 +92,31 @@ TEST_CASE("each launcher's variables give the place", "[launchers]") {
     REQUIRE(named.ok());
     CHECK(named->job_id == "mine");
   }
+}
+
+TEST_CASE("JAX's variables say where rank 0 is, and what is wrong with them", "[launchers]") {
+  auto place = found_in(kJax);
+  REQUIRE(place.ok());
+  CHECK(place->root_host == "job-node-0-0.job");
+  CHECK(place->root_port == 6666);
+  place = found_in(with(kJax, {{"JAX_COORDINATOR_ADDRESS", "[fd00::7]:6666"}}));
+  REQUIRE(place.ok());
+  CHECK(place->root_host == "fd00::7");
+  for (const char* address : {"h1", "h1:", ":6666", "h1:x", "h1:0", "h1:70000"})
+    check_refused(found_in(with(kJax, {{"JAX_COORDINATOR_ADDRESS", address}})).status(),
+                  {"JAX_COORDINATOR_ADDRESS", "is not host:port"});
+  // An address alone is for JAX, which then asks the cluster.
+  place = found_in({{"JAX_COORDINATOR_ADDRESS", "h1:6666"}});
+  REQUIRE(place.ok());
+  CHECK(place->size == 1);
+  check_refused(
+      found_in({{"JAX_NUM_PROCESSES", "4"}, {"JAX_COORDINATOR_ADDRESS", "h1:6666"}}).status(),
+      {"JAX_PROCESS_ID is not set"});
+  check_refused(found_in(with(kMpich, kJax)).status(), {"disagree", "JAX_PROCESS_ID=2"});
+  // Whoever really started the process comes first.
+  place = found_in(with(kMpich, {{"JAX_PROCESS_ID", "1"}, {"JAX_NUM_PROCESSES", "4"}}));
+  REQUIRE(place.ok());
+  CHECK(place->source.find("MPICH") != std::string::npos);
 }
 
 TEST_CASE("an inner launcher counts, whatever the outer one's numbers are", "[launchers]") {

@@ -77,6 +77,33 @@ Status add_torch(const GetEnv& get_env, std::vector<Claim>* claims) {
   return {};
 }
 
+// As Kubeflow's JAX runtime and jax.distributed.initialize() have them: at least two of three make
+// a claim. The address is "host:port"; the port itself is that of JAX's own coordinator.
+Status add_jax(const GetEnv& get_env, std::vector<Claim>* claims) {
+  RUEDA_ASSIGN_OR_RETURN(Claim claim, read_claim(get_env, "whoever set JAX_PROCESS_ID",
+                                                 "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"));
+  const std::string address = text_of(get_env, "JAX_COORDINATOR_ADDRESS");
+  const int present = (claim.rank ? 1 : 0) + (claim.size ? 1 : 0) + (address.empty() ? 0 : 1);
+  if (present < 2) return {};
+  if (!address.empty()) {
+    const size_t colon = address.rfind(':');
+    const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+    const auto [rest, error] =
+        std::from_chars(port.data(), port.data() + port.size(), claim.root_port);
+    if (error != std::errc() || rest != port.data() + port.size() || claim.root_port < 1 ||
+        claim.root_port > 65535 || colon == 0) {
+      return failed_precondition("JAX_COORDINATOR_ADDRESS='" + address +
+                                 "' is not host:port: unset it, or start the job with ruedarun");
+    }
+    claim.root_host = address.substr(0, colon);
+    if (claim.root_host.front() == '[' && claim.root_host.back() == ']')
+      claim.root_host = claim.root_host.substr(1, claim.root_host.size() - 2);
+    claim.job = "jax/" + address;
+  }
+  claims->push_back(std::move(claim));
+  return {};
+}
+
 Status add_slurm(const GetEnv& get_env, Claims* found) {
   RUEDA_ASSIGN_OR_RETURN(
       Claim claim, read_claim(get_env, "Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));
@@ -182,6 +209,7 @@ Result<Claims> find_claims(const GetEnv& get_env) {
   for (const Plain& plain : kPlain) RUEDA_RETURN_IF_ERROR(add_plain(get_env, plain, &found.claims));
   RUEDA_RETURN_IF_ERROR(add_slurm(get_env, &found));
   if (!marked) found.claims.insert(found.claims.end(), torch.begin(), torch.end());
+  RUEDA_RETURN_IF_ERROR(add_jax(get_env, &found.claims));
   return found;
 }
 

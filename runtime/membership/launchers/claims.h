@@ -9,10 +9,12 @@
 //   Horovod      HOROVOD_RANK, HOROVOD_SIZE                       a Slurm step
 //   Flux, LSF    FLUX_TASK_RANK, ..; JSM_NAMESPACE_RANK, ..
 //   Slurm        SLURM_PROCID, SLURM_STEP_NUM_TASKS, of an srun step
+//   JAX's        JAX_PROCESS_ID, JAX_NUM_PROCESSES (and JAX_COORDINATOR_ADDRESS)
 //
 // A launcher often starts another one (srun torchrun, mpirun under Slurm): the inner one counts and
 // the outer one's numbers are of its own tasks. Any other two that differ are a conflict. RANK and
-// WORLD_SIZE without a mark of who set them may be left over from a shell, so they never win.
+// WORLD_SIZE without a mark of who set them may be left over from a shell, so they never win; nor
+// do JAX's, which anybody sets.
 #pragma once
 
 #include <optional>

@@ -1,0 +1,100 @@
+#include "launcher/surroundings.h"
+
+#include <errno.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/binding/host_binding.h"
+#include "launcher/command/number_ranges.h"
+#include "launcher/job/auto_ranks.h"
+#include "launcher/job/rank_environment.h"
+#include "launcher/processes/capture.h"
+
+namespace rueda::launcher {
+namespace {
+
+// The text of a hostfile.
+Result<std::string> read_file(const std::string& path) {
+  constexpr size_t kMaxBytes = 4 << 20;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return errno_status("cannot read the hostfile " + path, errno);
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    return errno_status("cannot read the hostfile " + path, EISDIR);
+  std::string text(kMaxBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes) return invalid_argument(path + " is too long for a hostfile");
+  return text;
+}
+
+Surroundings surroundings(const std::vector<std::string>& environment) {
+  Surroundings around;
+  around.get = [&environment](const char* name) { return find_variable(environment, name); };
+  around.exists = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  };
+  around.read = read_file;
+  around.ask_flux = [] {
+    return capture({"flux", "resource", "list", "-n", "-s", "up", "-o", kFluxFormat, nullptr});
+  };
+  return around;
+}
+
+// PET_*: no flag says how many ranks there are, or where, and this is not a rank of such a job.
+Result<std::optional<TorchNodes>> find_nodes(const Options& options, const GetEnv& get) {
+  const bool said = options.num_proc != 0 || !options.hosts.empty() || !options.hostfile.empty() ||
+                    !options.token_file.empty() || get("RUEDA_RANK") != nullptr;
+  if (said || get("PET_NNODES") == nullptr) return std::optional<TorchNodes>();
+  return read_torch_nodes(get, count_gpu_devices(), count_cores_here());
+}
+
+std::string ranks_text(const Options& options) {
+  return counted(static_cast<size_t>(options.num_proc), "rank");
+}
+
+}  // namespace
+
+Result<Standing> look_around(const std::vector<std::string>& environment, Options* options) {
+  const Surroundings around = surroundings(environment);
+  Standing out;
+  RUEDA_ASSIGN_OR_RETURN(const auto nodes, find_nodes(*options, around.get));
+  if (nodes) {
+    options->num_proc = nodes->ranks();
+    out.said = ranks_text(*options) +
+               (nodes->nodes == 1 ? " here"
+                                  : " on " + counted(static_cast<size_t>(nodes->nodes), "node")) +
+               ", found in PET_NNODES and PET_NPROC_PER_NODE";
+    if (nodes->nodes > 1) {
+      out.nodes = nodes;
+      out.hosts.hosts = nodes->hosts();
+      out.hosts.source = "PET_NNODES";
+    }
+    RUEDA_RETURN_IF_ERROR(check_ranks(*options));
+    return out;
+  }
+  FoundHosts& found = out.hosts;
+  RUEDA_ASSIGN_OR_RETURN(found, find_hosts(options->hosts, options->hostfile, around));
+  const bool counted_here = options->num_proc == 0;
+  if (counted_here && !found.hosts.empty()) {
+    options->num_proc = found.slots();
+  } else if (counted_here && options->auto_ranks) {
+    const AutoRanks ranks = auto_ranks(around.get, count_gpu_devices(), count_cores_here());
+    options->num_proc = ranks.count;
+    out.said = ranks_text(*options) + " here: " + ranks.why;
+  } else if (counted_here) {
+    return invalid_argument(no_ranks_said(around.get));
+  }
+  RUEDA_RETURN_IF_ERROR(check_ranks(*options));
+  const bool one = found.allocation && found.hosts.size() == 1;
+  if (found.by_itself && (counted_here || !one)) {
+    out.said = ranks_text(*options) +
+               (one ? " here" : " on " + counted(found.hosts.size(), "host")) + ", found in " +
+               found.source;
+  }
+  if (one) found.hosts.clear();
+  return out;
+}
+
+}  // namespace rueda::launcher
