@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "collectives/base/number_text.h"
 #include "launcher/binding/host_binding.h"
-#include "launcher/command/number_ranges.h"
 #include "launcher/job/auto_ranks.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/capture.h"

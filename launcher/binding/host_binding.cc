@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "collectives/base/number_text.h"
 #include "collectives/host/cgroup.h"
 
 namespace rueda::launcher {

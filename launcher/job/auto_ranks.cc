@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 
 namespace rueda::launcher {
 namespace {

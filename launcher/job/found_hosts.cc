@@ -4,7 +4,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 #include "launcher/command/options.h"
 #include "launcher/job/rank_environment.h"
 

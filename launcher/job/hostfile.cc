@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {

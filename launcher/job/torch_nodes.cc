@@ -1,6 +1,6 @@
 #include "launcher/job/torch_nodes.h"
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 #include "launcher/command/options.h"
 #include "launcher/job/auto_ranks.h"
 #include "launcher/job/rank_environment.h"

@@ -5,6 +5,7 @@ parameter, and no more than an address handed to the library. What is new, lies 
 another form than last time goes the ordinary way (`_policies.Dense`), which also makes the request.
 """
 
+import sys
 import time
 import weakref
 
@@ -143,6 +144,12 @@ class InPlace:
             self._request.wait(max(0.0, end - time.monotonic()))
             self._under_way = False
         except (HorovodInternalError, DeadlineExceeded):
+            self._hand_over()
+
+    def __del__(self, is_finalizing=sys.is_finalizing):
+        # An interrupt came before the step knew of it, and the optimizer is dropped. At the end of Python the
+        # job has been left. No attribute: an interrupt came while it was made.
+        if getattr(self, "_under_way", False) and not is_finalizing():
             self._hand_over()
 
 

@@ -1,8 +1,8 @@
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 
 #include <charconv>
 
-namespace rueda::launcher {
+namespace rueda {
 
 std::string ranges_text(const std::vector<int>& numbers) {
   std::string text;
@@ -25,4 +25,4 @@ bool parse_number(std::string_view text, int low, int high, int* out) {
   return error == std::errc() && end == text.data() + text.size() && *out >= low && *out <= high;
 }
 
-}  // namespace rueda::launcher
+}  // namespace rueda

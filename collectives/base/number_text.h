@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace rueda::launcher {
+namespace rueda {
 
 // `numbers`: ascending.
 std::string ranges_text(const std::vector<int>& numbers);
@@ -17,4 +17,4 @@ bool parse_number(std::string_view text, int low, int high, int* out);
 // "1 core", "2 cores".
 std::string counted(size_t count, const std::string& what);
 
-}  // namespace rueda::launcher
+}  // namespace rueda
