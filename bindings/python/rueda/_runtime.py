@@ -577,6 +577,12 @@ class Runtime:
             self._hold(entry)
 
 
+def _encoded(name):
+    if not isinstance(name, str):
+        raise TypeError(f"an operation's name must be a string, not {type(name).__name__}: {name!r}")
+    return name.encode()
+
+
 def _struct(operation, name, site=0):
     shape = (ctypes.c_int64 * len(operation.shape))(*operation.shape)
     splits = (ctypes.c_int64 * len(operation.splits))(*operation.splits)
@@ -588,7 +594,7 @@ def _struct(operation, name, site=0):
         operation.root,
         operation.peer,
         operation.tag,
-        None if name is None else name.encode(),
+        None if name is None else _encoded(name),
         operation.input,
         operation.output,
         shape,

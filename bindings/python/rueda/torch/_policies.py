@@ -67,7 +67,7 @@ class Dense(Policy):
             handle = _async.allreduce_async_(wires[0], *arguments)
         else:
             handle = _async.grouped_allreduce_async_(wires, *arguments)
-        if plain:
+        if plain and not first.parameter.is_complex():  # which may be lazily conjugated
             first.in_place = in_place_of(first, name, settings)
 
         def write(_):
@@ -170,7 +170,7 @@ def policy_for(settings, sparse_as_dense):
 
 def dense(grad):
     grad = grad.detach()
-    return grad.to_dense() if grad.is_sparse else grad
+    return (grad.to_dense() if grad.is_sparse else grad).resolve_conj()
 
 
 def write_gradient(p, result):
