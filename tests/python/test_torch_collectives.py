@@ -1,9 +1,12 @@
 """Collectives on PyTorch tensors: every dtype, the return conventions, the gradients."""
 
+import warnings
+
 import numpy as np
 import rueda.torch as hvd
 import torch
 from expect import raises
+from rueda.torch import _sparse
 from worlds import ranks
 
 WORLD = "torch"
@@ -356,3 +359,23 @@ def test_a_name_is_a_string():
     for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.allreduce_async):
         with raises(TypeError, "name must be a string, not int: 5"):
             call(torch.ones(2), name=5)
+
+
+@ranks(2)
+def test_sparse_tensors_need_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (3,), **_sparse._UNCHECKED)
+        total = hvd.sparse_allreduce_async(row, name="quiet", op=hvd.Sum)()
+    assert total.to_dense().tolist() == [1.0, 1.0, 0.0]
+
+
+@ranks(1, 2, 3)
+def test_a_scaled_half_is_rounded_after_the_prescale_after_the_sum_and_at_the_end():
+    torch.manual_seed(1)
+    values, size = (torch.rand(1000) * 200 - 100).half(), hvd.size()
+    for pre, post in ((0.3712, 1.0), (1.0, 0.3712), (0.7, 1.3)):
+        factors = {"prescale_factor": pre, "postscale_factor": post}
+        scaled = (values.float() * torch.tensor(pre)).half()
+        total = (scaled.float() * size).half()
+        same(hvd.allreduce(values, op=hvd.Sum, **factors), (total.float() * torch.tensor(post)).half())
