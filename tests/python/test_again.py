@@ -260,3 +260,25 @@ def test_steps_of_an_optimizer_soon_need_no_message():
     steps(20)
     grown = hvd.counter("control_messages") - before
     assert grown == 0, f"{grown} messages in 20 steps"
+
+
+@ranks(2)
+def test_an_optimizer_with_more_gradients_than_are_remembered_goes_the_short_way_too():
+    import gc
+
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(60)]
+    before, _runtime._MOST_PERSISTENT = _runtime._MOST_PERSISTENT, 8
+    reserved = _runtime.runtime._reserved
+    try:
+        optimizer = hvt.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1))
+        for _ in range(4):
+            optimizer.zero_grad()
+            torch.stack(parameters).sum().backward()
+            optimizer.step()
+        kept = [gradient.in_place._request for gradient in optimizer._gradient_of.values()]
+        assert None not in kept and len(set(map(id, kept))) == len(parameters)
+        del optimizer, kept
+        gc.collect()
+        assert _runtime.runtime._reserved == reserved
+    finally:
+        _runtime._MOST_PERSISTENT = before

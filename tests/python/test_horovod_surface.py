@@ -1,5 +1,6 @@
 """``import horovod.torch`` by rueda has Horovod's names, parameters, defaults and errors."""
 
+import pickle
 import builtins
 import importlib
 import inspect
@@ -63,6 +64,9 @@ def test_numbers_and_classes_are_horovods():
     assert issubclass(exceptions.HorovodInternalError, RuntimeError)
     assert exceptions.HorovodInternalError is hvd.HorovodInternalError
     assert exceptions.HostsUpdatedInterrupt(skip_sync=True).skip_sync is True
+    mismatch = exceptions.HorovodVersionMismatchError("torch", "1.0", "2.0")
+    copied = pickle.loads(pickle.dumps(mismatch))
+    assert str(copied) == str(mismatch) and copied.installed_version == "2.0"
     assert issubclass(exceptions.HorovodVersionMismatchError, ImportError)
     assert hvd.global_process_set.process_set_id == 0
     for name in facts.PROCESS_SET_ATTRIBUTES:
@@ -228,7 +232,7 @@ def wrong_calls(hvd, torch):
             one, splits=torch.zeros(1, size, dtype=torch.int32)
         ),
         "reducescatter op": lambda: hvd.reducescatter(one, op=hvd.Max),
-        "dtype unsupported": lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)),
+        "dtype unsupported": lambda: hvd.allreduce(torch.zeros(2, dtype=torch.complex32)),
         "not contiguous in place": lambda: hvd.allreduce_(torch.ones(3, 2).t()),
         "op and average": lambda: hvd.allreduce(one, average=True, op=hvd.Sum),
         "poll of an unknown handle": lambda: hvd.poll(123456),

@@ -1,9 +1,12 @@
 """Collectives on PyTorch tensors: every dtype, the return conventions, the gradients."""
 
+import warnings
+
 import numpy as np
 import rueda.torch as hvd
 import torch
 from expect import raises
+from rueda.torch import _sparse
 from worlds import ranks
 
 WORLD = "torch"
@@ -138,9 +141,10 @@ def test_views_and_layouts():
 
 @ranks(1, 2)
 def test_wrong_tensors_are_refused():
-    for dtype in (torch.complex64, torch.uint16):
-        with raises(ValueError, "is not supported."):
-            hvd.allreduce(torch.zeros(2, dtype=dtype), op=hvd.Sum)
+    for name, op in (("complex64", hvd.Max), ("complex64", hvd.Adasum), ("uint16", hvd.Sum), ("quint8", hvd.Sum)):
+        if hasattr(torch, name):
+            with raises(ValueError, "is not supported."):
+                hvd.allreduce(torch.empty(2, dtype=getattr(torch, name)), op=op)
     with raises(ValueError, "meta", "is not supported."):
         hvd.allreduce(torch.zeros(2, device="meta"))
     with raises(ValueError, "is not supported."):
@@ -151,6 +155,57 @@ def test_wrong_tensors_are_refused():
         hvd.allgather(torch.tensor(1.0))
     with raises(ValueError, "does not support scalar inputs"):
         hvd.reducescatter(torch.tensor(1.0))
+
+
+@ranks(1, 2, 3)
+def test_complex_tensors_are_moved_and_added_as_pairs():
+    size, rank = hvd.size(), hvd.rank()
+    for dtype in (torch.complex64, torch.complex128):
+        for shape in ((), (3,), (4, 2), (0,)):
+            everyone = [torch.full(shape, 1.0 + r + 2j * r, dtype=dtype) for r in range(size)]
+            for step in range(3):  # the third takes the short way
+                mine, name = everyone[rank].clone(), f"complex.{dtype}.{len(shape)}.{sum(shape)}"
+                same(hvd.allreduce(mine, op=hvd.Sum, name=name), sum(everyone))
+                same(hvd.allreduce(mine.conj(), op=hvd.Sum), sum(everyone).conj().resolve_conj())
+                same(hvd.allreduce_(mine.clone(), op=hvd.Average, name=name), sum(everyone) / size)
+                same(hvd.broadcast(mine, size - 1, name=name), everyone[-1])
+                same(hvd.synchronize(hvd.broadcast_async_(mine.clone(), 0, name=name)), everyone[0])
+                if shape:
+                    same(hvd.allgather(mine, name=name), torch.cat(everyone))
+        rows = torch.arange(2 * size).to(dtype) * 1j + rank
+        same(hvd.reducescatter(rows, op=hvd.Sum), sum(rows - rank + r for r in range(size))[2 * rank :][:2])
+        same(hvd.alltoall(rows)[::2], torch.arange(size).to(dtype) + 2j * rank)
+    with raises(hvd.HorovodInternalError, "rank-zero tensor"):
+        hvd.allgather(torch.tensor(1j))
+
+
+@ranks(2)
+def test_a_complex_parameter_is_trained():
+    weight = torch.nn.Parameter(torch.full((3, 2), 1.0 + 1j * hvd.rank()))
+    hvd.broadcast_parameters([("w", weight)], 0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), [("w", weight)])
+    for step in range(3):
+        optimizer.zero_grad()
+        (weight * (1.0 + hvd.rank() * 1j)).conj().abs().square().sum().backward()
+        alone = weight.detach() * 2 * (1 + 2) / 2  # the mean of |1|^2 and |1 + 1j|^2, times 2
+        optimizer.synchronize()
+        torch.testing.assert_close(weight.grad.resolve_conj(), alone)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+@ranks(2)
+def test_unsigned_integers_are_moved():
+    for name in ("uint16", "uint32", "uint64"):
+        if not hasattr(torch, name):
+            continue
+        dtype = getattr(torch, name)
+        everyone = [torch.tensor([[7, 65535], [r, 3]]).to(dtype) for r in range(2)]
+        for _ in range(3):
+            mine = everyone[hvd.rank()]
+            assert hvd.broadcast(mine, 1, name=name).tolist() == everyone[1].tolist()
+            gathered = hvd.allgather(mine, name=name)
+            assert gathered.dtype is dtype and gathered.tolist() == sum((t.tolist() for t in everyone), [])
 
 
 @ranks(2, 3)
@@ -274,3 +329,53 @@ def test_objects_and_results_survive_shared_use():
     for i, tensor in enumerate(kept):
         same(tensor, torch.full((200,), i))
     assert kept[0].add_(1).sum() == 200  # results can be written
+
+
+@ranks(2)
+def test_what_autograd_has_saved_is_not_overwritten_in_silence():
+    if not hasattr(torch._C, "_increment_version"):
+        return  # PyTorch before 2.1 offers no way to say so
+    weight = torch.ones(3, requires_grad=True)
+    for change in (
+        lambda x: hvd.allreduce_(x, name="saved.a"),
+        lambda x: hvd.broadcast_(x, 0, name="saved.b"),
+        lambda x: hvd.synchronize(hvd.allreduce_async_(x, name="saved.c")),
+        lambda x: hvd.grouped_allreduce_([x], name="saved.d"),
+        lambda x: hvd.allreduce(torch.ones(3), name="saved.e", out=x),
+    ):
+        for _ in range(4):  # the short way comes later
+            saved = torch.ones(3)
+            loss = (weight * saved).sum()
+            change(saved)
+            with raises(RuntimeError, "modified by an inplace operation"):
+                loss.backward()
+    with torch.inference_mode():
+        for _ in range(4):
+            same(hvd.allreduce_(torch.ones(3), op=hvd.Sum, name="inference"), torch.full((3,), 2.0))
+
+
+@ranks(1, 2)
+def test_a_name_is_a_string():
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.allreduce_async):
+        with raises(TypeError, "name must be a string, not int: 5"):
+            call(torch.ones(2), name=5)
+
+
+@ranks(2)
+def test_sparse_tensors_need_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (3,), **_sparse._UNCHECKED)
+        total = hvd.sparse_allreduce_async(row, name="quiet", op=hvd.Sum)()
+    assert total.to_dense().tolist() == [1.0, 1.0, 0.0]
+
+
+@ranks(1, 2, 3)
+def test_a_scaled_half_is_rounded_after_the_prescale_after_the_sum_and_at_the_end():
+    torch.manual_seed(1)
+    values, size = (torch.rand(1000) * 200 - 100).half(), hvd.size()
+    for pre, post in ((0.3712, 1.0), (1.0, 0.3712), (0.7, 1.3)):
+        factors = {"prescale_factor": pre, "postscale_factor": post}
+        scaled = (values.float() * torch.tensor(pre)).half()
+        total = (scaled.float() * size).half()
+        same(hvd.allreduce(values, op=hvd.Sum, **factors), (total.float() * torch.tensor(post)).half())

@@ -204,3 +204,31 @@ def test_a_layer_that_all_ranks_freeze_stays_as_it_is():
         with optimizer.skip_synchronize():
             optimizer.step()
         assert not torch.equal(before, weights(model[0]))
+
+
+@ranks(2)
+def test_what_is_broadcast_may_be_any_mapping_or_pairs():
+    model = make_model()
+    by_name = torch.nn.ParameterDict({f"p{i}": p for i, p in enumerate(model.parameters())})
+    for params in (by_name, iter(model.state_dict().items()), tuple(model.state_dict().items())):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(hvd.rank() + 1.0)
+        hvd.broadcast_parameters(params, 1)
+        assert all((p == 2).all() for p in model.parameters()), params
+    hvd.broadcast_parameters(model.named_parameters(), 0)
+
+
+@ranks(1, 2)
+def test_lazy_modules_are_refused_with_advice():
+    model = torch.nn.Sequential(torch.nn.LazyLinear(2))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    with raises(ValueError, "'0.weight' has no shape yet", "run one batch"):
+        hvd.DistributedOptimizer(plain, model.named_parameters())
+    with raises(ValueError, "'0.bias' has no shape yet"):
+        hvd.broadcast_parameters(model.state_dict(), 0)
+    with raises(ValueError, "LBFGS", "broadcast_object"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(make_model().parameters()), 0)
+    model(torch.ones(1, 3))
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    wrap(model)

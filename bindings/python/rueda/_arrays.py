@@ -32,7 +32,7 @@ class Arrays:
     take = staticmethod(np.asarray)
 
     @staticmethod
-    def describe(array):
+    def describe(array, op=None):
         code = _codes.get(array.dtype)
         if code is None:
             code = _BY_NAME.get(array.dtype.name)
@@ -66,7 +66,7 @@ class Arrays:
         return np.empty(shape, like.dtype)
 
     @staticmethod
-    def describe_in_place(array):
+    def describe_in_place(array, op=None):
         Arrays.check_out(array, None)
         return Arrays.describe(array)
 

@@ -4,8 +4,9 @@ A surface hands in an adapter for its tensors, an object with
 
 ==============================  ================================================================
 ``take(tensor)``                what the caller gave, as a tensor
-``describe(tensor)``            its rueda_dtype; ValueError for a type, device or layout rueda cannot take
-``shape(tensor)``               extents as a tuple of ints
+``describe(tensor, op=None)``   the rueda_dtype that it travels as; ValueError for a type, device or layout that
+                                rueda cannot take, or not with this reduction
+``shape(tensor)``               extents, as it travels, as a tuple of ints
 ``address(tensor)``             where the first element lies
 ``nbytes(tensor)``              how many bytes lie there
 ``packed(tensor)``              whether the elements lie in C order without gaps
@@ -143,7 +144,7 @@ class Collectives:
 
         keep = packed, output
         fields["process_set"] = process_set.key
-        key = (packed.dtype, operation.shape, *fields.values())
+        key = (packed.dtype, packed.shape, *fields.values())
         if type(name) is not str:
             return self._begin_alike(key, kind, name, operation, keep, finish)
         key = (code if operation.device < 0 else (code, operation.device), name, *key)
@@ -163,9 +164,9 @@ class Collectives:
 
     def _operation_into(self, kind, code, tensor, out, process_set, fields):
         """(operation, tensor that is read, tensor that is written)"""
-        adapter, in_place = self._adapter, out is tensor
+        adapter, in_place, op = self._adapter, out is tensor, fields.get("reduce_op")
         if in_place:
-            dtype, shape = adapter.describe_in_place(tensor), adapter.shape(tensor)
+            dtype, shape = adapter.describe_in_place(tensor, op), adapter.shape(tensor)
             if not adapter.packed(tensor):
                 raise ValueError(
                     f"{kind} in place: tensor is required to be contiguous; "
@@ -177,10 +178,10 @@ class Collectives:
             operation = Operation(code, *memory, device=device, stream=stream, **fields)
             return operation, tensor, tensor
         taken = adapter.take(tensor)
-        dtype, shape = adapter.describe(taken), adapter.shape(taken)
+        dtype, shape = adapter.describe(taken, op), adapter.shape(taken)
         result = shape
         if code == _ffi.REDUCESCATTER:
-            if not shape:
+            if not taken.shape:
                 raise ValueError(f"{kind} does not support scalar inputs: it splits dimension 0")
             rank, size = process_set.rank(), process_set.size()
             result = (_ffi.library.rueda_split_rows(shape[0], rank, size), *shape[1:])
@@ -275,7 +276,7 @@ class Collectives:
         adapter = self._adapter
         taken = adapter.take(tensor)
         dtype, shape = adapter.describe(taken), adapter.shape(taken)
-        if not shape:
+        if not taken.shape:
             raise WrongCallError(
                 f"{kind} of a rank-zero tensor: it needs a first dimension; "
                 "reshape the tensor to one dimension"
@@ -337,7 +338,7 @@ class Collectives:
 
     def _submit_alike(self, kind, name, operation, keep, results, process_set):
         """The same of one that may come again; ``keep`` begins with its tensor."""
-        key = keep[0].dtype, operation.shape
+        key = keep[0].dtype, keep[0].shape
         if operation.device >= 0:
             return self._submit(kind, name, [operation], keep, results, False)
         if operation.output is None:

@@ -4,6 +4,7 @@ A rank that cannot pickle its object still takes part, with a size that no objec
 peers raise instead of waiting for it.
 """
 
+import collections.abc
 import io
 import pickle
 
@@ -74,8 +75,13 @@ def allgather_object(obj, name=None, process_set=global_process_set):
 
 def named(params):
     """(name, tensor) pairs of what ``broadcast_parameters`` takes, in an order all ranks share."""
-    if isinstance(params, dict):
+    if hasattr(params, "items"):
         return sorted(params.items())
     if isinstance(params, list):
         return [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
-    raise ValueError(f"invalid params of type {type(params).__name__}: expected a dict or a list")
+    pairs = list(params) if isinstance(params, collections.abc.Iterable) else [None]
+    if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        return pairs
+    raise ValueError(
+        f"invalid params of type {type(params).__name__}: expected a dict, (name, tensor) pairs, or a list"
+    )

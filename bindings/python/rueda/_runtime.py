@@ -38,7 +38,8 @@ _lib = _ffi.library
 _start, _run = _lib.rueda_request_start, _lib.rueda_request_run
 _OK, _ABORTED = _ffi.OK, _ffi.ABORTED
 
-# Operations that are remembered by name and form; those used longest ago are forgotten first.
+# Operations that are remembered by name and form, beside the gradients of optimizers; those used longest ago are
+# forgotten first.
 _MOST_PERSISTENT = 4096
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -93,6 +94,7 @@ class Runtime:
         self._was_shut_down = False
         self._forked_from = None  # the rank whose child this process is
         self._handles = itertools.count()
+        self._reserved = 0  # more operations that are remembered
         self._abandoned = set()  # entries of memory in use that nobody will ask for
         self._clear_handles()
 
@@ -445,14 +447,20 @@ class Runtime:
             return None
         return Request(pointer.value, cache, key)
 
-    @staticmethod
-    def _is_first(key, cache):
+    def reserve(self, count):
+        """Room to remember that many more operations, or, below zero, fewer.
+
+        Whoever has more than fit and uses them in turn would never find one that is remembered.
+        """
+        self._reserved += count
+
+    def _is_first(self, key, cache):
         """Whether it comes for the first time, or its request is in use; from now on it has come."""
         if key in cache:
             return False
         cache[key] = False
         try:
-            while len(cache) > _MOST_PERSISTENT:
+            while len(cache) > _MOST_PERSISTENT + max(0, self._reserved):
                 cache.popitem(last=False)
         except KeyError:  # another thread has emptied it
             pass
@@ -577,6 +585,12 @@ class Runtime:
             self._hold(entry)
 
 
+def _encoded(name):
+    if not isinstance(name, str):
+        raise TypeError(f"an operation's name must be a string, not {type(name).__name__}: {name!r}")
+    return name.encode()
+
+
 def _struct(operation, name, site=0):
     shape = (ctypes.c_int64 * len(operation.shape))(*operation.shape)
     splits = (ctypes.c_int64 * len(operation.splits))(*operation.splits)
@@ -588,7 +602,7 @@ def _struct(operation, name, site=0):
         operation.root,
         operation.peer,
         operation.tag,
-        None if name is None else name.encode(),
+        None if name is None else _encoded(name),
         operation.input,
         operation.output,
         shape,

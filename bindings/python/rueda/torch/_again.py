@@ -5,7 +5,7 @@ from torch.autograd import forward_ad
 
 from rueda._forms import Form
 from rueda._runtime import runtime
-from rueda.torch._tensors import Tensors, is_plain
+from rueda.torch._tensors import Tensors, increment_version, is_plain
 
 _take, _run, _run_alike = runtime.take, runtime.run, runtime.run_alike
 _adopt = Tensors.adopt
@@ -26,7 +26,12 @@ def run_again(kind, name, tensor, out, *rest):
     request = _take((kind, name, tensor.dtype, tensor.shape, *rest))
     if request is None:
         return None
-    output = empty_like(tensor) if out is None else out
+    if out is None:
+        output = empty_like(tensor)
+    else:
+        output = out
+        if not out.is_inference():
+            increment_version((out,))
     run = _run_alike if name is None else _run
     started = run(request, tensor.data_ptr(), output.data_ptr(), (tensor, output))
     return output if started else None

@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from rueda import _marks
+from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.torch import _async, _owners
 from rueda.torch._grad_scaler import asks_for_gradients
@@ -73,6 +74,7 @@ class _Distributed:
             gradient.buffer = GradientBuffer(self._gradient_buffers)
         self._gradient_of[p] = gradient
         self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+        runtime.reserve(1)
 
     def _groups_changed(self):
         """Whether parameters came, went, or are trained that were not, since `_look_at_groups`."""
@@ -116,11 +118,16 @@ class _Distributed:
         """Of a parameter that no group has any more; its group of gradients still counts on it."""
         if self._gradient_of[p].group is None:
             del self._gradient_of[p], self._parameter_names[p]
-            self._gradient_hooks.pop(p, lambda: None)()
+            if p in self._gradient_hooks:
+                self._release(p)
+
+    def _release(self, p):
+        self._gradient_hooks.pop(p)()
+        runtime.reserve(-1)
 
     def _lose(self, p):
         """A later optimizer has been made for the parameter."""
-        self._gradient_hooks.pop(p)()
+        self._release(p)
         self._lost.append(self._parameter_names[p])
 
     @property
@@ -358,6 +365,7 @@ def _end(hooks, step):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
+    runtime.reserve(-len(hooks))
     give_up(step.pending, 0)
 
 

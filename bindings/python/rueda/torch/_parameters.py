@@ -1,30 +1,37 @@
 """The parameters of an optimizer: their names, and which are reduced as one."""
 
+import collections
 import warnings
 
 import torch
 
 from rueda.common.util import split_list
-from rueda.torch.functions import broadcast_object
+from rueda.torch.functions import broadcast_object, require_materialized
 
 
 def name_parameters(optimizer, named_parameters):
     """parameter -> name, complete and unique, or ValueError."""
     groups = [group["params"] for group in optimizer.param_groups]
-    if named_parameters is None:
-        return {
-            p: f"allreduce.noname.{i}.{j}"
-            for i, group in enumerate(groups)
-            for j, p in enumerate(group)
-        }
+    names = {
+        p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups) for j, p in enumerate(group)
+    }
+    if named_parameters is not None:
+        names = _given(named_parameters, groups)
+    for group in groups:
+        for p in group:
+            require_materialized(names[p], p)
+    return names
+
+
+def _given(named_parameters, groups):
     pairs = list(named_parameters)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise ValueError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced "
             "by model.named_parameters()."
         )
-    names = [name for name, _ in pairs]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
+    counts = collections.Counter(name for name, _ in pairs)
+    duplicates = sorted(name for name, count in counts.items() if count > 1)
     if duplicates:
         raise ValueError(
             "Parameter names in named_parameters must be unique. Found duplicates: "

@@ -12,7 +12,7 @@ from rueda.torch import _async
 from rueda.torch._compress_reducer import Reducer
 from rueda.torch._in_place import in_place_of
 from rueda.torch._reduction import ChainReduction, Reduction
-from rueda.torch._sparse import sparse_allreduce_async
+from rueda.torch._sparse import coo_tensor, sparse_allreduce_async
 from rueda.torch.compression import Compression
 
 
@@ -67,7 +67,7 @@ class Dense(Policy):
             handle = _async.allreduce_async_(wires[0], *arguments)
         else:
             handle = _async.grouped_allreduce_async_(wires, *arguments)
-        if plain:
+        if plain and not first.parameter.is_complex():  # which may be lazily conjugated
             first.in_place = in_place_of(first, name, settings)
 
         def write(_):
@@ -112,7 +112,7 @@ class Sparse(Policy):
         if p.grad is None:
             indices = p.new_zeros((1, 0), dtype=torch.int64)
             values = p.new_zeros((0, *p.shape[1:]))
-            p.grad = torch.sparse_coo_tensor(indices, values, p.shape)
+            p.grad = coo_tensor(indices, values, p.shape)
 
 
 class DenseOrSparse(Policy):
@@ -170,7 +170,7 @@ def policy_for(settings, sparse_as_dense):
 
 def dense(grad):
     grad = grad.detach()
-    return grad.to_dense() if grad.is_sparse else grad
+    return (grad.to_dense() if grad.is_sparse else grad).resolve_conj()
 
 
 def write_gradient(p, result):

@@ -24,6 +24,17 @@ for _name, _code in (("float8_e4m3fn", _ffi.FLOAT8_E4M3FN), ("float8_e5m2", _ffi
     if hasattr(torch, _name):  # PyTorch 2.1
         _DTYPES[getattr(torch, _name)] = _code  # on the CPU moved, not reduced
 
+# What travels as several elements of another type, in one dimension more behind the others: (type, how many,
+# reductions that give the same as on the whole).
+_LINEAR = _ffi.SUM, _ffi.AVERAGE
+_PARTS = {
+    torch.complex64: (_ffi.FLOAT32, 2, _LINEAR),
+    torch.complex128: (_ffi.FLOAT64, 2, _LINEAR),
+}
+for _name, _count in (("uint16", 2), ("uint32", 4), ("uint64", 8)):
+    if hasattr(torch, _name):  # PyTorch 2.3
+        _PARTS[getattr(torch, _name)] = _ffi.UINT8, _count, ()
+
 
 def _ask_stream(device):
     return torch.cuda.current_stream(device).cuda_stream
@@ -58,6 +69,27 @@ def want_gradient(tensors):
     return torch.is_grad_enabled() and any([getattr(t, "requires_grad", False) for t in tensors])
 
 
+def _version_counter():
+    """PyTorch's function that counts a change of each tensor of a tuple. Before 2.1 there is none."""
+    increment = getattr(torch._C, "_increment_version", None)
+    if increment is None:
+        return len
+    try:
+        increment((torch.zeros(1),))
+        return increment
+    except TypeError:  # it takes one tensor
+        return lambda tensors: increment(tensors[0])
+
+
+# Of tensors that the library writes to: autograd refuses what it has saved of them before.
+increment_version = _version_counter()
+
+
+def _will_change(tensor):
+    if not tensor.is_inference():
+        increment_version((tensor,))
+
+
 class _DeviceBytes:
     """Memory of a GPU as the CUDA array interface shows it; lives as long as a tensor over it.
 
@@ -83,7 +115,7 @@ class Tensors:
         return tensor
 
     @staticmethod
-    def describe(tensor):
+    def describe(tensor, op=None):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
         if not (tensor.is_cpu or (tensor.is_cuda and torch.version.cuda)):
@@ -97,18 +129,28 @@ class Tensors:
                 f"Tensor type {tensor.type()} is not supported. Use sparse_allreduce_async, or "
                 "pass tensor.to_dense()"
             )
+        if code is None and tensor.dtype in _PARTS:
+            code, _, reductions = _PARTS[tensor.dtype]
+            if op is not None and op not in reductions:
+                others = "Sum and Average" if reductions else "broadcast, allgather and alltoall"
+                raise ValueError(f"Tensor type {tensor.type()} is not supported. {others} take it")
         if code is None:
-            known = ", ".join(str(dtype).replace("torch.", "") for dtype in _DTYPES)
+            known = ", ".join(str(dtype).replace("torch.", "") for dtype in (*_DTYPES, *_PARTS))
             raise ValueError(
                 f"Tensor type {tensor.type()} is not supported. Supported are {known}"
             )
         return code
 
-    describe_in_place = describe
+    @staticmethod
+    def describe_in_place(tensor, op=None):
+        code = Tensors.describe(tensor, op)
+        _will_change(tensor)
+        return code
 
     @staticmethod
     def shape(tensor):
-        return tuple(tensor.shape)
+        parts = _PARTS.get(tensor.dtype)
+        return tuple(tensor.shape) if parts is None else (*tensor.shape, parts[1])
 
     @staticmethod
     def address(tensor):
@@ -121,19 +163,21 @@ class Tensors:
     @staticmethod
     def packed(tensor):
         # Lazy conjugates and negations are contiguous in memory that does not hold their values.
-        return tensor.is_contiguous() and not tensor.is_neg()
+        return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
     @staticmethod
     def pack(tensor):
-        return tensor.detach().resolve_neg().contiguous()
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     @staticmethod
     def empty(shape, like):
+        shape = shape[:-1] if like.dtype in _PARTS else shape
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
     def check_out(out, tensor):
         Tensors.describe(out)
+        _will_change(out)
         if wants_gradient(tensor) or wants_gradient(out):
             raise RuntimeError(
                 "out= has no gradient, but the tensor or out requires one: leave out= away, or call "
@@ -142,6 +186,7 @@ class Tensors:
 
     @staticmethod
     def adopt(address, shape, like, owner):
+        shape = shape[:-1] if like.dtype in _PARTS else shape
         count = 1
         for extent in shape:
             count *= extent

@@ -11,14 +11,23 @@ from rueda.torch import mpi_ops
 from rueda.torch._plain import same_objects
 
 
+def require_materialized(name, tensor):
+    """ValueError for a parameter of a lazy module that has no shape yet."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(
+            f"{name!r} has no shape yet, because its module is lazy: run one batch through the model "
+            "on every rank first"
+        )
+
+
 def broadcast_parameters(params, root_rank, process_set=global_process_set):
     """Broadcasts tensors in place from ``root_rank``.
 
     Parameters
     ----------
-    params : dict or list
-        ``model.state_dict()``, a list of tensors, or a list of (name, tensor) pairs such as
-        ``list(model.named_parameters())``. All ranks pass the same names or order.
+    params : mapping, iterable of pairs, or list
+        ``model.state_dict()``, (name, tensor) pairs such as ``model.named_parameters()``, or a list of
+        tensors. All ranks pass the same names or order.
     root_rank : int
         A rank of the job, member of ``process_set``.
     process_set : ProcessSet
@@ -31,6 +40,7 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
                 f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
                 "leave it out, or use broadcast_object"
             )
+        require_materialized(name, tensor)
         # In place needs packed memory; anything else goes through a packed copy.
         packed = tensor.detach()
         if not packed.is_contiguous():
@@ -84,14 +94,18 @@ def broadcast_optimizer_state(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        LBFGS is refused with ValueError: its state cannot be broadcast.
+        LBFGS is refused with ValueError: its state is lists of tensors that grow as it steps.
     model : torch.nn.Module, optional
         Not needed; accepted because Horovod has it.
     process_set : ProcessSet
         The ranks that take part; only they may call this.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
+        raise ValueError(
+            "cannot broadcast the state of torch.optim.LBFGS: give all ranks the same parameters "
+            "(broadcast_parameters) and make it anew, or send a checkpoint's state_dict() with "
+            "broadcast_object and load it on every rank"
+        )
 
     tensors = []
     is_root = mpi_ops.rank() == root_rank
