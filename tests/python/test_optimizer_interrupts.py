@@ -1,5 +1,6 @@
 """An optimizer whose step is broken off, or whose job is left and joined again: no gradient is freed early."""
 
+import gc
 import signal
 import weakref
 
@@ -48,19 +49,24 @@ def test_an_optimizer_goes_on_in_the_next_job():
     training.warm_up()
 
 
+def interrupt_the_next_start():
+    """Ctrl-C comes when the library has begun, and before anybody else knows of it."""
+    start = _in_place._start
+
+    def interrupted(*arguments):
+        _in_place._start = start
+        assert start(*arguments) == 0
+        signal.raise_signal(signal.SIGINT)
+
+    _in_place._start = interrupted
+
+
 @ranks(2)
 def test_a_gradient_lives_on_that_was_interrupted_just_as_it_had_started():
     training = Training(layers=1)
     training.warm_up()
     if hvd.rank() == 0:
-        start = _in_place._start
-
-        def interrupted(*arguments):
-            _in_place._start = start
-            assert start(*arguments) == 0
-            signal.raise_signal(signal.SIGINT)
-
-        _in_place._start = interrupted
+        interrupt_the_next_start()
         with raises(KeyboardInterrupt):
             training.backward(2.0)
         gradient = weakref.ref(training.parameters[0].grad)
@@ -71,6 +77,29 @@ def test_a_gradient_lives_on_that_was_interrupted_just_as_it_had_started():
         assert gradient() is not None and runtime._abandoned
         hvd.barrier()
         eventually(let_go)
+    else:
+        hvd.barrier()
+        assert training.step(3.0) == [[5.0]]
+    hvd.barrier()
+
+
+@ranks(2)
+def test_a_gradient_lives_on_whose_optimizer_is_dropped_after_an_interrupt():
+    training = Training(layers=1)
+    training.warm_up()
+    if hvd.rank() == 0:
+        interrupt_the_next_start()
+        with raises(KeyboardInterrupt):
+            training.backward(2.0)
+        gradient = weakref.ref(training.parameters[0].grad)
+        optimizer = weakref.ref(training.optimizer)
+        del training
+        gc.collect()
+        assert optimizer() is None
+        assert gradient() is not None and len(runtime._abandoned) == 1
+        hvd.barrier()
+        eventually(let_go)
+        assert gradient() is None
     else:
         hvd.barrier()
         assert training.step(3.0) == [[5.0]]
