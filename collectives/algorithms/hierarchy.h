@@ -62,7 +62,8 @@ class Hierarchy {
   void end_generation();
   shm::Channel::Bytes channel_totals() const;
   // Hears, by group ranks, of the ranks of this host that have not begun a collective that begins
-  // inside the host.
+  // inside the host: for whom a call's first operation waits. When a rank posts the ones behind it
+  // hangs on the exchange between hosts, which makes nobody late.
   void watch(shm::ArrivalWatch* watch);
 
   // ---- for the calls

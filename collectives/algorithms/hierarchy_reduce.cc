@@ -183,6 +183,7 @@ class Allreduce final : public HierarchyCall {
     }
     c.reduce_scatter->tensors()[0].in = in;
     c.reduce_scatter->tensors()[0].out = c.led.data();
+    c.reduce_scatter->set_watched(index == 0);
     c.reduce_scatter->start({});
   }
 

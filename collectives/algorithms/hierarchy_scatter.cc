@@ -100,10 +100,10 @@ class Reducescatter final : public HierarchyCall {
                      {arrived_.data() + host * mine, mine});
     }
     for (size_t step = 1; step <= map_.hosts(); ++step)
-      reduce_toward((map_.host() + step) % map_.hosts());
+      reduce_toward((map_.host() + step) % map_.hosts(), step == 1);
   }
 
-  void reduce_toward(size_t host) {
+  void reduce_toward(size_t host, bool first) {
     Toward& to = toward_[host];
     const auto& members = map_.members(host);
     const std::byte* in = tensors_[0].in + begin_of(members[0]) * bytes_;
@@ -123,6 +123,7 @@ class Reducescatter final : public HierarchyCall {
     }
     to.sums_of_locals->tensors()[0].in = in;
     to.sums_of_locals->tensors()[0].out = to.sums.data();
+    to.sums_of_locals->set_watched(first);
     to.sums_of_locals->start({});
   }
 

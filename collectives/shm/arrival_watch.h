@@ -1,5 +1,5 @@
-// ArrivalWatch: hears for whom a channel waits. Called from Channel::progress(), only when that
-// changes.
+// ArrivalWatch: hears for whom a channel waits, in operations that are watched. Called from
+// Channel::progress(), only when that changes.
 #pragma once
 
 #include "collectives/base/types.h"

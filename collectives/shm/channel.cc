@@ -126,8 +126,9 @@ bool Channel::State::enter_waiting() {
 }
 
 // False, for decide_next() to return.
-bool Channel::State::wait_for_post(size_t rank) {
-  if (rank == missing || watch == nullptr) return false;
+bool Channel::State::wait_for_post(const ChannelOp& op) {
+  const size_t rank = op.progress().ready;
+  if (rank == missing || watch == nullptr || !op.watched_) return false;
   missing = rank;
   watch->missing(static_cast<Rank>(rank));
   return false;
@@ -138,7 +139,7 @@ bool Channel::State::decide_next() {
   ChannelOp::Progress& p = op->progress();
   const bool large = p.size == Size::kLarge;
   for (int look = 1; !(large ? read_large(op) : read_small(op)); ++look) {
-    if (large || look == kLooks) return wait_for_post(p.ready);
+    if (large || look == kLooks) return wait_for_post(*op);
   }
   if (missing != kNobody) {
     missing = kNobody;

@@ -64,6 +64,9 @@ class ChannelOp final : public Collective {
   // Taken by the channel: posted at once if there is room, else by a later progress(). Sleeping
   // peers are woken by the next progress().
   void start(const CallContext& context) override;
+  // Whether the channel's watch hears who has not posted it: not where that depends on more than
+  // the rank's having begun. From the next start on; at first it does.
+  void set_watched(bool watched) { watched_ = watched; }
   // The channel moves it; a channel that has failed ends it.
   bool advance() override;
 
@@ -73,6 +76,7 @@ class ChannelOp final : public Collective {
  private:
   friend class Channel;
   Channel* channel_;
+  bool watched_ = true;
   StageTimes* times_ = nullptr;  // filled in by the channel, if somebody asks
   std::unique_ptr<Progress> progress_;
 };
@@ -95,7 +99,7 @@ class Channel {
   // read.
   const Status& failure() const;
 
-  // Who it waits for. Borrowed; null: nobody listens.
+  // Who it waits for, in operations that are watched. Borrowed; null: nobody listens.
   void watch(ArrivalWatch* watch);
 
   // ---- step plans

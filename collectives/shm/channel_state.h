@@ -138,7 +138,7 @@ struct Channel::State {
   void enter(ChannelOp* op);
   bool enter_waiting();
   bool decide_next();
-  bool wait_for_post(size_t rank);
+  bool wait_for_post(const ChannelOp& op);
   int64_t input_bytes(const ChannelOp& op) const;
   bool retire();
   void post(Counter counter, uint64_t value) {
