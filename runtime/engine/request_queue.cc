@@ -1,5 +1,6 @@
 #include "runtime/engine/request_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/engine/process_set.h"
@@ -7,49 +8,82 @@
 namespace rueda::engine {
 namespace {
 
-bool is_named(const Request& request) {
+bool has_name(const Request& request) {
   return request.announcement.kind != CollectiveKind::kSend &&
          request.announcement.kind != CollectiveKind::kRecv;
 }
 
+// Between the two halves of a claim: it has what it needs.
+bool is_claimed(const RequestPtr& request) { return !request->done(); }
+
 }  // namespace
 
-Result<std::vector<Request*>> RequestQueue::claim(std::span<const RequestPtr> requests) {
-  std::vector<Request*> claimed;
-  claimed.reserve(requests.size());
+Status RequestQueue::claim_named(std::span<const RequestPtr> requests) {
+  const auto is_numbered = [](const Request& request) {
+    return request.numbered || (has_name(request) && request.announcement.name.empty());
+  };
+  if (std::all_of(requests.begin(), requests.end(),
+                  [&](const RequestPtr& request) { return is_numbered(*request); })) {
+    return {};
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return *closed_;
   for (const RequestPtr& request : requests) {
-    if (is_named(*request)) {
+    if (is_numbered(*request)) continue;
+    if (has_name(*request)) request->name = entry_of(*request);
+    const Status taken = request->claim();
+    if (taken.ok()) continue;
+    request->name.reset();
+    give_back(requests, taken);
+    return taken;
+  }
+  return {};
+}
+
+Result<std::vector<Request*>> RequestQueue::claim_numbered(std::span<const RequestPtr> requests) {
+  std::vector<Request*> claimed;
+  claimed.reserve(requests.size());
+  if (std::all_of(requests.begin(), requests.end(), is_claimed)) {
+    for (const RequestPtr& request : requests) claimed.push_back(request.get());
+    return claimed;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Status taken = closed_ ? *closed_ : Status();
+  for (const RequestPtr& request : requests) {
+    if (taken.ok() && !is_claimed(request)) {
       const NamePtr& name = entry_of(*request);
       // Another waits already, or the name is in flight: in the order of submission.
       const auto& waiting = request->set->names.waiting;
       if (request->numbered && (name->in_flight || waiting.count(request->announcement.name) != 0))
         continue;
       request->name = name;
+      taken = request->claim();
+      if (!taken.ok()) request->name.reset();
     }
-    const Status taken = request->claim();
-    if (taken.ok()) {
-      claimed.push_back(request.get());
-      continue;
-    }
-    for (const RequestPtr& undone : requests) {
-      if (undone == request) break;
-      if (undone->name == nullptr) continue;
-      undone->name->in_flight = false;
-      undone->name.reset();
-      drop_unused(*undone);
-    }
-    for (Request* const undone : claimed) undone->end(taken);
-    request->name.reset();
+    claimed.push_back(request.get());
+  }
+  if (!taken.ok()) {
+    give_back(requests, taken);
     return taken;
   }
   for (const RequestPtr& request : requests) {
-    if (!is_named(*request) || request->name != nullptr) continue;
+    if (is_claimed(request)) continue;
     request->restart();  // under way, for who waits for it
     request->set->names.waiting[request->announcement.name].push_back(request);
   }
   return claimed;
+}
+
+void RequestQueue::give_back(std::span<const RequestPtr> requests, const Status& status) {
+  for (const RequestPtr& request : requests) {
+    if (!is_claimed(request)) continue;
+    if (request->name != nullptr) {
+      request->name->in_flight = false;
+      request->name.reset();
+      drop_unused(*request);
+    }
+    request->end(status);
+  }
 }
 
 void RequestQueue::push(std::span<Request* const> requests) {

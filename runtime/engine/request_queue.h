@@ -6,7 +6,7 @@
 //   user: claim --> push           unnamed and its number is in flight: waits here, until release()
 //   coordinator:          take --> ... --> release
 //
-// Threads: claim, hold, push, close from any; take and release from who holds the progress lock.
+// Threads: claim_..., hold, push, close from any; take and release from who holds the progress lock.
 #pragma once
 
 #include <atomic>
@@ -27,10 +27,14 @@ class RequestQueue {
  public:
   explicit RequestQueue(host::Ringer ringer) : ringer_(ringer) {}
 
-  // For requests that are started once: all or none. kAlreadyExists: a name is in flight on this
-  // rank. After close(): its status. Gives those to be pushed, in their order: a numbered one whose
-  // name is in flight waits here.
-  Result<std::vector<Request*>> claim(std::span<const RequestPtr> requests);
+  // For requests that are started once, all of a call, in two halves: between them those without a
+  // name get their number, which counts only when no name of the call is refused.
+  // kAlreadyExists: a name is in flight on this rank. After close(): its status. None has been
+  // claimed then.
+  Status claim_named(std::span<const RequestPtr> requests);
+  // The rest. Gives those to be pushed, in their order: a numbered one whose name is in flight
+  // waits here. Fails as the first half does, and gives back what that has claimed.
+  Result<std::vector<Request*>> claim_numbered(std::span<const RequestPtr> requests);
   // Claimed ones, one behind the other. Allocates nothing; wakes nobody.
   void push(Request* request) { push(std::span(&request, 1)); }
   void push(std::span<Request* const> requests);
@@ -64,8 +68,10 @@ class RequestQueue {
   void detach();
 
  private:
-  // With the lock. The entry of a name, made if need be; and its end if nobody holds it.
+  // With the lock. The entry of a name, made if need be; those claimed end so; and the entry's end
+  // if nobody holds it.
   static NamePtr& entry_of(const Request& request);
+  static void give_back(std::span<const RequestPtr> requests, const Status& status);
   static void drop_unused(const Request& request);
 
   mutable std::mutex mutex_;

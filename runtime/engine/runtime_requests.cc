@@ -14,21 +14,18 @@ namespace {
 constexpr uint32_t kMaxTag = 0x7fffffff;
 constexpr uint64_t kUnnamed = 16;  // unnamed operations of a kind under way at once
 
-Status check_shape(const std::string& title, const Shape& shape) {
+Status check_shape(const Shape& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) {
-    if (extent < 0)
-      return invalid_argument(title + ": negative extent in shape " + to_string(shape));
-    if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 56)) {
-      return invalid_argument(title + ": shape " + to_string(shape) + " has too many elements");
-    }
+    if (extent < 0) return invalid_argument("negative extent in shape " + to_string(shape));
+    if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 56))
+      return invalid_argument("shape " + to_string(shape) + " has too many elements");
   }
   return {};
 }
 
 // Equal parts where none are given; lengths and sum are checked.
-Status check_splits(const std::string& title, const Shape& shape, Rank size,
-                    std::vector<int64_t>* splits) {
+Status check_splits(const Shape& shape, Rank size, std::vector<int64_t>* splits) {
   if (shape.empty()) {
     splits->assign(static_cast<size_t>(size),
                    0);  // refused when all ranks have agreed on it, as for the others
@@ -36,7 +33,7 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size,
   }
   if (splits->empty()) {
     if (shape[0] % size != 0) {
-      return invalid_argument(title + ": the first dimension (" + std::to_string(shape[0]) +
+      return invalid_argument("the first dimension (" + std::to_string(shape[0]) +
                               ") is not divisible by the number of ranks (" + std::to_string(size) +
                               "); give splits");
     }
@@ -44,17 +41,16 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size,
     return {};
   }
   if (splits->size() != static_cast<size_t>(size)) {
-    return invalid_argument(title + ": splits has " + std::to_string(splits->size()) +
+    return invalid_argument("splits has " + std::to_string(splits->size()) +
                             " entries, expected one for each of " + std::to_string(size) +
                             " ranks");
   }
-  if (std::any_of(splits->begin(), splits->end(), [](int64_t rows) { return rows < 0; })) {
-    return invalid_argument(title + ": negative entry in splits");
-  }
+  if (std::any_of(splits->begin(), splits->end(), [](int64_t rows) { return rows < 0; }))
+    return invalid_argument("negative entry in splits");
   int64_t sum = 0;
   for (const int64_t rows : *splits) {
     if (__builtin_add_overflow(sum, rows, &sum) || sum > shape[0]) {
-      return invalid_argument(title + ": the sum of splits is greater than the first dimension (" +
+      return invalid_argument("the sum of splits is greater than the first dimension (" +
                               std::to_string(shape[0]) + ")");
     }
   }
@@ -63,19 +59,17 @@ Status check_splits(const std::string& title, const Shape& shape, Rank size,
 
 // Allgather and alltoall write as many rows as the ranks send: into an output of the caller only
 // where all agree that it has room for them.
-Status check_output(const std::string& title, const Operation& operation, bool with_memory) {
+Status check_output(const Operation& operation, bool with_memory) {
   const int64_t rows = operation.output_rows;
   if (!negotiation::has_sizes(operation.kind)) {
-    return rows == -1 ? Status() : invalid_argument(title + ": has no output_rows");
+    return rows == -1 ? Status() : invalid_argument("has no output_rows");
   }
-  if (rows < -1)
-    return invalid_argument(title + ": output_rows (" + std::to_string(rows) + ") is negative");
+  if (rows < -1) return invalid_argument("output_rows (" + std::to_string(rows) + ") is negative");
   if (!with_memory) return {};
-  if (operation.output != nullptr && rows < 0) {
-    return invalid_argument(title + ": an output needs output_rows, the rows that it has room for");
-  }
+  if (operation.output != nullptr && rows < 0)
+    return invalid_argument("an output needs output_rows, the rows that it has room for");
   if (operation.output == nullptr && rows > 0 && elements_per_row(operation.shape) > 0)
-    return invalid_argument(title + ": no output");
+    return invalid_argument("no output");
   return {};
 }
 
@@ -87,12 +81,14 @@ bool is_point_to_point(CollectiveKind kind) {
 // turn, of its kind. Those that are started once: since the last join; a few numbers go round, so
 // that a loop of them is cached and planned like named ones. The members of a group are under way
 // together, so each has a number of its own.
-std::string number(ProcessSet* set, CollectiveKind kind, bool persistent, bool group) {
-  const auto of_kind = static_cast<size_t>(kind);
-  if (persistent)
-    return "noname.persistent." + std::to_string(set->unnamed_persistent[of_kind].fetch_add(1));
-  const uint64_t n = set->unnamed[of_kind].fetch_add(1, std::memory_order_relaxed);
-  return group ? "noname.grouped." + std::to_string(n) : "noname." + std::to_string(n % kUnnamed);
+std::string number(const Request& request) {
+  ProcessSet* const set = request.set.get();
+  const auto kind = static_cast<size_t>(request.announcement.kind);
+  if (request.persistent)
+    return "noname.persistent." + std::to_string(set->unnamed_persistent[kind].fetch_add(1));
+  const uint64_t n = set->unnamed[kind].fetch_add(1, std::memory_order_relaxed);
+  return request.numbered ? "noname." + std::to_string(n % kUnnamed)
+                          : "noname.grouped." + std::to_string(n);
 }
 
 // "allreduce 'x' (process set 3)"
@@ -102,15 +98,16 @@ std::string title_of(const std::string& announced, const ProcessSet& set) {
   return title;
 }
 
-// Those without a name get a number, once all of a call are known to be right: what is refused on
-// this rank alone must not count.
-void number_unnamed(std::span<const RequestPtr> requests, bool group) {
+// Those of a call without a name get a number, and a group its first one's name. Only once nothing
+// can refuse the call any more: what is refused on this rank alone must not count.
+void number_unnamed(std::span<const RequestPtr> requests) {
   for (const RequestPtr& request : requests) {
     wire::Request& announced = request->announcement;
-    if (!announced.name.empty()) continue;
-    announced.name = std::string(name_of(announced.kind)) + "." +
-                     number(request->set.get(), announced.kind, request->persistent, group);
-    request->set_title(title_of(announced.name, *request->set));
+    if (announced.name.empty()) {
+      announced.name = std::string(name_of(announced.kind)) + "." + number(*request);
+      request->set_title(title_of(announced.name, *request->set));
+    }
+    if (announced.group_size > 0) announced.group = requests.front()->announcement.name;
   }
 }
 
@@ -118,6 +115,78 @@ void number_unnamed(std::span<const RequestPtr> requests, bool group) {
 void count_anew_after_join(const Request& request) {
   if (request.announcement.kind != CollectiveKind::kJoin) return;
   for (auto& count : request.set->unnamed) count.store(0, std::memory_order_relaxed);
+}
+
+// Fills in all of the announcement but its name, or says what is wrong. job: ranks of it.
+Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with_memory,
+                wire::Request* announced) {
+  const CollectiveKind kind = operation->kind;
+  if (operation->shape.size() > wire::kMaxDims)
+    return invalid_argument("more than " + std::to_string(wire::kMaxDims) + " dimensions");
+  RUEDA_RETURN_IF_ERROR(check_shape(operation->shape));
+  RUEDA_RETURN_IF_ERROR(check_output(*operation, with_memory));
+  if (!has_tensor(kind)) operation->shape = {};
+  const bool has_elements = with_memory && has_tensor(kind) && element_count(operation->shape) > 0;
+  if (has_elements && kind != CollectiveKind::kRecv && operation->input == nullptr)
+    return invalid_argument("no input");
+  if (has_elements && kind == CollectiveKind::kRecv && operation->output == nullptr)
+    return invalid_argument("no output");
+  if (kind == CollectiveKind::kReducescatter && operation->reduce_op != ReduceOp::kSum &&
+      operation->reduce_op != ReduceOp::kAverage) {
+    return invalid_argument("reducescatter only supports AVERAGE and SUM");
+  }
+  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
+    if (is_float8(operation->dtype) && operation->device < 0) {
+      return invalid_argument(
+          std::string(name_of(operation->dtype)) +
+          " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
+          "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
+    }
+    const auto scaling = plan_scaling(operation->dtype, operation->reduce_op, operation->prescale,
+                                      operation->postscale, set.size());
+    if (!scaling.ok()) return invalid_argument(scaling.status().message());
+    announced->reduce_op = operation->reduce_op;
+    announced->prescale = operation->prescale;
+    announced->postscale = operation->postscale;
+  }
+  if (kind == CollectiveKind::kBroadcast) {
+    const std::optional<Rank> root = set.place_of(operation->root);
+    if (!root) {
+      return invalid_argument("invalid root rank " + std::to_string(operation->root) + ", " +
+                              (set.id == 0 ? "there are " + std::to_string(set.size()) + " ranks"
+                                           : set.describe() + " does not have it"));
+    }
+    announced->root = *root;
+  }
+  if (kind == CollectiveKind::kAlltoall) {
+    RUEDA_RETURN_IF_ERROR(check_splits(operation->shape, set.size(), &operation->splits));
+    announced->splits = std::move(operation->splits);
+  }
+  if (is_point_to_point(kind)) {
+    if (operation->peer < 0 || operation->peer >= job || operation->tag > kMaxTag) {
+      return invalid_argument("no rank " + std::to_string(operation->peer) +
+                              ", or the tag is above " + std::to_string(kMaxTag));
+    }
+    if (operation->device >= 0) {
+      return {Code::kUnimplemented,
+              "not available for GPU tensors yet; copy the tensor to the host"};
+    }
+  }
+  if (operation->device >= 0 && has_tensor(kind)) announced->device = 0;
+  announced->kind = kind;
+  announced->output_rows = operation->output_rows;
+  announced->dtype = operation->dtype;
+  announced->shape = std::move(operation->shape);
+  return {};
+}
+
+// Of GPU tensors: where in the stream they may be used. Of those that are started later, its
+// making only.
+Result<cuda::Mark> mark_of(nccl::Machine* machine, const Operation& operation, bool with_memory) {
+  RUEDA_ASSIGN_OR_RETURN(cuda::Mark ready, machine->prepare_mark(operation.device));
+  ready.stream = operation.stream;
+  if (with_memory) RUEDA_RETURN_IF_ERROR(machine->mark_again(&ready, operation.stream));
+  return ready;
 }
 
 }  // namespace
@@ -135,96 +204,43 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   const bool unnamed = operation.name.empty() && !point_to_point && !is_join;
   if (operation.name.empty() && point_to_point)
     operation.name = std::to_string(operation.peer) + "." + std::to_string(operation.tag);
-  wire::Request request;
-  request.name =
-      is_join ? negotiation::kJoinName : std::string(name_of(kind)) + "." + operation.name;
-  if (unnamed) request.name += "noname";
-  std::string title = title_of(request.name, *set);
-  if (request.name.size() > wire::kMaxNameBytes) {
+  wire::Request announced;
+  if (is_join) {
+    announced.name = negotiation::kJoinName;
+  } else if (!unnamed) {
+    announced.name = std::string(name_of(kind)) + "." + operation.name;
+  }
+  if (announced.name.size() > wire::kMaxNameBytes) {
     return invalid_argument("the name of a tensor may have at most " +
                             std::to_string(wire::kMaxNameBytes) + " bytes");
   }
-  if (!is_valid_utf8(request.name)) {
+  if (!is_valid_utf8(announced.name)) {
+    const std::string title = title_of(announced.name, *set);
     return invalid_argument(clean_text(title, title.size()) +
                             ": the name of a tensor must be UTF-8");
   }
-  if (operation.shape.size() > wire::kMaxDims) {
-    return invalid_argument(title + ": more than " + std::to_string(wire::kMaxDims) +
-                            " dimensions");
-  }
-  RUEDA_RETURN_IF_ERROR(check_shape(title, operation.shape));
-  RUEDA_RETURN_IF_ERROR(check_output(title, operation, with_memory));
-  if (!has_tensor(kind)) operation.shape = {};
-  const bool has_elements = with_memory && has_tensor(kind) && element_count(operation.shape) > 0;
-  if (has_elements && kind != CollectiveKind::kRecv && operation.input == nullptr) {
-    return invalid_argument(title + ": no input");
-  }
-  if (has_elements && kind == CollectiveKind::kRecv && operation.output == nullptr) {
-    return invalid_argument(title + ": no output");
-  }
-  if (kind == CollectiveKind::kReducescatter && operation.reduce_op != ReduceOp::kSum &&
-      operation.reduce_op != ReduceOp::kAverage) {
-    return invalid_argument(title + ": reducescatter only supports AVERAGE and SUM");
-  }
-  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
-    if (is_float8(operation.dtype) && operation.device < 0) {
-      return invalid_argument(
-          title + ": " + name_of(operation.dtype) +
-          " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
-          "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
-    }
-    const auto scaling = plan_scaling(operation.dtype, operation.reduce_op, operation.prescale,
-                                      operation.postscale, set->size());
-    if (!scaling.ok()) return invalid_argument(title + ": " + scaling.status().message());
-    request.reduce_op = operation.reduce_op;
-    request.prescale = operation.prescale;
-    request.postscale = operation.postscale;
-  }
-  if (kind == CollectiveKind::kBroadcast) {
-    const std::optional<Rank> root = set->place_of(operation.root);
-    if (!root) {
-      return invalid_argument(title + ": invalid root rank " + std::to_string(operation.root) +
-                              ", " +
-                              (set->id == 0 ? "there are " + std::to_string(set->size()) + " ranks"
-                                            : set->describe() + " does not have it"));
-    }
-    request.root = *root;
-  }
-  if (kind == CollectiveKind::kAlltoall) {
-    RUEDA_RETURN_IF_ERROR(check_splits(title, operation.shape, set->size(), &operation.splits));
-    request.splits = std::move(operation.splits);
-  }
-  if (point_to_point &&
-      (operation.peer < 0 || operation.peer >= membership().size || operation.tag > kMaxTag)) {
-    return invalid_argument(title + ": no rank " + std::to_string(operation.peer) +
-                            ", or the tag is above " + std::to_string(kMaxTag));
-  }
+  const auto refused = [&](const Status& reason) {
+    const std::string name =
+        unnamed ? std::string(name_of(kind)) + ".noname" : std::move(announced.name);
+    return reason.with_message(title_of(name, *set) + ": " + reason.message());
+  };
+  const Status described = describe(&operation, *set, membership().size, with_memory, &announced);
+  if (!described.ok()) return refused(described);
+  const bool on_device = operation.device >= 0 && has_tensor(kind);
   cuda::Mark ready;
-  if (operation.device >= 0 && has_tensor(kind)) {
-    if (point_to_point) {
-      return Status(Code::kUnimplemented,
-                    title + ": not available for GPU tensors yet; copy the tensor to the host");
-    }
-    auto prepared = machine_->prepare_mark(operation.device);
-    Status marked = prepared.status();
-    if (prepared.ok()) ready = std::move(prepared).value();
-    ready.stream = operation.stream;
-    if (marked.ok() && with_memory) marked = machine_->mark_again(&ready, operation.stream);
-    if (!marked.ok()) return marked.with_message(title + ": " + marked.message());
-    request.device = 0;
+  if (on_device) {
+    auto marked = mark_of(machine_.get(), operation, with_memory);
+    if (!marked.ok()) return refused(marked.status());
+    ready = std::move(marked).value();
   }
-  request.kind = kind;
-  request.output_rows = operation.output_rows;
-  request.dtype = operation.dtype;
-  request.shape = std::move(operation.shape);
-  auto made = std::make_shared<Request>(std::move(title), progress_);
-  if (operation.device >= 0 && has_tensor(kind)) {
+  auto made = std::make_shared<Request>(unnamed ? std::string() : title_of(announced.name, *set),
+                                        progress_);
+  if (on_device) {
     made->device = operation.device;
     made->machine = machine_;
     made->ready = std::move(ready);
   }
-  if (unnamed) request.name.clear();
-  made->announcement = std::move(request);
+  made->announcement = std::move(announced);
   made->persistent = persistent;
   made->numbered = unnamed && !group && !persistent;
   made->in = operation.input;
@@ -238,7 +254,7 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   return made;
 }
 
-// Made one as the other; of a group, they are named so.
+// Made one as the other; of a group.
 Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operations,
                                                   bool persistent, bool group) {
   std::vector<RequestPtr> requests;
@@ -246,10 +262,7 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
     RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), persistent, group));
     requests.push_back(std::move(request));
   }
-  if (!group || requests.size() < 2) {
-    number_unnamed(requests, group);
-    return requests;
-  }
+  if (!group || requests.size() < 2) return requests;
   if (requests.size() > negotiation::kMaxGroup) {
     return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) +
                             " tensors, this one has " + std::to_string(requests.size()));
@@ -257,10 +270,6 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
   for (const RequestPtr& request : requests) {
     if (request->set != requests.front()->set)
       return invalid_argument("the tensors of a group must be of one process set");
-  }
-  number_unnamed(requests, group);
-  for (const RequestPtr& request : requests) {
-    request->announcement.group = requests.front()->announcement.name;
     request->announcement.group_size = static_cast<uint32_t>(requests.size());
   }
   return requests;
@@ -269,18 +278,21 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
 Result<std::vector<RequestPtr>> Runtime::make(std::vector<Operation> operations, bool group) {
   RUEDA_RETURN_IF_ERROR(queue_->closed());
   RUEDA_ASSIGN_OR_RETURN(auto requests, make_all(std::move(operations), true, group));
+  number_unnamed(requests);
   for (const RequestPtr& request : requests) request->name = queue_->hold(*request);
   return requests;
 }
 
 // The requests' records are begun before anybody else can see them.
 Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> requests) {
+  RUEDA_RETURN_IF_ERROR(queue_->claim_named(requests));
+  number_unnamed(requests);
   for (const RequestPtr& request : requests) {
     if (recorder_.on()) request->submitted = std::chrono::steady_clock::now();
     request->flight = flight_->submitted(request->announcement, request->set->id, request->site,
                                          flight::Path::kNegotiated);
   }
-  auto claimed = queue_->claim(requests);
+  auto claimed = queue_->claim_numbered(requests);
   if (claimed.ok()) return claimed;
   for (const RequestPtr& request : requests)
     flight_->ended(request->flight, flight::now_ns(), false);
@@ -298,7 +310,6 @@ Result<std::vector<RequestPtr>> Runtime::start(std::vector<Operation> operations
 Status Runtime::run(Operation operation, std::chrono::nanoseconds timeout, RequestPtr* started) {
   RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), false, false));
   RUEDA_RETURN_IF_ERROR(request->check_may_wait());
-  number_unnamed({&request, 1}, false);
   RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
   *started = request;
   count_anew_after_join(*request);

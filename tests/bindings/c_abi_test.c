@@ -458,6 +458,31 @@ static void check_waiting(void) {
   rueda_request_release(work);
 }
 
+/* Of a call that is refused for one of its names the others count nowhere either. */
+static void check_refused_beside_a_name_in_flight(void) {
+  const int64_t shape[1] = {3};
+  float x[3] = {1, 1, 1}, y[3] = {1, 1, 1};
+  const rueda_op barrier = op_of(RUEDA_BARRIER, "refused", NULL, NULL, 0);
+  rueda_request* held = NULL;
+  rueda_request* requests[2] = {NULL, NULL};
+  int group;
+  rueda_op two[2];
+  two[0] = op_of(RUEDA_ALLREDUCE, NULL, x, shape, 1);
+  two[1] = op_of(RUEDA_ALLREDUCE, "held", y, shape, 1);
+  if (rank == 0) CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &two[1], 1, 0, &held, &error));
+  if (rank == 0 && size > 1) {
+    for (group = 0; group < 2; ++group) {
+      CHECK_ERROR(RUEDA_ALREADY_EXISTS, "'held'",
+                  rueda_start(context, two, 2, group, requests, &error));
+      CHECK(requests[0] == NULL && requests[1] == NULL);
+    }
+  }
+  run(&barrier);
+  if (rank != 0) CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &two[1], 1, 0, &held, &error));
+  CHECK(rueda_request_wait(held, 60, NULL) == RUEDA_OK && y[0] == (float)size);
+  rueda_request_release(held);
+}
+
 /* What one rank alone gets wrong counts nowhere: the next one without a name is everybody's. */
 static void check_refused_without_a_name(void) {
   const int64_t shape[1] = {3};
@@ -477,6 +502,7 @@ static void check_refused_without_a_name(void) {
     CHECK(rueda_run(context, &two[1], NULL) == RUEDA_INVALID_ARGUMENT);
     CHECK(rueda_request_create(context, two, 2, 0, requests, NULL) == RUEDA_INVALID_ARGUMENT);
   }
+  check_refused_beside_a_name_in_flight();
   run(&sum);
   CHECK(x[0] == (float)size);
   CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &sum, 1, 0, requests, &error));
