@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "collectives/base/utf8.h"
+
 namespace rueda::launcher {
 namespace {
 
-constexpr std::string_view kFirstLine = "rueda ticket 1\n";
+constexpr std::string_view kFirstWords = "rueda ticket ";
+constexpr std::string_view kVersion = "2";
+constexpr size_t kMaxVersion = 20;  // characters of another one that are shown
 constexpr size_t kMaxAddresses = 64;
 constexpr size_t kTokenDigits = 64;
 
@@ -42,16 +46,23 @@ bool take_block(std::string_view* text, std::string* block) {
 }  // namespace
 
 std::string write_ticket(const Ticket& ticket) {
-  std::string text(kFirstLine);
-  text += "job " + ticket.job_id + "\ntoken " + ticket.token + "\n";
+  std::string text(kFirstWords);
+  text.append(kVersion) += "\njob " + ticket.job_id + "\ntoken " + ticket.token + "\n";
   for (const std::string& address : ticket.addresses) text += "controller " + address + "\n";
   return text + ticket.authority + ticket.certificate + ticket.private_key + kTicketEnd;
 }
 
 Result<Ticket> read_ticket(std::string_view text) {
   if (text.size() > kMaxTicketBytes) return broken("it is too long");
-  if (!text.starts_with(kFirstLine)) return broken("its first line is another");
-  text.remove_prefix(kFirstLine.size());
+  std::string_view first;
+  if (!text.starts_with(kFirstWords) || !take_line(&text, &first))
+    return broken("its first line is not \"rueda ticket " + std::string(kVersion) + "\"");
+  const std::string_view version = first.substr(kFirstWords.size());
+  if (version != kVersion) {
+    return invalid_argument("this ticket is of version " + printable_text(version, kMaxVersion) +
+                            ", this program reads version " + std::string(kVersion) +
+                            ": use the same rueda on all hosts");
+  }
   Ticket ticket;
   while (!text.starts_with("-----BEGIN ")) {
     std::string_view line;

@@ -72,6 +72,14 @@ TEST_CASE("a ticket survives the way, and a damaged one is refused", "[ticket]")
   std::string other = text;
   other.replace(other.find("token a"), 7, "token Z");
   CHECK_FALSE(read_ticket(other).ok());
+  other = text;
+  other.replace(0, other.find('\n'), "rueda ticket 1");
+  CHECK(
+      read_ticket(other).status().message() ==
+      "this ticket is of version 1, this program reads version 2: use the same rueda on all hosts");
+  other.replace(0, other.find('\n'), "ssh: \x1b[1m");
+  CHECK(read_ticket(other).status().message() ==
+        "this is no ticket of a rueda job: its first line is not \"rueda ticket 2\"");
   CHECK(same_secret("abc", "abc"));
   CHECK_FALSE(same_secret("abc", "abd"));
   CHECK_FALSE(same_secret("abc", "ab"));
