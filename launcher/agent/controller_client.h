@@ -40,18 +40,18 @@ class ControllerClient {
   virtual void rank_ended(const RankEnd& end) = 0;
   // A verdict on a rank of this host, perhaps without its cause, which comes with a second call.
   // The controller sends the job's first one to every agent as an order.
-  virtual void rank_lost(const life::LostRank& lost) { static_cast<void>(lost); }
+  virtual void rank_lost(const life::LostRank& lost) = 0;
   virtual void say(const std::string& text) = 0;
   // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.
-  virtual void report(HostReport /*report*/) {}
-  virtual void drained(int asked, int ranks) { static_cast<void>(asked), static_cast<void>(ranks); }
-  virtual void count(const std::vector<RankCounters>& counters) { static_cast<void>(counters); }
+  virtual void report(HostReport report) = 0;
+  virtual void drained(int asked, int ranks) = 0;
+  virtual void count(const std::vector<RankCounters>& counters) = 0;
   // Every process of this host's ranks has ended. `failure`: why we could not do our part, else
   // empty. Returns when the controller has said goodbye, or is gone: until then it may have orders.
   using Follow = std::function<void(const std::vector<Order>&)>;
   virtual void finish(const std::string& failure, const Follow& follow) = 0;
   // It ended without a goodbye.
-  virtual bool controller_was_lost() const { return false; }
+  virtual bool controller_was_lost() const = 0;
 };
 
 }  // namespace rueda::launcher
