@@ -18,6 +18,7 @@
 #include "launcher/mpi/installation.h"
 #include "launcher/mpi/version.h"
 #include "launcher/processes/capture.h"
+#include "launcher/processes/symbol.h"
 
 namespace rueda::launcher {
 namespace {
@@ -64,11 +65,6 @@ Probe probe_library(const std::string& name, std::initializer_list<const char*> 
     return {true, name, path + (text.empty() ? "" : ", " + text)};
   }
   return {false, name, reason};
-}
-
-template <typename Function>
-Function symbol(void* library, const char* name) {
-  return reinterpret_cast<Function>(dlsym(library, name));
 }
 
 std::string cuda_version(void* library) {

@@ -1,16 +1,14 @@
 #include "launcher/mpi/version.h"
 
-#include <dlfcn.h>
-
 #include "launcher/processes/capture.h"
+#include "launcher/processes/symbol.h"
 
 namespace rueda::launcher {
 
 // MPI_Get_library_version may be called before MPI_Init; its answer may have several lines.
 std::string mpi_version(void* library) {
   constexpr size_t kMaxText = 8192;
-  const auto ask =
-      reinterpret_cast<int (*)(char*, int*)>(dlsym(library, "MPI_Get_library_version"));
+  const auto ask = symbol<int (*)(char*, int*)>(library, "MPI_Get_library_version");
   std::string text(kMaxText, '\0');
   int length = 0;
   if (ask == nullptr || ask(text.data(), &length) != 0 || length < 0 ||

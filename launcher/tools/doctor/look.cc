@@ -30,6 +30,7 @@
 #include "collectives/host/cgroup.h"
 #include "launcher/mpi/installation.h"
 #include "launcher/mpi/version.h"
+#include "launcher/processes/symbol.h"
 #include "launcher/tools/doctor/machine.h"
 
 namespace rueda::doctor {
@@ -212,8 +213,8 @@ int count_gpus() {
   if (child == 0) {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) _exit(255);
-    const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
-    const auto count = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
+    const auto init = launcher::symbol<int (*)(unsigned)>(library, "cuInit");
+    const auto count = launcher::symbol<int (*)(int*)>(library, "cuDeviceGetCount");
     int devices = 0;
     if (init == nullptr || count == nullptr || init(0) != 0 || count(&devices) != 0) _exit(255);
     _exit(std::min(devices, 254));
