@@ -1,6 +1,6 @@
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 
-namespace rueda::launcher {
+namespace rueda {
 
 std::string ranges_text(const std::vector<int>& numbers) {
   std::string text;
@@ -18,4 +18,4 @@ std::string counted(size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-}  // namespace rueda::launcher
+}  // namespace rueda

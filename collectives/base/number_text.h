@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace rueda::launcher {
+namespace rueda {
 
 // `numbers`: ascending.
 std::string ranges_text(const std::vector<int>& numbers);
@@ -13,4 +13,4 @@ std::string ranges_text(const std::vector<int>& numbers);
 // "1 core", "2 cores".
 std::string counted(size_t count, const std::string& what);
 
-}  // namespace rueda::launcher
+}  // namespace rueda

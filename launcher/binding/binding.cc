@@ -5,6 +5,8 @@
 #include <cmath>
 #include <set>
 
+#include "collectives/base/number_text.h"
+
 namespace rueda::launcher {
 namespace {
 

@@ -14,7 +14,6 @@
 
 #include "collectives/base/status.h"
 #include "launcher/binding/topology.h"
-#include "launcher/command/number_ranges.h"
 
 namespace rueda::launcher {
 

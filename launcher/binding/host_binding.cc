@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "collectives/base/number_text.h"
 #include "collectives/host/cgroup.h"
 
 namespace rueda::launcher {

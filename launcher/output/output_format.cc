@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 
 namespace rueda::launcher {
 namespace {

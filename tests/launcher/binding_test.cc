@@ -4,6 +4,9 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "collectives/base/number_text.h"
+
+using namespace rueda;
 using namespace rueda::launcher;
 
 namespace {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "launcher/command/number_ranges.h"
+#include "collectives/base/number_text.h"
 
 using namespace rueda;
 using namespace rueda::launcher;
