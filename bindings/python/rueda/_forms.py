@@ -3,10 +3,10 @@
 import ctypes
 
 from rueda import _ffi
-from rueda._requests import SLICE
+from rueda._requests import SLICE, output_buffers
 
 _lib = _ffi.library
-_start_and_wait, _output = _lib.rueda_start_and_wait, _lib.rueda_request_output
+_start_and_wait = _lib.rueda_start_and_wait
 
 
 class Form:
@@ -20,12 +20,10 @@ class Form:
         "_argument",
         "_cache",
         "_context",
-        "_data",
-        "_data_at",
-        "_extents",
         "_key",
         "_pointer",
         "_struct",
+        "buffers",
     )
 
     def __init__(self, context, struct, cache, key):
@@ -33,8 +31,7 @@ class Form:
         self._cache, self._key = cache, key
         self._pointer = ctypes.c_void_p()
         self._argument = ctypes.byref(self._pointer)
-        self._data, self._extents = ctypes.c_void_p(), (ctypes.c_int64 * _ffi.MAX_NDIM)()
-        self._data_at = ctypes.byref(self._data)
+        self.buffers = output_buffers()  # for `Request.output` of what has run
 
     def put_back(self):
         self._cache[self._key] = self
@@ -55,8 +52,3 @@ class Form:
         """For whoever was interrupted in `run` or after it: ``request`` owns what was started."""
         if request.pointer is None:
             request.pointer = self._pointer.value
-
-    def output(self, request):
-        """(address, shape) of the result of what ran last, as `Request.output`."""
-        ndim = _output(request.pointer, self._data_at, self._extents, _ffi.MAX_NDIM)
-        return self._data.value or 0, tuple(self._extents[:ndim])

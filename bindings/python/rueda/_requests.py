@@ -19,6 +19,12 @@ _OK = _ffi.OK
 GO_ON = _ffi.DEADLINE_EXCEEDED, _ffi.ABORTED  # codes of a wait that is to be gone on with
 
 
+def output_buffers():
+    """What `Request.output` is written to."""
+    data = ctypes.c_void_p()
+    return data, ctypes.byref(data), _Extents()
+
+
 class Request:
     """Owns one rueda_request. Results that are its own live exactly as long as this object.
 
@@ -91,13 +97,13 @@ class Request:
         """Ends an attention call on this rank soon. False: it cannot be ended from here."""
         return _lib.rueda_request_cancel(self.pointer, None) == _OK
 
-    def output(self):
-        """(address, shape) of the result."""
-        data, shape = ctypes.c_void_p(), _Extents()
-        ndim = _output(self.pointer, ctypes.byref(data), shape, _ffi.MAX_NDIM)
+    def output(self, buffers=None):
+        """(address, shape) of the result. ``buffers``: kept `output_buffers`, of one caller at a time."""
+        data, data_at, extents = buffers or output_buffers()
+        ndim = _output(self.pointer, data_at, extents, _ffi.MAX_NDIM)
         if ndim < 0:
             raise HorovodInternalError("the operation has no output")
-        return data.value or 0, tuple(shape[:ndim])
+        return data.value or 0, tuple(extents[:ndim])
 
     def rows(self, size):
         """Rows that came from each of ``size`` ranks."""

@@ -483,7 +483,7 @@ class Runtime:
             if request.pointer is None:
                 result = None
             elif adopt is not None:
-                result = adopt(*form.output(request), keep, request)
+                result = adopt(*request.output(form.buffers), keep, request)
         except BaseException:
             form.own(request)
             self._hold(_Entry(keep, None, (request,)))
