@@ -6,7 +6,7 @@
 //   user: claim --> push           unnamed and its number is in flight: waits here, until release()
 //   coordinator:          take --> ... --> release
 //
-// Threads: claim_..., hold, push, close from any; take and release from who holds the progress lock.
+// Threads: claims, hold, push, close from any; take and release from who holds the progress lock.
 #pragma once
 
 #include <atomic>
