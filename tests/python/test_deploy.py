@@ -125,7 +125,7 @@ def jobset_environment(rank):
 
 
 def refusal(environment):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "RUEDA_KEY"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PET_") and name != "RUEDA_KEY_FILE"}
     done = subprocess.run([worlds.ruedarun(), "true"], capture_output=True, text=True, timeout=90,
                           env={**kept, **environment})
     assert done.returncode == 2, done.stderr

@@ -53,8 +53,12 @@ class _Distributed:
             self._look_at_groups()
             for members in groups:
                 Group([self._gradient_of[p] for p in members])
+<<<<<<< HEAD
             self._plain.refuse_steps()
         end = weakref.finalize(self, _end, self._gradient_hooks, self._this_step)
+=======
+        end = weakref.finalize(self, _end, self._gradient_hooks, self._gradient_of, self._this_step)
+>>>>>>> review
         end.atexit = False
 
     def _make_policy(self, settings, sparse_as_dense):
@@ -361,12 +365,15 @@ class _Distributed:
         self._check_every = every
 
 
-def _end(hooks, step):
+def _end(hooks, gradients, step):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
     runtime.reserve(-len(hooks))
     give_up(step.pending, 0)
+    # What an interrupt kept the step from hearing of. Not left to finalisers: the garbage collector may run the
+    # request's first.
+    give_up((gradient.in_place for gradient in gradients.values() if gradient.in_place is not None), 0)
 
 
 def _some(names, most=6):
