@@ -1,10 +1,7 @@
 #include "collectives/base/number_text.h"
 
-<<<<<<< HEAD
 #include <charconv>
 
-=======
->>>>>>> review
 namespace rueda {
 
 std::string ranges_text(const std::vector<int>& numbers) {
@@ -23,12 +20,9 @@ std::string counted(size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-<<<<<<< HEAD
 bool parse_number(std::string_view text, int low, int high, int* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
   return error == std::errc() && end == text.data() + text.size() && *out >= low && *out <= high;
 }
 
-=======
->>>>>>> review
 }  // namespace rueda

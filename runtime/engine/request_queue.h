@@ -6,12 +6,7 @@
 //   user: claim --> push           unnamed and its number is in flight: waits here, until release()
 //   coordinator:          take --> ... --> release
 //
-<<<<<<< HEAD
-// Threads: claim_..., hold, push, close from any; take and release from who holds the progress
-// lock.
-=======
 // Threads: claims, hold, push, close from any; take and release from who holds the progress lock.
->>>>>>> review
 #pragma once
 
 #include <atomic>

@@ -53,12 +53,8 @@ class _Distributed:
             self._look_at_groups()
             for members in groups:
                 Group([self._gradient_of[p] for p in members])
-<<<<<<< HEAD
             self._plain.refuse_steps()
-        end = weakref.finalize(self, _end, self._gradient_hooks, self._this_step)
-=======
         end = weakref.finalize(self, _end, self._gradient_hooks, self._gradient_of, self._this_step)
->>>>>>> review
         end.atexit = False
 
     def _make_policy(self, settings, sparse_as_dense):
