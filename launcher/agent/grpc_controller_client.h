@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "launcher/agent/control_connection.h"
@@ -37,6 +38,8 @@ class GrpcControllerClient : public ControllerClient {
 
   // The exit code that goes with a failure that finish() tells.
   void set_failure_code(int code) { failure_code_ = code; }
+  // The job's, once the controller has said goodbye; nothing when it has gone without.
+  std::optional<int> job_code() const { return goodbye_ ? std::optional(job_code_) : std::nullopt; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -51,6 +54,7 @@ class GrpcControllerClient : public ControllerClient {
   bool kill_told_ = false;
   bool goodbye_ = false;
   int failure_code_ = 0;
+  int job_code_ = 0;
   std::deque<control::AgentMessage> unhurried_;  // sent one by one while nothing else is
   std::vector<RankCounters> counters_, counters_sent_;
 };

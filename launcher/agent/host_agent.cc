@@ -32,6 +32,7 @@ struct AgentArguments {
   std::string name;        // of this host, as the job's list has it
   std::string address;     // join: the controller's
   std::string token_file;  // join
+  bool named = false;      // by --name
   bool join = false;
 };
 
@@ -52,6 +53,7 @@ Result<AgentArguments> parse(const std::vector<std::string>& words,
       out.token_file = words[++i];
     } else if (word == "--name" && !last) {
       out.name = words[++i];
+      out.named = true;
     } else if (word == "--slurm") {
       const char* node = find_variable(environment, "SLURMD_NODENAME");
       out.name = node == nullptr ? "" : node;
@@ -117,7 +119,10 @@ class Introduction {
       std::vector<control::ControllerMessage> messages = client_->take();
       for (auto it = messages.begin(); it != messages.end(); ++it) {
         if (it->has_probe_task()) reach(it->probe_task());
-        if (it->has_goodbye()) return cancelled("");
+        if (it->has_goodbye()) {
+          job_code_ = it->goodbye().exit_code();
+          return cancelled("");
+        }
         if (!it->has_assign()) continue;
         control::Assign assign = it->assign();
         client_->put_back({std::next(it), messages.end()});  // the controller's
@@ -131,6 +136,9 @@ class Introduction {
     return deadline_exceeded("the controller has said nothing for too long");
   }
 
+  // Of a job that has ended before it began.
+  int job_code() const { return job_code_; }
+
  private:
   void introduce(const AgentArguments& arguments, const std::string& version) {
     control::AgentMessage message;
@@ -138,6 +146,7 @@ class Introduction {
     me->set_version(version);
     me->set_host_index(arguments.host_index);
     me->set_host_name(arguments.name);
+    me->set_named(arguments.named);
     me->set_host_identity(machine_identity());
     me->set_pid(getpid());
     me->set_usable_cores(count_usable_cores());
@@ -177,6 +186,7 @@ class Introduction {
   ControlConnection* const client_;
   const GuardLink& link_;
   std::unique_ptr<ReachListener> listener_;
+  int job_code_ = 0;
 };
 
 // What the controller sent, and this host's own variables where they belong to the host.
@@ -239,9 +249,11 @@ int work(const AgentArguments& arguments, const std::vector<std::string>& enviro
   dup2(null.get(), STDIN_FILENO);
   const auto client = ControlConnection::connect(ticket.value(), kConnectLimit);
   if (!client.ok()) return fail(kUnreachable, client.status().message());
-  const auto assign = Introduction(client.value().get(), link).run(arguments, version);
+  Introduction introduction(client.value().get(), link);
+  const auto assign = introduction.run(arguments, version);
   if (!assign.ok()) {
-    if (assign.status().code() == Code::kCancelled) return 0;
+    if (assign.status().code() == Code::kCancelled)
+      return arguments.join ? introduction.job_code() : 0;
     return fail(kUnreachable,
                 "the controller has not taken this host: " + assign.status().message());
   }
@@ -259,7 +271,9 @@ int work(const AgentArguments& arguments, const std::vector<std::string>& enviro
     return exit_code;
   }
   controller.set_failure_code(kLauncherFailure);
-  return run_agent(plan.value(), std::move(link.fd), &controller);
+  const int code = run_agent(plan.value(), std::move(link.fd), &controller);
+  // Somebody waits for this command, as others do for ruedarun itself.
+  return arguments.join && code == 0 ? controller.job_code().value_or(kUnreachable) : code;
 }
 
 }  // namespace
