@@ -137,13 +137,10 @@ void add_hidden_loss(const life::LostRank& lost, const RankEnd& end, Verdict* ve
   if (lost.operations != 0) verdict->lines.push_back("  " + lost.describe_last_operation());
 }
 
-// The first of another rank than the one whose failure was told; a report may be a whole traceback.
-void add_report(const JobEnd& job, const RankEnd* told, Verdict* verdict) {
+// The first one; it may be a whole traceback.
+void add_report(const JobEnd& job, Verdict* verdict) {
   if (job.reports.empty()) return;
-  const auto other = std::find_if(job.reports.begin(), job.reports.end(), [&](const auto& report) {
-    return told == nullptr || report.first != told->rank;
-  });
-  const auto& [rank, text] = other == job.reports.end() ? job.reports.front() : *other;
+  const auto& [rank, text] = job.reports.front();
   std::string line = "rank " + std::to_string(rank) + " reported: ";
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -230,7 +227,7 @@ Verdict judge(const JobEnd& job) {
     else
       add_culprit(job, *culprit, blamed == nullptr, &verdict);
   }
-  add_report(job, culprit, &verdict);
+  add_report(job, &verdict);
   verdict.lines.push_back(fate_of_others(job, culprit) + "exit code " +
                           std::to_string(verdict.exit_code));
   return verdict;

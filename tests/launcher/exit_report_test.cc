@@ -145,7 +145,7 @@ TEST_CASE("who leaves with code 0 while others need it is named first, by whom i
   CHECK(verdict.exit_code == 1);
   CHECK(verdict.lines == Lines{"rank 1 (pid 11) exited with code 0 while others still needed it",
                                "rank 0 (pid 10) then failed: exited with code 1",
-                               "rank 2 reported: " + report,
+                               "rank 0 reported: " + report,
                                "rank 2 then exited with code 1; exit code 1"});
   job.ends[0].stopped = true;
   CHECK(judge(job).lines.front() ==
