@@ -181,6 +181,7 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   }
   plan.summary = config.value().summary;
   plan.dead_seconds = config.value().dead_seconds;
+  plan.init_patience = std::min(plan.init_patience, config.value().start_timeout_seconds / 2);
   plan.timeline = {config.value().timeline, config.value().timeline_all_ranks, options.num_proc};
   if (timeline::timeline_file(plan.timeline.path, true, 0) && plan.timeline.path[0] != '/') {
     // A rank may change its folder before it opens the file.

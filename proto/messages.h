@@ -161,6 +161,7 @@ struct StoreReply {
   std::string message;
   std::string value;  // bytes
   uint64_t number = 0;
+  uint32_t error_rank = 0;  // rank + 1 of whose death it tells; 0: none
 
   bool operator==(const StoreReply&) const = default;
 };

@@ -37,6 +37,7 @@ inline void write(Writer out, const StoreReply& m) {
   out.put_free_text(3, m.message, kMaxErrorBytes);
   out.put_bytes(4, m.value);
   out.put(5, m.number);
+  out.put(6, m.error_rank);
 }
 
 inline void read(Reader& in, StoreReply* m) {
@@ -47,6 +48,7 @@ inline void read(Reader& in, StoreReply* m) {
       case 3: in.read_text(&m->message, "message", kMaxErrorBytes); break;
       case 4: in.read_bytes(&m->value, "value", kMaxStoreValueBytes); break;
       case 5: in.read(&m->number); break;
+      case 6: in.read(&m->error_rank); break;
       default: in.skip();
     }
   }

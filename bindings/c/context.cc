@@ -16,6 +16,9 @@ namespace rueda::c_abi {
 int32_t report(const Status& status, rueda_error* error) {
   if (error != nullptr && error->struct_size >= offsetof(rueda_error, message) + 1) {
     error->code = static_cast<int32_t>(status.code());
+    // Those whose messages are damaged are lost as well. Who has left in order is not.
+    const bool lost = status.code() == Code::kUnavailable || status.code() == Code::kDataLoss;
+    error->lost_rank = lost ? status.facts().rank : -1;
     const size_t room = error->struct_size - offsetof(rueda_error, message) - 1;
     const size_t count = std::min({status.message().size(), room, sizeof(error->message) - 1});
     std::memcpy(error->message, status.message().data(), count);
@@ -143,7 +146,8 @@ int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost) {
   return guarded_value(0, [&]() -> int32_t {
     const MemberPtr member = try_use(context);
     if (member == nullptr || lost == nullptr || lost->struct_size < sizeof(size_t)) return 0;
-    const auto found = member->runtime->lost();
+    const bool asks = lost->struct_size >= offsetof(rueda_lost, pid);
+    const auto found = member->runtime->lost(asks ? lost->rank : -1);
     if (!found) return 0;
     rueda_lost whole = RUEDA_LOST_INIT;
     whole.rank = found->rank;

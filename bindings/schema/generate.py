@@ -57,11 +57,10 @@ def numpy_surface():
     head = f'''{NOTE}
 """The collectives on NumPy arrays; `rueda.numpy` describes them."""
 
-import numpy as np
-
 from rueda._arrays import blocking, collectives, receive_again, run_again
 from rueda._compression import Compression, compressed, compressed_group
 from rueda._ffi import ALLGATHER, ALLREDUCE, ALLTOALL, AVERAGE, BROADCAST, REDUCESCATTER
+from rueda._numpy import np
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
 

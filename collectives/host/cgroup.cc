@@ -94,4 +94,12 @@ std::optional<double> cgroup_core_limit(const ReadFile& read) {
   return least;
 }
 
+std::optional<uint64_t> cgroup_process_limit(const ReadFile& read) {
+  std::optional<uint64_t> least;
+  for_each_group(read, "pids", [&](const std::string& folder, int) {
+    lower(&least, first_number(read(folder + "pids.max").value_or("")));
+  });
+  return least;
+}
+
 }  // namespace rueda::host

@@ -20,5 +20,7 @@ std::optional<uint64_t> first_number(const std::string& text);
 std::optional<uint64_t> cgroup_memory_limit(const ReadFile& read);
 // Cores' worth of time; nothing where there is no limit.
 std::optional<double> cgroup_core_limit(const ReadFile& read);
+// Processes and threads; nothing where there is no limit.
+std::optional<uint64_t> cgroup_process_limit(const ReadFile& read);
 
 }  // namespace rueda::host

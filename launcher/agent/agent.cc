@@ -27,6 +27,7 @@
 #include "launcher/job/summary_report.h"
 #include "launcher/job/supervisor.h"
 #include "launcher/output/console.h"
+#include "launcher/output/output_copies.h"
 #include "launcher/processes/process_state.h"
 #include "launcher/processes/process_tree.h"
 #include "launcher/processes/spawn.h"
@@ -88,6 +89,7 @@ class Agent {
   void reap();
   void rank_ended(RankProcess* rank, int wait_status);
   void look_at_lives();
+  void look_for_late_ranks();
   void rank_lost(const life::LostRank& lost, bool from_controller = false);
   void stop_for_failure();
   void send(int signal);
@@ -101,12 +103,14 @@ class Agent {
   }
   int finish(const Status& started);
   void drain_console();
+  bool is_wanted();
 
   const AgentPlan& plan_;
   ControllerClient* const controller_;  // null on one host; then store_ is not
   UniqueFd guard_link_;
   UniqueFd signals_;
   Console console_;
+  std::unique_ptr<OutputCopies> copies_;  // null: none, or the controller's
   Supervisor supervisor_;
   std::unique_ptr<rendezvous::StoreServer> store_;
   std::unique_ptr<LifeWatch> lives_;
@@ -119,6 +123,8 @@ class Agent {
   std::vector<const RankOutput*> outputs_;  // of ranks_; empty where there is a controller
   std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
+  std::optional<TimePoint> waiting_since_;  // in init, for others
+  bool told_late_ = false;
   std::vector<RankCounters> counted_;
   std::vector<int> drain_signals_;
   std::vector<RankEnd> ends_;
@@ -156,6 +162,12 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   remove_stale_parts(plan_.timeline);
+  if (!plan_.options.output_folder.empty()) {
+    std::vector<Rank> all;
+    for (const RankPlace& place : plan_.places) all.push_back(place.rank);
+    RUEDA_ASSIGN_OR_RETURN(
+        copies_, OutputCopies::create(plan_.options.output_folder, all, plan_.options.num_proc));
+  }
   return {};
 }
 
@@ -170,11 +182,7 @@ int Agent::pick_stdin(Rank rank, int null_fd) const {
 Result<std::unique_ptr<OutputTaker>> Agent::make_output(Rank rank) {
   if (controller_ != nullptr) return controller_->output_of(rank);
   auto output = std::make_unique<RankOutput>(rank, &console_);
-  if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(OutputCopy copy, OutputCopy::create(plan_.options.output_folder, rank,
-                                                               plan_.options.num_proc));
-    output->copy_to(std::move(copy));
-  }
+  output->copy_to(copies_.get());
   outputs_.push_back(output.get());
   return std::unique_ptr<OutputTaker>(std::move(output));
 }
@@ -214,7 +222,7 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, const Ran
   request.hangup_stays_ignored = plan_.hangup_ignored;
   RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
   rank->started(pid, std::move(out_read), std::move(err_read));
-  lives_->started(rank->place().rank, pid);
+  RUEDA_RETURN_IF_ERROR(lives_->started(rank->place().rank, pid));
   if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid) + ", " +
           binding.text);
@@ -290,7 +298,10 @@ void Agent::wait_for_events() {
     Stream stream;
   };
   std::vector<Source> sources;
-  if (!console_.congested() && (controller_ == nullptr || !controller_->congested())) {
+  const bool slow = console_.congested() || (copies_ && copies_->congested()) ||
+                    (controller_ != nullptr && controller_->congested());
+  if (copies_) copies_->add_to_poll(&fds);
+  if (!slow) {
     for (const auto& rank : ranks_) {
       for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
         if (rank->output_fd(stream) < 0) continue;
@@ -314,6 +325,9 @@ void Agent::wait_for_events() {
     timeout_ms = controller_->poll_limit_ms();
   if (poll(fds.data(), fds.size(), timeout_ms) < 0) return;  // EINTR: nothing is lost
 
+  if (copies_) {
+    for (const std::string& line : copies_->take_problems()) say(line);
+  }
   if (controller_ != nullptr) follow(controller_->work());
   if (fds[observed].revents != 0) {
     for (const std::string& line : observer_->take_lines()) say(line);
@@ -498,9 +512,39 @@ void Agent::rank_lost(const life::LostRank& lost, bool from_controller) {
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
   narrate(lost.describe() + "; known at " +
-          std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9));
+          std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9) +
+          " s of the monotonic clock");
   if (controller_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
+}
+
+// Ranks wait in init for those that have not called it. These may hang before, in an import or on a
+// file server: the user hears of it long before RUEDA_START_TIMEOUT ends the job.
+void Agent::look_for_late_ranks() {
+  if (told_late_ || supervisor_.cause() != StopCause::kNone) return;
+  std::vector<const RankProcess*> late;
+  bool any_here = false;
+  for (const auto& rank : ranks_) {
+    if (!rank->running()) continue;
+    if (lives_->has_joined(rank->place().rank))
+      any_here = true;
+    else
+      late.push_back(rank.get());
+  }
+  if (!any_here || late.empty()) return waiting_since_.reset();
+  if (!waiting_since_) waiting_since_ = now();
+  if (now() - *waiting_since_ < to_duration(plan_.init_patience)) return;
+  told_late_ = true;
+  constexpr size_t kMostTold = 4;
+  for (size_t i = 0; i < std::min(late.size(), kMostTold); ++i) {
+    const std::string pid = std::to_string(late[i]->pid());
+    say("rank " + std::to_string(late[i]->place().rank) + " (pid " + pid +
+        ") has not called init, for which others wait since " +
+        std::to_string(static_cast<int>(plan_.init_patience)) +
+        " s: " + process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
+  }
+  if (late.size() > kMostTold)
+    say("so have " + std::to_string(late.size() - kMostTold) + " other ranks not");
 }
 
 void Agent::stop_for_failure() {
@@ -573,7 +617,10 @@ int Agent::run() {
     supervisor_.driver_lost(now());  // as if: kill what has been started
   }
   for (;;) {
-    if (lives_) look_at_lives();
+    if (lives_) {
+      look_at_lives();
+      look_for_late_ranks();
+    }
     reap();
     for (const int signal : supervisor_.due(now())) send(signal);
     if (finished()) break;
@@ -582,6 +629,13 @@ int Agent::run() {
     wait_for_events();
   }
   return finish(status);
+}
+
+// Whether somebody still waits for our end: not after two signals, or when the guard has gone.
+bool Agent::is_wanted() {
+  read_signals();
+  check_guard();
+  return guard_link_ && signals_received_ < 2;
 }
 
 // Our reader may be slow or stopped; a signal ends the wait for it.
@@ -622,6 +676,9 @@ int Agent::finish(const Status& started) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i]->drain();
     job.last_words[ranks_[i]->place().rank] = outputs_[i]->last_words();
+  }
+  if (copies_) {
+    for (const std::string& line : copies_->finish([this] { return is_wanted(); })) say(line);
   }
   if (store_ != nullptr) {
     store_->stop();

@@ -35,6 +35,7 @@ struct AgentPlan {
   TimelineFiles timeline;
   bool summary = false;
   double dead_seconds = 5;      // how long a rank may be stopped
+  double init_patience = 30;    // when ranks that have not called init are told of
   bool terminal_stdin = false;  // our standard input is a terminal, and it is ours to read
   // Of a job over several hosts; on one host the agent makes its own.
   std::string job_id;

@@ -80,7 +80,7 @@ void GrpcControllerClient::take_messages(Clock::time_point now, std::vector<Orde
       relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
     } else if (message.has_goodbye()) {
       goodbye_ = true;
-      job_failed_ = message.goodbye().job_failed();
+      job_code_ = message.goodbye().exit_code();
     } else if (auto order = order_from_wire(message)) {
       orders->push_back(std::move(*order));
     }

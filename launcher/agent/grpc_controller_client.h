@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "launcher/agent/control_connection.h"
@@ -35,11 +36,11 @@ class GrpcControllerClient : public ControllerClient {
   void finish(const std::string& failure, const Follow& follow) override;
   bool controller_was_lost() const override { return !goodbye_; }
 
-  // What the goodbye has said; true when there was none.
-  bool job_failed() const { return job_failed_; }
 
   // The exit code that goes with a failure that finish() tells.
   void set_failure_code(int code) { failure_code_ = code; }
+  // The job's, once the controller has said goodbye; nothing when it has gone without.
+  std::optional<int> job_code() const { return goodbye_ ? std::optional(job_code_) : std::nullopt; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -53,8 +54,8 @@ class GrpcControllerClient : public ControllerClient {
   Clock::time_point last_heard_, last_work_, last_beat_;
   bool kill_told_ = false;
   bool goodbye_ = false;
-  bool job_failed_ = true;
   int failure_code_ = 0;
+  int job_code_ = 0;
   std::deque<control::AgentMessage> unhurried_;  // sent one by one while nothing else is
   std::vector<RankCounters> counters_, counters_sent_;
 };

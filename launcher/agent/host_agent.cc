@@ -34,6 +34,7 @@ struct AgentArguments {
   std::string name;        // of this host, as the job's list has it
   std::string address;     // join: the controller's
   std::string token_file;  // join
+  bool named = false;      // by --name
   bool join = false;
   bool started_by_user = false;  // our exit code tells how the job ended
 };
@@ -55,6 +56,7 @@ Result<AgentArguments> parse(const std::vector<std::string>& words,
       out.token_file = words[++i];
     } else if (word == "--name" && !last) {
       out.name = words[++i];
+      out.named = true;
     } else if (word == "--slurm") {
       const char* node = find_variable(environment, "SLURMD_NODENAME");
       out.name = node == nullptr ? "" : node;
@@ -130,7 +132,10 @@ class Introduction {
       std::vector<control::ControllerMessage> messages = client_->take();
       for (auto it = messages.begin(); it != messages.end(); ++it) {
         if (it->has_probe_task()) reach(it->probe_task());
-        if (it->has_goodbye()) return cancelled("");
+        if (it->has_goodbye()) {
+          job_code_ = it->goodbye().exit_code();
+          return cancelled("");
+        }
         if (!it->has_assign()) continue;
         control::Assign assign = it->assign();
         client_->put_back({std::next(it), messages.end()});  // the controller's
@@ -144,6 +149,9 @@ class Introduction {
     return deadline_exceeded("the controller has said nothing for too long");
   }
 
+  // Of a job that has ended before it began.
+  int job_code() const { return job_code_; }
+
  private:
   void introduce(const AgentArguments& arguments, const std::string& version) {
     control::AgentMessage message;
@@ -151,6 +159,7 @@ class Introduction {
     me->set_version(version);
     me->set_host_index(arguments.host_index);
     me->set_host_name(arguments.name);
+    me->set_named(arguments.named);
     me->set_host_identity(machine_identity());
     me->set_pid(getpid());
     me->set_usable_cores(count_usable_cores());
@@ -190,6 +199,7 @@ class Introduction {
   ControlConnection* const client_;
   const GuardLink& link_;
   std::unique_ptr<ReachListener> listener_;
+  int job_code_ = 0;
 };
 
 // What the controller sent, and this host's own variables where they belong to the host.
@@ -264,10 +274,13 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   dup2(null.get(), STDIN_FILENO);
   const auto client = ControlConnection::connect(ticket, kConnectLimit);
   if (!client.ok()) return fail(kUnreachable, client.status().message());
-  const auto assign = Introduction(client.value().get(), link).run(arguments, version);
+  Introduction introduction(client.value().get(), link);
+  const auto assign = introduction.run(arguments, version);
   if (!assign.ok()) {
-    if (assign.status().code() == Code::kCancelled)
-      return stop_signal() == 0 ? 0 : 128 + stop_signal();
+    if (assign.status().code() == Code::kCancelled) {
+      if (stop_signal() != 0) return 128 + stop_signal();
+      return arguments.started_by_user ? introduction.job_code() : 0;
+    }
     return fail(kUnreachable,
                 "the controller has not taken this host: " + assign.status().message());
   }
@@ -286,9 +299,10 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   }
   controller.set_failure_code(kLauncherFailure);
   const int code = run_agent(plan.value(), std::move(link.fd), &controller);
-  // Who started us by ssh or srun hears of the job's end from the controller, not by us as well.
+  // Who started us by ssh or srun hears of the job's end from the controller, not by us as well; who
+  // waits for this command hears what ruedarun itself would say.
   if (!arguments.started_by_user) return code == kLauncherFailure ? code : 0;
-  return code == 0 && controller.job_failed() ? 1 : code;
+  return code == 0 ? controller.job_code().value_or(kUnreachable) : code;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "collectives/host/event_fd.h"
+#include "collectives/host/threads.h"
 #include "launcher/agent/stack_collector.h"
 #include "launcher/observe/status_report.h"
 #include "launcher/processes/process_state.h"
@@ -37,9 +38,10 @@ Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
   RUEDA_ASSIGN_OR_RETURN(observer->event_, host::make_event_fd());
   RUEDA_ASSIGN_OR_RETURN(observer->wake_, host::make_event_fd());
   // Without it `rueda status` finds nothing; the job runs all the same.
-  if (auto door = ToolDoor::open(observer->plan_.job_id); door.ok())
+  if (auto door = ToolDoor::open(observer->plan_.job_id, observer->plan_.command); door.ok())
     observer->door_ = std::move(door).value();
-  observer->thread_ = std::thread([raw = observer.get()] { raw->run(); });
+  RUEDA_ASSIGN_OR_RETURN(observer->thread_,
+                         host::start_thread([raw = observer.get()] { raw->run(); }));
   return observer;
 }
 
@@ -203,6 +205,7 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
     pid_t pid = -1;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      record.pid = watched->pid;
       if (watched->running) {
         pid = record.flight ? record.flight->pid : watched->pid;
       } else if (!watched->how.empty()) {

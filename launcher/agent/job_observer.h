@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
-#include "launcher/observe/file_writer.h"
 #include "launcher/observe/host_report.h"
 #include "launcher/observe/recorder_files.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_socket.h"
+#include "launcher/output/file_writer.h"
 
 namespace rueda::launcher {
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "collectives/host/event_fd.h"
+#include "collectives/host/threads.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/processes/process_tree.h"
 
@@ -74,13 +75,15 @@ Result<LifeWatch::Handed> LifeWatch::add(Rank rank) {
   return handed;
 }
 
-void LifeWatch::started(Rank rank, pid_t pid) {
+Status LifeWatch::started(Rank rank, pid_t pid) {
   Watched* const watched = find(rank);
   watched->pid = pid;
   watched->running = true;
   watched->silence.emplace(dead_after_);
-  watched->waiter = std::thread([this, watched] { wait_for_end(watched); });
+  RUEDA_ASSIGN_OR_RETURN(watched->waiter,
+                         host::start_thread([this, watched] { wait_for_end(watched); }));
   if (!next_look_) next_look_ = std::chrono::steady_clock::now() + kLookEvery;
+  return {};
 }
 
 void LifeWatch::ended(Rank rank) {

@@ -10,7 +10,8 @@
 // (Agent::rank_lost).
 //
 // Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
-// Failure: where a page cannot be made the rank is not started.
+// Failure: where a page cannot be made the rank is not started; where no thread can be, started()
+// says so.
 #pragma once
 
 #include <poll.h>
@@ -45,7 +46,7 @@ class LifeWatch {
     std::string variable;
   };
   Result<Handed> add(Rank rank);
-  void started(Rank rank, pid_t pid);
+  Status started(Rank rank, pid_t pid);
   // The ranks are stopped because the user wants it, until the opposite is said: that is no
   // silence.
   void pause(bool paused) { paused_ = paused; }

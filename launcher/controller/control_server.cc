@@ -4,11 +4,14 @@
 #include <grpcpp/grpcpp.h>
 #include <proto/control.grpc.pb.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
+#include "collectives/base/utf8.h"
 #include "collectives/host/event_fd.h"
 #include "launcher/controller/acceptor.h"
+#include "launcher/controller/job_host.h"
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/ticket.h"
 
@@ -96,6 +99,9 @@ class Hub {
     }
     const std::lock_guard lock(mutex_);
     int host = agent.host_index();
+    if (host < 0 && agent.named()) {
+      RUEDA_ASSIGN_OR_RETURN(host, place_of(agent.host_name()));
+    }
     if (host < 0) host = place_by_name(agent.host_name());
     if (host < 0 || host >= static_cast<int>(hosts_.size()))
       return failed_precondition("the job has no place for another host");
@@ -222,6 +228,12 @@ class Hub {
   int fd() const { return wake_.get(); }
 
  private:
+  Result<int> place_of(const std::string& name) const {
+    const auto found = std::find(hosts_.begin(), hosts_.end(), name);
+    if (found != hosts_.end()) return static_cast<int>(found - hosts_.begin());
+    return failed_precondition("the job has no host '" + printable_text(name, 256) +
+                               "'; its hosts are " + name_hosts(hosts_));
+  }
   int place_by_name(const std::string& name) const {
     const std::string brief = name.substr(0, name.find('.'));
     for (size_t i = 0; i < hosts_.size(); ++i) {

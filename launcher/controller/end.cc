@@ -126,12 +126,11 @@ void JobController::host_lost(int number, const std::string& why) {
     starters_[static_cast<size_t>(number)]->kill();
 }
 
-void JobController::say_goodbye() {
+void JobController::say_goodbye(int exit_code) {
   if (server_ == nullptr) return;
-  const bool failed = failure_ != 0 || supervisor_.cause() != StopCause::kNone;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     control::ControllerMessage message;
-    message.mutable_goodbye()->set_job_failed(failed);
+    message.mutable_goodbye()->set_exit_code(exit_code);
     server_->send(static_cast<int>(i), std::move(message));
   }
   // Agents leave by themselves; those that do not are killed with what started them (guard.h).
@@ -179,15 +178,36 @@ void JobController::gather_recorders() {
   }
 }
 
+// What is known without the ranks' last lines.
+JobEnd JobController::job_end() const {
+  JobEnd job;
+  job.ends = ends_;
+  if (!lost_by_us_) job.lost = lost_;
+  job.cause = supervisor_.cause();
+  job.signal = supervisor_.cause_signal();
+  if (store_ == nullptr) return job;
+  for (const rendezvous::Report& report : store_->reports()) {
+    if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+  }
+  return job;
+}
+
 int JobController::finish() {
   gather_recorders();
-  say_goodbye();
-  JobEnd job;
+  say_goodbye(failure_ != 0 ? failure_ : judge(job_end()).exit_code);
+  JobEnd job = job_end();
   std::map<Rank, wire::RankSummary> summaries;
   for (size_t rank = 0; rank < outputs_.size() && outputs_[rank] != nullptr; ++rank) {
     outputs_[rank]->end(Stream::kStdout);
     outputs_[rank]->end(Stream::kStderr);
     job.last_words[static_cast<Rank>(rank)] = outputs_[rank]->last_words();
+  }
+  if (copies_) {
+    const auto is_wanted = [this] {
+      read_signals();
+      return link_.fd && signals_received_ < 2;
+    };
+    for (const std::string& line : copies_->finish(is_wanted)) console_.say(line);
   }
   if (failure_ != 0) {  // has been said
     drain_console();
@@ -195,15 +215,10 @@ int JobController::finish() {
   }
   store_->stop();
   for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
     wire::RankSummary summary;
     if (report.key == "summary" && wire::decode(report.value, &summary).ok())
       summaries[report.rank] = std::move(summary);
   }
-  job.ends = ends_;
-  if (!lost_by_us_) job.lost = lost_;
-  job.cause = supervisor_.cause();
-  job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
   if (plan_.summary) {
     for (const std::string& line : summary_report(summaries, plan_.options.num_proc))

@@ -28,7 +28,8 @@ int64_t now_ns() {
 
 HostsObserver::HostsObserver(Setup setup, Link link)
     : setup_(std::move(setup)), link_(std::move(link)), stalls_(setup_.stall_seconds) {
-  if (auto door = ToolDoor::open(setup_.job_id); door.ok()) door_ = std::move(door).value();
+  if (auto door = ToolDoor::open(setup_.job_id, setup_.command); door.ok())
+    door_ = std::move(door).value();
 }
 
 void HostsObserver::add_to_poll(std::vector<pollfd>* fds) const {
@@ -101,6 +102,7 @@ void HostsObserver::take_view(int host, control::Observed* message) {
     return round_->problems.push_back("rank " + std::to_string(message->rank()) + ": " +
                                       status.message());
   RankRecord& record = view.value().record;
+  record.pid = std::max(0, static_cast<int>(view.value().pid));
   if (auto flight = flight::read_flight(mirror.value().bytes()); flight.ok()) {
     record.flight = std::move(flight).value();
     flight::shift_times(&*record.flight, shift);

@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "launcher/hosts/wire.h"
-#include "launcher/observe/file_writer.h"
 #include "launcher/observe/host_report.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_report.h"
 #include "launcher/observe/status_socket.h"
+#include "launcher/output/file_writer.h"
 
 namespace rueda::launcher {
 

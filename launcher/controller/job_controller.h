@@ -88,7 +88,8 @@ class JobController {
   void narrate(const std::string& text) {
     if (plan_.options.verbose) console_.say(text);
   }
-  void say_goodbye();
+  void say_goodbye(int exit_code);
+  JobEnd job_end() const;
   int finish();
   void drain_console();
 
@@ -96,6 +97,7 @@ class JobController {
   GuardLink link_;
   UniqueFd signals_;
   Console console_;
+  std::unique_ptr<OutputCopies> copies_;  // null: none
   Supervisor supervisor_;
   std::string job_id_, token_file_;
   std::optional<rendezvous::JobKey> key_;

@@ -59,6 +59,7 @@ void JobController::wait_for_events() {
                              {link_.fd.get(), POLLIN, 0},
                              {server_ == nullptr ? -1 : server_->fd(), POLLIN, 0}};
   console_.add_to_poll(&fds);
+  if (copies_) copies_->add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
@@ -103,7 +104,7 @@ void JobController::read_signals() {
 
 void JobController::take_events() {
   if (server_ == nullptr) return;
-  server_->hold_output(console_.congested());
+  server_->hold_output(console_.congested() || (copies_ && copies_->congested()));
   for (AgentEvent& event : server_->take()) {
     JobHost& host = hosts_[static_cast<size_t>(event.host)];
     host.last_heard = clock_now();
@@ -295,6 +296,9 @@ int JobController::run() {
     check_time();
     if (observer_) {
       for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+    }
+    if (copies_) {
+      for (const std::string& line : copies_->take_problems()) console_.say(line);
     }
     console_.flush();
     if (console_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <numeric>
 
 #include "collectives/base/config.h"
 #include "collectives/base/file_status.h"
@@ -88,6 +90,11 @@ Status JobController::open_store() {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   const int ranks = plan_.options.num_proc;
   outputs_.resize(static_cast<size_t>(ranks));
+  if (!plan_.options.output_folder.empty()) {
+    std::vector<Rank> all(static_cast<size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder, all, ranks));
+  }
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
       int ends[2];
@@ -97,11 +104,7 @@ Status JobController::open_store() {
       RUEDA_RETURN_IF_ERROR(store_->add(UniqueFd(ends[0]), place.rank));
       host_of_[place.rank] = static_cast<int>(host);
       auto output = std::make_unique<RankOutput>(place.rank, &console_);
-      if (!plan_.options.output_folder.empty()) {
-        RUEDA_ASSIGN_OR_RETURN(OutputCopy copy,
-                               OutputCopy::create(plan_.options.output_folder, place.rank, ranks));
-        output->copy_to(std::move(copy));
-      }
+      output->copy_to(copies_.get());
       outputs_[static_cast<size_t>(place.rank)] = std::move(output);
     }
   }
@@ -162,11 +165,16 @@ std::vector<HostStatus> JobController::host_states() const {
 
 Status JobController::write_token_file(const std::string& ticket) {
   const std::string& path = plan_.options.token_file;
-  unlink(path.c_str());
+  // One that a killed job has left behind may go; any other file is somebody's.
+  std::ifstream old(path);
+  std::string first;
+  if (std::getline(old, first) && is_tickets_first_line(first)) unlink(path.c_str());
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file ||
       write(file.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size())) {
-    return file_status("cannot write the token file " + path, path, ticket.size(), errno);
+    return file_status("cannot write the token file " + path +
+                           (errno == EEXIST ? ", it is there already and no ticket" : ""),
+                       path, ticket.size(), errno);
   }
   token_file_ = path;
   console_.say("waiting for " + std::to_string(hosts_.size()) + " hosts; on each: ruedarun join " +
@@ -295,7 +303,12 @@ void JobController::all_probed() {
   job.hangup_ignored = link_.hangup_ignored;
   std::vector<std::string> named = plan_.options.named_variables;
   for (const auto& [name, value] : plan_.options.environment) named.push_back(name);
-  const auto environment = environment_for_hosts(plan_.base_environment, named);
+  std::vector<std::string> withheld;
+  const auto environment = environment_for_hosts(plan_.base_environment, named, &withheld);
+  if (!withheld.empty()) {
+    narrate("no rank is given " + name_hosts(withheld) +
+            ", which look like secrets (-x NAME gives one to all)");
+  }
   for (size_t i = 0; i < hosts_.size(); ++i) {
     job.address = addresses[i];
     narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);

@@ -52,6 +52,10 @@ std::string write_ticket(const Ticket& ticket) {
   return text + ticket.authority + ticket.certificate + ticket.private_key + kTicketEnd;
 }
 
+bool is_tickets_first_line(std::string_view line) {
+  return line == kFirstLine.substr(0, kFirstLine.size() - 1);
+}
+
 Result<Ticket> read_ticket(std::string_view text) {
   if (text.size() > kMaxTicketBytes) return broken("it is too long");
   std::string_view first;

@@ -29,6 +29,8 @@ struct Ticket {
 // Text that ends with kTicketEnd.
 std::string write_ticket(const Ticket& ticket);
 Result<Ticket> read_ticket(std::string_view text);
+// Without its '\n'.
+bool is_tickets_first_line(std::string_view line);
 
 // Takes the same time wherever the two differ.
 bool same_secret(std::string_view a, std::string_view b);

@@ -40,6 +40,25 @@ const RankEnd* find_culprit(const JobEnd& job) {
   return culprit;
 }
 
+// The rank that the first one to fail blames for it, if that one has ended well by its own account
+// (os._exit(0) or sys.exit(0) in the middle of the work), or runs still and is stopped by us (it
+// did not come before RUEDA_STALL_SHUTDOWN_TIME_SECONDS): all failures after that are its doing.
+// By number, because a shell may stand between us and the process that reported.
+const RankEnd* find_blamed(const JobEnd& job, const RankEnd& failed) {
+  const std::string* const report = report_of(job, failed.rank);
+  if (report == nullptr) return nullptr;
+  const RankEnd* blamed = nullptr;
+  size_t first = std::string::npos;
+  for (const RankEnd& end : job.ends) {
+    if (&end == &failed || !(ended_well(end) || end.stopped)) continue;
+    const size_t at = report->find("rank " + std::to_string(end.rank) + " (pid ");
+    if (at >= first) continue;
+    first = at;
+    blamed = &end;
+  }
+  return blamed;
+}
+
 // What became of the others: groups of ranks with the same fate, in words.
 std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
   std::vector<Rank> stopped;
@@ -59,7 +78,9 @@ std::string fate_of_others(const JobEnd& job, const RankEnd* culprit) {
     const bool passive = how.starts_with("killed") || how.starts_with("lost");
     const char* verb = passive ? " then was " : " then ";
     if (ranks.size() > 1 && passive) verb = " then were ";
-    text += name_ranks(ranks) + verb + how + "; ";
+    const size_t its = ranks.size() > 1 ? how.find(" its host") : std::string::npos;
+    text += name_ranks(ranks) + verb +
+            (its == std::string::npos ? how : std::string(how).replace(its + 1, 3, "their")) + "; ";
   }
   if (!stopped.empty())
     text += name_ranks(stopped) + (stopped.size() == 1 ? " was" : " were") + " stopped; ";
@@ -76,9 +97,15 @@ void add_loss(const life::LostRank& lost, const RankEnd& culprit, Verdict* verdi
   verdict->lines.push_back("  " + lost.describe_last_operation());
 }
 
-void add_culprit(const JobEnd& job, const RankEnd& culprit, Verdict* verdict) {
+void add_blamed(const RankEnd& blamed, Verdict* verdict) {
+  const char* const how = blamed.stopped ? " is whom the others waited for; it was stopped"
+                                         : " exited with code 0 while others still needed it";
+  verdict->lines.push_back(name_of(blamed) + how);
+}
+
+void add_culprit(const JobEnd& job, const RankEnd& culprit, bool first, Verdict* verdict) {
   verdict->lines.push_back(
-      name_of(culprit) + " failed: " +
+      name_of(culprit) + (first ? " failed: " : " then failed: ") +
       (culprit.lost.empty() ? describe_wait_status(culprit.wait_status) : culprit.lost) +
       culprit.hint);
   if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
@@ -110,8 +137,10 @@ void add_hidden_loss(const life::LostRank& lost, const RankEnd& end, Verdict* ve
   if (lost.operations != 0) verdict->lines.push_back("  " + lost.describe_last_operation());
 }
 
-// A report may be a whole traceback.
-void add_report(Rank rank, const std::string& text, Verdict* verdict) {
+// The first one; it may be a whole traceback.
+void add_report(const JobEnd& job, Verdict* verdict) {
+  if (job.reports.empty()) return;
+  const auto& [rank, text] = job.reports.front();
   std::string line = "rank " + std::to_string(rank) + " reported: ";
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -188,14 +217,17 @@ Verdict judge(const JobEnd& job) {
     if (culprit == nullptr) return verdict;
     verdict.exit_code = all_well ? 1 : exit_code_of(culprit->wait_status);
     verdict.culprit = culprit->rank;
+    const RankEnd* const blamed = all_well ? nullptr : find_blamed(job, *culprit);
+    if (blamed != nullptr) {
+      verdict.culprit = blamed->rank;
+      add_blamed(*blamed, &verdict);
+    }
     if (all_well)
       add_hidden_loss(*job.lost, *culprit, &verdict);
     else
-      add_culprit(job, *culprit, &verdict);
+      add_culprit(job, *culprit, blamed == nullptr, &verdict);
   }
-  if (!job.reports.empty()) {
-    add_report(job.reports.front().first, job.reports.front().second, &verdict);
-  }
+  add_report(job, &verdict);
   verdict.lines.push_back(fate_of_others(job, culprit) + "exit code " +
                           std::to_string(verdict.exit_code));
   return verdict;

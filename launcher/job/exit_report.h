@@ -4,7 +4,9 @@
 // else's end) comes after every rank that blamed nobody, whoever ended first: an interpreter that
 // leaves the job with an exception takes longer to end than the peer that raised because of it.
 // Several deaths that were noticed together have no order of their own; then a rank that was killed
-// comes before one that exited. Where all ended with 0, but one had been lost inside of its command
+// comes before one that exited. Where the first to fail blames a rank that has left with code 0, or
+// that never came, the headline names that one, and the exit code is of the one that failed. Where
+// all ended with 0, but one had been lost inside of its command
 // ("train; true") and others said so, the job has failed too; over several hosts this is not known.
 // Pure.
 #pragma once

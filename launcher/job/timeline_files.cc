@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "collectives/base/create_file.h"
 #include "collectives/base/file_status.h"
 #include "collectives/base/unique_fd.h"
 #include "runtime/observe/timeline/timeline_file.h"
@@ -68,6 +69,7 @@ Status close_file(const std::string& path) {
     if (!events.empty())
       end = static_cast<size_t>(events.data() + events.size() - mapped->text().data());
   }
+  RUEDA_RETURN_IF_ERROR(check_link(path));
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(end)) != 0 ||
       lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), timeline::kTimelineEnd)) {
@@ -102,8 +104,11 @@ std::vector<std::string> merge(const TimelineFiles& files) {
       continue;
     }
     const bool is_first = !out;
-    if (is_first)
-      out.reset(::open(files.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (is_first) {
+      auto made = create_file(files.path, "cannot write the timeline '" + files.path + "'");
+      if (!made.ok()) return {made.status().message() + "; the ranks' parts lie beside it"};
+      out = std::move(made).value();
+    }
     needed = events.size();
     good = out && write_all(out.get(), is_first ? "[\n" : ",\n") && write_all(out.get(), events);
     done.push_back(part);

@@ -16,6 +16,7 @@ struct RankRecord {
   enum class Life { kRunning, kSilent, kDead, kLeft };
 
   Rank rank = 0;
+  int pid = 0;                             // of the process that was started; 0: unknown
   std::optional<flight::Snapshot> flight;  // empty: it has not begun to record
   Life life = Life::kRunning;
   // "sleeping in nanosleep", "stopped by a signal", "killed by signal 9"; "": unknown.

@@ -52,6 +52,12 @@ std::optional<Slowest> slowest(const JobStatus& job) {
   return most;
 }
 
+// Of the process that is the rank, else of what was started for it; "-": unknown.
+std::string pid_of(const RankRecord& r) {
+  const int pid = r.flight ? r.flight->pid : r.pid;
+  return pid > 0 ? std::to_string(pid) : "-";
+}
+
 const char* word_for(RankRecord::Life life) {
   switch (life) {
     case RankRecord::Life::kRunning: return "running";
@@ -172,7 +178,7 @@ std::string status_text(const JobStatus& job) {
   const std::vector<Rank> slow = behind(job.ranks);
   for (const RankRecord& r : job.ranks) {
     char line[160];
-    const std::string pid = r.flight ? std::to_string(r.flight->pid) : "-";
+    const std::string pid = pid_of(r);
     std::snprintf(line, sizeof(line), "rank %-4d pid %-8s %-8s %10llu operations", r.rank,
                   pid.c_str(), word_for(r.life), static_cast<unsigned long long>(operations_of(r)));
     out += line;
@@ -184,6 +190,7 @@ std::string status_text(const JobStatus& job) {
                     last->ended() ? "" : " and not ended");
       out += "; last " + describe(*last) + line;
     }
+    if (!r.flight && r.life == RankRecord::Life::kRunning) out += "; has not called init";
     if (!r.state.empty()) out += "; " + printable_text(r.state);
     out += "\n";
   }

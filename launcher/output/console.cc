@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "collectives/base/printable_lines.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -91,7 +93,7 @@ void Console::say(const std::string& text) {
   Place& place = places_[static_cast<int>(Stream::kStderr)];
   if (*place.redraw_open) place.sink->queue("\n");
   *place.redraw_open = false;
-  place.sink->queue("ruedarun: " + text + "\n");
+  place.sink->queue("ruedarun: " + printable_lines(text) + "\n");
 }
 
 bool Console::congested() const {

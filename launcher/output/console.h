@@ -30,7 +30,8 @@ class Console {
   // Only these ranks' output is printed; empty: everybody's.
   void show_only(std::set<Rank> ranks);
   void print(Rank rank, Stream stream, const Piece& piece);
-  // "ruedarun: text", on stderr.
+  // "ruedarun: text", on stderr. What a terminal would obey is left out: parts of it may come from
+  // ranks.
   void say(const std::string& text);
 
   bool keeps_redraws(Stream stream) const { return place(stream).style.terminal; }

@@ -28,8 +28,7 @@ void RankOutput::remember(std::string_view line) {
 }
 
 void RankOutput::take(Stream stream, std::string_view bytes) {
-  const Status copied = copy_.write(stream, bytes);
-  if (!copied.ok()) console_->say(copied.message());
+  if (copies_ != nullptr) copies_->write(rank_, stream, bytes);
   splitters_[static_cast<int>(stream)].feed(bytes, printer(stream));
 }
 

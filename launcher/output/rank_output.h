@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "launcher/output/console.h"
-#include "launcher/output/output_copy.h"
+#include "launcher/output/output_copies.h"
 
 namespace rueda::launcher {
 
@@ -28,8 +28,8 @@ class RankOutput : public OutputTaker {
  public:
   RankOutput(Rank rank, Console* console);
 
-  // What the rank writes goes there, too.
-  void copy_to(OutputCopy copy) { copy_ = std::move(copy); }
+  // What the rank writes goes there, too. Borrowed.
+  void copy_to(OutputCopies* copies) { copies_ = copies; }
   void take(Stream stream, std::string_view bytes) override;
   void end(Stream stream) override;
   std::vector<std::string> last_words() const { return {words_.begin(), words_.end()}; }
@@ -41,7 +41,7 @@ class RankOutput : public OutputTaker {
   const Rank rank_;
   Console* const console_;
   LineSplitter splitters_[2];
-  OutputCopy copy_;
+  OutputCopies* copies_ = nullptr;
   std::deque<std::string> words_;  // last lines of stderr
 };
 

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "collectives/base/status.h"
+#include "collectives/host/threads.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/processes/process_tree.h"
@@ -57,26 +58,47 @@ bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
+// Somebody has stopped the child itself, which can neither hear nor tell of it.
+void tell_of_pause(const std::string& what, pid_t child, bool paused) {
+  const std::string name = "the " + what + " (pid " + std::to_string(child) + ")";
+  fail(0, paused ? name +
+                       ", which looks after the ranks, has been stopped by a signal: continue it "
+                       "with kill -CONT " +
+                       std::to_string(child) + ", or end the job with a second Ctrl-C"
+                 : name + " goes on");
+}
+
 // Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`:
-// the first one that asked the job to stop, unchanged if there was none.
-int wait_for_child(pid_t child, const sigset_t& signals, GuardedGroup group, int* stop_signal) {
+// the first one that asked the job to stop, unchanged if there was none. The second one kills a
+// child that is stopped, and with it the job.
+int wait_for_child(const std::string& what, pid_t child, const sigset_t& signals,
+                   GuardedGroup group, int* stop_signal) {
+  int asked = 0;
+  bool paused = false;
   for (;;) {
     siginfo_t info = {};
     const int signal = sigwaitinfo(&signals, &info);
     if (signal < 0) continue;
     if (signal != SIGCHLD) {
       if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;
+      asked += asks_to_stop(signal) ? 1 : 0;
       const bool sent_by_terminal = info.si_code == SI_KERNEL;
       const bool tell = group == GuardedGroup::kOwn || !sent_by_terminal;
       if (signal == SIGTSTP) {
         suspend(child, tell);
       } else if (tell) {
-        kill(child, signal);
+        kill(child, paused && asked > 1 ? SIGKILL : signal);
       }
       continue;
     }
     int status = 0;
-    if (waitpid(child, &status, WNOHANG) == child) return status;
+    const int also = group == GuardedGroup::kOwn ? WUNTRACED | WCONTINUED : 0;
+    while (waitpid(child, &status, WNOHANG | also) == child) {
+      if (!WIFSTOPPED(status) && !WIFCONTINUED(status)) return status;
+      if (paused == WIFSTOPPED(status)) continue;
+      paused = WIFSTOPPED(status);
+      tell_of_pause(what, child, paused);
+    }
   }
 }
 
@@ -105,7 +127,8 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work, Gu
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0)
-    return fail(kLauncherFailure, errno_status("cannot start another process", errno).message());
+    return fail(kLauncherFailure,
+                host::no_process("cannot start another process", errno).message());
   if (child == 0) {
     alive_end.reset();
     return work(std::move(link));
@@ -113,7 +136,7 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work, Gu
   link.fd.reset();
 
   int stop_signal = 0;
-  const int status = wait_for_child(child, signals, group, &stop_signal);
+  const int status = wait_for_child(what, child, signals, group, &stop_signal);
   const auto stuck = kill_children({before.begin(), before.end()}, kKillLimit);
   for (const pid_t pid : stuck)
     fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");

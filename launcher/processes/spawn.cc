@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "collectives/host/threads.h"
+
 namespace rueda::launcher {
 
 std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
@@ -103,7 +105,7 @@ Result<pid_t> spawn_rank(const SpawnRequest& request) {
                           environment.data(), cpus.get(), cpus_bytes};
   const pid_t pid = fork();
   if (pid == 0) run_child(plan);
-  if (pid < 0) return errno_status("cannot start another process", errno);
+  if (pid < 0) return host::no_process("cannot start another process", errno);
   return pid;
 }
 

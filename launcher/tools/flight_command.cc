@@ -1,7 +1,10 @@
 #include "launcher/tools/flight_command.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
+#include "collectives/base/printable_lines.h"
 #include "launcher/command/options.h"
 #include "launcher/observe/recorder_files.h"
 #include "launcher/observe/status_report.h"
@@ -37,17 +40,23 @@ bool is_help(const std::vector<std::string>& arguments) {
 }
 
 int fail(const std::string& text, int code) {
-  std::fprintf(stderr, "rueda: %s\n", text.c_str());
+  std::fprintf(stderr, "rueda: %s\n", printable_lines(text).c_str());
   return code;
 }
 
 // The only job of this user on this host; empty, and said so, unless there is one.
 std::string only_job(const std::string& command) {
-  const std::vector<std::string> jobs = running_jobs();
-  if (jobs.size() == 1) return jobs.front();
-  std::string text = "no job of this user runs on this host";
+  const std::vector<RunningJob> jobs = running_jobs();
+  if (jobs.size() == 1) return jobs.front().id;
+  std::string text =
+      geteuid() == 0 ? "no job runs on this host" : "no job of this user runs on this host";
   if (!jobs.empty()) text = "several jobs run; say which one: rueda " + command + " JOB";
-  for (const std::string& one : jobs) text += "\n  " + one;
+  for (const RunningJob& one : jobs) {
+    const auto title = ask_job(one.id, std::string(kTitleQuestion));
+    text += "\n  " + one.id +
+            (one.user == geteuid() ? "" : " of user " + std::to_string(one.user)) + "  " +
+            (title.ok() ? title.value() : title.status().message());
+  }
   fail(text, 1);
   return "";
 }
@@ -61,7 +70,7 @@ int run_explain(const std::vector<std::string>& arguments) {
   if (!files.ok()) return fail(files.status().message(), 1);
   for (const std::string& problem : files.value().problems) fail(problem, 1);
   for (const std::string& line : explain(files.value().ranks, files.value().now_ns))
-    std::puts(line.c_str());
+    std::puts(printable_lines(line).c_str());
   return files.value().ranks.empty() ? 1 : 0;
 }
 
@@ -110,7 +119,7 @@ int run_status(const std::vector<std::string>& arguments) {
   const size_t cut = answer.value().find(kStatusCut);
   if (cut == std::string::npos) return fail("the answer was cut off", 1);
   const std::string text = json ? answer.value().substr(0, cut) : answer.value().substr(cut + 1);
-  std::fputs(text.c_str(), stdout);
+  std::fputs(printable_lines(text).c_str(), stdout);
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/host/threads.h"
 #include "runtime/observe/flight/stack_dump.h"
 
 namespace rueda::engine {
@@ -57,7 +58,8 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
     RUEDA_RETURN_IF_ERROR(life->watch(runtime->joined_->fabric.loop.get()));
   // Before the first message of a peer is looked at: it belongs into the timeline.
   const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
-  runtime->thread_ = std::thread([driver = runtime->progress_] { driver->loop(); });
+  RUEDA_ASSIGN_OR_RETURN(runtime->thread_,
+                         host::start_thread([driver = runtime->progress_] { driver->loop(); }));
   if (runtime->agents_.life) runtime->agents_.life->wait_until_owned();
   if (!opened.ok()) return opened.with_message(opened.message() + " (RUEDA_TIMELINE)");
   return runtime;
@@ -116,18 +118,19 @@ void Runtime::mark(const std::string& name, timeline::Mark mark) {
   recorder_.mark(name, mark);
 }
 
-std::optional<life::LostRank> Runtime::lost() const {
+std::optional<life::LostRank> Runtime::lost(Rank suspect) const {
   if (agents_.life) {
     if (auto told = agents_.life->lost()) return told;
   }
-  // Without an agent's verdict: what was known at init of the rank that everything ended for.
+  // Without an agent's verdict: what was known at init of the rank that everything ended for. An
+  // operation may end a moment before everything does.
   const Status end = queue_->closed();
-  const Rank rank = end.facts().rank;
-  if (rank < 0 || rank == membership().rank) return std::nullopt;
+  const Rank rank = end.facts().rank >= 0 ? end.facts().rank : suspect;
+  if (rank < 0 || rank >= membership().size || rank == membership().rank) return std::nullopt;
   life::LostRank lost;
   lost.rank = rank;
   lost.pid = membership().pids[static_cast<size_t>(rank)];
-  lost.host.set(end.facts().host);
+  lost.host.set(membership().hosts[static_cast<size_t>(rank)]);
   lost.cause.set("its connection was closed");
   return lost;
 }

@@ -86,8 +86,9 @@ class Runtime {
   // What this rank did until now; empty without RUEDA_SUMMARY.
   std::optional<wire::RankSummary> summary();
   flight::FlightRecorder& flight() { return *flight_; }
-  // Who was lost, with what is known of the cause by now. Any thread.
-  std::optional<life::LostRank> lost() const;
+  // Who was lost, with what is known of the cause by now. suspect: whom an error is about, if there
+  // is no verdict yet. Any thread.
+  std::optional<life::LostRank> lost(Rank suspect = -1) const;
   // As they are now. Any thread.
   counters::Values counters();
   // One by its name; -1 for an unknown one.

@@ -1,6 +1,8 @@
 // Who is where: each rank says it in the store, and reads what all others say.
 #include <unistd.h>
 
+#include <spdlog/fmt/fmt.h>
+
 #include "collectives/transport/frame.h"
 #include "proto/store_codec.h"
 #include "runtime/membership/joining.h"
@@ -83,9 +85,9 @@ Status exchange_places(Joining* joining) {
     auto text = joining->store->get(joining->key_of("place", rank), joining->left());
     if (!text.ok()) {
       if (text.status().code() != Code::kDeadlineExceeded) return text.status();
-      return deadline_exceeded("rank " + std::to_string(rank) + " has not called init after " +
-                               std::to_string(config.start_timeout_seconds) +
-                               " s (RUEDA_START_TIMEOUT)")
+      return deadline_exceeded(fmt::format("rank {} has not called init after {:g} s "
+                                           "(RUEDA_START_TIMEOUT)",
+                                           rank, config.start_timeout_seconds))
           .with_rank(rank);
     }
     wire::PlaceInfo info;

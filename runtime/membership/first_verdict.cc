@@ -11,23 +11,34 @@ using std::chrono::nanoseconds;
 // No rank's key: it does not go with the rank that has set it.
 std::string key_of(const std::string& prefix) { return prefix + "verdict"; }
 
+// "1 text": rank 1 was lost; "-1 text": another reason.
+std::string written(const Status& verdict, const std::string& text) {
+  const Rank lost = verdict.code() == Code::kUnavailable ? verdict.facts().rank : -1;
+  return std::to_string(lost) + " " + text;
+}
+
+Status read(const std::string& value) {
+  Rank lost = -1;
+  const char* const end = value.data() + value.size();
+  const char* text = std::from_chars(value.data(), end, lost).ptr;
+  if (text != end) ++text;
+  return unavailable(std::string(text, end)).with_rank(lost);
+}
+
 std::string note_key(const std::string& prefix, Rank rank, int number) {
   return prefix + "waits/" + std::to_string(rank) + "." + std::to_string(number);
 }
 
 }  // namespace
 
-std::optional<std::string> FirstVerdict::said(rendezvous::Store* store, const std::string& prefix) {
-  auto text = store->get(key_of(prefix), nanoseconds(0));
-  if (!text.ok()) return std::nullopt;
-  return std::move(text).value();
+Status FirstVerdict::said(rendezvous::Store* store, const std::string& prefix) {
+  const auto value = store->get(key_of(prefix), nanoseconds(0));
+  return value.ok() ? read(value.value()) : Status();
 }
 
-std::optional<std::string> FirstVerdict::said_earlier(rendezvous::StoreClient* store,
-                                                      const std::string& prefix) {
-  auto text = store->peek(key_of(prefix));
-  if (!text.ok()) return std::nullopt;
-  return std::move(text).value();
+Status FirstVerdict::said_earlier(rendezvous::StoreClient* store, const std::string& prefix) {
+  const auto value = store->peek(key_of(prefix));
+  return value.ok() ? read(value.value()) : Status();
 }
 
 Status FirstVerdict::look(Rank peer) {
@@ -35,8 +46,7 @@ Status FirstVerdict::look(Rank peer) {
     noted_ = peer;
     (void)store_->set(note_key(prefix_, me_, notes_++), std::to_string(peer));
   }
-  const auto text = said(store_, prefix_);
-  return text ? unavailable(*text) : Status();
+  return said(store_, prefix_);
 }
 
 std::string FirstVerdict::name(Rank rank) const {
@@ -75,12 +85,13 @@ Status FirstVerdict::settle(const Status& mine) {
   const bool in_time = mine.code() != Code::kDeadlineExceeded;
   const bool refused = mine.code() == Code::kUnauthenticated;  // or its end came half-way
   if (in_time && !refused && mine.code() != Code::kUnavailable) return mine;
-  if (auto text = said(store_, prefix_)) return unavailable(std::move(*text));
+  if (Status first = said(store_, prefix_); !first.ok()) return first;
   if (refused) return mine;
   const std::string text = in_time ? mine.message() : follow(mine);
-  const Status set = store_->set(key_of(prefix_), text + " (as " + name(me_) + " says)");
+  const Status set =
+      store_->set(key_of(prefix_), written(mine, text + " (as " + name(me_) + " says)"));
   if (set.code() == Code::kAlreadyExists) {
-    if (auto first = said(store_, prefix_)) return unavailable(std::move(*first));
+    if (Status first = said(store_, prefix_); !first.ok()) return first;
   }
   return mine.with_message(text);
 }

@@ -31,11 +31,10 @@ class FirstVerdict {
   // "rank 1 (pid 4711 on node2)" by rank, once they are known.
   void set_names(const std::vector<std::string>& names) { names_ = names; }
 
-  // What a rank has said, if any has.
-  static std::optional<std::string> said(rendezvous::Store* store, const std::string& prefix);
+  // What a rank has said, naming the rank that was lost; ok when none has said anything.
+  static Status said(rendezvous::Store* store, const std::string& prefix);
   // The same after init: a launcher that does not answer at once is not waited for.
-  static std::optional<std::string> said_earlier(rendezvous::StoreClient* store,
-                                                 const std::string& prefix);
+  static Status said_earlier(rendezvous::StoreClient* store, const std::string& prefix);
 
   // While waiting for `peer`: notes it, and is an error when a rank has said why init fails.
   Status look(Rank peer);

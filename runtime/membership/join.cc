@@ -134,8 +134,7 @@ Result<std::unique_ptr<Joined>> join(const JoinOptions& options, rendezvous::Sto
 }
 
 Status said_at_init(rendezvous::StoreClient* store, uint64_t epoch) {
-  const auto said = FirstVerdict::said_earlier(store, Joining::prefix_of(epoch));
-  return said ? unavailable(*said) : Status();
+  return FirstVerdict::said_earlier(store, Joining::prefix_of(epoch));
 }
 
 }  // namespace rueda::membership

@@ -59,7 +59,8 @@ void KeyTable::mark_alive(Rank rank) {
 
 Status KeyTable::death_behind(const std::string& key) const {
   for (const auto& [rank, text] : dead_) {
-    if (key.ends_with(fmt::format("/{}", rank))) return unavailable(dead_.front().second);
+    const auto& [first, how] = dead_.front();
+    if (key.ends_with(fmt::format("/{}", rank))) return unavailable(how).with_rank(first);
   }
   return {};
 }

@@ -21,7 +21,7 @@ Result<std::string> MemoryStore::get(const std::string& key, std::chrono::nanose
   for (bool in_time = true;;) {
     RUEDA_RETURN_IF_ERROR(table_.death_behind(key));
     if (const auto value = table_.find(key)) return *value;
-    if (deaths_ != deaths_before) return unavailable(last_death_);
+    if (deaths_ != deaths_before) return last_death_;
     if (!in_time) return not_set_in_time(key, timeout);
     in_time = changed_.wait_until(lock, deadline) == std::cv_status::no_timeout;
   }
@@ -31,7 +31,7 @@ void MemoryStore::mark_dead(Rank rank, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
     table_.mark_dead(rank, text);
-    last_death_ = text;
+    last_death_ = unavailable(text).with_rank(rank);
     ++deaths_;
   }
   changed_.notify_all();

@@ -26,7 +26,7 @@ class MemoryStore : public Store {
   std::condition_variable changed_;
   KeyTable table_;
   uint64_t deaths_ = 0;
-  std::string last_death_;
+  Status last_death_;
 };
 
 }  // namespace rueda::rendezvous

@@ -19,21 +19,23 @@ namespace {
 using std::chrono::nanoseconds;
 
 Status as_status(const wire::StoreReply& reply) {
-  return reply.code == Code::kOk ? Status() : Status(reply.code, reply.message);
+  if (reply.code == Code::kOk) return {};
+  return Status(reply.code, reply.message).with_rank(static_cast<Rank>(reply.error_rank) - 1);
 }
 
 }  // namespace
 
 Status StoreClient::keeper_gone() const {
-  return unavailable("store: " + keeper_ + " is gone (it closed its end of the connection)");
+  return unavailable("store: " + keeper_ + " is gone (it closed its end of the connection)")
+      .with_rank(keeper_rank_);
 }
 
 Status StoreClient::keeper_silent() const {
   return deadline_exceeded("store: " + keeper_ + " does not answer (is it stopped or overloaded?)");
 }
 
-StoreClient::StoreClient(UniqueFd fd, std::string keeper)
-    : keeper_(std::move(keeper)), fd_(std::move(fd)) {
+StoreClient::StoreClient(UniqueFd fd, std::string keeper, Rank keeper_rank)
+    : keeper_(std::move(keeper)), keeper_rank_(keeper_rank), fd_(std::move(fd)) {
   ::fcntl(fd_.get(), F_SETFD, FD_CLOEXEC);
   // An answer to a client that had this stream before us must not look like one of ours.
   uint32_t random = 0;

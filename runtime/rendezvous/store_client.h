@@ -34,7 +34,7 @@ class StoreClient : public Store {
 
   // `fd`: a connected stream socket whose other end was given to StoreServer::add. `keeper`: who
   // keeps the store, for errors.
-  explicit StoreClient(UniqueFd fd, std::string keeper = "the launcher");
+  explicit StoreClient(UniqueFd fd, std::string keeper = "the launcher", Rank keeper_rank = -1);
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
@@ -62,6 +62,7 @@ class StoreClient : public Store {
   Status keeper_silent() const;
 
   const std::string keeper_;
+  const Rank keeper_rank_;
   const host::GuardedFd fd_;  // a forked child is no client
 
   std::mutex send_mutex_;  // one frame at a time; never taken while mutex_ is held

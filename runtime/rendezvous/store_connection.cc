@@ -55,6 +55,7 @@ void StoreConnection::answer(uint64_t id, const Status& status, KeyTable::Value 
   reply.code = status.code();
   reply.message = status.message();
   reply.number = number;
+  reply.error_rank = static_cast<uint32_t>(status.facts().rank + 1);
   answers_.push_back({std::move(reply), std::move(value)});
 }
 

@@ -11,6 +11,7 @@
 
 #include "collectives/base/log.h"
 #include "collectives/host/event_fd.h"
+#include "collectives/host/threads.h"
 
 namespace rueda::rendezvous {
 
@@ -30,7 +31,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
   }
   std::unique_ptr<StoreServer> server(
       new StoreServer(std::move(epoll), std::move(wake), std::move(last_word)));
-  server->thread_ = std::thread([raw = server.get()] { raw->run(); });
+  RUEDA_ASSIGN_OR_RETURN(server->thread_, host::start_thread([raw = server.get()] { raw->run(); }));
   return server;
 }
 
@@ -77,7 +78,8 @@ void StoreServer::end_waits(Rank dead, const std::string& text) {
   table_.mark_dead(dead, text);
   for (auto& [id, client] : clients_) {
     if (client->rank() == dead) continue;
-    for (const auto& get : client->waiting) client->answer(get.id, unavailable(text));
+    for (const auto& get : client->waiting)
+      client->answer(get.id, unavailable(text).with_rank(dead));
     client->waiting.clear();
   }
 }

@@ -30,6 +30,12 @@ TEST_CASE("the cgroup's limit is the smallest on the way up, in both versions", 
       // Inside the container the path of the host does not exist.
       {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n"}};
   CHECK(host::cgroup_memory_limit(from(first)) == 1048576);
+  const std::map<std::string, std::string> tasks = {
+      {"/proc/self/cgroup", "7:pids:/docker/a1\n0::/jobs/mine\n"},
+      {"/sys/fs/cgroup/pids/docker/a1/pids.max", "max\n"},
+      {"/sys/fs/cgroup/jobs/mine/pids.max", "96\n"},
+      {"/sys/fs/cgroup/jobs/pids.max", "12\n"}};
+  CHECK(host::cgroup_process_limit(from(tasks)) == 12);
   const std::map<std::string, std::string> odd = {{"/proc/self/cgroup", "what\n0::relative\n\n"},
                                                   {"/sys/fs/cgroup/memory.max", ""}};
   CHECK(host::cgroup_memory_limit(from(odd)) == std::nullopt);

@@ -132,6 +132,37 @@ TEST_CASE("a report of several lines stays readable", "[exit_report]") {
                                   "rank 0 reported: first", "  | second", "exit code 1"});
 }
 
+TEST_CASE("who leaves with code 0 while others need it is named first, by whom it hurt",
+          "[exit_report]") {
+  JobEnd job = failed_job(
+      {{1, 11, exited(0), 1, false}, {0, 10, exited(1), 2, false}, {2, 12, exited(1), 3, false}});
+  const std::string report = "allreduce 'x': rank 1 (pid 11 on a) has left (it called shutdown)";
+  job.reports = {{0, report}};
+  CHECK(judge(job).culprit == 2);  // it blames nobody
+  job.reports.emplace_back(2, report);
+  const Verdict verdict = judge(job);
+  CHECK(verdict.culprit == 1);
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.lines == Lines{"rank 1 (pid 11) exited with code 0 while others still needed it",
+                               "rank 0 (pid 10) then failed: exited with code 1",
+                               "rank 0 reported: " + report,
+                               "rank 2 then exited with code 1; exit code 1"});
+  job.ends[0].stopped = true;
+  CHECK(judge(job).lines.front() ==
+        "rank 1 (pid 11) is whom the others waited for; it was stopped");
+  job.ends[0] = {11, 11, exited(0), 1, false};
+  CHECK(judge(job).culprit == 0);  // "rank 1 (pid" is not rank 11
+}
+
+TEST_CASE("several ranks are lost with their host", "[exit_report]") {
+  JobEnd job = failed_job({{0, 10, exited(1), 1, false}});
+  for (const int rank : {2, 3}) {
+    job.ends.push_back({rank, 12, 0, 2, false});
+    job.ends.back().lost = "lost with its host b";
+  }
+  CHECK(judge(job).lines.back() == "ranks 2, 3 then were lost with their host b; exit code 1");
+}
+
 TEST_CASE("ranks are named briefly", "[exit_report]") {
   CHECK(name_ranks({4}) == "rank 4");
   CHECK(name_ranks({1, 0}) == "ranks 0, 1");

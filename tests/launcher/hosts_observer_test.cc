@@ -1,5 +1,6 @@
 // The controller's questions to its hosts: whose answers count, what is said of hosts without one.
 #include "launcher/controller/hosts_observer.h"
+#include "launcher/job/job_id.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -31,7 +32,7 @@ int64_t now_ns() {
 // Two hosts with two ranks each; what the observer sends is kept.
 struct Hosts {
   std::vector<std::pair<int, control::ControllerMessage>> sent;
-  std::string job = "observer-test-" + std::to_string(getpid());
+  std::string job = make_job_id();
   Clock::time_point now = Clock::now();
   HostsObserver observer;
 

@@ -115,6 +115,20 @@ TEST_CASE("secrets and what belongs to a host stay at home", "[environment]") {
         Names{"A=1"});  // of a launcher's pod
 }
 
+TEST_CASE("what is withheld as a secret is told by name, and a URL's password is one",
+          "[environment]") {
+  const Names secret = {"MYSQL_PWD=1",   "PGPASS=2",         "GITHUB_PAT=3",
+                        "OPENAI_KEY=4",  "PASSPHRASE=5",     "SIGNING_KEY=6",
+                        "db_password=7", "DB=pg://u:p@h/db", "MY_CREDENTIALS=8"};
+  const Names open = {"PWD=/x", "KEYS=1", "URL=http://h/a:b@c", "PROXY=http://u@h", "SSH_KEY", "X"};
+  Names all = secret, withheld;
+  all.insert(all.end(), open.begin(), open.end());
+  CHECK(environment_for_hosts(all, {}, &withheld) ==
+        Names{"PWD=/x", "KEYS=1", "URL=http://h/a:b@c", "PROXY=http://u@h", "X"});
+  CHECK(withheld == Names{"MYSQL_PWD", "PGPASS", "GITHUB_PAT", "OPENAI_KEY", "PASSPHRASE",
+                          "SIGNING_KEY", "db_password", "DB", "MY_CREDENTIALS"});
+}
+
 namespace {
 
 // A controller that waits for two agents, and the tickets to it, by host.

@@ -154,6 +154,7 @@ inline void roll(Dice& dice, StoreReply* m) {
   m->message = dice.text();
   m->value = dice.bytes();
   m->number = dice.number<uint64_t>();
+  m->error_rank = dice.number<uint32_t>();
 }
 
 inline void roll(Dice& dice, RankSummary* m) {
@@ -281,6 +282,7 @@ inline void convert(const StoreReply& m, v1::StoreReply* p) {
   p->set_message(m.message);
   p->set_value(m.value);
   p->set_number(m.number);
+  p->set_error_rank(m.error_rank);
 }
 
 inline void convert(const PlaceInfo& m, v1::PlaceInfo* p) {

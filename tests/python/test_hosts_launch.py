@@ -483,6 +483,29 @@ def test_hosts_join_by_a_token_file(lab, tmp_path):
     assert not token.exists()
 
 
+def test_join_takes_the_named_place_alone_and_ends_as_the_job(lab, tmp_path):
+    token = tmp_path / "token"
+    job = Job("-np", 2, "-H", "first:1,second:1", "--token-file", token, "sh", "-c", "exit 3")
+    job.wait_for(r"ruedarun join \S+:\d+ --token-file")
+
+    def join(host, name):
+        return subprocess.Popen(["ip", "netns", "exec", lab.hosts[host], worlds.ruedarun(), "join", "--token-file", token,
+                                 "--name", name], stderr=subprocess.PIPE, text=True)
+
+    unknown = join(0, "third")
+    assert "the job has no host 'third'; its hosts are first and second" in unknown.communicate(timeout=PATIENCE)[1]
+    assert unknown.returncode == 69
+    twins = [join(0, "first"), join(1, "first")]
+    refused = []
+    while not refused:  # whichever came second
+        refused = [process for process in twins if process.poll() is not None]
+    assert "host first of this job has joined already" in refused[0].communicate()[1]
+    taken = [process for process in twins if process is not refused[0]]
+    joined = [*taken, join(1, "second")]
+    assert job.wait() == 3, job.text
+    assert [process.wait(PATIENCE) for process in joined] == [3, 3]
+
+
 def test_twin_bridges_and_dead_interfaces_are_not_taken(lab):
     """Every host has docker0 with one address, and a first interface that leads nowhere."""
     for i in range(2):

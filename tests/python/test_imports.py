@@ -102,3 +102,16 @@ def test_every_module_can_be_imported_first():
         [sys.executable, "-c", EACH_ALONE, *sorted(modules())], capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_numpy_is_imported_at_its_first_use():
+    """A rank that only asks who it is, and one that has PyTorch tensors alone, does without."""
+    program = (
+        "import sys, rueda; rueda.init(); rueda.rank(); rueda.shutdown()\n"
+        "assert 'numpy' not in sys.modules\n"
+        "rueda.init(); import numpy\n"
+        "assert rueda.allreduce([1.0, 2.0], op=rueda.Sum).tolist() == [1.0, 2.0]\n"
+        "from rueda._arrays import Arrays\n"
+        "assert Arrays.take is numpy.asarray\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

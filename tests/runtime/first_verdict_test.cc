@@ -92,10 +92,11 @@ TEST_CASE("the first reason counts, and one's own faults are nobody's verdict", 
   CHECK(zero.look(1).ok());
   CHECK(zero.settle(invalid_argument("mine")).message() == "mine");
   CHECK(zero.settle({Code::kUnauthenticated, "refused"}).message() == "refused");
-  CHECK_FALSE(FirstVerdict::said(&store, "e1/"));
-  CHECK(zero.settle(unavailable("rank 2: no")).message() == "rank 2: no");
+  CHECK(FirstVerdict::said(&store, "e1/").ok());
+  CHECK(zero.settle(unavailable("rank 2: no").with_rank(2)).message() == "rank 2: no");
   const std::string first = "rank 2: no (as rank 0 says)";
   CHECK(one.look(0).message() == first);
+  CHECK(one.look(0).facts().rank == 2);  // all know who was lost
   CHECK(one.settle(deadline_exceeded("rank 0: late")).message() == first);
   CHECK(one.settle({Code::kUnauthenticated, "rank 0: closed half-way"}).message() == first);
   CHECK(one.settle(errno_status("cannot pass it on", EPIPE)).message() == first);
@@ -113,8 +114,10 @@ TEST_CASE("two ranks that wait for each other, and ranks that wait in a circle, 
   CHECK(ranks[0].look(1).ok());
   CHECK(ranks[1].look(2).ok());
   CHECK(ranks[2].look(0).ok());
+  CHECK(FirstVerdict::said(&store, "e1/").ok());
   const std::string text = ranks[3].settle(deadline_exceeded("no answer")).message();
   CHECK(text == "rank 2 has no answer from rank 0 (RUEDA_START_TIMEOUT); rank 3 waited for rank 0");
+  CHECK(FirstVerdict::said(&store, "e1/").facts().rank == -1);  // late is not lost
   MemoryStore other;
   FirstVerdict a(&other, "e1/", 0), b(&other, "e1/", 1), c(&other, "e1/", 2);
   CHECK(a.look(1).ok());

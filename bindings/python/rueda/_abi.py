@@ -79,7 +79,10 @@ JOIN = 8
 class Error(_Answer):
     """rueda_error"""
 
-    _fields_ = [("struct_size", _size_t), ("code", _int32), ("message", _char * 2048)]
+    _fields_ = [
+        ("struct_size", _size_t), ("code", _int32), ("lost_rank", _int32), ("reserved", _int32),
+        ("message", _char * 2048),
+    ]
 
 
 class InitOptions(ctypes.Structure):

@@ -1,11 +1,10 @@
 """The adapter for numpy.ndarray, and the short way of a blocking operation that came before."""
 
-import numpy as np
-
 from rueda import _ffi
 from rueda._collectives import Collectives
-from rueda._memory import memory_view
 from rueda._forms import Form
+from rueda._memory import memory_view
+from rueda._numpy import np
 from rueda._runtime import runtime
 
 _BY_NAME = {
@@ -26,10 +25,18 @@ _BY_NAME = {
 _codes = {}  # dtype: rueda_dtype, of those that have come so far; a dtype's name is slow to get
 
 
+class _AsArray:
+    """``np.asarray`` itself, in its own place from the first use on."""
+
+    def __get__(self, instance, owner):
+        Arrays.take = staticmethod(np.asarray)
+        return np.asarray
+
+
 class Arrays:
     """What `Collectives` needs to know about an array."""
 
-    take = staticmethod(np.asarray)
+    take = _AsArray()
 
     @staticmethod
     def describe(array, op=None):

@@ -1,6 +1,6 @@
 """What arrays travel as, and a collective on what tensors travel as under Horovod's compressors."""
 
-import numpy as np
+from rueda._numpy import np
 
 
 class _NoneCompressor:

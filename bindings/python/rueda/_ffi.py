@@ -17,7 +17,6 @@ from rueda._abi import (
     FUNCTIONS,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
-    UNAVAILABLE,
     UNIMPLEMENTED,
     VERSION,
 )
@@ -35,7 +34,7 @@ _EXCEPTIONS = {
 }
 
 
-def find_lost():
+def find_lost(rank):
     """The `Lost` of the running context, or None. The runtime puts its own here."""
     return None
 
@@ -43,9 +42,12 @@ def find_lost():
 def exception(code, error):
     """The Python exception for a code other than OK and a filled-in `Error`."""
     message = error.message.decode("utf-8", "replace") or f"rueda failed with code {code}"
-    lost = find_lost() if code == UNAVAILABLE else None
-    if lost is not None:
+    if error.lost_rank >= 0:
         raised = RankLostError(message)
+        raised.rank = error.lost_rank
+        lost = find_lost(error.lost_rank)
+        if lost is None:  # during init
+            return raised
         for name in ("rank", "pid", "operations", "step"):
             setattr(raised, name, getattr(lost, name))
         for name in ("host", "operation", "cause"):

@@ -1,9 +1,8 @@
 """Memory that the ranks of a host share, for arrays and tensors: collectives on it need no copy."""
 
-import numpy as np
-
 from rueda import _ffi
 from rueda._memory import memory_view
+from rueda._numpy import np
 from rueda._runtime import runtime
 
 _free = _ffi.library.rueda_free

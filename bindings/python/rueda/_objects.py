@@ -8,9 +8,8 @@ import collections.abc
 import io
 import pickle
 
-import numpy as np
-
 from rueda._array_collectives import allgather, broadcast
+from rueda._numpy import np
 from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
 from rueda.common.process_sets import global_process_set

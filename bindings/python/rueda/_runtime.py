@@ -32,7 +32,7 @@ from rueda import _ffi, _marks, _stacks
 from rueda._context import Context
 from rueda._forms import Form
 from rueda._requests import GO_ON, SLICE, Request
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, WrongCallError
+from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError, WrongCallError
 
 _lib = _ffi.library
 _start, _run = _lib.rueda_request_start, _lib.rueda_request_run
@@ -116,13 +116,17 @@ class Runtime:
             while code == _ffi.ABORTED:  # a signal came; Python has run its handlers
                 code = _lib.rueda_init(None, ctypes.byref(pointer), ctypes.byref(error))
             if code != _ffi.OK:
-                message = error.message.decode("utf-8", "replace")
+                failed = _ffi.exception(code, error)
+                message = str(failed)
                 if self._forked_from is not None:
                     message = (
                         f"this process was forked from rank {self._forked_from}, and cannot be a rank of its own "
                         f"({message}). rank() and size() work here without init(); collectives are for the rank itself"
                     )
-                raise WrongCallError(f"Horovod initialization failed: {message}")
+                kind = RankLostError if isinstance(failed, RankLostError) else WrongCallError
+                raised = kind(f"Horovod initialization failed: {message}")
+                raised.__dict__.update(failed.__dict__)
+                raise raised
             context = Context(pointer.value)
             place = Place(
                 *(getattr(_lib, "rueda_" + field)(context) for field in Place._fields[:-1]),
@@ -185,9 +189,13 @@ class Runtime:
             self._require_same(context)
         return {_lib.rueda_counter_name(i).decode(): value for i, value in enumerate(values)}
 
-    def lost(self):
-        """The `_ffi.Lost` of the rank that was lost first, or None."""
+    def lost(self, rank=-1):
+        """The `_ffi.Lost` of the rank that was lost first, or None.
+
+        ``rank``: whom an error is about; what is known of it where there is no verdict yet.
+        """
         context, lost = self._context, _ffi.Lost()
+        lost.rank = rank
         if context is None or not _lib.rueda_lost_rank(context, ctypes.byref(lost)):
             return None
         return lost

@@ -2,9 +2,8 @@
 
 import math
 
-import numpy as np
-
 from rueda._heap import shared_bytes
+from rueda._numpy import np
 from rueda._runtime import runtime
 
 

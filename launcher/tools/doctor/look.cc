@@ -153,10 +153,7 @@ void look_at_memory(Machine* machine) {
     if (const auto text = rueda::host::read_small_file(path))
       machine->group_used_bytes = rueda::host::first_number(*text);
   }
-  for (const char* path : {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}) {
-    if (const auto text = rueda::host::read_small_file(path))
-      machine->group_processes = rueda::host::first_number(*text);
-  }
+  machine->group_processes = rueda::host::cgroup_process_limit(rueda::host::read_small_file);
 }
 
 void look_at_cpu(Machine* machine) {

@@ -9,6 +9,7 @@
 
 #include "collectives/base/log.h"
 #include "collectives/host/event_fd.h"
+#include "collectives/host/threads.h"
 #include "runtime/membership/launchers/doors.h"
 
 namespace rueda::launchers {
@@ -29,7 +30,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::open(Door door, const rendezvo
   store->here_.resize(static_cast<size_t>(store->door_.size));
   store->here_[0] = true;
   store->next_word_ = Clock::now() + kWord;
-  store->thread_ = std::thread([raw = store.get()] { raw->run(); });
+  RUEDA_ASSIGN_OR_RETURN(store->thread_, host::start_thread([raw = store.get()] { raw->run(); }));
   return store;
 }
 

@@ -90,7 +90,7 @@ Result<Met> host(const Task& task, const JobKey& key) {
   RUEDA_ASSIGN_OR_RETURN(auto hosted, HostedStore::open(std::move(door), key, kLastWord));
   RUEDA_ASSIGN_OR_RETURN(auto stream, hosted->own_stream());
   return Met{std::move(hosted),
-             std::make_unique<rendezvous::StoreClient>(std::move(stream), kKeeper),
+             std::make_unique<rendezvous::StoreClient>(std::move(stream), kKeeper, 0),
              key,
              task.epoch,
              task.job,
@@ -109,7 +109,7 @@ Status prove(int fd, const Task& task, const JobKey& key, Deadline deadline) {
 }
 
 Result<Met> joined(const Task& task, UniqueFd fd, const JobKey& key, std::string address) {
-  return Met{nullptr,  std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper),
+  return Met{nullptr,  std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper, 0),
              key,      task.epoch,
              task.job, std::move(address)};
 }

@@ -7,6 +7,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/create_file.h"
 #include "collectives/base/file_status.h"
 #include "collectives/base/utf8.h"
 #include "runtime/observe/timeline/timeline_file.h"
@@ -47,9 +48,10 @@ std::string json_quoted(const std::string& text) {
 Result<JsonArrayFile> JsonArrayFile::create(const std::string& path) {
   JsonArrayFile file;
   file.path_ = path;
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd,
+                         create_file(path, "cannot write the timeline '" + path + "'"));
   const std::string nothing = std::string("[") + std::string(kTimelineEnd);
-  if (!fd || !write_all(fd.get(), nothing, 0))
+  if (!write_all(fd.get(), nothing, 0))
     return file_status("cannot write the timeline '" + path + "'", path, nothing.size(), errno);
   file.fd_ = host::GuardedFd(std::move(fd));
   file.end_ = 1;

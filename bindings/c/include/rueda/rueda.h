@@ -127,10 +127,12 @@ typedef enum rueda_kind {
 typedef struct rueda_error {
   size_t struct_size;
   int32_t code;
+  int32_t lost_rank; /* it failed because this rank was lost; -1: for another reason */
+  int32_t reserved;
   char message[2048]; /* zero-terminated, cut if longer */
 } rueda_error;
 /* clang-format off */
-#define RUEDA_ERROR_INIT {sizeof(rueda_error), 0, {0}}
+#define RUEDA_ERROR_INIT {sizeof(rueda_error), 0, -1, 0, {0}}
 /* clang-format on */
 
 typedef struct rueda_init_options {
@@ -213,10 +215,11 @@ RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
 /* Every host has the same number of ranks. */
 RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
 
-/* Who was lost, after an operation ended with RUEDA_UNAVAILABLE because of it: 1 and `lost` filled
- * in, as far as struct_size says, or 0. The verdict is the same on all ranks. Its cause is complete
- * once the dead process has been cleaned up, which takes long where it had much memory: ask again.
- * Begin with RUEDA_LOST_INIT. */
+/* Who was lost, after an operation ended because of it: 1 and `lost` filled in, as far as
+ * struct_size says, or 0. The verdict is the same on all ranks. Its cause is complete once the dead
+ * process has been cleaned up, which takes long where it had much memory: ask again.
+ * Begin with RUEDA_LOST_INIT. With lost->rank set to an error's lost_rank the answer is never 0
+ * where that is a rank of the job: before there is a verdict, it is what was known of that rank. */
 typedef struct rueda_lost {
   size_t struct_size;
   int32_t rank;

@@ -22,11 +22,15 @@ inline namespace api1 {
 //   RUEDA_CANCELLED            the context was shut down first
 class Error : public std::runtime_error {
  public:
-  Error(rueda_code code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(rueda_code code, const std::string& message, std::int32_t lost_rank = -1)
+      : std::runtime_error(message), code_(code), lost_rank_(lost_rank) {}
   rueda_code code() const { return code_; }
+  // It failed because this rank was lost; -1: for another reason.
+  std::int32_t lost_rank() const { return lost_rank_; }
 
  private:
   rueda_code code_;
+  std::int32_t lost_rank_;
 };
 
 namespace detail {
@@ -34,7 +38,7 @@ namespace detail {
 inline void check(std::int32_t code, const rueda_error& error) {
   if (code == RUEDA_OK) return;
   const std::string text = error.message[0] != '\0' ? error.message : rueda_code_name(code);
-  throw Error(static_cast<rueda_code>(code), text);
+  throw Error(static_cast<rueda_code>(code), text, error.lost_rank);
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-#include "launcher/observe/file_writer.h"
+#include "launcher/output/file_writer.h"
 
 #include <signal.h>
 
@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "collectives/host/threads.h"
 
 namespace rueda::launcher {
 
@@ -50,9 +52,13 @@ FileWriter::~FileWriter() {
 // The thread begins with the first task: most jobs write nothing.
 void FileWriter::add(Task task) {
   const std::lock_guard lock(shared_->mutex);
+  if (!shared_->started) {
+    auto thread = host::start_thread([shared = shared_] { shared->run(); });
+    if (!thread.ok()) return shared_->problems.push_back(thread.status().message());
+    shared_->started = true;
+    thread.value().detach();
+  }
   shared_->tasks.push_back(std::move(task));
-  if (!std::exchange(shared_->started, true))
-    std::thread([shared = shared_] { shared->run(); }).detach();
   shared_->work.notify_all();
 }
 
