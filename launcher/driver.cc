@@ -159,9 +159,7 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!standing.ok()) return fail(kUsageError, standing.status().message());
   const FoundHosts& found = standing.value().hosts;
   const std::optional<TorchNodes>& nodes = standing.value().nodes;
-  // Names of nodes are made up: none but its own means this machine.
-  auto hosts = plan_hosts(options.num_proc, found.hosts,
-                          nodes ? std::vector{node_name(nodes->rank)} : own_names(), found.source);
+  auto hosts = plan_hosts(options.num_proc, found.hosts, standing.value().own_names, found.source);
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   if (!standing.value().said.empty())
     std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());

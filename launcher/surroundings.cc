@@ -7,6 +7,7 @@
 
 #include "collectives/base/number_text.h"
 #include "launcher/binding/host_binding.h"
+#include "launcher/hosts/machine.h"
 #include "launcher/job/auto_ranks.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/capture.h"
@@ -50,6 +51,24 @@ Result<std::optional<TorchNodes>> find_nodes(const Options& options, const GetEn
   return read_torch_nodes(get, count_gpu_devices(), count_cores_here());
 }
 
+// A scheduler may write a node with its domain where the node itself knows none.
+std::vector<std::string> names_in_allocation(const std::vector<HostSlots>& hosts) {
+  std::vector<std::string> names = own_names();
+  const std::string own = host_name();
+  for (const HostSlots& host : hosts) {
+    if (host.host.substr(0, host.host.find('.')) == own.substr(0, own.find('.')))
+      names.push_back(host.host);
+  }
+  return names;
+}
+
+// Ranks fill one host after the other.
+size_t hosts_used(int ranks, const std::vector<HostSlots>& hosts) {
+  size_t used = 0;
+  for (int left = ranks; used < hosts.size() && left > 0; ++used) left -= hosts[used].slots;
+  return used;
+}
+
 std::string ranks_text(const Options& options) {
   return counted(static_cast<size_t>(options.num_proc), "rank");
 }
@@ -70,6 +89,7 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
       out.nodes = nodes;
       out.hosts.hosts = nodes->hosts();
       out.hosts.source = "PET_NNODES";
+      out.own_names = {node_name(nodes->rank)};  // made up: no other means this machine
     }
     RUEDA_RETURN_IF_ERROR(check_ranks(*options));
     return out;
@@ -89,11 +109,13 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
   RUEDA_RETURN_IF_ERROR(check_ranks(*options));
   const bool one = found.allocation && found.hosts.size() == 1;
   if (found.by_itself && (counted_here || !one)) {
-    out.said = ranks_text(*options) +
-               (one ? " here" : " on " + counted(found.hosts.size(), "host")) + ", found in " +
-               found.source;
+    out.said =
+        ranks_text(*options) +
+        (one ? " here" : " on " + counted(hosts_used(options->num_proc, found.hosts), "host")) +
+        ", found in " + found.source;
   }
   if (one) found.hosts.clear();
+  out.own_names = found.allocation ? names_in_allocation(found.hosts) : own_names();
   return out;
 }
 

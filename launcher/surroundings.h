@@ -12,9 +12,10 @@
 namespace rueda::launcher {
 
 struct Standing {
-  FoundHosts hosts;                 // none: this machine, as many ranks as are asked for
-  std::optional<TorchNodes> nodes;  // this command runs on several, and hosts are these
-  std::string said;                 // one line for the user about what no flag says, or empty
+  FoundHosts hosts;                    // none: this machine, as many ranks as are asked for
+  std::optional<TorchNodes> nodes;     // this command runs on several, and hosts are these
+  std::vector<std::string> own_names;  // of hosts that are this machine
+  std::string said;                    // one line for the user about what no flag says, or empty
 };
 
 // Fills options->num_proc when no number is given. Reads hostfiles, devices and control groups; may

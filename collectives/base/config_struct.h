@@ -99,7 +99,8 @@ struct Config {
   // launcher's variables
   std::string rendezvous;
   // RUEDA_KEY_FILE: file with the job's key, the same on all hosts and for nobody else to read;
-  // needed when another launcher than ruedarun starts ranks on several hosts
+  // needed when another launcher than ruedarun starts ranks on several hosts, or ruedarun itself is
+  // started on each of several nodes (PET_NNODES)
   std::string key_file;
   // RUEDA_HEAP_BYTES: most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large
   // as this host's memory or the process's cgroup limit

@@ -56,6 +56,21 @@ TEST_CASE("an allocation of one host is this machine", "[ruedarun]") {
   CHECK(asked.err().empty());
 }
 
+TEST_CASE("an allocation's first host is this machine, also where it is written with its domain",
+          "[ruedarun]") {
+  char own[256] = {};
+  REQUIRE(gethostname(own, sizeof(own) - 1) == 0);
+  const std::string name = std::string(own).substr(0, std::string(own).find('.')) + ".no.such.lab";
+  const File nodes(name + "\n" + name + "\nfar-away\n");
+  // It would have to be reached by ssh, and has no address.
+  Job job({"-np", "2", "--start-timeout", "1", "--no-prefix", "sh", "-c", "echo $RUEDA_SIZE"},
+          with({"PBS_NODEFILE=" + std::string(nodes.path)}));
+  CHECK(job.wait() == 0);
+  CHECK(job.out_lines() == Lines{"2", "2"});
+  CHECK(job.err_lines() ==
+        Lines{"ruedarun: 2 ranks on 1 host, found in PBS_NODEFILE " + std::string(nodes.path)});
+}
+
 TEST_CASE("flags win, and nothing is said", "[ruedarun]") {
   const File hosts("localhost slots=3\n");
   Job job({"-H", "localhost:2", "--no-prefix", "sh", "-c", "echo $RUEDA_SIZE"},

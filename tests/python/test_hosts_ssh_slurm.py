@@ -117,6 +117,13 @@ def test_inside_slurm_its_nodes_are_the_hosts_and_srun_starts_the_agents(slurm):
     assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>: {r} n{1 + r // 2} {r // 2}" for r in range(4)]
 
 
+def test_without_flags_the_allocations_slots_are_the_ranks(slurm):
+    done = in_slurm(slurm, "sh", "-c", "echo $RUEDA_RANK $HOROVOD_HOSTNAME")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>: {r} n{1 + r // 2}" for r in range(4)]
+    assert done.stderr.splitlines()[0] == "ruedarun: 4 ranks on 2 hosts, found in SLURM_JOB_NODELIST n[1-2]"
+
+
 def test_a_rank_that_fails_inside_slurm_is_named_with_its_node(slurm):
     done = in_slurm(slurm, "-np", 4, "sh", "-c", "if [ $RANK = 3 ]; then exit 5; fi; sleep 300")
     assert done.returncode == 5

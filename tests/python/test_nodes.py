@@ -159,3 +159,16 @@ def test_without_root_a_mounted_secret_is_read(lab, key):
     refused = node(lab, 1, "true", key=key, under=drop)
     assert refused.wait() == 2
     assert "can be read by others" in refused.text
+
+
+def test_a_root_that_can_only_be_read_is_enough(lab, key, tmp_path):
+    """readOnlyRootFilesystem, without a /tmp of its own."""
+    (tmp_path / "train.py").write_text(TELL)
+    root = tmp_path / "root"
+    root.mkdir()
+    inside = f"mount --rbind / {root} && mount -o remount,bind,ro {root} && exec chroot {root} \"$@\""
+    closed = ["unshare", "-m", "sh", "-c", inside, "sh"]
+    command = ["sh", "-c", f"touch /tmp/written 2>/dev/null && exit 9; exec {sys.executable} {tmp_path}/train.py"]
+    jobs = [node(lab, number, *command, key=key, under=closed) for number in range(2)]
+    assert [job.wait() for job in jobs] == [0, 0], [job.text for job in jobs]
+    assert len(re.findall(r" 2 4$", jobs[0].text, re.M)) == 4, jobs[0].text

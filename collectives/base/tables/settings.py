@@ -157,7 +157,8 @@ SETTINGS = (
         "variables"),
     Setting("RUEDA_KEY_FILE", "key_file", "", _START,
         "file with the job's key, the same on all hosts and for nobody else to read; needed when "
-        "another launcher than ruedarun starts ranks on several hosts"),
+        "another launcher than ruedarun starts ranks on several hosts, or ruedarun itself is started "
+        "on each of several nodes (PET_NNODES)"),
     Setting("RUEDA_HEAP_BYTES", "heap_bytes", 0, _BYTES,
         "most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large as this "
         "host's memory or the process's cgroup limit",
