@@ -1,6 +1,6 @@
 """The pages of the site, as a folder that mkdocs renders: README.md, docs/, the README of every folder, the references.
 
-The folder has the shape of the repository, so links between pages stay as they are. What a link leads to besides:
+The folder has the shape of the repository, so links between pages stay as they are. What a link leads to besides pages and pictures:
 
     a folder            its README; without one, only the text is left
     any other file      a page of its own below sources/, which shows it
@@ -50,7 +50,7 @@ def for_the_site(root, page, text, sources):
             where = f"{where}/README.md"
             if not (root / where).exists():
                 return label
-        elif not where.endswith(".md"):
+        elif not where.endswith((".md", ".svg")):
             sources.add(where)
             where = f"sources/{where}.md"
         return f"[{label}]({relative(page, where)}{'#' + part if part else ''})"
