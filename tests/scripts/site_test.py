@@ -5,11 +5,16 @@ Skipped (77) where build/docs-venv is not there: scripts/docs makes it, once, an
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).parent))
+import links_test  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "docs-venv" / "bin" / "python"
@@ -67,6 +72,22 @@ class Site(unittest.TestCase):
             found = [tag for tag in LOADED.findall(text) if "data:image" not in tag]
             self.assertEqual(found, [], file)
             self.assertNotRegex(text, r"unpkg|jsdelivr|cdnjs|googleapis|gstatic|google-analytics", file)
+
+    def test_a_link_to_nowhere_and_a_page_outside_of_the_navigation_are_errors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder) / "a clone"
+            for path in links_test.tracked():
+                if path.endswith(".md") or path.startswith(("bindings/", "scripts/", "docs/")) or path in ("LICENSE", "THIRD_PARTY") \
+                        or path.startswith("examples/train_long"):
+                    (root / path).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(ROOT / path, root / path)
+            with open(root / "docs" / "memory.md", "a", encoding="utf-8") as page:
+                page.write("\n[a](hangs.md#nowhere)\n[b](none.md)\n")
+            (root / "docs" / "lost.md").write_text("# Lost\n", encoding="utf-8")
+            done = subprocess.run([str(root / "scripts" / "docs"), "--python", str(PYTHON)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for why in ("'docs/hangs.md' does not contain an anchor '#nowhere'", "'none.md'", "docs/lost.md"):
+            self.assertIn(why, done.stderr)
 
     def test_a_folder_with_something_else_is_not_emptied(self):
         with tempfile.TemporaryDirectory() as folder:
