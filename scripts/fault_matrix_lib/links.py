@@ -18,7 +18,7 @@ import hosts_lab  # noqa: E402
 RELAY = Path(__file__).with_name("relay.py")
 SLOW_SECONDS = 2.5
 # fault: what nft or the relay do to the target's cable, and whether the cable is mended
-RULES = {  # in the switch, on packets from (iif) and to (oif) the target's port
+RULES = {  # in the switch, on packets from (iifname) and to (oifname) the target's port
     "black_hole": ['iifname "{port}" drop', 'oifname "{port}" drop'],
     "black_hole_in": ['oifname "{port}" drop'],
     "black_hole_out": ['iifname "{port}" drop'],

@@ -15,6 +15,8 @@ TOOLS = {
                     'for file in "$@"; do [ ! -f "$file" ] || grep -nH "// WRONG" "$file" | sed "s/:.*/:1:1: warning: no/"; done >&2',
     "ruff": 'if [ "$1" = --version ]; then echo "ruff 0.8.4"; exit; fi\n'
             'for file in "$@"; do [ ! -f "$file" ] || ! grep -H WRONG "$file" || exit 1; done',
+    "codespell": 'if [ "$1" = --version ]; then echo 2.4.3; exit; fi\n'
+                 'for file in "$@"; do [ ! -f "$file" ] || ! grep -Hn wrogn "$file" || exit 65; done',
 }
 
 
@@ -30,7 +32,7 @@ class Lint(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name) / "a clone"
-        for name in ("lint", "common.sh", "requirements_tests.txt"):
+        for name in ("lint", "common.sh", "requirements_tests.txt", "spelling.txt"):
             (self.root / "scripts").mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         write(self.root / "base" / "fine.h", "// fine\n")
@@ -53,7 +55,7 @@ class Lint(unittest.TestCase):
     def test_nothing_is_wrong(self):
         code, said = self.lint("--quick")
         self.assertEqual(code, 0, said)
-        for name in ("clang-format", "lines of 100 columns", "ruff"):
+        for name in ("clang-format", "lines of 100 columns", "ruff", "spelling"):
             self.assertIn(f"{name}: fine", said)
 
     def test_a_format_is_named(self):
@@ -80,6 +82,21 @@ class Lint(unittest.TestCase):
         code, said = self.lint("--quick")
         self.assertEqual(code, 1, said)
         self.assertIn("ruff: FAILED", said)
+
+    def test_a_misspelled_word_is_named_in_pages_and_sources(self):
+        for name in ("docs/a page.md", "base/other.h", "other.py", "scripts/program"):
+            with self.subTest(name=name):
+                write(self.root / name, "# wrogn\n" if not name.endswith(".h") else "// wrogn\n")
+                code, said = self.lint("--quick")
+                self.assertEqual(code, 1, said)
+                self.assertIn(f"{name}:1:", said)
+                (self.root / name).unlink()
+
+    def test_what_others_wrote_is_not_spelled(self):
+        for name in ("LICENSE", "THIRD_PARTY", "docs/pictures/plot.svg", "tests/fuzz/corpus/config/1"):
+            write(self.root / name, "wrogn\n")
+        code, said = self.lint("--quick")
+        self.assertEqual(code, 0, said)
 
     def test_another_version_is_no_tool(self):
         self.install("clang-format", version="14.0.6")

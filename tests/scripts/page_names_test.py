@@ -1,15 +1,14 @@
-"""Pages name what there is: every file, link, function, type, option and counter of a page exists in the sources.
+"""Pages name what there is: every file, function, type, option and counter of a page exists in the sources.
 
-Looked at are README.md, docs/*.md and the README of every folder: links, and what stands in backquotes. What a name is
-follows from its form:
+Looked at are README.md, docs/*.md and the README of every folder: what stands in backquotes. What a name is follows
+from its form:
 
-    [text](a/b.md#part)          a file or folder beside the page, with a heading of that name
     `a/b.h`, `b.h`, `a/b`        a file, a folder, or a file without its ending; from the root, the page or anywhere
     `name` in a table's first    a file of the README's folder, without its ending; or any of the below
     column of a folder's README
     `rueda_name`, `Class::name`, `CamelCase`, `snake_case`, `name()`, `--option`       words of the sources
 
-Names of other projects stand in FOREIGN. Settings have a test of their own (tables_test.py).
+Names of other projects stand in FOREIGN. Settings and links have tests of their own (tables_test.py, links_test.py).
 """
 import os
 import re
@@ -27,7 +26,6 @@ FOREIGN = {
     "ring_flash_attn_varlen_func": "ring-flash-attention", "stripe_flash_attn_qkvpacked_func": "ring-flash-attention",
 }
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -37,12 +35,6 @@ def tracked():
     if listed.returncode == 0:
         return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
     return [file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*") if file.is_file() and ".git" not in file.parts]
-
-
-def anchor(heading):
-    """As GitHub makes them."""
-    heading = re.sub(r"[`*]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).strip().lower()
-    return re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
 
 
 def without_blocks(text):
@@ -160,20 +152,6 @@ class Pages(unittest.TestCase):
                         continue
                     with self.subTest(page=page, name=name):
                         self.assertTrue(self.tree.has_in(folder, name) or name.startswith("../"), "not in this folder")
-
-    def test_links_lead_somewhere(self):
-        for page, text in self.pages.items():
-            folder = ROOT / PurePosixPath(page).parent
-            for target in sorted(set(LINK.findall(without_blocks(text)))):
-                if re.match(r"[a-z]+:", target):
-                    continue
-                path, _, part = target.partition("#")
-                file = (folder / path) if path else ROOT / page
-                with self.subTest(page=page, link=target):
-                    self.assertTrue(file.exists(), "no such file")
-                    if part:
-                        headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-                        self.assertIn(part, {anchor(heading) for heading in headings})
 
 
 if __name__ == "__main__":

@@ -32,14 +32,13 @@ def ring_attention(q, k, v, *, causal=False, layout="contiguous", **options):
         (batch, tokens of this rank, heads, head_dim).
     layout : {"contiguous", "zigzag", "striped"}
         How the tokens are spread. With ``causal`` zigzag and striped give all ranks equal work.
-    rotate : {"auto", "kv", "q"}
-        What travels; automatic is what takes fewer bytes, for forward and backward by themselves.
-    compression : {None, "bfloat16", "int8"}
-        Of keys and values that travel. "bfloat16" (of float32): half the bytes, relative error of
-        each 2^-9. "int8": head_dim + 4 bytes for each head and token, each element off by at most
-        1/254 of the largest of its head. Gradients travel in float32.
     **options
-        The common keywords; see the module.
+        ``rotate`` ("auto", "kv", "q"): what travels; automatic is what takes fewer bytes, for
+        forward and backward by themselves. ``compression`` (None, "bfloat16", "int8") of keys and
+        values that travel. "bfloat16" (of float32): half the bytes, relative error of each 2^-9.
+        "int8": head_dim + 4 bytes for each head and token, each element off by at most 1/254 of
+        the largest of its head. Gradients travel in float32. And the common keywords; see the
+        module.
     """
     return attend(q, k, v, causal=causal, layout=layout, **options)
 

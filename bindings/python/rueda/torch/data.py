@@ -12,6 +12,9 @@ _UNEVEN = ("pad", "drop", "keep")
 class DistributedSampler(torch.utils.data.Sampler):
     """Deals a data set out to the ranks, one sample after another, and can go on where it stopped.
 
+    Call ``set_epoch`` before each epoch. To resume within one, call ``advance`` after each step and
+    save ``state_dict()`` with the checkpoint; the number of ranks may be another then.
+
     Parameters
     ----------
     dataset : Sized
@@ -26,9 +29,6 @@ class DistributedSampler(torch.utils.data.Sampler):
         comes once, and some ranks have one more: for evaluation, or with `common_steps`.
     process_set : ProcessSet
         The ranks to deal to.
-
-    Call ``set_epoch`` before each epoch. To resume within one, call ``advance`` after each step and
-    save ``state_dict()`` with the checkpoint; the number of ranks may be another then.
     """
 
     def __init__(
