@@ -53,7 +53,7 @@ std::string write_ticket(const Ticket& ticket) {
 }
 
 bool is_tickets_first_line(std::string_view line) {
-  return line == kFirstLine.substr(0, kFirstLine.size() - 1);
+  return line.starts_with(kFirstWords);
 }
 
 Result<Ticket> read_ticket(std::string_view text) {
