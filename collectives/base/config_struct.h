@@ -52,6 +52,10 @@ struct Config {
   // RUEDA_PLAN_PATIENCE: how long a step plan may stand still before the ranks negotiate again and
   // name who is late
   double plan_patience_seconds = 1;
+  // RUEDA_HOROVOD_STRICT, equal on all ranks: 1: the errors that Horovod raises and rueda need not:
+  // for collectives but allreduce while a rank has joined, and for a name whose handle has not been
+  // synchronized yet
+  bool horovod_strict = false;
   // RUEDA_START_TIMEOUT: seconds that init waits for the other ranks
   double start_timeout_seconds = 120;
   // RUEDA_SHUTDOWN_TIMEOUT: seconds that shutdown waits for collectives that have begun

@@ -656,7 +656,8 @@ int Agent::finish(const Status& started) {
   if (observer_ != nullptr) {
     observer_->stop();
     for (const std::string& line : observer_->take_lines()) say(line);
-    const bool failed = std::any_of(ends_.begin(), ends_.end(),
+    const bool failed = (lost_ && lives_->has_joined_inside(lost_->rank)) ||
+                        std::any_of(ends_.begin(), ends_.end(),
                                     [](const RankEnd& end) { return end.wait_status != 0; });
     if (controller_ == nullptr && failed && observer_->has_folder()) {
       for (const std::string& line : observer_->write_files()) say(line);

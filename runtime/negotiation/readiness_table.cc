@@ -9,10 +9,11 @@ const RequestPtr& Decision::first() const {
                        [](const RequestPtr& r) { return r != nullptr; });
 }
 
-ReadinessTable::ReadinessTable(Members members)
+ReadinessTable::ReadinessTable(Members members, bool strict)
     : members_(std::move(members)),
       left_(members_.size(), false),
-      joined_(members_.size(), false) {}
+      joined_(members_.size(), false),
+      strict_(strict) {}
 
 Status ReadinessTable::missing_rank(const std::string& name, Rank rank) const {
   return cancelled(title_of(name) + " cannot complete: " + members_.name(rank) + " " +
@@ -119,6 +120,14 @@ Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Ra
   if (r.kind == CollectiveKind::kProcessSet) {
     return failed_precondition(title + members_.name(absent.front()) +
                                " has joined; add and remove process sets before join")
+        .with_rank(first);
+  }
+  const bool stands_in =
+      r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kBarrier;
+  if (strict_ && !stands_in) {
+    return failed_precondition(title + members_.name(absent.front()) +
+                               " has joined, and RUEDA_HOROVOD_STRICT is set, as Horovod knows "
+                               "only allreduce then")
         .with_rank(first);
   }
   if (r.kind == CollectiveKind::kBroadcast &&

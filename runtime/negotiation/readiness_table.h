@@ -42,7 +42,8 @@ struct Waiting {
 
 class ReadinessTable {
  public:
-  explicit ReadinessTable(Members members);
+  // strict: nobody stands in for who has joined but in allreduce and barrier (RUEDA_HOROVOD_STRICT).
+  explicit ReadinessTable(Members members, bool strict = false);
 
   // Empty: not decided yet. id: the request came as this; what it means has been agreed on before.
   std::optional<Decision> add(Rank rank, RequestPtr request, Time now,
@@ -91,6 +92,7 @@ class ReadinessTable {
   std::vector<bool> left_;
   std::vector<bool> joined_;
   size_t joined_count_ = 0;
+  bool strict_ = false;
   std::unordered_map<std::string, Entry> entries_;
 };
 

@@ -19,7 +19,7 @@ Root::Root(const Config& config, uint64_t epoch, Members members)
     : config_(config),
       epoch_(epoch),
       members_(std::move(members)),
-      table_(members_),
+      table_(members_, config.horovod_strict),
       planner_(std::min(config.fusion_threshold_bytes, config.bucket_bytes),
                seconds(config.fusion_hold_seconds)),
       plans_(static_cast<Rank>(members_.size())),

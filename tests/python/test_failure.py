@@ -170,7 +170,7 @@ def test_the_launcher_returns_a_failing_ranks_code():
     assert code == 0, output  # without shutdown: the exit does it
 
 
-def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0():
+def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0(tmp_path):
     import shlex
     import sys
 
@@ -181,11 +181,13 @@ def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0():
         "rueda.allreduce(numpy.ones(3), name='y')\n"
     )
     command = shlex.join([sys.executable, "-c", program])
-    code, output = launch(3, ["sh", "-c", command + "; true"], options=PATIENT)
+    options = [*PATIENT, "--flight-recorder", str(tmp_path / "flight")]
+    code, output = launch(3, ["sh", "-c", command + "; true"], options=options)
     assert code == 1, output
     last = [line for line in output.splitlines() if line.startswith("ruedarun: ")]
-    assert "rank 1 (pid" in last[0] and "ended without leaving the job" in last[0], output
+    assert "rank 1 (pid" in last[1] and "ended without leaving the job" in last[1], output
     assert last[-1] == "ruedarun: exit code 1", output
+    assert "the flight recorders are in" in last[0] and any((tmp_path / "flight").iterdir()), output
 
 
 def test_a_place_that_contradicts_itself_is_refused():

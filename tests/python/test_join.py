@@ -5,7 +5,7 @@ import rueda as hvd
 import torch
 from expect import raises, same
 from rueda import torch as hvt
-from worlds import ranks
+from worlds import ranks, results, run_ranks
 
 WORLD = "torch"
 
@@ -77,3 +77,37 @@ def test_join_in_a_process_set():
             hvd.join(process_set=pair)
     same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, 3.0))
     hvd.remove_process_set(pair)
+
+
+def is_as_strict_as_horovod():
+    rank = hvd.rank()
+    if rank == 0:
+        for call in (
+            lambda: hvd.allgather(np.ones(2), name="g"),
+            lambda: hvd.broadcast(np.ones(2), 0, name="b"),
+            lambda: hvd.alltoall(np.ones(6), name="a"),
+            lambda: hvd.reducescatter(np.ones(6), op=hvd.Sum, name="r"),
+        ):
+            with raises(hvd.HorovodInternalError, "has joined", "RUEDA_HOROVOD_STRICT"):
+                call()
+        same(hvd.allreduce(np.ones(2), op=hvd.Sum, name="s"), np.ones(2))
+    hvd.join()
+    same(hvd.allgather(np.ones(1)), np.ones(hvd.size()))
+
+    first = hvd.allreduce_async(np.ones(2), op=hvd.Sum, name="twice")
+    with raises(ValueError, "allreduce 'twice'", "same name as another tensor that is currently being processed"):
+        hvd.allreduce_async(np.ones(2), op=hvd.Sum, name="twice")
+    same(hvd.synchronize(first), np.full(2, float(hvd.size())))
+    x = torch.ones(3)
+    for _ in range(3):  # the name is free again each time
+        hvt.synchronize(hvt.allreduce_async_(x, op=hvd.Average, name="again"))
+    assert x.tolist() == [1, 1, 1]
+    with raises(ValueError, "allreduce 'again'"):
+        handles = [hvt.allreduce_async_(x, name="again") for _ in range(2)]
+        del handles
+    return True
+
+
+def test_horovods_strictness_when_it_is_asked_for():
+    for size in (2, 3):
+        assert all(results(run_ranks(size, is_as_strict_as_horovod, env={"RUEDA_HOROVOD_STRICT": "1"})))

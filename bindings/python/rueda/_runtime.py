@@ -100,6 +100,8 @@ class Runtime:
 
     def _clear_handles(self):
         self._entries = {}
+        self._named = {}  # (kind, name): handle, for _claim alone
+        self._strict = os.environ.get("RUEDA_HOROVOD_STRICT", "0") not in ("", "0")
         self._first_handle = next(self._handles)  # all of this job are above
         # Of groups since the last join: process set -> kind -> number.
         self._unnamed = collections.defaultdict(collections.Counter)
@@ -345,6 +347,8 @@ class Runtime:
             Reduce as one; members are named ``<name>_<i>of<n>``.
         """
         entry, handle = _Entry(keep, finish), next(self._handles)
+        if self._strict and name:
+            self._claim(kind, name, handle)
         try:
             self._entries[handle] = entry
             self._begin(entry, kind, name, operations, group)
@@ -400,12 +404,21 @@ class Runtime:
             entry.requests = ()
             raise _ffi.exception(code, error)
 
+    def _claim(self, kind, name, handle):
+        """RUEDA_HOROVOD_STRICT: a name belongs to its handle until that is synchronized. ValueError: it does."""
+        if self._named.get((kind, name)) in self._entries:
+            raise ValueError(
+                f"{kind} '{name}': Requested to {kind} a tensor with the same name as another tensor that is "
+                "currently being processed; synchronize its handle first, or give it another name"
+            )
+        self._named[kind, name] = handle
+
     def submit_again(self, key, kind, name, operation, keep, finish):
         """`submit` of one named operation that may come again.
 
         ``key`` says all of it but where the memory lies, and is the same each time.
         """
-        request = self._take_or_make(key, name, operation)
+        request = None if self._strict else self._take_or_make(key, name, operation)
         if request is not None:
             entry, handle = _Entry(keep, finish, (request,)), next(self._handles)
             entry.persistent = request

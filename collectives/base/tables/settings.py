@@ -108,6 +108,10 @@ SETTINGS = (
         "how long a step plan may stand still before the ranks negotiate again and name who is "
         "late",
         unit="seconds", allowed=POSITIVE),
+    Setting("RUEDA_HOROVOD_STRICT", "horovod_strict", False, _FAILURES,
+        "1: the errors that Horovod raises and rueda need not: for collectives but allreduce while "
+        "a rank has joined, and for a name whose handle has not been synchronized yet",
+        agreed=True),
     Setting("RUEDA_START_TIMEOUT", "start_timeout_seconds", 120.0, _START,
         "seconds that init waits for the other ranks",
         unit="seconds", allowed=POSITIVE, horovod="HOROVOD_START_TIMEOUT"),
