@@ -36,7 +36,6 @@ class GrpcControllerClient : public ControllerClient {
   void finish(const std::string& failure, const Follow& follow) override;
   bool controller_was_lost() const override { return !goodbye_; }
 
-
   // The exit code that goes with a failure that finish() tells.
   void set_failure_code(int code) { failure_code_ = code; }
   // The job's, once the controller has said goodbye; nothing when it has gone without.

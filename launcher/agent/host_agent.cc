@@ -299,8 +299,8 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   }
   controller.set_failure_code(kLauncherFailure);
   const int code = run_agent(plan.value(), std::move(link.fd), &controller);
-  // Who started us by ssh or srun hears of the job's end from the controller, not by us as well; who
-  // waits for this command hears what ruedarun itself would say.
+  // Who started us by ssh or srun hears of the job's end from the controller, not by us as well.
+  // Who waits for this command hears what ruedarun itself would say.
   if (!arguments.started_by_user) return code == kLauncherFailure ? code : 0;
   return code == 0 ? controller.job_code().value_or(kUnreachable) : code;
 }

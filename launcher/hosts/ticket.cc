@@ -52,9 +52,7 @@ std::string write_ticket(const Ticket& ticket) {
   return text + ticket.authority + ticket.certificate + ticket.private_key + kTicketEnd;
 }
 
-bool is_tickets_first_line(std::string_view line) {
-  return line.starts_with(kFirstWords);
-}
+bool is_tickets_first_line(std::string_view line) { return line.starts_with(kFirstWords); }
 
 Result<Ticket> read_ticket(std::string_view text) {
   if (text.size() > kMaxTicketBytes) return broken("it is too long");

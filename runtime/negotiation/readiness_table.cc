@@ -122,8 +122,7 @@ Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Ra
                                " has joined; add and remove process sets before join")
         .with_rank(first);
   }
-  const bool stands_in =
-      r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kBarrier;
+  const bool stands_in = r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kBarrier;
   if (strict_ && !stands_in) {
     return failed_precondition(title + members_.name(absent.front()) +
                                " has joined, and RUEDA_HOROVOD_STRICT is set, as Horovod knows "

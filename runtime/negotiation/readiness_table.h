@@ -42,7 +42,8 @@ struct Waiting {
 
 class ReadinessTable {
  public:
-  // strict: nobody stands in for who has joined but in allreduce and barrier (RUEDA_HOROVOD_STRICT).
+  // strict: nobody stands in for who has joined but in allreduce and barrier
+  // (RUEDA_HOROVOD_STRICT).
   explicit ReadinessTable(Members members, bool strict = false);
 
   // Empty: not decided yet. id: the request came as this; what it means has been agreed on before.

@@ -23,7 +23,7 @@ PYTHON = {
 TITLES = {"python": "Python: rueda", "pytorch": "Python: rueda.torch", "attention": "Python: rueda.attention"}
 LANGUAGES = {".py": "python", ".cc": "cpp", ".h": "cpp", ".hpp": "cpp", ".c": "c", ".sh": "bash"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-FOLDERS = ("attention", "bindings", "collectives", "examples", "launcher", "proto", "runtime", "scripts", "tests")
+FOLDERS = ("attention", "bindings", "collectives", "deploy", "examples", "launcher", "proto", "runtime", "scripts", "tests")
 # Code, in which no link is one, or a link.
 LINK = re.compile(r"^( *)```(?s:.*?)^\1```|`[^`\n]*`|(!?)\[([^\[\]]*)\]\(([^)\s]+)\)", re.MULTILINE)
 

@@ -94,8 +94,8 @@ def test_what_is_wrong_is_found():
         change(changed["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0], changed)
         return faults(changed, kind_of(changed))
 
-    assert faults_with(lambda box, _: box.update(comand=["true"])) == [
-        ".spec.replicatedJobs.0.template.spec.template.spec.containers.0.comand: no field of IoK8sApiCoreV1Container"]
+    assert faults_with(lambda box, _: box.update(commandline=["true"])) == [
+        ".spec.replicatedJobs.0.template.spec.template.spec.containers.0.commandline: no field of IoK8sApiCoreV1Container"]
     assert any("expected str" in fault for fault in faults_with(lambda box, _: box["env"][1].update(value=2)))
     assert any("expected a list" in fault for fault in faults_with(lambda box, _: box.update(command="ruedarun")))
     assert any("name: is missing" in fault for fault in faults_with(lambda box, _: box.pop("name")))
