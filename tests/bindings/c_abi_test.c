@@ -399,9 +399,9 @@ static void check_struct_sizes(void) {
   } newer;
   struct {
     size_t struct_size;
-    int32_t code;
+    int32_t code, lost_rank, reserved;
     char message[12];
-  } small = {0, 0, {0}};
+  } small = {0, 0, 0, 0, {0}};
   rueda_error sealed = RUEDA_ERROR_INIT;
   rueda_op op = op_of(RUEDA_ALLREDUCE, "older", x, shape, 1);
   op.struct_size = offsetof(rueda_op, prescale);
