@@ -16,6 +16,7 @@
 #include <set>
 
 #include "collectives/base/config.h"
+#include "collectives/base/number_text.h"
 #include "collectives/base/signal_names.h"
 #include "launcher/agent/job_observer.h"
 #include "launcher/agent/life_watch.h"
@@ -24,6 +25,7 @@
 #include "launcher/job/exit_code.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/job/job_id.h"
+#include "launcher/job/rank_environment.h"
 #include "launcher/job/summary_report.h"
 #include "launcher/job/supervisor.h"
 #include "launcher/output/console.h"
@@ -231,11 +233,27 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, const Ran
   return controller_->attach(std::move(agent_end), rank->place().rank);
 }
 
+// What a person at a terminal likes to see before the first line of the ranks.
+std::string start_line(const AgentPlan& plan) {
+  const char* const transport = find_variable(plan.base_environment, "RUEDA_TRANSPORT");
+  const char* const chosen = find_variable(plan.base_environment, "OMP_NUM_THREADS");
+  int threads = chosen == nullptr ? 0 : std::atoi(chosen);
+  for (const RankBinding& binding : plan.bindings) {
+    if (chosen == nullptr) threads = std::max(threads, binding.threads);
+  }
+  const std::string way =
+      transport == nullptr || std::string_view(transport) != "tcp" ? "shared memory" : "TCP";
+  return counted(plan.places.size(), "rank") + " on this host" +
+         (plan.places.size() > 1 ? ", over " + way : "") +
+         (threads > 0 ? ", " + counted(static_cast<size_t>(threads), "thread") + " each" : "");
+}
+
 Status Agent::start_ranks() {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return errno_status("cannot open /dev/null", errno);
   const std::string job_id = plan_.job_id.empty() ? make_job_id() : plan_.job_id;
   JobEnvironment job = {job_id, 1, key_fd_.get()};
+  if (controller_ == nullptr && console_.on_terminal()) console_.say(start_line(plan_));
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + job.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
   start_observer(job_id);

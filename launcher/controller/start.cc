@@ -14,6 +14,7 @@
 
 #include "collectives/base/config.h"
 #include "collectives/base/file_status.h"
+#include "collectives/base/number_text.h"
 #include "launcher/controller/certificates.h"
 #include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/machine.h"
@@ -74,6 +75,11 @@ Status JobController::prepare() {
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
   ticket.addresses = server_->addresses();
+  if (console_.on_terminal()) {
+    console_.say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") + " on " +
+                 counted(hosts_.size(), "host") +
+                 ", shared memory inside a host, TCP between hosts");
+  }
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
           name_hosts(ticket.addresses));

@@ -34,6 +34,8 @@ class Console {
   // ranks.
   void say(const std::string& text);
 
+  // Somebody reads what say() writes as it comes.
+  bool on_terminal() const { return place(Stream::kStderr).style.terminal; }
   bool keeps_redraws(Stream stream) const { return place(stream).style.terminal; }
   // Our reader is slower than the ranks: read no more from them for now.
   bool congested() const;

@@ -69,6 +69,19 @@ def test_a_terminal_folds_unless_it_is_switched_off(options, loading, tmp_path, 
     assert sorted(lines) == sorted([*loading * 2, "0│ mine is 0", "1│ mine is 1"])
 
 
+@pytest.mark.parametrize("env, said", [
+    ({"OMP_NUM_THREADS": "3"}, "ruedarun: 2 ranks on this host, over shared memory, 3 threads each"),
+    ({"OMP_NUM_THREADS": "1", "RUEDA_TRANSPORT": "tcp"}, "ruedarun: 2 ranks on this host, over TCP, 1 thread each"),
+])  # fmt: skip
+def test_a_terminal_is_told_at_the_start_what_runs_where(env, said):
+    ours, theirs = os.openpty()
+    command = [ruedarun(), "-np", "2", "true"]
+    subprocess.run(command, stderr=theirs, env={**os.environ, **env}, check=True)
+    os.close(theirs)
+    assert os.read(ours, 4096).decode().splitlines() == [said]
+    os.close(ours)
+
+
 def test_a_file_gets_every_line_of_every_rank(tmp_path):
     out, err = written_while_nobody_reads(tmp_path, 2)
     expected = [f"[{rank}]<stdout>: {line}" for rank in range(2) for line in ("loading", "loading", f"mine is {rank}")]
