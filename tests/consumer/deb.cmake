@@ -1,10 +1,6 @@
 # Makes the Debian package of this build, installs it into an empty Debian tree, uses and removes it. Run by ctest:
 #   cmake -D BUILD=<build folder> -D SOURCE=<project/> -D WORK=<scratch folder> -D CC= -P deb.cmake
-function(must)
-  list(JOIN ARGN " " command)
-  message(STATUS "${command}")
-  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY TIMEOUT 120)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/must.cmake)
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK}/tree/var/lib/dpkg/info ${WORK}/tree/var/lib/dpkg/updates)

@@ -1,11 +1,7 @@
 # Installs this build into a fresh prefix and uses it as a stranger would: find_package and pkg-config, C and C++, alone and
 # under ruedarun. Run by ctest:
 #   cmake -D BUILD=<build folder> -D SOURCE=<project/> -D WORK=<scratch folder> -D GENERATOR= -D CC= -D CXX= -P run.cmake
-function(must)
-  list(JOIN ARGN " " command)
-  message(STATUS "${command}")
-  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY TIMEOUT 120)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/must.cmake)
 
 file(REMOVE_RECURSE ${WORK})
 # Installed in one place and moved to another: nothing may remember where it was.

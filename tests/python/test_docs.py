@@ -116,28 +116,6 @@ def test_the_examples_of_a_page_run(page, program, tmp_path):
     assert not missing, f"{where}: {missing} not in the output:\n{output}"
 
 
-def headings(text):
-    """The anchors of a page, as GitHub and most other renderers make them of headings."""
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    titles = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.+)$", text, re.M))
-    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
-
-
-def test_links_lead_somewhere():
-    pages = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    dead = []
-    for page in [ROOT / name for name in pages] or PAGES:
-        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
-        for link in re.findall(r"\]\(([^)\s]+)\)", text):
-            file, _, anchor = link.partition("#")
-            target = page.parent / file if file else page
-            if link.startswith("http"):
-                continue
-            if not target.exists() or (anchor and anchor not in headings(target.read_text())):
-                dead.append(f"{page.relative_to(ROOT)}: {link}")
-    assert not dead, dead
-
-
 def test_the_page_of_settings_is_the_table():
     """docs/settings.md has each setting once, with the default and meaning that the program prints."""
     out = subprocess.run([ruedarun(), "--print-config"], env={}, capture_output=True, text=True, check=True).stdout

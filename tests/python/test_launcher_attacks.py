@@ -74,13 +74,19 @@ def test_names_that_strangers_bind_are_no_jobs():
         assert strange.returncode == 1 and "\x1b" not in strange.stderr
 
 
-@needs_root
-def test_root_asks_jobs_of_other_users(tmp_path):
+def readable_by_strangers(tmp_path):
+    """A copy of ruedarun that any user may start."""
     program = tmp_path / "ruedarun"
     program.write_bytes(open(ruedarun(), "rb").read())
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
         folder.chmod(0o755)
     program.chmod(0o755)
+    return program
+
+
+@needs_root
+def test_root_asks_jobs_of_other_users(tmp_path):
+    program = readable_by_strangers(tmp_path)
     become = f"import os, sys; os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER}); os.execv(sys.argv[1], sys.argv[1:])"
     words = [program, "-np", "1", "--no-prefix", "--stdin", "0", "sh", "-c", "echo $RUEDA_JOB_ID; read x; true"]
     with Held([sys.executable, "-c", become, *words]) as running:
@@ -259,11 +265,7 @@ def test_the_headline_names_who_left_with_code_0(leave):
 @needs_root
 def test_where_no_processes_are_left_one_line_names_the_limit(tmp_path):
     """However far the launcher comes: it never ends in the C++ library's words."""
-    program = tmp_path / "ruedarun"
-    program.write_bytes(open(ruedarun(), "rb").read())
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    program.chmod(0o755)
+    program = readable_by_strangers(tmp_path)
     become = (
         "import os, resource, sys; os.setgroups([]); os.setgid(54321); "
         "resource.setrlimit(resource.RLIMIT_NPROC, (int(sys.argv[1]),) * 2); "

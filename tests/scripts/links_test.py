@@ -5,23 +5,16 @@ Markdown and of HTML, wrapped over lines or not, and definitions ([name]: target
 not only on this machine's disk. Addresses of other hosts are counted as links that leave, and are not tried.
 """
 import re
-import subprocess
 import unittest
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-ROOT = Path(__file__).parents[2]
+from repository import ROOT, tracked
+
 ABROAD = re.compile(r"(?:https?|mailto):")
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 HTML = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"")
 DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
 BLOCK = re.compile(r"^( *)(```+|~~~+).*?^\1\2", re.DOTALL | re.MULTILINE)
-
-
-def tracked():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
-    if listed.returncode == 0:
-        return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
-    return [file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*") if file.is_file() and ".git" not in file.parts]
 
 
 def targets(text):

@@ -12,11 +12,11 @@ Names of other projects stand in FOREIGN. Settings and links have tests of their
 """
 import os
 import re
-import subprocess
 import unittest
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-ROOT = Path(__file__).parents[2]
+from repository import ROOT, tracked
+
 ENDINGS = {".h", ".hpp", ".cc", ".c", ".cu", ".cuh", ".py", ".md", ".proto", ".cmake", ".inc", ".svg", ".sh", ".map"}
 # Of other projects.
 FOREIGN = {
@@ -28,13 +28,6 @@ FOREIGN = {
 
 SPAN = re.compile(r"`([^`\n]+)`")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def tracked():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
-    if listed.returncode == 0:
-        return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
-    return [file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*") if file.is_file() and ".git" not in file.parts]
 
 
 def without_blocks(text):
