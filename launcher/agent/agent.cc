@@ -165,10 +165,8 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
-    std::vector<Rank> all;
-    for (const RankPlace& place : plan_.places) all.push_back(place.rank);
     RUEDA_ASSIGN_OR_RETURN(
-        copies_, OutputCopies::create(plan_.options.output_folder, all, plan_.options.num_proc));
+        copies_, OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc));
   }
   return {};
 }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 
 #include "collectives/base/config.h"
 #include "collectives/base/file_status.h"
@@ -97,9 +96,7 @@ Status JobController::open_store() {
   const int ranks = plan_.options.num_proc;
   outputs_.resize(static_cast<size_t>(ranks));
   if (!plan_.options.output_folder.empty()) {
-    std::vector<Rank> all(static_cast<size_t>(ranks));
-    std::iota(all.begin(), all.end(), 0);
-    RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder, all, ranks));
+    RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder, ranks));
   }
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {

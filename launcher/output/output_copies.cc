@@ -56,22 +56,21 @@ Result<OutputCopies::Files> open_files(const std::string& root, const std::strin
 }  // namespace
 
 struct OutputCopies::Shared {
-  std::map<Rank, Files> files;  // the writer's thread alone
+  std::vector<Files> files;  // of each rank; the writer's thread alone
   std::atomic<size_t> waiting{0};
   UniqueFd wake;
 
   Status write(Rank rank, Stream stream, std::string_view bytes) {
-    const auto found = files.find(rank);
+    Files& of_rank = files[static_cast<size_t>(rank)];
     const auto i = static_cast<size_t>(stream);
-    if (found == files.end()) return {};
-    UniqueFd& fd = found->second.streams[i];
+    UniqueFd& fd = of_rank.streams[i];
     while (fd && !bytes.empty()) {
       const ssize_t wrote = ::write(fd.get(), bytes.data(), bytes.size());
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote < 0) {
         const int why = errno;
         fd.reset();
-        const std::string path = found->second.folder + kNames[i];
+        const std::string path = of_rank.folder + kNames[i];
         return file_status("the copy of the output ends here: cannot write " + path, path,
                            bytes.size(), why);
       }
@@ -81,25 +80,24 @@ struct OutputCopies::Shared {
   }
 };
 
-OutputCopies::OutputCopies(std::map<Rank, Files> files) : shared_(std::make_shared<Shared>()) {
+OutputCopies::OutputCopies(std::vector<Files> files) : shared_(std::make_shared<Shared>()) {
   shared_->files = std::move(files);
   if (auto wake = host::make_event_fd(); wake.ok()) shared_->wake = std::move(wake).value();
 }
 
 Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& folder,
-                                                           const std::vector<Rank>& ranks,
                                                            int num_ranks) {
-  auto made = std::make_shared<std::map<Rank, Files>>();
+  auto made = std::make_shared<std::vector<Files>>();
   auto problem = std::make_shared<Status>();
   FileWriter opener;
   opener.add([=]() -> Status {
-    for (const Rank rank : ranks) {
+    for (Rank rank = 0; rank < num_ranks; ++rank) {
       auto files = open_files(folder, folder_of_rank(folder, rank, num_ranks));
       if (!files.ok()) {
         *problem = files.status();
         break;
       }
-      made->emplace(rank, std::move(files).value());
+      made->push_back(std::move(files).value());
     }
     return {};
   });

@@ -13,7 +13,6 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,10 +35,8 @@ class OutputCopies {
 
   // Makes the folders and files. The error names what cannot be made, and why: what is no regular
   // file, and another user's symbolic links, are refused. kDeadlineExceeded after kOpenLimit.
-  static Result<std::unique_ptr<OutputCopies>> create(const std::string& folder,
-                                                      const std::vector<Rank>& ranks,
-                                                      int num_ranks);
-  explicit OutputCopies(std::map<Rank, Files> files);
+  static Result<std::unique_ptr<OutputCopies>> create(const std::string& folder, int num_ranks);
+  explicit OutputCopies(std::vector<Files> files);  // of each rank
 
   void write(Rank rank, Stream stream, std::string_view bytes);
   // The files are slower than the ranks: read no more from them for now.

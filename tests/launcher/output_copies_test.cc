@@ -20,7 +20,7 @@ struct Pipe {
     int ends[2];
     REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
     read_end.reset(ends[0]);
-    std::map<Rank, OutputCopies::Files> files;
+    std::vector<OutputCopies::Files> files(1);
     files[0].folder = "pipe";
     files[0].streams[0].reset(ends[1]);
     copies = std::make_unique<OutputCopies>(std::move(files));
