@@ -2,10 +2,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "attention/kernel_registry.h"
 #include "bindings/c/context.h"
@@ -31,15 +34,22 @@ struct Launcher {
   uint64_t epoch = 1;
 };
 
-// How often this process has met ranks that another launcher started: all ranks count alike.
-std::atomic<uint64_t> meetings{0};
+// How often this process has met the ranks of a job that no agent started, itself included: all of
+// them count alike.
+uint64_t count_meeting(const std::string& job) {
+  static std::mutex mutex;
+  static std::map<std::string, uint64_t> meetings;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return ++meetings[job];
+}
 
 // A job of several ranks that mpirun, torchrun, srun or the like started: there is no agent, and
 // the store is there for as long as init takes.
 rueda::Result<std::unique_ptr<rueda::membership::Joined>> join_without_agent(
-    rueda::membership::JoinOptions* options) {
+    rueda::membership::JoinOptions* options, const std::optional<rueda::rendezvous::JobKey>& key) {
   rueda::membership::Place& place = options->place;
-  RUEDA_ASSIGN_OR_RETURN(auto met, rueda::launchers::meet(place, options->config, ++meetings));
+  RUEDA_ASSIGN_OR_RETURN(
+      auto met, rueda::launchers::meet(place, options->config, count_meeting(place.job_id), key));
   options->epoch = met.epoch;
   place.job_id = met.job_id;
   const auto timeout = std::chrono::duration<double>(options->config.start_timeout_seconds);
@@ -89,11 +99,51 @@ Status with_need(const Status& status, rueda::Rank size) {
                              " ranks, besides the program's own");
 }
 
+// What the program says of its place; nothing where it leaves that to its launcher. Where ranks
+// meet goes into the settings.
+rueda::Result<std::optional<rueda::membership::GivenPlace>> given_place(
+    const rueda_init_options* options, rueda::Config* config,
+    std::optional<rueda::rendezvous::JobKey>* key) {
+  rueda_init_options said = RUEDA_INIT_OPTIONS_INIT;
+  if (options != nullptr) {
+    RUEDA_RETURN_IF_ERROR(
+        rueda::c_abi::read_struct(options, sizeof(size_t), "rueda_init_options", &said));
+  }
+  const bool more = said.job != nullptr || said.rendezvous != nullptr || said.key != nullptr ||
+                    said.key_bytes > 0;
+  if (said.rank < 0 && said.size < 0) {
+    if (more) {
+      return rueda::invalid_argument(
+          "init was given a job, a meeting point or a key, but neither rank nor size");
+    }
+    return std::optional<rueda::membership::GivenPlace>();
+  }
+  if (said.rank < 0 || said.size < 0) {
+    return rueda::invalid_argument(std::string("init was given ") +
+                                   (said.rank < 0 ? "a size and no rank" : "a rank and no size") +
+                                   ": give both, or neither");
+  }
+  rueda::membership::GivenPlace given;
+  given.rank = said.rank;
+  given.size = said.size;
+  if (said.job != nullptr) given.job = said.job;
+  if (said.rendezvous != nullptr) config->rendezvous = said.rendezvous;
+  given.by_address = !config->rendezvous.empty();
+  if (said.key != nullptr || said.key_bytes > 0) {
+    RUEDA_ASSIGN_OR_RETURN(*key, rueda::rendezvous::JobKey::from_secret(
+                                     {static_cast<const char*>(said.key), said.key_bytes}));
+    given.has_key = true;
+  }
+  return std::optional(std::move(given));
+}
+
 // size: of the job, as soon as it is known.
-rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
-  RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
+rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rueda::Rank* size) {
+  RUEDA_ASSIGN_OR_RETURN(rueda::Config config, rueda::load_config(::getenv));
+  std::optional<rueda::rendezvous::JobKey> key;
+  RUEDA_ASSIGN_OR_RETURN(const auto given, given_place(said, &config, &key));
   rueda::membership::JoinOptions options;
-  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv));
+  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv, given));
   *size = options.place.size;
   rueda::log::init_log(
       config.log_level,
@@ -140,7 +190,7 @@ rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
     };
   }
   auto joining = options.place.agentless
-                     ? join_without_agent(&options)
+                     ? join_without_agent(&options, key)
                      : rueda::membership::join(options, launcher.store.get(),
                                                launcher.key ? &*launcher.key : nullptr);
   const rueda::Code code = joining.status().code();
@@ -176,14 +226,14 @@ rueda::Result<rueda::c_abi::MemberPtr> init(rueda::Rank* size) {
 
 extern "C" {
 
-int32_t rueda_init(const rueda_init_options*, rueda_context** context, rueda_error* error) {
+int32_t rueda_init(const rueda_init_options* options, rueda_context** context, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
     *context = nullptr;
     auto made = std::make_unique<rueda_context>();
     made->process = rueda::host::fork_generation();
     rueda::Rank size = 1;
-    auto member = init(&size);
+    auto member = init(options, &size);
     if (!member.ok()) return with_need(member.status(), size);
     made->member = std::move(member).value();
     *context = made.release();

@@ -55,8 +55,12 @@ bool is_integer(DType dtype) {
   return is_valid(dtype) && !is_floating(dtype) && dtype != DType::kBool;
 }
 
+bool is_bitwise(ReduceOp op) {
+  return std::find(std::begin(kBitwiseOps), std::end(kBitwiseOps), op) != std::end(kBitwiseOps);
+}
+
 bool is_valid(ReduceOp op) {
-  return op == ReduceOp::kAdasum ||
+  return op == ReduceOp::kAdasum || is_bitwise(op) ||
          std::find(std::begin(kElementwiseOps), std::end(kElementwiseOps), op) !=
              std::end(kElementwiseOps);
 }
@@ -69,6 +73,9 @@ const char* name_of(ReduceOp op) {
     case ReduceOp::kMin: return "min";
     case ReduceOp::kMax: return "max";
     case ReduceOp::kProduct: return "product";
+    case ReduceOp::kBitwiseAnd: return "bitwise and";
+    case ReduceOp::kBitwiseOr: return "bitwise or";
+    case ReduceOp::kBitwiseXor: return "bitwise xor";
   }
   return "unknown op";
 }

@@ -52,17 +52,24 @@ bool is_integer(DType dtype);  // u8, i8, i16, i32, i64 (not bool)
 // Reductions. On bool: sum and max are or, product and min are and; average is refused.
 // min and max of floats: a NaN in any input gives NaN.
 // kAdasum is of whole vectors (collectives/algorithms/adasum.h), of floats, of allreduce alone.
+// The bitwise ones (MPI_BAND, MPI_BOR, MPI_BXOR) are of integers and bool, where they are logical.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
   kAdasum = 2,
   kMin = 3,
   kMax = 4,
-  kProduct = 5
+  kProduct = 5,
+  kBitwiseAnd = 6,
+  kBitwiseOr = 7,
+  kBitwiseXor = 8
 };
 // Those that combine element by element.
 inline constexpr ReduceOp kElementwiseOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                                ReduceOp::kMax, ReduceOp::kProduct};
+inline constexpr ReduceOp kBitwiseOps[] = {ReduceOp::kBitwiseAnd, ReduceOp::kBitwiseOr,
+                                           ReduceOp::kBitwiseXor};
+bool is_bitwise(ReduceOp op);
 bool is_valid(ReduceOp op);
 const char* name_of(ReduceOp op);  // "sum"
 

@@ -18,6 +18,12 @@ Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double p
     return invalid_argument(std::string("Adasum of ") + name_of(dtype) +
                             " tensors is not defined: use float16, bfloat16, float32 or float64");
   }
+  if (is_bitwise(op) && is_floating(dtype)) {
+    return invalid_argument(std::string(name_of(op)) + " of " + name_of(dtype) +
+                            " tensors is not defined: use an integer or bool dtype");
+  }
+  if (is_bitwise(op) && scaled)
+    return invalid_argument(std::string("the result of ") + name_of(op) + " cannot be scaled");
   if (dtype == DType::kBool && scaled) return invalid_argument("bool tensors cannot be scaled");
   Scaling scaling;
   scaling.prescale = prescale;

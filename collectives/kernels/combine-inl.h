@@ -95,28 +95,45 @@ struct FloatMax : FloatMin {
   }
 };
 
-// bool: any byte but 0 is true, results are 0 and 1.
-struct LogicalOr : AsIs {
+struct BitAnd : AsIs {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> b) {
+    return hn::And(a, b);
+  }
+};
+
+struct BitOr : AsIs {
   template <class D>
   static HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> b) {
     return hn::Or(a, b);
   }
+};
+
+struct BitXor : AsIs {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> b) {
+    return hn::Xor(a, b);
+  }
+};
+
+// bool: any byte but 0 is true, results are 0 and 1.
+struct LogicalOr : BitOr {
   template <class D>
   static HWY_INLINE hn::Vec<D> result(D d, hn::Vec<D> x) {
     return hn::Min(x, hn::Set(d, uint8_t{1}));
   }
 };
 
-struct LogicalAnd : AsIs {
+// Of inputs made 0 and 1 first.
+template <class Bitwise>
+struct Logical : Bitwise {
   template <class D>
   static HWY_INLINE hn::Vec<D> prepare(D d, hn::Vec<D> x) {
     return hn::Min(x, hn::Set(d, uint8_t{1}));
   }
-  template <class D>
-  static HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> b) {
-    return hn::And(a, b);
-  }
 };
+using LogicalAnd = Logical<BitAnd>;
+using LogicalXor = Logical<BitXor>;
 
 }  // namespace rueda::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

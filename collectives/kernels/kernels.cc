@@ -26,6 +26,9 @@ Combine combine_of(ReduceOp op) {
     case ReduceOp::kProduct: return kCombineProduct;
     case ReduceOp::kMin: return kCombineMin;
     case ReduceOp::kMax: return kCombineMax;
+    case ReduceOp::kBitwiseAnd: return kCombineAnd;
+    case ReduceOp::kBitwiseOr: return kCombineOr;
+    case ReduceOp::kBitwiseXor: return kCombineXor;
     case ReduceOp::kAdasum: break;  // not element by element
   }
   RUEDA_CHECK(false, "unknown reduction");
@@ -69,6 +72,11 @@ void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, 
   RUEDA_CHECK(plain || dtype != DType::kBool, "bool has no factor");
   const Combine combine = combine_of(op);
   if (count == 0) return;
+  if (is_bitwise(op) && dtype != DType::kBool) {
+    RUEDA_CHECK(plain && is_integer(dtype), "bits are those of integers, unscaled");
+    count *= size_of(dtype);
+    dtype = DType::kUInt8;
+  }
   if (plain && inputs.size() == 1 && dtype != DType::kBool) {
     copy(dtype, inputs[0], out, count);
   } else if (!plain && is_integer(dtype)) {

@@ -160,7 +160,8 @@ using F64 = Plain<double>;
 // Numbers as in DType. Signed integers share sums and products with the unsigned of their size.
 constexpr TargetTable kTable = {
     {
-        {reduce<U8, Sum>, reduce<U8, Product>, reduce<U8, IntegerMin>, reduce<U8, IntegerMax>},
+        {reduce<U8, Sum>, reduce<U8, Product>, reduce<U8, IntegerMin>, reduce<U8, IntegerMax>,
+         reduce<U8, BitAnd>, reduce<U8, BitOr>, reduce<U8, BitXor>},
         {reduce<U8, Sum>, reduce<U8, Product>, reduce<Plain<int8_t>, IntegerMin>,
          reduce<Plain<int8_t>, IntegerMax>},
         {},
@@ -175,7 +176,8 @@ constexpr TargetTable kTable = {
         {reduce<F32, Sum>, reduce<F32, Product>, reduce<F32, FloatMin>, reduce<F32, FloatMax>},
         {reduce<F64, Sum>, reduce<F64, Product>, reduce<F64, FloatMin>, reduce<F64, FloatMax>},
         {reduce<U8, LogicalOr>, reduce<U8, LogicalAnd>, reduce<U8, LogicalAnd>,
-         reduce<U8, LogicalOr>},
+         reduce<U8, LogicalOr>, reduce<U8, LogicalAnd>, reduce<U8, LogicalOr>,
+         reduce<U8, LogicalXor>},
         {reduce<BFloat16, Sum>, reduce<BFloat16, Product>, reduce<BFloat16, FloatMin>,
          reduce<BFloat16, FloatMax>},
     },

@@ -15,7 +15,17 @@ using ReduceFunction = void (*)(const std::byte* const* inputs, size_t n, std::b
                                 size_t begin, size_t count, double factor);
 using ConvertFunction = void (*)(const std::byte* in, std::byte* out, size_t count);
 
-enum Combine { kCombineSum, kCombineProduct, kCombineMin, kCombineMax, kCombineCount };
+// The bitwise ones: of bytes and bool alone, since they do not care how wide an element is.
+enum Combine {
+  kCombineSum,
+  kCombineProduct,
+  kCombineMin,
+  kCombineMax,
+  kCombineAnd,
+  kCombineOr,
+  kCombineXor,
+  kCombineCount
+};
 inline constexpr int kDTypeSlots = 11;  // DType's numbers are below this
 
 struct TargetTable {

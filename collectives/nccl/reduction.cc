@@ -66,6 +66,8 @@ Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, doub
   const std::string name = name_of(dtype);
   const auto type = type_of(dtype);
   if (!type) return refuse("NCCL has no " + name + ", so there is no such reduction", "use int32");
+  if (is_bitwise(op))
+    return refuse(std::string("NCCL has no ") + name_of(op), "copy the tensor to the host");
   Reduction plan{*type, op_of(dtype, op), 1.0};
   if (!is_floating(dtype)) {
     if (prescale != 1 || factor != 1 || divisor != 1) {

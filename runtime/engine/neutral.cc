@@ -47,9 +47,14 @@ void fill_bits(ReduceOp op, bool largest, Bits one, Bits infinity, size_t count,
 }  // namespace
 
 void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::byte* to) {
-  const bool adds = op != ReduceOp::kMin && op != ReduceOp::kMax && op != ReduceOp::kProduct;
+  const bool zero = op != ReduceOp::kMin && op != ReduceOp::kMax && op != ReduceOp::kProduct &&
+                    op != ReduceOp::kBitwiseAnd;
+  if (op == ReduceOp::kBitwiseAnd) {  // all bits; any byte but 0 is a true bool
+    std::memset(to, 0xff, count * size_of(dtype));
+    return;
+  }
   // Times zero everything is zero; infinity would be no number.
-  if (adds || prescale == 0) {
+  if (zero || prescale == 0) {
     std::memset(to, 0, count * size_of(dtype));
     return;
   }

@@ -131,10 +131,8 @@ Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with
     return invalid_argument("no input");
   if (has_elements && kind == CollectiveKind::kRecv && operation->output == nullptr)
     return invalid_argument("no output");
-  if (kind == CollectiveKind::kReducescatter && operation->reduce_op != ReduceOp::kSum &&
-      operation->reduce_op != ReduceOp::kAverage) {
-    return invalid_argument("reducescatter only supports AVERAGE and SUM");
-  }
+  if (kind == CollectiveKind::kReducescatter && operation->reduce_op == ReduceOp::kAdasum)
+    return invalid_argument("reducescatter has no ADASUM, which is of whole tensors");
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
     if (is_float8(operation->dtype) && operation->device < 0) {
       return invalid_argument(

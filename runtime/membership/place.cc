@@ -42,9 +42,30 @@ Result<Place> place_of_others(const GetEnv& get_env) {
   return place;
 }
 
+Result<Place> place_of_program(const GivenPlace& given) {
+  const std::string said =
+      "rank " + std::to_string(given.rank) + " of " + std::to_string(given.size);
+  if (given.size < 1 || given.rank < 0 || given.rank >= given.size)
+    return invalid_argument("init was asked to be " + said + ": there is no such rank");
+  if (given.size > 1 && given.job.empty()) {
+    return invalid_argument("init was asked to be " + said +
+                            " and not told of which job: give it a name that no other job of "
+                            "yours has, alike on all ranks");
+  }
+  Place place;
+  place.rank = given.rank;
+  place.size = given.size;
+  place.job_id = given.job;
+  place.source = "the program (" + said + ")";
+  place.agentless = place.size > 1;
+  place.one_host = !given.by_address;
+  place.has_key = given.has_key;
+  return place;
+}
+
 }  // namespace
 
-Result<Place> read_place(const GetEnv& get_env) {
+Result<Place> read_place(const GetEnv& get_env, const std::optional<GivenPlace>& given) {
   const char* const names[] = {"RUEDA_RANK", "RUEDA_SIZE", "RUEDA_AGENT_FD", "RUEDA_KEY_FD"};
   int values[4] = {0, 1, -1, -1};
   int found = 0;
@@ -58,6 +79,7 @@ Result<Place> read_place(const GetEnv& get_env) {
     RUEDA_ASSIGN_OR_RETURN(values[i], parse(names[i], value));
     ++found;
   }
+  if (given && found < 4) return place_of_program(*given);
   if (found == 0) return place_of_others(get_env);
   // Two variables and a meeting point are enough for whoever starts ranks by hand.
   const bool by_hand = found == 2 && values[2] < 0 && values[3] < 0 && get_env("RUEDA_RENDEZVOUS");
@@ -66,6 +88,13 @@ Result<Place> read_place(const GetEnv& get_env) {
   if (values[1] < 1 || values[0] >= values[1]) {
     return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) +
                                " does not fit RUEDA_SIZE=" + std::to_string(values[1]));
+  }
+  if (given && (given->rank != values[0] || given->size != values[1])) {
+    return failed_precondition("the program asks to be rank " + std::to_string(given->rank) +
+                               " of " + std::to_string(given->size) +
+                               ", but ruedarun says RUEDA_RANK=" + std::to_string(values[0]) +
+                               " and RUEDA_SIZE=" + std::to_string(values[1]) +
+                               ": leave rank and size out, or start this process otherwise");
   }
   Place place;
   if (const char* value = get_env("RUEDA_FLIGHT_FD")) {

@@ -4,8 +4,11 @@
 // other launchers' variables count (launchers/claims.h), or RUEDA_RANK, RUEDA_SIZE and
 // RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without
 // those a process is a job of one rank. A conflict or a gap is an error, never a silent size 1.
+// A program may also say it itself; that wins over everybody but ruedarun, whose word must be the
+// same.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "collectives/base/config.h"
@@ -13,6 +16,15 @@
 #include "collectives/base/types.h"
 
 namespace rueda::membership {
+
+// What the program says of itself.
+struct GivenPlace {
+  Rank rank = 0;
+  Rank size = 1;
+  std::string job;          // needed from two ranks on
+  bool by_address = false;  // the ranks meet at an address that is given too; else on this host
+  bool has_key = false;     // what proves that ranks which meet there belong together
+};
 
 struct Place {
   Rank rank = 0;
@@ -28,11 +40,13 @@ struct Place {
   bool one_host = false;  // the launcher says that all ranks are on this host
   std::string root_host;  // where rank 0 is; empty: unknown
   int root_port = 0;      // ports above it are tried for meeting there; 0: none
+  bool has_key = false;   // the program has the job's; else it is a file's
   std::string remark;     // a warning that the user should see; empty: none
 };
 
 // FailedPrecondition names the variables when they conflict or some are missing.
-Result<Place> read_place(const GetEnv& get_env);
+Result<Place> read_place(const GetEnv& get_env,
+                         const std::optional<GivenPlace>& given = std::nullopt);
 
 // This host for the question "can we share memory": boot, network namespace and user. Equal text is
 // verified by connecting. `override_id` replaces it when not empty.

@@ -136,7 +136,9 @@ Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Ra
                                "not, or before join")
         .with_rank(members_.ranks[static_cast<size_t>(r.root)]);
   }
-  const bool scaled = r.kind == CollectiveKind::kAllreduce && r.prescale != 1.0;
+  const bool reduces =
+      r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kReducescatter;
+  const bool scaled = reduces && r.prescale != 1.0;
   const bool min_or_max = r.reduce_op == ReduceOp::kMin || r.reduce_op == ReduceOp::kMax;
   if (scaled && (r.reduce_op == ReduceOp::kProduct || (min_or_max && !is_floating(r.dtype)))) {
     return failed_precondition(title + name_of(r.reduce_op) + " of prescaled " + name_of(r.dtype) +

@@ -40,7 +40,6 @@ Result<JobKey> JobKey::read_from(int fd) {
 }
 
 Result<JobKey> JobKey::read_file(const std::string& path) {
-  constexpr size_t kLeast = 16, kMost = 4096;
   const auto refuse = [&](const std::string& why) {
     return Status(Code::kUnauthenticated,
                   "job key: " + path + " " + why +
@@ -57,18 +56,27 @@ Result<JobKey> JobKey::read_file(const std::string& path) {
   // root: group members are who it is for.
   const mode_t closed = info.st_uid == 0 && geteuid() != 0 ? 037 : 077;
   if ((info.st_mode & closed) != 0) return refuse("can be read by others (chmod 600 closes it)");
-  std::array<char, kMost + 1> content;
+  std::array<char, kMostSecret + 1> content;
   const ssize_t bytes = read(fd.get(), content.data(), content.size());
   if (bytes < 0) return errno_status("job key: " + path, errno);
   size_t size = static_cast<size_t>(bytes);
   while (size > 0 && (content[size - 1] == '\n' || content[size - 1] == '\r')) --size;
-  if (size < kLeast || size > kMost)
+  if (size < kLeastSecret || size > kMostSecret)
     return refuse("holds " + std::to_string(size) + " bytes instead of 16 to 4096");
+  auto key = from_secret({content.data(), size});
+  sodium_memzero(content.data(), content.size());
+  return key;
+}
+
+Result<JobKey> JobKey::from_secret(std::string_view secret) {
+  if (secret.size() < kLeastSecret || secret.size() > kMostSecret) {
+    return invalid_argument("a job's key has 16 to 4096 bytes, not " +
+                            std::to_string(secret.size()));
+  }
   if (sodium_init() < 0) return internal_error("job key: libsodium could not be initialised");
   JobKey key;
-  crypto_generichash(key.bytes_.data(), kBytes, reinterpret_cast<const uint8_t*>(content.data()),
-                     size, nullptr, 0);
-  sodium_memzero(content.data(), content.size());
+  crypto_generichash(key.bytes_.data(), kBytes, reinterpret_cast<const uint8_t*>(secret.data()),
+                     secret.size(), nullptr, 0);
   return key;
 }
 

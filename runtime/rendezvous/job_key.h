@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
@@ -18,6 +19,7 @@ namespace rueda::rendezvous {
 class JobKey {
  public:
   static constexpr size_t kBytes = 32;
+  static constexpr size_t kLeastSecret = 16, kMostSecret = 4096;
 
   // From the kernel's random numbers.
   static Result<JobKey> make_random();
@@ -29,6 +31,8 @@ class JobKey {
   // kUnauthenticated, with what to do, when others may read it or there is too little in it. The
   // group may read root's, unless we are root: a mounted Secret.
   static Result<JobKey> read_file(const std::string& path);
+  // Made from a secret that the program has, of kLeastSecret to kMostSecret bytes.
+  static Result<JobKey> from_secret(std::string_view secret);
   static JobKey from_bytes(const std::array<uint8_t, kBytes>& bytes);
 
   JobKey(const JobKey&) = default;

@@ -279,8 +279,10 @@ static void check_wrong_arguments(void) {
   REFUSED("dtype 2");
   op.dtype = 1000;
   REFUSED("dtype 1000");
-  op.reduce_op = 6;
-  REFUSED("reduce_op 6");
+  op.reduce_op = 9;
+  REFUSED("reduce_op 9");
+  op.reduce_op = RUEDA_BITWISE_AND;
+  REFUSED("not defined");
   op.name = "";
   REFUSED("empty");
   op.shape = NULL;
@@ -301,8 +303,8 @@ static void check_wrong_arguments(void) {
   REFUSED("invalid root rank");
   op.kind = RUEDA_SEND, op.peer = size;
   REFUSED("no rank");
-  op.kind = RUEDA_REDUCESCATTER, op.reduce_op = RUEDA_MAX;
-  REFUSED("AVERAGE and SUM");
+  op.kind = RUEDA_REDUCESCATTER, op.reduce_op = RUEDA_ADASUM;
+  REFUSED("no ADASUM");
   op.kind = RUEDA_ALLTOALL, op.splits_count = 1;
   REFUSED("splits");
   op.kind = RUEDA_ALLTOALL, op.splits = splits, op.splits_count = -1;

@@ -70,6 +70,9 @@ Int combine_integers(ReduceOp op, Int a, Int b) {
     case ReduceOp::kProduct: return static_cast<Int>(wide_a * wide_b);
     case ReduceOp::kMin: return a < b ? a : b;
     case ReduceOp::kMax: return a < b ? b : a;
+    case ReduceOp::kBitwiseAnd: return static_cast<Int>(wide_a & wide_b);
+    case ReduceOp::kBitwiseOr: return static_cast<Int>(wide_a | wide_b);
+    case ReduceOp::kBitwiseXor: return static_cast<Int>(wide_a ^ wide_b);
     case ReduceOp::kAdasum: break;  // not element by element
   }
   throw std::logic_error("unknown reduction");
@@ -150,10 +153,12 @@ Bytes reduce_small(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs,
 }
 
 Bytes reduce_bool(ReduceOp op, const std::vector<Bytes>& inputs) {
-  const bool any = op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kAverage;
+  const bool any = op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kAverage ||
+                   op == ReduceOp::kBitwiseOr;
   return map_elements<uint8_t>(inputs[0].size(), [&](size_t i) {
     size_t trues = 0;
     for (const Bytes& input : inputs) trues += input[i] != std::byte{0} ? 1 : 0;
+    if (op == ReduceOp::kBitwiseXor) return static_cast<uint8_t>(trues % 2);
     return static_cast<uint8_t>(any ? trues > 0 : trues == inputs.size());
   });
 }

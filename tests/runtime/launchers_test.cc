@@ -217,6 +217,38 @@ TEST_CASE("the first host of Slurm's lists", "[launchers]") {
   }
 }
 
+TEST_CASE("a program may say itself which rank it is", "[launchers]") {
+  const auto read = [](const Environment& environment, const membership::GivenPlace& given) {
+    return membership::read_place(
+        [&](const char* name) -> const char* {
+          const auto it = environment.find(name);
+          return it == environment.end() ? nullptr : it->second.c_str();
+        },
+        given);
+  };
+  membership::GivenPlace given{1, 2, "mine", false, false};
+  for (const Environment& others : {Environment{}, kTorchrun, kOpenMpi}) {
+    auto place = read(others, given);
+    REQUIRE(place.ok());
+    CHECK(place->rank == 1);
+    CHECK(place->size == 2);
+    CHECK(place->job_id == "mine");
+    CHECK(place->agentless);
+    CHECK(place->one_host);
+  }
+  given.by_address = true;
+  CHECK_FALSE(read({}, given)->one_host);
+  const Environment ours = {
+      {"RUEDA_RANK", "1"}, {"RUEDA_SIZE", "2"}, {"RUEDA_AGENT_FD", "3"}, {"RUEDA_KEY_FD", "4"}};
+  CHECK_FALSE(read(ours, given)->agentless);
+  given.rank = 0;
+  check_refused(read(ours, given).status(), {"rank 0 of 2", "RUEDA_RANK=1", "RUEDA_SIZE=2"});
+  given.job = "";
+  check_refused(read({}, given).status(), {"rank 0 of 2", "of which job"});
+  given.rank = 2;
+  check_refused(read({}, given).status(), {"rank 2 of 2", "no such rank"});
+}
+
 TEST_CASE("where ranks meet follows from settings and place", "[launchers]") {
   membership::Place place;
   place.size = 4;

@@ -124,8 +124,17 @@ TEST_CASE("wrong arguments are refused at once on that rank, and nothing is subm
   CHECK(refused(changed(K::kAlltoall, [](auto* o) { o->splits = {1, 2, 2}; }), "splits") == "");
   CHECK(refused(changed(K::kAlltoall, [](auto* o) { o->splits = {-1, 2}; }), "negative") == "");
   CHECK(refused(changed(K::kAlltoall, [](auto* o) { o->splits = {5, 1}; }), "sum of splits") == "");
-  CHECK(refused(changed(K::kReducescatter, [](auto* o) { o->reduce_op = ReduceOp::kMax; }),
-                "only supports AVERAGE and SUM") == "");
+  CHECK(refused(changed(K::kReducescatter, [](auto* o) { o->reduce_op = ReduceOp::kAdasum; }),
+                "has no ADASUM") == "");
+  CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->reduce_op = ReduceOp::kBitwiseOr; }),
+                "bitwise or of float32 tensors is not defined") == "");
+  CHECK(refused(changed(K::kAllreduce,
+                        [](auto* o) {
+                          o->reduce_op = ReduceOp::kBitwiseXor;
+                          o->dtype = DType::kInt32;
+                          o->postscale = 2;
+                        }),
+                "cannot be scaled") == "");
   CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->shape = {-1}; }), "negative") == "");
   CHECK(refused(changed(K::kAllreduce, [](auto* o) { o->shape = {int64_t{1} << 62, 8}; }),
                 "too many") == "");

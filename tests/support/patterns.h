@@ -61,6 +61,7 @@ inline std::vector<double> ramp_values(Rank rank, int64_t count, ReduceOp op) {
 // as promised.
 inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int64_t count) {
   std::vector<double> result;
+  const auto bits = [](double value) { return static_cast<int64_t>(value); };
   for (int64_t i = 0; i < count; ++i) {
     double value = ramp(0, i, op);
     if (dtype == DType::kBool) value = value != 0;
@@ -73,6 +74,9 @@ inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int
         case ReduceOp::kMin: value = std::min(value, next); break;
         case ReduceOp::kMax: value = std::max(value, next); break;
         case ReduceOp::kProduct: value *= next; break;
+        case ReduceOp::kBitwiseAnd: value = static_cast<double>(bits(value) & bits(next)); break;
+        case ReduceOp::kBitwiseOr: value = static_cast<double>(bits(value) | bits(next)); break;
+        case ReduceOp::kBitwiseXor: value = static_cast<double>(bits(value) ^ bits(next)); break;
         case ReduceOp::kAdasum: break;  // not element by element
       }
     }

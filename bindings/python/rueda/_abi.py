@@ -63,6 +63,9 @@ ADASUM = 2
 MIN = 3
 MAX = 4
 PRODUCT = 5
+BITWISE_AND = 6
+BITWISE_OR = 7
+BITWISE_XOR = 8
 
 # rueda_kind
 ALLREDUCE = 0
@@ -88,7 +91,10 @@ class Error(_Answer):
 class InitOptions(ctypes.Structure):
     """rueda_init_options"""
 
-    _fields_ = [("struct_size", _size_t), ("reserved", _int32)]
+    _fields_ = [
+        ("struct_size", _size_t), ("rank", _int32), ("size", _int32), ("job", _char_p),
+        ("rendezvous", _char_p), ("key", _void_p), ("key_bytes", _size_t),
+    ]
 
 
 class Op(ctypes.Structure):

@@ -109,14 +109,14 @@ class Runtime:
 
     # Life cycle.
 
-    def init(self):
-        """Joins the job. Does nothing when already joined."""
+    def init(self, options=None):
+        """Joins the job, as an `_abi.InitOptions` says. Does nothing when already joined."""
         with self._joining:
             if self._context is not None:
                 return
             pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ffi.ABORTED
             while code == _ffi.ABORTED:  # a signal came; Python has run its handlers
-                code = _lib.rueda_init(None, ctypes.byref(pointer), ctypes.byref(error))
+                code = _lib.rueda_init(options, ctypes.byref(pointer), ctypes.byref(error))
             if code != _ffi.OK:
                 failed = _ffi.exception(code, error)
                 message = str(failed)

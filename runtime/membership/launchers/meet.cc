@@ -190,7 +190,8 @@ Status Met::part(const Place& place, Deadline deadline) {
   return {};
 }
 
-Result<Met> meet(const Place& place, const Config& config, uint64_t epoch) {
+Result<Met> meet(const Place& place, const Config& config, uint64_t epoch,
+                 const std::optional<JobKey>& given) {
   const auto timeout = std::chrono::duration<double>(config.start_timeout_seconds);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   RUEDA_ASSIGN_OR_RETURN(Meeting meeting, plan_meeting(place, config));
@@ -207,7 +208,8 @@ Result<Met> meet(const Place& place, const Config& config, uint64_t epoch) {
     RUEDA_ASSIGN_OR_RETURN(const JobKey key, JobKey::make_random());
     return host(task, key);
   }
-  RUEDA_ASSIGN_OR_RETURN(const JobKey key, JobKey::read_file(task.meeting.key_file));
+  RUEDA_ASSIGN_OR_RETURN(const JobKey key,
+                         given ? Result<JobKey>(*given) : JobKey::read_file(task.meeting.key_file));
   return place.rank == 0 ? host(task, key) : find_by_address(task, key);
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "collectives/base/config.h"
@@ -33,7 +34,9 @@ struct Met {
 };
 
 // Blocks until rank 0 is found (on rank 0: not at all) or the start timeout has passed. `epoch`:
-// how often this process has met before, plus one; ranks that count differently do not meet.
-Result<Met> meet(const membership::Place& place, const Config& config, uint64_t epoch);
+// how often this process has met before, plus one; ranks that count differently do not meet. key:
+// where the program has it; else a file's is read, if they meet at an address.
+Result<Met> meet(const membership::Place& place, const Config& config, uint64_t epoch,
+                 const std::optional<rendezvous::JobKey>& key = std::nullopt);
 
 }  // namespace rueda::launchers

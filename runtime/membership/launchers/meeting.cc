@@ -53,7 +53,7 @@ Result<Meeting> plan_meeting(const membership::Place& place, const Config& confi
     meeting.ports = kPorts;
     meeting.why = place.source;
   }
-  if (meeting.key_file.empty()) {
+  if (meeting.key_file.empty() && !place.has_key) {
     return failed_precondition(
         "ranks on several hosts (" + place.source +
         ") need a key before they trust each other: make one with `(umask 077; head -c 32 "

@@ -104,7 +104,10 @@ typedef enum rueda_reduce_op {
   RUEDA_ADASUM = 2,
   RUEDA_MIN = 3,
   RUEDA_MAX = 4,
-  RUEDA_PRODUCT = 5
+  RUEDA_PRODUCT = 5,
+  RUEDA_BITWISE_AND = 6, /* these of integers and bool, unscaled, on the CPU; as MPI_BAND */
+  RUEDA_BITWISE_OR = 7,
+  RUEDA_BITWISE_XOR = 8
 } rueda_reduce_op;
 
 /* With output NULL, results of allgather, reducescatter and alltoall are the request's own. */
@@ -135,17 +138,31 @@ typedef struct rueda_error {
 #define RUEDA_ERROR_INIT {sizeof(rueda_error), 0, -1, 0, {0}}
 /* clang-format on */
 
+/* For programs that place their processes themselves; alike on all ranks but for `rank`. With
+ * neither rank nor size the environment decides, and the rest must be left out. They win over what
+ * other launchers say; what ruedarun says must be the same. Copied. */
 typedef struct rueda_init_options {
   size_t struct_size;
-  int32_t reserved;
+  int32_t rank; /* -1: the environment's */
+  int32_t size;
+  const char* job; /* tells the job from others of this user; needed from two ranks on */
+  /* HOST:PORT, a free port of rank 0's host. NULL: RUEDA_RENDEZVOUS, else all ranks are on this
+   * host and meet there without a port. */
+  const char* rendezvous;
+  /* The secret that ranks which meet at a port must have, 16 to 4096 bytes. NULL: the file
+   * RUEDA_KEY_FILE. */
+  const void* key;
+  size_t key_bytes;
 } rueda_init_options;
-#define RUEDA_INIT_OPTIONS_INIT {sizeof(rueda_init_options), 0}
+/* clang-format off */
+#define RUEDA_INIT_OPTIONS_INIT {sizeof(rueda_init_options), -1, -1, NULL, NULL, NULL, 0}
+/* clang-format on */
 
 typedef struct rueda_op {
   size_t struct_size;
   int32_t kind;      /* rueda_kind */
   int32_t dtype;     /* rueda_dtype */
-  int32_t reduce_op; /* rueda_reduce_op; allreduce any, reducescatter sum or average */
+  int32_t reduce_op; /* rueda_reduce_op; reducescatter all but adasum */
   int32_t root;      /* broadcast: the sending rank */
   int32_t peer;      /* send, recv */
   uint32_t tag;      /* send, recv */

@@ -44,6 +44,15 @@ struct Received {
   Shape rows;  // how many came from each rank
 };
 
+// For programs that place their processes themselves: rank and size, or neither.
+struct InitOptions {
+  int rank = -1;
+  int size = -1;
+  std::string job;         // needed from two ranks on
+  std::string rendezvous;  // HOST:PORT; "": RUEDA_RENDEZVOUS, else all ranks are on this host
+  std::string key;         // the secret of ranks that meet at a port; "": the file RUEDA_KEY_FILE
+};
+
 // One rank of one job.
 //
 // Ownership: owns the connection to the job. The operations borrow their data until they return
@@ -56,8 +65,15 @@ class Context {
  public:
   // Joins the job that this process was started in (ruedarun; alone: one rank). Blocks until all
   // ranks have come, or RUEDA_START_TIMEOUT has passed. May be repeated after a shutdown.
-  static Context init() {
+  static Context init(const InitOptions& given = {}) {
+    const auto text = [](const std::string& from) { return from.empty() ? nullptr : from.c_str(); };
     rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    options.rank = given.rank;
+    options.size = given.size;
+    options.job = text(given.job);
+    options.rendezvous = text(given.rendezvous);
+    options.key = text(given.key);
+    options.key_bytes = given.key.size();
     rueda_error error = RUEDA_ERROR_INIT;
     rueda_context* handle = nullptr;
     detail::check(rueda_init(&options, &handle, &error), error);
@@ -393,7 +409,7 @@ class Context {
 };
 
 // Joins the job: see Context::init.
-[[nodiscard]] inline Context init() { return Context::init(); }
+[[nodiscard]] inline Context init(const InitOptions& given = {}) { return Context::init(given); }
 
 }  // namespace api1
 }  // namespace rueda

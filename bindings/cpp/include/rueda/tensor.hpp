@@ -27,6 +27,9 @@ enum class ReduceOp : std::int32_t {
   kMin = RUEDA_MIN,
   kMax = RUEDA_MAX,
   kProduct = RUEDA_PRODUCT,
+  kBitwiseAnd = RUEDA_BITWISE_AND,  // these of integers and bool, unscaled
+  kBitwiseOr = RUEDA_BITWISE_OR,
+  kBitwiseXor = RUEDA_BITWISE_XOR,
 };
 
 using Shape = std::vector<std::int64_t>;

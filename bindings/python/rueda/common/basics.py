@@ -4,6 +4,7 @@ import os
 import warnings
 
 from rueda import _ffi
+from rueda._init_options import init_options
 from rueda._runtime import runtime
 from rueda.common import process_sets as _process_sets
 from rueda.compat import variables
@@ -53,7 +54,9 @@ Average, Sum, Adasum, Min, Max, Product = (
 )
 
 
-def init(comm=None, process_sets=None):
+def init(
+    comm=None, process_sets=None, *, rank=None, size=None, job=None, rendezvous=None, key=None
+):
     """Joins the job that this process was started in; alone, a job of one rank.
 
     Blocks until all ranks have called it. Does not join again when already initialised. Warns on
@@ -68,21 +71,38 @@ def init(comm=None, process_sets=None):
         Registered at once, the same on every rank, with the ids 1, 2, ... ValueError if one is
         given twice or has all ranks; the job has been joined nevertheless. ``"dynamic"``, with
         which Horovod allows `add_process_set`, is the same as None: it is always allowed.
+    rank, size : int, optional
+        For programs that place their processes themselves: both or neither. They win over what other
+        launchers say; what ruedarun says must be the same.
+    job : str, optional
+        With them, from two ranks on: a name that no other job of this user has, alike on all ranks.
+    rendezvous : str, optional
+        ``"host:port"``, a free port of rank 0's host. Without it ``RUEDA_RENDEZVOUS``, else all ranks
+        are on this host and meet there without a port.
+    key : bytes, optional
+        The secret (16 to 4096 bytes) of ranks that meet at a port. Without it the file
+        ``RUEDA_KEY_FILE``.
     """
     if comm:
         raise ValueError("init(comm=...) needs MPI, which rueda does not use; leave it out")
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f"init(process_sets={process_sets!r}): expected a list or 'dynamic'")
-    _join()
+    _join(init_options(rank, size, job, rendezvous, key))
     if process_sets and process_sets != "dynamic":
         _process_sets.add_initial(process_sets)
 
 
-def _join():
+def _join(options):
     if runtime.is_initialized():
+        place = runtime.place
+        if options is not None and (options.rank, options.size) != (place.rank, place.size):
+            raise ValueError(
+                f"init was asked for rank {options.rank} of {options.size}, but this process is rank "
+                f"{place.rank} of {place.size} already: shutdown() leaves that job"
+            )
         return
     variables.refuse(os.environ)
-    runtime.init()
+    runtime.init(options)
     if runtime.place.rank == 0:
         for text in variables.warnings_of(os.environ):
             warnings.warn(text, stacklevel=3)  # in the line that called init
