@@ -18,6 +18,7 @@
 #include "launcher/controller/controller.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/job/exit_code.h"
+#include "launcher/job/master_variables.h"
 #include "launcher/mpi/run_mpi.h"
 #include "launcher/processes/guard.h"
 #include "launcher/processes/spawn.h"
@@ -166,7 +167,11 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   AgentPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);
-  if (nodes) set_torch_variables(*nodes, &plan.base_environment);
+  if (nodes) {
+    set_torch_variables(*nodes, &plan.base_environment);
+  } else if (!options.mpi) {
+    set_master_variables(hosts.value(), &plan.base_environment);
+  }
   plan.terminal_stdin = terminal_is_ours();
 
   // A wrong setting would fail in every rank; here it fails once.

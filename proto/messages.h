@@ -143,7 +143,17 @@ struct ResponseList {
 
 // ---- rendezvous --------------------------------------------------------------------------------
 
-enum class StoreOp : uint8_t { kUnspecified = 0, kHello = 1, kSet = 2, kGet = 3, kReport = 4 };
+enum class StoreOp : uint8_t {
+  kUnspecified = 0,
+  kHello = 1,
+  kSet = 2,
+  kGet = 3,
+  kReport = 4,
+  kPut = 5,
+  kAdd = 6,
+  kCompareSet = 7,
+  kErase = 8
+};
 
 struct StoreRequest {
   uint64_t id = 0;
@@ -151,6 +161,7 @@ struct StoreRequest {
   std::string key;
   std::string value;  // bytes
   uint64_t timeout_ns = 0;
+  std::string expected;  // bytes
 
   bool operator==(const StoreRequest&) const = default;
 };

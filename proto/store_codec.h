@@ -16,16 +16,18 @@ inline void write(Writer out, const StoreRequest& m) {
   out.put_bytes(3, m.key);
   out.put_bytes(4, m.value);
   out.put(5, m.timeout_ns);
+  out.put_bytes(6, m.expected);
 }
 
 inline void read(Reader& in, StoreRequest* m) {
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read(&m->id); break;
-      case 2: in.read_enum(&m->op, "op", [](StoreOp op) { return op <= StoreOp::kReport; }); break;
+      case 2: in.read_enum(&m->op, "op", [](StoreOp op) { return op <= StoreOp::kErase; }); break;
       case 3: in.read_text(&m->key, "key", kMaxStoreKeyBytes); break;
       case 4: in.read_bytes(&m->value, "value", kMaxStoreValueBytes); break;
       case 5: in.read(&m->timeout_ns); break;
+      case 6: in.read_bytes(&m->expected, "expected", kMaxStoreValueBytes); break;
       default: in.skip();
     }
   }

@@ -13,6 +13,7 @@
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
 #include "runtime/engine/runtime.h"
+#include "runtime/rendezvous/store_client.h"
 
 namespace rueda::c_abi {
 
@@ -33,6 +34,8 @@ struct Member {
   StopVote stop;
   std::string preemption_signals;
   int64_t heap_bytes = 0;  // as configured
+  // What the launcher keeps for its ranks; null: nobody does.
+  std::shared_ptr<rendezvous::StoreClient> store;
   // Told what this rank did, when it has left; may be empty.
   std::function<void(const wire::RankSummary&)> tell_summary;
 

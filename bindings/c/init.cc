@@ -203,6 +203,7 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
   auto member = std::make_shared<rueda::c_abi::Member>();
   member->heap_bytes = config.heap_bytes;
   member->preemption_signals = config.preemption_signal;
+  member->store = launcher.store;
   if (launcher.store != nullptr) {
     agents.init_verdict = [store = launcher.store, epoch = launcher.epoch] {
       return rueda::membership::said_at_init(store.get(), epoch);

@@ -56,6 +56,9 @@ struct Config {
   // for collectives but allreduce while a rank has joined, and for a name whose handle has not been
   // synchronized yet
   bool horovod_strict = false;
+  // RUEDA_C10D, equal on all ranks: 1: programs that ask torch.distributed for gloo, or for
+  // nothing, get rueda for CPU tensors
+  bool c10d = false;
   // RUEDA_START_TIMEOUT: seconds that init waits for the other ranks
   double start_timeout_seconds = 120;
   // RUEDA_SHUTDOWN_TIMEOUT: seconds that shutdown waits for collectives that have begun

@@ -2,10 +2,20 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <charconv>
+
 #include "collectives/base/utf8.h"
 #include "runtime/rendezvous/store.h"
 
 namespace rueda::rendezvous {
+namespace {
+
+size_t bytes_of(const std::string& key, const std::string& value) {
+  constexpr size_t kOverhead = 128;  // of a map node, a string and a shared pointer
+  return key.size() + value.size() + kOverhead;
+}
+
+}  // namespace
 
 Status check_key(const std::string& key) {
   if (key.empty()) return invalid_argument("store: a key may not be empty");
@@ -41,6 +51,45 @@ Status KeyTable::set(const std::string& key, const std::string& value) {
           fmt::format("store: key '{}' already holds another value ({} bytes; {} bytes were to be "
                       "set); keys are set once",
                       key, slot->size(), value.size())};
+}
+
+Status KeyTable::put(const std::string& key, const std::string& value) {
+  RUEDA_RETURN_IF_ERROR(check_key(key));
+  RUEDA_RETURN_IF_ERROR(check_value(key, value));
+  const auto found = values_.find(key);
+  const size_t before = found == values_.end() ? 0 : bytes_of(key, *found->second);
+  const size_t after = user_bytes_ - before + bytes_of(key, value);
+  if (after > kMostUserBytes) {
+    return {Code::kResourceExhausted,
+            fmt::format("store: the keys of users take more than {} bytes in all; erase some",
+                        kMostUserBytes)};
+  }
+  user_bytes_ = after;
+  values_[key] = std::make_shared<const std::string>(value);
+  return {};
+}
+
+Result<int64_t> KeyTable::add(const std::string& key, const std::string& amount) {
+  const auto number = [&](const std::string& text, int64_t* to) {
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *to);
+    return error == std::errc() && rest == text.data() + text.size();
+  };
+  int64_t sum = 0, more = 0;
+  const Value before = find(key);
+  if (!number(amount, &more) || (before != nullptr && !number(*before, &sum)))
+    return invalid_argument(fmt::format("store: key '{}' does not hold a whole number", key));
+  if (__builtin_add_overflow(sum, more, &sum))
+    return invalid_argument(fmt::format("store: the sum in key '{}' has more than 63 bits", key));
+  RUEDA_RETURN_IF_ERROR(put(key, std::to_string(sum)));
+  return sum;
+}
+
+bool KeyTable::erase(const std::string& key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return false;
+  user_bytes_ -= bytes_of(key, *found->second);
+  values_.erase(found);
+  return true;
 }
 
 KeyTable::Value KeyTable::find(const std::string& key) const {

@@ -24,8 +24,14 @@ class KeyTable {
  public:
   // Shared, since answers that wait to be sent outlive any change of the table.
   using Value = std::shared_ptr<const std::string>;
+  static constexpr size_t kMostUserBytes = size_t{64} << 20;
 
   Status set(const std::string& key, const std::string& value);
+  // Of the users' keys: whatever they hold. kResourceExhausted beyond kMostUserBytes in all.
+  Status put(const std::string& key, const std::string& value);
+  Result<int64_t> add(const std::string& key, const std::string& amount);
+  // Whether it was set.
+  bool erase(const std::string& key);
   // Null when the key is not set.
   Value find(const std::string& key) const;
 
@@ -39,6 +45,7 @@ class KeyTable {
 
  private:
   std::map<std::string, Value> values_;
+  size_t user_bytes_ = 0;
   std::vector<std::pair<Rank, std::string>> dead_;  // in the order of their deaths
 };
 

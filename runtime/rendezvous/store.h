@@ -3,7 +3,8 @@
 // Words:   a key is UTF-8 text (1 to kMaxKeyBytes), a value bytes (at most kMaxValueBytes). Keys
 //          live as long as the store; a key is set once. The last part of a key is the rank that
 //          sets it: "e1/place/3" is rank 3's, so that its death can be told to who waits for it.
-//          A key that ends with no rank ("e1/verdict") is anybody's.
+//          A key that ends with no rank ("e1/verdict") is anybody's. Keys below kUserKeys are
+//          users', whose values may change; only a StoreClient changes them.
 // Threads: implementations are safe for use from any thread.
 // Failure: get ends with kDeadlineExceeded naming the key, or kUnavailable naming the rank that
 //          died, or the launcher when its end of the store is gone. kInvalidArgument for a key or
@@ -19,6 +20,7 @@ namespace rueda::rendezvous {
 
 inline constexpr size_t kMaxKeyBytes = 512;
 inline constexpr size_t kMaxValueBytes = 1 << 20;
+inline constexpr const char* kUserKeys = "user/";
 
 class Store {
  public:

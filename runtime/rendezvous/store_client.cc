@@ -67,6 +67,44 @@ Result<std::string> StoreClient::get(const std::string& key, nanoseconds timeout
   return std::move(reply.value);
 }
 
+Result<wire::StoreReply> StoreClient::change(wire::StoreOp op, const std::string& key,
+                                             const std::string& value,
+                                             const std::string& expected) {
+  wire::StoreRequest request;
+  request.op = op;
+  request.key = kUserKeys + key;
+  request.value = value;
+  request.expected = expected;
+  RUEDA_RETURN_IF_ERROR(check_key(request.key));
+  RUEDA_RETURN_IF_ERROR(check_value(request.key, value));
+  RUEDA_RETURN_IF_ERROR(check_value(request.key, expected));
+  RUEDA_ASSIGN_OR_RETURN(auto reply, call(std::move(request), deadline_in(kGrace)));
+  RUEDA_RETURN_IF_ERROR(as_status(reply));
+  return reply;
+}
+
+Status StoreClient::put(const std::string& key, const std::string& value) {
+  return change(wire::StoreOp::kPut, key, value).status();
+}
+
+Result<int64_t> StoreClient::add(const std::string& key, int64_t amount) {
+  RUEDA_ASSIGN_OR_RETURN(const auto reply,
+                         change(wire::StoreOp::kAdd, key, std::to_string(amount)));
+  return static_cast<int64_t>(reply.number);
+}
+
+Result<StoreClient::Held> StoreClient::compare_set(const std::string& key,
+                                                   const std::string& expected,
+                                                   const std::string& desired) {
+  RUEDA_ASSIGN_OR_RETURN(auto reply, change(wire::StoreOp::kCompareSet, key, desired, expected));
+  return Held{reply.number != 0, std::move(reply.value)};
+}
+
+Result<bool> StoreClient::erase(const std::string& key) {
+  RUEDA_ASSIGN_OR_RETURN(const auto reply, change(wire::StoreOp::kErase, key, ""));
+  return reply.number != 0;
+}
+
 Result<std::string> StoreClient::peek(const std::string& key) {
   RUEDA_RETURN_IF_ERROR(check_key(key));
   wire::StoreRequest request;

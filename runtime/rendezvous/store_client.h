@@ -39,6 +39,23 @@ class StoreClient : public Store {
   Status set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
 
+  // The users' keys, whose names get kUserKeys in front; get() waits for them too.
+  Status put(const std::string& key, const std::string& value);
+  // Adds to the whole number that the key holds as text, 0 where it is not set; the sum.
+  Result<int64_t> add(const std::string& key, int64_t amount);
+  struct Held {
+    bool is_set = false;
+    std::string value;
+  };
+  // Where the key holds `expected`, or is not set and that is empty; what it holds now.
+  Result<Held> compare_set(const std::string& key, const std::string& expected,
+                           const std::string& desired);
+  // Whether it was set.
+  Result<bool> erase(const std::string& key);
+  Result<std::string> get_user(const std::string& key, std::chrono::nanoseconds timeout) {
+    return get(kUserKeys + key, timeout);
+  }
+
   // What the key holds now, asked by somebody whose own news must not wait for a stopped launcher:
   // kDeadlineExceeded after kMoment, or when the key is not set.
   Result<std::string> peek(const std::string& key);
@@ -54,6 +71,8 @@ class StoreClient : public Store {
   enum class Late { kGiveUp, kForget };
   Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline,
                                 Late late = Late::kGiveUp);
+  Result<wire::StoreReply> change(wire::StoreOp op, const std::string& key,
+                                  const std::string& value, const std::string& expected = "");
   Status send_frame(const std::string& frame, Deadline deadline);
   Status read_reply(wire::StoreReply* reply, Deadline deadline);
   Status read_exactly(std::string* out, size_t bytes, Deadline deadline);

@@ -147,9 +147,42 @@ void StoreServer::handle(StoreConnection& client, wire::StoreRequest request) {
     case wire::StoreOp::kSet: client.answer(request.id, handle_set(client, request)); return;
     case wire::StoreOp::kGet: handle_get(client, std::move(request)); return;
     case wire::StoreOp::kReport: client.answer(request.id, handle_report(client, request)); return;
+    case wire::StoreOp::kPut:
+    case wire::StoreOp::kAdd:
+    case wire::StoreOp::kCompareSet:
+    case wire::StoreOp::kErase: return handle_change(client, request);
     case wire::StoreOp::kUnspecified: break;
   }
   client.answer(request.id, invalid_argument("store: the request names no operation"));
+}
+
+// Of the users' keys.
+void StoreServer::handle_change(StoreConnection& client, const wire::StoreRequest& request) {
+  const std::string& key = request.key;
+  if (!key.starts_with(kUserKeys))
+    return client.answer(request.id, invalid_argument("store: key '" + key + "' is no user's"));
+  const KeyTable::Value before = table_.find(key);
+  Status status;
+  uint64_t number = 1;
+  switch (request.op) {
+    case wire::StoreOp::kAdd: {
+      const auto sum = table_.add(key, request.value);
+      status = sum.status();
+      if (sum.ok()) number = static_cast<uint64_t>(sum.value());
+      break;
+    }
+    case wire::StoreOp::kCompareSet: {
+      const bool fits = before == nullptr ? request.expected.empty() : *before == request.expected;
+      if (fits) status = table_.put(key, request.value);
+      number = table_.find(key) != nullptr ? 1 : 0;
+      break;
+    }
+    case wire::StoreOp::kErase: number = table_.erase(key) ? 1 : 0; break;
+    default: status = table_.put(key, request.value);
+  }
+  const bool tells = request.op == wire::StoreOp::kCompareSet && status.ok();
+  client.answer(request.id, status, tells ? table_.find(key) : nullptr, number);
+  if (before == nullptr && table_.find(key) != nullptr) answer_waiting_for(key);
 }
 
 Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest& request) {

@@ -72,6 +72,7 @@ class StoreServer {
   Status handle_set(StoreConnection& client, const wire::StoreRequest& request);
   Status handle_report(const StoreConnection& client, const wire::StoreRequest& request);
   void handle_get(StoreConnection& client, wire::StoreRequest request);
+  void handle_change(StoreConnection& client, const wire::StoreRequest& request);
   void answer_waiting_for(const std::string& key);
   void answer_late();
   void flush_all();

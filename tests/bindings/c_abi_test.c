@@ -689,6 +689,50 @@ static unsigned char* check_memory(void) {
   return memory;
 }
 
+/* keys that no other check, round or rank uses but where that is the point */
+static void check_store(int round) {
+  char key[64], mine[64], value[8] = "";
+  size_t bytes = 0;
+  int64_t sum = 0;
+  int32_t yes = -1;
+  int other;
+  if (size == 1) { /* nobody keeps one */
+    CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "nobody keeps a store",
+                rueda_store_set(context, "x", "1", 1, &error));
+    return;
+  }
+  snprintf(mine, sizeof(mine), "round %d/of/%d", round, rank);
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_set(context, mine, "first", 5, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_set(context, mine, "\0b", 2, &error));
+  for (other = 0; other < size; ++other) {
+    snprintf(key, sizeof(key), "round %d/of/%d", round, other);
+    do { /* another rank may still hold the first */
+      CHECK_ERROR(RUEDA_OK, "",
+                  rueda_store_get(context, key, 60, value, sizeof(value), &bytes, &error));
+    } while (bytes == 5);
+    CHECK(bytes == 2 && value[0] == 0 && value[1] == 'b');
+  }
+  snprintf(key, sizeof(key), "round %d sum", round);
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_add(context, key, 2, &sum, &error));
+  CHECK(sum >= 2 && sum <= 2 * size && sum % 2 == 0);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "whole number",
+              rueda_store_add(context, mine, 1, NULL, &error));
+  CHECK_ERROR(RUEDA_DEADLINE_EXCEEDED, "not set",
+              rueda_store_get(context, "nobody's", 0, NULL, 0, &bytes, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no key", rueda_store_erase(context, NULL, NULL, &error));
+  snprintf(key, sizeof(key), "round %d one wins", round);
+  CHECK_ERROR(RUEDA_OK, "",
+              rueda_store_compare_set(context, key, NULL, 0, mine, strlen(mine), &yes, value,
+                                      sizeof(value), &bytes, &error));
+  CHECK(yes == 1 && bytes == strlen(mine) && memcmp(value, "round ", 6) == 0);
+  snprintf(key, sizeof(key), "round %d/erased/%d", round, rank);
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_set(context, key, NULL, 0, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_erase(context, key, &yes, &error));
+  CHECK(yes == 1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_store_erase(context, key, &yes, &error));
+  CHECK(yes == 0);
+}
+
 int main(void) {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   rueda_op op = op_of(RUEDA_RECV, NULL, NULL, NULL, 0);
@@ -714,6 +758,7 @@ int main(void) {
     check_start_and_wait();
     check_refused_without_a_name();
     check_requests();
+    check_store(round);
     rueda_free(kept); /* of the round before */
     kept = check_memory();
     /* what is pending at shutdown ends as cancelled, and its work outlives the context */

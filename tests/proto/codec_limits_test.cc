@@ -82,8 +82,8 @@ TEST_CASE("kinds, dtypes, ops and codes that do not exist are refused", "[proto]
   CHECK_THAT(decoded<Request>("\x10\x0a"s).message(), Contains("kind 10 is not allowed"));
   CHECK_THAT(decoded<Request>("\x10\x80\x02"s).message(), Contains("kind 256 is not allowed"));
   CHECK_THAT(decoded<Request>("\x18\x02"s).message(), Contains("dtype 2 is not allowed"));
-  CHECK_THAT(decoded<Request>("\x20\x06"s).message(), Contains("op 6 is not allowed"));
-  CHECK_THAT(decoded<StoreRequest>("\x10\x05"s).message(), Contains("op 5 is not allowed"));
+  CHECK_THAT(decoded<Request>("\x20\x09"s).message(), Contains("op 9 is not allowed"));
+  CHECK_THAT(decoded<StoreRequest>("\x10\x09"s).message(), Contains("op 9 is not allowed"));
   CHECK_THAT(decoded<StoreReply>("\x10\x11"s).message(), Contains("code 17 is not allowed"));
 }
 

@@ -142,7 +142,7 @@ inline void roll(Dice& dice, ResponseList* m) {
 
 inline void roll(Dice& dice, StoreRequest* m) {
   m->id = dice.number<uint64_t>();
-  m->op = static_cast<StoreOp>(dice.below(5));
+  m->op = static_cast<StoreOp>(dice.below(9));
   m->key = dice.text();
   m->value = dice.bytes();
   m->timeout_ns = dice.number<uint64_t>();

@@ -136,6 +136,76 @@ TEST_CASE("reports are kept with the rank that made them, up to a number", "[sto
   CHECK(world.client(0).report("failure", "again").ok());
 }
 
+TEST_CASE("users' keys change, are added to, compared and erased", "[store]") {
+  SocketWorld world(2);
+  StoreClient &a = world.client(0), &b = world.client(1);
+  CHECK(a.put("x", "one").ok());
+  CHECK(b.put("x", "two").ok());
+  CHECK(a.get_user("x", kPatience).value() == "two");
+  CHECK(a.add("n", 3).value() == 3);
+  CHECK(b.add("n", -5).value() == -2);
+  CHECK(a.get_user("n", kPatience).value() == "-2");
+  CHECK(a.add("x", 1).status().code() == Code::kInvalidArgument);
+  CHECK(a.add("n", INT64_MIN).status().code() == Code::kInvalidArgument);
+
+  CHECK_FALSE(a.compare_set("c", "something", "new").value().is_set);
+  auto held = a.compare_set("c", "", "first");
+  CHECK(held.value().is_set);
+  CHECK(held.value().value == "first");
+  CHECK(b.compare_set("c", "", "second").value().value == "first");
+  CHECK(b.compare_set("c", "first", "second").value().value == "second");
+
+  CHECK(a.erase("c").value());
+  CHECK_FALSE(a.erase("c").value());
+  CHECK(b.get_user("c", 0ns).status().code() == Code::kDeadlineExceeded);
+  // What ranks tell each other at init is not theirs to change.
+  CHECK(a.set("e1/place/0", "here").ok());
+  CHECK(b.put("e1/place/0", "elsewhere").ok());
+  CHECK(b.get("e1/place/0", kPatience).value() == "here");
+}
+
+TEST_CASE("a get waits for a user's key however it is set", "[store]") {
+  SocketWorld world(2);
+  const std::vector<std::function<void(StoreClient&, const std::string&)>> ways = {
+      [](StoreClient& c, const std::string& key) { CHECK(c.put(key, "1").ok()); },
+      [](StoreClient& c, const std::string& key) { CHECK(c.add(key, 1).ok()); },
+      [](StoreClient& c, const std::string& key) { CHECK(c.compare_set(key, "", "1").ok()); }};
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const std::string key = "k" + std::to_string(i);
+    auto waits =
+        std::async(std::launch::async, [&] { return world.client(0).get_user(key, kPatience); });
+    ways[i](world.client(1), key);
+    CHECK(waits.get().value() == "1");
+  }
+}
+
+TEST_CASE("additions of many clients all count", "[store]") {
+  SocketWorld world(4);
+  std::vector<std::future<void>> adding;
+  for (Rank rank = 0; rank < 4; ++rank) {
+    adding.push_back(std::async(std::launch::async, [&world, rank] {
+      for (int i = 0; i < 200; ++i) (void)world.client(rank).add("sum", 1);
+    }));
+  }
+  for (auto& each : adding) each.get();
+  CHECK(world.client(0).add("sum", 0).value() == 800);
+}
+
+TEST_CASE("users' keys take a bounded room, which erasing gives back", "[store]") {
+  SocketWorld world(1);
+  StoreClient& client = world.client(0);
+  const std::string large(kMaxValueBytes, 'x');
+  size_t fits = 0;
+  while (client.put("k" + std::to_string(fits), large).ok()) ++fits;
+  CHECK(fits == KeyTable::kMostUserBytes / kMaxValueBytes - 1);
+  CHECK(client.put("more", large).code() == Code::kResourceExhausted);
+  CHECK(client.put("k0", large).ok());  // in place of what was there
+  CHECK(client.erase("k0").value());
+  CHECK(client.put("more", large).ok());
+  CHECK(client.put("", "x").ok());  // its key is "user/"
+  CHECK(client.put(std::string(kMaxKeyBytes, 'k'), "x").code() == Code::kInvalidArgument);
+}
+
 TEST_CASE("one client cannot fill the store", "[store]") {
   SocketWorld world(2);
   const std::string largest(kMaxValueBytes, 'x');

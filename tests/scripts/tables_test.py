@@ -74,8 +74,8 @@ class Tables(unittest.TestCase):
         horovod += [switch.horovod for switch in settings.SWITCHES]
         self.assertEqual(len(horovod), len(set(horovod)))
         for setting in settings.SETTINGS:
-            self.assertRegex(setting.name, r"^RUEDA_[A-Z_]+$")
-            self.assertRegex(setting.field, r"^[a-z_]+$")
+            self.assertRegex(setting.name, r"^RUEDA_[A-Z][A-Z0-9_]+$")
+            self.assertRegex(setting.field, r"^[a-z][a-z0-9_]+$")
             self.assertRegex(setting.horovod or "HOROVOD_X", r"^HOROVOD_[A-Z_]+$")
 
     def test_numbers_have_a_unit_and_lie_within_their_bounds(self):

@@ -228,6 +228,16 @@ FUNCTIONS = {
     ]),
     "rueda_process_sets": (_int32, [_void_p, _pointer(_int32), _int32]),
     "rueda_process_set_ranks": (_int32, [_void_p, _int32, _pointer(_int32), _int32]),
+    "rueda_store_set": (_int32, [_void_p, _char_p, _void_p, _size_t, _pointer(Error)]),
+    "rueda_store_get": (_int32, [
+        _void_p, _char_p, _double, _void_p, _size_t, _pointer(_size_t), _pointer(Error),
+    ]),
+    "rueda_store_add": (_int32, [_void_p, _char_p, _int64, _pointer(_int64), _pointer(Error)]),
+    "rueda_store_compare_set": (_int32, [
+        _void_p, _char_p, _void_p, _size_t, _void_p, _size_t, _pointer(_int32), _void_p, _size_t,
+        _pointer(_size_t), _pointer(Error),
+    ]),
+    "rueda_store_erase": (_int32, [_void_p, _char_p, _pointer(_int32), _pointer(Error)]),
     "rueda_alloc": (_int32, [_void_p, _size_t, _pointer(_void_p), _pointer(Error)]),
     "rueda_free": (None, [_void_p]),
     "rueda_call_site": (_int32, [_void_p, _char_p]),

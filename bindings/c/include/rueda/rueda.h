@@ -368,6 +368,33 @@ RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids,
 RUEDA_API int32_t rueda_process_set_ranks(const rueda_context* context, int32_t process_set,
                                           int32_t* ranks, int32_t max_count);
 
+/* ---- The job's store: keys (UTF-8, at most 500 bytes) with values (at most 1 MiB) ----
+ * Kept by ruedarun, for jobs of two ranks and more, from their start to their end, whatever inits
+ * and shutdowns come between; without ruedarun there is none (RUEDA_FAILED_PRECONDITION). From any
+ * thread, at any time, by each rank for itself. 64 MiB in all (RUEDA_RESOURCE_EXHAUSTED).
+ * RUEDA_UNAVAILABLE: the launcher is gone; or a get of a key that ends in "/<rank>" of a rank that
+ * was lost. */
+RUEDA_API int32_t rueda_store_set(rueda_context* context, const char* key, const void* value,
+                                  size_t bytes, rueda_error* error);
+/* Waits until the key is set. RUEDA_DEADLINE_EXCEEDED: it was not, within timeout_seconds (< 0:
+ * without limit). *bytes is the value's size, of which value has at most `room`. */
+RUEDA_API int32_t rueda_store_get(rueda_context* context, const char* key, double timeout_seconds,
+                                  void* value, size_t room, size_t* bytes, rueda_error* error);
+/* Adds to the whole number that the key holds as text, 0 where it is not set; all additions count.
+ * sum may be NULL. */
+RUEDA_API int32_t rueda_store_add(rueda_context* context, const char* key, int64_t amount,
+                                  int64_t* sum, rueda_error* error);
+/* Sets the key where it holds `expected`, or is not set and expected_bytes is 0. *is_set, value:
+ * what it holds now, as in rueda_store_get. */
+RUEDA_API int32_t rueda_store_compare_set(rueda_context* context, const char* key,
+                                          const void* expected, size_t expected_bytes,
+                                          const void* desired, size_t desired_bytes,
+                                          int32_t* is_set, void* value, size_t room, size_t* bytes,
+                                          rueda_error* error);
+/* was_set may be NULL. */
+RUEDA_API int32_t rueda_store_erase(rueda_context* context, const char* key, int32_t* was_set,
+                                    rueda_error* error);
+
 /* ---- Memory in which collectives work in place ----
  * `bytes` bytes that the ranks of this host share: tensors here are reduced without a copy. Zeroed,
  * 64-byte aligned. Stays valid until rueda_free, also after rueda_shutdown. 0 bytes give a valid
