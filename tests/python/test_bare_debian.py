@@ -36,7 +36,8 @@ def python(tmp_path_factory):
     shutil.copy(ROOT / "examples/hello_allreduce.py", tree.root / "home/user/hello.py")
     tree.run("python3", "-m", "venv", "/home/user/an environment", env=env)
     tree.run(PYTHON, "-m", "pip", "install", "-q", "--no-index", "--find-links", "/wheels", "rueda", env=env)
-    return tree
+    yield tree
+    shutil.rmtree(folder)
 
 
 def hello(tree, **how):
@@ -65,6 +66,7 @@ def test_a_home_that_cannot_be_written_is_no_matter(python, home):
     (python.root / "home/user/home").mkdir(exist_ok=True)
     mount = f"mount -t tmpfs -o ro tmpfs {at}" if home == "-o ro" else (
         f"mount -t tmpfs -o size=4k,mode=777 tmpfs {at}; head -c 4096 /dev/zero >{at}/all")
+    assert python.run("sh", "-c", "echo more >/home/user/home/file", mounts=mount, check=False).returncode != 0
     hello(python, env={"HOME": "/home/user/home"}, mounts=mount, folder="/home/user/home")
 
 
@@ -72,6 +74,7 @@ def test_a_home_that_cannot_be_written_is_no_matter(python, home):
 def test_no_tmp_is_needed(python, variable):
     (python.root / "tmp").rename(python.root / "no-tmp")
     try:
+        python.run("test", "!", "-e", "/tmp")
         hello(python, env={"TMPDIR": variable} if variable else {})
     finally:
         (python.root / "no-tmp").rename(python.root / "tmp")
@@ -100,7 +103,8 @@ def compiler(tmp_path_factory):
     """A tree with what a C++ programmer has."""
     tree = trees.debian(tmp_path_factory.mktemp("deb") / "tree", "g++", "cmake", "make", "pkg-config")
     user_of(tree)
-    return tree
+    yield tree
+    shutil.rmtree(tree.root)
 
 
 def test_the_debian_package_is_all_that_a_cpp_program_needs_and_leaves_nothing(compiler, tmp_path):
