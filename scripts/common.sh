@@ -10,6 +10,14 @@ die() {
   exit 1
 }
 
+# debian_packages SECTION...: what these sections of scripts/packages.txt list, one per line.
+debian_packages() {
+  awk -v sections=" $* " '
+    { sub(/#.*/, "") }
+    /^\[/ { wanted = index(sections, " " substr($1, 2, length($1) - 2) " ") }
+    /^[^[]/ && wanted && NF { print $1 }' "$REPO/scripts/packages.txt"
+}
+
 # resolve_python P: the absolute path of somebody's own interpreter, into OWN_PYTHON.
 resolve_python() {
   OWN_PYTHON="$(command -v -- "$1")" || die "--python $1: no such program"

@@ -5,10 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define RUEDA_CHECK(condition, what)                                                          \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      std::fprintf(stderr, "rueda: %s:%d: %s: %s\n", __FILE__, __LINE__, #condition, (what)); \
-      std::abort();                                                                           \
-    }                                                                                         \
+// The file without its folder: the path would be the building machine's.
+#define RUEDA_CHECK(condition, what)                                                               \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      std::fprintf(stderr, "rueda: %s:%d: %s: %s\n", __FILE_NAME__, __LINE__, #condition, (what)); \
+      std::abort();                                                                                \
+    }                                                                                              \
   } while (false)

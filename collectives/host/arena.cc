@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "collectives/base/memory_file.h"
 #include "collectives/base/rounding.h"
 #include "collectives/host/segment.h"
 
@@ -69,8 +70,7 @@ Arena::Arena(UniqueFd fd, const ArenaLayout& layout, std::shared_ptr<SharedMappi
 Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank local_rank,
                                              uint64_t epoch) {
   const size_t bytes = layout.total_bytes();
-  UniqueFd fd(memfd_create("rueda-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return errno_status("cannot create shared memory (memfd_create)", errno);
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, memory_file("rueda-arena", "cannot make shared memory"));
   // Reserves the pages now (but those of further groups): later a shortage would be a SIGBUS.
   int error = ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ? errno : 0;
   const size_t used = layout.groups_offset();

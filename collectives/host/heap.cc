@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "collectives/base/check.h"
+#include "collectives/base/memory_file.h"
 #include "collectives/base/rounding.h"
 #include "collectives/host/heap_ranges.h"
 #include "collectives/host/heap_size.h"
@@ -266,8 +267,9 @@ Result<Heap*> Heap::of_process(size_t bytes) {
   State& state = *made->state_;
   state.bytes = round_up(std::max<size_t>(bytes, 1), state.page);
   const std::string next_step = " (for tensors; RUEDA_HEAP_BYTES sets the size)";
-  UniqueFd fd(memfd_create("rueda-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ftruncate(fd.get(), static_cast<off_t>(state.bytes)) != 0 ||
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd,
+                         memory_file("rueda-heap", "cannot make shared memory" + next_step));
+  if (ftruncate(fd.get(), static_cast<off_t>(state.bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
     return errno_status("cannot make shared memory" + next_step, errno);
   // No core dump of it: reading the pages that do not exist would make them.

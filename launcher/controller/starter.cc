@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "collectives/base/memory_file.h"
 #include "launcher/hosts/late_start.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/job/rank_environment.h"
@@ -21,9 +22,9 @@ Result<std::unique_ptr<Starter>> Starter::start(const std::string& name,
       resolve_command(command.front(), find_variable(environment, "PATH"));
   if (found.exit_code != 0)
     return unavailable("host " + name + " cannot be started: " + found.reason);
-  const UniqueFd input(memfd_create("rueda-ticket", MFD_CLOEXEC));
-  if (!input ||
-      write(input.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size()) ||
+  RUEDA_ASSIGN_OR_RETURN(const UniqueFd input,
+                         memory_file("rueda-ticket", "cannot keep the job's ticket in memory"));
+  if (write(input.get(), ticket.data(), ticket.size()) != static_cast<ssize_t>(ticket.size()) ||
       lseek(input.get(), 0, SEEK_SET) != 0) {
     return errno_status("cannot keep the job's ticket in memory", errno);
   }

@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "collectives/base/file_status.h"
+#include "collectives/base/memory_file.h"
 #include "collectives/base/utf8.h"
 
 namespace rueda::launcher {
@@ -51,8 +52,9 @@ std::string take_line(std::string_view* text, std::string_view key) {
 }  // namespace
 
 Result<FlightMemory> FlightMemory::make() {
-  UniqueFd fd(memfd_create("rueda-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ftruncate(fd.get(), flight::kTotalBytes) != 0)
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd,
+                         memory_file("rueda-flight", "cannot make a flight recorder's memory"));
+  if (ftruncate(fd.get(), flight::kTotalBytes) != 0)
     return errno_status("cannot make a flight recorder's memory", errno);
   // A rank that shrank it would make its agent trip over missing pages.
   fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);

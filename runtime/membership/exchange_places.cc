@@ -3,19 +3,13 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/version.h"
 #include "collectives/transport/frame.h"
 #include "proto/store_codec.h"
 #include "runtime/membership/joining.h"
 
 namespace rueda::membership {
 namespace {
-
-constexpr uint32_t kVersion = 1;
-
-// What all ranks must have in common, as text that an error can show.
-std::string agreement(const Config& config) {
-  return "version=" + std::to_string(kVersion) + "\n" + agreed_settings(config);
-}
 
 std::string name_of(const wire::PlaceInfo& place) {
   return membership::name_of(place.rank, {"", place.host_name, static_cast<int>(place.pid)});
@@ -25,22 +19,27 @@ wire::PlaceInfo own_place(const Joining& joining) {
   const Config& config = joining.options.config;
   Introduction me = own_introduction(config);
   wire::PlaceInfo mine;
-  mine.version = kVersion;
+  mine.version = version_number();
   mine.rank = joining.options.place.rank;
   mine.size = joining.options.place.size;
   mine.pid = me.pid;
   mine.host_name = std::move(me.host_name);
   mine.host_id = std::move(me.host_id);
   mine.unix_address = joining.unix_listener.address;
-  mine.agreed_settings = agreement(config);
+  mine.agreed_settings = agreed_settings(config);
   mine.layout_hash = std::to_string(layout_of(config, 1).hash()) + "/" +
                      std::to_string(sizeof(transport::FrameHeader));
   return mine;
 }
 
 Status compare(const wire::PlaceInfo& theirs, Rank rank, const wire::PlaceInfo& mine) {
-  if (theirs.version != kVersion || theirs.rank != rank || theirs.size != mine.size ||
-      theirs.layout_hash != mine.layout_hash) {
+  if (theirs.version != mine.version) {
+    return failed_precondition(name_of(theirs) + " has rueda " + version_text(theirs.version) +
+                               ", " + name_of(mine) + " has rueda " + version() +
+                               ": install the same one everywhere")
+        .with_rank(rank);
+  }
+  if (theirs.rank != rank || theirs.size != mine.size || theirs.layout_hash != mine.layout_hash) {
     return failed_precondition(name_of(theirs) + " runs another version of rueda than " +
                                name_of(mine))
         .with_rank(rank);

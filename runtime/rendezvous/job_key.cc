@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "collectives/base/memory_file.h"
+
 namespace rueda::rendezvous {
 
 Result<JobKey> JobKey::make_random() {
@@ -89,8 +91,7 @@ JobKey JobKey::from_bytes(const std::array<uint8_t, kBytes>& bytes) {
 JobKey::~JobKey() { sodium_memzero(bytes_.data(), kBytes); }
 
 Result<UniqueFd> JobKey::to_memfd() const {
-  UniqueFd fd(memfd_create("rueda-job-key", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return errno_status("job key: memfd_create", errno);
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, memory_file("rueda-job-key", "cannot keep the job's key"));
   // A write of 32 bytes to an empty memfd is not interrupted half-way.
   const ssize_t n = write(fd.get(), bytes_.data(), kBytes);
   if (n != static_cast<ssize_t>(kBytes)) return errno_status("job key: write", n < 0 ? errno : EIO);

@@ -8,7 +8,7 @@
 #   lib/cmake/rueda/, lib/pkgconfig/rueda.pc     find_package(rueda) -> rueda::rueda; pkg-config rueda
 #
 # Component "rueda" is all of it but for the link lib/librueda.so, which is "rueda_namelink": wheels hold no links, and nothing
-# here needs it, and the example of the Python package, "rueda_python". The prefix may be moved afterwards: every path is relative to the files.
+# here needs it, the licences, "rueda_licences", and the example of the Python package, "rueda_python". The prefix may be moved afterwards: every path is relative to the files.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -49,7 +49,8 @@ endif()
 add_dependencies(rueda_product rueda_manuals)
 install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ COMPONENT rueda DESTINATION ${CMAKE_INSTALL_DATAROOTDIR})
 
-install(FILES LICENSE THIRD_PARTY COMPONENT rueda DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/rueda)
+# Wheels have them in their own place.
+install(FILES LICENSE THIRD_PARTY COMPONENT rueda_licences DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/rueda)
 
 # What `rueda demo` runs.
 install(FILES examples/train_digits.py COMPONENT rueda_python DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/rueda/examples)

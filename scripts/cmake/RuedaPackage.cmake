@@ -9,7 +9,7 @@ set(CPACK_PACKAGE_DESCRIPTION "A runtime for training on many processes: collect
  launcher that starts and supervises the ranks. Needs no MPI, GPU or server.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
-set(CPACK_COMPONENTS_ALL rueda rueda_namelink)
+set(CPACK_COMPONENTS_ALL rueda rueda_namelink rueda_licences)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)

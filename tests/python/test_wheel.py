@@ -58,6 +58,7 @@ def test_it_holds_all_that_a_user_needs(unpacked):
     ).split():
         assert (package / name).is_file(), name
     assert os.access(package / "bin/ruedarun", os.X_OK) and os.access(package / "bin/rueda", os.X_OK)
+    assert not (package / "share/doc").exists()  # licences are in the place that wheels have for them:
     (licences,) = unpacked.glob("*.dist-info/licenses")
     for name in ("LICENSE", "THIRD_PARTY"):
         assert (licences / name).read_text() == (ROOT / name).read_text()
@@ -90,6 +91,8 @@ def test_its_binaries_need_only_what_every_linux_has(unpacked):
         assert newest[:2] <= NEWEST_GLIBC, f"{path.name} needs glibc {newest}"
         assert not re.findall(r"GLIBCXX_|CXXABI_", said), path.name
         assert not re.search(r"RPATH|RUNPATH|\.symtab|\.debug_info", said), path.name
+        # Where it was built is nobody's business, and would make builds of two folders differ.
+        assert re.findall(rb"/(?:collectives|runtime|launcher|bindings)/[\w/]+\.(?:cc|h)\b", path.read_bytes())[:3] == [], path.name
     library = unpacked / "rueda/lib/librueda.so.2"
     assert "[librueda.so.2]" in subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
 

@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <new>
 
+#include "collectives/base/memory_file.h"
+#include "collectives/base/version.h"
+
 namespace rueda::life {
 namespace {
 
@@ -46,14 +49,15 @@ std::string LostRank::describe_last_operation() const {
 void LifeMapping::Unmap::operator()(LifePage* page) const { munmap(page, sizeof(LifePage)); }
 
 Result<LifeMapping> LifeMapping::create(UniqueFd* fd) {
-  fd->reset(memfd_create("rueda-life", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!*fd) return errno_status("cannot create the life page (descriptors used up?)", errno);
+  RUEDA_ASSIGN_OR_RETURN(*fd, memory_file("rueda-life", "cannot make the life page"));
   // Allocated now: a page that cannot be had later would be a SIGBUS in a signal handler.
   if (const int error = posix_fallocate(fd->get(), 0, sizeof(LifePage)); error != 0)
     return errno_status("no memory for the life page (4096 bytes)", error);
   fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   RUEDA_ASSIGN_OR_RETURN(void* const memory, map(fd->get()));
-  return LifeMapping(new (memory) LifePage);
+  LifeMapping page(new (memory) LifePage);
+  page->release = version_number();
+  return page;
 }
 
 Result<LifeMapping> LifeMapping::open(int fd) {
@@ -68,6 +72,13 @@ Result<LifeMapping> LifeMapping::open(int fd) {
     return failed_precondition(
         "the life page is of another version: launcher and library differ; install both from one "
         "build");
+  }
+  if (mapping->release != version_number()) {
+    return failed_precondition(
+        "this librueda is of version " + version() + ", the launcher of this rank of version " +
+        version_text(mapping->release) +
+        ": two copies of rueda are in use here; start the ranks with the ruedarun that was "
+        "installed with it, or remove one of them");
   }
   return mapping;
 }

@@ -129,6 +129,7 @@ struct LifePage {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
   uint32_t bytes = sizeof(LifePage);
+  uint32_t release = 0;  // of the launcher: version_number()
 
   // ---- the rank's
   alignas(64) std::atomic<uint32_t> owner{kNoOwner};  // at a multiple of 4, as futexes must be

@@ -7,6 +7,8 @@
 >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 """
 
+from rueda.torch import _pytorch  # isort: skip  # first: says what to do without a PyTorch to use
+
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 from rueda.common.process_sets import (
     ProcessSet,
