@@ -1,9 +1,10 @@
 // The same line from several ranks, once: "[0-7]<stdout>: Loading data".
 //
-// A line waits for a moment; ranks that write the same meanwhile join it. Lines leave in the order
-// in which each first appeared, and a rank joins a line only behind everything it has written
-// before, so each rank's own order stays, over both of its streams. A line that all ranks have
-// written leaves as soon as those before it have.
+// A line waits for a moment; ranks that write the same meanwhile join it. A rank joins a line only
+// behind everything it has written before, so each rank's own order stays, over both of its
+// streams. What it has written alone since its last joint line is moved before the one that it
+// joins, as nobody else's order is in that; otherwise lines leave in the order in which each first
+// appeared. A line that all ranks have written leaves as soon as those before it have.
 //
 // Nothing is lost: every line leaves with every rank that wrote it. Not for pieces that redraw
 // (progress bars): their rank's lines are released first, then they are printed past the folder.
@@ -16,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,18 +54,26 @@ class LineFolder {
 
  private:
   using Key = std::pair<Stream, std::string>;
+  using Place = double;  // in the order; there is nearly always one between two
   struct Held {
     Line line;
     TimePoint since;
   };
-  Held& at(uint64_t number) { return held_[static_cast<size_t>(number - first_)]; }
+  struct Writer {
+    Place joint = 0;          // of its last line that it cannot move: joined, or gone
+    std::deque<Place> alone;  // of what it has written alone since, ascending
+  };
+  std::map<Place, Held>::iterator joinable(Rank rank, const Writer& writer, const Key& key);
+  bool make_way(Writer* writer, std::map<Place, Held>::iterator to);
+  static void settle(Writer* writer, Place place);
+  void forget(const Key& key, Place place);
   void release_first(const Print& print);
 
   int num_ranks_;
-  std::deque<Held> held_;
-  uint64_t first_ = 1;                           // number of held_.front()
-  std::map<Key, std::deque<uint64_t>> numbers_;  // of the lines with a text, ascending
-  std::map<Rank, uint64_t> last_;                // number of each rank's last line
+  std::map<Place, Held> held_;
+  Place newest_ = 0, gone_ = 0;
+  std::map<Key, std::set<Place>> places_;  // of the lines with a text
+  std::map<Rank, Writer> writers_;
   size_t bytes_ = 0;
 };
 

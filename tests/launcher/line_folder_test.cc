@@ -70,10 +70,36 @@ TEST_CASE("a line that all have written leaves at once, others after a moment", 
 }
 
 TEST_CASE("a rank joins only behind what it has written before", "[line_folder]") {
-  CHECK(Folded(3).add(0, "a").add(1, "b").add(1, "a").all() == "0 a$1 b$1 a$");
+  CHECK(Folded(3).add(0, "a").add(1, "b").add(1, "a").all() == "1 b$0-1 a$");
   CHECK(Folded(3).add(0, "a").add(0, "b").add(1, "b").add(1, "a").all() == "0 a$0-1 b$1 a$");
   // The same line twice from each: twice, not once and not three times.
   CHECK(Folded(3).add(0, "a").add(0, "a").add(1, "a").add(1, "a").all() == "0-1 a$0-1 a$");
+}
+
+TEST_CASE("a line that one rank alone has written does not keep its next ones from being folded",
+          "[line_folder]") {
+  Folded folded(3);
+  for (const Rank rank : {1, 0, 2}) {
+    for (const char* const text : {"step 1", "step 2", "step 3"}) {
+      folded.add(rank, text);
+      if (rank == 0) folded.add(0, "saving " + std::string(text));
+    }
+  }
+  CHECK(folded.all() ==
+        "0-2 step 1$0 saving step 1$0-2 step 2$0 saving step 2$0-2 step 3$0 saving step 3$");
+  // Of three ranks each with lines of its own.
+  Folded each(3);
+  for (const Rank rank : {0, 1, 2}) {
+    for (const char* const text : {"a", "b", "c"})
+      each.add(rank, std::to_string(rank) + text).add(rank, text);
+  }
+  CHECK(each.all() == "0 0a$1 1a$2 2a$0-2 a$0 0b$1 1b$2 2b$0-2 b$0 0c$1 1c$2 2c$0-2 c$");
+}
+
+TEST_CASE("a line that is moved is not held up, nor holds up another", "[line_folder]") {
+  Folded folded(3);
+  folded.add(0, "a").pass(milliseconds(60)).add(1, "b").add(1, "a").pass(milliseconds(40));
+  CHECK(folded.text() == "1 b$0-1 a$");
 }
 
 TEST_CASE("a redraw of a rank waits for nothing but its own lines", "[line_folder]") {

@@ -419,6 +419,21 @@ def test_the_file_is_yaml(tmp_path):
         horovodrun_config.read(str(tmp_path / "absent.yaml"))
 
 
+def test_a_file_that_expands_without_end_is_refused(tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "c.yaml"
+    aliases = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    for content, reason in {
+        "a: " + "[" * 5000 + "]" * 5000: "nested too deeply",
+        "\n".join(["a0: &a0 [x]", *aliases]): "more than 10000 values",
+        "params: &p\n  fusion_threshold_mb: *p": "more than 10000 values",
+        "a" * (1 << 21): "too long",
+    }.items():
+        file.write_text(content)
+        with pytest.raises(Refused, match=reason):
+            horovodrun_config.read(str(file))
+
+
 # The command as such, with real ranks.
 
 RANK = """

@@ -5,9 +5,12 @@ import difflib
 from rueda.compat.horovodrun_flags import FILE_KEYS
 from rueda.compat.launch_plan import Refused, Setting
 
+MOST_BYTES = 1 << 20
+MOST_VALUES = 10_000  # with what aliases stand for
+
 
 def read(path):
-    """The file's content. `Refused` when it cannot be read, or PyYAML is not installed."""
+    """The file's content. `Refused` when it cannot be read, is none for settings, or PyYAML is not installed."""
     try:
         import yaml
     except ImportError:
@@ -16,12 +19,37 @@ def read(path):
             "pip install pyyaml, or give the settings as flags"
         ) from None
     try:
-        with open(path, encoding="utf-8") as file:
-            return yaml.safe_load(file)
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise Refused(f"{path} is too long for a configuration file")
+        content = yaml.safe_load(text.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"cannot read the configuration file {path}: {error}") from None
     except yaml.YAMLError as error:
         raise Refused(f"the configuration file {path} is not YAML: {error}") from None
+    except RecursionError:
+        raise Refused(f"the configuration file {path} is nested too deeply: sections of keys are expected") from None
+    if _is_huge(content):
+        raise Refused(
+            f"the configuration file {path} has more than {MOST_VALUES} values, its aliases expanded: "
+            "sections of keys are expected"
+        )
+    return content
+
+
+def _is_huge(content):
+    """Aliases make a short file large, or endless."""
+    left, count = [content], 0
+    while left:
+        value = left.pop()
+        if not isinstance(value, (dict, list, tuple, set)):
+            continue
+        count += len(value)
+        if count > MOST_VALUES:
+            return True
+        left.extend(value.values() if isinstance(value, dict) else value)
+    return False
 
 
 def settings_of(config, path):
