@@ -579,12 +579,12 @@ void Agent::look_for_late_ranks() {
   for (size_t i = 0; i < std::min(late.size(), kMostTold); ++i) {
     const std::string pid = std::to_string(late[i]->pid());
     say("rank " + std::to_string(late[i]->place().rank) + " (pid " + pid +
-        ") has not called init, for which others wait since " +
-        std::to_string(static_cast<int>(plan_.init_patience)) +
-        " s: " + process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
+        ") has not called init, and others have waited " +
+        std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: " +
+        process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
   }
   if (late.size() > kMostTold)
-    say("so have " + std::to_string(late.size() - kMostTold) + " other ranks not");
+    say("nor have " + std::to_string(late.size() - kMostTold) + " other ranks");
 }
 
 void Agent::stop_for_failure() {

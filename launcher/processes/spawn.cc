@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 
 #include "collectives/host/threads.h"
@@ -109,6 +110,25 @@ Result<pid_t> spawn_rank(const SpawnRequest& request) {
   return pid;
 }
 
+namespace {
+
+// Of a command that cannot be started and is a Python script of the folder we are in: what was meant.
+std::string advice_on(const std::string& command) {
+  struct stat info = {};
+  const bool is_python = command.size() > 3 && command.compare(command.size() - 3, 3, ".py") == 0;
+  if (!is_python || stat(command.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+  return "; to run a script, put python before it: ruedarun -np N python " + command;
+}
+
+// A script without the line that names its interpreter; a shell would take it for its own.
+bool lacks_interpreter(const std::string& path) {
+  char first[2] = {};
+  std::ifstream file(path, std::ios::binary);
+  return !(file.read(first, sizeof first) && first[0] == '#' && first[1] == '!');
+}
+
+}  // namespace
+
 ResolvedCommand resolve_command(const std::string& command, const char* search_path) {
   const auto usable = [](const std::string& path, bool* exists) {
     struct stat info = {};
@@ -118,7 +138,11 @@ ResolvedCommand resolve_command(const std::string& command, const char* search_p
   };
   bool exists = false;
   if (command.find('/') != std::string::npos) {
-    if (usable(command, &exists)) return {command, 0, ""};
+    if (usable(command, &exists)) {
+      const std::string advice = advice_on(command);
+      if (advice.empty() || !lacks_interpreter(command)) return {command, 0, ""};
+      return {"", 126, "'" + command + "' does not begin with #! and an interpreter" + advice};
+    }
   } else {
     const std::string path = search_path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : search_path;
     for (size_t begin = 0; begin <= path.size();) {
@@ -129,8 +153,8 @@ ResolvedCommand resolve_command(const std::string& command, const char* search_p
       begin = end + 1;
     }
   }
-  if (exists) return {"", 126, "'" + command + "' is not an executable file"};
-  return {"", 127, "command '" + command + "' not found"};
+  if (exists) return {"", 126, "'" + command + "' is not an executable file" + advice_on(command)};
+  return {"", 127, "command '" + command + "' not found" + advice_on(command)};
 }
 
 }  // namespace rueda::launcher

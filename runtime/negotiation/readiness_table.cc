@@ -124,9 +124,10 @@ Status ReadinessTable::check_absent(const wire::Request& r, const std::vector<Ra
   }
   const bool stands_in = r.kind == CollectiveKind::kAllreduce || r.kind == CollectiveKind::kBarrier;
   if (strict_ && !stands_in) {
-    return failed_precondition(title + members_.name(absent.front()) +
-                               " has joined, and RUEDA_HOROVOD_STRICT is set, as Horovod knows "
-                               "only allreduce then")
+    return failed_precondition(title_of(r) +
+                               " is not supported with Join: " + members_.name(absent.front()) +
+                               " has joined, and RUEDA_HOROVOD_STRICT is set, as Horovod has only "
+                               "allreduce then")
         .with_rank(first);
   }
   if (r.kind == CollectiveKind::kBroadcast &&

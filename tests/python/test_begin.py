@@ -47,6 +47,7 @@ def test_the_demo_says_what_it_lacks(tmp_path):
 def test_a_new_script_runs_on_one_rank_and_on_two(kind, tmp_path):
     done = tool("new", "train.py", "--kind", kind, folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "train.py is written: ruedarun -np 2 python train.py\n"
     assert "ruedarun -np 2 python train.py" in (tmp_path / "train.py").read_text()
     for ranks in (1, 2):
         code, output = launch(ranks, [sys.executable, "train.py"], folder=tmp_path)

@@ -154,7 +154,7 @@ def test_a_forked_child_is_not_initialised_and_leaves_its_parent_working():
             assert place == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.global_process_set.rank()]
             with raises(hvd.HorovodInternalError, "has not been initialized", f"forked from rank {place[0]}"):
                 hvd.allreduce(np.ones(1))
-            with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+            with raises(ValueError, "rueda has not been initialized; use hvd.init()."):
                 hvd.get_process_set_ids_and_ranks()
             with raises(ValueError, f"forked from rank {place[0]}", "size() work here"):
                 hvd.init()
@@ -204,7 +204,7 @@ def comes_and_goes():
         hvd.shutdown()
         assert not hvd.is_initialized()
         same(gathered[2 * rank : 2 * rank + 2], np.array([rank, i]))  # outlives the job
-        with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+        with raises(ValueError, "rueda has not been initialized; use hvd.init()."):
             hvd.size()
         with raises(hvd.HorovodInternalError, "has been shut down", "has not been initialized"):
             hvd.allreduce(np.ones(1))

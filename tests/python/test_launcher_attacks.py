@@ -240,7 +240,7 @@ def test_a_rank_that_hangs_before_init_is_named_with_its_pid_long_before_the_sta
     )
     line = running.stderr.readline()
     pid, job_id = (tmp_path / "pid").read_text().split()
-    assert f"rank 1 (pid {pid}) has not called init, for which others wait since 6 s: blocked in" in line, line
+    assert f"rank 1 (pid {pid}) has not called init, and others have waited 6 s for it: blocked in" in line, line
     shown = tool("status", job_id).stdout
     assert re.search(rf"rank 1 +pid {pid} .*has not called init", shown), shown
     rest = running.communicate(timeout=60)[1]

@@ -128,7 +128,7 @@ def test_a_death_during_init_is_a_lost_rank_under_ruedarun(tmp_path):
     eventually((tmp_path / "told.0").exists, 1)
     report = told(tmp_path, 0)
     assert lost(report), report
-    assert "Horovod initialization failed: rank 1 (pid" in report["text"], report
+    assert "rueda initialization failed: rank 1 (pid" in report["text"], report
 
 
 def test_the_class_follows_from_the_error_alone():

@@ -18,6 +18,8 @@ import horovod.tensorflow  # unsupported: horovod.tensorflow is not there
 import horovod.torch.elastic  # unsupported: horovod.torch.elastic: elastic membership
 from horovod.torch.elastic import TorchState  # unsupported: elastic.TorchState
 from horovod.torch.mpi_ops import synchronize, no_such_name  # unsupported: no_such_name is not
+from horovod.run.runner import run  # unsupported: Horovod 0.20 made it horovod.runner
+from horovod import run
 from horovod.spark.torch import TorchEstimator  # unsupported: horovod.spark is not there
 from mpi4py import MPI  # differs: COMM_WORLD has size 1
 import torch

@@ -78,6 +78,23 @@ def test_a_slip_is_answered_with_what_was_typed(said):
     assert code == 2 and said in out, out
 
 
+def test_a_python_script_in_place_of_a_command_is_answered_with_the_command(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text('"""Trains."""\nimport numpy\n')
+    advice = "; to run a script, put python before it: ruedarun -np N python "
+    code, out = start("-np", "2", "train.py", "--epochs", "3", cwd=tmp_path)
+    assert code == 127 and f"command 'train.py' not found{advice}train.py" in out, out
+    for executable, said in ((False, "is not an executable file"), (True, "does not begin with #! and an interpreter")):
+        script.chmod(0o755 if executable else 0o644)
+        code, out = start("-np", "2", "./train.py", cwd=tmp_path)
+        assert code == 126 and f"'./train.py' {said}{advice}./train.py" in out, out
+    script.write_text(f"#!{sys.executable}\nprint('starts')\n")
+    code, out = start("-np", "2", "./train.py", cwd=tmp_path)
+    assert code == 0 and out.count("starts") == 2, out
+    code, out = start("-np", "2", "absent.py", cwd=tmp_path)
+    assert code == 127 and "command 'absent.py' not found\n" in out, out
+
+
 def test_a_variable_that_is_nearly_a_setting_is_noted():
     code, out = start("-np", "1", "true", env={"RUEDA_LOG_LEVLE": "debug"})
     assert code == 0

@@ -25,6 +25,7 @@ import collections
 import ctypes
 import itertools
 import os
+import sys
 import threading
 import time
 
@@ -42,7 +43,15 @@ _OK, _ABORTED = _ffi.OK, _ffi.ABORTED
 # forgotten first.
 _MOST_PERSISTENT = 4096
 
-NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+def _self():
+    """What messages call the runtime: scripts that import horovod compare them with Horovod's."""
+    return "Horovod" if "horovod" in sys.modules else "rueda"
+
+
+def _not_initialized():
+    return f"{_self()} has not been initialized; use hvd.init()."
+
 
 Operation = collections.namedtuple(
     "Operation",
@@ -126,7 +135,7 @@ class Runtime:
                         f"({message}). rank() and size() work here without init(); collectives are for the rank itself"
                     )
                 kind = RankLostError if isinstance(failed, RankLostError) else WrongCallError
-                raised = kind(f"Horovod initialization failed: {message}")
+                raised = kind(f"{_self()} initialization failed: {message}")
                 raised.__dict__.update(failed.__dict__)
                 raise raised
             context = Context(pointer.value)
@@ -173,7 +182,7 @@ class Runtime:
         """Rank, size and so on, in a forked child the parent's; ValueError when not initialised."""
         place = self._place
         if place is None:
-            raise ValueError(NOT_INITIALIZED)
+            raise ValueError(_not_initialized())
         return place
 
     def counter(self, name):
@@ -282,7 +291,7 @@ class Runtime:
             if members >= 0:
                 found[set_id] = ranks[:members]
         if not found:  # there is a global one, but for who has left
-            raise ValueError(NOT_INITIALIZED)
+            raise ValueError(_not_initialized())
         return found
 
     def forget_process_set(self, set_id, key):
@@ -298,31 +307,31 @@ class Runtime:
         if context is None:
             if self._forked_from is not None:
                 raise HorovodInternalError(
-                    "Horovod has not been initialized in this process, which was forked from rank "
+                    f"{_self()} has not been initialized in this process, which was forked from rank "
                     f"{self._forked_from}: only rank(), size() and the like work here."
                 )
-            was = "Horovod has been shut down and " if self._was_shut_down else "Horovod "
-            raise HorovodInternalError(was + "has not been initialized; use hvd.init().")
+            was = "been shut down and has " if self._was_shut_down else ""
+            raise HorovodInternalError(f"{_self()} has {was}not been initialized; use hvd.init().")
         return context
 
     def _initialized_context(self):
         """The `Context`; ValueError when not initialised."""
         context = self._context
         if context is None:
-            raise ValueError(NOT_INITIALIZED)
+            raise ValueError(_not_initialized())
         return context
 
     def _require_same(self, context):
         """HorovodInternalError if another thread has left the context's job."""
         if self.require_context() is not context:
-            raise HorovodInternalError("Horovod has been shut down while it was asked.")
+            raise HorovodInternalError(f"{_self()} has been shut down while it was asked.")
 
     def require_running(self):
         """Place of a running runtime; HorovodInternalError otherwise (what operations raise)."""
         self.require_context()
         place = self._place
         if place is None:  # another thread is shutting down
-            raise HorovodInternalError("Horovod has been shut down.")
+            raise HorovodInternalError(f"{_self()} has been shut down.")
         return place
 
     # Operations.
@@ -574,7 +583,7 @@ class Runtime:
             entry = self._entries.get(handle)
             if entry is None:
                 if isinstance(handle, int) and 0 <= handle <= self._first_handle:
-                    raise HorovodInternalError("Horovod has been shut down since this was started.")
+                    raise HorovodInternalError(f"{_self()} has been shut down since this was started.")
                 return None
             entry.waiting += 1
         end = None if timeout is None else time.monotonic() + timeout

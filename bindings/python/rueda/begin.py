@@ -6,6 +6,7 @@ Starts nothing in this process and imports no framework.
 import argparse
 import importlib.util
 import os
+import shlex
 import sys
 
 import rueda_launcher
@@ -56,7 +57,8 @@ def new(arguments):
         parser.error(f"{parsed.file} is there already; nothing was written")
     except OSError as error:
         parser.error(f"{parsed.file} cannot be written: {error.strerror}")
-    print(f"{parsed.file} is written; its first lines say how it is run")
+    start = "its first lines say how it is run" if is_cpp else f"ruedarun -np 2 python {shlex.quote(parsed.file)}"
+    print(f"{parsed.file} is written: {start}")
     return 0
 
 

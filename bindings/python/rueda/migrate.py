@@ -222,7 +222,8 @@ def _look_up(name):
         found = importlib.import_module(parts[0])
         for at in range(1, len(parts)):
             module = ".".join(parts[: at + 1])
-            if inspect.ismodule(found) and importlib.util.find_spec(module) is not None:
+            is_run = module == name == "horovod.run"  # the function; the package of old is not there
+            if not is_run and inspect.ismodule(found) and importlib.util.find_spec(module) is not None:
                 found = importlib.import_module(module)
             else:
                 found = getattr(found, parts[at])

@@ -66,6 +66,12 @@ def extension_available(ext_base_name, verbose=False):
     return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
 
 
+def check_extension(ext_name, ext_env_var, pkg_path, *args):
+    """ImportError for a framework that rueda does not serve; "horovod.torch" is the one that it does."""
+    if ext_name != "horovod.torch":
+        raise ImportError(f"{ext_name} is not there: rueda serves PyTorch, horovod.torch", name=ext_name)
+
+
 def check_installed_version(name, version, exception=None):
     """Nothing to check: rueda is compiled against no framework, so every version is the right one."""
 

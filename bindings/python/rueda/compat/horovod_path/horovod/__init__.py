@@ -1,6 +1,10 @@
 """Horovod's names for rueda. Whoever imports this has asked for it: see ``rueda.compat.horovod``."""
 
+from horovod import _absent
+
 __version__ = "0.28.1"  # of the Horovod whose names, arguments and errors these are
+
+_absent.install()
 
 
 def __getattr__(name):

@@ -1,8 +1,68 @@
-"""Why a part of Horovod cannot be imported."""
+"""What Horovod has and rueda has not: importing it, or a part of it, says in one sentence what to do instead."""
+
+import importlib.abc
+import importlib.machinery
+import sys
+
+_SERVED = "rueda serves PyTorch (horovod.torch) and NumPy (rueda)"
+_NO_SERVICES = "rueda has no services that unpickle what they are sent; start jobs with ruedarun or horovod.run()"
+_NO_MPIRUN = "rueda starts ranks itself, for MPI too (docs/launchers.md); start jobs with ruedarun or horovod.run()"
+_NO_EXTENSION = "rueda has no extension that is compiled against PyTorch; use the functions of horovod.torch"
+
+PARTS = {
+    "horovod.tensorflow": f"this version of rueda has no TensorFlow surface; {_SERVED}",
+    "horovod.keras": f"this version of rueda has no Keras surface; {_SERVED}",
+    "horovod._keras": f"this version of rueda has no Keras surface; {_SERVED}",
+    "horovod.mxnet": f"MXNet is retired and rueda has no surface for it; {_SERVED}",
+    "horovod.spark": "this version of rueda does not start jobs on Spark; start the script with ruedarun",
+    "horovod.ray": "this version of rueda does not start jobs on Ray; start the script with ruedarun",
+    "horovod.data": "this version of rueda has no data loaders of its own; use torch.utils.data",
+    "horovod.run": "Horovod 0.20 made it horovod.runner, and horovod.run a function; import from there",
+    "horovod.torch.mpi_lib": _NO_EXTENSION,
+    "horovod.torch.mpi_lib_impl": _NO_EXTENSION,
+    "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
+    "horovod.common.gradient_aggregation": "it is a part of the TensorFlow surface, which rueda has not; use PyTorch",
+    "horovod.runner.driver": _NO_SERVICES,
+    "horovod.runner.task": _NO_SERVICES,
+    "horovod.runner.task_fn": _NO_SERVICES,
+    "horovod.runner.run_task": _NO_SERVICES,
+    "horovod.runner.common.service": _NO_SERVICES,
+    "horovod.runner.http": "rueda's ranks meet through their launcher, without an HTTP server that unpickles what it is "
+    "sent; start jobs with ruedarun, or another launcher's environment (docs/launchers.md)",
+    "horovod.runner.elastic": "this version of rueda does not change the number of ranks of a running job; give it a "
+    "fixed number",
+    "horovod.runner.gloo_run": "rueda uses no Gloo; start jobs with ruedarun or horovod.run()",
+    "horovod.runner.mpi_run": _NO_MPIRUN,
+    "horovod.runner.js_run": _NO_MPIRUN,
+    "horovod.runner.common.util.address": "rueda finds the ranks' addresses itself; use Python's socket",
+    "horovod.runner.common.util.config_parser": "pass horovodrun --config-file FILE, which reads it",
+    "horovod.runner.common.util.network": _NO_SERVICES,
+    "horovod.runner.common.util.settings": "pass these settings to horovod.run() as arguments, or to horovodrun as flags",
+    "horovod.runner.util.cache": "rueda remembers nothing of earlier jobs; leave it out",
+    "horovod.runner.util.lsf": "rueda does not ask LSF for its hosts; name them with horovodrun -H or --hostfile",
+    "horovod.runner.util.network": "rueda finds the ranks' addresses itself; use Python's socket",
+    "horovod.runner.util.remote": "agents on other hosts are started by ruedarun (docs/hosts.md); use ssh yourself",
+    "horovod.runner.util.streams": "it is a part of the services that rueda has not; use os.pipe",
+}  # fmt: skip
 
 
-def refuse(module, why):
-    raise ImportError(
-        f"{module} is not there: {why} (rueda serves PyTorch, horovod.torch, and NumPy, rueda)",
-        name=module,
-    )
+class _Refusal(importlib.abc.Loader):
+    """A module that cannot be loaded, as of a package that is broken: `find_spec` finds it, `import` says why not."""
+
+    def create_module(self, spec):
+        raise ImportError(f"{spec.name} is not there: {PARTS[spec.name]}", name=spec.name)
+
+    def exec_module(self, module):
+        """Never reached."""
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Comes last, so it answers for what no file answers."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, _Refusal()) if name in PARTS else None
+
+
+def install():
+    if not any(type(finder).__module__ == __name__ for finder in sys.meta_path):
+        sys.meta_path.append(Finder())
