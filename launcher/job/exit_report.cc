@@ -136,6 +136,12 @@ void add_culprit(const JobEnd& job, const RankEnd& culprit, bool first, Verdict*
     verdict->lines.push_back("its last words:");
     for (const std::string& line : words) verdict->lines.push_back("  | " + line);
   }
+  const auto lacks_horovod = [](const std::string& line) {
+    return line.find("No module named 'horovod'") != std::string::npos;
+  };
+  if (words != job.last_words.end() && std::ranges::any_of(words->second, lacks_horovod)) {
+    verdict->lines.push_back("`import horovod` means rueda with --horovod: ruedarun --horovod ...");
+  }
 }
 
 // Every rank ended with 0, and one had been lost all the same, to which others owe their errors:

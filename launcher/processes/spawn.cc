@@ -112,7 +112,7 @@ Result<pid_t> spawn_rank(const SpawnRequest& request) {
 
 namespace {
 
-// Of a command that cannot be started and is a Python script of the folder we are in: what was meant.
+// What was meant by a command that cannot be started and is a Python script.
 std::string advice_on(const std::string& command) {
   struct stat info = {};
   const bool is_python = command.size() > 3 && command.compare(command.size() - 3, 3, ".py") == 0;

@@ -129,3 +129,15 @@ def test_the_debian_package_is_all_that_a_cpp_program_needs_and_leaves_nothing(c
     compiler.run("dpkg", "--purge", "rueda", user=0)
     assert compiler.files() == before
     assert compiler.run("/tmp/build/consumer_c", check=False).returncode == 127  # the linker's cache has forgotten it
+
+
+def test_the_build_needs_nothing_but_what_is_listed_for_it(tmp_path):
+    """Configured, which looks for all of it; tests and examples too, as the page of the first minute promises."""
+    tree = trees.debian(tmp_path / "tree", *trees.packages("build"))
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        (tree.root / "source").mkdir()
+        subprocess.run(["xargs", "-0", "cp", "--parents", "-t", tree.root / "source"], cwd=ROOT, input=listed, text=True, check=True)
+        tree.run("cmake", "--preset", "release", user=0, folder="/source")
+    finally:
+        shutil.rmtree(tree.root)

@@ -12,6 +12,7 @@ import pytest
 import namespaces
 import trees
 from own_sshd import wait_for
+from trees import packages
 
 yaml = pytest.importorskip("yaml")
 
@@ -30,11 +31,6 @@ def settings(name):
 
 def box(role):
     return MPIJOB["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0]
-
-
-def packages(section):
-    words = ["bash", "-c", f'source "{ROOT}/scripts/common.sh"; debian_packages {section}']
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_it_has_what_the_manifests_start():

@@ -50,6 +50,16 @@ def test_an_installed_horovod_is_shadowed_only_when_asked(tmp_path):
     assert str(tmp_path) in imported.stdout, imported.stderr
 
 
+def test_a_script_of_horovod_that_was_started_without_the_flag_is_told_of_it(tmp_path):
+    (tmp_path / "horovod.py").write_text("raise ModuleNotFoundError(\"No module named 'horovod'\")\n")
+    env = {"PYTHONPATH": str(tmp_path) + os.pathsep + without_the_folder()}  # as if none were installed
+    hint = "ruedarun: `import horovod` means rueda with --horovod: ruedarun --horovod ..."
+    code, output = launch(2, [sys.executable, "-c", WHICH], env)
+    assert code == 1 and output.count(hint) == 1, output
+    code, output = launch(2, [sys.executable, "-c", WHICH], env, options=["--horovod"])
+    assert code == 0 and hint not in output, output
+
+
 def run_example(name, size, *arguments):
     code, output = launch(
         size, [sys.executable, EXAMPLES / name, *arguments], options=["--horovod", "--no-prefix"]

@@ -379,3 +379,17 @@ def test_a_scaled_half_is_rounded_after_the_prescale_after_the_sum_and_at_the_en
         scaled = (values.float() * torch.tensor(pre)).half()
         total = (scaled.float() * size).half()
         same(hvd.allreduce(values, op=hvd.Sum, **factors), (total.float() * torch.tensor(post)).half())
+
+
+@ranks(2, 3)
+def test_an_average_with_a_postscale_is_one_multiplication():
+    """docs/numerics.md: by postscale / n, rounded to the type's arithmetic."""
+    torch.manual_seed(2)
+    for dtype in (torch.float32, torch.float64):
+        everyone, size = torch.randn(hvd.size(), 1000, dtype=dtype), hvd.size()
+        total = everyone[0]
+        for other in everyone[1:]:
+            total = total + other
+        for post in (1.0, 0.3712, 3.0, 1e-3):
+            want = total * torch.tensor(post / size, dtype=torch.float64).to(dtype)
+            same(hvd.allreduce(everyone[hvd.rank()], op=hvd.Average, postscale_factor=post), want)

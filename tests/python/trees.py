@@ -5,6 +5,7 @@ host of namespaces.Lab), no compiler but the tree's, and the rights of one user 
 """
 
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -21,8 +22,15 @@ eval "$mounts"
 exec chroot "$root" setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs \\
   sh -c 'cd "$0" && exec "$@"' "$folder" "$@"
 """
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 USER = 1000
 NO_NETWORK = ("Temporary failure resolving", "Could not connect", "Could not resolve")
+
+
+def packages(sections):
+    """What these sections of scripts/packages.txt list."""
+    words = ["bash", "-c", f'source "{ROOT}/scripts/common.sh"; debian_packages {sections}']
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
 def why_not():

@@ -14,7 +14,7 @@ HEADER = ROOT / "bindings/c/include/rueda/rueda.h"
 
 PASS = {
     "a new function": (r"(RUEDA_API const char\* rueda_version)", r"RUEDA_API int32_t rueda_new(void);\n\1"),
-    "a new enumerator": (r"RUEDA_UNKNOWN = 2,", "RUEDA_UNKNOWN = 2, RUEDA_NEW = 77,"),
+    "a new enumerator": (r"RUEDA_UNKNOWN = 2,", "RUEDA_UNKNOWN = 2, rueda_more = 77,"),
     "fields at the end": (r"\} rueda_op;", "int64_t more, less; } rueda_op;"),
 }
 FAIL = {

@@ -16,7 +16,8 @@ def synchronize(handle, timeout=None):
     Parameters
     ----------
     handle : int
-        From an ``*_async`` function. None is returned for one that has been synchronised before.
+        From an ``*_async`` function. None is returned, as by Horovod, for one that has been synchronised
+        before, and for a number that is none.
     timeout : float, optional
         Seconds after which to raise `DeadlineExceeded`. The operation goes on; synchronise again.
     """

@@ -41,17 +41,17 @@ _NAMES = {
     "horovod.torch.broadcast_optimizer_state": (
         DIFFERS,
         "no optimizer step is taken to fill an empty state; the root's state travels as it is",
-        "nothing, unless the script reads the state before the first step",
+        "nothing to do, unless the script reads the state before the first step",
     ),
-    "horovod.torch.mpi_enabled": (DIFFERS, "always False: there is no MPI", "nothing"),
-    "horovod.torch.mpi_built": (DIFFERS, "always False: there is no MPI", "nothing"),
+    "horovod.torch.mpi_enabled": (DIFFERS, "always False: there is no MPI", "nothing to do"),
+    "horovod.torch.mpi_built": (DIFFERS, "always False: there is no MPI", "nothing to do"),
     "horovod.torch.mpi_threads_supported": (
         DIFFERS,
         "raises ValueError, as Horovod without MPI does",
         "ask mpi_enabled() first",
     ),
-    "horovod.torch.nccl_built": (DIFFERS, "always 0: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing"),
-    "horovod.torch.cuda_built": (DIFFERS, "always False: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing"),
+    "horovod.torch.nccl_built": (DIFFERS, "always 0: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing to do"),
+    "horovod.torch.cuda_built": (DIFFERS, "always False: CUDA tensors are new and not proven yet (docs/gpu.md)", "nothing to do"),
 }
 _NO_GPU = "CUDA tensors are new in rueda and have not been run on a GPU yet (docs/gpu.md)"
 _KEEP_ON_CPU = "keep tensors that are reduced on the CPU"
