@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "collectives/base/utf8.h"
@@ -106,12 +107,17 @@ void KeyTable::mark_alive(Rank rank) {
   std::erase_if(dead_, [rank](const auto& death) { return death.first == rank; });
 }
 
+Status KeyTable::first_death() const {
+  if (dead_.empty()) return {};
+  const auto& [first, how] = dead_.front();
+  return unavailable(how).with_rank(first);
+}
+
 Status KeyTable::death_behind(const std::string& key) const {
-  for (const auto& [rank, text] : dead_) {
-    const auto& [first, how] = dead_.front();
-    if (key.ends_with(fmt::format("/{}", rank))) return unavailable(how).with_rank(first);
-  }
-  return {};
+  const bool is_behind = std::any_of(dead_.begin(), dead_.end(), [&](const auto& death) {
+    return key.ends_with(fmt::format("/{}", death.first));
+  });
+  return is_behind ? first_death() : Status();
 }
 
 }  // namespace rueda::rendezvous

@@ -42,6 +42,8 @@ class KeyTable {
   // kUnavailable when `key` belongs to a dead rank, with the text of the first that died: the later
   // ones may well have ended because of it. Else ok.
   Status death_behind(const std::string& key) const;
+  // The same whatever the key, once any rank has died.
+  Status first_death() const;
 
  private:
   std::map<std::string, Value> values_;

@@ -223,6 +223,10 @@ void StoreServer::handle_get(StoreConnection& client, wire::StoreRequest request
   Status dead = table_.death_behind(request.key);
   if (!dead.ok()) return client.answer(request.id, dead);
   if (auto value = table_.find(request.key)) return client.answer(request.id, {}, std::move(value));
+  // Ranks that meet once need all of them: who asks only now must not wait for one that will end
+  // because of that death.
+  if (!last_word_.empty()) dead = table_.first_death();
+  if (!dead.ok()) return client.answer(request.id, dead);
   constexpr uint64_t kLongest = uint64_t{1} << 62;  // fits nanoseconds
   const nanoseconds timeout(static_cast<int64_t>(std::min(request.timeout_ns, kLongest)));
   client.waiting.push_back({request.id, std::move(request.key), timeout, deadline_in(timeout)});

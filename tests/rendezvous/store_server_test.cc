@@ -136,6 +136,24 @@ TEST_CASE("reports are kept with the rank that made them, up to a number", "[sto
   CHECK(world.client(0).report("failure", "again").ok());
 }
 
+TEST_CASE("who asks after a death among ranks that meet once does not wait", "[store]") {
+  log::init_log("fatal", "store test");
+  auto server = std::move(StoreServer::start("parted")).value();
+  std::vector<std::unique_ptr<StoreClient>> clients;
+  for (Rank rank = 0; rank < 3; ++rank) {
+    auto [ours, theirs] = stream_pair();
+    REQUIRE(server->add(std::move(theirs), rank).ok());
+    clients.push_back(std::make_unique<StoreClient>(std::move(ours)));
+  }
+  CHECK(clients[1]->set("e1/place/1", "here").ok());
+  clients[1].reset();
+  // That it was there is known; rank 2, which lives, will never come.
+  CHECK(clients[0]->get("e1/done/1", kPatience).status().code() == Code::kUnavailable);
+  const Status waits = clients[0]->get("e1/place/2", kPatience).status();
+  CHECK(waits.code() == Code::kUnavailable);
+  CHECK(waits.facts().rank == 1);
+}
+
 TEST_CASE("users' keys change, are added to, compared and erased", "[store]") {
   SocketWorld world(2);
   StoreClient &a = world.client(0), &b = world.client(1);
