@@ -245,6 +245,7 @@ void JobObserver::look_for_stalls() {
   const std::vector<RankRecord> closer = look({due.absent.begin(), due.absent.end()});
   std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
   if (lines.empty()) return;
+  lines = story_.tell(std::move(lines), due.anew);
   // For the errors of those that wait, which have less room.
   for (const Rank rank : due.waiting) {
     std::string mail;

@@ -23,6 +23,7 @@
 #include "collectives/base/unique_fd.h"
 #include "launcher/observe/host_report.h"
 #include "launcher/observe/recorder_files.h"
+#include "launcher/observe/stall_story.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_socket.h"
 #include "launcher/output/file_writer.h"
@@ -112,6 +113,7 @@ class JobObserver {
   std::vector<HostReport> reports_;
   std::vector<RankCounters> counters_;
   StallWatch stalls_;               // the thread's
+  StallStory story_;                // likewise
   std::vector<int> drain_clients_;  // likewise
   FileWriter writer_;               // likewise; the agent's after stop()
   std::thread thread_;

@@ -288,8 +288,9 @@ void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
 void HostsObserver::explain(const Round& round, const std::vector<RankRecord>& records,
                             std::vector<std::string>* lines) {
   const int64_t now = now_ns();
-  const auto said = explain_waits(records, now, setup_.stall_seconds, Stacks::kAll);
+  auto said = explain_waits(records, now, setup_.stall_seconds, Stacks::kAll);
   if (said.empty()) return;
+  said = story_.tell(std::move(said), round.due.anew);
   lines->insert(lines->end(), said.begin(), said.end());
   // For the errors of those that wait, which have less room.
   for (const Rank rank : round.due.waiting) {

@@ -24,6 +24,7 @@
 
 #include "launcher/hosts/wire.h"
 #include "launcher/observe/host_report.h"
+#include "launcher/observe/stall_story.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_report.h"
 #include "launcher/observe/status_socket.h"
@@ -109,6 +110,7 @@ class HostsObserver {
   const Link link_;
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   StallWatch stalls_;
+  StallStory story_;
   std::map<Rank, RankCounters> counters_;
   std::map<int, int64_t> shift_ns_;  // by host: how far our clock is ahead of its
   std::set<int> gone_;

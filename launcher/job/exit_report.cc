@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 #include <tuple>
 
 namespace rueda::launcher {
@@ -103,18 +105,33 @@ void add_blamed(const RankEnd& blamed, Verdict* verdict) {
   verdict->lines.push_back(name_of(blamed) + how);
 }
 
+// A rank's last words, but for what it has reported itself, if that stands below.
+std::vector<std::string> words_of(const JobEnd& job, Rank rank) {
+  const auto found = job.last_words.find(rank);
+  if (found == job.last_words.end()) return {};
+  std::vector<std::string> words = found->second;
+  if (job.reports.empty() || job.reports.front().first != rank) return words;
+  std::set<std::string> reported;
+  std::istringstream report(job.reports.front().second);
+  for (std::string line; std::getline(report, line);) {
+    if (!line.empty()) reported.insert(line);
+  }
+  std::erase_if(words, [&](const std::string& line) { return reported.contains(line); });
+  return words;
+}
+
 void add_culprit(const JobEnd& job, const RankEnd& culprit, bool first, Verdict* verdict) {
   verdict->lines.push_back(
       name_of(culprit) + (first ? " failed: " : " then failed: ") +
       (culprit.lost.empty() ? describe_wait_status(culprit.wait_status) : culprit.lost) +
       culprit.hint);
   if (job.lost && job.lost->rank == culprit.rank) add_loss(*job.lost, culprit, verdict);
-  const auto words = job.last_words.find(culprit.rank);
-  if (words != job.last_words.end() && words->second.size() == 1) {
-    verdict->lines.push_back("its last words: " + words->second.front());
-  } else if (words != job.last_words.end() && !words->second.empty()) {
+  const std::vector<std::string> words = words_of(job, culprit.rank);
+  if (words.size() == 1) {
+    verdict->lines.push_back("its last words: " + words.front());
+  } else if (!words.empty()) {
     verdict->lines.push_back("its last words:");
-    for (const std::string& line : words->second) verdict->lines.push_back("  | " + line);
+    for (const std::string& line : words) verdict->lines.push_back("  | " + line);
   }
 }
 
@@ -137,11 +154,12 @@ void add_hidden_loss(const life::LostRank& lost, const RankEnd& end, Verdict* ve
   if (lost.operations != 0) verdict->lines.push_back("  " + lost.describe_last_operation());
 }
 
-// The first one; it may be a whole traceback.
-void add_report(const JobEnd& job, Verdict* verdict) {
+// The first one; it may be a whole traceback. failed: the rank that the lines before are about.
+void add_report(const JobEnd& job, const RankEnd* failed, Verdict* verdict) {
   if (job.reports.empty()) return;
   const auto& [rank, text] = job.reports.front();
-  std::string line = "rank " + std::to_string(rank) + " reported: ";
+  const bool its_own = failed != nullptr && failed->rank == rank;
+  std::string line = (its_own ? "it" : "rank " + std::to_string(rank)) + " reported: ";
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     if (begin == 0 || end > begin) verdict->lines.push_back(line + text.substr(begin, end - begin));
@@ -227,7 +245,7 @@ Verdict judge(const JobEnd& job) {
     else
       add_culprit(job, *culprit, blamed == nullptr, &verdict);
   }
-  add_report(job, &verdict);
+  add_report(job, culprit, &verdict);
   verdict.lines.push_back(fate_of_others(job, culprit) + "exit code " +
                           std::to_string(verdict.exit_code));
   return verdict;

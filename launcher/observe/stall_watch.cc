@@ -26,6 +26,7 @@ StallWatch::Due StallWatch::look(const std::vector<RankRecord>& ranks, int64_t n
     Told now = same ? known->second : Told{wait.since_ns, 0};
     if (age >= now.next) {
       due.any = true;
+      due.anew = due.anew || now.next == 0;
       now.next = 2 * age;
     }
     if (told.size() < kMostTold) told.emplace(key, now);

@@ -19,6 +19,7 @@ class StallWatch {
 
   struct Due {
     bool any = false;
+    bool anew = false;  // one of them has not been explained before
     std::set<Rank> waiting;
     std::set<Rank> absent;  // whose stacks tell why; a few
   };

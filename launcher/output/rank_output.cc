@@ -1,13 +1,6 @@
 #include "launcher/output/rank_output.h"
 
 namespace rueda::launcher {
-namespace {
-
-constexpr size_t kRememberedLines = 10;
-constexpr size_t kRememberedBytes = 400;  // of each line
-
-}  // namespace
-
 RankOutput::RankOutput(Rank rank, Console* console)
     : rank_(rank),
       console_(console),
@@ -16,15 +9,9 @@ RankOutput::RankOutput(Rank rank, Console* console)
 
 LineSplitter::Emit RankOutput::printer(Stream stream) {
   return [this, stream](const Piece& piece) {
-    if (stream == Stream::kStderr && piece.end == '\n') remember(piece.text);
+    if (stream == Stream::kStderr && piece.end == '\n') words_.add(piece.text);
     console_->print(rank_, stream, piece);
   };
-}
-
-void RankOutput::remember(std::string_view line) {
-  if (line.find_first_not_of(" \t") == std::string_view::npos) return;
-  words_.emplace_back(line.substr(0, kRememberedBytes));
-  if (words_.size() > kRememberedLines) words_.pop_front();
 }
 
 void RankOutput::take(Stream stream, std::string_view bytes) {

@@ -1,16 +1,16 @@
 // One rank's output on its way from bytes to what the user sees: whole lines on the console, a copy
-// in files if asked for, and the last lines of stderr for the report at the end.
+// in files if asked for, and the last words for the report at the end.
 //
 // Borrows the console, which outlives it. One thread.
 #pragma once
 
-#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "launcher/output/console.h"
+#include "launcher/output/last_words.h"
 #include "launcher/output/output_copies.h"
 
 namespace rueda::launcher {
@@ -32,17 +32,16 @@ class RankOutput : public OutputTaker {
   void copy_to(OutputCopies* copies) { copies_ = copies; }
   void take(Stream stream, std::string_view bytes) override;
   void end(Stream stream) override;
-  std::vector<std::string> last_words() const { return {words_.begin(), words_.end()}; }
+  std::vector<std::string> last_words() const { return words_.lines(); }
 
  private:
   LineSplitter::Emit printer(Stream stream);
-  void remember(std::string_view line);
 
   const Rank rank_;
   Console* const console_;
   LineSplitter splitters_[2];
   OutputCopies* copies_ = nullptr;
-  std::deque<std::string> words_;  // last lines of stderr
+  LastWords words_;
 };
 
 }  // namespace rueda::launcher

@@ -129,7 +129,11 @@ TEST_CASE("a report of several lines stays readable", "[exit_report]") {
   JobEnd job = failed_job({{0, 10, exited(1), 1, false}});
   job.reports = {{0, "first\nsecond\n"}};
   CHECK(judge(job).lines == Lines{"rank 0 (pid 10) failed: exited with code 1",
-                                  "rank 0 reported: first", "  | second", "exit code 1"});
+                                  "it reported: first", "  | second", "exit code 1"});
+  job.last_words[0] = {"Traceback", "E: first", "second"};  // is not repeated
+  CHECK(judge(job).lines == Lines{"rank 0 (pid 10) failed: exited with code 1",
+                                  "its last words:", "  | Traceback", "  | E: first",
+                                  "it reported: first", "  | second", "exit code 1"});
 }
 
 TEST_CASE("who leaves with code 0 while others need it is named first, by whom it hurt",
@@ -145,7 +149,7 @@ TEST_CASE("who leaves with code 0 while others need it is named first, by whom i
   CHECK(verdict.exit_code == 1);
   CHECK(verdict.lines == Lines{"rank 1 (pid 11) exited with code 0 while others still needed it",
                                "rank 0 (pid 10) then failed: exited with code 1",
-                               "rank 0 reported: " + report,
+                               "it reported: " + report,
                                "rank 2 then exited with code 1; exit code 1"});
   job.ends[0].stopped = true;
   CHECK(judge(job).lines.front() ==

@@ -169,7 +169,7 @@ def test_the_policies_warn_and_dump_tell_and_let_the_job_go_on(tmp_path):
             folder = tmp_path / policy
 
             def told(times=3, err=folder / "err"):
-                return err.read_text().count("ruedarun: stalled for") >= times
+                return err.read_text().count("stalled for") >= times
 
             wait_until(lambda job=job: told() or job.poll() is not None)
             text = (folder / "err").read_text()
