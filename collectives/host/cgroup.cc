@@ -9,6 +9,8 @@
 namespace rueda::host {
 namespace {
 
+const std::string kRoot = "/sys/fs/cgroup";
+
 // Is the word one of "one,two,three"?
 bool lists(const std::string& words, const std::string& word) {
   std::istringstream stream(words);
@@ -19,12 +21,13 @@ bool lists(const std::string& words, const std::string& word) {
 }
 
 // Calls look(folder, version) for the folder of each of this process's groups that `controller`
-// belongs to, and for all above it.
+// belongs to, and for all above it. process: its folder in /proc.
 void for_each_group(const ReadFile& read, const std::string& controller,
-                    const std::function<void(const std::string& folder, int version)>& look) {
+                    const std::function<void(const std::string& folder, int version)>& look,
+                    const std::string& process = "/proc/self") {
   // Lines "hierarchy:controllers:path"; version 2 is hierarchy 0 without controllers. Inside a
   // container the path may be the host's: then only the root, which is the container's, is there.
-  std::istringstream lines(read("/proc/self/cgroup").value_or(""));
+  std::istringstream lines(read(process + "/cgroup").value_or(""));
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -32,7 +35,7 @@ void for_each_group(const ReadFile& read, const std::string& controller,
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const int version = controllers.empty() ? 2 : 1;
     if (version == 1 && !lists(controllers, controller)) continue;
-    const std::string root = version == 2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
+    const std::string root = version == 2 ? kRoot : kRoot + "/" + controller;
     std::string path = line.substr(second + 1);
     if (path == "/") path.clear();
     for (;;) {
@@ -100,6 +103,23 @@ std::optional<uint64_t> cgroup_process_limit(const ReadFile& read) {
     lower(&least, first_number(read(folder + "pids.max").value_or("")));
   });
   return least;
+}
+
+std::optional<FrozenBy> frozen_by(const ReadFile& read, int pid) {
+  std::optional<FrozenBy> found;  // the outermost: while it holds, thawing inner ones does not help
+  const auto try_file = [&](const std::string& asked, const std::string& file, const char* thaw) {
+    if (first_number(read(asked).value_or("")) == 1) found = FrozenBy{file, thaw};
+  };
+  const auto look = [&](const std::string& folder, int version) {
+    if (version == 1)
+      return try_file(folder + "freezer.self_freezing", folder + "freezer.state", "THAWED");
+    // Where version 1 has the controllers, version 2 lies beside them.
+    const std::string beside = kRoot + "/unified" + folder.substr(kRoot.size());
+    for (const std::string& place : {folder, beside})
+      try_file(place + "cgroup.freeze", place + "cgroup.freeze", "0");
+  };
+  for_each_group(read, "freezer", look, "/proc/" + std::to_string(pid));
+  return found;
 }
 
 }  // namespace rueda::host

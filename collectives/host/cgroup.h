@@ -1,4 +1,4 @@
-// What the control groups of this process allow it, versions 1 and 2. A limit may lie in the group
+// What the control groups of a process, most often this one, allow it, versions 1 and 2. A limit may lie in the group
 // itself or in any above it; the smallest counts. Pure, apart from what `read` does.
 #pragma once
 
@@ -22,5 +22,11 @@ std::optional<uint64_t> cgroup_memory_limit(const ReadFile& read);
 std::optional<double> cgroup_core_limit(const ReadFile& read);
 // Processes and threads; nothing where there is no limit.
 std::optional<uint64_t> cgroup_process_limit(const ReadFile& read);
+
+// The file that thaws this process, and what to write into it; nothing: it is not frozen.
+struct FrozenBy {
+  std::string file, thaw;
+};
+std::optional<FrozenBy> frozen_by(const ReadFile& read, int pid);
 
 }  // namespace rueda::host

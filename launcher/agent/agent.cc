@@ -8,9 +8,11 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -50,6 +52,26 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+// "18:45:34.500 (1234.567890 s of the monotonic clock)", of the latter's nanoseconds.
+std::string clock_text(int64_t monotonic_ns) {
+  timespec monotonic = {}, real = {};
+  clock_gettime(CLOCK_MONOTONIC, &monotonic);
+  clock_gettime(CLOCK_REALTIME, &real);
+  const auto nanoseconds = [](const timespec& t) {
+    return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
+  };
+  const int64_t then = nanoseconds(real) - nanoseconds(monotonic) + monotonic_ns;
+  const time_t seconds = then / 1'000'000'000;
+  tm parts = {};
+  localtime_r(&seconds, &parts);
+  char clock[16], text[80];
+  strftime(clock, sizeof(clock), "%H:%M:%S", &parts);
+  std::snprintf(text, sizeof(text), "%s.%03d (%.6f s of the monotonic clock)", clock,
+                static_cast<int>(then / 1'000'000 % 1000),
+                static_cast<double>(monotonic_ns) * 1e-9);
+  return text;
 }
 
 class Agent {
@@ -527,9 +549,7 @@ void Agent::rank_lost(const life::LostRank& lost, bool from_controller) {
   lives_->tell(lost);
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
-  narrate(lost.describe() + "; known at " +
-          std::to_string(static_cast<double>(lost.noticed_ns) * 1e-9) +
-          " s of the monotonic clock");
+  narrate(lost.describe() + "; known at " + clock_text(lost.noticed_ns));
   if (controller_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
   stop_for_failure();
 }

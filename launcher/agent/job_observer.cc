@@ -38,7 +38,9 @@ Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
   RUEDA_ASSIGN_OR_RETURN(observer->event_, host::make_event_fd());
   RUEDA_ASSIGN_OR_RETURN(observer->wake_, host::make_event_fd());
   // Without it `rueda status` finds nothing; the job runs all the same.
-  if (auto door = ToolDoor::open(observer->plan_.job_id, observer->plan_.command); door.ok())
+  if (auto door = ToolDoor::open(observer->plan_.job_id, observer->plan_.ranks.size(),
+                                 observer->plan_.command);
+      door.ok())
     observer->door_ = std::move(door).value();
   RUEDA_ASSIGN_OR_RETURN(observer->thread_,
                          host::start_thread([raw = observer.get()] { raw->run(); }));

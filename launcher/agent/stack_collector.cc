@@ -6,8 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cxxabi.h>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <sstream>
 #include <thread>
 
 #include "collectives/base/unique_fd.h"
@@ -23,6 +27,25 @@ std::string read_all(int fd) {
   const ssize_t n = pread(fd, text.data(), text.size(), 0);
   text.resize(n < 0 ? 0 : static_cast<size_t>(n));
   return text;
+}
+
+// "_ZN5rueda4fooEv + 0x5 in x.so" -> "rueda::foo() + 0x5 in x.so": the rank's handler may not
+// allocate, we may.
+std::string demangled(const std::string& text) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t name = line.find_first_not_of(' ');
+    const size_t end = line.find(" + ", std::min(name, line.size()));
+    if (end != std::string::npos && line.compare(name, 2, "_Z") == 0) {
+      const std::unique_ptr<char, decltype(&std::free)> plain(
+          abi::__cxa_demangle(line.substr(name, end - name).c_str(), nullptr, nullptr, nullptr),
+          &std::free);
+      if (plain != nullptr) line.replace(name, end - name, plain.get());
+    }
+    out += line + "\n";
+  }
+  return out;
 }
 
 }  // namespace
@@ -48,7 +71,7 @@ std::string collect_stacks(pid_t pid, int signal, int fd, std::chrono::milliseco
     text = read_all(file.get());
     if (text.ends_with(kStacksEnd)) {
       text.resize(text.size() - std::strlen(kStacksEnd));
-      return text;
+      return demangled(text);
     }
     if (std::chrono::steady_clock::now() >= deadline || text.size() == kMostBytes) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

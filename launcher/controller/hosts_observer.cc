@@ -28,7 +28,7 @@ int64_t now_ns() {
 
 HostsObserver::HostsObserver(Setup setup, Link link)
     : setup_(std::move(setup)), link_(std::move(link)), stalls_(setup_.stall_seconds) {
-  if (auto door = ToolDoor::open(setup_.job_id, setup_.command); door.ok())
+  if (auto door = ToolDoor::open(setup_.job_id, all_ranks().size(), setup_.command); door.ok())
     door_ = std::move(door).value();
 }
 

@@ -117,6 +117,7 @@ std::vector<std::string> words_of(const JobEnd& job, Rank rank) {
     if (!line.empty()) reported.insert(line);
   }
   std::erase_if(words, [&](const std::string& line) { return reported.contains(line); });
+  while (!words.empty() && words.back() == "...") words.pop_back();  // what it stood for is gone
   return words;
 }
 

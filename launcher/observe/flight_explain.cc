@@ -30,26 +30,59 @@ std::string ago(int64_t then, int64_t now) {
 
 bool is_user_operation(const Operation& o) { return o.kind != CollectiveKind::kProcessSet; }
 
+// What a rank has recorded of its process sets. Numbers are used again once a set was removed: what
+// stands before the newest note of the members is of another set.
+std::map<uint32_t, const Operation*> sets_of(const RankRecord& record) {
+  std::map<uint32_t, const Operation*> newest;
+  if (!record.flight) return newest;
+  for (const Operation& o : record.flight->operations) {
+    if (o.process_set != 0 && !is_user_operation(o)) newest[o.process_set] = &o;
+  }
+  return newest;
+}
+
+bool is_of_removed_set(const Operation& o, const std::map<uint32_t, const Operation*>& sets) {
+  const auto set = sets.find(o.process_set);
+  return set != sets.end() && o.submitted_ns < set->second->submitted_ns;
+}
+
+// The ranks in a set's note, "0,2,5"; of many it is shortened, but each member has one.
+void add_noted(const std::string& note, const std::vector<RankRecord>& ranks,
+               std::set<Rank>* members) {
+  if (note.find("...") != std::string::npos) return;
+  for (size_t at = 0; at < note.size();) {
+    const size_t end = std::min(note.find(',', at), note.size());
+    const Rank rank = std::atoi(note.substr(at, end - at).c_str());
+    const bool known = std::any_of(ranks.begin(), ranks.end(),
+                                   [&](const RankRecord& r) { return r.rank == rank; });
+    if (known) members->insert(rank);
+    at = end + 1;
+  }
+}
+
 // Members by process set, as far as anybody recorded them.
 std::map<uint32_t, std::set<Rank>> members_of(const std::vector<RankRecord>& ranks) {
   std::map<uint32_t, std::set<Rank>> members;
+  std::map<uint32_t, const Operation*> newest;
   for (const RankRecord& record : ranks) {
     members[0].insert(record.rank);
-    if (!record.flight) continue;
-    for (const Operation& o : record.flight->operations) {
-      if (o.process_set == 0) continue;
-      members[o.process_set].insert(record.rank);
-      if (o.kind != CollectiveKind::kProcessSet) continue;
-      for (size_t at = 0; at < o.name.size();) {
-        const size_t end = std::min(o.name.find(',', at), o.name.size());
-        const Rank rank = std::atoi(o.name.substr(at, end - at).c_str());
-        const bool known = std::any_of(ranks.begin(), ranks.end(),
-                                       [&](const RankRecord& r) { return r.rank == rank; });
-        if (known) members[o.process_set].insert(rank);
-        at = end + 1;
-      }
+    for (const auto& [set, note] : sets_of(record)) {
+      const Operation*& known = newest[set];
+      if (known == nullptr || known->submitted_ns < note->submitted_ns) known = note;
     }
   }
+  for (const RankRecord& record : ranks) {
+    if (!record.flight) continue;
+    const auto own = sets_of(record);
+    for (const Operation& o : record.flight->operations) {
+      if (o.process_set == 0 || is_of_removed_set(o, own)) continue;
+      const auto note = own.find(o.process_set);
+      const auto known = newest.find(o.process_set);
+      const bool older = note != own.end() && note->second->name != known->second->name;
+      if (!older) members[o.process_set].insert(record.rank);
+    }
+  }
+  for (const auto& [set, note] : newest) add_noted(note->name, ranks, &members[set]);
   return members;
 }
 
@@ -249,8 +282,9 @@ std::vector<std::string> find_divergence(const std::vector<RankRecord>& ranks) {
       const RankRecord* const record = find(ranks, rank);
       std::vector<const Operation*>& way = ways[rank];
       if (record == nullptr || !record->flight) continue;
+      const auto sets = sets_of(*record);
       for (const Operation& o : record->flight->operations) {
-        if (o.process_set != set || !is_user_operation(o)) continue;
+        if (o.process_set != set || !is_user_operation(o) || is_of_removed_set(o, sets)) continue;
         way.push_back(&o);
         if (o.state == State::kDone && o.batch != 0) ++common[key_of(o)];
       }

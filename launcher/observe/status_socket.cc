@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 
+#include "collectives/base/number_text.h"
 #include "collectives/base/utf8.h"
 
 namespace rueda::launcher {
@@ -75,7 +76,7 @@ bool wait_for(int fd, short events) {
 
 }  // namespace
 
-Result<std::unique_ptr<ToolDoor>> ToolDoor::open(const std::string& job_id,
+Result<std::unique_ptr<ToolDoor>> ToolDoor::open(const std::string& job_id, size_t ranks,
                                                  const std::string& command) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address;
@@ -91,8 +92,9 @@ Result<std::unique_ptr<ToolDoor>> ToolDoor::open(const std::string& job_id,
   localtime_r(&now, &parts);
   char since[32];
   strftime(since, sizeof(since), "%Y-%m-%d %H:%M:%S", &parts);
-  return std::unique_ptr<ToolDoor>(new ToolDoor(std::move(fd), std::move(pause),
-                                                "since " + std::string(since) + ": " + command));
+  std::string title = "pid " + std::to_string(getppid()) + ", " + counted(ranks, "rank");
+  title += ", since " + std::string(since) + ": " + command;
+  return std::unique_ptr<ToolDoor>(new ToolDoor(std::move(fd), std::move(pause), std::move(title)));
 }
 
 void ToolDoor::add_to_poll(std::vector<pollfd>* fds) const {

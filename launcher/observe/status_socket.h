@@ -25,8 +25,8 @@ class ToolDoor {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // command: for people who look for their job.
-  static Result<std::unique_ptr<ToolDoor>> open(const std::string& job_id,
+  // ranks, command: for people who look for their job.
+  static Result<std::unique_ptr<ToolDoor>> open(const std::string& job_id, size_t ranks,
                                                 const std::string& command);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -73,7 +73,8 @@ struct RunningJob {
 // Jobs of this user on this host, for root of all users, by their sockets; anybody may bind such a
 // name, so each is asked whose it is.
 std::vector<RunningJob> running_jobs();
-// What the door answers by itself: "since 2026-11-24 01:23:45: python train.py".
+// What the door answers by itself: "pid 4711, 8 ranks, since 2026-11-24 01:23:45: python train.py", with
+// the pid of the process that was started as ruedarun.
 inline constexpr std::string_view kTitleQuestion = "title";
 // A job's answer to a question. kNotFound: there is no such job.
 Result<std::string> ask_job(const std::string& job_id, const std::string& question);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "collectives/host/cgroup.h"
+
 namespace rueda::launcher {
 namespace {
 
@@ -78,6 +80,11 @@ ProcessActivity process_activity(pid_t pid) {
   const std::string state = field(status, "State");
   if (state.empty()) return {true, "no process any more"};
   if (field(status, "CoreDumping") == "1") return {true, "dumping core"};
+  if (state[0] == 'S' || state[0] == 'D') {  // so /proc shows it
+    if (const auto frozen = host::frozen_by(host::read_small_file, pid))
+      return {true, "frozen by its control group (thaw it with: echo " + frozen->thaw + " > " +
+                        frozen->file + ")"};
+  }
   switch (state[0]) {
     case 'T':
       return {true,

@@ -77,6 +77,30 @@ TEST_CASE("the nearest name is not the last one that is near", "[explain]") {
       "the nearest name that it did submit: allreduce 'lonley'");
 }
 
+TEST_CASE("a process set with the number of a removed one has its own members", "[explain]") {
+  const auto in_set = [](flight::Operation o) {
+    o.process_set = 1;
+    return o;
+  };
+  const auto note = [&](const std::string& members, int64_t seconds) {
+    flight::Operation o = in_set(operation("", seconds, true));
+    o.kind = CollectiveKind::kProcessSet;
+    o.name = members;
+    return o;
+  };
+  const flight::Operation old = in_set(operation("old", 2, true, 1));
+  const std::vector<RankRecord> ranks = {
+      record(0, {note("0,1", 1), old, note("0,2", 5), in_set(operation("new", 6, false))}),
+      record(1, {note("0,1", 1), old}), record(2, {note("0,2", 5)})};
+  const std::string text = joined(launcher::explain_waits(ranks, 70 * kSecond, 60, Stacks::kNone));
+  has(text, "in: rank 0\n  not in: rank 2 (pid 1002)");
+  CHECK(text.find("rank 1") == std::string::npos);
+  const std::string parts = joined(launcher::find_divergence(ranks));
+  has(parts,
+      "first divergence in process set 1:\n  rank 2 submitted nothing more\n"
+      "  rank 0 submitted allreduce 'new'");
+}
+
 TEST_CASE("dead, silent and departed ranks are told apart", "[explain]") {
   std::vector<RankRecord> ranks = {record(0, {operation("a", 1, false)}), record(1, {}),
                                    record(2, {}), record(3, {})};

@@ -59,6 +59,28 @@ TEST_CASE("so is the limit on cores", "[waiting]") {
   CHECK(host::cgroup_core_limit(from(first)) == 2.0);
 }
 
+TEST_CASE("a frozen process is told with what thaws it", "[heap]") {
+  const auto file = [](const std::map<std::string, std::string>& files) {
+    const auto found = host::frozen_by(from(files), 7);
+    return found ? "echo " + found->thaw + " > " + found->file : "";
+  };
+  std::map<std::string, std::string> second = {{"/proc/7/cgroup", "0::/jobs/mine\n"},
+                                               {"/sys/fs/cgroup/jobs/mine/cgroup.freeze", "0\n"},
+                                               {"/sys/fs/cgroup/jobs/cgroup.freeze", "0\n"}};
+  CHECK(file(second) == "");
+  second["/sys/fs/cgroup/jobs/mine/cgroup.freeze"] = "1\n";
+  CHECK(file(second) == "echo 0 > /sys/fs/cgroup/jobs/mine/cgroup.freeze");
+  second["/sys/fs/cgroup/jobs/cgroup.freeze"] = "1\n";
+  CHECK(file(second) == "echo 0 > /sys/fs/cgroup/jobs/cgroup.freeze");
+  CHECK(file({{"/proc/7/cgroup", "6:freezer:/\n0::/x\n"},
+              {"/sys/fs/cgroup/unified/x/cgroup.freeze", "1\n"}}) ==
+        "echo 0 > /sys/fs/cgroup/unified/x/cgroup.freeze");
+  CHECK(file({{"/proc/7/cgroup", "6:freezer:/x\n0::/\n"},
+              {"/sys/fs/cgroup/freezer/x/freezer.self_freezing", "1\n"}}) ==
+        "echo THAWED > /sys/fs/cgroup/freezer/x/freezer.state");
+  CHECK(file({}) == "");
+}
+
 TEST_CASE("available memory is read in bytes", "[heap]") {
   const std::map<std::string, std::string> files = {
       {"/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2048 kB\nBuffers: 7 kB\n"}};

@@ -107,6 +107,12 @@ def test_an_absent_rank_is_explained_with_its_stacks(how, ended):
     assert "in elsewhere" in output, output  # Python's stack
     for text in SHOWN[how]:
         assert text in output, output
+    # The handlers that write the stack are not in it.
+    newest = re.findall(r"native stack \(newest first\):\nruedarun: +(.*)", output)
+    assert newest and not any("raise" in frame or "kill" in frame for frame in newest), output
+    assert "gsignal +" not in output and "restore_rt" not in output, output
+    if how in ("sleep", "gil"):
+        assert all("nanosleep + " in frame for frame in newest), output
     # Every waiting rank's error has it too, not only the launcher.
     for rank in (0, 2):
         own = [line for line in output.splitlines() if line.startswith(f"[{rank}]<stderr>")]
@@ -203,6 +209,42 @@ def test_the_flight_recorder_of_a_killed_rank_is_read(tmp_path):
     assert "rank 1" in said and "killed by signal 9 (SIGKILL)" in said, said
     assert "51 operations" in said, said
     assert "last: allreduce 'last words' float64[5]" in said, said
+
+
+SETS_COME_AND_GO = """
+import sys, numpy as np, rueda as hvd
+hvd.init()
+rank = hvd.rank()
+def late(who):  # the others have asked long before
+    hvd.recv(np.ones(1), (who + 1) % 3) if rank == who else None
+    hvd.send(np.ones(1), who) if rank == (who + 1) % 3 else None
+for turn in range(3):
+    sets = [hvd.add_process_set(members) for members in ([0, 1], [1, 2], [turn])]
+    for one in sets:
+        for step in range(20 if one.included() else 0):  # a step plan, too
+            hvd.allreduce(np.ones(3), name="x", process_set=one)
+    pending = hvd.allreduce_async(np.ones(3), name="alone", process_set=sets[0]) if rank == 0 else None
+    for one in sets[::-1]:
+        late(turn)
+        hvd.remove_process_set(one)
+    try:
+        hvd.synchronize(pending) if pending is not None else None
+    except hvd.HorovodInternalError as error:
+        assert "removed" in str(error), error
+assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
+hvd.barrier()
+sys.exit(3 if rank == 1 else 0)
+"""
+
+
+def test_no_record_of_a_change_of_the_process_sets_stays_open(tmp_path):
+    """One that did was taken for a stall a minute later, in a job that ran on."""
+    (tmp_path / "sets.py").write_text(SETS_COME_AND_GO)
+    folder = tmp_path / "flight"
+    code, output = launch(3, [sys.executable, tmp_path / "sets.py"], options=["--flight-recorder", folder])
+    assert code == 3, output
+    said = subprocess.run([TOOL, "explain", folder], capture_output=True, text=True).stdout
+    assert said.count(" operations") == 3 and "not ended" not in said and "waiting" not in said, said
 
 
 def wait_until(look, patience=60):

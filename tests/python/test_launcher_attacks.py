@@ -101,7 +101,7 @@ def test_several_jobs_are_told_apart_by_command_and_start():
         asked = tool("status")
         assert asked.returncode == 1 and "several jobs run" in asked.stderr
         for word in ("first", "second"):
-            line = rf"[0-9a-f]{{16}}  since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d: sh -c .*read {word}"
+            line = rf"[0-9a-f]{{16}}  pid \d+, 1 rank, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d: sh -c .*read {word}"
             assert re.search(line, asked.stderr), asked.stderr
 
 

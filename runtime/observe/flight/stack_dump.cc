@@ -52,15 +52,24 @@ const char* file_name(const char* path) {
   return slash == nullptr ? path : slash + 1;
 }
 
-_Unwind_Reason_Code print_frame(_Unwind_Context* context, void* count) {
-  const uintptr_t address = _Unwind_GetIP(context);
-  int& frames = *static_cast<int*>(count);
-  if (address == 0 || frames++ >= kMostFrames) return _URC_END_OF_STACK;
-  if (frames <= 2) return _URC_NO_REASON;  // the handler's own
+struct Walk {
+  int interruptions = 0;  // to pass: before the last of them are the handlers' frames
+  int passed = 0, frames = 0;
+};
+
+_Unwind_Reason_Code print_frame(_Unwind_Context* context, void* at) {
+  int interrupted = 0;  // here a signal came; else it is the address behind a call
+  const uintptr_t address = _Unwind_GetIPInfo(context, &interrupted);
+  Walk& walk = *static_cast<Walk*>(at);
+  if (address == 0 || walk.frames >= kMostFrames) return _URC_END_OF_STACK;
+  walk.passed += interrupted;
+  if (walk.passed < walk.interruptions) return _URC_NO_REASON;
+  ++walk.frames;
   Line line;
   line << "  ";
   Dl_info info = {};
-  if (dladdr(reinterpret_cast<void*>(address), &info) != 0 && info.dli_fname != nullptr) {
+  const uintptr_t inside = address - (interrupted != 0 ? 0 : 1);
+  if (dladdr(reinterpret_cast<void*>(inside), &info) != 0 && info.dli_fname != nullptr) {
     if (info.dli_sname != nullptr) {
       line << info.dli_sname << " + ";
       line.hex(address - reinterpret_cast<uintptr_t>(info.dli_saddr));
@@ -75,13 +84,21 @@ _Unwind_Reason_Code print_frame(_Unwind_Context* context, void* count) {
   return _URC_NO_REASON;
 }
 
-void write_stack(int) {
+// Python's faulthandler, which stands before us, raises the signal once more: then what it has
+// interrupted is of interest, not where it itself was.
+void write_stack(int, siginfo_t* info, void*) {
   const int saved = errno;
   Line line;
   line << "native stack (newest first):";
   line.write();
-  int frames = 0;
-  _Unwind_Backtrace(print_frame, &frames);
+  const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid();
+  Walk walk;
+  walk.interruptions = raised ? 2 : 1;
+  _Unwind_Backtrace(print_frame, &walk);
+  if (walk.frames == 0) {  // the unwinder does not know where signals came
+    walk = {};
+    _Unwind_Backtrace(print_frame, &walk);
+  }
   line << "end of stacks";
   line.write();
   errno = saved;
@@ -105,8 +122,8 @@ StackDump set_up() {
   Dl_info info = {};
   dladdr(reinterpret_cast<void*>(&set_up), &info);
   struct sigaction action = {};
-  action.sa_handler = write_stack;
-  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  action.sa_sigaction = write_stack;
+  action.sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   if (sigaction(signal, &action, nullptr) != 0) return {};
   return {signal, fd};
