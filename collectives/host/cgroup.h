@@ -1,5 +1,6 @@
-// What the control groups of a process, most often this one, allow it, versions 1 and 2. A limit may lie in the group
-// itself or in any above it; the smallest counts. Pure, apart from what `read` does.
+// What the control groups of a process, most often this one, allow it, versions 1 and 2. A limit
+// may lie in the group itself or in any above it; the smallest counts. Pure, apart from what `read`
+// does.
 #pragma once
 
 #include <cstdint>

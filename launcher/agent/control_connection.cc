@@ -13,6 +13,7 @@
 #include "collectives/base/unique_fd.h"
 #include "collectives/host/event_fd.h"
 #include "launcher/hosts/addresses.h"
+#include "launcher/hosts/late_start.h"
 #include "launcher/hosts/limits.h"
 
 namespace rueda::launcher {
@@ -286,6 +287,12 @@ std::string try_address(const std::string& text) {
   return connection.ok() ? "" : connection.status().message();
 }
 
+std::string host_of(const std::string& text) {
+  std::string address;
+  int port = 0;
+  return split_port(text, &address, &port) ? address : text;
+}
+
 // The addresses at which somebody answers; `table`: what the others said.
 std::vector<std::string> find_answering(const Ticket& ticket, std::string* table) {
   std::vector<std::future<std::string>> tries;
@@ -327,7 +334,8 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Tick
       return std::unique_ptr<ControlConnection>(
           std::make_unique<GrpcControlConnection>(address, ticket.token, channel, std::move(wake)));
     }
-    table += "\n  " + address + "  somebody answers, but not as this job's controller";
+    table += "\n  " + address + "  somebody answers, but not as this job's controller" +
+             hint_of_large_packets(host_of(address));
   }
   return unavailable("the controller cannot be reached; tried:" + table);
 }

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/agent/grpc_controller_client.h"
 #include "launcher/binding/host_binding.h"
+#include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/hosts/reach.h"
 #include "launcher/job/exit_code.h"
@@ -272,6 +274,8 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
          const std::string& version, GuardLink link) {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   dup2(null.get(), STDIN_FILENO);
+  const std::string differs = why_not_now(ticket.authority, time(nullptr));
+  if (!differs.empty()) return fail(kUnreachable, differs);
   const auto client = ControlConnection::connect(ticket, kConnectLimit);
   if (!client.ok()) return fail(kUnreachable, client.status().message());
   Introduction introduction(client.value().get(), link);

@@ -9,12 +9,13 @@
 
 #include <memory>
 
+#include "launcher/hosts/clocks.h"
 #include "launcher/hosts/ticket.h"
 
 namespace rueda::launcher {
 namespace {
 
-constexpr long kDay = 24 * 60 * 60;
+constexpr long kYear = 365 * 24 * 60 * 60;
 
 template <auto Free>
 struct Deleter {
@@ -75,8 +76,8 @@ Certificate make_certificate(EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key,
   X509* const signer = is_authority ? raw : issuer;
   const bool good =
       raw != nullptr && X509_set_version(raw, 2) == 1 && set_serial(raw) &&
-      X509_gmtime_adj(X509_getm_notBefore(raw), -kDay) != nullptr &&
-      X509_gmtime_adj(X509_getm_notAfter(raw), 365 * kDay) != nullptr &&
+      X509_gmtime_adj(X509_getm_notBefore(raw), -kCertificateEarly) != nullptr &&
+      X509_gmtime_adj(X509_getm_notAfter(raw), kYear) != nullptr &&
       X509_set_pubkey(raw, key) == 1 && set_names(raw, signer, name, job) &&
       add_extension(raw, signer, NID_basic_constraints,
                     is_authority ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE") &&

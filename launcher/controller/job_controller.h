@@ -79,6 +79,7 @@ class JobController {
   void check_time();
   void check_silence(TimePoint at);
   void check_start(TimePoint at);
+  std::string why_late(size_t host) const;
   void broadcast(control::Order::Kind kind, int signal, int except = -1);
   void fail(int code, const std::string& text);
   bool all_over() const;

@@ -226,23 +226,36 @@ void JobController::check_silence(TimePoint at) {
 void JobController::check_start(TimePoint at) {
   std::vector<std::string> missing;
   std::string why;  // of the first for which it is known
-  for (const JobHost& host : hosts_) {
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
+  const bool over = waited.count() >= plan_.start_seconds;
+  if (!over && at - last_told_ < kTellMissing) return;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const JobHost& host = hosts_[i];
     if (host.state != State::kAwaited) continue;
     missing.push_back(host.name());
-    if (why.empty() && !host.why_late.empty()) why = " (" + host.why_late + ")";
+    if (why.empty()) why = why_late(i);
   }
-  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
   const std::string who = missing.empty() ? "for the hosts to reach each other"
                                           : "for " + std::to_string(missing.size()) + " of " +
                                                 std::to_string(hosts_.size()) +
                                                 " hosts: " + name_hosts(missing) + why;
-  if (waited.count() >= plan_.start_seconds) {
+  if (over) {
     fail(kStartTimeout, "gave up after " + std::to_string(waited.count()) +
                             " s (--start-timeout) of waiting " + who);
-  } else if (at - last_told_ >= kTellMissing) {
+  } else {
     last_told_ = at;
     console_.say("waiting " + who);
   }
+}
+
+std::string JobController::why_late(size_t number) const {
+  const JobHost& host = hosts_[number];
+  const bool has_starter = !plan_.use_srun && number < starters_.size();
+  if (has_starter && starters_[number]->connected()) {
+    return " (it is connected to, and no agent has come from there: a login that takes its time" +
+           hint_of_large_packets(host.name()) + ")";
+  }
+  return host.why_late.empty() ? "" : " (" + host.why_late + ")";
 }
 
 void JobController::check_time() {

@@ -15,6 +15,7 @@
 #include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
 #include "launcher/output/line_splitter.h"
+#include "launcher/processes/connections.h"
 
 namespace rueda::launcher {
 
@@ -33,6 +34,8 @@ class Starter {
   // It has ended without reaching the host, which may be there later: hosts/late_start.h.
   bool may_come_later() const;
   const std::string& last_line() const { return last_line_; }
+  // It runs, and its host has at least answered to it.
+  bool connected() const { return running_ && has_tcp_connection(pid_); }
   // "the host cannot be started: ssh exited with code 255: <what it said last>"
   std::string describe() const;
 

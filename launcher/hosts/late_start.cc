@@ -38,6 +38,10 @@ bool may_come_later(const std::string& program, int wait_status, const std::stri
   return says_not_yet(last_line);
 }
 
+std::string hint_of_large_packets(const std::string& host) {
+  return ", or large packets are lost on the way (MTU; try: ping -M do -s 1472 " + host + ")";
+}
+
 std::chrono::milliseconds pause_before(int tries) {
   std::chrono::milliseconds pause = kFirstPause;
   for (int i = 1; i < tries && pause < kLongestPause; ++i) pause *= 2;

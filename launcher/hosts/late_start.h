@@ -17,6 +17,10 @@ bool says_not_yet(const std::string& line);
 // says with 255 that it is speaking for itself; any other code is the command's over there.
 bool may_come_later(const std::string& program, int wait_status, const std::string& last_line);
 
+// What to look at where small packets arrive and more does not come of it: ", or large packets are
+// lost on the way (MTU; try: ping -M do -s 1472 node2)".
+std::string hint_of_large_packets(const std::string& host);
+
 // Before a host is tried again for the `tries`th time, from 1: half a second, doubling, up to 5 s.
 std::chrono::milliseconds pause_before(int tries);
 

@@ -105,12 +105,12 @@ void add_blamed(const RankEnd& blamed, Verdict* verdict) {
   verdict->lines.push_back(name_of(blamed) + how);
 }
 
-// A rank's last words, but for what it has reported itself, if that stands below.
+// A rank's last words, but for what stands below as reported.
 std::vector<std::string> words_of(const JobEnd& job, Rank rank) {
   const auto found = job.last_words.find(rank);
   if (found == job.last_words.end()) return {};
   std::vector<std::string> words = found->second;
-  if (job.reports.empty() || job.reports.front().first != rank) return words;
+  if (job.reports.empty()) return words;
   std::set<std::string> reported;
   std::istringstream report(job.reports.front().second);
   for (std::string line; std::getline(report, line);) {

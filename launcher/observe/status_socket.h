@@ -73,8 +73,8 @@ struct RunningJob {
 // Jobs of this user on this host, for root of all users, by their sockets; anybody may bind such a
 // name, so each is asked whose it is.
 std::vector<RunningJob> running_jobs();
-// What the door answers by itself: "pid 4711, 8 ranks, since 2026-11-24 01:23:45: python train.py", with
-// the pid of the process that was started as ruedarun.
+// What the door answers by itself: "pid 4711, 8 ranks, since 2026-11-24 01:23:45: python train.py";
+// the pid is of the process that was started as ruedarun.
 inline constexpr std::string_view kTitleQuestion = "title";
 // A job's answer to a question. kNotFound: there is no such job.
 Result<std::string> ask_job(const std::string& job_id, const std::string& question);

@@ -1,14 +1,14 @@
 // What is remembered of a rank's stderr for the report at the end: its last lines. Of Python's
 // traceback that is where the user's own code was, where it ended, and the exception:
 //
-//   loss is nan                                      loss is nan
-//   Traceback (most recent call last):               Traceback (most recent call last):
-//     File "/home/me/train.py", line 9, in <module>    File "/home/me/train.py", line 9, in <module>
-//       step(batch)                            ->        step(batch)
-//     (frames of libraries)                            ...
-//     File ".../nn/linear.py", line 5, in forward      File ".../nn/linear.py", line 5, in forward
-//       return f(x)                                      return f(x)
-//   ValueError: wrong shape                          ValueError: wrong shape
+//   loss is nan
+//   Traceback (most recent call last):
+//     File "/home/me/train.py", line 9, in <module>
+//       step(batch)
+//     ...                                               (frames of libraries, marks, repetitions)
+//     File "/opt/.../site-packages/torch/nn.py", line 5, in forward
+//       return f(x)
+//   ValueError: wrong shape
 //
 // The whole of it has been printed before. Pure.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -68,16 +69,30 @@ void tell_of_pause(const std::string& what, pid_t child, bool paused) {
                  : name + " goes on");
 }
 
+// Who started us on another host, and took what we say, has gone.
+bool nobody_listens() {
+  pollfd errors = {STDERR_FILENO, 0, 0};
+  return poll(&errors, 1, 0) > 0 && (errors.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+// As sigwaitinfo; -1 after a second, too, if not `for_ever`.
+int next_signal(const sigset_t& signals, bool for_ever, siginfo_t* info) {
+  const timespec second = {1, 0};
+  return for_ever ? sigwaitinfo(&signals, info) : sigtimedwait(&signals, info, &second);
+}
+
 // Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`:
 // the first one that asked the job to stop, unchanged if there was none. The second one kills a
-// child that is stopped, and with it the job.
+// child that is stopped, and with it the job; so does that nobody is there any more who could
+// continue it.
 int wait_for_child(const std::string& what, pid_t child, const sigset_t& signals,
                    GuardedGroup group, int* stop_signal) {
   int asked = 0;
   bool paused = false;
   for (;;) {
     siginfo_t info = {};
-    const int signal = sigwaitinfo(&signals, &info);
+    const int signal = next_signal(signals, !paused, &info);
+    if (paused && signal < 0 && nobody_listens()) kill(child, SIGKILL);
     if (signal < 0) continue;
     if (signal != SIGCHLD) {
       if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;

@@ -15,6 +15,7 @@
 
 #include "launcher/agent/control_connection.h"
 #include "launcher/controller/control_server.h"
+#include "launcher/hosts/clocks.h"
 #include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/limits.h"
 
@@ -367,4 +368,24 @@ TEST_CASE("an agent that sends more than a message may hold is cut off alone", "
   }
   CHECK(loud->gone());
   CHECK_FALSE(sound->gone());
+}
+
+TEST_CASE("clocks of another year are told with both times, before TLS would only fail",
+          "[control]") {
+  const auto made = make_certificates("0123456789abcdef", 1, false).value();
+  constexpr time_t kYear = 365 * 24 * 60 * 60;
+  const time_t now = time(nullptr);
+  CHECK(why_not_now(made.authority, now) == "");
+  CHECK(why_not_now(made.authority, now - kYear / 500) == "");  // within the day
+  const auto year_of = [](time_t at) {
+    tm parts = {};
+    gmtime_r(&at, &parts);
+    return std::to_string(1900 + parts.tm_year);
+  };
+  for (const time_t other : {now - 6 * kYear, now + 2 * kYear}) {
+    const std::string why = why_not_now(made.authority, other);
+    CHECK_THAT(why, Catch::StartsWith("the clocks of the hosts differ: it is " + year_of(other)) &&
+                        Catch::Contains(", and was " + year_of(now)));
+  }
+  CHECK(why_not_now("no certificate", now) == "");
 }

@@ -112,7 +112,7 @@ def test_an_absent_rank_is_explained_with_its_stacks(how, ended):
     assert newest and not any("raise" in frame or "kill" in frame for frame in newest), output
     assert "gsignal +" not in output and "restore_rt" not in output, output
     if how in ("sleep", "gil"):
-        assert all("nanosleep + " in frame for frame in newest), output
+        assert any("nanosleep + " in frame for frame in newest), output
     # Every waiting rank's error has it too, not only the launcher.
     for rank in (0, 2):
         own = [line for line in output.splitlines() if line.startswith(f"[{rank}]<stderr>")]

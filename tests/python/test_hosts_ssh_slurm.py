@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -50,6 +51,19 @@ def test_one_ssh_per_host_and_none_of_it_left_after_a_death(ssh):
     os.kill(job.process.pid, 9)
     assert job.wait() == -9
     wait_for(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in starters + agents))
+
+
+def test_an_agent_that_was_stopped_does_not_outlive_its_job(ssh):
+    """Its host's guard ends it once nobody is there any more who would continue it."""
+    job = Job("-np", 2, "-H", "nodea:1,nodeb:1", "--rsh-agent", f"ssh -F {ssh}/config", "--verbose",
+              "--silence-timeout", "2", "sh", "-c", "echo up; sleep 300")
+    job.wait_for("<stdout>: up", 2)
+    agent = int(job.wait_for(r"host nodeb is here: agent pid (\d+)")[0])
+    [rank] = [int(pid) for pid in job.wait_for(r"rank 1 is pid (\d+) on nodeb")]
+    os.kill(agent, signal.SIGSTOP)
+    assert job.wait() == 137, job.text
+    assert f"nodeb: ruedarun: the agent (pid {agent}), which looks after the ranks, has been stopped" in job.text
+    wait_for(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in (agent, rank)))
 
 
 def test_an_unknown_host_key_is_not_accepted(ssh):

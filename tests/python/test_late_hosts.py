@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -48,6 +49,19 @@ def test_who_is_missing_is_told_with_the_reason(server):
     assert job.wait() == 124
     assert re.search(r"gave up after 11 s \(--start-timeout\) of " + told, job.text), job.text
     assert len(job.lines) == 2, job.text
+
+
+def test_a_host_that_is_connected_to_and_sends_no_agent_is_told_with_the_way_to_check(tmp_path):
+    """As ssh does where large packets are lost: it has its connection and waits for an answer to its key exchange."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (tmp_path / "ssh").write_text(
+            f"#!{sys.executable}\nimport signal, socket\n"
+            f"connection = socket.create_connection({listener.getsockname()})\nsignal.pause()\n")
+        (tmp_path / "ssh").chmod(0o755)
+        job = Job("-np", 1, "-H", "nodea:1", "--rsh-agent", tmp_path / "ssh", "--start-timeout", "3", "true")
+        assert job.wait() == 124, job.text
+    assert re.search(r"waiting for 1 of 1 hosts: nodea \(it is connected to, and no agent has come from there: .*"
+                     r"large packets are lost on the way \(MTU; try: ping -M do -s 1472 nodea\)", job.text), job.text
 
 
 def test_a_refused_key_is_final(server):
