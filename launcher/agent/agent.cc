@@ -520,7 +520,11 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   if ((lost_ && lost_->rank == number) ||
       (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number)))) {
     const bool by_us = lost_ ? lost_by_us_ : end.stopped;
-    rank_lost(lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : how, true));
+    // A command that hides how the process in it ended tells nothing new.
+    const bool hidden = lost_ && wait_status == 0 && lives_->has_joined_inside(number);
+    const std::string cause = hidden ? lost_->cause.str() : how;
+    rank_lost(
+        lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
   }
   if (wait_status != 0) stop_for_failure();
 }

@@ -53,7 +53,9 @@ const RankEnd* find_blamed(const JobEnd& job, const RankEnd& failed) {
   size_t first = std::string::npos;
   for (const RankEnd& end : job.ends) {
     if (&end == &failed || !(ended_well(end) || end.stopped)) continue;
-    const size_t at = report->find("rank " + std::to_string(end.rank) + " (pid ");
+    const std::string name = "rank " + std::to_string(end.rank);
+    const size_t at =
+        std::min(report->find(name + " (pid "), report->find(name + " has not called init"));
     if (at >= first) continue;
     first = at;
     blamed = &end;

@@ -23,10 +23,18 @@ void push_bounded(std::deque<std::string>* lines, std::string line, size_t most)
   if (lines->size() > most) lines->pop_front();
 }
 
+// A warning of rueda itself, "[2026-11-24 18:45:34.500] [W] [rank 0/2 coordinator] ...": that another
+// rank is slow, say, is no reason for this one's end.
+bool is_remark(std::string_view line) {
+  constexpr size_t kMostTime = 30;
+  const size_t at = line.starts_with('[') ? line.find("] [rank ") : std::string_view::npos;
+  return at <= kMostTime && at >= 2 && (line[at - 1] == 'W' || line[at - 1] == 'I');
+}
+
 }  // namespace
 
 void LastWords::add(std::string_view text) {
-  if (text.find_first_not_of(" \t") == std::string_view::npos) return;
+  if (text.find_first_not_of(" \t") == std::string_view::npos || is_remark(text)) return;
   std::string line(text.substr(0, kMostBytes));
   if (text.starts_with(kTraceback)) return begin_traceback(std::move(line));
   if (!traceback_) return push_bounded(&before_, std::move(line), kMostLines);

@@ -154,6 +154,11 @@ TEST_CASE("who leaves with code 0 while others need it is named first, by whom i
   job.ends[0].stopped = true;
   CHECK(judge(job).lines.front() ==
         "rank 1 (pid 11) is whom the others waited for; it was stopped");
+  job.reports = {{0, "rank 1 has not called init after 6 s (RUEDA_START_TIMEOUT)"}};
+  CHECK(judge(job).culprit == 2);  // who blames nobody
+  job.reports.emplace_back(2, job.reports.front().second);
+  CHECK(judge(job).lines.front() ==
+        "rank 1 (pid 11) is whom the others waited for; it was stopped");
   job.ends[0] = {11, 11, exited(0), 1, false};
   CHECK(judge(job).culprit == 0);  // "rank 1 (pid" is not rank 11
 }

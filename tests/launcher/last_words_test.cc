@@ -29,6 +29,13 @@ TEST_CASE("the last ten lines are remembered, empty ones left out", "[last_words
   CHECK(said({std::string(1000, 'x')}).front().size() == 400);
 }
 
+TEST_CASE("warnings of rueda itself are no last words, its errors are", "[last_words]") {
+  const std::string slow = "[2026-11-24 18:45:34.500] [W] [rank 0/2 coordinator] rank 1 is slow";
+  const std::string error = "[2026-11-24 18:45:34.500] [E] [rank 0/2 init] no memory";
+  CHECK(said({"a", slow, "[W] [rank 0/2 coordinator] rank 1 is slow", error, "[W]"}) ==
+        Lines{"a", error, "[W]"});
+}
+
 TEST_CASE("of a traceback the user's line, the innermost one and the exception stay",
           "[last_words]") {
   CHECK(said({"loss is nan", kHead, "  File \"/home/me/train.py\", line 20, in <module>",

@@ -5,6 +5,7 @@ import signal
 import socket
 
 import numpy as np
+import pytest
 import rueda as hvd
 from expect import eventually, raises, same
 from rueda import _marks
@@ -170,14 +171,15 @@ def test_the_launcher_returns_a_failing_ranks_code():
     assert code == 0, output  # without shutdown: the exit does it
 
 
-def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0(tmp_path):
+@pytest.mark.parametrize("signal, cause", [("SIGKILL", "it ended without leaving the job"), ("SIGABRT", "crashed with SIGABRT")])
+def test_a_lost_rank_is_a_failure_though_every_command_ends_with_0(signal, cause, tmp_path):
     import shlex
     import sys
 
     program = (
         "import os, signal, numpy, rueda; rueda.init()\n"
         "rueda.allreduce(numpy.ones(3), name='x')\n"
-        "if rueda.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"if rueda.rank() == 1: os.kill(os.getpid(), signal.{signal})\n"
         "rueda.allreduce(numpy.ones(3), name='y')\n"
     )
     command = shlex.join([sys.executable, "-c", program])
@@ -185,7 +187,7 @@ def test_a_killed_rank_is_a_failure_though_every_command_ends_with_0(tmp_path):
     code, output = launch(3, ["sh", "-c", command + "; true"], options=options)
     assert code == 1, output
     last = [line for line in output.splitlines() if line.startswith("ruedarun: ")]
-    assert "rank 1 (pid" in last[1] and "ended without leaving the job" in last[1], output
+    assert "rank 1 (pid" in last[1] and f"failed: {cause}, although its command" in last[1], output
     assert last[-1] == "ruedarun: exit code 1", output
     assert "the flight recorders are in" in last[0] and any((tmp_path / "flight").iterdir()), output
 
