@@ -107,7 +107,7 @@ std::vector<Order> GrpcControllerClient::work() {
     client_->send(std::move(message));
   });
   beat(now);
-  // A goodbye while ranks run: the job has ended without this host, which it has not heard for long.
+  // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
   if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
     orders.push_back({Order::Kind::kKill, 0, {}});
