@@ -8,6 +8,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "collectives/base/unique_fd.h"
@@ -32,6 +33,18 @@ class Mailbox {
  private:
   const UniqueFd wake_;
 };
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+// Whether the condition has come true; nullopt: waits for ever.
+template <typename Condition>
+bool wait_until(std::mutex* mutex, std::condition_variable* changed, std::optional<TimePoint> until,
+                Condition condition) {
+  std::unique_lock lock(*mutex);
+  if (until) return changed->wait_until(lock, *until, condition);
+  changed->wait(lock, condition);
+  return true;
+}
 
 // Attach. Its context and itself must live until OnDone; wait() does.
 class AgentCall
@@ -105,10 +118,9 @@ class AgentCall
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return done_; });
     return done_ ? why_ : "the connection has ended";
   }
-  void wait() {
+  bool wait(std::optional<TimePoint> until) {
     context_.TryCancel();
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
+    return wait_until(&mutex_, &changed_, until, [&] { return done_; });
   }
 
  private:
@@ -180,11 +192,10 @@ class OutputCall : public grpc::ClientWriteReactor<control::OutputMessage> {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  void wait() {
+  bool wait(std::optional<TimePoint> until) {
     context_.TryCancel();
     finish();
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
+    return wait_until(&mutex_, &changed_, until, [&] { return done_; });
   }
 
  private:
@@ -207,10 +218,7 @@ class GrpcControlConnection : public ControlConnection {
         mailbox_(std::move(wake)),
         stub_(control::Control::NewStub(channel)),
         agent_(stub_.get(), &mailbox_) {}
-  ~GrpcControlConnection() override {
-    if (output_ != nullptr) output_->wait();
-    agent_.wait();
-  }
+  ~GrpcControlConnection() override { wait(std::nullopt); }
 
   const std::string& address() const override { return address_; }
   int fd() const override { return mailbox_.fd(); }
@@ -253,8 +261,16 @@ class GrpcControlConnection : public ControlConnection {
     if (output_ != nullptr) output_->finish();
   }
   bool output_done() const override { return output_ == nullptr || output_->done(); }
+  bool close(std::chrono::milliseconds limit) override {
+    return wait(std::chrono::steady_clock::now() + limit);
+  }
 
  private:
+  bool wait(std::optional<TimePoint> until) {
+    const bool output_ended = output_ == nullptr || output_->wait(until);
+    return agent_.wait(until) && output_ended;
+  }
+
   const std::string address_, token_;
   Mailbox mailbox_;
   const std::unique_ptr<control::Control::Stub> stub_;

@@ -45,6 +45,8 @@ class ControlConnection {
   // Ends the stream of output once everything is sent. Then output_done() becomes true.
   virtual void finish_output() = 0;
   virtual bool output_done() const = 0;
+  // Ends the calls. False: within this time they have not ended, and the destructor would wait on.
+  virtual bool close(std::chrono::milliseconds limit) = 0;
 };
 
 }  // namespace rueda::launcher

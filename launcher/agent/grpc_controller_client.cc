@@ -107,7 +107,8 @@ std::vector<Order> GrpcControllerClient::work() {
     client_->send(std::move(message));
   });
   beat(now);
-  if (!kill_told_ && !goodbye_ && controller_is_lost(now)) {
+  // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
+  if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
     orders.push_back({Order::Kind::kKill, 0, {}});
   }

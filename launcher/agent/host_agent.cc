@@ -30,6 +30,7 @@ namespace {
 
 constexpr std::chrono::seconds kConnectLimit{10};
 constexpr std::chrono::minutes kAssignLimit{60};
+constexpr std::chrono::seconds kCloseLimit{2};
 
 struct AgentArguments {
   int host_index = -1;
@@ -302,11 +303,17 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
     return exit_code;
   }
   controller.set_failure_code(kLauncherFailure);
-  const int code = run_agent(plan.value(), std::move(link.fd), &controller);
+  int code = run_agent(plan.value(), std::move(link.fd), &controller);
   // Who started us by ssh or srun hears of the job's end from the controller, not by us as well.
   // Who waits for this command hears what ruedarun itself would say.
-  if (!arguments.started_by_user) return code == kLauncherFailure ? code : 0;
-  return code == 0 ? controller.job_code().value_or(kUnreachable) : code;
+  if (!arguments.started_by_user)
+    code = code == kLauncherFailure ? code : 0;
+  else if (code == 0)
+    code = controller.job_code().value_or(kUnreachable);
+  // A write that nobody takes holds up gRPC's teardown until TCP gives up, over a black hole for
+  // minutes. Nothing of the job is left then.
+  if (!client.value()->close(kCloseLimit)) _exit(code);
+  return code;
 }
 
 }  // namespace

@@ -139,9 +139,9 @@ void add_culprit(const JobEnd& job, const RankEnd& culprit, bool first, Verdict*
   const auto lacks_horovod = [](const std::string& line) {
     return line.find("No module named 'horovod'") != std::string::npos;
   };
-  if (words != job.last_words.end() && std::ranges::any_of(words->second, lacks_horovod)) {
+  const auto said = job.last_words.find(culprit.rank);
+  if (said != job.last_words.end() && std::ranges::any_of(said->second, lacks_horovod))
     verdict->lines.push_back("`import horovod` means rueda with --horovod: ruedarun --horovod ...");
-  }
 }
 
 // Every rank ended with 0, and one had been lost all the same, to which others owe their errors:

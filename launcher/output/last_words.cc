@@ -12,7 +12,7 @@ constexpr std::string_view kFrame = "  File \"";
 
 bool is_users(std::string_view frame) {
   for (const char* const folder :
-       {"/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "\"<"}) {
+       {"/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "\"<frozen"}) {
     if (frame.find(folder) != std::string_view::npos) return false;
   }
   return true;
@@ -23,8 +23,8 @@ void push_bounded(std::deque<std::string>* lines, std::string line, size_t most)
   if (lines->size() > most) lines->pop_front();
 }
 
-// A warning of rueda itself, "[2026-11-24 18:45:34.500] [W] [rank 0/2 coordinator] ...": that another
-// rank is slow, say, is no reason for this one's end.
+// A warning of rueda itself, "[2026-11-24 18:45:34.500] [W] [rank 0/2 coordinator] ...": that
+// another rank is slow, say, is no reason for this one's end.
 bool is_remark(std::string_view line) {
   constexpr size_t kMostTime = 30;
   const size_t at = line.starts_with('[') ? line.find("] [rank ") : std::string_view::npos;
@@ -56,8 +56,7 @@ void LastWords::begin_traceback(std::string head) {
   const Lines earlier = lines();
   before_.clear();
   for (const std::string& line : earlier) push_bounded(&before_, line, kMostBefore);
-  traceback_.emplace();
-  traceback_->head = std::move(head);
+  traceback_.emplace(std::move(head));
 }
 
 void LastWords::add_to_frames(Traceback* traceback, std::string line) {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace rueda::launcher {
@@ -29,6 +30,8 @@ class LastWords {
  private:
   using Lines = std::vector<std::string>;
   struct Traceback {
+    explicit Traceback(std::string first) : head(std::move(first)) {}
+
     std::string head;
     bool open = true;     // its frames come
     Lines users, last;    // frames: the innermost of the user's, the innermost

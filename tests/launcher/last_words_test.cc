@@ -47,6 +47,8 @@ TEST_CASE("of a traceback the user's line, the innermost one and the exception s
   CHECK(said({kHead, kUsers, "    raise E", "E"}) == Lines{kHead, kUsers, "    raise E", "E"});
   CHECK(said({kHead, kUsers, kLibrary, "E"}) == Lines{kHead, kUsers, kLibrary, "E"});
   CHECK(said({kHead, kLibrary, "    c()", "E"}) == Lines{kHead, kLibrary, "    c()", "E"});
+  const std::string typed = "  File \"<string>\", line 1, in <module>";  // python -c
+  CHECK(said({kHead, typed, kLibrary, "E"}) == Lines{kHead, typed, kLibrary, "E"});
   CHECK(said({kHead, kUsers}) == Lines{kHead, kUsers});  // killed in mid-sentence
 }
 

@@ -265,6 +265,34 @@ def test_an_agent_that_is_cut_off_ends_its_own_ranks(lab, tmp_path):
             process.wait()
 
 
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nft (nftables) is not installed")
+def test_an_agent_behind_a_black_hole_for_large_packets_ends_its_ranks_and_itself(lab, tmp_path):
+    """It hears that the job is over, and cannot get rid of what it still has to send."""
+    table, token, cable = f"{lab.prefix}t", tmp_path / "token", lab.cable(1)
+    chains = "".join(
+        f"add chain netdev {table} {way} {{ type filter hook {way} device {cable} priority 0 ; }}\n"
+        f"add rule netdev {table} {way} meta length > 1000 drop\n" for way in ("ingress", "egress"))
+    job = Job("-np", 2, "-H", "first:1,second:1", "--token-file", token, "--silence-timeout", "2", "sh", "-c",
+              f"echo up; until [ -e {tmp_path}/cut ]; do sleep 0.1; done; while :; do seq 2000; sleep 0.2; done")
+    job.wait_for(r"ruedarun join \S+:\d+ --token-file")
+    joined = [subprocess.Popen(["ip", "netns", "exec", host, worlds.ruedarun(), "join", "--token-file", token, "--name",
+                                name]) for host, name in zip(lab.hosts, ["first", "second"])]
+    try:
+        job.wait_for("<stdout>: up", 2)
+        cut = subprocess.run(["nft", "-f", "-"], input=f"add table netdev {table}\n{chains}", text=True, capture_output=True)
+        if cut.returncode != 0:
+            pytest.skip(f"nft cannot drop packets here: {cut.stderr.strip()}")
+        (tmp_path / "cut").touch()
+        assert job.wait() == 137, job.text
+        assert joined[1].wait(PATIENCE) == 137
+        assert wait_until_empty(lab)
+    finally:
+        subprocess.run(["nft", "delete", "table", "netdev", table], capture_output=True)
+        for process in joined:
+            process.kill()
+            process.wait()
+
+
 def tool(*words, host=None):
     """The output of `rueda words`, here or on a host; None if it says no."""
     where = ["ip", "netns", "exec", host] if host else []
