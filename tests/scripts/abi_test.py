@@ -25,7 +25,7 @@ FAIL = {
     "another type": (r"double prescale;", "float prescale;", "from 'double' to 'float'"),
     "fields change places": (r"int32_t kind;(.*?)int32_t dtype;", r"int32_t dtype;\1int32_t kind;", "in the place of kind there is dtype"),
     "a field in the middle": (r"void\* stream;", "int64_t more; void* stream;", "in the place of stream there is more"),
-    "a field in padding": (r"\} rueda_init_options;", "int32_t more; } rueda_init_options;", "rueda_init_options.more lies in padding"),
+    "a field in padding": (r"\} rueda_error;", "int32_t more; } rueda_error;", "rueda_error.more lies in padding"),
     "an array's element grows": (r"\} rueda_attention_head;", "void* more; } rueda_attention_head;", "type size changed"),
 }
 
