@@ -8,6 +8,17 @@
 #include "collectives/base/float_mode.h"
 
 namespace rueda::attention {
+namespace {
+
+// Its messages and allreduces have names and tags that ordered groups have not.
+Result<engine::ProcessSetPtr> set_of(const engine::Runtime& runtime, uint32_t id) {
+  RUEDA_ASSIGN_OR_RETURN(engine::ProcessSetPtr set, runtime.process_sets().find_own(id));
+  if (!set->ordered) return set;
+  return Status(Code::kUnimplemented,
+                "attention: not available in " + set->describe() + "; add a process set");
+}
+
+}  // namespace
 
 Call::~Call() {
   if (!thread_.joinable()) return;
@@ -35,7 +46,7 @@ Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) con
     spec.ranks = 1;
     return make_plan(spec, 0);
   }
-  RUEDA_ASSIGN_OR_RETURN(auto set, runtime_->process_sets().find_own(process_set));
+  RUEDA_ASSIGN_OR_RETURN(const auto set, set_of(*runtime_, process_set));
   spec.ranks = set->size();
   return make_plan(spec, *set->place);
 }
@@ -53,7 +64,7 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
   place.agreed = static_cast<uint16_t>((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) | 1);
   uint32_t serial = 0;
   if (runtime_ != nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(auto set, runtime_->process_sets().find_own(process_set));
+    RUEDA_ASSIGN_OR_RETURN(const auto set, set_of(*runtime_, process_set));
     if (set->size() != plan.spec.ranks || *set->place != plan.rank) {
       return invalid_argument("attention: the plan is for rank " + std::to_string(plan.rank) +
                               " of " + std::to_string(plan.spec.ranks) + ", the process set has " +

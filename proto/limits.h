@@ -17,6 +17,7 @@ inline constexpr size_t kMaxNameBytes = 512;     // tensor and group names
 inline constexpr size_t kMaxLayoutBytes = 1024;  // 64 extents, each at most 15 characters
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;  // free text: errors, messages
 inline constexpr size_t kMaxPlaceBytes = 256;               // a call site
+inline constexpr size_t kMaxGroupKeyBytes = 256;            // of an ordered group
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxSplits = size_t{1} << 22;  // 2048 ranks squared; also first_dims
 

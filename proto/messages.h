@@ -34,6 +34,7 @@ struct Request {
   // allgather, alltoall into the caller's memory: the rows that its output has room for, exactly.
   // -1: whatever comes.
   int64_t output_rows = -1;
+  std::vector<int64_t> output_splits;  // the same: rows that are expected from each rank; or empty
 
   bool operator==(const Request&) const = default;
 };
@@ -85,6 +86,43 @@ struct LastWord {
   uint64_t generation = 0;  // of the plan; from 1
   uint64_t entered = 0;     // batches of it that the rank has entered
   bool operator==(const LastWord&) const = default;
+};
+
+// rank -> the other members of an ordered group.
+struct GroupWord {
+  enum class What : uint8_t {
+    kHello = 1,
+    kBye = 2,
+    kAbort = 3,
+    kWaits = 4,
+    kWants = 5,
+    kOffers = 6,
+    kHasEnough = 7
+  };
+  static constexpr int64_t kNeedsNone = -1;  // channels: it shares memory with no other member
+  static constexpr int64_t kHasNone = -2;
+
+  uint64_t epoch = 0;
+  What what = What::kHello;
+  uint64_t number = 0;          // the sender's of the group
+  std::string key;              // hello
+  std::vector<int64_t> ranks;   // hello: of the job, in the group's order; abort: who began it
+  int64_t channels = kHasNone;  // hello: which of the sender's groups of channels
+  // bye: that have ended here; none after these ever will. waits: that this rank has begun.
+  uint64_t calls = 0;
+  std::string reason;     // bye, abort
+  Code code = Code::kOk;  // abort
+  uint32_t tag = 0;       // of messages: wants, offers (calls: sent until now), has enough
+
+  bool operator==(const GroupWord&) const = default;
+};
+
+// One call in an ordered group, as one member asks for it.
+struct GroupCall {
+  std::vector<Request> requests;  // without names
+  std::string place;              // "train.py:22 in step"; "": unknown
+
+  bool operator==(const GroupCall&) const = default;
 };
 
 // One batch of a step plan.

@@ -33,6 +33,7 @@ inline void write(Writer out, const Request& m) {
   out.put(12, m.group_size);
   out.put_bytes(13, m.layout);
   out.put_zigzag(14, m.output_rows);
+  out.put(15, m.output_splits);
 }
 
 inline void read(Reader& in, Request* m) {
@@ -58,6 +59,7 @@ inline void read(Reader& in, Request* m) {
       case 12: in.read(&m->group_size); break;
       case 13: in.read_text(&m->layout, "layout", kMaxLayoutBytes); break;
       case 14: in.read_zigzag(&m->output_rows); break;
+      case 15: in.append(&m->output_splits, "output_splits", kMaxSplits); break;
       default: in.skip();
     }
   }
@@ -170,6 +172,66 @@ inline void read(Reader& in, LastWord* m) {
       case 2: in.read(&m->process_set); break;
       case 15: in.read(&m->generation); break;
       case 16: in.read(&m->entered); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const GroupWord& m) {
+  out.put(1, m.epoch);
+  out.put_enum(17, m.what);
+  out.put(18, m.number);
+  out.put_bytes(19, m.key);
+  out.put(20, m.ranks);
+  out.put_zigzag(21, m.channels);
+  out.put(22, m.calls);
+  out.put_free_text(23, m.reason, kMaxErrorBytes);
+  out.put_enum(24, m.code);
+  out.put(25, m.tag);
+}
+
+inline void read(Reader& in, GroupWord* m) {
+  m->what = {};
+  m->channels = 0;
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->epoch); break;
+      case 17:
+        in.read_enum(&m->what, "what", [](GroupWord::What what) {
+          return what >= GroupWord::What::kHello && what <= GroupWord::What::kHasEnough;
+        });
+        break;
+      case 18: in.read(&m->number); break;
+      case 19: in.read_text(&m->key, "key", kMaxGroupKeyBytes); break;
+      case 20: in.append(&m->ranks, "ranks", kMaxRanks); break;
+      case 21: in.read_zigzag(&m->channels); break;
+      case 22: in.read(&m->calls); break;
+      case 23: in.read_text(&m->reason, "reason", kMaxErrorBytes); break;
+      case 24: in.read_enum(&m->code, "code", is_code); break;
+      case 25: in.read(&m->tag); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const GroupCall& m) {
+  std::string inner;
+  for (const Request& request : m.requests) {
+    inner.clear();
+    write(Writer(&inner), request);
+    out.put_even_empty(1, inner);
+  }
+  out.put_free_text(2, m.place, kMaxPlaceBytes);
+}
+
+inline void read(Reader& in, GroupCall* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1:
+        in.append_message(&m->requests, "requests", kMaxRequests,
+                          [](Reader& inner, Request* request) { read(inner, request); });
+        break;
+      case 2: in.read_text(&m->place, "place", kMaxPlaceBytes); break;
       default: in.skip();
     }
   }
@@ -332,6 +394,8 @@ inline std::string encode(const RequestList& m) { return detail::encode_any(m); 
 inline std::string encode(const ResponseList& m) { return detail::encode_any(m); }
 
 inline std::string encode(const LastWord& m) { return detail::encode_any(m); }
+inline std::string encode(const GroupWord& m) { return detail::encode_any(m); }
+inline std::string encode(const GroupCall& m) { return detail::encode_any(m); }
 
 // Whose a RequestList, ResponseList or LastWord is, without reading the rest.
 inline uint32_t process_set_of(std::string_view bytes) {
@@ -357,6 +421,23 @@ inline bool is_last_word(std::string_view bytes) {
   }
 }
 
+// A message of the agreement has field 2 or a list's field behind the epoch.
+inline bool is_group_word(std::string_view bytes) {
+  try {
+    detail::Reader in(bytes);
+    while (in.next() && in.field() <= 1) in.skip();
+    return in.field() == 17;
+  } catch (...) {
+    return false;  // damaged: whoever decodes it says so
+  }
+}
+
+inline Status decode(std::string_view bytes, GroupWord* out) {
+  return detail::decode_any("GroupWord", bytes, out);
+}
+inline Status decode(std::string_view bytes, GroupCall* out) {
+  return detail::decode_any("GroupCall", bytes, out);
+}
 inline Status decode(std::string_view bytes, LastWord* out) {
   return detail::decode_any("LastWord", bytes, out);
 }

@@ -15,7 +15,7 @@ Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   RUEDA_RETURN_IF_ERROR(read_struct(op, kFirstOpBytes, "rueda_op", &c));
   engine::Operation result;
   result.kind = static_cast<CollectiveKind>(c.kind);
-  if (c.kind < 0 || c.kind > RUEDA_JOIN) {
+  if (c.kind < 0 || c.kind > RUEDA_SCATTER || result.kind == CollectiveKind::kProcessSet) {
     return invalid_argument("kind " + std::to_string(c.kind) + " is not one of rueda_kind");
   }
   result.dtype = static_cast<DType>(c.dtype);
@@ -35,6 +35,10 @@ Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.splits_count < 0 || (c.splits_count > 0 && c.splits == nullptr))
     return invalid_argument("splits are missing");
   if (c.splits_count > 0) result.splits.assign(c.splits, c.splits + c.splits_count);
+  if (c.output_splits_count < 0 || (c.output_splits_count > 0 && c.output_splits == nullptr))
+    return invalid_argument("output_splits are missing");
+  if (c.output_splits_count > 0)
+    result.output_splits.assign(c.output_splits, c.output_splits + c.output_splits_count);
   result.input = static_cast<const std::byte*>(c.input);
   result.output = static_cast<std::byte*>(c.output);
   result.output_rows = c.output_rows;

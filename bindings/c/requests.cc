@@ -84,12 +84,17 @@ Status check_start(const rueda_request* request, const void* input, const void* 
                                       ": each call is started anew, with its tensors");
   }
   if (!operation->needs_memory()) return {};
+  using rueda::CollectiveKind;
   const auto kind = operation->announcement.kind;
-  const bool gathers =
-      kind == rueda::CollectiveKind::kAllgather || kind == rueda::CollectiveKind::kAlltoall;
+  const auto& set = *operation->set;
+  const bool is_root = set.ordered && set.place_of(operation->announcement.root) == set.place;
+  const bool gathers = kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall ||
+                       kind == CollectiveKind::kGather;
   const bool sized = operation->announcement.output_rows >= 0;
-  const bool own = kind == rueda::CollectiveKind::kReducescatter || (gathers && !sized);
-  if (input == nullptr || (output == nullptr && !own))
+  const bool own = kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kScatter ||
+                   (gathers && !sized) || (kind == CollectiveKind::kReduce && !is_root);
+  const bool reads = kind != CollectiveKind::kScatter || is_root;
+  if ((input == nullptr && reads) || (output == nullptr && !own))
     return rueda::invalid_argument(operation->title() + ": no input or no output");
   if (gathers && !sized && output != nullptr) {
     return rueda::invalid_argument(operation->title() +

@@ -5,17 +5,10 @@
 
 #include "collectives/algorithms/adasum.h"
 #include "collectives/base/check.h"
+#include "collectives/desc/tags.h"
 
 namespace rueda::algorithms {
 namespace {
-
-// | 1 bit rendezvous (0) | 1 bit order | 14 bits process set | 24 bits generation | 16 bits call |
-// 8 bits algorithm | Calls are matched in order beyond their bits; those that are negotiated use
-// the generation's bits too.
-constexpr int kSetShift = 48;
-constexpr int kOrderShift = 62;
-constexpr int kGenerationShift = 24;
-constexpr int kCallShift = 8;
 
 direct::Group direct_group_of(const NativeGroup& group) {
   const auto me = std::find(group.members.begin(), group.members.end(), group.transport->rank());
@@ -32,30 +25,34 @@ bool by_messages(const CollectiveDesc& desc) {
 
 NativeCommunicator::NativeCommunicator(const NativeGroup& group, Order order)
     : direct_(direct_group_of(group)),
-      tag_space_(transport::Tag{order == Order::kPlanned} << kOrderShift |
-                 transport::Tag{group.process_set} << kSetShift),
+      tag_space_(group.tags | transport::Tag{order == Order::kPlanned} << tags::kOrderShift),
       generation_tag_(tag_space_) {
   const auto number = static_cast<size_t>(order);
   if (size() > 1 && group.arenas.size() == group.members.size()) {
-    const shm::ChannelGroup channels{rank(), group.arenas, group.heaps, group.ringers};
-    channel_ = std::make_unique<shm::Channel>(channels, group.first_channel + number);
+    const shm::ChannelGroup channels{rank(), group.arenas, group.first_channels, group.heaps,
+                                     group.ringers};
+    channel_ = std::make_unique<shm::Channel>(channels, number);
     return;
   }
   if (group.host_of.empty()) return;
   HostMap map(group.host_of, rank());
   if (map.hosts() < 2) return;
-  hierarchy_ =
-      std::make_unique<Hierarchy>(direct_, std::move(map), group.local,
-                                  group.first_channel + 2 * number, group.wire, group.exchange);
+  shm::ChannelGroup local = group.local;
+  if (!group.first_channels.empty()) {
+    for (const Rank member : map.local_members())
+      local.first_channels.push_back(group.first_channels[static_cast<size_t>(member)]);
+  }
+  hierarchy_ = std::make_unique<Hierarchy>(direct_, std::move(map), local, 2 * number, group.wire,
+                                           group.exchange);
 }
 
 transport::Tag NativeCommunicator::next_tag() {
+  using namespace tags;
   constexpr transport::Tag kMask = (transport::Tag{1} << (kSetShift - kCallShift)) - 1;
-  constexpr transport::Tag kPlannedMask =
-      (transport::Tag{1} << (kGenerationShift - kCallShift)) - 1;
+  constexpr transport::Tag kFewBits = (transport::Tag{1} << (kGenerationShift - kCallShift)) - 1;
   const uint64_t call = calls_++;
-  const bool planned = tag_space_ >> kOrderShift != 0;
-  return generation_tag_ | (call & (planned ? kPlannedMask : kMask)) << kCallShift;
+  const bool negotiated = tag_space_ >> kOrderShift == 0;
+  return generation_tag_ | (call & (negotiated ? kMask : kFewBits)) << kCallShift;
 }
 
 Result<std::unique_ptr<Collective>> NativeCommunicator::init(CollectiveDesc desc) {
@@ -113,14 +110,14 @@ void NativeCommunicator::abandon() {
 
 void NativeCommunicator::begin_generation(uint64_t generation) {
   calls_ = 0;
-  generation_tag_ = tag_space_ | generation << kGenerationShift;
+  generation_tag_ = tag_space_ | generation << tags::kGenerationShift;
   if (channel_) channel_->begin_generation(generation);
   if (hierarchy_) hierarchy_->begin_generation(generation);
 }
 
 void NativeCommunicator::end_generation() {
   // What some rank has never started has left messages, and some may still be on their way.
-  constexpr transport::Tag kLast = (transport::Tag{1} << kGenerationShift) - 1;
+  constexpr transport::Tag kLast = (transport::Tag{1} << tags::kGenerationShift) - 1;
   direct_.transport->expire(generation_tag_, generation_tag_ | kLast);
   if (channel_) channel_->end_generation();
   if (hierarchy_) hierarchy_->end_generation();

@@ -18,8 +18,9 @@ namespace rueda::algorithms {
 struct NativeGroup {
   transport::Transport* transport = nullptr;  // borrowed, outlives the communicator
   std::vector<Rank> members;                  // the transport's ranks
-  uint32_t process_set = 0;  // tells its messages from those of other groups; below 2^14
-  size_t first_channel = 0;  // of the group's in the arenas
+  transport::Tag tags = 0;  // tells its messages from those of other groups: desc/tags.h
+  // By group rank, which of its arena's channels is the group's first. Empty: the arena's first.
+  std::vector<size_t> first_channels;
   // By group rank; empty unless every member can map every other's.
   std::vector<std::shared_ptr<host::Arena>> arenas;
   std::vector<host::Ringer> ringers;  // of channels
@@ -31,9 +32,10 @@ struct NativeGroup {
   std::optional<Exchange> exchange;  // of every allreduce between hosts; empty: by exchange.h
 };
 
-// Two orders of collectives that do not meet: what is negotiated, and what a step plan fixes. Each
-// has channels and tags of its own.
-enum class Order : uint8_t { kNegotiated = 0, kPlanned = 1 };
+// Two orders of collectives that do not meet, each with channels and tags of its own. In a process
+// set: what is negotiated, and what a step plan fixes. In an ordered group: what the members say of
+// their calls, and the calls.
+enum class Order : uint8_t { kNegotiated = 0, kPlanned = 1, kEntries = 0, kData = 1 };
 
 class NativeCommunicator final : public Communicator {
  public:

@@ -81,7 +81,7 @@ const char* name_of(ReduceOp op) {
 }
 
 bool is_valid(CollectiveKind kind) {
-  return static_cast<uint8_t>(kind) <= static_cast<uint8_t>(CollectiveKind::kProcessSet);
+  return static_cast<uint8_t>(kind) <= static_cast<uint8_t>(CollectiveKind::kScatter);
 }
 
 bool has_tensor(CollectiveKind kind) {
@@ -101,6 +101,9 @@ const char* name_of(CollectiveKind kind) {
     case CollectiveKind::kProcessSet: return "process_set";
     case CollectiveKind::kSend: return "send";
     case CollectiveKind::kRecv: return "recv";
+    case CollectiveKind::kReduce: return "reduce";
+    case CollectiveKind::kGather: return "gather";
+    case CollectiveKind::kScatter: return "scatter";
   }
   return "unknown collective";
 }

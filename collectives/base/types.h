@@ -85,6 +85,10 @@ enum class CollectiveKind : uint8_t {
   kRecv = 7,
   kJoin = 8,        // takes part in everything with neutral elements until all ranks have joined
   kProcessSet = 9,  // adds or removes a process set
+  // Of ordered groups alone: the result is the root's, or comes from it.
+  kReduce = 10,
+  kGather = 11,
+  kScatter = 12,
 };
 bool is_valid(CollectiveKind kind);
 bool has_tensor(CollectiveKind kind);

@@ -148,7 +148,7 @@ Status Arena::reserve_channels(size_t number) {
   const int error = posix_fallocate(fd_.get(), begin, static_cast<off_t>(layout_.group_bytes()));
   if (error != 0) {
     return errno_status("cannot reserve " + std::to_string(layout_.group_bytes()) +
-                            " bytes of shared memory for a process set",
+                            " bytes of shared memory for a group of ranks",
                         error);
   }
   madvise(group(number), layout_.group_bytes(), MADV_POPULATE_WRITE);

@@ -33,8 +33,10 @@ namespace rueda::host {
 
 // Groups of ranks that may have channels at once, in which their collectives run independently of
 // each other (collectives/shm/channel.h). The first is all ranks'; the others have no memory until
-// it is reserved for a process set.
-inline constexpr size_t kChannelGroups = 9;
+// it is reserved: the next ones for a process set, whose number is the same on all its members; the
+// rest for ordered groups, for which each member takes the next free one of its own arena.
+inline constexpr size_t kProcessSetChannels = 9;
+inline constexpr size_t kChannelGroups = kProcessSetChannels + 16;
 
 // Sizes, equal for all ranks of a host.
 struct ArenaLayout {

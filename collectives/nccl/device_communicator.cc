@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "collectives/desc/tags.h"
 #include "collectives/nccl/device_adasum.h"
 #include "collectives/nccl/device_packing.h"
 
@@ -90,7 +91,7 @@ void leave_behind(std::shared_ptr<std::byte> buffer) {
 
 // Behind all calls of the native communicator in this process set.
 transport::Tag peer_info_tag(uint32_t process_set, uint32_t number) {
-  return (uint64_t{process_set} << 48) | (uint64_t{0xff'ffff'ffff} << 8) | number;
+  return tags::of_set(process_set) | (uint64_t{0x7f'ffff'ffff} << tags::kCallShift) | number;
 }
 
 }  // namespace

@@ -41,8 +41,9 @@ Channel::State::State(ChannelGroup g, size_t number)
       words(2 * kListed) {
   for (size_t rank = 0; rank < size; ++rank) {
     const host::Arena& arena = *group.arenas[rank];
-    peers[rank].control = arena.channel(number);
-    peers[rank].buffers = arena.buffer(number, 0);
+    const size_t first = group.first_channels.empty() ? 0 : group.first_channels[rank];
+    peers[rank].control = arena.channel(first + number);
+    peers[rank].buffers = arena.buffer(first + number, 0);
     peers[rank].pid = static_cast<pid_t>(arena.header().pid);
     if (!group.heaps.empty()) peers[rank].heap = group.heaps[rank];
   }

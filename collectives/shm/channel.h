@@ -48,6 +48,8 @@ struct HeapView {
 struct ChannelGroup {
   Rank rank = 0;  // this rank's index in the vectors
   std::vector<std::shared_ptr<host::Arena>> arenas;
+  // Which of each arena's channels is the group's first. Empty: the arena's first, on all ranks.
+  std::vector<size_t> first_channels;
   std::vector<HeapView> heaps;        // empty: no heaps
   std::vector<host::Ringer> ringers;  // wake a rank that waits for a channel
 };
@@ -83,7 +85,7 @@ class ChannelOp final : public Collective {
 
 class Channel {
  public:
-  // number: which of the arena's channels.
+  // number: which of the group's channels.
   Channel(ChannelGroup group, size_t number);
   ~Channel();
 

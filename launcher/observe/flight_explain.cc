@@ -195,7 +195,9 @@ void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, S
 std::string describe(const Operation& o) {
   std::string text = o.title();
   if (has_tensor(o.kind)) text += " " + rueda::describe(o.dtype, o.shape);
-  if (o.process_set != 0) text += " of process set " + std::to_string(o.process_set);
+  // An ordered group is in the name.
+  if (o.process_set != 0 && (o.process_set & flight::kGroupBit) == 0)
+    text += " of process set " + std::to_string(o.process_set);
   if (!o.site.empty()) text += " at " + o.site;
   return text;
 }

@@ -9,6 +9,22 @@ int64_t row_bytes(const wire::Request& r) {
   return elements_per_row(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
+// Kinds of ordered groups are others' in disguise: who has nothing to do with the result gets none
+// of it, or memory that nobody looks at.
+CollectiveKind collective_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kReduce: return CollectiveKind::kAllreduce;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter: return CollectiveKind::kAlltoall;
+    default: return kind;
+  }
+}
+
+int64_t rows_of(const wire::Request& r, Rank rank, Rank ranks) {
+  if (r.splits.empty()) return split_rows(r.shape[0], rank, ranks);
+  return r.splits[static_cast<size_t>(rank)];
+}
+
 }  // namespace
 
 int64_t bytes_of(const wire::Request& r) {
@@ -20,9 +36,9 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
                         std::span<const SizesPtr> sizes, Rank ranks) {
   const wire::Request& first = *requests.front();
   CollectiveDesc desc;
-  desc.kind = first.kind;
+  desc.kind = collective_of(first.kind);
   desc.tensors = has_tensor(first.kind) ? requests.size() : 0;
-  if (first.kind == CollectiveKind::kAllreduce || first.kind == CollectiveKind::kReducescatter) {
+  if (desc.kind == CollectiveKind::kAllreduce || desc.kind == CollectiveKind::kReducescatter) {
     desc.dtype = first.dtype;
     desc.op = first.reduce_op;
     // Was checked when it was submitted.
@@ -31,6 +47,7 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
   }
   switch (first.kind) {
     case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReduce:
       for (const wire::Request* r : requests) desc.counts.push_back(element_count(r->shape));
       break;
     case CollectiveKind::kBroadcast:
@@ -39,8 +56,7 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
       break;
     case CollectiveKind::kReducescatter:
       for (Rank rank = 0; rank < ranks; ++rank) {
-        desc.counts.push_back(split_rows(first.shape[0], rank, ranks) *
-                              elements_per_row(first.shape));
+        desc.counts.push_back(rows_of(first, rank, ranks) * elements_per_row(first.shape));
       }
       break;
     case CollectiveKind::kAllgather:
@@ -51,6 +67,19 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
     case CollectiveKind::kAlltoall:
       for (const int64_t rows : *sizes.front()) desc.counts.push_back(rows * row_bytes(first));
       break;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter: {
+      // The matrix has one column, or one row.
+      const auto size = static_cast<size_t>(ranks);
+      const auto root = static_cast<size_t>(first.root);
+      const bool gathers = first.kind == CollectiveKind::kGather;
+      desc.counts.assign(size * size, 0);
+      for (size_t rank = 0; rank < size; ++rank) {
+        desc.counts[gathers ? rank * size + root : root * size + rank] =
+            (*sizes.front())[rank] * row_bytes(first);
+      }
+      break;
+    }
     default: break;
   }
   return desc;
@@ -60,8 +89,14 @@ TensorResult result_of(const wire::Request& request, const SizesPtr& sizes, Rank
   TensorResult result;
   result.shape = request.shape;
   switch (request.kind) {
-    case CollectiveKind::kReducescatter:
-      result.shape[0] = split_rows(request.shape[0], rank, ranks);
+    case CollectiveKind::kReducescatter: result.shape[0] = rows_of(request, rank, ranks); break;
+    case CollectiveKind::kScatter: result.shape[0] = (*sizes)[static_cast<size_t>(rank)]; break;
+    case CollectiveKind::kGather:
+      if (rank == request.root) {
+        result.received_rows = *sizes;
+      } else {
+        result.shape[0] = 0;
+      }
       break;
     case CollectiveKind::kAllgather: result.received_rows = *sizes; break;
     case CollectiveKind::kAlltoall:

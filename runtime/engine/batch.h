@@ -17,7 +17,7 @@ int64_t bytes_of(const wire::Request& request);
 
 using negotiation::SizesPtr;
 
-// requests: this rank's, of one batch; sizes: one for each.
+// requests: this rank's, of one batch, whose root is a place in the group; sizes: one for each.
 CollectiveDesc describe(std::span<const wire::Request* const> requests,
                         std::span<const SizesPtr> sizes, Rank ranks);
 

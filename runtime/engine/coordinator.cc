@@ -40,7 +40,9 @@ Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> que
       late_(around(parts.blocked)),
       counters_(parts.counters),
       finisher_(queue_.get(), flight_, agents_.blame),
-      round_mark_(recorder_) {
+      round_mark_(recorder_),
+      ordered_({&config_, &membership_, &fabric_, &memory_, agents_.life.get(), &finisher_,
+                recorder_, flight_}) {
   open_group(sets_->global(), Clock::now());
   try_cma();
   transport::TransportEvents events;
@@ -78,6 +80,8 @@ bool Coordinator::step() {
       hear(group.get());
     }
     if (change_) moved |= advance_change(now);
+    moved |= ordered_.step(now);
+    hear_ordered();
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
   quiet_ = !moved;
@@ -92,13 +96,18 @@ bool Coordinator::advance() {
       if (group->advance_plan()) return true;
       busy = true;
     }
+    if (ordered_.busy()) {
+      if (ordered_.advance()) return true;
+      busy = true;
+    }
     if (busy && ++glances_ % kGlancesPerRound != 0) return false;
   }
   return step();
 }
 
 bool Coordinator::waits_for_channels() const {
-  return std::any_of(groups_.begin(), groups_.end(),
+  return ordered_.waits_for_channels() ||
+         std::any_of(groups_.begin(), groups_.end(),
                      [](const auto& group) { return group->waits_for_channels(); });
 }
 
@@ -114,14 +123,16 @@ std::optional<Coordinator::Time> Coordinator::earliest(Deadline of) const {
 }
 
 bool Coordinator::needs_thread(Time wakes_at) {
-  const bool at_rest = std::all_of(groups_.begin(), groups_.end(),
-                                   [](const auto& group) { return group->is_at_rest(); });
+  const bool at_rest =
+      !ordered_.busy() && std::all_of(groups_.begin(), groups_.end(),
+                                      [](const auto& group) { return group->is_at_rest(); });
   if (ended() || !quiet_ || (!at_rest && waits_for_channels())) return true;
   if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
   if (!std::exchange(root_deadline_known_, true))
     root_deadline_ = earliest([](const GroupEngine& group) { return group.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;
   if (suspects() && suspicion_ends_ < wakes_at) return true;
+  if (const auto deadline = ordered_.deadline(); deadline && *deadline < wakes_at) return true;
   if (at_rest) return false;
   const std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.plan_deadline(); });
@@ -131,6 +142,8 @@ bool Coordinator::needs_thread(Time wakes_at) {
 Coordinator::Time Coordinator::wakes_at() const {
   std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.next_deadline(); });
+  if (const auto stall = ordered_.deadline(); stall && (!deadline || *stall < *deadline))
+    deadline = stall;
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
   // That everything has arrived is no news that wakes anybody.
@@ -181,9 +194,15 @@ bool Coordinator::take_requests() {
   return true;
 }
 
+void Coordinator::hear_ordered() {
+  const Status failure = ordered_.failure();
+  if (!failure.ok()) break_down(failure);
+}
+
 void Coordinator::take(Request* request) {
   const CollectiveKind kind = request->announcement.kind;
   const Time now = recorder_->on() ? Clock::now() : coarse_now();
+  if (request->set != nullptr && request->set->ordered) return take_ordered(request, now);
   if (agents_.life)
     agents_.life->submitted(request->announcement.name, now.time_since_epoch().count());
   if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
@@ -202,7 +221,19 @@ void Coordinator::take(Request* request) {
   hear(group);
 }
 
+void Coordinator::take_ordered(Request* request, Time now) {
+  if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
+  if (state_ != State::kRunning) return finisher_.finish(request, queue_->closed());
+  ordered_.take(request, now);
+  quiet_ = false;
+}
+
 void Coordinator::on_control(Rank peer, std::string_view message) {
+  if (wire::is_group_word(message)) {
+    const Status heard = ordered_.on_control(peer, message);
+    if (!heard.ok()) break_down(heard);
+    return;
+  }
   constexpr size_t kMostEarlyBytes = size_t{64} << 20;
   const uint32_t serial = wire::process_set_of(message);
   for (const auto& group : groups_) {

@@ -30,6 +30,7 @@
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_engine.h"
 #include "runtime/engine/late_ranks.h"
+#include "runtime/engine/ordered_groups.h"
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/request_queue.h"
@@ -63,7 +64,8 @@ class Coordinator {
   // One round without blocking. True if anything moved. Once ended nothing is under way and no
   // caller memory will be touched.
   bool step();
-  // The part of a round that a small planned collective needs, and now and then a whole one.
+  // The part of a round that a small collective of a plan or an ordered group needs, and now and
+  // then a whole one.
   bool advance();
   // Claimed requests: one, or those in the queue.
   void take(Request* request);
@@ -92,6 +94,8 @@ class Coordinator {
 
   // What a group has to say after a call.
   void hear(GroupEngine* group);
+  void hear_ordered();
+  void take_ordered(Request* request, Time now);
   LateRanks::Around around(const BlockedClock* blocked);
   void name_straggler(const Stragglers::Finding& finding);
   bool take_all(Time now);
@@ -141,6 +145,7 @@ class Coordinator {
   // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<GroupEngine>> groups_;
   counters::Values past_;  // of groups that are no more
+  OrderedGroups ordered_;
 
   // The change of the process sets under way: one at a time, which the others wait for by its name.
   struct Change {

@@ -30,6 +30,7 @@ void Coordinator::handle_peer_end(Rank peer, const Status& status) {
     group->on_peer_left(peer, Clock::now());
     hear(group.get());
   }
+  ordered_.on_peer_left(peer);
 }
 
 // A peer that is lost to this rank alone, or to another that says so: the agents know more, and
@@ -91,6 +92,7 @@ void Coordinator::end_everything(const Status& verdict, bool peers_know) {
     hear(group.get());
   }
   global().fail_messages(verdict_);
+  ordered_.break_down(verdict_);
   end_change(verdict_);
   if (others_fault && peers_know) finisher_.blame(verdict.message());
 }
@@ -116,6 +118,8 @@ bool Coordinator::leave() {
       group->leave(Clock::now());
       hear(group.get());
     }
+    ordered_.leave(
+        cancelled("rueda has been shut down on this rank before every member had called it"));
     moved = true;
   }
   const bool late = Clock::now() >= leave_deadline_;
@@ -130,8 +134,9 @@ bool Coordinator::leave() {
     hear(group.get());
   }
   end_change(unfinished);
-  const bool idle = std::all_of(groups_.begin(), groups_.end(),
-                                [](const auto& group) { return group->is_idle(); });
+  const bool idle =
+      ordered_.have_left() && std::all_of(groups_.begin(), groups_.end(),
+                                          [](const auto& group) { return group->is_idle(); });
   if (!idle && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
@@ -170,6 +175,7 @@ void Coordinator::end() {
   const Status shut_down = cancelled("rueda has been shut down on this rank");
   fabric_.transport->close(shut_down);
   global().fail_messages(shut_down);
+  ordered_.fail_messages(shut_down);
   count();
   state_ = State::kEnded;
 }
@@ -180,6 +186,7 @@ void Coordinator::count() {
   };
   counters::Values now = past_;
   for (const auto& group : groups_) group->add_to(&now);
+  ordered_.add_to(&now);
   now.control_messages = static_cast<int64_t>(fabric_.transport->control_messages_sent());
   now.shm_bytes = now.bytes_reduced + sent("shm");
   now.tcp_bytes = sent("tcp");

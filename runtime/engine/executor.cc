@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/desc/tags.h"
 #include "runtime/engine/executor_batches.h"
 #include "runtime/engine/process_set.h"
 
@@ -173,8 +174,7 @@ void Executor::end(Negotiated* batch, const Status& status) {
 void Executor::start(Request* message) {
   const wire::Request& asked = message->announcement;
   const auto bytes = static_cast<size_t>(bytes_of(asked));
-  const transport::Tag tag = transport::kRendezvousTag |
-                             transport::Tag{message->tag_space & 0x3fffffff} << 32 | message->tag;
+  const transport::Tag tag = tags::of_message(message->tag_space, message->tag);
   // Both sides must name the same.
   const auto meta = message->agreed != 0 ? message->agreed : static_cast<uint16_t>(asked.dtype);
   Message& under_way = messages_.emplace_back();

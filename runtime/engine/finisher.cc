@@ -13,7 +13,7 @@ namespace {
 std::string with_title(const Request& request, const Status& status) {
   const CollectiveKind kind = request.announcement.kind;
   const bool nameless = kind == CollectiveKind::kJoin || kind == CollectiveKind::kProcessSet;
-  const bool in_all_ranks = request.set == nullptr || request.set->id == 0;
+  const bool in_all_ranks = request.set == nullptr || request.set->id == 0 || request.set->ordered;
   if (nameless || (status.facts().names_operation && in_all_ranks)) return status.message();
   return request.title() + ": " + status.message();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/desc/tags.h"
 #include "proto/negotiation_codec.h"
 #include "runtime/membership/native_group.h"
 
@@ -24,9 +25,10 @@ algorithms::NativeGroup group_of(const Config& config, const Shared& shared,
                                  const ProcessSet& set) {
   algorithms::NativeGroup group =
       membership::native_group(config, *shared.memory, *shared.fabric, set.ranks);
-  group.process_set = set.serial;
+  group.tags = tags::of_set(set.serial);
   if (set.channels) {
-    group.first_channel = *set.channels * channels_per_group(*shared.memory);
+    group.first_channels.assign(set.ranks.size(),
+                                *set.channels * channels_per_group(*shared.memory));
   } else {
     group.arenas.clear();
     group.host_of.clear();
@@ -45,8 +47,11 @@ Executor::LastWords last_words_of(const Shared& shared, const ProcessSet& set,
       if (rank != me->rank) transport->send_control(rank, word);
     }
   };
-  for (const auto& arena : group.arenas)
-    last.words.push_back(&arena->channel(group.first_channel + kPlanChannel)->last_word);
+  for (size_t i = 0; i < group.arenas.size(); ++i) {
+    host::ChannelControl* const channel =
+        group.arenas[i]->channel(group.first_channels[i] + kPlanChannel);
+    last.words.push_back(&channel->last_word);
+  }
   for (const Rank rank : set.ranks)
     last.ringers.push_back(shared.fabric->ringers[static_cast<size_t>(rank)]);
   return last;

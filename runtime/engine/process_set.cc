@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "collectives/base/utf8.h"
 #include "collectives/host/arena.h"
+#include "proto/limits.h"
 #include "runtime/negotiation/agreement.h"
 
 namespace rueda::engine {
@@ -26,19 +28,27 @@ bool overlap(const std::vector<Rank>& a, const std::vector<Rank>& b) {
 }  // namespace
 
 std::optional<Rank> ProcessSet::place_of(Rank rank) const {
-  const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  const auto it = ordered ? std::find(ranks.begin(), ranks.end(), rank)
+                          : std::lower_bound(ranks.begin(), ranks.end(), rank);
   if (it == ranks.end() || *it != rank) return std::nullopt;
   return static_cast<Rank>(it - ranks.begin());
 }
 
 std::string ProcessSet::describe() const {
-  return "process set " + std::to_string(id) + " (" + negotiation::name_ranks(ranks) + ")";
+  const std::string which = ordered ? "group '" + key + "'" : "process set " + std::to_string(id);
+  return which + " (" + negotiation::name_ranks(ranks) + ")";
 }
 
 ProcessSetTable::ProcessSetTable(Rank rank, Rank size)
     : rank_(rank), global_(make_global(rank, size)), sets_{global_} {}
 
 Result<ProcessSetPtr> ProcessSetTable::find_locked(uint32_t id) const {
+  if (id >= kFirstGroup) {
+    const auto group = ordered_.find(id);
+    if (group != ordered_.end()) return group->second;
+    return invalid_argument("there is no group " + std::to_string(id) +
+                            " on this rank: it was never opened, or has been closed");
+  }
   for (const ProcessSetPtr& set : sets_) {
     if (set->id != id) continue;
     if (set == closed_) return invalid_argument(set->describe() + " is being removed");
@@ -73,7 +83,7 @@ std::vector<ProcessSetPtr> ProcessSetTable::all() const {
 
 // The first group of channels that no overlapping set has.
 std::optional<size_t> ProcessSetTable::free_channels(const std::vector<Rank>& ranks) const {
-  for (size_t group = 1; group < host::kChannelGroups; ++group) {
+  for (size_t group = 1; group < host::kProcessSetChannels; ++group) {
     const bool taken = std::any_of(sets_.begin(), sets_.end(), [&](const ProcessSetPtr& set) {
       return set->channels == group && overlap(set->ranks, ranks);
     });
@@ -136,6 +146,45 @@ void ProcessSetTable::remove(const ProcessSetPtr& set) {
   sets_.erase(std::find(sets_.begin(), sets_.end(), set));
   free_ids_.push_back(set->id);
   closed_ = nullptr;
+}
+
+Result<ProcessSetPtr> ProcessSetTable::open_group(std::string key, std::vector<Rank> ranks) {
+  if (key.empty() || key.size() > wire::kMaxGroupKeyBytes || !is_valid_utf8(key)) {
+    return invalid_argument("the key of a group must be UTF-8 of 1 to " +
+                            std::to_string(wire::kMaxGroupKeyBytes) + " bytes");
+  }
+  for (auto it = ranks.begin(); it != ranks.end(); ++it) {
+    if (*it < 0 || *it >= global_->size()) {
+      return invalid_argument("group '" + key + "' cannot have rank " + std::to_string(*it) +
+                              ": the job has ranks 0 to " + std::to_string(global_->size() - 1));
+    }
+    if (std::find(ranks.begin(), it, *it) != it)
+      return invalid_argument("group '" + key + "' cannot have rank " + std::to_string(*it) +
+                              " twice");
+  }
+  auto group = std::make_shared<ProcessSet>();
+  group->ordered = true;
+  group->key = std::move(key);
+  group->ranks = std::move(ranks);
+  group->place = group->place_of(rank_);
+  if (!group->place) {
+    return invalid_argument("rank " + std::to_string(rank_) + " cannot open " + group->describe() +
+                            ": it is no member; a group is opened by its members alone");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (next_group_ == tags::kMostGroups) {
+    return Status(Code::kResourceExhausted,
+                  "a rank can open " + std::to_string(tags::kMostGroups) + " groups in all");
+  }
+  group->serial = next_group_++;
+  group->id = kFirstGroup + group->serial;
+  ordered_.emplace(group->id, group);
+  return group;
+}
+
+bool ProcessSetTable::close_group(const ProcessSetPtr& group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ordered_.erase(group->id) != 0;
 }
 
 }  // namespace rueda::engine

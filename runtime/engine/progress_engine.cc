@@ -137,6 +137,7 @@ void ProgressEngine::run(Request* request, const Deadline& deadline) {
   if (progress_lock_.try_lock()) {
     const DefaultFloatMode mode;
     if (coordinator_ != nullptr) {
+      coordinator_->take_requests();  // what this thread had started before comes before
       coordinator_->take(request);
       drive(request, deadline);
     } else {

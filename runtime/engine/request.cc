@@ -120,7 +120,7 @@ void Request::end(Status status) {
 
 void Request::end_again() {
   const RequestPtr keep = std::move(self_);
-  name->in_flight.store(false, std::memory_order_release);
+  if (name != nullptr) name->in_flight.store(false, std::memory_order_release);
   complete();
 }
 

@@ -77,6 +77,10 @@ class Request final : public Completion, public std::enable_shared_from_this<Req
 
   // ---- what it is: set by who makes it, fixed from then on
   std::shared_ptr<ProcessSet> set;
+  // Of an ordered group: how many of the queue, from this one on, are one call.
+  uint32_t in_call = 1;
+  enum class GroupChange : uint8_t { kNone, kOpen, kClose, kAbort };
+  GroupChange group_change = GroupChange::kNone;  // of an ordered group itself
   wire::Request announcement;  // what the ranks must agree on; name is "<kind>.<name>"
   bool persistent = false;
   bool numbered = false;                   // unnamed: may wait for its number to be free

@@ -10,7 +10,7 @@ namespace {
 
 bool has_name(const Request& request) {
   return request.announcement.kind != CollectiveKind::kSend &&
-         request.announcement.kind != CollectiveKind::kRecv;
+         request.announcement.kind != CollectiveKind::kRecv && !request.set->ordered;
 }
 
 // Between the two halves of a claim: it has what it needs.

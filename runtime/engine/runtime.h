@@ -41,7 +41,10 @@ struct Operation {
   Rank root = 0;
   Rank peer = 0;
   uint32_t tag = 0;
-  std::vector<int64_t> splits;  // alltoall; empty: equal parts
+  std::vector<int64_t> splits;  // alltoall, scatter; empty: equal parts
+  // In an ordered group. reducescatter: the rows that each member gets. allgather, gather,
+  // alltoall: those that the caller expects from each.
+  std::vector<int64_t> output_splits;
   // allgather, alltoall with an output: the rows that it has room for, exactly what arrives.
   int64_t output_rows = -1;
   uint32_t process_set = 0;  // root: a rank of the job all the same
@@ -75,6 +78,13 @@ class Runtime {
   Result<RequestPtr> add_process_set(std::vector<int64_t> ranks, uint32_t site = 0);
   Result<RequestPtr> remove_process_set(uint32_t id, uint32_t site = 0);
   const ProcessSetTable& process_sets() const { return sets_; }
+  // An ordered group (ordered_group.h) of these ranks of the job in this order, made by its members
+  // alone; gives its number for Operation::process_set. Waits for nobody.
+  Result<uint32_t> open_group(std::string key, std::vector<Rank> ranks, uint32_t site = 0);
+  // Not collective.
+  Status close_group(uint32_t group);
+  // Ends everything in the group, on all members, with kCancelled, this rank's name and the reason.
+  Status abort_group(uint32_t group, std::string reason);
   // Leaves the job; idempotent. Afterwards every start fails and every request has ended.
   void shutdown();
   // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
@@ -104,6 +114,9 @@ class Runtime {
                                            bool group);
   Result<std::vector<Request*>> claim(std::span<const RequestPtr> requests);
   Result<RequestPtr> change_sets(wire::Request change, std::string title, uint32_t site);
+  // runtime_groups.cc
+  Status change_group(const ProcessSetPtr& group, Request::GroupChange change, std::string reason,
+                      uint32_t site);
 
   Config config_;
   const std::unique_ptr<membership::Joined> joined_;

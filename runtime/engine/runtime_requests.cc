@@ -4,6 +4,7 @@
 
 #include "collectives/base/utf8.h"
 #include "proto/limits.h"
+#include "runtime/engine/group_messages.h"
 #include "runtime/engine/runtime.h"
 #include "runtime/negotiation/agreement.h"
 #include "runtime/negotiation/portions.h"
@@ -93,6 +94,7 @@ std::string number(const Request& request) {
 
 // "allreduce 'x' (process set 3)"
 std::string title_of(const std::string& announced, const ProcessSet& set) {
+  if (set.ordered) return announced.substr(0, announced.find('.')) + " in group '" + set.key + "'";
   std::string title = negotiation::title_of(announced);
   if (set.id != 0) title += " (process set " + std::to_string(set.id) + ")";
   return title;
@@ -103,6 +105,7 @@ std::string title_of(const std::string& announced, const ProcessSet& set) {
 void number_unnamed(std::span<const RequestPtr> requests) {
   for (const RequestPtr& request : requests) {
     wire::Request& announced = request->announcement;
+    if (request->set->ordered) continue;  // by its group
     if (announced.name.empty()) {
       announced.name = std::string(name_of(announced.kind)) + "." + number(*request);
       request->set_title(title_of(announced.name, *request->set));
@@ -111,29 +114,110 @@ void number_unnamed(std::span<const RequestPtr> requests) {
   }
 }
 
+// Of an ordered group: one of its calls.
+Status make_one_call(std::span<const RequestPtr> requests, bool persistent) {
+  const CollectiveKind kind = requests.front()->announcement.kind;
+  const bool messages = is_point_to_point(kind);  // each for itself
+  for (const RequestPtr& request : requests) {
+    request->announcement.group_size = 0;
+    const CollectiveKind other = request->announcement.kind;
+    if (messages ? !is_point_to_point(other) : other != kind)
+      return invalid_argument(
+          "the tensors of one call in a group must be of one kind: " + std::string(name_of(kind)) +
+          " and " + name_of(request->announcement.kind));
+  }
+  if (persistent) {
+    return {Code::kUnimplemented,
+            "persistent requests of an ordered group are started one by one: make each alone"};
+  }
+  if (!messages) requests.front()->in_call = static_cast<uint32_t>(requests.size());
+  return {};
+}
+
 // The ranks have counted different numbers of steps.
 void count_anew_after_join(const Request& request) {
   if (request.announcement.kind != CollectiveKind::kJoin) return;
   for (auto& count : request.set->unnamed) count.store(0, std::memory_order_relaxed);
 }
 
+// What only ordered groups have, and what they have not.
+Status describe_in_group(Operation* operation, const ProcessSet& set, wire::Request* announced) {
+  const CollectiveKind kind = operation->kind;
+  const bool by_rows = negotiation::has_sizes(kind) || kind == CollectiveKind::kReducescatter ||
+                       kind == CollectiveKind::kScatter;
+  if (by_rows && operation->shape.empty())
+    return invalid_argument(
+        "of a rank-zero tensor is not possible; give it one dimension at least");
+  if (operation->device >= 0 && has_tensor(kind)) {
+    return {Code::kUnimplemented,
+            "not available for GPU tensors in groups; copy the tensor to the host"};
+  }
+  if (kind == CollectiveKind::kJoin) return {Code::kUnimplemented, "not available in groups"};
+  const bool from_anybody =
+      kind == CollectiveKind::kRecv && operation->peer == GroupMessages::kAnybody;
+  if (is_point_to_point(kind) && !from_anybody && !set.place_of(operation->peer)) {
+    return invalid_argument("rank " + std::to_string(operation->peer) + " is no member of " +
+                            set.describe());
+  }
+  if (kind == CollectiveKind::kScatter) {
+    // The others have the rows that they get as their shape.
+    if (set.ranks[static_cast<size_t>(*set.place)] != operation->root) operation->splits.clear();
+    if (set.ranks[static_cast<size_t>(*set.place)] == operation->root)
+      RUEDA_RETURN_IF_ERROR(check_splits(operation->shape, set.size(), &operation->splits));
+    announced->splits = std::move(operation->splits);
+  }
+  std::vector<int64_t>& rows = operation->output_splits;
+  if (rows.empty()) return {};
+  if (!by_rows || kind == CollectiveKind::kScatter) return invalid_argument("has no output_splits");
+  if (rows.size() != static_cast<size_t>(set.size())) {
+    return invalid_argument("output_splits has " + std::to_string(rows.size()) +
+                            " entries, expected one for each of " + std::to_string(set.size()) +
+                            " ranks");
+  }
+  int64_t sum = 0;
+  for (const int64_t n : rows) {
+    if (n < 0 || __builtin_add_overflow(sum, n, &sum))
+      return invalid_argument("no number of rows: " + std::to_string(n) + " in output_splits");
+  }
+  if (kind != CollectiveKind::kReducescatter) {
+    announced->output_splits = std::move(rows);
+    return {};
+  }
+  if (sum != operation->shape[0]) {
+    return invalid_argument("output_splits are " + std::to_string(sum) +
+                            " rows in all, the tensor has " + std::to_string(operation->shape[0]));
+  }
+  announced->splits = std::move(rows);
+  return {};
+}
+
 // Fills in all of the announcement but its name, or says what is wrong. job: ranks of it.
 Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with_memory,
                 wire::Request* announced) {
   const CollectiveKind kind = operation->kind;
+  if (!set.ordered && (!operation->output_splits.empty() || kind >= CollectiveKind::kReduce))
+    return invalid_argument(
+        "is of groups alone (rueda_open_group), or has output_splits, which are");
   if (operation->shape.size() > wire::kMaxDims)
     return invalid_argument("more than " + std::to_string(wire::kMaxDims) + " dimensions");
   RUEDA_RETURN_IF_ERROR(check_shape(operation->shape));
-  RUEDA_RETURN_IF_ERROR(check_output(*operation, with_memory));
+  // In an ordered group the root alone has a gathered or reduced result, and what is scattered.
+  const bool is_root = set.place_of(operation->root) == set.place;
+  if (kind != CollectiveKind::kGather || is_root)
+    RUEDA_RETURN_IF_ERROR(check_output(*operation, with_memory));
   if (!has_tensor(kind)) operation->shape = {};
   const bool has_elements = with_memory && has_tensor(kind) && element_count(operation->shape) > 0;
-  if (has_elements && kind != CollectiveKind::kRecv && operation->input == nullptr)
-    return invalid_argument("no input");
-  if (has_elements && kind == CollectiveKind::kRecv && operation->output == nullptr)
+  const bool has_input =
+      kind != CollectiveKind::kRecv && (kind != CollectiveKind::kScatter || is_root);
+  const bool has_output =
+      kind == CollectiveKind::kRecv || (kind == CollectiveKind::kReduce && is_root);
+  if (has_elements && has_input && operation->input == nullptr) return invalid_argument("no input");
+  if (has_elements && has_output && operation->output == nullptr)
     return invalid_argument("no output");
   if (kind == CollectiveKind::kReducescatter && operation->reduce_op == ReduceOp::kAdasum)
     return invalid_argument("reducescatter has no ADASUM, which is of whole tensors");
-  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter) {
+  if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
+      kind == CollectiveKind::kReduce) {
     if (is_float8(operation->dtype) && operation->device < 0) {
       return invalid_argument(
           std::string(name_of(operation->dtype)) +
@@ -147,21 +231,24 @@ Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with
     announced->prescale = operation->prescale;
     announced->postscale = operation->postscale;
   }
-  if (kind == CollectiveKind::kBroadcast) {
+  if (kind == CollectiveKind::kBroadcast || kind >= CollectiveKind::kReduce) {
     const std::optional<Rank> root = set.place_of(operation->root);
     if (!root) {
       return invalid_argument("invalid root rank " + std::to_string(operation->root) + ", " +
                               (set.id == 0 ? "there are " + std::to_string(set.size()) + " ranks"
                                            : set.describe() + " does not have it"));
     }
-    announced->root = *root;
+    announced->root = set.ordered ? operation->root : *root;
   }
+  if (set.ordered) RUEDA_RETURN_IF_ERROR(describe_in_group(operation, set, announced));
   if (kind == CollectiveKind::kAlltoall) {
     RUEDA_RETURN_IF_ERROR(check_splits(operation->shape, set.size(), &operation->splits));
     announced->splits = std::move(operation->splits);
   }
   if (is_point_to_point(kind)) {
-    if (operation->peer < 0 || operation->peer >= job || operation->tag > kMaxTag) {
+    const bool in_group = set.ordered;  // whose members were asked for above
+    if ((!in_group && (operation->peer < 0 || operation->peer >= job)) ||
+        operation->tag > kMaxTag) {
       return invalid_argument("no rank " + std::to_string(operation->peer) +
                               ", or the tag is above " + std::to_string(kMaxTag));
     }
@@ -199,8 +286,10 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
     return Status(Code::kUnimplemented,
                   std::string(name_of(kind)) + " has no persistent request: start it each time");
   }
+  if (set->ordered && !operation.name.empty())
+    return invalid_argument("operations in a group have no names: '" + operation.name + "'");
   const bool unnamed = operation.name.empty() && !point_to_point && !is_join;
-  if (operation.name.empty() && point_to_point)
+  if (operation.name.empty() && point_to_point && !set->ordered)
     operation.name = std::to_string(operation.peer) + "." + std::to_string(operation.tag);
   wire::Request announced;
   if (is_join) {
@@ -231,8 +320,10 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
     if (!marked.ok()) return refused(marked.status());
     ready = std::move(marked).value();
   }
-  auto made = std::make_shared<Request>(unnamed ? std::string() : title_of(announced.name, *set),
-                                        progress_);
+  auto made = std::make_shared<Request>(
+      set->ordered ? title_of(name_of(kind), *set)
+                   : (unnamed ? std::string() : title_of(announced.name, *set)),
+      progress_);
   if (on_device) {
     made->device = operation.device;
     made->machine = machine_;
@@ -240,7 +331,7 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   }
   made->announcement = std::move(announced);
   made->persistent = persistent;
-  made->numbered = unnamed && !group && !persistent;
+  made->numbered = unnamed && !group && !persistent && !set->ordered;
   made->in = operation.input;
   made->out = operation.output;
   made->peer = operation.peer;
@@ -270,6 +361,7 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
       return invalid_argument("the tensors of a group must be of one process set");
     request->announcement.group_size = static_cast<uint32_t>(requests.size());
   }
+  if (requests.front()->set->ordered) RUEDA_RETURN_IF_ERROR(make_one_call(requests, persistent));
   return requests;
 }
 
@@ -277,7 +369,9 @@ Result<std::vector<RequestPtr>> Runtime::make(std::vector<Operation> operations,
   RUEDA_RETURN_IF_ERROR(queue_->closed());
   RUEDA_ASSIGN_OR_RETURN(auto requests, make_all(std::move(operations), true, group));
   number_unnamed(requests);
-  for (const RequestPtr& request : requests) request->name = queue_->hold(*request);
+  for (const RequestPtr& request : requests) {
+    if (!request->set->ordered) request->name = queue_->hold(*request);
+  }
   return requests;
 }
 
@@ -287,6 +381,7 @@ Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> request
   number_unnamed(requests);
   for (const RequestPtr& request : requests) {
     if (recorder_.on()) request->submitted = std::chrono::steady_clock::now();
+    if (request->set->ordered) continue;  // once it has its number
     request->flight = flight_->submitted(request->announcement, request->set->id, request->site,
                                          flight::Path::kNegotiated);
   }

@@ -8,37 +8,12 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "runtime/negotiation/sizes.h"
+
 namespace rueda::negotiation {
 namespace {
 
 using wire::Request;
-
-// Groups the ranks by what they sent. Empty when all sent the same.
-std::string differing(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& numbers,
-                      const std::vector<std::string>& sites,
-                      const std::function<std::string(const Request&)>& value) {
-  struct Group {
-    std::string sent;
-    std::vector<Rank> ranks;
-    std::vector<std::string> sites;
-  };
-  std::vector<Group> groups;  // in order of their first rank
-  for (size_t place = 0; place < by_rank.size(); ++place) {
-    const std::string text = value(*by_rank[place]);
-    auto it = std::find_if(groups.begin(), groups.end(),
-                           [&](const Group& group) { return group.sent == text; });
-    if (it == groups.end()) it = groups.insert(groups.end(), {text, {}, {}});
-    it->ranks.push_back(numbers.empty() ? static_cast<Rank>(place) : numbers[place]);
-    it->sites.push_back(sites.empty() ? "" : sites[place]);
-  }
-  if (groups.size() < 2) return "";
-  std::string text;
-  for (const Group& group : groups) {
-    text += (text.empty() ? "" : "; ") + name_ranks(group.ranks) + " sent " + group.sent +
-            name_sites(group.ranks, group.sites);
-  }
-  return text;
-}
 
 std::string upper(const char* name) {
   std::string text(name);
@@ -50,8 +25,7 @@ std::string upper(const char* name) {
 // What must be equal of the shape: all of it where the result has the input's shape, else all but
 // the first extent.
 std::string shape_key(const Request& r) {
-  const bool rows_may_differ =
-      r.kind == CollectiveKind::kAllgather || r.kind == CollectiveKind::kAlltoall;
+  const bool rows_may_differ = has_sizes(r.kind) || r.kind == CollectiveKind::kScatter;
   Shape shape = r.shape;
   if (rows_may_differ && !shape.empty()) shape[0] = -1;
   return to_string(shape) + r.layout;
@@ -99,6 +73,32 @@ std::string name_sites(const std::vector<Rank>& ranks, const std::vector<std::st
   return text;
 }
 
+std::string who_sent(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& numbers,
+                     const std::vector<std::string>& sites,
+                     const std::function<std::string(const Request&)>& value) {
+  struct Group {
+    std::string sent;
+    std::vector<Rank> ranks;
+    std::vector<std::string> sites;
+  };
+  std::vector<Group> groups;  // in order of their first rank
+  for (size_t place = 0; place < by_rank.size(); ++place) {
+    const std::string text = value(*by_rank[place]);
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const Group& group) { return group.sent == text; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {text, {}, {}});
+    it->ranks.push_back(numbers.empty() ? static_cast<Rank>(place) : numbers[place]);
+    it->sites.push_back(sites.empty() ? "" : sites[place]);
+  }
+  if (groups.size() < 2) return "";
+  std::string text;
+  for (const Group& group : groups) {
+    text += (text.empty() ? "" : "; ") + name_ranks(group.ranks) + " sent " + group.sent +
+            name_sites(group.ranks, group.sites);
+  }
+  return text;
+}
+
 std::string describe_change(const Request& r) {
   if (r.root >= 0) return "to remove process set " + std::to_string(r.root);
   std::string text;
@@ -112,8 +112,8 @@ int64_t rows_that_arrive(const std::vector<RequestPtr>& by_place, size_t place) 
   uint64_t rows = 0;  // a rank may say anything
   for (const RequestPtr& sent : by_place) {
     if (sent == nullptr) continue;
-    const bool gathers = sent->kind == CollectiveKind::kAllgather;
-    rows += static_cast<uint64_t>(gathers ? sent->shape[0] : sent->splits[place]);
+    const bool exchanges = sent->kind == CollectiveKind::kAlltoall;
+    rows += static_cast<uint64_t>(exchanges ? sent->splits[place] : sent->shape[0]);
   }
   return static_cast<int64_t>(rows);
 }
@@ -168,7 +168,7 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
     return describe(r.dtype, r.shape) + (r.layout.empty() ? "" : " in layout " + r.layout);
   };
   const auto differ = [&](const std::function<std::string(const Request&)>& value) {
-    return differing(by_rank, ranks, sites, value);
+    return who_sent(by_rank, ranks, sites, value);
   };
   if (first->kind == CollectiveKind::kProcessSet) {
     const std::string asked = differ(describe_change);
@@ -195,7 +195,9 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
         " of a rank-zero tensor is not possible; give it one dimension at least");
   }
   text = differ([](const Request& r) { return "root rank " + std::to_string(r.root); });
-  if (!text.empty()) return fail("Mismatched BROADCAST root ranks", text);
+  const bool is_of_group = first->kind >= CollectiveKind::kReduce;
+  const std::string rooted = is_of_group ? upper(name_of(first->kind)) : "BROADCAST";
+  if (!text.empty()) return fail("Mismatched " + rooted + " root ranks", text);
   text = differ(
       [](const Request& r) { return std::string(r.device < 0 ? "a CPU tensor" : "a GPU tensor"); });
   if (!text.empty()) return fail("Mismatched CPU/GPU device selection", text);

@@ -2,6 +2,7 @@
 // Pure.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,12 @@ Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector
 Status check_output_rows(const std::vector<RequestPtr>& by_place,
                          const std::vector<Rank>& ranks = {},
                          const std::vector<std::string>& sites = {});
+
+// Groups the ranks by what they sent: "rank 0 sent 3 rows; ranks 1, 2 sent 4 rows". "" when all
+// sent the same. Arguments as above; value is asked once for each place, in their order.
+std::string who_sent(const std::vector<RequestPtr>& by_place, const std::vector<Rank>& ranks,
+                     const std::vector<std::string>& sites,
+                     const std::function<std::string(const wire::Request&)>& value);
 
 // What a request to add or remove a process set asks for: "to add [0, 1]".
 std::string describe_change(const wire::Request& request);

@@ -35,7 +35,10 @@ bool IdTable::cacheable(const wire::Request& request) {
     case CollectiveKind::kJoin:
     case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:
-    case CollectiveKind::kRecv: return false;
+    case CollectiveKind::kRecv:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter: return false;
   }
   return false;
 }

@@ -23,7 +23,10 @@ std::string fuse_key(const wire::Request& r) {
     case CollectiveKind::kJoin:
     case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:
-    case CollectiveKind::kRecv: return "";
+    case CollectiveKind::kRecv:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter: return "";
   }
   return "";
 }

@@ -11,12 +11,14 @@
 
 namespace rueda::negotiation {
 
-// allgather: rows of each rank. alltoall: ranks x ranks, rows from sender to receiver.
+// allgather, gather: rows of each rank. alltoall: ranks x ranks, rows from sender to receiver.
+// scatter: rows for each rank.
 using Sizes = std::vector<int64_t>;
 using SizesPtr = std::shared_ptr<const Sizes>;  // null where nothing differs
 
 inline bool has_sizes(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall ||
+         kind == CollectiveKind::kGather;
 }
 
 // Can these be, for the request of this rank? Its own rows are what it asked for, and those that it

@@ -42,7 +42,10 @@ class PlanKeeper {
       case CollectiveKind::kJoin:
       case CollectiveKind::kProcessSet:
       case CollectiveKind::kSend:
-      case CollectiveKind::kRecv: return false;
+      case CollectiveKind::kRecv:
+      case CollectiveKind::kReduce:
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter: return false;
     }
     return false;
   }

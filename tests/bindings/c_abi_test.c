@@ -373,6 +373,76 @@ static void check_sets_and_join(void) {
   CHECK(rueda_request_result(NULL) == -1);
 }
 
+/* Groups: by the order of calls, rows in the order of the list. */
+static void check_groups(void) {
+  const int64_t shape[1] = {1};
+  int32_t ranks[8], group = -1, i;
+  int64_t rows[8];
+  float x[1], all[8];
+  rueda_op op = op_of(RUEDA_ALLREDUCE, NULL, x, shape, 1);
+  rueda_op gather = op_of(RUEDA_ALLGATHER, NULL, x, shape, 1);
+  rueda_op bad;
+  rueda_request* work = NULL;
+  if (size > 8) return;
+  for (i = 0; i < size; ++i) ranks[i] = size - 1 - i;
+  for (i = 0; i < size; ++i) rows[i] = 1;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no key",
+              rueda_open_group(context, NULL, ranks, size, 0, &group, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no ranks",
+              rueda_open_group(context, "k", ranks, 0, 0, &group, &error));
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "init",
+              rueda_open_group(NULL, "k", ranks, size, 0, &group, &error));
+  CHECK(group == -1);
+  CHECK_ERROR(RUEDA_OK, "", rueda_open_group(context, "k", ranks, size, 0, &group, &error));
+  CHECK(group >= RUEDA_FIRST_GROUP);
+  CHECK(rueda_process_set_ranks(context, group, ranks, 8) == size && ranks[0] == size - 1);
+  op.process_set = gather.process_set = group;
+  x[0] = (float)rank;
+  run(&op);
+  CHECK(x[0] == (float)(size * (size - 1) / 2));
+  x[0] = (float)rank;
+  gather.output = all;
+  gather.output_rows = size;
+  gather.output_splits = rows;
+  gather.output_splits_count = size;
+  work = start(&gather);
+  for (i = 0; i < size; ++i) CHECK(all[i] == (float)ranks[i]);
+  CHECK(rueda_request_rows(work, NULL, 0) == size);
+  rueda_request_release(work);
+  op.kind = RUEDA_REDUCE; /* on the root alone */
+  op.root = 0;
+  x[0] = 1;
+  run(&op);
+  CHECK(x[0] == (rank == 0 ? (float)size : 1.0f));
+  op.kind = RUEDA_ALLREDUCE;
+  work = NULL;
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &op, 1, 0, &work, &error));
+  x[0] = 2;
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_run(work, x, x, NULL, -1, &error));
+  CHECK(x[0] == (float)(2 * size));
+  rueda_request_release(work);
+  bad = op;
+  bad.name = "x";
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "have no names", rueda_run(context, &bad, &error));
+  bad = gather;
+  bad.output_splits = NULL;
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "output_splits", rueda_run(context, &bad, &error));
+  bad = op;
+  bad.kind = 9; /* none of rueda_kind */
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "kind 9", rueda_run(context, &bad, &error));
+  bad = op_of(RUEDA_REDUCE, "reduce", x, shape, 1);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "groups alone", rueda_run(context, &bad, &error));
+  bad = op_of(RUEDA_BARRIER, NULL, NULL, NULL, 0);
+  run(&bad); /* an abort would end what another member has not finished yet */
+  CHECK_ERROR(RUEDA_OK, "", rueda_abort_group(context, group, "enough", &error));
+  CHECK_ERROR(RUEDA_CANCELLED, "has ended the group: enough", rueda_run(context, &op, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_close_group(context, group, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no group", rueda_abort_group(context, group, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no group", rueda_close_group(context, group, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no group", rueda_run(context, &op, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no open group", rueda_close_group(context, 0, &error));
+}
+
 /* All or none: the second is wrong, so the first's name is free afterwards. */
 static void check_all_or_none(void) {
   const int64_t shape[1] = {4};
@@ -753,6 +823,7 @@ int main(void) {
     check_wrong_arguments();
     check_all_or_none();
     check_sets_and_join();
+    check_groups();
     check_struct_sizes();
     check_waiting();
     check_start_and_wait();

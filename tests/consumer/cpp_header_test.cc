@@ -162,6 +162,26 @@ TEST_CASE("a persistent request refuses what it was not made for, and outlives i
         RUEDA_FAILED_PRECONDITION);
 }
 
+TEST_CASE("a group is opened, used and closed", "[cpp]") {
+  Context hvd = rueda::init();
+  const std::vector<std::int32_t> ranks = {0};
+  const int group = hvd.open_group("alone", ranks);
+  CHECK(group >= RUEDA_FIRST_GROUP);
+  CHECK(hvd.process_set_ranks(group) == ranks);
+  std::vector<float> x = {1, 2};
+  hvd.allreduce(x, ReduceOp::kSum, {.process_set = group});
+  CHECK(x == std::vector<float>{1, 2});
+  CHECK(hvd.allgather(x, {.process_set = group}) == x);
+  CHECK(code_of([&] { hvd.allreduce(x, ReduceOp::kSum, {.name = "x", .process_set = group}); }) ==
+        RUEDA_INVALID_ARGUMENT);
+  hvd.abort_group(group, "enough");
+  CHECK(code_of([&] { hvd.allreduce(x, ReduceOp::kSum, {.process_set = group}); }) ==
+        RUEDA_CANCELLED);
+  hvd.close_group(group);
+  CHECK(code_of([&] { hvd.close_group(group); }) == RUEDA_INVALID_ARGUMENT);
+  CHECK(code_of([&] { hvd.open_group("", ranks); }) == RUEDA_INVALID_ARGUMENT);
+}
+
 TEST_CASE("what is wrong on this rank alone throws at the call", "[cpp]") {
   Context hvd = rueda::init();
   std::vector<float> six(6);

@@ -80,7 +80,7 @@ TEST_CASE("without pages arenas, process sets and heaps are refused with what th
   INFO(said);
   size_t begin = 0;
   for (const char* what : {" bytes of shared memory (lower RUEDA_CHUNK_BYTES",
-                           " bytes of shared memory for a process set", "shared memory"}) {
+                           " bytes of shared memory for a group of ranks", "shared memory"}) {
     const size_t end = said.find('\n', begin);
     REQUIRE(end != std::string::npos);
     CHECK_THAT(said.substr(begin, end - begin),

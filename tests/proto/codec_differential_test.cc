@@ -59,8 +59,8 @@ struct Quiet {
 }  // namespace
 
 TEMPLATE_TEST_CASE("encoding gives libprotobuf's bytes and decoding gives the message back",
-                   "[proto]", Request, RequestList, ResponseList, StoreRequest, StoreReply,
-                   PlaceInfo, RankSummary) {
+                   "[proto]", Request, RequestList, ResponseList, GroupWord, GroupCall,
+                   StoreRequest, StoreReply, PlaceInfo, RankSummary) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -75,8 +75,8 @@ TEMPLATE_TEST_CASE("encoding gives libprotobuf's bytes and decoding gives the me
 }
 
 TEMPLATE_TEST_CASE("both parsers agree on every message with a byte changed, inserted or cut",
-                   "[proto]", Request, RequestList, ResponseList, StoreRequest, StoreReply,
-                   PlaceInfo, RankSummary) {
+                   "[proto]", Request, RequestList, ResponseList, GroupWord, GroupCall,
+                   StoreRequest, StoreReply, PlaceInfo, RankSummary) {
   const Quiet quiet;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Dice dice(seed);

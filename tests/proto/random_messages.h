@@ -76,6 +76,7 @@ inline void roll(Dice& dice, Request* m) {
   m->group_size = dice.number<uint32_t>();
   m->layout = dice.text();
   m->output_rows = dice.number<int64_t>();
+  m->output_splits = dice.numbers<int64_t>();
 }
 
 inline void roll(Dice& dice, RequestList* m) {
@@ -138,6 +139,25 @@ inline void roll(Dice& dice, ResponseList* m) {
   }
   m->left = dice.one_in(2);
   m->left_before = dice.number<int32_t>();
+}
+
+inline void roll(Dice& dice, GroupWord* m) {
+  m->epoch = dice.number<uint64_t>();
+  m->what = static_cast<GroupWord::What>(1 + dice.below(7));
+  m->number = dice.number<uint64_t>();
+  m->key = dice.text();
+  m->ranks = dice.numbers<int64_t>();
+  m->channels = dice.number<int64_t>();
+  m->calls = dice.number<uint64_t>();
+  m->reason = dice.text();
+  m->code = dice.code();
+  m->tag = dice.number<uint32_t>();
+}
+
+inline void roll(Dice& dice, GroupCall* m) {
+  m->requests.resize(dice.below(4));
+  for (Request& request : m->requests) roll(dice, &request);
+  m->place = dice.text();
 }
 
 inline void roll(Dice& dice, StoreRequest* m) {
@@ -206,6 +226,7 @@ inline void convert(const Request& m, v1::Request* p) {
   p->set_group_size(m.group_size);
   p->set_layout(m.layout);
   p->set_output_rows(m.output_rows);
+  for (const int64_t rows : m.output_splits) p->add_output_splits(rows);
 }
 
 inline void convert(const RequestList& m, v1::RequestList* p) {
@@ -298,6 +319,24 @@ inline void convert(const PlaceInfo& m, v1::PlaceInfo* p) {
   p->set_layout_hash(m.layout_hash);
 }
 
+inline void convert(const GroupWord& m, v1::GroupWord* p) {
+  p->set_epoch(m.epoch);
+  p->set_what(static_cast<uint32_t>(m.what));
+  p->set_number(m.number);
+  p->set_key(m.key);
+  for (const int64_t rank : m.ranks) p->add_ranks(rank);
+  p->set_channels(m.channels);
+  p->set_calls(m.calls);
+  p->set_reason(m.reason);
+  p->set_code(static_cast<uint32_t>(m.code));
+  p->set_tag(m.tag);
+}
+
+inline void convert(const GroupCall& m, v1::GroupCall* p) {
+  for (const Request& request : m.requests) convert(request, p->add_requests());
+  p->set_place(m.place);
+}
+
 inline void convert(const RankSummary& m, v1::RankSummary* p) {
   p->set_seconds(m.seconds);
   for (const StageSum& stage : m.stages) {
@@ -328,6 +367,10 @@ template <>
 struct Twin<RequestList> : std::type_identity<v1::RequestList> {};
 template <>
 struct Twin<ResponseList> : std::type_identity<v1::ResponseList> {};
+template <>
+struct Twin<GroupWord> : std::type_identity<v1::GroupWord> {};
+template <>
+struct Twin<GroupCall> : std::type_identity<v1::GroupCall> {};
 template <>
 struct Twin<StoreRequest> : std::type_identity<v1::StoreRequest> {};
 template <>

@@ -333,7 +333,7 @@ TEST_CASE("more overlapping sets than there are channels work too", "[process_se
     }
     if (ranks.size() > 1) sets.push_back(ranks);
   }
-  REQUIRE(sets.size() > host::kChannelGroups);
+  REQUIRE(sets.size() > host::kProcessSetChannels);
   RuntimeWorld world(Kind::kShm, size);
   const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
     std::vector<int64_t> ids;

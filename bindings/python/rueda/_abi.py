@@ -25,6 +25,7 @@ class _Answer(ctypes.Structure):
 # Defines
 ABI_VERSION = 2
 VERSION = "0.1.0"
+FIRST_GROUP = 16777216
 ATTENTION_TILE_NUMBERS = 12
 ATTENTION_WORK_NUMBERS = 16
 
@@ -77,6 +78,9 @@ BARRIER = 5
 SEND = 6
 RECV = 7
 JOIN = 8
+REDUCE = 10
+GATHER = 11
+SCATTER = 12
 
 
 class Error(_Answer):
@@ -107,6 +111,8 @@ class Op(ctypes.Structure):
         ("splits_count", _int32), ("splits", _pointer(_int64)), ("prescale", _double),
         ("postscale", _double), ("process_set", _int32), ("call_site", _int32), ("device", _int32),
         ("reserved", _int32), ("stream", _void_p), ("output_rows", _int64),
+        ("output_splits", _pointer(_int64)), ("output_splits_count", _int32),
+        ("reserved_2", _int32),
     ]
 
 
@@ -228,6 +234,11 @@ FUNCTIONS = {
     ]),
     "rueda_process_sets": (_int32, [_void_p, _pointer(_int32), _int32]),
     "rueda_process_set_ranks": (_int32, [_void_p, _int32, _pointer(_int32), _int32]),
+    "rueda_open_group": (_int32, [
+        _void_p, _char_p, _pointer(_int32), _int32, _int32, _pointer(_int32), _pointer(Error),
+    ]),
+    "rueda_close_group": (_int32, [_void_p, _int32, _pointer(Error)]),
+    "rueda_abort_group": (_int32, [_void_p, _int32, _char_p, _pointer(Error)]),
     "rueda_store_set": (_int32, [_void_p, _char_p, _void_p, _size_t, _pointer(Error)]),
     "rueda_store_get": (_int32, [
         _void_p, _char_p, _double, _void_p, _size_t, _pointer(_size_t), _pointer(Error),

@@ -112,6 +112,8 @@ struct PlanEntry {
   uint64_t number;   // of the batch in its plan, from 1
 };
 
+// Of Record::process_set: an ordered group, by a hash of its key and ranks.
+inline constexpr uint32_t kGroupBit = uint32_t{1} << 31;
 inline constexpr size_t kWord = sizeof(uint64_t);
 inline constexpr int kWaitedShift = 40;
 static_assert(sizeof(Header) <= 4096 && sizeof(Header) % kWord == 0);

@@ -308,6 +308,25 @@ class Context {
     return ranks;
   }
 
+  // ---- groups whose calls belong together by their order, opened by their members alone
+  // (rueda_open_group). Gives the number for Options::process_set; operations have no names.
+  int open_group(const std::string& key, std::span<const std::int32_t> ranks) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    std::int32_t group = 0;
+    detail::check(rueda_open_group(handle(), key.c_str(), ranks.data(),
+                                   static_cast<std::int32_t>(ranks.size()), 0, &group, &error),
+                  error);
+    return group;
+  }
+  void close_group(int group) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    detail::check(rueda_close_group(handle(), group, &error), error);
+  }
+  void abort_group(int group, const std::string& reason) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    detail::check(rueda_abort_group(handle(), group, reason.c_str(), &error), error);
+  }
+
   // ---- two ranks; matched by (peer, tag) in order, size and type must be equal
   template <Input R>
   void send(R&& data, int peer, std::uint32_t tag = 0) {

@@ -86,7 +86,7 @@ struct Options {
   Shape shape = {};        // of the input, row major; {}: one dimension
   double prescale = 1.0;   // allreduce, reducescatter: times the input, before
   double postscale = 1.0;  // and times the result, after the reduction
-  int process_set = 0;     // who takes part: all, or Context::add_process_set
+  int process_set = 0;     // who takes part: all, add_process_set or open_group
 };
 
 namespace detail {

@@ -119,12 +119,20 @@ typedef enum rueda_kind {
   RUEDA_ALLTOALL = 4,      /* output: the rows that come; splits: rows for each rank */
   RUEDA_BARRIER = 5,       /* no tensor */
   RUEDA_SEND = 6,          /* input to rank `peer`; matched by (peer, tag) in order, not by name */
-  RUEDA_RECV = 7,          /* output from rank `peer`; size and dtype must equal the send's */
+  /* output from rank `peer`, in a group also -1: whoever sends with this tag; size and dtype must
+   * equal the send's */
+  RUEDA_RECV = 7,
   /* No tensor, no name. Until every rank of the set has joined, this one takes part in their
    * operations with what changes nothing: zeros in sums and averages (still divided by the number
    * of ranks), no rows where rows are gathered. Then it ends with the rank that joined last as its
    * result. A broadcast from a rank that has joined is an error on all others. */
-  RUEDA_JOIN = 8
+  RUEDA_JOIN = 8,
+  /* In groups alone (rueda_open_group): */
+  RUEDA_REDUCE = 10, /* output: same shape, on rank `root`; the others give none */
+  RUEDA_GATHER = 11, /* output: rows of all members, on rank `root`; first extents may differ */
+  /* output: this member's rows. On rank `root` the shape is that of the input, which is cut as
+   * splits say; on the others it is that of the output, and they give no input */
+  RUEDA_SCATTER = 12
 } rueda_kind;
 
 typedef struct rueda_error {
@@ -163,20 +171,21 @@ typedef struct rueda_op {
   int32_t kind;      /* rueda_kind */
   int32_t dtype;     /* rueda_dtype */
   int32_t reduce_op; /* rueda_reduce_op; reducescatter all but adasum */
-  int32_t root;      /* broadcast: the sending rank */
+  int32_t root;      /* broadcast, scatter: the sending rank; reduce, gather: the receiving one */
   int32_t peer;      /* send, recv */
   uint32_t tag;      /* send, recv */
-  const char* name;  /* NULL: the n-th unnamed operation of its kind on this rank */
+  const char* name;  /* NULL: the n-th unnamed operation of its kind on this rank; in groups NULL */
   const void* input;
   void* output;
   const int64_t* shape; /* of the input (recv: of the output) */
   int32_t ndim;
-  int32_t splits_count; /* alltoall: 0 (equal parts) or the number of ranks */
+  int32_t splits_count; /* alltoall, scatter: 0 (equal parts) or the number of ranks */
   const int64_t* splits;
   double prescale;  /* applied to the input before, */
   double postscale; /* to the result after the reduction; rounding as in docs/numerics.md */
-  /* The ranks that take part: 0 all, else an id from rueda_add_process_set. `root` is a rank of the
-   * job all the same; splits and rows are in the order of the set's ranks. */
+  /* The ranks that take part: 0 all, else an id from rueda_add_process_set or rueda_open_group.
+   * `root` and `peer` are ranks of the job all the same; splits and rows are in the order of the
+   * set's ranks. */
   int32_t process_set;
   /* Where it is called from, from rueda_call_site; 0: not told. Errors and reports show it. */
   int32_t call_site;
@@ -190,12 +199,19 @@ typedef struct rueda_op {
    * come; else every rank gets RUEDA_FAILED_PRECONDITION. -1 where the result is the request's own;
    * a persistent request with another value is given its output with each start. */
   int64_t output_rows;
+  /* In groups (rueda_open_group), rows by member, output_splits_count of them (0: none are given).
+   * reducescatter: those that each gets, instead of rueda_split_rows, alike on all. allgather,
+   * gather, alltoall: those that the caller expects from each; where others come every member gets
+   * RUEDA_FAILED_PRECONDITION. */
+  const int64_t* output_splits;
+  int32_t output_splits_count;
+  int32_t reserved_2;
 } rueda_op;
 /* An allreduce, a float32 sum, of host tensors, unscaled, in the set of all ranks. */
 /* clang-format off */
 #define RUEDA_OP_INIT                                                                            \
   {sizeof(rueda_op), 0, 7, 1, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, 1.0, 1.0, 0, 0, -1, 0, \
-   NULL, -1}
+   NULL, -1, NULL, 0, 0}
 /* clang-format on */
 
 RUEDA_API uint32_t rueda_abi_version(void);
@@ -327,8 +343,8 @@ RUEDA_API int32_t rueda_request_output(const rueda_request* request, void** data
  * there are. */
 RUEDA_API int32_t rueda_request_rows(const rueda_request* request, int64_t* rows,
                                      int32_t max_count);
-/* The number that it gives: rueda_add_process_set the id, RUEDA_JOIN the rank that joined last. -1:
- * none. */
+/* The number that it gives: rueda_add_process_set the id, RUEDA_JOIN the rank that joined last,
+ * RUEDA_RECV in a group the rank that has sent. -1: none. */
 RUEDA_API int64_t rueda_request_result(const rueda_request* request);
 
 /* GPU tensors: a request has ended on the host when it has been given to the GPU. 1 when rueda uses
@@ -367,6 +383,27 @@ RUEDA_API int32_t rueda_process_sets(const rueda_context* context, int32_t* ids,
 /* Number of a set's ranks, -1 if there is no such set; up to max_count of them, ascending. */
 RUEDA_API int32_t rueda_process_set_ranks(const rueda_context* context, int32_t process_set,
                                           int32_t* ranks, int32_t max_count);
+
+/* ---- Groups: ranks whose calls belong together by their order ----
+ * As MPI's communicators: opened by their members alone, who call the same operations in the same
+ * order, without names and without negotiation. The order of `ranks` is the order of rows, splits
+ * and sums. The n-th open of the same key (UTF-8, at most 256 bytes) and list on each member
+ * belongs together; the same key with another list is an error on all. Returns at once; operations
+ * may be started at once: rueda_op.process_set is *group, a number of this process alone, from
+ * RUEDA_FIRST_GROUP on. rueda_start with group != 0: its operations, of one kind, are one call.
+ * Where members ask for different things, each of them gets RUEDA_FAILED_PRECONDITION, nothing has
+ * been touched, and the group works on. call_site: as in rueda_op. */
+#define RUEDA_FIRST_GROUP 16777216
+RUEDA_API int32_t rueda_open_group(rueda_context* context, const char* key, const int32_t* ranks,
+                                   int32_t count, int32_t call_site, int32_t* group,
+                                   rueda_error* error);
+/* Not collective: this rank starts nothing more in it. What is under way ends in the background;
+ * calls of other members that this one does not make fail there, and say so. */
+RUEDA_API int32_t rueda_close_group(rueda_context* context, int32_t group, rueda_error* error);
+/* Ends everything pending and to come in the group, on all members, with RUEDA_CANCELLED, the name
+ * of this rank and the reason (may be NULL). To be closed all the same. */
+RUEDA_API int32_t rueda_abort_group(rueda_context* context, int32_t group, const char* reason,
+                                    rueda_error* error);
 
 /* ---- The job's store: keys (UTF-8, at most 500 bytes) with values (at most 1 MiB) ----
  * Kept by ruedarun, for jobs of two ranks and more, from their start to their end, whatever inits

@@ -1,0 +1,143 @@
+#include "runtime/engine/group_messages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/desc/tags.h"
+#include "runtime/engine/batch.h"
+
+namespace rueda::engine {
+
+using What = wire::GroupWord::What;
+
+void GroupMessages::start(Request* request, std::optional<uint64_t> theirs) {
+  Message& message = messages_.emplace_back();
+  message.request = request;
+  if (!is_receive(message)) {
+    if (theirs) send(&message, *theirs);
+  } else if (request->peer == kAnybody || asked_.contains(request->tag)) {
+    match_receives(request->tag);
+  } else {
+    receive(&message, request->peer);
+  }
+}
+
+void GroupMessages::send(Message* message, uint64_t theirs) {
+  const Key to(message->request->peer, message->request->tag);
+  begin(message, to.first, theirs);
+  const uint64_t count = ++sent_[to];
+  if (to.first == me_) return match_receives(to.second);
+  if (wanted_.contains(to)) tell_(to.first, What::kOffers, to.second, count);
+}
+
+void GroupMessages::receive(Message* message, Rank peer) {
+  ++received_[{peer, message->request->tag}];
+  begin(message, peer, number_);
+}
+
+void GroupMessages::begin_waiting(Rank peer, uint64_t theirs) {
+  for (Message& message : messages_) {
+    if (!message.begun && !is_receive(message) && message.request->peer == peer)
+      send(&message, theirs);
+  }
+}
+
+void GroupMessages::match_receives(uint32_t tag) {
+  bool waits = false;
+  for (Message& message : messages_) {
+    if (message.begun || !is_receive(message) || message.request->tag != tag) continue;
+    std::optional<Rank> peer = message.request->peer;
+    if (*peer == kAnybody) peer = sender_for(tag);
+    waits = !peer;
+    if (waits) break;  // what comes behind it must not take its message
+    receive(&message, *peer);
+  }
+  if (waits && asked_.insert(tag).second) tell_(kAnybody, What::kWants, tag, 0);
+  if (!waits && asked_.erase(tag) > 0) tell_(kAnybody, What::kHasEnough, tag, 0);
+}
+
+// Who has sent more of the tag than is received; the lowest first.
+std::optional<Rank> GroupMessages::sender_for(uint32_t tag) {
+  const Key own(me_, tag);
+  if (const auto sent = sent_.find(own); sent != sent_.end() && sent->second > received_[own])
+    return me_;
+  for (const auto& [from, count] : offered_) {
+    if (from.second == tag && count > received_[from]) return from.first;
+  }
+  return std::nullopt;
+}
+
+void GroupMessages::hear(Rank peer, const wire::GroupWord& word) {
+  const Key key(peer, word.tag);
+  if (word.what == What::kHasEnough) {
+    wanted_.erase(key);
+  } else if (word.what == What::kWants) {
+    wanted_.insert(key);
+    const auto sent = sent_.find(key);
+    if (sent != sent_.end()) tell_(peer, What::kOffers, word.tag, sent->second);
+  } else {
+    uint64_t& count = offered_[key];
+    count = std::max(count, word.calls);
+    match_receives(word.tag);
+  }
+}
+
+void GroupMessages::begin(Message* message, Rank peer, uint64_t receiver) {
+  Request* const request = message->request;
+  const wire::Request& asked = request->announcement;
+  const auto bytes = static_cast<size_t>(bytes_of(asked));
+  const auto meta = static_cast<uint16_t>(asked.dtype);  // both sides must name the same
+  const transport::Tag tag = tags::of_group_message(static_cast<uint32_t>(receiver), request->tag);
+  message->begun = true;
+  if (asked.kind == CollectiveKind::kSend) {
+    transport_->send(&message->transfer, peer, tag, {request->in, bytes}, meta);
+  } else {
+    request->set_output(request->out, asked.shape, asked.dtype, {});
+    request->set_result(peer);
+    transport_->recv(&message->transfer, peer, tag, {request->out, bytes}, meta);
+  }
+}
+
+bool GroupMessages::advance() {
+  bool moved = false;
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    if (!it->begun || !it->transfer.done()) {
+      ++it;
+      continue;
+    }
+    std::list<Message> ended;
+    ended.splice(ended.end(), messages_, it++);
+    finisher_->finish(ended.front().request, ended.front().transfer.status());
+    moved = true;
+  }
+  return moved;
+}
+
+template <typename Which>
+void GroupMessages::end_those(const Status& status, Which which) {
+  std::list<Message> ended;
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    const auto at = it++;
+    if (!at->begun && which(*at)) ended.splice(ended.end(), messages_, at);
+  }
+  for (Message& message : ended) finisher_->finish(message.request, status);
+}
+
+void GroupMessages::fail_waiting(Rank peer, const Status& status) {
+  end_those(status, [peer](const Message& message) { return message.request->peer == peer; });
+}
+
+void GroupMessages::fail_unmatched(const Status& status) {
+  end_those(status, [](const Message& message) { return is_receive(message); });
+}
+
+void GroupMessages::fail(const Status& status) {
+  std::list<Message> ended;
+  ended.swap(messages_);
+  for (Message& message : ended) {
+    transport_->cancel(&message.transfer);
+    finisher_->finish(message.request, status);
+  }
+}
+
+}  // namespace rueda::engine

@@ -1,0 +1,331 @@
+// A call in an ordered group, from its start to its end.
+#include "runtime/engine/ordered_call.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "proto/negotiation_codec.h"
+
+namespace rueda::engine {
+namespace {
+
+using negotiation::GroupEntry;
+
+// Below, CMA is not worth a system call (negotiation/protocol_chooser.h).
+constexpr int64_t kLeastCmaBytes = 64 << 10;
+
+void append(std::string* text, uint64_t number) {
+  char digits[20];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
+  text->append(digits, end);
+}
+
+// "key#17"
+std::string which(const ProcessSet& set, uint64_t number) {
+  std::string text = set.key + "#";
+  append(&text, number);
+  return text;
+}
+
+bool has_result(const wire::Request& asked, Rank rank) {
+  const bool is_roots =
+      asked.kind == CollectiveKind::kReduce || asked.kind == CollectiveKind::kGather;
+  return !is_roots || asked.root == rank;
+}
+
+}  // namespace
+
+OrderedGroup::CallPtr OrderedGroup::make_call() {
+  if (free_calls_.empty()) return std::make_unique<Call>();
+  CallPtr call = std::move(free_calls_.back());
+  free_calls_.pop_back();
+  return call;
+}
+
+void OrderedGroup::take(Request* request, Time now) {
+  request->since = now;
+  const CollectiveKind kind = request->announcement.kind;
+  if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+    return take_message(request);
+  }
+  forming_.push_back(request);
+  if (forming_.size() < forming_.front()->in_call) return;
+  CallPtr call = make_call();
+  call->members.swap(forming_);
+  call->number = next_++;
+  if (limit_ && call->number >= limit_->number) return end(std::move(call), limit_->status);
+  begin(std::move(call));
+}
+
+void OrderedGroup::take_message(Request* request) {
+  if (failed_) return shared_.finisher->finish(request, limit_->status);
+  const Member* const peer = member(request->peer);  // null: a receive from anybody
+  if (peer != nullptr && peer->gone && !peer->number && peer->rank != shared_.membership->rank) {
+    return shared_.finisher->finish(
+        request, cancelled(name(peer->rank) + " has shut down").with_rank(peer->rank));
+  }
+  const bool sends = request->announcement.kind == CollectiveKind::kSend;
+  request->announcement.name = std::string(sends ? "send." : "recv.") + set_->key + "." +
+                               (peer == nullptr ? "any" : std::to_string(request->peer)) + "." +
+                               std::to_string(request->tag);
+  request->flight = shared_.flight->submitted(request->announcement, flight_set_, request->site,
+                                              flight::Path::kDirect);
+  messages_.start(request, peer == nullptr ? std::nullopt : peer->number);
+}
+
+// Its name says to all who look on which call it is, on every member.
+void OrderedGroup::begin(CallPtr call) {
+  for (Request* member : call->members) member->announcement.name.clear();  // of an earlier start
+  call->asked = cache_.take(call->members);
+  for (Request* member : call->members) {
+    std::string& text = member->announcement.name;
+    text += name_of(member->announcement.kind);
+    text += '.';
+    text += set_->key;
+    text += '#';
+    append(&text, call->number);
+    member->flight = shared_.flight->submitted(member->announcement, flight_set_, member->site,
+                                               flight::Path::kDirect);
+    if (shared_.life) {
+      shared_.life->submitted(member->announcement.name, member->since.time_since_epoch().count());
+    }
+  }
+  if (connected_) {
+    enter(std::move(call));
+  } else {
+    waiting_.push_back(std::move(call));
+  }
+}
+
+// For calls that are under way at once; more are made when there are more for the first time.
+Status OrderedGroup::make_room(size_t calls) {
+  for (auto* const list : {&entering_, &running_, &free_calls_}) list->reserve(4 * calls);
+  free_entries_.reserve(4 * calls);
+  while (free_calls_.size() < calls) free_calls_.push_back(std::make_unique<Call>());
+  while (free_entries_.size() < calls) {
+    auto entry = std::make_unique<Entry>();
+    entry->all.resize(members_.size());
+    CollectiveDesc desc;
+    desc.kind = CollectiveKind::kAllgather;
+    desc.counts.assign(members_.size(), sizeof(GroupEntry));
+    RUEDA_ASSIGN_OR_RETURN(entry->exchange, entries_->init(std::move(desc)));
+    entry->exchange->tensors()[0].in = reinterpret_cast<const std::byte*>(&entry->own);
+    entry->exchange->tensors()[0].out = reinterpret_cast<std::byte*>(entry->all.data());
+    free_entries_.push_back(std::move(entry));
+  }
+  return {};
+}
+
+void OrderedGroup::enter(CallPtr call) {
+  if (free_entries_.empty()) failure_ = make_room(1);
+  if (!failure_.ok()) return end(std::move(call), failure_);
+  call->entry = std::move(free_entries_.back());
+  free_entries_.pop_back();
+  call->entry->own = call->asked->entry;
+  if (sees_cma()) call->entry->own.flags |= GroupEntry::kCma;
+  call->entry->exchange->start({});
+  entering_.push_back(std::move(call));
+}
+
+bool OrderedGroup::advance() {
+  if (!failure_.ok()) return false;
+  bool moved = !messages_.empty() && messages_.advance();
+  if (failed_ && !running_.empty()) {
+    if (!nobody_touches_memory()) return moved;
+    drop_running();
+    moved = true;
+  }
+  if (connected_ && busy()) {
+    moved |= entries_->progress();
+    for (const CallPtr& call : entering_) {
+      Collective& exchange = *call->entry->exchange;
+      if (!exchange.done()) moved |= exchange.advance();
+      if (exchange.done() && !exchange.status().ok()) failure_ = exchange.status();
+    }
+    while (failure_.ok() && !entering_.empty() && agree_on_next()) moved = true;
+    if (!failure_.ok()) return true;
+    if (!abandoned_) moved |= data_->progress();
+    for (size_t i = 0; i < running_.size();) {
+      CallSteps& prepared = *running_[i]->prepared;
+      for (const CallSteps::Step& step : prepared.steps)
+        if (!step.collective->done()) moved |= step.collective->advance();
+      failure_ = prepared.status();
+      if (!failure_.ok()) return true;
+      if (!prepared.done()) {
+        ++i;
+        continue;
+      }
+      CallPtr ended = std::move(running_[i]);
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+      end(std::move(ended), {});
+      moved = true;
+    }
+    if (limit_ && entering_.empty() && !running_.empty() &&
+        running_.front()->number >= limit_->number) {
+      drop_running();
+      moved = true;
+    }
+  }
+  const bool is_at_its_end = (closing_ || leaving_) && !bye_said_ && !busy() && waiting_.empty() &&
+                             forming_.empty() && (leaving_ || messages_.empty());
+  if (is_at_its_end) say_bye();
+  return moved || is_at_its_end;
+}
+
+// The first of those that are entering. False: it cannot go on yet.
+bool OrderedGroup::agree_on_next() {
+  Call* const call = entering_.front().get();
+  Result<CallSteps*> agreed = nullptr;
+  if (call->telling == nullptr) {
+    if (!call->entry->exchange->done()) return false;
+    agreed = agree_by_entries(call);
+    if (agreed.ok() && *agreed == nullptr) {
+      failure_ = begin_telling(call);
+      return true;
+    }
+  } else {
+    call->telling->advance();
+    if (!call->telling->done()) return false;
+    failure_ = call->telling->status();
+    if (!failure_.ok()) return true;
+    agreed = agree_by_telling(call);
+  }
+  CallPtr owned = std::move(entering_.front());
+  entering_.erase(entering_.begin());
+  ++agreed_;
+  call->telling.reset();
+  free_entries_.push_back(std::move(call->entry));
+  if (!agreed.ok()) {
+    end(std::move(owned), agreed.status());
+    return true;
+  }
+  call->prepared = *agreed;
+  run(call);
+  if (call->prepared->steps.empty()) {
+    end(std::move(owned), {});  // its entry was the barrier
+  } else {
+    running_.push_back(std::move(owned));
+  }
+  return true;
+}
+
+ShmProtocol OrderedGroup::protocol_of(const Call& call) const {
+  const auto& all = call.entry->all;
+  const bool able = std::all_of(all.begin(), all.end(), [](const GroupEntry& entry) {
+    return (entry.flags & GroupEntry::kCma) != 0;
+  });
+  const bool wanted = shared_.config->shm_protocol == "cma";
+  return able && wanted && bytes_of(call.asked->first()) >= kLeastCmaBytes ? ShmProtocol::kCma
+                                                                           : ShmProtocol::kStaged;
+}
+
+// Null: the members have to tell more.
+Result<CallSteps*> OrderedGroup::agree_by_entries(Call* call) {
+  const std::vector<GroupEntry>& all = call->entry->all;
+  if (CallSteps* const found = KnownCalls::find(call->asked, all)) return found;
+  const Rank root = set_->place_of(call->asked->first().root).value_or(0);
+  const auto sizes = negotiation::sizes_by_entries(call->asked->tensors, root, all);
+  if (!sizes) return nullptr;
+  return cache_.prepare(call->asked, all, *sizes, protocol_of(*call), data_.get());
+}
+
+Status OrderedGroup::begin_telling(Call* call) {
+  CollectiveDesc desc;
+  desc.kind = CollectiveKind::kAllgather;
+  int64_t total = 0;
+  for (const GroupEntry& entry : call->entry->all) {
+    if (entry.call_bytes > wire::kMaxMessageBytes)
+      return {Code::kDataLoss, "damaged entry in " + set_->describe()};
+    desc.counts.push_back(entry.call_bytes);
+    total += entry.call_bytes;
+  }
+  call->told.resize(static_cast<size_t>(total));
+  RUEDA_ASSIGN_OR_RETURN(call->telling, data_->init(std::move(desc)));
+  call->telling->tensors()[0].in = reinterpret_cast<const std::byte*>(call->asked->told.data());
+  call->telling->tensors()[0].out = call->told.data();
+  call->telling->start({});
+  return {};
+}
+
+Result<CallSteps*> OrderedGroup::agree_by_telling(Call* call) {
+  std::vector<wire::GroupCall> calls;
+  const char* at = reinterpret_cast<const char*>(call->told.data());
+  for (const GroupEntry& entry : call->entry->all) {
+    RUEDA_RETURN_IF_ERROR(
+        wire::decode(std::string_view(at, entry.call_bytes), &calls.emplace_back()));
+    at += entry.call_bytes;
+  }
+  const auto sizes = negotiation::agree_on_call(calls, set_->ranks, which(*set_, call->number));
+  if (!sizes.ok()) return sizes.status().naming_operation();
+  return cache_.prepare(call->asked, {}, sizes.value(), protocol_of(*call), data_.get());
+}
+
+void OrderedGroup::run(Call* call) {
+  call->begun = stage_clock();
+  call->recorded = shared_.recorder->on();
+  call->times = {};
+  if (call->recorded) shared_.recorder->batch_begun(call->begun);
+  for (const Request* member : call->members)
+    shared_.flight->started(member->flight, call->number + 1, call->begun);
+  for (CallSteps::Step& step : call->prepared->steps) {
+    for (size_t i = 0; i < step.tensors.size(); ++i) {
+      Request* const member = call->members[step.tensors[i]];
+      const TensorResult& result = call->prepared->results[step.tensors[i]];
+      const bool wanted = has_result(member->announcement, shared_.membership->rank);
+      Part& part = step.collective->tensors()[i];
+      part.in = member->in;
+      part.out = member->set_output(wanted ? member->out : nullptr, result.shape,
+                                    member->announcement.dtype, result.received_rows);
+    }
+    step.collective->start({call->recorded ? &call->times : nullptr, nullptr});
+    if (step.tensors.size() > 1) totals_.fused_tensors += static_cast<int64_t>(step.tensors.size());
+  }
+  totals_.batches += static_cast<int64_t>(std::max(call->prepared->steps.size(), size_t{1}));
+  totals_.tensors += static_cast<int64_t>(call->members.size());
+}
+
+// What its members' ends lead to comes through the queue.
+void OrderedGroup::end(CallPtr call, const Status& status) {
+  if (call->recorded && status.ok()) record(*call);
+  if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock());
+  call->recorded = false;
+  if (call->prepared != nullptr) KnownCalls::give_back(call->asked, call->prepared);
+  call->prepared = nullptr;
+  for (Request* const member : call->members) shared_.finisher->finish(member, status);
+  call->members.clear();
+  if (call->entry != nullptr) {
+    dropped_.push_back(std::move(call));  // a channel may still know its exchange
+    return;
+  }
+  if (call->asked != nullptr) cache_.give_back(call->asked);
+  call->asked = nullptr;
+  free_calls_.push_back(std::move(call));
+}
+
+void OrderedGroup::record(const Call& call) {
+  int64_t bytes = 0;
+  for (const Request* member : call.members) bytes += bytes_of(member->announcement);
+  timeline::BatchRun run{{0, call.number, set_->id},
+                         call.members.front()->announcement.kind,
+                         bytes,
+                         call.begun,
+                         call.times,
+                         stage_clock()};
+  if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
+  shared_.recorder->batch_ended(run, call.members.size());
+  for (Request* member : call.members) shared_.recorder->member(member, run);
+}
+
+// All members share memory, and each has seen that it can read all others'.
+bool OrderedGroup::sees_cma() {
+  if (sees_cma_ || !data_->shares_memory()) return sees_cma_;
+  return sees_cma_ = std::all_of(set_->ranks.begin(), set_->ranks.end(), [&](Rank rank) {
+           const auto& arena = shared_.memory->arenas[static_cast<size_t>(rank)];
+           return arena != nullptr && arena->channel(0)->has_cma.load(std::memory_order_acquire) ==
+                                          host::ChannelControl::kHasCma;
+         });
+}
+
+}  // namespace rueda::engine

@@ -1,0 +1,783 @@
+// Ordered groups: opened by their members alone, calls that belong together by their order.
+#include <catch2/catch.hpp>
+
+#include <thread>
+
+#include "tests/runtime/group_calls.h"
+#include "tests/runtime/steady_cost.h"
+
+namespace rueda::testing {
+namespace {
+
+using K = CollectiveKind;
+
+constexpr Kind kKinds[] = {Kind::kShm, Kind::kTcp, Kind::kHybrid, Kind::kPairs, Kind::kInproc};
+
+// Values that are exact in every type: small whole numbers.
+template <typename T>
+std::vector<T> values(Rank rank, size_t count) {
+  std::vector<T> made(count);
+  for (size_t i = 0; i < count; ++i)
+    made[i] = static_cast<T>(static_cast<int>((i * 7 + static_cast<size_t>(rank) * 3) % 5));
+  return made;
+}
+
+template <typename T>
+engine::Operation typed(uint32_t group, K kind, DType dtype, Shape shape, const std::vector<T>& in,
+                        std::vector<T>* out) {
+  engine::Operation op;
+  op.process_set = group;
+  op.kind = kind;
+  op.dtype = dtype;
+  op.reduce_op = ReduceOp::kSum;
+  op.shape = std::move(shape);
+  op.input = reinterpret_cast<const std::byte*>(in.data());
+  op.output = out == nullptr ? nullptr : reinterpret_cast<std::byte*>(out->data());
+  return op;
+}
+
+// "" if every kind is right in this group for `rows` rows of three elements.
+template <typename T>
+std::string trouble_of(engine::Runtime& r, uint32_t group, const Ranks& ranks, DType dtype,
+                       size_t rows) {
+  const Rank rank = r.membership().rank;
+  const auto size = ranks.size();
+  const auto me = static_cast<size_t>(place_in(ranks, rank));
+  const size_t count = rows * 3;
+  const auto n = static_cast<int64_t>(rows);
+  // allreduce
+  auto data = values<T>(rank, count);
+  std::vector<T> sum(count);
+  for (const Rank member : ranks) {
+    const auto theirs = values<T>(member, count);
+    for (size_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sum[i] + theirs[i]);
+  }
+  must(call(r, typed(group, K::kAllreduce, dtype, {n, 3}, data, &data)));
+  if (data != sum) return "allreduce";
+  // min, max
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    data = values<T>(rank, count);
+    auto best = values<T>(ranks.front(), count);
+    for (const Rank member : ranks) {
+      const auto theirs = values<T>(member, count);
+      for (size_t i = 0; i < count; ++i)
+        best[i] =
+            op == ReduceOp::kMin ? std::min(best[i], theirs[i]) : std::max(best[i], theirs[i]);
+    }
+    auto extreme = typed(group, K::kAllreduce, dtype, {n, 3}, data, &data);
+    extreme.reduce_op = op;
+    must(call(r, extreme));
+    if (data != best) return "extreme";
+  }
+  // broadcast
+  for (const Rank root : {ranks.front(), ranks.back()}) {
+    data = values<T>(rank, count);
+    auto cast = typed(group, K::kBroadcast, dtype, {n, 3}, data, &data);
+    cast.root = root;
+    must(call(r, cast));
+    if (data != values<T>(root, count)) return "broadcast";
+  }
+  // allgather, uneven, into memory of the caller and of its own
+  const auto mine = values<T>(rank, (rows + me) * 3);
+  std::vector<T> gathered;
+  std::vector<int64_t> rows_of;
+  for (size_t p = 0; p < size; ++p) {
+    const auto theirs = values<T>(ranks[p], (rows + p) * 3);
+    gathered.insert(gathered.end(), theirs.begin(), theirs.end());
+    rows_of.push_back(n + static_cast<int64_t>(p));
+  }
+  std::vector<T> out(gathered.size());
+  auto gather = typed(group, K::kAllgather, dtype, {n + static_cast<int64_t>(me), 3}, mine, &out);
+  gather.output_rows = static_cast<int64_t>(gathered.size() / 3);
+  for (int round = 0; round < 2; ++round) {
+    out.assign(out.size(), T{});
+    must(call(r, gather));
+    if (out != gathered) return "allgather into memory";
+  }
+  gather.output_splits = rows_of;
+  must(call(r, gather));
+  if (out != gathered) return "allgather of expected rows";
+  gather.output = nullptr;
+  gather.output_rows = -1;
+  const RequestPtr own = start(r, gather);
+  must(end_of(own));
+  if (own->received_rows() != rows_of ||
+      std::memcmp(own->output(), gathered.data(), gathered.size() * sizeof(T)) != 0)
+    return "allgather of its own";
+  // reducescatter, by split_rows and by rows that are given
+  data = values<T>(rank, count);
+  int64_t begin = split_begin(n, static_cast<Rank>(me), static_cast<Rank>(size));
+  int64_t mine_rows = split_rows(n, static_cast<Rank>(me), static_cast<Rank>(size));
+  const auto part = [&] {
+    return std::vector<T>(sum.begin() + begin * 3, sum.begin() + (begin + mine_rows) * 3);
+  };
+  out.assign(static_cast<size_t>(mine_rows) * 3, T{});
+  auto scatter = typed(group, K::kReducescatter, dtype, {n, 3}, data, &out);
+  must(call(r, scatter));
+  if (out != part()) return "reducescatter";
+  scatter.output_splits.assign(size, 0);
+  scatter.output_splits.back() = n;  // all to the last member
+  begin = me + 1 == size ? 0 : n;
+  mine_rows = me + 1 == size ? n : 0;
+  out.assign(static_cast<size_t>(mine_rows) * 3, T{});
+  scatter.output = reinterpret_cast<std::byte*>(out.data());
+  must(call(r, scatter));
+  if (out != part()) return "reducescatter of given rows";
+  // alltoall, even and uneven
+  for (const bool even : {true, false}) {
+    std::vector<T> expected;
+    std::vector<int64_t> splits;
+    std::vector<int64_t> from;
+    const auto rows_to = [&](size_t sender, size_t receiver) {
+      return even ? n : static_cast<int64_t>((sender + 2 * receiver) % 3) * n;
+    };
+    for (size_t p = 0; p < size; ++p) {
+      splits.push_back(rows_to(me, p));
+      from.push_back(rows_to(p, me));
+      int64_t skipped = 0;
+      int64_t total = 0;
+      for (size_t q = 0; q < size; ++q) {
+        if (q < me) skipped += rows_to(p, q);
+        total += rows_to(p, q);
+      }
+      const auto theirs = values<T>(ranks[p], static_cast<size_t>(total) * 3);
+      expected.insert(expected.end(), theirs.begin() + skipped * 3,
+                      theirs.begin() + (skipped + rows_to(p, me)) * 3);
+    }
+    int64_t total = 0;
+    for (const int64_t s : splits) total += s;
+    const auto sent = values<T>(rank, static_cast<size_t>(total) * 3);
+    out.assign(expected.size(), T{});
+    auto all = typed(group, K::kAlltoall, dtype, {total, 3}, sent, &out);
+    all.output_rows = static_cast<int64_t>(expected.size() / 3);
+    if (!even) all.splits = splits;
+    must(call(r, all));
+    if (out != expected) return even ? "alltoall" : "uneven alltoall";
+    all.output_splits = from;
+    out.assign(expected.size(), T{});
+    must(call(r, all));
+    if (out != expected) return "alltoall of expected rows";
+  }
+  engine::Operation barrier;
+  barrier.kind = K::kBarrier;
+  must(call(r, in_group(group, barrier)));
+  return "";
+}
+
+std::string trouble_in_group(engine::Runtime& r, uint32_t group, const Ranks& ranks) {
+  for (const size_t rows : {size_t{1}, size_t{50}, size_t{9000}}) {
+    std::string trouble = trouble_of<float>(r, group, ranks, DType::kFloat32, rows);
+    if (trouble.empty()) trouble = trouble_of<int32_t>(r, group, ranks, DType::kInt32, rows);
+    if (trouble.empty() && rows < 100)
+      trouble = trouble_of<uint8_t>(r, group, ranks, DType::kUInt8, rows);
+    if (trouble.empty() && rows < 100)
+      trouble = trouble_of<double>(r, group, ranks, DType::kFloat64, rows);
+    if (!trouble.empty()) return trouble + " of " + std::to_string(rows);
+  }
+  return "";
+}
+
+TEST_CASE("every kind is right in groups of every size and order, on every transport",
+          "[ordered_group]") {
+  const Rank size = 4;
+  const std::vector<Ranks> lists = {{3, 0, 2, 1}, {2, 0}, {1, 3, 0}, {2}};
+  for (const Kind kind : kKinds) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, size);
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      for (const Ranks& list : lists) {
+        if (!contains(list, rank)) continue;
+        const uint32_t group = must(r.open_group("all kinds", list));
+        const std::string trouble = trouble_in_group(r, group, list);
+        if (!trouble.empty()) return "group of " + std::to_string(list.size()) + ": " + trouble;
+        must(r.close_group(group));
+      }
+      return trouble_with_sum(r, "after");
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("overlapping groups in a circle are opened and used in different orders",
+          "[ordered_group]") {
+  const Rank size = 3;
+  const std::vector<Ranks> lists = {{0, 1}, {1, 2}, {2, 0}};
+  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, size);
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      for (int round = 0; round < 20; ++round) {
+        std::vector<size_t> mine;
+        for (size_t i = 0; i < lists.size(); ++i) {
+          const size_t list = (i + static_cast<size_t>(rank)) % lists.size();
+          if (contains(lists[list], rank)) mine.push_back(list);
+        }
+        std::vector<uint32_t> groups;
+        std::vector<RequestPtr> requests;
+        std::vector<Floats> data(mine.size(), Floats(5, static_cast<float>(rank + 1)));
+        for (size_t i = 0; i < mine.size(); ++i) {
+          groups.push_back(must(r.open_group("circle", lists[mine[i]])));
+          requests.push_back(start(r, call_of(groups[i], K::kAllreduce, data[i], &data[i])));
+        }
+        // One waits for the first, another for the last.
+        if (rank % 2 == 0) std::reverse(requests.begin(), requests.end());
+        for (const RequestPtr& request : requests) must(end_of(request));
+        for (size_t i = 0; i < mine.size(); ++i) {
+          const float total = static_cast<float>(lists[mine[i]][0] + lists[mine[i]][1] + 2);
+          if (data[i] != Floats(5, total)) return "wrong sum";
+          must(r.close_group(groups[i]));
+        }
+      }
+      return "";
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("calls of one group belong together by their order, many at once", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    const Ranks list = {2, 1, 0};
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      const uint32_t group = must(r.open_group("many", list));
+      constexpr size_t kCalls = 200;
+      std::vector<Floats> data;
+      std::vector<RequestPtr> requests;
+      data.reserve(kCalls);
+      for (size_t i = 0; i < kCalls; ++i) {
+        data.emplace_back(i % 3 == 0 ? 5000 : 1 + i % 40, static_cast<float>(rank + 1) + float(i));
+        requests.push_back(start(r, call_of(group, K::kAllreduce, data[i], &data[i])));
+        // Now and then one that waits, and finds its place behind those.
+        if (i % 50 == 49) must(end_of(requests.back()));
+      }
+      for (size_t i = 0; i < kCalls; ++i) {
+        must(end_of(requests[i]));
+        if (data[i] != Floats(data[i].size(), 6 + 3 * static_cast<float>(i)))
+          return "call " + std::to_string(i);
+      }
+      return "";
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("a blocking call comes behind what its thread has started before", "[ordered_group]") {
+  RuntimeWorld world(Kind::kShm, 2);
+  const auto errors = world.run([&](Rank, engine::Runtime& r) -> std::string {
+    const uint32_t group = must(r.open_group("order", {0, 1}));
+    // Another thread drives now and then, so that starts find the progress lock taken.
+    std::thread beside([&r] {
+      const uint32_t other = must(r.open_group("beside", {0, 1}));
+      for (int i = 0; i < 3000; ++i) (void)trouble_with_group(r, other, {0, 1});
+    });
+    for (int i = 0; i < 3000; ++i) {
+      Floats one(1, 1);
+      Floats two(2, 1);
+      const RequestPtr first = start(r, call_of(group, K::kAllreduce, one, &one));
+      RequestPtr second;
+      must(r.run(call_of(group, K::kAllreduce, two, &two), kGenerous, &second));
+      must(end_of(first));
+    }
+    beside.join();
+    return "";
+  });
+  for (const auto& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("the tensors of one call in a group run as one", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 2);
+    const Ranks list = {1, 0};
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      const uint32_t group = must(r.open_group("coalesced", list));
+      const auto mine = static_cast<float>(rank + 1);
+      const auto run = [&](std::vector<engine::Operation> ops) {
+        const auto requests = must(r.start(std::move(ops), true));
+        for (const RequestPtr& request : requests) must(end_of(request));
+        return requests;
+      };
+      for (int round = 0; round < 3; ++round) {
+        Floats a(7, mine);
+        Floats b(3000, 2 * mine);
+        std::vector<double> c(5, mine);
+        run({call_of(group, K::kAllreduce, a, &a),
+             typed(group, K::kAllreduce, DType::kFloat64, {5}, c, &c),
+             call_of(group, K::kAllreduce, b, &b)});
+        if (a != Floats(7, 3) || b != Floats(3000, 6) || c != std::vector<double>(5, 3))
+          return "allreduce";
+        // Rows of two allgathers; reducescatters; alltoalls, one of them uneven.
+        const Floats one(static_cast<size_t>(rank + 1), mine);
+        const Floats two(2, mine);
+        auto requests = run({call_of(group, K::kAllgather, one, nullptr),
+                             call_of(group, K::kAllgather, two, nullptr)});
+        if (result_of(requests[0]) != Floats{2, 2, 1} ||
+            result_of(requests[1]) != Floats{2, 2, 1, 1})
+          return "allgather";
+        requests = run({call_of(group, K::kReducescatter, two, nullptr),
+                        call_of(group, K::kReducescatter, two, nullptr)});
+        if (result_of(requests[0]) != Floats{3} || result_of(requests[1]) != Floats{3})
+          return "reducescatter";
+        auto uneven = call_of(group, K::kAlltoall, two, nullptr);
+        uneven.splits = {2, 0};
+        requests = run({call_of(group, K::kAlltoall, two, nullptr), uneven});
+        const Floats expected = rank == 1 ? Floats{2, 2, 1, 1} : Floats{};
+        if (result_of(requests[0]) != Floats{2, 1} || result_of(requests[1]) != expected)
+          return "alltoall";
+      }
+      return "";
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("reduce, gather and scatter give the root's result to whom it belongs",
+          "[ordered_group]") {
+  const std::vector<Ranks> lists = {{2}, {1, 0}, {2, 0, 1}};
+  for (const Kind kind : kKinds) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      for (const Ranks& list : lists) {
+        if (!contains(list, rank)) continue;
+        const uint32_t group = must(r.open_group("roots", list));
+        const auto me = static_cast<size_t>(place_in(list, rank));
+        const auto size = list.size();
+        for (const Rank root : {list.front(), list.back()}) {
+          for (const size_t n : {size_t{1}, size_t{40}, size_t{50000}}) {
+            const std::string tag = " of " + std::to_string(n) + " to " + std::to_string(root);
+            const bool is_root = rank == root;
+            float total = 0;
+            for (const Rank member : list) total += static_cast<float>(member + 1);
+            // reduce, also in place; what others have given is left alone
+            const Floats mine(n, static_cast<float>(rank + 1));
+            for (const bool in_place : {false, true}) {
+              Floats out = in_place ? mine : Floats(n, -1);
+              auto op = call_of(group, K::kReduce, in_place ? out : mine, &out);
+              op.root = root;
+              must(call(r, op));
+              const Floats expected = is_root ? Floats(n, total) : in_place ? mine : Floats(n, -1);
+              if (out != expected) return "reduce" + tag;
+            }
+            auto no_output = call_of(group, K::kReduce, mine, nullptr);
+            Floats out(n);
+            no_output.root = root;
+            if (is_root) no_output.output = reinterpret_cast<std::byte*>(out.data());
+            must(call(r, no_output));
+            // gather, uneven
+            const Floats rows(n + me, static_cast<float>(rank + 1));
+            Floats all;
+            for (size_t p = 0; p < size; ++p)
+              all.insert(all.end(), n + p, static_cast<float>(list[p] + 1));
+            Floats gathered(all.size(), -1);
+            auto gather = call_of(group, K::kGather, rows, &gathered);
+            gather.root = root;
+            gather.output_rows = static_cast<int64_t>(all.size());
+            must(call(r, gather));
+            if (gathered != (is_root ? all : Floats(all.size(), -1))) return "gather" + tag;
+            // scatter, even and uneven
+            for (const bool even : {true, false}) {
+              std::vector<int64_t> splits;
+              Floats whole;
+              for (size_t p = 0; p < size; ++p) {
+                splits.push_back(static_cast<int64_t>(even ? n : n + 2 * p));
+                whole.insert(whole.end(), static_cast<size_t>(splits[p]), static_cast<float>(p));
+              }
+              Floats part(static_cast<size_t>(splits[me]), -1);
+              auto scatter = call_of(group, K::kScatter, is_root ? whole : part, &part);
+              if (is_root && !even) scatter.splits = splits;
+              if (!is_root) scatter.input = nullptr;
+              scatter.root = root;
+              must(call(r, scatter));
+              if (part != Floats(part.size(), static_cast<float>(me))) return "scatter" + tag;
+            }
+          }
+        }
+        must(r.close_group(group));
+      }
+      return "";
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("messages in groups meet by group, peer and tag", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    const Ranks list = {2, 0, 1};
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      const uint32_t one = must(r.open_group("one", list));
+      const uint32_t two = must(r.open_group("two", list));
+      const auto message = [&](uint32_t group, K k, Rank peer, uint32_t tag, Floats* data) {
+        auto op = call_of(group, k, *data, data);
+        op.peer = peer;
+        op.tag = tag;
+        if (k == K::kRecv) op.input = nullptr;
+        return op;
+      };
+      for (const size_t n : {size_t{3}, size_t{200000}}) {
+        const Rank next = (rank + 1) % 3;
+        const Rank before = (rank + 2) % 3;
+        std::vector<Floats> out(8, Floats(n));
+        std::vector<Floats> in(8, Floats(n, -1));
+        std::vector<RequestPtr> requests;
+        for (size_t i = 0; i < 6; ++i) out[i].assign(n, static_cast<float>(10 * rank) + float(i));
+        // The same peers and tags in both groups and in the job, asked for in another order.
+        const auto send = [&](uint32_t group, uint32_t tag, size_t at) {
+          requests.push_back(start(r, message(group, K::kSend, next, tag, &out[at])));
+        };
+        const auto receive = [&](uint32_t group, uint32_t tag, size_t at) {
+          requests.push_back(start(r, message(group, K::kRecv, before, tag, &in[at])));
+        };
+        send(one, 7, 0);
+        send(two, 7, 1);
+        send(one, 8, 2);
+        send(one, 7, 3);
+        send(0, 7, 4);
+        receive(0, 7, 4);
+        receive(two, 7, 1);
+        receive(one, 8, 2);
+        receive(one, 7, 0);
+        receive(one, 7, 3);
+        // To itself.
+        out[6].assign(n, 6);
+        requests.push_back(start(r, message(one, K::kSend, rank, 7, &out[6])));
+        requests.push_back(start(r, message(one, K::kRecv, rank, 7, &in[6])));
+        for (const RequestPtr& request : requests) must(end_of(request));
+        for (const size_t i : {0, 1, 2, 3, 4}) {
+          if (in[i] != Floats(n, static_cast<float>(10 * before) + float(i)))
+            return "message " + std::to_string(i);
+        }
+        if (in[6] != out[6]) return "to itself";
+        // As one: sends and receives of a batch.
+        const auto batch = must(r.start(
+            {message(two, K::kSend, next, 1, &out[0]), message(two, K::kRecv, before, 1, &in[0])},
+            true));
+        for (const RequestPtr& request : batch) must(end_of(request));
+      }
+      // A message whose size the other side has not: both hear of it, and go on.
+      Floats data(rank == 0 ? 3 : 4);
+      Status status;
+      if (rank == 0) status = call(r, message(one, K::kSend, 1, 5, &data));
+      if (rank == 1) status = call(r, message(one, K::kRecv, 0, 5, &data));
+      if (rank != 2 && status.code() != Code::kFailedPrecondition) return status.to_string();
+      Floats none(1);
+      auto wrong = message(one, K::kSend, 3, 5, &none);
+      if (r.start({wrong}).ok()) return "to no member";
+      return trouble_with_group(r, one, list);
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("persistent requests in groups take their number with each start", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 2);
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      const uint32_t group = must(r.open_group("again", {1, 0}));
+      const auto persistent = [&](K k, int64_t count) {
+        return make(r, in_group(group, shape_of(k, "", DType::kFloat32, count)));
+      };
+      const RequestPtr a = persistent(K::kAllreduce, 10);
+      const RequestPtr b = persistent(K::kAllreduce, 5000);
+      const RequestPtr shares = persistent(K::kReducescatter, 8);
+      for (int round = 0; round < 50; ++round) {
+        Floats x(10, static_cast<float>(rank + round));
+        Floats y(5000, static_cast<float>(rank));
+        Floats z(8, 1);
+        // The order of starts, not that of their making.
+        must(b->start(in_of(y), out_of(&y)));
+        must(shares->start(in_of(z), nullptr));
+        must(a->run(in_of(x), out_of(&x)));
+        must(end_of(b));
+        if (x != Floats(10, static_cast<float>(1 + 2 * round)) || y != Floats(5000, 1))
+          return "wrong sum";
+        if (result_of(shares) != Floats(4, 2)) return "reducescatter";
+      }
+      if (r.make({in_group(group, shape_of(K::kAllreduce, "", DType::kFloat32, 1)),
+                  in_group(group, shape_of(K::kAllreduce, "", DType::kFloat32, 2))},
+                 true)
+              .ok())
+        return "a persistent group";
+      must(r.close_group(group));
+      Floats x(10, 1);
+      must(a->start(in_of(x), out_of(&x)));
+      return has(end_of(a).message(), "has been closed on this rank") ? "" : "after the close";
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("two threads use two groups of the same ranks", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 2);
+    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+      std::string trouble[2];
+      std::vector<std::thread> threads;
+      for (int which = 0; which < 2; ++which) {
+        threads.emplace_back([&, which] {
+          const Ranks list = which == 0 ? Ranks{0, 1} : Ranks{1, 0};
+          // As many threads as there are ranks open in either order.
+          const uint32_t group = must(r.open_group("thread " + std::to_string(which), list));
+          for (int i = 0; i < 300 && trouble[which].empty(); ++i)
+            trouble[which] = trouble_with_group(r, group, list, i % 7 == 0 ? 4000 : 3);
+        });
+        if (rank == 1) threads.back().join();
+      }
+      if (rank == 0) {
+        for (std::thread& thread : threads) thread.join();
+      }
+      return trouble[0] + trouble[1];
+    });
+    for (const auto& error : errors) CHECK(error == "");
+  }
+}
+
+TEST_CASE("what is wrong on one rank alone is refused there and does not count",
+          "[ordered_group]") {
+  RuntimeWorld world(Kind::kShm, 2);
+  const Ranks list = {0, 1};
+  const auto texts = world.run([&](Rank rank, engine::Runtime& r) -> std::vector<std::string> {
+    const uint32_t group = must(r.open_group("g", list));
+    std::vector<std::string> refused;
+    const auto try_it = [&](engine::Operation op) {
+      const auto started = r.start({std::move(op)});
+      refused.push_back(started.status().to_string());
+    };
+    Floats data(4, 1);
+    if (rank == 0) {
+      auto named = call_of(group, K::kAllreduce, data, &data);
+      named.name = "x";
+      try_it(named);
+      auto cast = call_of(group, K::kBroadcast, data, &data);
+      cast.root = 7;
+      try_it(cast);
+      auto scatter = call_of(group, K::kReducescatter, data, nullptr);
+      scatter.output_splits = {1, 1};
+      try_it(scatter);
+      auto scalar = call_of(group, K::kAllgather, data, nullptr);
+      scalar.shape = {};
+      try_it(scalar);
+      try_it(call_of(group + 1, K::kAllreduce, data, &data));
+      refused.push_back(r.open_group("g", {1}).status().to_string());
+      refused.push_back(r.open_group("g", {0, 0}).status().to_string());
+      refused.push_back(r.open_group("g", {0, 2}).status().to_string());
+      refused.push_back(r.open_group("", {0}).status().to_string());
+    }
+    refused.push_back(trouble_with_group(r, group, list));
+    return refused;
+  });
+  REQUIRE(texts[1] == std::vector<std::string>{""});
+  const std::vector<std::string> expected = {"operations in a group have no names: 'x'",
+                                             "invalid root rank 7, group 'g' (ranks 0, 1)",
+                                             "output_splits are 2 rows in all, the tensor has 4",
+                                             "of a rank-zero tensor",
+                                             "there is no group",
+                                             "it is no member",
+                                             "twice",
+                                             "cannot have rank 2",
+                                             "the key of a group"};
+  REQUIRE(texts[0].size() == expected.size() + 1);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    INFO(texts[0][i]);
+    CHECK(has(texts[0][i], expected[i]));
+    CHECK(has(texts[0][i], "invalid argument"));
+  }
+  CHECK(texts[0].back() == "");
+}
+
+TEST_CASE(
+    "a disagreement is an error on all members that names ranks and values, and the group "
+    "works on",
+    "[ordered_group]") {
+  struct Sort {
+    const char* name;
+    std::function<void(Rank, engine::Operation*)> differ;
+    std::vector<std::string> says;
+  };
+  const std::vector<Sort> sorts = {
+      {"kind",
+       [](Rank rank, engine::Operation* op) {
+         if (rank == 1) op->kind = K::kBroadcast;
+       },
+       {"Mismatched operations", "ranks 2, 0 sent allreduce", "rank 1 sent broadcast"}},
+      {"shape",
+       [](Rank rank, engine::Operation* op) {
+         if (rank == 2) op->shape = {2, 2};
+       },
+       {"Mismatched ALLREDUCE tensor shapes", "rank 2 sent float32[2,2]",
+        "ranks 0, 1 sent float32[4]"}},
+      {"dtype",
+       [](Rank rank, engine::Operation* op) {
+         if (rank == 0) op->dtype = DType::kInt32;
+       },
+       {"Mismatched data types", "rank 0 sent int32[4]", "ranks 2, 1 sent float32[4]"}},
+      {"op",
+       [](Rank rank, engine::Operation* op) {
+         if (rank == 0) op->reduce_op = ReduceOp::kMax;
+       },
+       {"Mismatched reduction operation", "rank 0 sent max", "ranks 2, 1 sent sum"}},
+      {"root",
+       [](Rank rank, engine::Operation* op) {
+         op->kind = K::kBroadcast;
+         op->root = rank == 0 ? 0 : 1;
+       },
+       {"Mismatched BROADCAST root ranks", "rank 0 sent root rank 0",
+        "ranks 2, 1 sent root rank 1"}},
+      {"rows of a reducescatter",
+       [](Rank rank, engine::Operation* op) {
+         op->kind = K::kReducescatter;
+         op->output = nullptr;
+         if (rank == 1) op->output_splits = {4, 0, 0};
+       },
+       {"Mismatched REDUCESCATTER splits", "rank 1 sent splits [4,0,0]",
+        "ranks 2, 0 sent no splits"}},
+      {"room",
+       [](Rank rank, engine::Operation* op) {
+         op->kind = K::kAllgather;
+         if (rank != 1) op->output = nullptr;
+         if (rank == 1) op->output_rows = 5;
+       },
+       {"Mismatched ALLGATHER output rows", "rank 1 has room for 5 rows, 12 arrive"}},
+      {"expected rows",
+       [](Rank rank, engine::Operation* op) {
+         op->kind = K::kAllgather;
+         op->output = nullptr;
+         if (rank == 1) op->output_splits = {4, 4, 3};
+       },
+       {"Mismatched output splits", "rank 1 expects 3 rows from rank 1, which sends 4"}},
+      {"expected rows of an alltoall",
+       [](Rank rank, engine::Operation* op) {
+         op->kind = K::kAlltoall;
+         op->output = nullptr;
+         op->splits = {2, 1, 1};
+         if (rank == 2) op->output_splits = {2, 2, 0};
+       },
+       {"Mismatched output splits", "rank 2 expects 0 rows from rank 1, which sends 2"}},
+  };
+  const Ranks list = {2, 0, 1};
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    for (const Sort& sort : sorts) {
+      INFO(sort.name);
+      const auto texts = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+        const uint32_t group = must(r.open_group(sort.name, list));
+        std::string trouble = trouble_with_group(r, group, list);
+        if (!trouble.empty()) return trouble;
+        Floats data(4, 7);
+        auto op = call_of(group, K::kAllreduce, data, &data);
+        sort.differ(rank, &op);
+        // Under way at the same time: those before and behind are right.
+        const RequestPtr wrong = start(r, op);
+        trouble = trouble_with_group(r, group, list, 3000);
+        if (!trouble.empty()) return trouble;
+        const Status status = end_of(wrong);
+        if (status.code() != Code::kFailedPrecondition) return "code: " + status.to_string();
+        if (data != Floats(4, 7)) return "written";
+        must(r.close_group(group));
+        return status.message();
+      });
+      for (const std::string& text : texts) {
+        CHECK(text == texts[0]);
+        for (const std::string& part : sort.says) {
+          INFO(text << " has " << part);
+          CHECK(has(text, part));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("members that have different tensors in one call all hear of it", "[ordered_group]") {
+  RuntimeWorld world(Kind::kShm, 2);
+  const auto texts = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
+    const uint32_t group = must(r.open_group("g", {0, 1}));
+    Floats a(4, 1);
+    Floats b(5, 1);
+    std::vector<engine::Operation> ops{call_of(group, K::kAllreduce, a, &a),
+                                       call_of(group, K::kAllreduce, b, &b)};
+    if (rank == 1) ops.pop_back();
+    const auto requests = must(r.start(ops, true));
+    std::string text;
+    for (const RequestPtr& request : requests) text = end_of(request).message();
+    const std::string trouble = trouble_with_group(r, group, {0, 1});
+    return trouble.empty() ? text : trouble;
+  });
+  CHECK(texts[0] == texts[1]);
+  CHECK(has(texts[0], "rank 0 sent 2 tensors; rank 1 sent 1 tensors"));
+  CHECK(has(texts[0], "allreduce 'g#0"));
+}
+
+TEST_CASE("steady calls send no message of the agreement", "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
+    INFO(name_of(kind));
+    RuntimeWorld world(kind, 3);
+    const Ranks list = {0, 1, 2};
+    const auto sent = world.run([&](Rank rank, engine::Runtime& r) -> int64_t {
+      const uint32_t group = must(r.open_group("steady", list));
+      if (!trouble_with_group(r, group, list).empty()) return -1;
+      const int64_t before = r.counter("control_messages");
+      for (int i = 0; i < 50; ++i) {
+        if (!trouble_with_group(r, group, list, 1 + 100 * static_cast<size_t>(i)).empty())
+          return -1;
+        // Rows that nobody knows beforehand.
+        const Floats rows(static_cast<size_t>(rank + i), 1);
+        if (!call(r, call_of(group, K::kAllgather, rows, nullptr)).ok()) return -1;
+      }
+      return r.counter("control_messages") - before;
+    });
+    CHECK(sent == std::vector<int64_t>(3, 0));
+  }
+}
+
+// Its memory lives as long as the measurement.
+struct SteadyCalls {
+  SteadyCalls(engine::Runtime& r, Rank size) {
+    Ranks list;
+    for (Rank rank = 0; rank < size; ++rank) list.push_back(rank);
+    const uint32_t group = must(r.open_group("steady", list));
+    for (const int64_t count : {1, 3000})
+      sums.push_back(make(r, in_group(group, shape_of(K::kAllreduce, "", DType::kFloat32, count))));
+    auto gather = shape_of(K::kAllgather, "", DType::kFloat32, 5);
+    gather.output_rows = 5 * size;
+    gathered = make(r, in_group(group, gather));
+    barrier = make(r, in_group(group, shape_of(K::kBarrier, "", DType::kFloat32, 0)));
+  }
+  bool run() {
+    for (Floats* data : {&small, &large}) std::fill(data->begin(), data->end(), 1.0F);
+    // Two under way, one after the other.
+    must(sums[1]->start(in_of(large), out_of(&large)));
+    must(sums[0]->run(in_of(small), out_of(&small)));
+    must(gathered->run(in_of(rows), out_of(&all)));
+    must(barrier->run(nullptr, nullptr));
+    must(end_of(sums[1]));
+    return small[0] == static_cast<float>(all.size()) / 5 && large[2999] == small[0];
+  }
+  std::vector<RequestPtr> sums;
+  RequestPtr gathered, barrier;
+  Floats small = Floats(1), large = Floats(3000), rows = Floats(5, 1), all = Floats(10);
+};
+
+TEST_CASE("steady persistent calls send no message of the agreement and allocate nothing",
+          "[ordered_group]") {
+  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
+    INFO(name_of(kind));
+    const auto costs = steady_costs(kind, 2, 40, 60, [](Rank, engine::Runtime& r) {
+      return [calls = std::make_shared<SteadyCalls>(r, 2)](int) { return calls->run(); };
+    });
+    for (const SteadyCost& cost : costs) {
+      INFO(cost.stacks);
+      CHECK(cost.right);
+      CHECK(cost.messages == 0);
+      CHECK(cost.allocations == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda::testing
