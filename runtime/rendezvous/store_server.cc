@@ -12,6 +12,7 @@
 #include "collectives/base/log.h"
 #include "collectives/host/event_fd.h"
 #include "collectives/host/threads.h"
+#include "runtime/rendezvous/store.h"
 
 namespace rueda::rendezvous {
 

@@ -62,14 +62,15 @@ class Programs:
             # torchrun only sets RANK and WORLD_SIZE; --no-python runs any program.
             return [*torchrun, "--no-python", str(RELEASE / "bench" / "bench_gloo"), *cases]
         script = {"gradients": "peer_gradients.py", "idle": "peer_idle.py"}.get(program.rsplit("-", 1)[-1], "peer_torch.py")
-        if program == "ddp-gloo":
+        if program in ("ddp-gloo", "c10d-ddp"):
             script = "peer_gradients.py"
         arguments = {"peer_gradients.py": milliseconds, "peer_idle.py": [], "peer_torch.py": cases}[script]
         name = "rueda" if program.startswith("rueda") else "horovod" if program.startswith("horovod") else "gloo"
+        name = "c10d" if program.startswith("c10d") else name
         tail = [str(SOURCES / script), name, *arguments]
         if name == "rueda":
             return [*ruedarun, self._python, *tail]
-        if name == "gloo":
+        if name in ("gloo", "c10d"):
             return [*torchrun, *tail]
         if "mpi" in program:
             return [*mpirun, str(HOROVOD / "python"), *tail]

@@ -33,6 +33,10 @@ def _cases(op: str, memory: str, sizes, dtype: str = "f32") -> Tuple[str, ...]:
     return tuple(f"{op}:{dtype}:{memory}:{size}" for size in sizes)
 
 
+def _ends(sizes) -> Tuple[str, ...]:
+    return tuple(":private:" + size for size in sizes)
+
+
 _IN_PLACE = _cases("allreduce", "arena", MIDDLE + ("64M",))
 _OTHERS = ("allgather", "reducescatter", "broadcast", "alltoall")
 _OTHER_SIZES = ("64K", "256K", "1M", "4M", "16M", "64M")
@@ -40,6 +44,7 @@ _OTHER_CASES = tuple(c for op in _OTHERS for memory in ("private", "arena") for 
 _PRIVATE, _ARENA = (tuple(f":{memory}:{size}" for size in _OTHER_SIZES) for memory in ("private", "arena"))
 _HALF = tuple(f"allreduce_:{dtype}:private:16M" for dtype in ("f16", "bf16"))
 _IDLE = ("idle:compute", "idle:switches")
+_C10D = _cases("allreduce_", "private", ("4", "1K", "64K", "1M", "16M"))
 _MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradients:network",)
 
 ROWS: Dict[str, Row] = {
@@ -73,6 +78,11 @@ ROWS: Dict[str, Row] = {
               Target(6, 6, ("horovod-mpi-gradients",)))),
     "K": Row("a process that computes while rueda is idle", (2,), "rueda-idle", ("horovod-idle",), _IDLE,
              (Target(1.01, 1.01, (), (":compute",), at_most=True), Target(0, 0, (), (":switches",), at_most=True))),
+    "L": Row("torch.distributed.all_reduce, backend rueda", (2,), "c10d-torch", ("torch-gloo",), _C10D,
+             (Target(10, 10, ("torch-gloo",), _ends(("4", "1K"))), Target(6, 6, ("torch-gloo",), _ends(("64K",))),
+              Target(5, 5, ("torch-gloo",), _ends(("1M",))), Target(4, 4, ("torch-gloo",), _ends(("16M",))))),
+    "M": Row("DDP with bucket views of ResNet-50's 161 gradients, backend rueda: exposed time", (2,), "c10d-ddp",
+             ("ddp-gloo",), _MODELS, (Target(2.5, 2.5, ("ddp-gloo",)),)),
 }
 
 

@@ -46,6 +46,14 @@ class Request:
         """Whether what was started last has ended."""
         return _test(self.pointer) != 0
 
+    def event_fd(self):
+        """A descriptor that polls as readable whenever `test` is True. The request's own."""
+        fd, error = ctypes.c_int32(), _ffi.Error()
+        code = _lib.rueda_request_event_fd(self.pointer, ctypes.byref(fd), ctypes.byref(error))
+        if code != _OK:
+            raise _ffi.exception(code, error)
+        return fd.value
+
     def memory_released(self):
         """Whether its memory is used no more, on a GPU either."""
         return _lib.rueda_request_memory_released(self.pointer) != 0

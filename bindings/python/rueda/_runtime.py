@@ -99,6 +99,7 @@ class Runtime:
         self._joining = threading.RLock()  # held while this process joins or leaves
         self._lock = threading.RLock()  # of the tables, never held for long
         self._context = None
+        self._users = set()
         self._place = None
         self._was_shut_down = False
         self._forked_from = None  # the rank whose child this process is
@@ -118,10 +119,14 @@ class Runtime:
 
     # Life cycle.
 
-    def init(self, options=None):
-        """Joins the job, as an `_abi.InitOptions` says. Does nothing when already joined."""
+    def init(self, options=None, user="hvd"):
+        """Joins the job, as an `_abi.InitOptions` says. Does nothing when already joined.
+
+        ``user``: who uses the context from now on; it is left when the last of them shuts down.
+        """
         with self._joining:
             if self._context is not None:
+                self._users.add(user)
                 return
             pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ffi.ABORTED
             while code == _ffi.ABORTED:  # a signal came; Python has run its handlers
@@ -148,16 +153,25 @@ class Runtime:
                 self._let_go()
                 self._place = place
                 self._context = context
+                self._users = {user}
             _stacks.show(context)
             _marks.follow(context)
 
-    def shutdown(self):
-        """Leaves the job; operations in flight end with an error. Does nothing when not joined."""
+    def shutdown(self, user=None):
+        """Leaves the job; operations in flight end with an error. Does nothing when not joined.
+
+        ``user``: who is done with it; while others use it nothing happens. None: all are. Returns whether
+        nobody is in the job any more.
+        """
         with self._joining:
             with self._lock:
+                self._users.discard(user)
+                if user is not None and self._users:
+                    return False
                 context, self._context, self._place = self._context, None, None
+                self._users = set()
                 if context is None:
-                    return
+                    return True
                 self._was_shut_down = True
                 self._persistent.clear()
                 self._persistent = collections.OrderedDict()  # what is in use goes back to the other
@@ -166,6 +180,7 @@ class Runtime:
             # Everything has ended: nobody else writes to the tensors any more. Handles stay
             # until the next init, so that a waiting thread learns how its operation ended.
             self._let_go()
+        return True
 
     def after_fork_in_child(self):
         place, forked_from = self._place, self._forked_from

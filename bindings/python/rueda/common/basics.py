@@ -94,6 +94,7 @@ def init(
 
 def _join(options):
     if runtime.is_initialized():
+        runtime.init()  # one more user
         place = runtime.place
         if options is not None and (options.rank, options.size) != (place.rank, place.size):
             raise ValueError(
@@ -109,9 +110,12 @@ def _join(options):
 
 
 def shutdown():
-    """Leaves the job. Operations in flight end with an error on the ranks that need this one."""
-    runtime.shutdown()
-    _process_sets.forget_all()
+    """Leaves the job. Operations in flight end with an error on the ranks that need this one.
+
+    While a process group of torch.distributed is there the job goes on for it.
+    """
+    if runtime.shutdown("hvd"):
+        _process_sets.forget_all()
 
 
 def should_stop():

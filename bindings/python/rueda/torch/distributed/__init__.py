@@ -1,0 +1,27 @@
+"""``torch.distributed`` on rueda: `init_process_group("rueda")`.
+
+>>> import torch, torch.distributed as dist
+>>> dist.init_process_group("rueda")
+>>> dist.all_reduce(torch.ones(3))
+
+An installed rueda needs no import; importing this module makes the name known too. docs/torch_distributed.md
+says what serves each operation and what differs from Gloo.
+
+Errors are ``torch.distributed.DistBackendError`` (`CollectiveError`, `LostRankError`, `CollectiveTimeout`);
+`LostRankError` has the attributes of `rueda.RankLostError`.
+"""
+
+from rueda.torch.distributed._convert import process_group, process_set
+from rueda.torch.distributed._errors import CollectiveError, CollectiveTimeout, LostRankError
+from rueda_torch_backend import register
+
+__all__ = [
+    "CollectiveError",
+    "CollectiveTimeout",
+    "LostRankError",
+    "process_group",
+    "process_set",
+    "register",
+]
+
+register()

@@ -1,0 +1,179 @@
+"""What an operation that goes on is to its caller: `torch.distributed.Work`."""
+
+import threading
+from datetime import timedelta
+
+import torch
+from torch.distributed import Work as _Work
+
+from rueda._runtime import runtime
+from rueda.common.exceptions import DeadlineExceeded
+from rueda.torch._tensors import _raw_stream
+from rueda.torch.distributed._errors import as_backend_error
+from rueda.torch.distributed._futures import WorkFuture, complete_later
+
+
+class Ended(_Work):
+    """One that has ended well."""
+
+    def __init__(self, result=()):
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+    def is_success(self):
+        return True
+
+    def exception(self):
+        return None
+
+    def synchronize(self):
+        pass
+
+    def block_current_stream(self):
+        pass
+
+    def result(self):
+        return list(self._result)
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+class Work(_Work):
+    """One or several requests of the library that are one operation.
+
+    Holds the tensors until the requests have ended. Whoever finds first that they have (by `wait`,
+    `is_completed` or the future) runs ``finish``, which brings results to where they belong.
+    """
+
+    def __init__(
+        self, group, name, requests, descriptions, keep, result, finish, seconds, gpu=None
+    ):
+        super().__init__()
+        self._done = False
+        self._group, self._name = group, name
+        self._requests, self._descriptions = requests, descriptions
+        self._keep, self._result, self._finish = keep, result, finish
+        self._seconds = seconds
+        self._gpu = gpu  # the device whose stream comes behind it
+        self._lock = threading.Lock()
+        self._error = None
+        self._future = None
+        self._source = -1
+
+    def wait(self, timeout=None):
+        """True, or raises. After ``timeout`` alone the operation goes on; after the group's time its group ends."""
+        if not self._done:
+            limit = _seconds(timeout)
+            try:
+                for request in self._requests:
+                    request.wait(self._seconds if limit is None else limit)
+            except DeadlineExceeded as error:
+                if limit is not None and not self._has_ended():
+                    raise as_backend_error(error) from None
+                self._fail(self._group._timed_out(self._name, error))
+            except Exception as error:
+                self._fail(error)
+            else:
+                self._end()
+        if self._error is not None:
+            raise self._error
+        if self._gpu is not None:
+            self.block_current_stream()
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def block_current_stream(self):
+        if self._gpu is not None:
+            for request in self._requests:
+                request.make_wait(_raw_stream(self._gpu))
+
+    def is_completed(self):
+        if not self._done and self._has_ended():
+            try:
+                self.wait()
+            except Exception:  # exception() gives it
+                pass
+        return self._done
+
+    def is_success(self):
+        return self.is_completed() and self._error is None
+
+    def exception(self):
+        self.is_completed()
+        return self._error
+
+    def result(self):
+        return list(self._result)
+
+    def source_rank(self):
+        """In the group, after the end of a receive."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self):
+        with self._lock:
+            made = self._future is None
+            if made:
+                devices = [] if self._gpu is None else [torch.device("cuda", self._gpu)]
+                self._future = WorkFuture(self, devices)
+                self._descriptions = None  # a request that is watched is not used again
+            future, requests, done = self._future, self._requests, self._done
+        if made:
+            if done:
+                future._help()
+            else:
+                complete_later(future, requests[-1])
+        return future
+
+    def _has_ended(self):
+        return all([request.test() for request in self._requests])
+
+    def _end(self):
+        """What has ended well is finished, once."""
+        with self._lock:
+            if self._done:
+                return
+            if self._finish is not None:
+                with torch.no_grad():
+                    self._finish(self)
+            if self._gpu is None:
+                if self._descriptions is not None:
+                    for description, request in zip(self._descriptions, self._requests):
+                        self._group._group.put_back(description, request)
+                self._requests = ()
+            self._finish = self._keep = None
+            self._done = True
+
+    def _fail(self, error):
+        with self._lock:
+            if self._done:
+                return
+            self._error = as_backend_error(error)
+            requests, self._requests = self._requests, ()
+            self._done = True
+        runtime.hold(requests, self._keep)
+
+    def __del__(self):
+        if not getattr(self, "_done", True) and not self._has_ended():
+            runtime.hold(self._requests, self._keep)
+
+
+def _seconds(timeout):
+    """Of PyTorch's timedelta; None where none is given."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    return timeout if timeout > 0 else None
