@@ -44,14 +44,19 @@ def check(tensor, name):
         )
 
 
-def packed(tensor, name):
-    """The tensor, or a copy, with its elements in a row."""
-    if (
+def _is_in_a_row(tensor):
+    """Its elements are, as the library takes them."""
+    return (
         tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
         and tensor.layout is torch.strided
-    ):
+    )
+
+
+def packed(tensor, name):
+    """The tensor, or a copy, with its elements in a row."""
+    if _is_in_a_row(tensor):
         return tensor
     check(tensor, name)
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -59,12 +64,7 @@ def packed(tensor, name):
 
 def room(tensor, name):
     """Where a result for this tensor can be written: the tensor, or memory that is copied from afterwards."""
-    if (
-        tensor.is_contiguous()
-        and not tensor.is_neg()
-        and not tensor.is_conj()
-        and tensor.layout is torch.strided
-    ):
+    if _is_in_a_row(tensor):
         return tensor
     check(tensor, name)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
