@@ -72,10 +72,6 @@ class Backend(Gloo):
     name = "c10d"
     backend = "rueda"
 
-    def __init__(self):
-
-        super().__init__()
-
 
 class Alone:
     """No communication: what a step costs by itself."""
