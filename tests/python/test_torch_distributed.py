@@ -306,7 +306,7 @@ def test_messages():
 
 @ranks(2, 3)
 def test_messages_from_anybody():
-    with default_group() as group:
+    with default_group():
         me, size = dist.get_rank(), dist.get_world_size()
         if me == 0:
             seen = set()

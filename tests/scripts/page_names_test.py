@@ -21,7 +21,8 @@ ENDINGS = {".h", ".hpp", ".cc", ".c", ".cu", ".cuh", ".py", ".md", ".proto", ".c
 # Of other projects.
 FOREIGN = {
     "cuda.h": "CUDA", "mpi.h": "MPI", "RssShmem": "a line of /proc/PID/status", "share_memory_()": "PyTorch",
-    "recompile_limit": "PyTorch", "--rng-seed": "Catch2",
+    "recompile_limit": "PyTorch", "split_group": "PyTorch", "shrink_group": "PyTorch", "--rng-seed": "Catch2",
+    'DDPStrategy(process_group_backend="rueda")': "Lightning", 'deepspeed.init_distributed("rueda")': "DeepSpeed",
     # made of their parts in rueda.compat.ring_flash_attn
     "ring_flash_attn_varlen_func": "ring-flash-attention", "stripe_flash_attn_qkvpacked_func": "ring-flash-attention",
 }
