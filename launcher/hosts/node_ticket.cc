@@ -1,5 +1,6 @@
 #include "launcher/hosts/node_ticket.h"
 
+#include <poll.h>
 #include <sodium.h>
 #include <sys/socket.h>
 

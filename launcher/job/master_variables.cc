@@ -1,9 +1,10 @@
 #include "launcher/job/master_variables.h"
 
 #include <netinet/in.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
-#include <random>
+#include <cstdint>
 
 #include "collectives/base/unique_fd.h"
 #include "launcher/job/rank_environment.h"
@@ -15,8 +16,9 @@ namespace {
 constexpr int kFirstPort = 20000, kLastPort = 29999;
 
 int some_port() {
-  std::random_device random;
-  return std::uniform_int_distribution(kFirstPort, kLastPort)(random);
+  uint32_t random = 0;
+  [[maybe_unused]] const ssize_t n = getrandom(&random, sizeof(random), 0);
+  return kFirstPort + static_cast<int>(random % (kLastPort - kFirstPort + 1));
 }
 
 int free_port() {

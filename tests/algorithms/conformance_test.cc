@@ -97,8 +97,9 @@ std::string expect(const Bytes& got, const Bytes& wanted, const std::string& cel
 // The bitwise ones where kernels differ: of bools, and of integers, whose width does not matter.
 std::vector<ReduceOp> ops_of(DType dtype) {
   std::vector<ReduceOp> ops(std::begin(kElementwiseOps), std::end(kElementwiseOps));
-  if (dtype == DType::kBool || dtype == DType::kInt32)
-    ops.insert(ops.end(), std::begin(kBitwiseOps), std::end(kBitwiseOps));
+  if (dtype == DType::kBool || dtype == DType::kInt32) {
+    for (const ReduceOp op : kBitwiseOps) ops.push_back(op);
+  }
   return ops;
 }
 

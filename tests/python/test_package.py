@@ -51,7 +51,7 @@ def test_ranks_do_not_load_what_starts_jobs():
 # Horovod's signatures; what rueda has besides stands at the end of each. Of the collectives the schema has them,
 # which test_schema compares with Horovod's.
 SIGNATURES = {
-    "init": "comm=None, process_sets=None",
+    "init": "comm=None, process_sets=None, rank=None, size=None, job=None, rendezvous=None, key=None",
     "shutdown": "",
     "is_initialized": "",
     "rank": "",
