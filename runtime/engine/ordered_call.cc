@@ -73,6 +73,7 @@ void OrderedGroup::take_message(Request* request) {
   request->flight = shared_.flight->submitted(request->announcement, flight_set_, request->site,
                                               flight::Path::kDirect);
   messages_.start(request, peer == nullptr ? std::nullopt : peer->number);
+  if (peer == nullptr && alone_) messages_.fail_unmatched(*alone_);
 }
 
 // Its name says to all who look on which call it is, on every member.

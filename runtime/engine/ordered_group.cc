@@ -132,7 +132,9 @@ void OrderedGroup::lose(Member* from, const Status& why) {
   from->gone = true;
   const bool alone =
       std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; });
-  if (alone) messages_.fail_unmatched(why);
+  if (!alone) return;
+  alone_ = why;
+  messages_.fail_unmatched(why);
 }
 
 void OrderedGroup::on_left(Rank rank) {

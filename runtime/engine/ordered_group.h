@@ -188,6 +188,7 @@ class OrderedGroup {
   std::optional<Limit> limit_;
   bool failed_ = false;
   GroupMessages messages_;
+  std::optional<Status> alone_;  // why the last of the others sends nothing more
   bool closing_ = false;
   bool leaving_ = false;
   bool bye_said_ = false;
