@@ -76,7 +76,9 @@ TEST_CASE("a crash is told while its core is still being written", "[failure][cr
   REQUIRE(dumping.found);
   Job& job = *dumping.job;
   REQUIRE(job.wait_for_output(" told at ", 2));
-  const bool still_dumping = dumps_core(dumping.pid);
+  // The handler tells before it lets the kernel begin.
+  const bool still_dumping =
+      rueda::testing::eventually([&dumping] { return dumps_core(dumping.pid); });
   CHECK(job.wait() == 139);
   INFO(job.out() << job.err());
   CHECK(still_dumping);
