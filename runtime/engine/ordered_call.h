@@ -17,6 +17,8 @@ struct OrderedGroup::Entry {
 };
 
 struct OrderedGroup::Call {
+  Call() { members.reserve(1); }  // which goes round with the list of one that is forming
+
   uint64_t number = 0;
   std::vector<Request*> members;
   AskedCall* asked = nullptr;
