@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "tests/runtime/group_calls.h"
-#include "tests/runtime/steady_cost.h"
 
 namespace rueda::testing {
 namespace {
@@ -402,76 +401,6 @@ TEST_CASE("reduce, gather and scatter give the root's result to whom it belongs"
   }
 }
 
-TEST_CASE("messages in groups meet by group, peer and tag", "[ordered_group]") {
-  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
-    INFO(name_of(kind));
-    RuntimeWorld world(kind, 3);
-    const Ranks list = {2, 0, 1};
-    const auto errors = world.run([&](Rank rank, engine::Runtime& r) -> std::string {
-      const uint32_t one = must(r.open_group("one", list));
-      const uint32_t two = must(r.open_group("two", list));
-      const auto message = [&](uint32_t group, K k, Rank peer, uint32_t tag, Floats* data) {
-        auto op = call_of(group, k, *data, data);
-        op.peer = peer;
-        op.tag = tag;
-        if (k == K::kRecv) op.input = nullptr;
-        return op;
-      };
-      for (const size_t n : {size_t{3}, size_t{200000}}) {
-        const Rank next = (rank + 1) % 3;
-        const Rank before = (rank + 2) % 3;
-        std::vector<Floats> out(8, Floats(n));
-        std::vector<Floats> in(8, Floats(n, -1));
-        std::vector<RequestPtr> requests;
-        for (size_t i = 0; i < 6; ++i) out[i].assign(n, static_cast<float>(10 * rank) + float(i));
-        // The same peers and tags in both groups and in the job, asked for in another order.
-        const auto send = [&](uint32_t group, uint32_t tag, size_t at) {
-          requests.push_back(start(r, message(group, K::kSend, next, tag, &out[at])));
-        };
-        const auto receive = [&](uint32_t group, uint32_t tag, size_t at) {
-          requests.push_back(start(r, message(group, K::kRecv, before, tag, &in[at])));
-        };
-        send(one, 7, 0);
-        send(two, 7, 1);
-        send(one, 8, 2);
-        send(one, 7, 3);
-        send(0, 7, 4);
-        receive(0, 7, 4);
-        receive(two, 7, 1);
-        receive(one, 8, 2);
-        receive(one, 7, 0);
-        receive(one, 7, 3);
-        // To itself.
-        out[6].assign(n, 6);
-        requests.push_back(start(r, message(one, K::kSend, rank, 7, &out[6])));
-        requests.push_back(start(r, message(one, K::kRecv, rank, 7, &in[6])));
-        for (const RequestPtr& request : requests) must(end_of(request));
-        for (const size_t i : {0, 1, 2, 3, 4}) {
-          if (in[i] != Floats(n, static_cast<float>(10 * before) + float(i)))
-            return "message " + std::to_string(i);
-        }
-        if (in[6] != out[6]) return "to itself";
-        // As one: sends and receives of a batch.
-        const auto batch = must(r.start(
-            {message(two, K::kSend, next, 1, &out[0]), message(two, K::kRecv, before, 1, &in[0])},
-            true));
-        for (const RequestPtr& request : batch) must(end_of(request));
-      }
-      // A message whose size the other side has not: both hear of it, and go on.
-      Floats data(rank == 0 ? 3 : 4);
-      Status status;
-      if (rank == 0) status = call(r, message(one, K::kSend, 1, 5, &data));
-      if (rank == 1) status = call(r, message(one, K::kRecv, 0, 5, &data));
-      if (rank != 2 && status.code() != Code::kFailedPrecondition) return status.to_string();
-      Floats none(1);
-      auto wrong = message(one, K::kSend, 3, 5, &none);
-      if (r.start({wrong}).ok()) return "to no member";
-      return trouble_with_group(r, one, list);
-    });
-    for (const auto& error : errors) CHECK(error == "");
-  }
-}
-
 TEST_CASE("persistent requests in groups take their number with each start", "[ordered_group]") {
   for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
     INFO(name_of(kind));
@@ -711,73 +640,6 @@ TEST_CASE("members that have different tensors in one call all hear of it", "[or
   CHECK(texts[0] == texts[1]);
   CHECK(has(texts[0], "rank 0 sent 2 tensors; rank 1 sent 1 tensors"));
   CHECK(has(texts[0], "allreduce 'g#0"));
-}
-
-TEST_CASE("steady calls send no message of the agreement", "[ordered_group]") {
-  for (const Kind kind : {Kind::kShm, Kind::kTcp, Kind::kPairs}) {
-    INFO(name_of(kind));
-    RuntimeWorld world(kind, 3);
-    const Ranks list = {0, 1, 2};
-    const auto sent = world.run([&](Rank rank, engine::Runtime& r) -> int64_t {
-      const uint32_t group = must(r.open_group("steady", list));
-      if (!trouble_with_group(r, group, list).empty()) return -1;
-      const int64_t before = r.counter("control_messages");
-      for (int i = 0; i < 50; ++i) {
-        if (!trouble_with_group(r, group, list, 1 + 100 * static_cast<size_t>(i)).empty())
-          return -1;
-        // Rows that nobody knows beforehand.
-        const Floats rows(static_cast<size_t>(rank + i), 1);
-        if (!call(r, call_of(group, K::kAllgather, rows, nullptr)).ok()) return -1;
-      }
-      return r.counter("control_messages") - before;
-    });
-    CHECK(sent == std::vector<int64_t>(3, 0));
-  }
-}
-
-// Its memory lives as long as the measurement.
-struct SteadyCalls {
-  SteadyCalls(engine::Runtime& r, Rank size) {
-    Ranks list;
-    for (Rank rank = 0; rank < size; ++rank) list.push_back(rank);
-    const uint32_t group = must(r.open_group("steady", list));
-    for (const int64_t count : {1, 3000})
-      sums.push_back(make(r, in_group(group, shape_of(K::kAllreduce, "", DType::kFloat32, count))));
-    auto gather = shape_of(K::kAllgather, "", DType::kFloat32, 5);
-    gather.output_rows = 5 * size;
-    gathered = make(r, in_group(group, gather));
-    barrier = make(r, in_group(group, shape_of(K::kBarrier, "", DType::kFloat32, 0)));
-  }
-  bool run() {
-    for (Floats* data : {&small, &large}) std::fill(data->begin(), data->end(), 1.0F);
-    // Two under way, one after the other.
-    must(sums[1]->start(in_of(large), out_of(&large)));
-    must(sums[0]->run(in_of(small), out_of(&small)));
-    must(gathered->run(in_of(rows), out_of(&all)));
-    must(barrier->run(nullptr, nullptr));
-    must(end_of(sums[1]));
-    return small[0] == static_cast<float>(all.size()) / 5 && large[2999] == small[0];
-  }
-  std::vector<RequestPtr> sums;
-  RequestPtr gathered, barrier;
-  Floats small = Floats(1), large = Floats(3000), rows = Floats(5, 1), all = Floats(10);
-};
-
-TEST_CASE("steady persistent calls send no message of the agreement and allocate nothing",
-          "[ordered_group]") {
-  for (const Kind kind : {Kind::kShm, Kind::kTcp}) {
-    INFO(name_of(kind));
-    const auto costs = steady_costs(kind, 2, 40, 60, [](Rank, engine::Runtime& r) {
-      return [calls = std::make_shared<SteadyCalls>(r, 2)](int) { return calls->run(); };
-    });
-    for (const SteadyCost& cost : costs) {
-      INFO(cost.stacks);
-      CHECK(cost.right);
-      CHECK(cost.messages == 0);
-      // Over sockets room for a message that is early is made when one is early for the first time.
-      if (kind == Kind::kShm) CHECK(cost.allocations == 0);
-    }
-  }
 }
 
 }  // namespace
