@@ -62,15 +62,15 @@ class Programs:
             # torchrun only sets RANK and WORLD_SIZE; --no-python runs any program.
             return [*torchrun, "--no-python", str(RELEASE / "bench" / "bench_gloo"), *cases]
         script = {"gradients": "peer_gradients.py", "idle": "peer_idle.py"}.get(program.rsplit("-", 1)[-1], "peer_torch.py")
-        if program in ("ddp-gloo", "c10d-ddp"):
-            script = "peer_gradients.py"
+        script = {"ddp-gloo": "peer_gradients.py", "c10d": "peer_c10d.py"}.get(program, script)
+        if program == "c10d":
+            return [*torchrun, str(SOURCES / script), *cases]
         arguments = {"peer_gradients.py": milliseconds, "peer_idle.py": [], "peer_torch.py": cases}[script]
         name = "rueda" if program.startswith("rueda") else "horovod" if program.startswith("horovod") else "gloo"
-        name = "c10d" if program.startswith("c10d") else name
         tail = [str(SOURCES / script), name, *arguments]
         if name == "rueda":
             return [*ruedarun, self._python, *tail]
-        if name in ("gloo", "c10d"):
+        if name == "gloo":
             return [*torchrun, *tail]
         if "mpi" in program:
             return [*mpirun, str(HOROVOD / "python"), *tail]
@@ -84,7 +84,7 @@ class Programs:
         with tempfile.TemporaryDirectory(prefix="rueda-bench-", dir="/dev/shm") as folder:
             os.mkdir(folder + "/store")
             env = dict(self._base, RUEDA_BENCH_MEETING=folder + "/meeting", RUEDA_BENCH_STORE=folder + "/store")
-            if cases[0].startswith("gradients"):
+            if cases[0].startswith(("gradients", "ddp")):
                 # Whether freed gradients stay in the process is luck otherwise, and new pages cost as much as reducing.
                 env.update(MALLOC_MMAP_THRESHOLD_="4000000000", MALLOC_TRIM_THRESHOLD_="4000000000",
                            MALLOC_TOP_PAD_="100000000")

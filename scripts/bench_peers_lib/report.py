@@ -3,7 +3,7 @@
 import statistics
 from typing import Dict, List, Optional, Tuple
 
-from .rows import ROWS, Row, Target, has_cores
+from .rows import IN_TURNS, LIMIT, ROWS, Row, Target, has_cores
 
 STATES = ("NEAR", "FAR", "mixed", "all")
 # Published measurement of Horovod's master branch against Debian's PyTorch 1.13 on two cores, blocking allreduce_, medians;
@@ -29,7 +29,7 @@ def answer(round_: dict, program: str, ranks: int, case: str) -> dict:
 
 
 def peer_answer(round_: dict, row: Row, peer: str, ranks: int, case: str) -> dict:
-    program = row.subject if peer == "limit" else peer
+    program = row.subject if peer in (LIMIT, IN_TURNS) else peer
     found = answer(round_, program, ranks, row.peer_cases.get(case, case))
     if "unavailable" in found and case in row.fallback:
         found = answer(round_, program, ranks, row.fallback[case])

@@ -5,6 +5,7 @@ from typing import Dict, List, NamedTuple, Tuple
 MPIS = ("openmpi", "mpich")
 ALL_MPIS = MPIS + ("openmpi-persistent", "mpich-persistent")  # blocking calls, and persistent requests
 SMALL, MIDDLE = ("4", "32", "256", "1K"), ("64K", "256K", "1M", "4M", "16M")
+LIMIT, IN_TURNS = "limit", "gloo in turns"  # the row's own program measures these too, in cases of their own
 HOROVODS = ("horovod-gloo", "horovod-gloo-0.1ms", "horovod-mpi")
 
 
@@ -14,7 +15,7 @@ class Target(NamedTuple):
     far: float
     peers: Tuple[str, ...]
     cases: Tuple[str, ...] = ()  # endings of the cases it is for; empty: all
-    at_most: bool = False        # a figure of rueda's own that must not be above (rows G and K: no ratio)
+    at_most: bool = False        # a figure of rueda's own that must not be above (no ratio)
 
 
 class Row(NamedTuple):
@@ -44,7 +45,16 @@ _OTHER_CASES = tuple(c for op in _OTHERS for memory in ("private", "arena") for 
 _PRIVATE, _ARENA = (tuple(f":{memory}:{size}" for size in _OTHER_SIZES) for memory in ("private", "arena"))
 _HALF = tuple(f"allreduce_:{dtype}:private:16M" for dtype in ("f16", "bf16"))
 _IDLE = ("idle:compute", "idle:switches")
-_C10D = _cases("allreduce_", "private", ("4", "1K", "64K", "1M", "16M"))
+_REDUCING, _MOVING = ("all_reduce", "broadcast", "reduce_scatter"), ("all_gather", "all_to_all", "barrier")
+_SMALL_REDUCING = tuple(f"{op}:{manner}:{size}" for op in _REDUCING for manner in ("blocking", "async") for size in ("8", "4K"))
+_SMALL_MOVING = tuple(f"{op}:{manner}:8" for op in _MOVING for manner in ("blocking", "async"))
+_LARGE = {"all_reduce:blocking:64K": 6, "all_reduce:blocking:1M": 5, "all_reduce:blocking:16M": 4, "all_gather:blocking:16M": 5,
+          "reduce_scatter:blocking:16M": 6}
+_C10D = _SMALL_REDUCING + _SMALL_MOVING + tuple(_LARGE)
+_STEPS = {"ddp:resnet50:copied": 1.7, "ddp:resnet50:views": 2.5, "exposed:resnet50:views": 4, "exposed:resnet50-50:views": 4,
+          "exposed:network:views": 4, "ddp:small:copied": 1.8, "fsdp2:small:plain": 1.7, "fsdp2:25M:plain": 1.7,
+          "fsdp2:25M:shared": 2}
+_ONCE = ("groups:64", "import:torch")
 _MODELS = tuple(f"gradients:resnet50:{ms}ms" for ms in (0, 50, 200)) + ("gradients:network",)
 
 ROWS: Dict[str, Row] = {
@@ -64,8 +74,8 @@ ROWS: Dict[str, Row] = {
              MPIS + ("gloo", "torch-gloo"), _IN_PLACE,
              (Target(5, 5, MPIS), Target(3, 3, ("gloo", "torch-gloo"))),
              peer_cases={c: c.replace(":arena:", ":private:") for c in _IN_PLACE}),
-    "G": Row("allreduce of 64 MB in place: share of the memory's own speed", (2,), "rueda", ("limit",),
-             ("allreduce:f32:arena:64M",), (Target(0.75, 0.75, ("limit",)),),
+    "G": Row("allreduce of 64 MB in place: share of the memory's own speed", (2,), "rueda", (LIMIT,),
+             ("allreduce:f32:arena:64M",), (Target(0.75, 0.75, (LIMIT,)),),
              peer_cases={"allreduce:f32:arena:64M": "limit:f32:private:64M"}),
     "H": Row("allreduce of 16 MB of 16-bit floats, torch tensors", (2,), "rueda-torch", ("torch-gloo",), _HALF,
              (Target(10, 10, ("torch-gloo",)),), fallback={_HALF[1]: "allreduce_:f32:private:32M"}),
@@ -78,11 +88,18 @@ ROWS: Dict[str, Row] = {
               Target(6, 6, ("horovod-mpi-gradients",)))),
     "K": Row("a process that computes while rueda is idle", (2,), "rueda-idle", ("horovod-idle",), _IDLE,
              (Target(1.01, 1.01, (), (":compute",), at_most=True), Target(0, 0, (), (":switches",), at_most=True))),
-    "L": Row("torch.distributed.all_reduce, backend rueda", (2,), "c10d-torch", ("torch-gloo",), _C10D,
-             (Target(10, 10, ("torch-gloo",), _ends(("4", "1K"))), Target(6, 6, ("torch-gloo",), _ends(("64K",))),
-              Target(5, 5, ("torch-gloo",), _ends(("1M",))), Target(4, 4, ("torch-gloo",), _ends(("16M",))))),
-    "M": Row("DDP with bucket views of ResNet-50's 161 gradients, backend rueda: exposed time", (2,), "c10d-ddp",
-             ("ddp-gloo",), _MODELS, (Target(2.5, 2.5, ("ddp-gloo",)),)),
+    "L": Row("torch.distributed on rueda and on Gloo, operations, in the same processes", (2,), "c10d", (IN_TURNS,), _C10D,
+             (Target(10, 10, (IN_TURNS,), _SMALL_REDUCING), Target(12, 12, (), _SMALL_REDUCING, at_most=True),
+              Target(8, 8, (IN_TURNS,), _SMALL_MOVING),
+              *(Target(least, least, (IN_TURNS,), (case,)) for case, least in _LARGE.items())),
+             peer_cases={case: "gloo/" + case for case in _C10D}),
+    "M": Row("torch.distributed on rueda and on Gloo, training steps, in the same processes", (2,), "c10d", (IN_TURNS,), tuple(_STEPS),
+             tuple(Target(least, least, (IN_TURNS,), (case,)) for case, least in _STEPS.items()),
+             peer_cases={case: "gloo/" + case for case in _STEPS}),
+    "N": Row("torch.distributed: 64 groups of 2 of 4 ranks created, in us; what `import torch` takes longer, in ms", (4,), "c10d",
+             (IN_TURNS,), _ONCE,
+             (Target(50000, 50000, (), ("groups:64",), at_most=True), Target(5, 5, (), ("import:torch",), at_most=True)),
+             peer_cases={case: "gloo/" + case for case in _ONCE}),
 }
 
 
@@ -106,7 +123,7 @@ def programs_of(letters: List[str]) -> Dict[Tuple[str, int], List[str]]:
             for case in row.cases:
                 want(row.subject, ranks, case)
                 for peer in row.peers:
-                    program = row.subject if peer == "limit" else peer
+                    program = row.subject if peer in (LIMIT, IN_TURNS) else peer
                     want(program, ranks, row.peer_cases.get(case, case))
                     if case in row.fallback:
                         want(program, ranks, row.fallback[case])

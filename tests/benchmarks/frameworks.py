@@ -43,12 +43,11 @@ class Horovod(Rueda):
 
 class Gloo:
     name = "gloo"
-    backend = "gloo"
 
     def __init__(self):
         import torch.distributed as dist
 
-        dist.init_process_group(self.backend)
+        dist.init_process_group("gloo")
         self.dist, self.rank, self.size = dist, dist.get_rank(), dist.get_world_size()
         self.about = {"torch": torch.__version__, "config": torch.__config__.show()}
 
@@ -66,13 +65,6 @@ class Gloo:
         self.dist.destroy_process_group()
 
 
-class Backend(Gloo):
-    """rueda where such programs say gloo."""
-
-    name = "c10d"
-    backend = "rueda"
-
-
 class Alone:
     """No communication: what a step costs by itself."""
 
@@ -82,4 +74,4 @@ class Alone:
 
 def start(name):
     torch.set_num_threads(1)
-    return {"rueda": Rueda, "gloo": Gloo, "c10d": Backend, "horovod": Horovod}[name]()
+    return {"rueda": Rueda, "gloo": Gloo, "horovod": Horovod}[name]()
