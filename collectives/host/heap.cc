@@ -89,7 +89,7 @@ struct Heap::State {
   Status shortage(size_t wanted, const std::string& why);
   Result<std::pair<size_t, bool>> take_span(size_t bytes);
   void give_span(Range range);
-  Result<std::byte*> allocate_span(size_t bytes);
+  Result<std::byte*> allocate_span(size_t bytes, bool zeroed);
   Result<std::byte*> allocate_slot(size_t slot_bytes);
   // With the mutex held: a slot of an existing slab, or null.
   std::byte* pop_slot(size_t slot_bytes);
@@ -201,11 +201,11 @@ void Heap::State::give_span(Range range) {
   cool_down(kMostWarm);
 }
 
-Result<std::byte*> Heap::State::allocate_span(size_t wanted) {
+Result<std::byte*> Heap::State::allocate_span(size_t wanted, bool zeroed) {
   RUEDA_ASSIGN_OR_RETURN(const auto taken, take_span(wanted));
   const auto [offset, used_before] = taken;
   const size_t size = round_up(wanted, page);
-  if (used_before) std::memset(base + offset, 0, size);
+  if (used_before && zeroed) std::memset(base + offset, 0, size);
   const std::lock_guard<std::mutex> lock(mutex);
   spans[offset].bytes = size;
   in_use += size;
@@ -308,17 +308,42 @@ bool Heap::contains(const void* memory) const {
   return at >= start && at - start < state_->bytes;
 }
 
+Status Heap::map_at(std::byte* memory, size_t bytes, void* address) {
+  State& state = *state_;
+  if (state.generation != fork_generation())
+    return failed_precondition("this process was forked from a rank and has no heap of its own");
+  const size_t size = round_up(bytes, state.page);
+  const auto offset = static_cast<size_t>(memory - state.base);
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto it = contains(memory) ? state.spans.find(offset) : state.spans.end();
+    if (it == state.spans.end() || it->second.slab != nullptr || it->second.bytes < size)
+      return invalid_argument("no block of shared memory of " + std::to_string(size) +
+                              " bytes begins there");
+  }
+  if (reinterpret_cast<uintptr_t>(address) % state.page != 0)
+    return invalid_argument("the address does not begin a page");
+  if (mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, state.fd.get(),
+           static_cast<off_t>(offset)) == MAP_FAILED)
+    return errno_status("cannot map shared memory there", errno);
+  madvise(address, size, MADV_DONTFORK);
+  madvise(address, size, MADV_DONTDUMP);
+  // Fills the page table; where the system cannot, the first use does.
+  madvise(address, size, MADV_POPULATE_WRITE);
+  return {};
+}
+
 size_t Heap::in_use() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->in_use;
 }
 
-Result<std::byte*> Heap::allocate(size_t bytes) {
+Result<std::byte*> Heap::allocate(size_t bytes, bool zeroed) {
   if (state_->generation != fork_generation())
     return failed_precondition("this process was forked from a rank and has no heap of its own");
   return bytes < kSpanBytes && slot_bytes_for(bytes) < kSpanBytes
              ? state_->allocate_slot(slot_bytes_for(bytes))
-             : state_->allocate_span(bytes);
+             : state_->allocate_span(bytes, zeroed);
 }
 
 void Heap::free(std::byte* memory) {

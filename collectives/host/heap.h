@@ -32,12 +32,17 @@ class Heap {
   std::byte* base() const;
   size_t bytes() const;  // of address space
 
-  // At least 64-byte aligned (page-aligned from 64 KiB on), zeroed pages. kResourceExhausted says
-  // how much is in use and what to do. bytes 0 gives a valid pointer too.
-  Result<std::byte*> allocate(size_t bytes);
+  // At least 64-byte aligned (page-aligned from 64 KiB on). kResourceExhausted says how much is in
+  // use and what to do. bytes 0 gives a valid pointer too. What is not zeroed may hold what was in
+  // freed memory of this heap.
+  Result<std::byte*> allocate(size_t bytes, bool zeroed = true);
   // Memory that allocate gave, or null.
   void free(std::byte* memory);
   bool contains(const void* memory) const;
+  // Puts the pages of `memory` (a block of 64 KiB or more, of at least `bytes`) at `address` too,
+  // in place of what is mapped there: both are whole pages of the caller's, who unmaps `address`
+  // before the block is freed. Forked children have nothing there, core dumps neither.
+  Status map_at(std::byte* memory, size_t bytes, void* address);
   size_t in_use() const;  // bytes allocated now
 
  private:

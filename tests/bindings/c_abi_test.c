@@ -2,12 +2,13 @@
  * it is a job of one rank; under ruedarun -np N the same checks hold for N. Exits 0 when all hold,
  * else prints those that do not. Built twice: with today's header, and with that of the first
  * library of this RUEDA_ABI_VERSION (abi_2/). */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE 1 /* POSIX, and MAP_ANONYMOUS */
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "rueda/rueda.h"
 
@@ -709,6 +710,28 @@ static void check_requests(void) {
   rueda_request_release(other_request);
 }
 
+/* What others have made becomes memory of rueda_alloc. */
+static void check_second_place(rueda_op op) {
+  const size_t bytes = 100000 * sizeof(float);
+  void* memory = NULL;
+  float* there;
+  size_t i, wrong = 0;
+  CHECK_ERROR(RUEDA_OK, "", rueda_alloc_uncleared(context, bytes, &memory, &error));
+  there = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == NULL || there == MAP_FAILED) exit(1);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no block", rueda_map_memory(there, bytes, there, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "page", rueda_map_memory(memory, bytes, there + 1, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_map_memory(memory, bytes, there, &error));
+  for (i = 0; i < 100000; ++i) there[i] = (float)rank;
+  op.input = op.output = memory;
+  op.name = "at a second place";
+  run(&op);
+  for (i = 0; i < 100000; ++i) wrong += there[i] != (float)(size * (size - 1) / 2);
+  CHECK(wrong == 0);
+  munmap(there, bytes);
+  rueda_free(memory);
+}
+
 /* Counted: it stays as long as somebody uses it, and says that the rank has left. */
 static void check_left(void) {
   rueda_request* request = NULL;
@@ -756,6 +779,7 @@ static unsigned char* check_memory(void) {
   CHECK(wrong == 0);
   rueda_free(small);
   rueda_free(NULL);
+  check_second_place(op);
   return memory;
 }
 

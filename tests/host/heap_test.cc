@@ -245,6 +245,49 @@ TEST_CASE("what a forked child writes stays in the child", "[heap][fork]") {
   heap().free(small);
 }
 
+TEST_CASE("a block at a second place is the same memory, and not a child's", "[heap][fork]") {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes = size_t{1 << 20} - 10;  // the last page is not full
+  std::byte* const block = allocate(bytes);
+  void* const other =
+      mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(other != MAP_FAILED);
+  REQUIRE(heap().map_at(block, bytes, other).ok());
+  fill(static_cast<std::byte*>(other), bytes, 9);
+  CHECK(all_are(block, bytes, 9));
+  const pid_t child = fork();
+  if (child == 0) {
+    unsigned char there = 0;
+    _exit(mincore(other, page, &there) == -1 ? 0 : 1);
+  }
+  CHECK(exit_code(child) == 0);
+  std::byte* const small = allocate(100);
+  CHECK(heap().map_at(small, 100, other).code() == Code::kInvalidArgument);
+  CHECK(heap().map_at(block, bytes + page, other).code() == Code::kInvalidArgument);
+  CHECK(heap().map_at(block + page, page, other).code() == Code::kInvalidArgument);
+  CHECK(heap().map_at(static_cast<std::byte*>(other), page, other).code() ==
+        Code::kInvalidArgument);
+  CHECK(heap().map_at(block, bytes, static_cast<std::byte*>(other) + 64).code() ==
+        Code::kInvalidArgument);
+  CHECK(all_are(static_cast<std::byte*>(other), bytes, 9));
+  REQUIRE(munmap(other, 1 << 20) == 0);
+  heap().free(small);
+  heap().free(block);
+}
+
+TEST_CASE("what is not zeroed costs no clearing", "[heap]") {
+  heap().free(allocate(kHeapBytes));
+  std::byte* const first = allocate(1 << 20);
+  fill(first, 1 << 20, 3);
+  heap().free(first);
+  auto again = heap().allocate(1 << 20, false);
+  REQUIRE(again.ok());
+  if (again.value() == first) CHECK(all_are(first, 1 << 20, 3));
+  heap().free(again.value());
+  CHECK(all_are(allocate(1 << 20), 1 << 20, 0));
+  heap().free(first);
+}
+
 TEST_CASE("two processes see each other's writes", "[heap][fork]") {
   int sockets[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);

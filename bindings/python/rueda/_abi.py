@@ -250,6 +250,8 @@ FUNCTIONS = {
     ]),
     "rueda_store_erase": (_int32, [_void_p, _char_p, _pointer(_int32), _pointer(Error)]),
     "rueda_alloc": (_int32, [_void_p, _size_t, _pointer(_void_p), _pointer(Error)]),
+    "rueda_alloc_uncleared": (_int32, [_void_p, _size_t, _pointer(_void_p), _pointer(Error)]),
+    "rueda_map_memory": (_int32, [_void_p, _size_t, _void_p, _pointer(Error)]),
     "rueda_free": (None, [_void_p]),
     "rueda_call_site": (_int32, [_void_p, _char_p]),
     "rueda_stack_file": (_int32, [_void_p, _pointer(_int32), _pointer(_int32)]),

@@ -9,13 +9,13 @@ _free = _ffi.library.rueda_free
 
 
 class Block:
-    """Zeroed memory that goes back when this object dies, also after ``shutdown``."""
+    """Memory, zeroed unless said otherwise, that goes back when this object dies, also after ``shutdown``."""
 
     __slots__ = ("__weakref__", "address", "nbytes")
 
-    def __init__(self, nbytes):
+    def __init__(self, nbytes, zeroed=True):
         self.address = None
-        self.address = runtime.allocate(nbytes)
+        self.address = runtime.allocate(nbytes, zeroed)
         self.nbytes = nbytes
 
     def __reduce__(self):
@@ -27,7 +27,7 @@ class Block:
             free(self.address)
 
 
-def shared_bytes(nbytes):
+def shared_bytes(nbytes, zeroed=True):
     """A uint8 array in a block of its own, which it and every view of it keep alive."""
-    block = Block(nbytes)
+    block = Block(nbytes, zeroed)
     return np.frombuffer(memory_view(block.address, nbytes, block), np.uint8)

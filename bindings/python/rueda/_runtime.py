@@ -270,14 +270,15 @@ class Runtime:
             raise _ffi.exception(code, error)
         return code == _ffi.OK
 
-    def allocate(self, nbytes):
-        """Address of zeroed memory that this host's ranks share; `rueda._heap` gives it back.
+    def allocate(self, nbytes, zeroed=True):
+        """Address of memory that this host's ranks share; `rueda._heap` gives it back.
 
         MemoryError says how much is in use.
         """
         address, error = ctypes.c_void_p(), _ffi.Error()
         context = self.require_context()
-        code = _lib.rueda_alloc(context, nbytes, ctypes.byref(address), ctypes.byref(error))
+        allocate = _lib.rueda_alloc if zeroed else _lib.rueda_alloc_uncleared
+        code = allocate(context, nbytes, ctypes.byref(address), ctypes.byref(error))
         if code != _ffi.OK:
             raise _ffi.exception(code, error)
         return address.value

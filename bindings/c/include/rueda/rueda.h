@@ -439,6 +439,15 @@ RUEDA_API int32_t rueda_store_erase(rueda_context* context, const char* key, int
  * forked child has a private copy. */
 RUEDA_API int32_t rueda_alloc(rueda_context* context, size_t bytes, void** memory,
                               rueda_error* error);
+/* The same, not zeroed: may hold what this process freed before. */
+RUEDA_API int32_t rueda_alloc_uncleared(rueda_context* context, size_t bytes, void** memory,
+                                        rueda_error* error);
+/* For memory that others have made: puts the pages of `memory`, a block of rueda_alloc of `bytes`
+ * (64 KiB or more), at `address` too, in place of what is mapped there, so that collectives on
+ * `memory` work on what lies at `address`. `address` begins a page of a mapping of the caller's
+ * (mmap) that has `bytes`, rounded up to pages, which nobody uses meanwhile; what is in it is not
+ * copied. The caller unmaps it before rueda_free. Forked children have nothing there. */
+RUEDA_API int32_t rueda_map_memory(void* memory, size_t bytes, void* address, rueda_error* error);
 /* Memory of rueda_alloc, from any thread, or NULL. What uses it must have ended. In a forked child
  * it does nothing. */
 RUEDA_API void rueda_free(void* memory);

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.torch._tensors import _raw_stream
 from rueda.torch.distributed import _detail
+from rueda.torch.distributed._shared_memory import buffer
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._group import Group
 from rueda.torch.distributed._messages import Messages
@@ -99,7 +100,13 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         return options
 
     def supports_tensor_alloc(self, device):
-        return False
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size, *, dtype, device=None):
+        """A flat tensor, not cleared, that collectives work on without a copy."""
+        if device is not None and not self.supports_tensor_alloc(device):
+            raise ValueError(f"allocate_tensor: there is memory for cpu tensors, not for {device}")
+        return buffer(size, dtype)
 
     def set_timeout(self, timeout):
         self._seconds = timeout.total_seconds()

@@ -9,6 +9,7 @@ from torch.distributed.distributed_c10d import (
 
 from rueda import _ffi
 from rueda.torch.distributed import _sparse
+from rueda.torch.distributed._shared_memory import buckets
 from rueda.torch.distributed._group import NOTHING, Description
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._reductions import code_of
@@ -38,7 +39,12 @@ class Reducing:
 
         if factor is not None:
             target.mul_(factor)
-        place = address(target)
+        bucket = buckets.of(tensor) if target is tensor else None
+        if bucket is None:
+            place = address(target)
+        else:
+            place = bucket.place(tensor.untyped_storage())
+            finish = bucket.begun()
         return self._call("allreduce", description, place, place, target, [tensor], finish, opts)
 
     def _summand(self, name, tensor, opts):
