@@ -9,6 +9,7 @@ from rueda._objects import allgather_object, broadcast_bytes, broadcast_object, 
 from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
 from rueda.torch._plain import same_objects
+from rueda.torch.sharding import Sharded
 
 
 def require_materialized(name, tensor):
@@ -94,7 +95,8 @@ def broadcast_optimizer_state(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        LBFGS is refused with ValueError: its state is lists of tensors that grow as it steps.
+        LBFGS is refused with ValueError: its state is lists of tensors that grow as it steps. A sharded one
+        gets the options only.
     model : torch.nn.Module, optional
         Not needed; accepted because Horovod has it.
     process_set : ProcessSet
@@ -107,6 +109,10 @@ def broadcast_optimizer_state(
             "broadcast_object and load it on every rank"
         )
 
+    if isinstance(optimizer, Sharded):  # each rank has its share of the state, and nobody else has it
+        options = broadcast_object(optimizer.options(), root_rank, "optimizer_options", process_set)
+        optimizer.set_options(options)
+        return
     tensors = []
     is_root = mpi_ops.rank() == root_rank
 

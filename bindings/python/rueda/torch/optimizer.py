@@ -15,7 +15,7 @@ one that is under way, `_distributed` the steps.
 
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, require_registered
-from rueda.torch import _owners
+from rueda.torch import _owners, sharding
 from rueda.torch._adasum_optimizer import _DistributedDelta
 from rueda.torch._compress_reducer import reducer_for_optimizer
 from rueda.torch._distributed import _Distributed
@@ -37,6 +37,7 @@ def DistributedOptimizer(
     sparse_as_dense=False,
     process_set=global_process_set,
     gradients_in_arena=False,
+    shard=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -69,6 +70,10 @@ def DistributedOptimizer(
         Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
         is another tensor after the reduction starts than before it. Without effect under
         compression; not with Adasum.
+    shard : None or str
+        "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
+        share of every parameter, and updates that (docs/sharding.md). For optimizers that work
+        element by element; not with compression, groups, Adasum.
 
     Returns
     -------
@@ -79,9 +84,20 @@ def DistributedOptimizer(
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     require_registered(process_set)
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, (_Distributed, sharding.Sharded)):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap the plain one")
     names = name_parameters(optimizer, named_parameters)
+    if shard is not None:
+        _refuse_with_shards(compression, groups or num_groups, gradients_in_arena)
+        return sharding.wrap(
+            optimizer,
+            names,
+            shard,
+            op,
+            process_set,
+            gradient_predivide_factor,
+            backward_passes_per_step,
+        )
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)
@@ -102,6 +118,16 @@ def DistributedOptimizer(
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
     result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers)
     return result
+
+
+def _refuse_with_shards(compression, groups, gradients_in_arena):
+    for name, given in (
+        ("compression", compression is not Compression.none),
+        ("groups", groups),
+        ("gradients_in_arena", gradients_in_arena),
+    ):
+        if given:
+            raise ValueError(f"{name} is not for shard=; leave one of them out")
 
 
 def _kind_for(op, gradients_in_arena, process_set):

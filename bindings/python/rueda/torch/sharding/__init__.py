@@ -1,0 +1,16 @@
+"""Optimizers whose state and gradients are divided over the ranks: the stages of ZeRO.
+
+Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
+`rueda.torch.DistributedOptimizer` with ``shard=`` makes one.
+
+    _layout     which parameters lie together in flat memory, and which part of it is whose (pure)
+    _batch      that memory, the hook of a parameter, and what of it is under way
+    _wire       the collectives: an ordered group of the ranks
+    _optimizer  a step
+    _state      state_dict and load_state_dict, from and to a plain optimizer's
+    _elementwise  which optimizers may be cut anywhere
+"""
+
+from rueda.torch.sharding._optimizer import STAGES, Sharded, wrap
+
+__all__ = ["STAGES", "Sharded", "wrap"]

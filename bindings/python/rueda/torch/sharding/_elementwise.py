@@ -1,0 +1,77 @@
+"""Which optimizers may be cut anywhere: those that treat every element by itself."""
+
+import collections
+import copy
+
+import torch
+
+KNOWN = tuple(
+    getattr(torch.optim, name)
+    for name in (
+        "ASGD",
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+    if hasattr(torch.optim, name)
+)
+
+
+def require_elementwise(optimizer):
+    """ValueError names an optimizer whose update of an element depends on other elements."""
+    kind = type(optimizer)
+    if kind in KNOWN:
+        return
+    try:
+        differs = _differs_when_cut(optimizer)
+    except Exception as error:
+        raise ValueError(_refusal(kind, f"it could not be tried on cut parameters: {error}")) from error
+    if differs:
+        raise ValueError(_refusal(kind, "cut parameters are updated differently than whole ones"))
+
+
+def _refusal(kind, why):
+    return (
+        f"{kind.__name__} cannot be sharded: {why}. Optimizers that work element by element can "
+        f"({', '.join(known.__name__ for known in KNOWN)}, and others that pass this check); leave out shard= for this one."
+    )
+
+
+def _differs_when_cut(optimizer):
+    """Tries it: three steps of a matrix against three steps of the same numbers, flat and in two parts."""
+    generator = torch.Generator().manual_seed(1)
+    whole = torch.randn(6, 8, generator=generator)
+    gradients = [torch.randn(6, 8, generator=generator) for _ in range(3)]
+    options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    for option in options[:1]:
+        matrix = torch.nn.Parameter(whole.clone())
+        parts = [torch.nn.Parameter(part.clone()) for part in whole.flatten().split(20)]
+        one, other = _copy(optimizer, [matrix], option), _copy(optimizer, parts, option)
+        for gradient in gradients:
+            matrix.grad = gradient.clone()
+            for part, cut in zip(parts, gradient.flatten().split(20)):
+                part.grad = cut.clone()
+            one.step()
+            other.step()
+        if not torch.allclose(matrix.detach().flatten(), torch.cat([p.detach() for p in parts]), rtol=1e-5, atol=1e-7):
+            return True
+    return False
+
+
+def _copy(optimizer, parameters, options):
+    """The same optimizer of other parameters, without state."""
+    made = optimizer.__class__.__new__(optimizer.__class__)
+    made.__dict__.update(vars(optimizer))
+    made.__dict__.pop("step", None)  # a scheduler's
+    for name in [name for name in vars(made) if name.endswith("_hooks")]:
+        setattr(made, name, collections.OrderedDict())
+    made.state = collections.defaultdict(dict)
+    made.param_groups = [{**copy.deepcopy(options), "params": parameters}]
+    return made

@@ -1,0 +1,405 @@
+"""A sharded optimizer's step.
+
+    backward:  gradients of batch n complete -> its reduction starts | gradients of batch n - 1 ... | ...
+    step():    what did not come counts as zero -> wait for this rank's shares -> the wrapped optimizer updates
+               them -> every rank gets the other ranks' shares of the new values
+
+``param_groups`` has this rank's shares as parameters, so that whatever works on an optimizer's parameters and their
+gradients (schedulers, GradScaler) does so once for every element, on one rank.
+"""
+
+import contextlib
+import functools
+import math
+import types
+import warnings
+import weakref
+
+import torch
+
+from rueda import _ffi, _marks
+from rueda.common import basics
+from rueda.torch import _owners
+from rueda.torch._grad_scaler import asks_for_gradients
+from rueda.torch._gradient import on_gradient_complete
+from rueda.torch._outside import outside_graphs
+from rueda.torch.sharding import _layout, _state
+from rueda.torch.sharding._batch import Batch
+from rueda.torch.sharding._elementwise import require_elementwise
+from rueda.torch.sharding._wire import Wire
+
+STAGES = "state", "gradients"
+
+_begin_mark = outside_graphs(_marks.begin_step)
+_end_mark = outside_graphs(_marks.end_step)
+
+
+def wrap(optimizer, names, stage, op, process_set, predivide, passes):
+    """The sharded form of an optimizer, which shares its options and its state with it."""
+    if stage not in STAGES:
+        raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
+    if op not in (basics.Average, basics.Sum):
+        raise ValueError("shard= reduces with op=Average or Sum")
+    for p in names:
+        if not p.is_cpu or not p.dtype.is_floating_point:
+            raise ValueError(
+                f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
+            )
+    require_elementwise(optimizer)
+    wrapped = type(optimizer)
+    sharded = type(wrapped.__name__, (Sharded, wrapped), {})
+    result = sharded.__new__(sharded)
+    # A learning-rate scheduler made before may have put its own step on the instance.
+    result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
+    result._setup(optimizer, names, stage, Wire(process_set, op, predivide), passes)
+    return result
+
+
+def _refuse_steps(plain):
+    """The wrapped optimizer has shares as its parameters, whose gradients are not reduced in its own ``step()``."""
+
+    @functools.wraps(plain.step)  # also with the marks of a scheduler
+    def step(optimizer, *args, **kwargs):
+        raise RuntimeError(
+            "step() of an optimizer that was wrapped by a DistributedOptimizer. Use what DistributedOptimizer() returned."
+        )
+
+    plain.step = types.MethodType(step, plain)
+
+
+class Sharded:
+    """What the class of a sharded optimizer has before the wrapped optimizer's class."""
+
+    def _setup(self, plain, names, stage, wire, passes):
+        self._require_state_on_all_or_none(wire)
+        self._plain = weakref.ref(plain)
+        self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
+        self._reduces = True  # False within no_sync()
+        self._launched = 0  # reductions of this step, in the order of batches, pass after pass
+        self._settled = self._synchronized = False
+        self._should_synchronize = True
+        self._batches, self._frozen, self._lost = [], [], []
+        self._originals = []  # of each group, the parameters that it was given
+        self._hooks = {}  # parameter's number: what removes its hook
+        groups = self.__dict__["param_groups"]
+        for group in groups:
+            self._shard_group(group)
+        self._in_order()
+        _refuse_steps(plain)
+        end = weakref.finalize(self, _end, self._hooks, wire)
+        end.atexit = False
+
+    def _require_state_on_all_or_none(self, wire):
+        has_state = float(any(self.__dict__["state"].values()))
+        if wire.combine(has_state, _ffi.MIN) != wire.combine(has_state, _ffi.MAX):
+            wire.close()
+            raise ValueError(
+                "only some ranks have state in the optimizer that is to be sharded: load it on all, or "
+                "broadcast_optimizer_state before"
+            )
+
+    def _shard_group(self, group):
+        """Lays a group's parameters out, and puts this rank's shares in their place."""
+        parameters = list(group["params"])
+        self._originals.append(parameters)
+        trained = [p for p in parameters if p.requires_grad]
+        self._frozen += [p for p in parameters if not p.requires_grad]
+        for p in trained:
+            before = _owners.own(p, self)
+            if before is not None and before is not self:
+                before._lose(p)
+        layouts = _layout.batches(
+            [p.dtype for p in trained],
+            [p.numel() for p in trained],
+            [p.element_size() for p in trained],
+            self._wire.size,
+        )
+        state, batches = self.__dict__["state"], []
+        for layout in layouts:
+            batch = Batch(
+                layout,
+                trained,
+                self._parameter_names,
+                self._wire.rank,
+                self._wire.size,
+                self._stage == "gradients",
+                self,
+            )
+            _state.move_to_shard(state, batch)
+            for slot in batch.slots:
+                hook = on_gradient_complete(slot.parameter, slot.complete)
+                self._hooks[id(slot)] = hook
+            batches.append(batch)
+        group["params"] = [batch.shard for batch in batches]
+        self._batches += batches
+
+    def _in_order(self):
+        """Batches come as backward reaches their last parameters."""
+        order = {p: n for n, p in enumerate(p for group in self._originals for p in group)}
+        self._batches.sort(key=lambda batch: -order[batch.slots[-1].parameter])
+
+    def _lose(self, p):
+        """A later optimizer has been made for the parameter."""
+        self._lost.append(self._parameter_names[p])
+        for batch in self._batches:
+            for slot in batch.slots:
+                if slot.parameter is p:
+                    self._hooks.pop(id(slot))()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a sharded optimizer cannot be copied or pickled; use its state_dict()")
+
+    # ---- backward ----
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward passes inside stay on this rank and add up, whole, in ``p.grad``."""
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    def set_backward_passes_per_step(self, passes):
+        """Number of backward passes whose gradients are summed."""
+        if passes <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        self._passes = passes
+        self._forget()
+
+    def _reductions(self):
+        """How many a step has."""
+        return len(self._batches) * (self._passes if self._stage == "gradients" else 1)
+
+    def _launch(self):
+        """Starts the reductions whose turn it is."""
+        self._settled = self._synchronized = False
+        batches, count = self._batches, len(self._batches)
+        while self._launched < self._reductions():
+            batch = batches[self._launched % count]
+            if batch.missing:
+                return
+            batch.reduce(self._wire)
+            self._launched += 1
+
+    @outside_graphs
+    def _reduce_all(self):
+        self._check_places()
+        count = len(self._batches)
+        while self._launched < self._reductions():
+            batch = self._batches[self._launched % count]
+            if batch.missing:
+                batch.supply()
+            batch.reduce(self._wire)
+            self._launched += 1
+            if self._stage == "gradients" and self._launched <= self._reductions() - count:
+                batch.settle()
+        for batch in self._batches:
+            batch.settle()
+            batch.shard.grad = batch.sum
+
+    def _check_places(self):
+        """RuntimeError names parameters that have been changed from outside."""
+        if self._lost:
+            raise RuntimeError(
+                "A later DistributedOptimizer was made for parameters of this one "
+                f"({_some(self._lost)}). Use that one."
+            )
+        moved, frozen = [], []
+        for batch in self._batches:
+            for slot in batch.slots:
+                p = slot.parameter
+                if p is None or not slot.is_in_place(p):
+                    moved.append(slot.name)
+                elif not p.requires_grad:
+                    frozen.append(slot.name)
+        if moved:
+            raise RuntimeError(
+                f"Parameters of a sharded optimizer were replaced ({_some(moved)}): p.data was set, or the model resized, "
+                "moved or dropped. Change values in place (p.copy_, load_state_dict), or wrap the optimizer after the change."
+            )
+        frozen += [self._parameter_names[p] for p in self._frozen if p.requires_grad]
+        if frozen:
+            raise RuntimeError(
+                f"requires_grad was changed after the optimizer was sharded ({_some(frozen)}). Wrap a new one."
+            )
+
+    def _settle(self):
+        if not (self._synchronized or self._settled):
+            self._reduce_all()
+            self._settled = True
+
+    @outside_graphs
+    def synchronize(self):
+        """Waits until this rank's shares are reduced; they are gradients of ``param_groups``' parameters then."""
+        if not self._settled:
+            self._reduce_all()
+        self._settled, self._synchronized = False, True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """``step()`` inside does not synchronise: the script has called ``synchronize()``."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    @property
+    def param_groups(self):
+        if not (self._synchronized or self._settled) and self._should_synchronize and asks_for_gradients():
+            self._settle()
+            self._agree_on_overflow()
+        return self.__dict__["param_groups"]
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.__dict__["param_groups"] = groups
+
+    def _agree_on_overflow(self):
+        """Where one rank's share has a number that is none, all have, so that GradScaler decides alike."""
+        good = all(bool(torch.isfinite(batch.sum).all()) for batch in self._batches)
+        if self._wire.combine(float(good), _ffi.MIN) == 0 and self._batches:
+            self._batches[0].sum[0] = math.inf
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
+        """``torch.nn.utils.clip_grad_norm_`` of the reduced gradients of all parameters, whoever has them.
+
+        All ranks must call it. Returns the norm before clipping, the same on all.
+        """
+        self._settle()
+        norm_type = float(norm_type)
+        norms = [torch.linalg.vector_norm(batch.sum.float(), norm_type).item() for batch in self._batches]
+        if math.isinf(norm_type):
+            total = self._wire.combine(max(norms, default=0.0), _ffi.MAX)
+        else:
+            total = self._wire.combine(math.fsum(norm**norm_type for norm in norms), _ffi.SUM)
+            total = total ** (1 / norm_type)
+        if error_if_nonfinite and not math.isfinite(total):
+            raise RuntimeError(
+                f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped."
+            )
+        factor = max_norm / (total + 1e-6)
+        if not factor >= 1:
+            for batch in self._batches:
+                batch.sum.mul_(factor)
+        return torch.tensor(total)
+
+    # ---- the step ----
+
+    def step(self, closure=None):
+        """Waits for this rank's shares, updates them, and gets the other ranks'. ``closure`` as in the wrapped optimizer."""
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). Call step() within optimizer.skip_synchronize()."
+                )
+            elif not self._settled and closure is None:
+                self._reduce_all()
+            if closure is not None:
+                closure = functools.partial(self._evaluate, closure)
+        _begin_mark()
+        try:
+            result = super().step(closure) if closure is not None else super().step()
+            self._gather()
+        finally:
+            _end_mark()
+        self._forget(after_step=True)
+        plain = self._plain()
+        if plain is not None:  # for its schedulers, which warn if they step and the optimizer has not
+            plain._opt_called = True
+        return result
+
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
+    step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    def _evaluate(self, closure):
+        """Calls a closure, reduces what it computed, and its loss."""
+        loss = closure()
+        self._reduce_all()
+        if loss is None:
+            return None
+        value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
+        return torch.full_like(loss.detach(), value) if isinstance(loss, torch.Tensor) else value
+
+    @outside_graphs
+    def _gather(self):
+        """Every rank's share of the new values to every rank."""
+        started = [
+            self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
+        ]
+        for each in started:
+            each.wait()
+
+    def _forget(self, after_step=False):
+        """Of this step, or of one that is given up."""
+        self._launched = 0
+        self._settled = self._synchronized = False
+        for batch in self._batches:
+            batch.begin_step(self._passes, after_step)
+
+    def zero_grad(self, set_to_none=True):
+        """Of the model's parameters; refused while gradients are being reduced."""
+        if self._launched and not (self._settled or self._synchronized):
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        self._forget()
+        for parameters in self._originals:
+            for p in parameters:
+                if p.grad is None:
+                    continue
+                if set_to_none:
+                    p.grad = None
+                else:
+                    p.grad = p.grad.detach().zero_() if p.grad.requires_grad else p.grad.zero_()
+
+    # ---- groups and state ----
+
+    def add_param_group(self, group):
+        """As in the wrapped optimizer; the new parameters are sharded too. All ranks must call it."""
+        groups = self.__dict__["param_groups"]
+        shards = [group["params"] for group in groups]
+        for each, parameters in zip(groups, self._originals):
+            each["params"] = parameters  # what the check for duplicates looks at
+        try:
+            super().add_param_group(group)
+        finally:
+            for each, parameters in zip(groups, shards):
+                each["params"] = parameters
+        number = len(groups) - 1
+        for index, p in enumerate(groups[-1]["params"]):
+            self._parameter_names.setdefault(p, f"group {number}, parameter {index}")
+        self._shard_group(groups[-1])
+        self._in_order()
+        self._forget()
+
+    def options(self):
+        """Of each group, all but its parameters."""
+        return [{k: v for k, v in group.items() if k != "params"} for group in self.__dict__["param_groups"]]
+
+    def set_options(self, options):
+        for group, given in zip(self.__dict__["param_groups"], options):
+            group.update(given)
+
+    def state_dict(self):
+        """The plain optimizer's, whole, on every rank. All ranks must call it."""
+        return _state.gathered(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], self._wire)
+
+    def load_state_dict(self, state_dict):
+        """Of the plain optimizer or of a sharded one, of any number of ranks: each rank takes its share."""
+        self._forget()
+        _state.load(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], state_dict)
+
+
+def _end(hooks, wire):
+    """Of an optimizer that nobody has any more: its parameters are free of it."""
+    for remove in hooks.values():
+        remove()
+    wire.close()
+
+
+def _some(names, most=6):
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")

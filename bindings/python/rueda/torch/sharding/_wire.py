@@ -1,0 +1,109 @@
+"""The collectives of a sharded optimizer: an ordered group of its ranks, in which nothing is negotiated."""
+
+import torch
+
+from rueda import _ffi
+from rueda._runtime import runtime
+from rueda.common import basics
+from rueda.torch._tensors import _DTYPES
+from rueda.torch.distributed._group import Group, Description
+
+_SECONDS = 1e9  # a wait ends with the group, or with the verdict on a rank
+
+
+class Wire:
+    """Of one rank. Batches are handed to it in the same order on all ranks."""
+
+    def __init__(self, process_set, op, predivide):
+        ranks = process_set.ranks
+        if ranks is None:
+            ranks = list(range(basics.size()))
+        self.rank, self.size = process_set.rank(), len(ranks)
+        averages = op == basics.Average
+        if predivide == 1.0:
+            self._op, self._before, self._after = (_ffi.AVERAGE if averages else _ffi.SUM), 1.0, 1.0
+        else:
+            self._op, self._before, self._after = _ffi.SUM, 1.0 / predivide, predivide / self.size
+        self._group = None
+        if self.size > 1:
+            self._group = Group("sharded optimizer", ranks)
+
+    def reduce(self, gradients, target):
+        """Starts: ``target``, a rank's share, gets what is to be applied of the sum of all ranks' ``gradients``."""
+        if self._group is None:
+            return Local(gradients, target)
+        share = target.numel()
+        form = Description(
+            _ffi.REDUCESCATTER,
+            _DTYPES[gradients.dtype],
+            gradients.numel(),
+            self._op,
+            output_splits=(share,) * self.size,
+            prescale=self._before,
+        )
+        return Started(self._group, form, gradients, target, self._after)
+
+    def gather(self, values, own):
+        """Starts: every rank's ``values`` get each rank's ``own`` share; may lie in them."""
+        if self._group is None:
+            return Local(own, values)
+        form = Description(
+            _ffi.ALLGATHER,
+            _DTYPES[values.dtype],
+            own.numel(),
+            output_splits=(own.numel(),) * self.size,
+            rows=values.numel(),
+        )
+        return Started(self._group, form, own, values)
+
+    def combine(self, value, op):
+        """A number of every rank as one, on all of them."""
+        if self._group is None:
+            return value
+        number = torch.tensor([value], dtype=torch.float64)
+        form = Description(_ffi.ALLREDUCE, _ffi.FLOAT64, 1, op)
+        place = number.data_ptr()
+        self._group.run(form, place, place, number, _SECONDS)
+        return number.item()
+
+    def close(self):
+        if self._group is not None:
+            self._group.close()
+
+
+class Started:
+    """A collective under way. Keeps its memory."""
+
+    def __init__(self, group, form, source, target, factor=1.0):
+        self._keep = source, target
+        self._group, self._form, self._factor = group, form, factor
+        self._request = group.start(form, source.data_ptr(), target.data_ptr(), self._keep)
+
+    def wait(self):
+        """The target."""
+        request, self._request = self._request, None
+        try:
+            request.wait(_SECONDS)
+        except BaseException:
+            runtime.hold((request,), self._keep)
+            raise
+        self._group.put_back(self._form, request)
+        if self._factor != 1.0:
+            self._keep[1].mul_(self._factor)
+        return self._keep[1]
+
+    def __del__(self):
+        if self._request is not None:
+            runtime.hold((self._request,), self._keep)
+
+
+class Local:
+    """The same for a rank alone."""
+
+    def __init__(self, source, target):
+        if source.data_ptr() != target.data_ptr():
+            target.copy_(source)
+        self._target = target
+
+    def wait(self):
+        return self._target
