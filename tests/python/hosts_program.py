@@ -80,7 +80,33 @@ def crowded():
     print("all right", flush=True)
 
 
-SCENES = {"collectives": collectives, "bytes": crossing, "lost": until_lost, "slow": slow, "crowded": crowded}
+def sharded():
+    """Parameters after steps with shards, and without."""
+    import rueda.torch as torch_hvd
+    import torch
+
+    def train(**options):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(300, 501), torch.nn.Tanh(), torch.nn.Linear(501, 200))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = torch_hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+        for step in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(4, 300, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
+            model(x).square().mean().backward()
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer.state_dict()
+
+    expected, _ = train()
+    for stage in ("state", "gradients"):
+        got, state = train(shard=stage)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+        assert sum(v["momentum_buffer"].numel() for v in state["state"].values()) == got.numel()
+        torch_hvd.check_replicas([("all", got)])
+    print("all right", flush=True)
+
+
+SCENES = {"collectives": collectives, "bytes": crossing, "lost": until_lost, "slow": slow, "crowded": crowded, "sharded": sharded}
 try:
     hvd.init()
 except hvd.HorovodInternalError as error:

@@ -40,6 +40,13 @@ def test_every_collective_is_right_between_hosts(hosts, ranks):
         assert values(output, "shm_bytes") == [0] * hosts
 
 
+@pytest.mark.parametrize("hosts, ranks", [(2, 1), (2, 2)])
+def test_a_sharded_optimizer_steps_as_without_shards_between_hosts(hosts, ranks):
+    with hosts_lab.Lab(hosts) as lab:
+        assert run(lab, ranks, "sharded").count("all right") == hosts * ranks
+
+
+
 def test_ipv6_alone_is_enough():
     with hosts_lab.Lab(2, ipv6=True) as lab:
         assert run(lab, 2, "collectives").count("all right") == 4

@@ -75,7 +75,7 @@ class Started:
     """A collective under way. Keeps its memory."""
 
     def __init__(self, group, form, source, target, factor=1.0):
-        self._keep = source, target
+        self._request, self._keep = None, (source, target)
         self._group, self._form, self._factor = group, form, factor
         self._request = group.start(form, source.data_ptr(), target.data_ptr(), self._keep)
 
