@@ -1,10 +1,19 @@
-// Memory that the ranks of a host share: the process's heap behind the C ABI.
+// Memory that the ranks of a host share: the process's heap behind the C ABI, and its peers'.
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
 #include "bindings/c/context.h"
 #include "collectives/host/heap.h"
 #include "collectives/host/heap_size.h"
 
+using rueda::Result;
 using rueda::Status;
+using rueda::c_abi::Member;
 using rueda::host::Heap;
+using rueda::host::PeerHeap;
 
 namespace {
 
@@ -21,6 +30,35 @@ int32_t allocate(rueda_context* context, size_t bytes, bool zeroed, void** memor
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes, zeroed));
     return {};
   });
+}
+
+// A peer's heap, or this process's own: where it lies here. What has been handed out stays mapped, as
+// its users may outlive the job: one mapping for each heap, until the process ends.
+Result<std::byte*> heap_of(const Member& member, rueda::Rank rank, uint64_t place, size_t bytes) {
+  const auto& memory = member.runtime->host_memory();
+  const auto size = member.runtime->membership().size;
+  if (rank < 0 || rank >= size)
+    return rueda::invalid_argument("there is no rank " + std::to_string(rank));
+  if (Heap* const own = Heap::existing();
+      own != nullptr && rank == member.runtime->membership().rank) {
+    if (place > own->bytes() || bytes > own->bytes() - place)
+      return rueda::invalid_argument("this rank's shared memory has no such place");
+    return own->base() + place;
+  }
+  const std::shared_ptr<PeerHeap> heap = static_cast<size_t>(rank) < memory.heaps.size()
+                                             ? memory.heaps[static_cast<size_t>(rank)]
+                                             : nullptr;
+  if (heap == nullptr) {
+    return rueda::failed_precondition("this rank shares no memory with rank " +
+                                      std::to_string(rank));
+  }
+  if (place > heap->bytes() || bytes > heap->bytes() - place)
+    return rueda::invalid_argument("that rank's shared memory has no such place");
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<PeerHeap>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (std::find(kept->begin(), kept->end(), heap) == kept->end()) kept->push_back(heap);
+  return heap->base() + place;
 }
 
 }  // namespace
@@ -41,6 +79,28 @@ int32_t rueda_map_memory(void* memory, size_t bytes, void* address, rueda_error*
     Heap* const heap = Heap::existing();
     if (heap == nullptr) return rueda::failed_precondition("there is no memory of rueda_alloc yet");
     return heap->map_at(static_cast<std::byte*>(memory), bytes, address);
+  });
+}
+
+int32_t rueda_memory_place(const void* memory, uint64_t* place, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (place == nullptr) return rueda::invalid_argument("nowhere to put the place (NULL)");
+    const Heap* const heap = Heap::existing();
+    if (heap == nullptr || !heap->contains(memory))
+      return rueda::invalid_argument("this is not memory of rueda_alloc");
+    *place = static_cast<uint64_t>(static_cast<const std::byte*>(memory) - heap->base());
+    return {};
+  });
+}
+
+int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place, size_t bytes,
+                          void** memory, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (memory == nullptr) return rueda::invalid_argument("nowhere to put the memory (NULL)");
+    *memory = nullptr;
+    RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
+    RUEDA_ASSIGN_OR_RETURN(*memory, heap_of(*member, rank, place, bytes));
+    return {};
   });
 }
 

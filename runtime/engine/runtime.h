@@ -63,6 +63,7 @@ class Runtime {
   ~Runtime();
 
   const membership::Membership& membership() const { return joined_->membership; }
+  const membership::HostMemory& host_memory() const { return joined_->memory; }
   // This rank's GPUs; nothing is opened before the first GPU tensor.
   nccl::Machine& machine() const { return *machine_; }
   // Persistent requests, to be started again and again; their memory comes with each start. group:

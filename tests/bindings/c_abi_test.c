@@ -732,6 +732,43 @@ static void check_second_place(rueda_op op) {
   rueda_free(memory);
 }
 
+/* Rank 0's memory is all ranks'. */
+static void check_peer_memory(void) {
+  const size_t bytes = 100000;
+  void *memory = NULL, *of_root = NULL, *none = NULL;
+  uint64_t place = 0;
+  int64_t shape[1] = {1};
+  int32_t here = 0;
+  size_t i, wrong = 0;
+  rueda_op op;
+  CHECK_ERROR(RUEDA_OK, "", rueda_alloc(context, bytes, &memory, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_memory_place(memory, &place, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "rueda_alloc", rueda_memory_place(&place, &place, &error));
+  op = op_of(RUEDA_BROADCAST, "place", &place, shape, 1);
+  op.dtype = RUEDA_INT64;
+  run(&op);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no rank",
+              rueda_peer_memory(context, size, place, bytes, &of_root, &error));
+  CHECK(of_root == NULL);
+  if (rueda_peer_memory(context, 0, place, bytes, &of_root, NULL) == RUEDA_OK) {
+    CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no such place",
+                rueda_peer_memory(context, 0, UINT64_MAX - 10, bytes, &none, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_peer_memory(context, 0, place, bytes, &of_root, &error));
+    here = 1;
+    for (i = (size_t)rank; i < bytes; i += (size_t)size)
+      ((unsigned char*)of_root)[i] = (unsigned char)(i + 1);
+  }
+  op = op_of(RUEDA_BARRIER, "all have written", NULL, NULL, 0);
+  run(&op);
+  if (here) {
+    for (i = 0; i < bytes; ++i) wrong += ((unsigned char*)of_root)[i] != (unsigned char)(i + 1);
+    CHECK(wrong == 0);
+  }
+  op.name = "all have read";
+  run(&op);
+  rueda_free(memory);
+}
+
 /* Counted: it stays as long as somebody uses it, and says that the rank has left. */
 static void check_left(void) {
   rueda_request* request = NULL;
@@ -854,6 +891,7 @@ int main(void) {
     check_refused_without_a_name();
     check_requests();
     check_store(round);
+    check_peer_memory();
     rueda_free(kept); /* of the round before */
     kept = check_memory();
     /* what is pending at shutdown ends as cancelled, and its work outlives the context */

@@ -11,6 +11,7 @@ from ctypes import c_int32 as _int32
 from ctypes import c_int64 as _int64
 from ctypes import c_size_t as _size_t
 from ctypes import c_uint32 as _uint32
+from ctypes import c_uint64 as _uint64
 from ctypes import c_uint8 as _uint8
 from ctypes import c_void_p as _void_p
 
@@ -252,6 +253,10 @@ FUNCTIONS = {
     "rueda_alloc": (_int32, [_void_p, _size_t, _pointer(_void_p), _pointer(Error)]),
     "rueda_alloc_uncleared": (_int32, [_void_p, _size_t, _pointer(_void_p), _pointer(Error)]),
     "rueda_map_memory": (_int32, [_void_p, _size_t, _void_p, _pointer(Error)]),
+    "rueda_memory_place": (_int32, [_void_p, _pointer(_uint64), _pointer(Error)]),
+    "rueda_peer_memory": (_int32, [
+        _void_p, _int32, _uint64, _size_t, _pointer(_void_p), _pointer(Error),
+    ]),
     "rueda_free": (None, [_void_p]),
     "rueda_call_site": (_int32, [_void_p, _char_p]),
     "rueda_stack_file": (_int32, [_void_p, _pointer(_int32), _pointer(_int32)]),
