@@ -41,6 +41,22 @@ def dies_in_negotiation():
     return expect_loss(1, lambda: hvd.allreduce(np.ones(4), name="waiting"))
 
 
+def dies_while_any_is_awaited():
+    handles = []
+    if hvd.rank() != 1:
+        handles = [hvd.allreduce_async(np.ones(4), name=f"any {i}") for i in range(3)]
+    kill_once_all_are_here(1)
+
+    def all_of_them():
+        for _ in handles:
+            given.append(hvd.wait_any(handles))
+        assert sorted(given) == handles and hvd.wait_any(handles) is None
+        hvd.synchronize(given[0])
+
+    given = []
+    return expect_loss(1, all_of_them)
+
+
 def dies_among_many():
     """In the middle of a stream of large collectives, wherever that is: submitting or waiting."""
 
@@ -123,6 +139,10 @@ def leaves_early():
 
 def test_a_rank_killed_before_it_submits():
     survivors_raise(run_ranks(3, dies_in_negotiation, options=PATIENT), dead=1)
+
+
+def test_a_rank_killed_ends_a_wait_for_any_of_several():
+    survivors_raise(run_ranks(3, dies_while_any_is_awaited, options=PATIENT), dead=1)
 
 
 def test_a_rank_killed_among_collectives_in_flight():
