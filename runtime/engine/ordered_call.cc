@@ -308,7 +308,7 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
 void OrderedGroup::record(const Call& call) {
   int64_t bytes = 0;
   for (const Request* member : call.members) bytes += bytes_of(member->announcement);
-  timeline::BatchRun run{{0, call.number, set_->id},
+  timeline::BatchRun run{{0, call.number, flight_set_},
                          call.members.front()->announcement.kind,
                          bytes,
                          call.begun,

@@ -31,6 +31,7 @@ OrderedGroup::OrderedGroup(const Shared& shared, ProcessSetPtr set, int64_t chan
       set_(std::move(set)),
       channels_(channels),
       flight_set_(flight_set_of(*set_)),
+      late_(shared.late, set_->ranks, *set_->place),
       cache_(set_.get(),
              [flight = shared.flight](uint32_t site) { return flight->site_text(site); }),
       messages_(shared.fabric->transport.get(), shared.finisher, shared.membership->rank,
@@ -170,6 +171,7 @@ void OrderedGroup::connect() {
   using algorithms::NativeCommunicator;
   using algorithms::Order;
   entries_ = std::make_unique<NativeCommunicator>(group, Order::kEntries);
+  entries_->watch(&late_);
   data_ = std::make_unique<NativeCommunicator>(group, Order::kData);
   connected_ = true;
   failure_ = make_room(kReadyCalls);

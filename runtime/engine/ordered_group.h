@@ -36,6 +36,7 @@
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_call.h"
 #include "runtime/engine/group_messages.h"
+#include "runtime/engine/late_ranks.h"
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/request.h"
 #include "runtime/membership/fabric.h"
@@ -62,6 +63,7 @@ class OrderedGroup {
     Finisher* finisher;
     timeline::Recorder* recorder;
     flight::FlightRecorder* flight;
+    LateRanks* late;
   };
 
   // channels: which of this rank's groups of channels are its own; else what its hello says.
@@ -167,6 +169,7 @@ class OrderedGroup {
   const int64_t channels_;
   const uint32_t flight_set_;    // for the flight recorder: the same on all members
   std::vector<Member> members_;  // by place
+  LateRanks::Group late_;        // for whom its calls wait
   bool connected_ = false;
   std::unique_ptr<algorithms::NativeCommunicator> entries_;  // once connected
   std::unique_ptr<algorithms::NativeCommunicator> data_;

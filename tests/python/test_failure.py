@@ -1,8 +1,10 @@
 """A rank that dies: the others raise an error that names it, under a generous deadline."""
 
 import os
+import re
 import signal
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -226,3 +228,12 @@ def test_a_place_that_contradicts_itself_is_refused():
     )
     assert run.stdout.startswith("refused"), run.stdout + run.stderr
     assert "RUEDA_" in run.stdout
+
+
+def test_the_headline_names_the_process_in_a_shell_that_has_failed(tmp_path):
+    script = tmp_path / "fail.py"
+    script.write_text("import os, sys, rueda\nrueda.init()\nprint('I am', os.getpid(), flush=True)\nsys.exit(3)\n")
+    code, output = launch(1, ["sh", "-c", f"{sys.executable} {script}; exit $?"])
+    assert code == 3, output
+    pid = re.search(r"I am (\d+)", output)[1]
+    assert f"rank 0 (pid {pid}) failed: exited with code 3" in output, output
