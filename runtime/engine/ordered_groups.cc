@@ -65,7 +65,10 @@ int64_t OrderedGroups::reserve_channels(const std::vector<Rank>& ranks) {
   if (ranks.size() == 1 || !shared_.memory->has_some(ranks)) return GroupWord::kNeedsNone;
   for (size_t number = host::kProcessSetChannels; number < host::kChannelGroups; ++number) {
     if (channels_taken_[number]) continue;
-    const Status reserved = shared_.memory->own()->reserve_channels(number);
+    host::Arena* const own = shared_.memory->own();
+    const Status reserved = OrderedGroup::reserves_late(*shared_.memory, ranks)
+                                ? own->reserve_controls(number)
+                                : own->reserve_channels(number);
     if (!reserved.ok()) {
       RUEDA_WARN("coordinator", "a group of ranks goes by messages: {}", reserved.message());
       return GroupWord::kHasNone;
