@@ -65,6 +65,8 @@ struct rueda_request {
   std::shared_ptr<rueda::engine::Completion> completion;
   rueda::engine::Request* operation = nullptr;  // the same; null: an attention call
   uint64_t process = 0;                         // as the context's
+  // The start (Completion::starts) whose end a waiting thread has been told; at first none's.
+  std::atomic<uint64_t> told{UINT64_MAX};
 };
 
 namespace rueda::c_abi {

@@ -24,6 +24,7 @@ std::unique_ptr<rueda_request> make_handle() {
 }
 
 void fill(rueda_request* handle, engine::RequestPtr request) {
+  if (request->persistent) handle->told = request->starts();  // it has not been started
   handle->operation = request.get();
   handle->completion = std::move(request);
 }
@@ -103,6 +104,13 @@ Status check_start(const rueda_request* request, const void* input, const void* 
   return {};
 }
 
+// A thread has waited for the request alone: its end, if this is one, is not news any more.
+Status told(rueda_request* request, Status ended) {
+  const rueda::engine::Completion& completion = *request->completion;
+  if (completion.done()) request->told.store(completion.starts(), std::memory_order_relaxed);
+  return ended;
+}
+
 const Request* ended_well(const rueda_request* request) {
   const bool well = request != nullptr && request->operation != nullptr &&
                     request->operation->done() && request->operation->status().ok();
@@ -146,7 +154,7 @@ int32_t rueda_start_and_wait(rueda_context* context, const rueda_op* op, double 
     if (started == nullptr) return ended;
     rueda::c_abi::fill(handle.get(), std::move(started));
     *request = handle.release();
-    return ended;
+    return told(*request, std::move(ended));
   });
 }
 
@@ -164,10 +172,10 @@ int32_t rueda_request_run(rueda_request* request, const void* input, void* outpu
                           double timeout_seconds, rueda_error* error) {
   return guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check_start(request, input, output));
-    return request->operation->run(static_cast<const std::byte*>(input),
-                                   static_cast<std::byte*>(output),
-                                   static_cast<rueda::cuda::StreamHandle>(stream),
-                                   rueda::c_abi::to_nanoseconds(timeout_seconds));
+    return told(request, request->operation->run(static_cast<const std::byte*>(input),
+                                                 static_cast<std::byte*>(output),
+                                                 static_cast<rueda::cuda::StreamHandle>(stream),
+                                                 rueda::c_abi::to_nanoseconds(timeout_seconds)));
   });
 }
 
@@ -178,7 +186,32 @@ int32_t rueda_request_test(const rueda_request* request) {
 int32_t rueda_request_wait(rueda_request* request, double timeout_seconds, rueda_error* error) {
   return guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(check(request));
-    return request->completion->wait(rueda::c_abi::to_nanoseconds(timeout_seconds));
+    return told(request, request->completion->wait(rueda::c_abi::to_nanoseconds(timeout_seconds)));
+  });
+}
+
+int32_t rueda_request_wait_any(rueda_request** requests, size_t count, double timeout_seconds,
+                               int64_t* index, rueda_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (index == nullptr) return rueda::invalid_argument("nowhere to put the index (NULL)");
+    *index = -1;
+    if (requests == nullptr && count > 0) return rueda::invalid_argument("no requests (NULL)");
+    std::vector<rueda::engine::Completion*> all;
+    all.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (requests[i] != nullptr) RUEDA_RETURN_IF_ERROR(check(requests[i]));
+      all.push_back(requests[i] == nullptr ? nullptr : requests[i]->completion.get());
+    }
+    const auto take = [&](size_t i) {
+      const uint64_t start = all[i]->starts();
+      return requests[i]->told.exchange(start, std::memory_order_acq_rel) != start;
+    };
+    RUEDA_ASSIGN_OR_RETURN(const auto place,
+                           rueda::engine::Completion::wait_any(
+                               all, rueda::c_abi::to_nanoseconds(timeout_seconds), take));
+    if (!place) return {};
+    *index = static_cast<int64_t>(*place);
+    return all[*place]->status();
   });
 }
 

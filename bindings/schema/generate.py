@@ -81,13 +81,13 @@ def torch_async():
 None of these is differentiable; the blocking ones out of place (`mpi_ops`) are.
 """
 
-from rueda._waiting import poll, synchronize
+from rueda._waiting import poll, synchronize, wait_any
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
 from rueda.torch._outside import outside_graphs
 from rueda.torch._tensors import blocking, collectives
 
-{listing("__all__", quoted([*names(RETURNS), *MESSAGE_NAMES, "poll", "synchronize"]))}'''
+{listing("__all__", quoted([*names(RETURNS), *MESSAGE_NAMES, "poll", "synchronize", "wait_any"]))}'''
     parts = [asynchronous(*each, TORCH) for each in functions(RETURNS)]
     last = "for _name in __all__:\n    outside_graphs(globals()[_name])"
     return module(head, [*parts, *messages(TORCH), last])

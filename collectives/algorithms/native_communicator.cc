@@ -93,6 +93,11 @@ bool NativeCommunicator::progress() {
   return hierarchy_ && hierarchy_->progress();
 }
 
+bool NativeCommunicator::needs_buffers(const Collective& collective) {
+  const auto* const in_channel = dynamic_cast<const shm::ChannelOp*>(&collective);
+  return in_channel != nullptr && in_channel->is_large();
+}
+
 bool NativeCommunicator::waits_for_channels() const {
   if (hierarchy_) return !hierarchy_->idle();
   return channel_ && !channel_->idle();

@@ -51,6 +51,8 @@ class NativeCommunicator final : public Communicator {
 
   // All members share a host: everything but Adasum goes through one channel.
   bool shares_memory() const { return channel_ != nullptr; }
+  // Of one channel: may this collective of its need the channel's buffers?
+  static bool needs_buffers(const Collective& collective);
   // Something is under way whose news peers tell by the channels' bell.
   bool waits_for_channels() const;
   // Why shared memory does nothing any more; ok else.

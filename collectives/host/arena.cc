@@ -43,8 +43,9 @@ size_t ArenaLayout::heard_offset() const {
 size_t ArenaLayout::groups_offset() const {
   return round_up(heard_offset() + hosts * sizeof(std::atomic<int64_t>), 4096);
 }
-size_t ArenaLayout::group_bytes() const {
-  return round_up(control_bytes() + channels() * buffers * chunk_bytes, 4096);
+size_t ArenaLayout::group_bytes() const { return control_bytes() + group_buffer_bytes(); }
+size_t ArenaLayout::group_buffer_bytes() const {
+  return round_up(channels() * buffers * chunk_bytes, 4096);
 }
 size_t ArenaLayout::total_bytes() const {
   return groups_offset() + (kChannelGroups - 1) * group_bytes();
@@ -87,6 +88,8 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaLayout& layout, Rank loc
   // The pages exist already (fallocate); this fills the page table, so that the first collective
   // takes no faults.
   madvise(mapping->base(), used, MADV_POPULATE_WRITE);
+  // A core dump would make pages for all that further groups have not reserved.
+  madvise(mapping->base() + used, bytes - used, MADV_DONTDUMP);
   auto* header = new (mapping->base()) ArenaHeader{};
   header->magic = ArenaHeader::kMagic;
   header->version = kVersion;
@@ -143,16 +146,28 @@ std::byte* Arena::buffer(size_t channel, size_t index) const {
 }
 
 Status Arena::reserve_channels(size_t number) {
+  RUEDA_RETURN_IF_ERROR(reserve_controls(number));
+  return reserve_buffers(number);
+}
+
+Status Arena::reserve_controls(size_t number) {
   release_channels(number);
-  const auto begin = static_cast<off_t>(group(number) - base());
-  const int error = posix_fallocate(fd_.get(), begin, static_cast<off_t>(layout_.group_bytes()));
-  if (error != 0) {
-    return errno_status("cannot reserve " + std::to_string(layout_.group_bytes()) +
-                            " bytes of shared memory for a group of ranks",
-                        error);
-  }
-  madvise(group(number), layout_.group_bytes(), MADV_POPULATE_WRITE);
+  return reserve(group(number), layout_.control_bytes());
+}
+
+Status Arena::reserve_buffers(size_t number) {
+  std::byte* const begin = group(number) + layout_.control_bytes();
+  RUEDA_RETURN_IF_ERROR(reserve(begin, layout_.group_buffer_bytes()));
+  madvise(begin, layout_.group_buffer_bytes(), MADV_POPULATE_WRITE);
   return {};
+}
+
+Status Arena::reserve(std::byte* begin, size_t bytes) {
+  const int error = posix_fallocate(fd_.get(), begin - base(), static_cast<off_t>(bytes));
+  if (error == 0) return {};
+  return errno_status(
+      "cannot reserve " + std::to_string(bytes) + " bytes of shared memory for a group of ranks",
+      error);
 }
 
 void Arena::release_channels(size_t number) {

@@ -5,7 +5,8 @@
 //   | for each channel: buffer 0 .. buffers-1
 //   | ring to local rank 0 .. local_size-1
 //   | for each host: when the owner last heard from there
-//   | for each further group of ranks: its channels' controls and post cells, its channels' buffers
+//   | for each further group of ranks: its channels' controls and post cells, their buffers; it has
+//     no memory until that is reserved
 //
 // One sealed memfd per rank: it has no name, needs no /dev/shm, and is gone with its last user. The
 // owner prefaults it (or gets a clear error that memory is short), passes the fd to its local
@@ -36,7 +37,7 @@ namespace rueda::host {
 // it is reserved: the next ones for a process set, whose number is the same on all its members; the
 // rest for ordered groups, for which each member takes the next free one of its own arena.
 inline constexpr size_t kProcessSetChannels = 9;
-inline constexpr size_t kChannelGroups = kProcessSetChannels + 16;
+inline constexpr size_t kChannelGroups = kProcessSetChannels + 96;
 
 // Sizes, equal for all ranks of a host.
 struct ArenaLayout {
@@ -56,8 +57,9 @@ struct ArenaLayout {
   size_t control_bytes() const;  // of a group's channels
   size_t groups_offset() const;  // of the further groups
   size_t group_bytes() const;
-  size_t total_bytes() const;  // whole pages
-  uint64_t hash() const;       // of everything both sides must agree on
+  size_t group_buffer_bytes() const;  // of these, its channels' buffers: the end
+  size_t total_bytes() const;         // whole pages
+  uint64_t hash() const;              // of everything both sides must agree on
 };
 
 struct ArenaHeader {
@@ -141,6 +143,10 @@ class Arena {
   // channels meanwhile.
   Status reserve_channels(size_t group);
   void release_channels(size_t group);
+  // The same in two halves: first without buffers, which operations that are not small need, then
+  // these. Nobody may use the buffers before.
+  Status reserve_controls(size_t group);
+  Status reserve_buffers(size_t group);
   // As the owner wrote it when it made the arena.
   const ArenaHeader& header() const { return header_; }
   // By host: when the owner last heard from there, in ns of the steady clock; 0: never. Written by
@@ -154,6 +160,7 @@ class Arena {
         const ArenaHeader& header);
   std::byte* base() const;
   std::byte* group(size_t number) const;
+  Status reserve(std::byte* begin, size_t bytes);
 
   GuardedFd fd_;
   ArenaLayout layout_;

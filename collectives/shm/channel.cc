@@ -201,6 +201,8 @@ ChannelOp::ChannelOp(Channel* channel, CollectiveDesc desc)
 
 ChannelOp::~ChannelOp() = default;
 
+bool ChannelOp::is_large() const { return progress_->size == Size::kLarge; }
+
 void ChannelOp::start(const CallContext& context) {
   Channel::State& s = *channel_->state_;
   done_ = false;

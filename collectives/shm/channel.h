@@ -72,6 +72,9 @@ class ChannelOp final : public Collective {
   // The channel moves it; a channel that has failed ends it.
   bool advance() override;
 
+  // It may need the channels' buffers; what is not large travels in posts alone.
+  bool is_large() const;
+
   struct Progress;  // the channel's own
   Progress& progress() const { return *progress_; }
 

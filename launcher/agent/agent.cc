@@ -494,7 +494,9 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   const Rank number = rank->place().rank;
   RankEnd end;
   end.rank = number;
-  end.pid = rank->pid();
+  // Where a shell was started, people look for the process in it.
+  const pid_t joined = lives_->joined_pid(number);
+  end.pid = joined > 0 ? joined : rank->pid();
   end.wait_status = wait_status;
   end.noticed = dying_together_.contains(number) ? dying_number_ : noticed_;
   end.stopped = supervisor_.stopping();

@@ -248,17 +248,17 @@ bool LifeWatch::was_replaced(Rank rank) const {
   return joined == watched->pid && !is_dying(watched->pid);
 }
 
-bool LifeWatch::has_joined_inside(Rank rank) const {
+pid_t LifeWatch::joined_pid(Rank rank) const {
   const Watched* const watched = find(rank);
-  if (watched == nullptr) return false;
-  const pid_t joined = watched->page->pid.load(std::memory_order_acquire);
-  return joined > 0 && joined != watched->pid;
+  return watched == nullptr ? 0 : watched->page->pid.load(std::memory_order_acquire);
 }
 
-bool LifeWatch::has_joined(Rank rank) const {
-  const Watched* const watched = find(rank);
-  return watched != nullptr && watched->page->pid.load(std::memory_order_acquire) != 0;
+bool LifeWatch::has_joined_inside(Rank rank) const {
+  const pid_t joined = joined_pid(rank);
+  return joined > 0 && joined != find(rank)->pid;
 }
+
+bool LifeWatch::has_joined(Rank rank) const { return joined_pid(rank) != 0; }
 
 void LifeWatch::tell(const life::LostRank& lost) {
   for (const auto& watched : ranks_) {

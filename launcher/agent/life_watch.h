@@ -72,6 +72,8 @@ class LifeWatch {
   bool was_replaced(Rank rank) const;
   // It has begun to join the job.
   bool has_joined(Rank rank) const;
+  // The process that did; 0: none yet.
+  pid_t joined_pid(Rank rank) const;
   // It did, as another process than the one that was started (a shell that has more to do).
   bool has_joined_inside(Rank rank) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes.

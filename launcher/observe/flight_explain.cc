@@ -30,6 +30,19 @@ std::string ago(int64_t then, int64_t now) {
 
 bool is_user_operation(const Operation& o) { return o.kind != CollectiveKind::kProcessSet; }
 
+// Of two ranks, not of all in its set.
+bool is_message(const Operation& o) {
+  return o.kind == CollectiveKind::kSend || o.kind == CollectiveKind::kRecv;
+}
+
+// "process set 3", "group 'stage 1'", as one of its operations says: allreduce.stage 1#7.
+std::string set_of(const Operation& o) {
+  if ((o.process_set & flight::kGroupBit) == 0)
+    return "process set " + std::to_string(o.process_set);
+  const size_t begin = o.name.find('.') + 1;
+  return "group '" + o.name.substr(begin, o.name.rfind('#') - begin) + "'";
+}
+
 // What a rank has recorded of its process sets. Numbers are used again once a set was removed: what
 // stands before the newest note of the members is of another set.
 std::map<uint32_t, const Operation*> sets_of(const RankRecord& record) {
@@ -196,8 +209,7 @@ std::string describe(const Operation& o) {
   std::string text = o.title();
   if (has_tensor(o.kind)) text += " " + rueda::describe(o.dtype, o.shape);
   // An ordered group is in the name.
-  if (o.process_set != 0 && (o.process_set & flight::kGroupBit) == 0)
-    text += " of process set " + std::to_string(o.process_set);
+  if (o.process_set != 0 && (o.process_set & flight::kGroupBit) == 0) text += " of " + set_of(o);
   if (!o.site.empty()) text += " at " + o.site;
   return text;
 }
@@ -208,7 +220,7 @@ std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks) {
   for (const RankRecord& record : ranks) {
     if (!record.flight || record.flight->left) continue;
     for (const Operation& o : record.flight->operations) {
-      if (o.ended() || o.kind == CollectiveKind::kSend || o.kind == CollectiveKind::kRecv) continue;
+      if (o.ended() || is_message(o)) continue;
       auto [it, is_new] = waits.try_emplace({o.process_set, o.name});
       Wait& wait = it->second;
       if (is_new || o.submitted_ns < wait.since_ns) {
@@ -286,11 +298,15 @@ std::vector<std::string> find_divergence(const std::vector<RankRecord>& ranks) {
       if (record == nullptr || !record->flight) continue;
       const auto sets = sets_of(*record);
       for (const Operation& o : record->flight->operations) {
-        if (o.process_set != set || !is_user_operation(o) || is_of_removed_set(o, sets)) continue;
+        if (o.process_set != set || !is_user_operation(o) || is_message(o)) continue;
+        if (is_of_removed_set(o, sets)) continue;
         way.push_back(&o);
         if (o.state == State::kDone && o.batch != 0) ++common[key_of(o)];
       }
     }
+    const auto any =
+        std::find_if(ways.begin(), ways.end(), [](const auto& way) { return !way.second.empty(); });
+    if (any == ways.end()) continue;
     // Behind the last one that all have ended, on each rank.
     std::map<Rank, size_t> at;
     std::string anchor;
@@ -317,7 +333,7 @@ std::vector<std::string> find_divergence(const std::vector<RankRecord>& ranks) {
       if (groups.size() == 1 && groups.begin()->first.empty()) break;
       if (groups.size() == 1) continue;
       std::string line = "first divergence";
-      if (set != 0) line += " in process set " + std::to_string(set);
+      if (set != 0) line += " in " + set_of(*any->second.front());
       if (i > 0) {
         line += " after " + ways.at(*members.begin())[at[*members.begin()] + i - 1]->title();
       } else if (!anchor.empty()) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "collectives/base/number_text.h"
 #include "collectives/base/utf8.h"
 #include "launcher/job/exit_report.h"
 
@@ -167,7 +168,7 @@ std::string status_json(const JobStatus& job) {
 }
 
 std::string status_text(const JobStatus& job) {
-  std::string out = "job " + job.job_id + ": " + std::to_string(job.ranks.size()) + " ranks of " +
+  std::string out = "job " + job.job_id + ": " + counted(job.ranks.size(), "rank") + " of " +
                     printable_text(job.command) + "\n";
   for (const HostStatus& host : job.hosts) {
     out += "host " + printable_text(host.name) + ": " + host.state + ", " + name_ranks(host.ranks);

@@ -1,25 +1,16 @@
 #include "runtime/engine/completion.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <utility>
 
 #include "collectives/host/event_fd.h"
+#include "runtime/engine/end_watch.h"
 
 namespace rueda::engine {
 namespace {
 
 thread_local int callbacks_under_way = 0;
-
-long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation | FUTEX_PRIVATE_FLAG,
-                 value, timeout, nullptr, 0);
-}
 
 void run(const std::function<void()>& callback) {
   ++callbacks_under_way;
@@ -66,26 +57,21 @@ Status Completion::sleep_until(const Helper::Deadline& deadline, std::chrono::na
   while (!done()) {
     uint32_t expected = kPending;
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
-    timespec left{};
-    if (deadline) {
-      const auto rest = std::max<std::chrono::nanoseconds>(
-          *deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
-      left.tv_sec = rest.count() / 1'000'000'000;
-      left.tv_nsec = rest.count() % 1'000'000'000;
-    }
-    const long result = futex(&state_, FUTEX_WAIT, kAwaited, deadline ? &left : nullptr);
-    if (result == 0 || done()) continue;
-    if (errno == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
-    if (errno == ETIMEDOUT) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      return deadline_exceeded(
-          title_ + " has not ended after " +
-          std::to_string(std::chrono::duration<double>(timeout).count()) + " s: " +
-          (note_.empty() ? "submitted here, not yet by every rank or still under way" : note_) +
-          "; it goes on, wait again or shut down");
+    const int error = futex_wait(&state_, kAwaited, deadline);
+    if (error == 0 || done()) continue;
+    if (error == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
+    if (error == ETIMEDOUT) {
+      return deadline_exceeded(title_ + " has not ended after " +
+                               std::to_string(std::chrono::duration<double>(timeout).count()) +
+                               " s: " + missing() + "; it goes on, wait again or shut down");
     }
   }
   return status_;
+}
+
+std::string Completion::missing() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return note_.empty() ? "submitted here, not yet by every rank or still under way" : note_;
 }
 
 void Completion::on_end(std::function<void()> callback) {
@@ -111,12 +97,24 @@ Result<int> Completion::event_fd() {
   return event_fd_.get();
 }
 
+void Completion::add(EndWatch* watch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  watches_.push_back(watch);
+  asked_.store(true, std::memory_order_seq_cst);
+}
+
+void Completion::remove(EndWatch* watch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase(watches_, watch);
+}
+
 // The end of that start, to those who asked. The next may have begun meanwhile.
 void Completion::tell(uint64_t start) {
   std::vector<Callback> due;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (event_fd_ && starts_ == start) host::ring_event_fd(event_fd_.get());
+    for (EndWatch* const watch : watches_) watch->ring();
     const auto later = std::stable_partition(
         callbacks_.begin(), callbacks_.end(),
         [start](const Callback& callback) { return callback.start <= start; });
@@ -151,7 +149,7 @@ void Completion::complete(Status status) {
 void Completion::complete() {
   const uint64_t start = starts_.load(std::memory_order_relaxed);
   const uint32_t before = state_.exchange(kDone, std::memory_order_seq_cst);
-  if (before == kAwaited) futex(&state_, FUTEX_WAKE, INT_MAX, nullptr);
+  if (before == kAwaited) futex_wake(&state_);
   if (asked_.load(std::memory_order_seq_cst)) tell(start);
 }
 

@@ -2,6 +2,7 @@
 //
 //   wait    blocks, with a deadline         on_end    calls back, from the thread that ends it
 //   done    looks, never blocks             event_fd  becomes readable, for poll and epoll
+//   wait_any  blocks until one of several has ended
 //
 // Threads: any may wait, look and ask to be told; whoever runs the operation completes it.
 #pragma once
@@ -12,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@
 namespace rueda::engine {
 
 class Completion;
+class EndWatch;
 
 // Who makes operations end, as a blocked thread sees it.
 class Helper {
@@ -59,6 +62,15 @@ class Completion {
   const Status& sleep();
   // Valid once done().
   const Status& status() const { return status_; }
+  // How often it was begun anew: which start's end one looks at.
+  uint64_t starts() const { return starts_.load(std::memory_order_acquire); }
+
+  // Waits until one of these (null ones are passed over) has ended that `take` takes, and gives its
+  // place; nothing where none is left that has not ended. take(place) is asked about what has
+  // ended, again and again until it says true. Errors as of wait().
+  static Result<std::optional<size_t>> wait_any(std::span<Completion* const> all,
+                                                std::chrono::nanoseconds timeout,
+                                                const std::function<bool(size_t)>& take);
 
   // Called once, when what is under way ends; at once where nothing is. By the thread that ends it,
   // which others may wait for: short, never waiting.
@@ -94,6 +106,11 @@ class Completion {
   };
   Status sleep_until(const Helper::Deadline& deadline, std::chrono::nanoseconds timeout);
   void tell(uint64_t start);
+  // What is missing, for who has waited so long in vain.
+  std::string missing() const;
+  // It is rung with each end from here on, until it is taken away.
+  void add(EndWatch* watch);
+  void remove(EndWatch* watch);
 
   std::string title_;
   std::shared_ptr<Helper> helper_;
@@ -104,10 +121,11 @@ class Completion {
   // this.
   std::atomic<bool> asked_{false};
   Status status_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::string note_;
   std::atomic<uint64_t> starts_{0};  // which of them a callback is for
   std::vector<Callback> callbacks_;
+  std::vector<EndWatch*> watches_;
   UniqueFd event_fd_;
 };
 

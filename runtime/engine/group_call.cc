@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "collectives/algorithms/native_communicator.h"
 #include "proto/negotiation_codec.h"
 #include "runtime/engine/process_set.h"
 
@@ -129,7 +130,8 @@ CallSteps* KnownCalls::find(AskedCall* asked, std::span<const GroupEntry> entrie
 
 Result<CallSteps*> KnownCalls::prepare(AskedCall* asked, std::span<const GroupEntry> entries,
                                        std::span<const negotiation::SizesPtr> sizes,
-                                       ShmProtocol protocol, Communicator* communicator) {
+                                       ShmProtocol protocol, const Communicators& communicators) {
+  using algorithms::NativeCommunicator;
   auto prepared = std::make_unique<CallSteps>();
   prepared->entries.assign(entries.begin(), entries.end());
   prepared->in_use = true;
@@ -151,10 +153,22 @@ Result<CallSteps*> KnownCalls::prepare(AskedCall* asked, std::span<const GroupEn
     }
     CollectiveDesc desc = describe(requests, of, set_.size());
     desc.protocol = protocol;
-    RUEDA_ASSIGN_OR_RETURN(step.collective, communicator->init(std::move(desc)));
+    RUEDA_ASSIGN_OR_RETURN(step.collective, communicators.data->init(desc));
+    if (NativeCommunicator::needs_buffers(*step.collective)) {
+      prepared->needs_buffers |= communicators.large == nullptr;
+      if (communicators.large != nullptr) {
+        RUEDA_ASSIGN_OR_RETURN(step.collective, communicators.large->init(std::move(desc)));
+      }
+    }
     prepared->steps.push_back(std::move(step));
   }
   return asked->prepared.emplace_back(std::move(prepared)).get();
+}
+
+void KnownCalls::forget_large() {
+  for (const auto& asked : asked_) {
+    std::erase_if(asked->prepared, [](const auto& p) { return p->needs_buffers && !p->in_use; });
+  }
 }
 
 void KnownCalls::give_back(AskedCall* asked, CallSteps* prepared) {

@@ -34,6 +34,7 @@ struct CallSteps {
   std::vector<negotiation::GroupEntry> entries;  // that it follows from; empty: not from entries
   std::vector<TensorResult> results;             // by tensor
   std::vector<Step> steps;
+  bool needs_buffers = false;  // of the channel
   bool in_use = false;
 
   bool done() const;
@@ -66,11 +67,18 @@ class KnownCalls {
 
   // A free one that follows from these entries. Null: there is none.
   static CallSteps* find(AskedCall* asked, std::span<const negotiation::GroupEntry> entries);
+  // Who runs calls, and (null: the same) who those that need buffers, which there are not.
+  struct Communicators {
+    Communicator* data;
+    Communicator* large;
+  };
   // entries empty: it is good for one call only. protocol: of all its collectives.
   Result<CallSteps*> prepare(AskedCall* asked, std::span<const negotiation::GroupEntry> entries,
                              std::span<const negotiation::SizesPtr> sizes, ShmProtocol protocol,
-                             Communicator* communicator);
+                             const Communicators& communicators);
   static void give_back(AskedCall* asked, CallSteps* prepared);
+  // Those that need buffers are to be prepared anew. None is under way.
+  void forget_large();
   // Their collectives end; nothing is under way any more.
   void clear() { asked_.clear(); }
 

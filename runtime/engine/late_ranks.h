@@ -2,6 +2,7 @@
 // once of each slow rank that it is.
 //
 //   step plan    the rank of this host whose post is missing while this rank's threads sleep
+//   group        the same, of the entry of a call
 //   negotiated   the rank whose announcement decided a tensor                     (the root)
 //
 // What counts is the time for which a thread of this rank sleeps until that rank comes: what comes
@@ -55,7 +56,7 @@ class LateRanks {
     // ranks: the members' in the job. place: this rank's among them.
     Group(LateRanks* late, std::vector<Rank> ranks, Rank place);
 
-    // The step plan's channel.
+    // The step plan's channel; an ordered group's.
     void missing(Rank place) override;
     void complete() override;
     // The root: the last member has submitted a tensor; the one before came at `before`.

@@ -13,9 +13,6 @@ namespace {
 
 using negotiation::GroupEntry;
 
-// Below, CMA is not worth a system call (negotiation/protocol_chooser.h).
-constexpr int64_t kLeastCmaBytes = 64 << 10;
-
 void append(std::string* text, uint64_t number) {
   char digits[20];
   const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
@@ -125,7 +122,7 @@ void OrderedGroup::enter(CallPtr call) {
   call->entry = std::move(free_entries_.back());
   free_entries_.pop_back();
   call->entry->own = call->asked->entry;
-  if (sees_cma()) call->entry->own.flags |= GroupEntry::kCma;
+  call->entry->own.flags |= memory_flags(*call);
   call->entry->exchange->start({});
   entering_.push_back(std::move(call));
 }
@@ -179,6 +176,13 @@ bool OrderedGroup::advance() {
 bool OrderedGroup::agree_on_next() {
   Call* const call = entering_.front().get();
   Result<CallSteps*> agreed = nullptr;
+  if (call->asking != nullptr) {
+    call->asking->advance();
+    if (!call->asking->done()) return false;
+    failure_ = call->asking->status();
+    if (!failure_.ok()) return true;
+    hear_answers(call);
+  }
   if (call->telling == nullptr) {
     if (!call->entry->exchange->done()) return false;
     agreed = agree_by_entries(call);
@@ -187,11 +191,16 @@ bool OrderedGroup::agree_on_next() {
       return true;
     }
   } else {
-    call->telling->advance();
+    if (!call->telling->done()) call->telling->advance();
     if (!call->telling->done()) return false;
     failure_ = call->telling->status();
     if (!failure_.ok()) return true;
     agreed = agree_by_telling(call);
+  }
+  if (agreed.ok() && (*agreed)->needs_buffers && buffers_ == Buffers::kUnasked) {
+    KnownCalls::give_back(call->asked, *agreed);
+    failure_ = begin_asking(call);
+    return true;
   }
   CallPtr owned = std::move(entering_.front());
   entering_.erase(entering_.begin());
@@ -212,16 +221,6 @@ bool OrderedGroup::agree_on_next() {
   return true;
 }
 
-ShmProtocol OrderedGroup::protocol_of(const Call& call) const {
-  const auto& all = call.entry->all;
-  const bool able = std::all_of(all.begin(), all.end(), [](const GroupEntry& entry) {
-    return (entry.flags & GroupEntry::kCma) != 0;
-  });
-  const bool wanted = shared_.config->shm_protocol == "cma";
-  return able && wanted && bytes_of(call.asked->first()) >= kLeastCmaBytes ? ShmProtocol::kCma
-                                                                           : ShmProtocol::kStaged;
-}
-
 // Null: the members have to tell more.
 Result<CallSteps*> OrderedGroup::agree_by_entries(Call* call) {
   const std::vector<GroupEntry>& all = call->entry->all;
@@ -229,7 +228,8 @@ Result<CallSteps*> OrderedGroup::agree_by_entries(Call* call) {
   const Rank root = set_->place_of(call->asked->first().root).value_or(0);
   const auto sizes = negotiation::sizes_by_entries(call->asked->tensors, root, all);
   if (!sizes) return nullptr;
-  return cache_.prepare(call->asked, all, *sizes, protocol_of(*call), data_.get());
+  return cache_.prepare(call->asked, all, *sizes, protocol_of(*call),
+                        {data_.get(), by_messages_.get()});
 }
 
 Status OrderedGroup::begin_telling(Call* call) {
@@ -260,7 +260,8 @@ Result<CallSteps*> OrderedGroup::agree_by_telling(Call* call) {
   }
   const auto sizes = negotiation::agree_on_call(calls, set_->ranks, which(*set_, call->number));
   if (!sizes.ok()) return sizes.status().naming_operation();
-  return cache_.prepare(call->asked, {}, sizes.value(), protocol_of(*call), data_.get());
+  return cache_.prepare(call->asked, {}, sizes.value(), protocol_of(*call),
+                        {data_.get(), by_messages_.get()});
 }
 
 void OrderedGroup::run(Call* call) {
@@ -308,7 +309,7 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
 void OrderedGroup::record(const Call& call) {
   int64_t bytes = 0;
   for (const Request* member : call.members) bytes += bytes_of(member->announcement);
-  timeline::BatchRun run{{0, call.number, set_->id},
+  timeline::BatchRun run{{0, call.number, flight_set_},
                          call.members.front()->announcement.kind,
                          bytes,
                          call.begun,
@@ -317,16 +318,6 @@ void OrderedGroup::record(const Call& call) {
   if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
   shared_.recorder->batch_ended(run, call.members.size());
   for (Request* member : call.members) shared_.recorder->member(member, run);
-}
-
-// All members share memory, and each has seen that it can read all others'.
-bool OrderedGroup::sees_cma() {
-  if (sees_cma_ || !data_->shares_memory()) return sees_cma_;
-  return sees_cma_ = std::all_of(set_->ranks.begin(), set_->ranks.end(), [&](Rank rank) {
-           const auto& arena = shared_.memory->arenas[static_cast<size_t>(rank)];
-           return arena != nullptr && arena->channel(0)->has_cma.load(std::memory_order_acquire) ==
-                                          host::ChannelControl::kHasCma;
-         });
 }
 
 }  // namespace rueda::engine

@@ -24,8 +24,10 @@ struct OrderedGroup::Call {
   AskedCall* asked = nullptr;
   std::unique_ptr<Entry> entry;  // from entering to running
   std::unique_ptr<Collective> telling;
-  std::vector<std::byte> told;    // by all members, end to end
-  CallSteps* prepared = nullptr;  // while it runs
+  std::vector<std::byte> told;  // by all members, end to end
+  std::unique_ptr<Collective> asking;
+  std::vector<std::byte> answers;  // of all members
+  CallSteps* prepared = nullptr;   // while it runs
   timeline::Nanos begun = 0;
   StageTimes times;
   bool recorded = false;  // somebody recorded when it began

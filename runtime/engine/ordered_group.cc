@@ -31,6 +31,9 @@ OrderedGroup::OrderedGroup(const Shared& shared, ProcessSetPtr set, int64_t chan
       set_(std::move(set)),
       channels_(channels),
       flight_set_(flight_set_of(*set_)),
+      late_(shared.late, set_->ranks, *set_->place),
+      buffers_(reserves_late(*shared.memory, set_->ranks) ? Buffers::kUnasked : Buffers::kReserved),
+      protocols_(shared.config->shm_protocol),
       cache_(set_.get(),
              [flight = shared.flight](uint32_t site) { return flight->site_text(site); }),
       messages_(shared.fabric->transport.get(), shared.finisher, shared.membership->rank,
@@ -154,7 +157,7 @@ void OrderedGroup::connect() {
   const auto lowest =
       std::min_element(members_.begin(), members_.end(),
                        [](const Member& a, const Member& b) { return a.rank < b.rank; });
-  group.tags = tags::of_group(lowest->rank, static_cast<uint32_t>(*lowest->number));
+  group.tags = tags_ = tags::of_group(lowest->rank, static_cast<uint32_t>(*lowest->number));
   const bool lacks_channels = std::any_of(members_.begin(), members_.end(), [](const Member& m) {
     return m.channels == GroupWord::kHasNone;
   });
@@ -170,7 +173,9 @@ void OrderedGroup::connect() {
   using algorithms::NativeCommunicator;
   using algorithms::Order;
   entries_ = std::make_unique<NativeCommunicator>(group, Order::kEntries);
+  entries_->watch(&late_);
   data_ = std::make_unique<NativeCommunicator>(group, Order::kData);
+  measure_protocols();
   connected_ = true;
   failure_ = make_room(kReadyCalls);
   for (CallPtr& call : std::exchange(waiting_, {})) enter(std::move(call));
@@ -197,6 +202,7 @@ void OrderedGroup::end_from(uint64_t number, const Status& status) {
 // communicator is of no use any more.
 void OrderedGroup::drop_running() {
   data_->abandon();
+  if (by_messages_) by_messages_->abandon();
   abandoned_ = true;
   for (CallPtr& call : std::exchange(running_, {})) {
     call->prepared->steps.clear();
@@ -235,6 +241,7 @@ void OrderedGroup::fail(const Status& status) {
   if (connected_) {
     entries_->abandon();
     data_->abandon();
+    if (by_messages_) by_messages_->abandon();
   }
   abandoned_ = true;
   if (bye_said_) return;  // the others know that nothing runs here
@@ -260,6 +267,7 @@ void OrderedGroup::break_down(const Status& verdict) {
   if (connected_) {
     entries_->abandon();
     data_->abandon();
+    if (by_messages_) by_messages_->abandon();
   }
   abandoned_ = true;
   for (CallPtr& call : std::exchange(running_, {})) end(std::move(call), verdict);

@@ -9,7 +9,8 @@
 //                (entries: a small            |  alike: its collectives (data)
 //                 allgather, begun            |
 //                 as soon as it is taken)     +--> telling --what all ask for--> running, or an
-//                                               not alike, or uneven             error on all
+//                                             | not alike, or uneven             error on all
+//                                             +--> asking, once: who has buffers for large ones
 //
 // Entries of many calls are under way at once; telling and running begin in the order of calls, on
 // communicators of their own, so both are alike on all members. A call that is refused is refused
@@ -36,11 +37,13 @@
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_call.h"
 #include "runtime/engine/group_messages.h"
+#include "runtime/engine/late_ranks.h"
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/request.h"
 #include "runtime/membership/fabric.h"
 #include "runtime/membership/host_memory.h"
 #include "runtime/membership/membership.h"
+#include "runtime/negotiation/protocol_chooser.h"
 #include "runtime/observe/counters/counters.h"
 #include "runtime/observe/flight/flight_recorder.h"
 #include "runtime/observe/life/life_line.h"
@@ -62,11 +65,16 @@ class OrderedGroup {
     Finisher* finisher;
     timeline::Recorder* recorder;
     flight::FlightRecorder* flight;
+    LateRanks* late;
   };
 
   // channels: which of this rank's groups of channels are its own; else what its hello says.
   OrderedGroup(const Shared& shared, ProcessSetPtr set, int64_t channels);
   ~OrderedGroup();
+
+  // A group of these ranks is opened without buffers for its channels: it reserves them when a call
+  // needs some for the first time. The same on all members.
+  static bool reserves_late(const membership::HostMemory& memory, const std::vector<Rank>& ranks);
 
   const ProcessSetPtr& set() const { return set_; }
   int64_t channels() const { return channels_; }
@@ -138,7 +146,6 @@ class OrderedGroup {
   void tell_of_messages(Rank to, wire::GroupWord::What what, uint32_t tag, uint64_t count);
   void lose(Member* from, const Status& why);
   void connect();
-  bool sees_cma();
 
   // ---- ordered_call.cc: a call from its start to its end
   CallPtr make_call();
@@ -150,10 +157,17 @@ class OrderedGroup {
   Result<CallSteps*> agree_by_entries(Call* call);
   Status begin_telling(Call* call);
   Result<CallSteps*> agree_by_telling(Call* call);
-  ShmProtocol protocol_of(const Call& call) const;
   void run(Call* call);
   void end(CallPtr call, const Status& status);
   void record(const Call& call);
+
+  // ---- ordered_memory.cc: what large calls go through
+  Status begin_asking(Call* call);
+  void hear_answers(Call* call);
+  bool sees_cma();
+  uint32_t memory_flags(const Call& call);
+  ShmProtocol protocol_of(const Call& call);
+  void measure_protocols();
 
   void end_from(uint64_t number, const Status& status);
   bool nobody_touches_memory() const;
@@ -167,10 +181,17 @@ class OrderedGroup {
   const int64_t channels_;
   const uint32_t flight_set_;    // for the flight recorder: the same on all members
   std::vector<Member> members_;  // by place
+  LateRanks::Group late_;        // for whom its calls wait
   bool connected_ = false;
   std::unique_ptr<algorithms::NativeCommunicator> entries_;  // once connected
   std::unique_ptr<algorithms::NativeCommunicator> data_;
-  KnownCalls cache_;  // before the calls that use it
+  // Of large calls, where a member has no buffers for its channels; else null.
+  std::unique_ptr<algorithms::NativeCommunicator> by_messages_;
+  enum class Buffers : uint8_t { kUnasked, kReserved, kLacking };
+  Buffers buffers_;
+  transport::Tag tags_ = 0;                 // once connected
+  negotiation::ProtocolChooser protocols_;  // the first member's
+  KnownCalls cache_;                        // before the calls that use it
   std::vector<std::unique_ptr<Entry>> free_entries_;
   std::vector<CallPtr> free_calls_;
   std::vector<Request*> forming_;  // of a call some of whose requests are still in the queue

@@ -65,7 +65,10 @@ int64_t OrderedGroups::reserve_channels(const std::vector<Rank>& ranks) {
   if (ranks.size() == 1 || !shared_.memory->has_some(ranks)) return GroupWord::kNeedsNone;
   for (size_t number = host::kProcessSetChannels; number < host::kChannelGroups; ++number) {
     if (channels_taken_[number]) continue;
-    const Status reserved = shared_.memory->own()->reserve_channels(number);
+    host::Arena* const own = shared_.memory->own();
+    const Status reserved = OrderedGroup::reserves_late(*shared_.memory, ranks)
+                                ? own->reserve_controls(number)
+                                : own->reserve_channels(number);
     if (!reserved.ok()) {
       RUEDA_WARN("coordinator", "a group of ranks goes by messages: {}", reserved.message());
       return GroupWord::kHasNone;
@@ -129,7 +132,10 @@ Status OrderedGroups::on_control(Rank peer, std::string_view message) {
       (word.ranks.size() == 1 && word.ranks[0] >= 0 && word.ranks[0] < shared_.membership->size);
   const bool has_channels = word.channels >= static_cast<int64_t>(host::kProcessSetChannels) &&
                             word.channels < static_cast<int64_t>(host::kChannelGroups);
-  if (word.number >= tags::kMostGroups || !names_rank ||
+  // What ends because of it would end well.
+  const bool ends = word.what == GroupWord::What::kBye || word.what == GroupWord::What::kAbort;
+  if (word.number >= tags::kMostGroups || !names_rank || word.what == GroupWord::What{} ||
+      (ends && word.code == Code::kOk) ||
       (is_hello && !has_channels && word.channels != GroupWord::kNeedsNone &&
        word.channels != GroupWord::kHasNone)) {
     return damaged("a group's numbers");

@@ -28,6 +28,8 @@ struct GroupEntry {
   static constexpr uint32_t kFits = 2;
   // This member sees that all can read each other's memory.
   static constexpr uint32_t kCma = 4;
+  // The first member has the call's data move so, where all can.
+  static constexpr uint32_t kByCma = 8;
 
   uint64_t agreed = 0;      // a hash of what must be equal
   uint64_t sizes = 0;       // a hash of what may differ

@@ -641,6 +641,37 @@ static void wait_for_other(void* user) {
   rueda_shutdown(context); /* ignored */
 }
 
+/* Each end once, of any kind; what was never started, has been told or is NULL is passed over. */
+static void check_wait_any(void) {
+  const int64_t shape[1] = {3};
+  float x[3] = {1, 2, 3}, y[3] = {0};
+  int64_t at = 7;
+  int seen = 0;
+  rueda_request* all[4] = {NULL, NULL, NULL, NULL};
+  rueda_op op = op_of(RUEDA_ALLREDUCE, NULL, NULL, shape, 1), once = op;
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait_any(NULL, 0, -1, &at, &error));
+  CHECK(at == -1);
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "index", rueda_request_wait_any(all, 4, -1, NULL, &error));
+  CHECK_ERROR(RUEDA_INVALID_ARGUMENT, "no requests",
+              rueda_request_wait_any(NULL, 1, -1, &at, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_create(context, &op, 1, 0, &all[1], &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait_any(all, 4, 60, &at, &error));
+  CHECK(at == -1); /* never started */
+  once.input = x;
+  once.output = x;
+  CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &once, 1, 0, &all[2], &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_start(all[1], x, y, NULL, &error));
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(all[1], 60, &error)); /* told by this */
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_wait_any(all, 4, 60, &at, &error));
+  CHECK(at == 2);
+  CHECK_ERROR(RUEDA_OK, "", rueda_request_start(all[1], y, y, NULL, &error));
+  for (; rueda_request_wait_any(all, 4, 60, &at, NULL) == RUEDA_OK && at >= 0; ++seen)
+    CHECK(at == 1);
+  CHECK(seen == 1 && at == -1);
+  rueda_request_release(all[1]);
+  rueda_request_release(all[2]);
+}
+
 /* All that a request can do, started once and again and again. */
 static void check_requests(void) {
   const int64_t shape[1] = {3};
@@ -890,6 +921,7 @@ int main(void) {
     check_start_and_wait();
     check_refused_without_a_name();
     check_requests();
+    check_wait_any();
     check_store(round);
     check_peer_memory();
     rueda_free(kept); /* of the round before */

@@ -137,6 +137,32 @@ TEST_CASE("a persistent request is started again and again", "[cpp]") {
   }
 }
 
+TEST_CASE("each end of several requests is told once", "[cpp]") {
+  Context hvd = rueda::init();
+  std::vector<std::vector<double>> data(3, std::vector<double>(2, 1));
+  std::vector<Request> requests;
+  for (auto& x : data) requests.push_back(hvd.allreduce_async(x, ReduceOp::kSum));
+  requests[1].wait();  // has been told
+  std::vector<bool> told(3, false);
+  while (const auto place = rueda::wait_any(requests, std::chrono::seconds(60))) {
+    CHECK_FALSE(told[*place]);
+    told[*place] = true;
+  }
+  CHECK(told == std::vector<bool>{true, false, true});
+  CHECK_FALSE(rueda::wait_any({}));
+  // Persistent ones: never started, each start anew.
+  requests.clear();
+  requests.push_back(hvd.allreduce_init<double>(2, ReduceOp::kSum, {.name = "again"}));
+  CHECK_FALSE(rueda::wait_any(requests));
+  for (int round = 0; round < 3; ++round) {
+    requests[0].start(data[0]);
+    CHECK(rueda::wait_any(requests) == 0);
+    CHECK_FALSE(rueda::wait_any(requests));
+  }
+  const Request moved = std::move(requests[0]);
+  CHECK_FALSE(rueda::wait_any(requests));
+}
+
 TEST_CASE("a persistent request refuses what it was not made for, and outlives its context",
           "[cpp]") {
   std::vector<float> six(6);

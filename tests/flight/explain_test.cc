@@ -165,6 +165,33 @@ TEST_CASE("the divergence is the first one, in its process set", "[explain]") {
   CHECK(launcher::find_divergence({ranks[1], record(0, {operation("x", 5, true, 1)})}).empty());
 }
 
+TEST_CASE("a divergence in a group is told by its key, and messages are none", "[explain]") {
+  const auto in_group = [](flight::Operation o) {
+    o.process_set = 77 | flight::kGroupBit;
+    return o;
+  };
+  const auto message = [&](CollectiveKind kind, const std::string& name) {
+    flight::Operation o = in_group(operation("", 2, true));
+    o.kind = kind;
+    o.name = name;
+    return o;
+  };
+  flight::Operation members = in_group(operation("", 0, true));
+  members.kind = CollectiveKind::kProcessSet;
+  members.name = "0,1";
+  const flight::Operation sent = message(CollectiveKind::kSend, "send.stage 1.1.0");
+  const flight::Operation received = message(CollectiveKind::kRecv, "recv.stage 1.0.0");
+  const flight::Operation first = in_group(operation("stage 1#0", 1, true, 1));
+  CHECK(launcher::find_divergence(
+            {record(0, {members, first, sent}), record(1, {members, first, received})})
+            .empty());
+  const std::string text = joined(launcher::find_divergence(
+      {record(0, {members, first, sent, in_group(operation("stage 1#1", 3, false))}),
+       record(1, {members, first, received})}));
+  has(text, "first divergence in group 'stage 1' after allreduce 'stage 1#0':\n");
+  has(text, "rank 0 submitted allreduce 'stage 1#1'");
+}
+
 TEST_CASE("the status names who is behind and who waits", "[explain]") {
   std::vector<flight::Operation> many(20, operation("g", 1, true, 1));
   std::vector<flight::Operation> some(5, operation("g", 1, true, 1));
@@ -173,6 +200,8 @@ TEST_CASE("the status names who is behind and who waits", "[explain]") {
       "abc", "python train.py", 10 * kSecond, {record(0, many), record(1, some), record(2, many)}};
   const std::string text = launcher::status_text(job);
   has(text, "job abc: 3 ranks of python train.py");
+  has(launcher::status_text({"abc", "python x.py", 1, {record(0, some)}}),
+      "job abc: 1 rank of python x.py");
   has(text, "5 operations (behind)");
   has(text,
       "waiting for 2.0 s: allreduce 'tail \"quoted\"' float32[3] at train.py:13: ranks 0, 2 in, "

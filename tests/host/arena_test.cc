@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include <cstring>
+#include <string_view>
 
 namespace rueda::host {
 namespace {
@@ -44,8 +45,14 @@ int mapped_arenas() {
   }
   close(fd);
   text[length] = 0;
+  // A mapping may have several lines, of which the first begins at the file's beginning.
   int count = 0;
-  for (const char* at = text; (at = std::strstr(at, "memfd:rueda-arena")) != nullptr; ++at) ++count;
+  for (const char* line = text; *line != 0;) {
+    const char* const end = std::strchr(line, '\n');
+    const std::string_view all(line, static_cast<size_t>(end - line));
+    if (all.find("memfd:rueda-arena") != all.npos && all.find(" 00000000 ") != all.npos) ++count;
+    line = end + 1;
+  }
   return count;
 }
 
@@ -108,6 +115,17 @@ TEST_CASE("channels of a process set have memory while they are reserved, zeroed
     CHECK(arena->buffer(3 * small_layout().channels() + 1, 1)[5] == std::byte{0});
     arena->channel(3 * small_layout().channels())->packed = 7;
     arena->buffer(3 * small_layout().channels() + 1, 1)[5] = std::byte{7};
+    arena->release_channels(3);
+    CHECK(blocks() == before);
+    // In two halves.
+    REQUIRE(arena->reserve_controls(3).ok());
+    CHECK(blocks() == before + static_cast<off_t>(small_layout().control_bytes()));
+    CHECK(arena->channel(3 * small_layout().channels())->packed == 0);
+    arena->channel(3 * small_layout().channels())->packed = 7;
+    REQUIRE(arena->reserve_buffers(3).ok());
+    CHECK(blocks() == before + static_cast<off_t>(small_layout().group_bytes()));
+    CHECK(arena->channel(3 * small_layout().channels())->packed == 7);
+    CHECK(arena->buffer(3 * small_layout().channels() + 1, 1)[5] == std::byte{0});
     arena->release_channels(3);
     CHECK(blocks() == before);
   }

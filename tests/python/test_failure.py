@@ -1,8 +1,10 @@
 """A rank that dies: the others raise an error that names it, under a generous deadline."""
 
 import os
+import re
 import signal
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -39,6 +41,22 @@ def dies_in_negotiation():
     same(hvd.allreduce(np.ones(3), op=hvd.Sum), np.full(3, float(hvd.size())))
     kill_once_all_are_here(1)
     return expect_loss(1, lambda: hvd.allreduce(np.ones(4), name="waiting"))
+
+
+def dies_while_any_is_awaited():
+    handles = []
+    if hvd.rank() != 1:
+        handles = [hvd.allreduce_async(np.ones(4), name=f"any {i}") for i in range(3)]
+    kill_once_all_are_here(1)
+
+    def all_of_them():
+        for _ in handles:
+            given.append(hvd.wait_any(handles))
+        assert sorted(given) == handles and hvd.wait_any(handles) is None
+        hvd.synchronize(given[0])
+
+    given = []
+    return expect_loss(1, all_of_them)
 
 
 def dies_among_many():
@@ -125,6 +143,10 @@ def test_a_rank_killed_before_it_submits():
     survivors_raise(run_ranks(3, dies_in_negotiation, options=PATIENT), dead=1)
 
 
+def test_a_rank_killed_ends_a_wait_for_any_of_several():
+    survivors_raise(run_ranks(3, dies_while_any_is_awaited, options=PATIENT), dead=1)
+
+
 def test_a_rank_killed_among_collectives_in_flight():
     survivors_raise(run_ranks(2, dies_among_many, options=PATIENT), dead=0)
 
@@ -206,3 +228,12 @@ def test_a_place_that_contradicts_itself_is_refused():
     )
     assert run.stdout.startswith("refused"), run.stdout + run.stderr
     assert "RUEDA_" in run.stdout
+
+
+def test_the_headline_names_the_process_in_a_shell_that_has_failed(tmp_path):
+    script = tmp_path / "fail.py"
+    script.write_text("import os, sys, rueda\nrueda.init()\nprint('I am', os.getpid(), flush=True)\nsys.exit(3)\n")
+    code, output = launch(1, ["sh", "-c", f"{sys.executable} {script}; exit $?"])
+    assert code == 3, output
+    pid = re.search(r"I am (\d+)", output)[1]
+    assert f"rank 0 (pid {pid}) failed: exited with code 3" in output, output

@@ -141,6 +141,76 @@ def test_an_interrupt_ends_the_wait():
     same(hvd.synchronize(handle), np.full(1, 2.0))
 
 
+@ranks(2, 3)
+def test_wait_any_gives_each_handle_once_as_it_ends():
+    def begin(name):
+        if name == "pair":
+            return hvd.grouped_allreduce_async([np.ones(1), np.ones(3)], name=name, op=hvd.Sum)
+        return hvd.allreduce_async(np.ones(2), name=name, op=hvd.Sum)
+
+    order = "third", "first", "pair", "second"  # in which rank 1 comes
+    handles = []
+    if hvd.rank() != 1:
+        started = {name: begin(name) for name in ("first", "second", "third", "pair")}
+        handles = [None, *started.values()]
+        with raises(hvd.DeadlineExceeded, "none has ended after"):
+            hvd.wait_any(handles, timeout=0.1)
+    hvd.barrier()
+    for name in order:
+        if hvd.rank() == 1:
+            handles.append(begin(name))
+            assert hvd.wait_any(handles) == handles[-1]  # those before were given
+        else:
+            assert hvd.wait_any(handles) == started[name]
+        hvd.barrier()
+    assert hvd.wait_any(handles) is None and hvd.wait_any([]) is None
+    for handle in handles:
+        hvd.synchronize(handle)
+    assert hvd.wait_any(handles) is None
+
+
+@ranks(2)
+def test_wait_any_in_several_threads_and_after_synchronize():
+    handles = [hvd.allreduce_async(np.ones(3), name=f"shared {i}", op=hvd.Sum) for i in range(20)]
+    same(hvd.synchronize(handles[7]), np.full(3, 2.0))  # is passed over from here on
+    given, failures = [], []
+
+    def work():
+        try:
+            while (handle := hvd.wait_any(handles)) is not None:
+                given.append(handle)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert sorted(given) == sorted(set(handles) - {handles[7]})
+    for handle in given:
+        same(hvd.synchronize(handle), np.full(3, 2.0))
+
+
+@ranks(2)
+def test_an_interrupt_ends_wait_any():
+    handles = []
+    if hvd.rank() == 0:
+        handles = [hvd.allreduce_async(np.ones(1), name=f"any {i}", op=hvd.Sum) for i in range(3)]
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with raises(KeyboardInterrupt):
+            hvd.wait_any(handles)
+        timer.join()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        handles = [hvd.allreduce_async(np.ones(1), name=f"any {i}", op=hvd.Sum) for i in range(3)]
+    assert {hvd.wait_any(handles) for _ in handles} == set(handles)
+    for handle in handles:
+        same(hvd.synchronize(handle), np.full(1, 2.0))
+
+
 @ranks(2)
 def test_a_forked_child_is_not_initialised_and_leaves_its_parent_working():
     pending = hvd.allreduce_async(np.ones(3), name="pending", op=hvd.Sum)

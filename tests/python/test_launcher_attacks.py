@@ -91,7 +91,7 @@ def test_root_asks_jobs_of_other_users(tmp_path):
     words = [program, "-np", "1", "--no-prefix", "--stdin", "0", "sh", "-c", "echo $RUEDA_JOB_ID; read x; true"]
     with Held([sys.executable, "-c", become, *words]) as running:
         answer = tool("status", running)
-        assert answer.returncode == 0 and "1 ranks of sh -c" in answer.stdout, answer.stderr
+        assert answer.returncode == 0 and "1 rank of sh -c" in answer.stdout, answer.stderr
         drained = tool("drain", running)
         assert drained.returncode == 1 and "none of the 1 ranks listens" in drained.stderr
 

@@ -320,6 +320,23 @@ def test_nobody_is_named_in_the_first_ten_seconds():
     assert re.search(r"slowest rank +rank 1: others slept", output)
 
 
+def lags_in_a_group():
+    from ordered_groups import Group, add
+
+    group, begun = Group("lags", [1, 0]), time.monotonic()
+    data = np.zeros(4, np.float32)
+    while data[0] < 2:  # both have had enough
+        if hvd.rank() == 1:
+            time.sleep(0.02)
+        data[:] = time.monotonic() - begun > 2
+        add(group, data)
+
+
+def test_who_is_late_in_a_group_is_seen():
+    outcome = run_ranks(2, lags_in_a_group, {"RUEDA_SUMMARY": "1"})
+    assert outcome.code == 0 and re.search(r"slowest rank +rank 1: others slept", outcome.output), outcome.output
+
+
 @ranks(3)
 def test_tensors_of_a_process_set_are_told_apart():
     folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)

@@ -215,6 +215,9 @@ FUNCTIONS = {
     "rueda_request_run": (_int32, [_void_p, _void_p, _void_p, _void_p, _double, _pointer(Error)]),
     "rueda_request_test": (_int32, [_void_p]),
     "rueda_request_wait": (_int32, [_void_p, _double, _pointer(Error)]),
+    "rueda_request_wait_any": (_int32, [
+        _pointer(_void_p), _size_t, _double, _pointer(_int64), _pointer(Error),
+    ]),
     "rueda_request_on_end": (_int32, [
         _void_p, ctypes.CFUNCTYPE(None, _void_p), _void_p, _pointer(Error),
     ]),

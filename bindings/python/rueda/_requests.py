@@ -14,6 +14,7 @@ SLICE = 0.05  # seconds
 
 _lib = _ffi.library
 _test, _wait, _output = _lib.rueda_request_test, _lib.rueda_request_wait, _lib.rueda_request_output
+_wait_any = _lib.rueda_request_wait_any
 _Extents = ctypes.c_int64 * _ffi.MAX_NDIM
 _OK = _ffi.OK
 GO_ON = _ffi.DEADLINE_EXCEEDED, _ffi.ABORTED  # codes of a wait that is to be gone on with
@@ -130,3 +131,24 @@ class Request:
         if pointer:
             release(pointer)
             self.pointer = None
+
+
+def wait_any(requests, end=None):
+    """The place of a `Request` that has ended whose end nobody has been told; None where none is left.
+
+    None among them is passed over. ``end``: until when, in `time.monotonic`'s; GO_ON's codes are gone on
+    with, so Ctrl-C raises KeyboardInterrupt. DeadlineExceeded when that has passed.
+    """
+    array = (ctypes.c_void_p * len(requests))(*(None if r is None else r.pointer for r in requests))
+    place, error = ctypes.c_int64(), _ffi.Error()
+    where, said = ctypes.byref(place), ctypes.byref(error)
+    while True:
+        left = SLICE if end is None else min(max(end - time.monotonic(), 0.0), SLICE)
+        code = _wait_any(array, len(requests), left, where, said)
+        if place.value >= 0:
+            return place.value
+        if code == _OK:
+            return None
+        passed = code == _ffi.DEADLINE_EXCEEDED and end is not None and time.monotonic() >= end
+        if code not in GO_ON or passed:
+            raise _ffi.exception(code, error)

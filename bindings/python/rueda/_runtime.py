@@ -32,7 +32,7 @@ import time
 from rueda import _ffi, _marks, _stacks
 from rueda._context import Context
 from rueda._forms import Form
-from rueda._requests import GO_ON, SLICE, Request
+from rueda._requests import GO_ON, SLICE, Request, wait_any
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError, WrongCallError
 
 _lib = _ffi.library
@@ -69,13 +69,14 @@ Place = collections.namedtuple(
 class _Entry:
     """A handle: its requests, what they use, and how they become the caller's result."""
 
-    __slots__ = ("finish", "keep", "persistent", "pointers", "requests", "waiting")
+    __slots__ = ("finish", "keep", "persistent", "pointers", "requests", "told", "waiting")
 
     def __init__(self, keep, finish, requests=()):
         self.requests = requests
         self.pointers = ()  # what the library gives for the requests, while they are started
         self.persistent = None  # the one request, if it is to be put back
         self.waiting = 0  # threads that wait for the requests
+        self.told = False  # by wait_any, that it has ended
         self.keep = keep
         self.finish = finish
 
@@ -622,6 +623,26 @@ class Runtime:
                 if entry.persistent is not None and entry.waiting == 0:
                     entry.persistent.put_back()
                     entry.persistent = None
+
+    def wait_any(self, handles, timeout=None):
+        """The first of these handles that has ended and was not given before; None where none is left."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                entries = [self._entries.get(handle) for handle in handles]
+                for handle, entry in zip(handles, entries):
+                    if entry is not None and not entry.told and all([r.test() for r in entry.requests]):
+                        entry.told = True
+                        return handle
+            # Of each that has several the first that has not ended: each end is told once.
+            waited = [
+                next((r for r in entry.requests if not r.test()), None)
+                for entry in entries
+                if entry is not None and not entry.told
+            ]
+            if not waited:
+                return None
+            wait_any(waited, end)
 
     def abandon(self, handle):
         """Gives a handle up; its tensors are held until the library has let go of them."""

@@ -24,6 +24,27 @@ def synchronize(handle, timeout=None):
     return runtime.synchronize(handle, timeout)
 
 
+def wait_any(handles, timeout=None):
+    """Waits until one of several operations has ended, well or not; returns its handle.
+
+    `synchronize` it then: that gives the result or raises how it failed. Each handle is given once; those
+    that have been synchronised, and None, are passed over.
+
+    Parameters
+    ----------
+    handles : sequence of int
+        From ``*_async`` functions, of any kinds and process sets.
+    timeout : float, optional
+        Seconds after which to raise `DeadlineExceeded`. The operations go on.
+
+    Returns
+    -------
+    int or None
+        None where no handle is left.
+    """
+    return runtime.wait_any(list(handles), timeout)
+
+
 def barrier(process_set=global_process_set):
     """Returns once every rank of the set has called it."""
     runtime.require_running()

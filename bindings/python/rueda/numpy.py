@@ -19,7 +19,7 @@ from rueda._array_collectives import broadcast_async_
 from rueda._compression import Compression
 from rueda._objects import allgather_object, broadcast_object, named
 from rueda._shared import empty, empty_like, zeros
-from rueda._waiting import barrier, join, poll, synchronize
+from rueda._waiting import barrier, join, poll, synchronize, wait_any
 from rueda.common import basics
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
@@ -54,6 +54,7 @@ __all__ = [
     "process_set_included",
     "remove_process_set",
     "synchronize",
+    "wait_any",
     "zeros",
 ]
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/engine/process_set.h"
 #include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::timeline {
@@ -11,6 +12,14 @@ constexpr uint64_t kRing = 1 << 16;  // events: 10 MB, several thousand tensors 
 
 LabelId label_of(Labels* labels, const wire::Request& request, uint32_t set) {
   return labels->of_tensor(request.name, request.dtype, request.shape, set);
+}
+
+// A group's call has the group in its name, and its number, which is that of its batch too: all
+// calls of one tensor have one label.
+LabelId label_of(Labels* labels, const engine::Request& request, uint32_t set) {
+  const wire::Request& asked = request.announcement;
+  if (!request.set->ordered) return label_of(labels, asked, set);
+  return labels->of_tensor(asked.name.substr(0, asked.name.rfind('#')), asked.dtype, asked.shape);
 }
 
 int64_t bytes_of(const wire::Request& request) {
@@ -91,7 +100,7 @@ void Recorder::member(engine::Request* request, const BatchRun& run) {
   const Nanos taken = nanos(request->since);
   if (totals_) totals_->member(submitted, taken, run.begun);
   if (!writing()) return;
-  if (!request->label) request->label = label_of(&labels_, request->announcement, run.number.set);
+  if (!request->label) request->label = label_of(&labels_, *request, run.number.set);
   Event event;
   event.what = Event::What::kMember;
   event.label = *request->label;

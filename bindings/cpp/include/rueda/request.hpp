@@ -27,9 +27,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rueda/error.hpp"
 #include "rueda/rueda.h"
@@ -141,6 +143,9 @@ class [[nodiscard]] Request {
   // at the latest until the context has been shut down.
   void detach() && { rueda_request_release(handle_.release()); }
 
+  // The C handle, still this Request's; null where it was moved from.
+  rueda_request* get() const { return handle_.get(); }
+
  private:
   struct Release {
     void operator()(rueda_request* request) const {
@@ -201,6 +206,30 @@ class [[nodiscard]] Request {
   std::size_t inputs_;
   std::size_t outputs_;
 };
+
+// Waits until one of these has ended, well or not, whose end nobody has been told yet, by this
+// function or by its own wait() or run(); gives its place: its wait() says how it ended. Each end
+// is told once. Nothing: none is left; what was never started or moved from is passed over. Signals
+// do not end the wait. Throws Error with RUEDA_DEADLINE_EXCEEDED when `timeout` has passed.
+inline std::optional<std::size_t> wait_any(std::span<const Request> requests,
+                                           std::optional<Request::Seconds> timeout = {}) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<rueda_request*> handles;
+  handles.reserve(requests.size());
+  for (const Request& request : requests) handles.push_back(request.get());
+  const auto begin = Clock::now();
+  while (true) {
+    double left = -1.0;
+    if (timeout) left = std::max((*timeout - (Clock::now() - begin)).count(), 0.0);
+    std::int64_t index = -1;
+    rueda_error error = RUEDA_ERROR_INIT;
+    const std::int32_t code =
+        rueda_request_wait_any(handles.data(), handles.size(), left, &index, &error);
+    if (index >= 0) return static_cast<std::size_t>(index);
+    if (code == RUEDA_OK) return std::nullopt;
+    if (code != RUEDA_ABORTED) detail::check(code, error);
+  }
+}
 
 }  // namespace api1
 }  // namespace rueda

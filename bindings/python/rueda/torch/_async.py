@@ -4,7 +4,7 @@
 None of these is differentiable; the blocking ones out of place (`mpi_ops`) are.
 """
 
-from rueda._waiting import poll, synchronize
+from rueda._waiting import poll, synchronize, wait_any
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
 from rueda.torch._outside import outside_graphs
@@ -14,7 +14,7 @@ __all__ = [
     "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "broadcast_async",
     "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async",
     "grouped_allreduce_async_", "grouped_reducescatter_async", "poll", "recv", "recv_async",
-    "reducescatter_async", "send", "send_async", "synchronize",
+    "reducescatter_async", "send", "send_async", "synchronize", "wait_any",
 ]
 
 

@@ -22,7 +22,7 @@
  *
  * Whatever takes time is a request, of one type:
  *
- *   rueda_start            --+                        +--> rueda_request_wait, _test
+ *   rueda_start            --+                        +--> rueda_request_wait, _wait_any, _test
  *   rueda_request_create   --+--> rueda_request* -----+--> rueda_request_on_end, _event_fd
  *   rueda_add_process_set  --+        ^      |        +--> rueda_request_output, _rows, _result
  *   rueda_attention_...    --+        |      v
@@ -318,6 +318,15 @@ RUEDA_API int32_t rueda_request_test(const rueda_request* request);
  * a deadline, again and again. */
 RUEDA_API int32_t rueda_request_wait(rueda_request* request, double timeout_seconds,
                                      rueda_error* error);
+/* Waits until one of these has ended whose end nobody has been told yet, neither by this function
+ * nor by one that waits for the request alone (as MPI_Waitany): *index is its place, and the code
+ * says how it ended. Passed over: NULL, what was never started, and ends that have been told; where
+ * nothing else is left, *index is -1 and the code RUEDA_OK. With *index -1 every other code is the
+ * wait's own, as of rueda_request_wait. Several threads may wait for the same requests: each end is
+ * told to one of them. */
+RUEDA_API int32_t rueda_request_wait_any(rueda_request** requests, size_t count,
+                                         double timeout_seconds, int64_t* index,
+                                         rueda_error* error);
 /* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
  * it, which others may wait for: be short, do not wait for anything of rueda
  * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting other requests is allowed, and releasing
