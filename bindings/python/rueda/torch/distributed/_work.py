@@ -9,6 +9,7 @@ from torch.distributed import Work as _Work
 from rueda._runtime import runtime
 from rueda.common.exceptions import DeadlineExceeded
 from rueda.torch._tensors import _raw_stream
+from rueda.torch.distributed import _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._futures import WorkFuture, complete_later
 
@@ -74,8 +75,11 @@ class Work(_Work):
         if not self._done:
             limit = _seconds(timeout)
             try:
-                for request in self._requests:
-                    request.wait(self._seconds if limit is None else limit)
+                if _profile.is_on():
+                    with _profile.event(self._name, prefix="wait_"):
+                        self._wait_for_requests(limit)
+                else:
+                    self._wait_for_requests(limit)
             except DeadlineExceeded as error:
                 if limit is not None and not self._has_ended():
                     raise as_backend_error(error) from None
@@ -89,6 +93,10 @@ class Work(_Work):
         if self._gpu is not None:
             self.block_current_stream()
         return True
+
+    def _wait_for_requests(self, limit):
+        for request in self._requests:
+            request.wait(self._seconds if limit is None else limit)
 
     def synchronize(self):
         self.wait()
