@@ -11,6 +11,9 @@ _MOST_PLACES = 4096
 _PASSED_THROUGH = (
     os.sep + os.path.join("site-packages", "torch") + os.sep,
     os.sep + "contextlib.py",
+    os.sep + "typing_extensions.py",  # of functions that PyTorch has renamed
+    os.sep + "warnings.py",
+    os.sep + "_py_warnings.py",
 )
 
 
