@@ -2,13 +2,12 @@
 
 import tempfile
 
-import pytest
 import rueda
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from c10d_cases import default_group
-from c10d_training import batches, both, compare
+from c10d_training import batches, compare
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
