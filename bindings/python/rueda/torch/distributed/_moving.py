@@ -61,7 +61,7 @@ class Moving:
             address(source := packed(input, name)),
             address(flat),
             (source, flat),
-            [outputs],
+            list(outputs),
             finish,
             opts,
         )
@@ -204,7 +204,7 @@ class Moving:
             address(source),
             address(flat),
             (source, flat),
-            [outputs],
+            list(outputs),
             finish,
             opts,
         )
