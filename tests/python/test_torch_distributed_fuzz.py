@@ -12,7 +12,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from c10d_cases import AVG, MAX, MIN, PRODUCT, SUM, default_group
+from c10d_cases import AVG, MAX, MIN, PRODUCT, SUM, backwards, default_group
 from rueda.torch.distributed import CollectiveError
 from worlds import ranks
 
@@ -111,10 +111,10 @@ def prepared(call, group):
 def test_calls_that_disagree():
     with default_group() as everybody:
         size = dist.get_world_size()
-        backwards = dist.new_group(range(size - 1, -1, -1), sort_ranks=False)
+        turned = backwards()
         draw, seconds = random.Random(SEED * 10 + size), []
         for turn in range(ROUNDS):
-            group = draw.choice((everybody, backwards))
+            group = draw.choice((everybody, turned))
             odd = draw.randrange(size)
             usual, other, field = drawn(draw, size, odd)
             about = f"seed {SEED}, turn {turn}: rank {odd} of {group} calls {other}, others {usual}"
@@ -146,7 +146,9 @@ def check_message(message, group, odd, usual, other, field, about):
         if n.strip()
     }
     assert dist.get_global_rank(group, odd) in named and len(named) > 1, (message, about)
-    if field != "extra" and " at " in message:  # the place of the call, not of a wrapper that renames
+    if (
+        field != "extra" and " at " in message
+    ):  # the place of the call, not of a wrapper that renames
         assert "test_torch_distributed_fuzz.py" in message and "wrapper" not in message, message
     for call in (usual, other):
         texts = {

@@ -8,7 +8,7 @@ import threading
 
 import torch
 import torch.distributed as dist
-from c10d_cases import default_group, same
+from c10d_cases import backwards, default_group, same
 from worlds import ranks
 
 CALLS = 300
@@ -56,8 +56,8 @@ def call_by_call(group, seed, errors):
 @ranks(2, 3)
 def test_groups_of_several_threads_at_once():
     with default_group() as everybody:
-        size, errors = dist.get_world_size(), []
-        groups = [everybody, dist.new_group(range(size - 1, -1, -1), sort_ranks=False)]
+        errors = []
+        groups = [everybody, backwards()]
         threads = [
             threading.Thread(target=call_by_call, args=(group, seed, errors))
             for seed, group in enumerate(groups)

@@ -16,6 +16,7 @@ from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._group import Group
 from rueda.torch.distributed._messages import Messages
 from rueda.torch.distributed._moving import Moving
+from rueda.torch.distributed._options import is_asynchronous
 from rueda.torch.distributed._reducing import Reducing
 from rueda.torch.distributed._work import Ended, Work
 
@@ -149,17 +150,15 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         ``given`` are the tensors that the caller put in, where ``keep`` does not begin with the one.
         """
         self._sequence += 1
-        seconds = self._limit(opts)
+        later, seconds = is_asynchronous(opts), self._limit(opts)
         if self._checks:
             _detail.check(self, name)
         if _profile.is_on():
             with _profile.event(name, _profile.first_of(keep) if given is None else given):
                 return self._called(
-                    name, description, source, target, keep, result, finish, opts.asyncOp, seconds
+                    name, description, source, target, keep, result, finish, later, seconds
                 )
-        return self._called(
-            name, description, source, target, keep, result, finish, opts.asyncOp, seconds
-        )
+        return self._called(name, description, source, target, keep, result, finish, later, seconds)
 
     def _limit(self, opts):
         """Seconds that a call may take."""
@@ -217,7 +216,7 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         except HorovodInternalError as error:
             raise as_backend_error(error) from None
         work = Work(self, name, requests, None, keep, result, finish, self._limit(opts), gpu)
-        if opts.asyncOp:
+        if is_asynchronous(opts):
             return work
         work.wait()
         return self._ended
