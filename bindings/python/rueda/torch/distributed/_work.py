@@ -13,6 +13,19 @@ from rueda.torch.distributed import _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._futures import WorkFuture, complete_later
 
+# Before 2.7 PyTorch's C++ does not keep the Python part of a work alive, and waits for ever where it is gone.
+_IS_FORGOTTEN = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
+_MOST_ENDED = 256  # works that have ended and that nobody has waited for
+_unwaited = {}  # Work: None, in the order of their starts
+
+
+def _keep_alive(work):
+    _unwaited[work] = None
+    if len(_unwaited) > _MOST_ENDED:
+        for old in list(_unwaited)[:-_MOST_ENDED]:
+            if old.is_completed():
+                _unwaited.pop(old, None)
+
 
 class Ended(_Work):
     """One that has ended well."""
@@ -69,9 +82,13 @@ class Work(_Work):
         self._error = None
         self._future = None
         self._source = -1
+        if _IS_FORGOTTEN:
+            _keep_alive(self)
 
     def wait(self, timeout=None):
         """True, or raises. After ``timeout`` alone the operation goes on; after the group's time its group ends."""
+        if _IS_FORGOTTEN:
+            _unwaited.pop(self, None)
         if not self._done:
             limit = _seconds(timeout)
             try:
