@@ -49,7 +49,9 @@ def needs(library):
         pytest.skip(f"{library} is not installed")
 
 
-@pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers", "deepspeed"])
+@pytest.mark.parametrize(
+    "library", ["accelerate", "lightning", "transformers", "deepspeed", "torchft"]
+)
 def test_a_library_reaches_what_it_reaches_with_gloo(library):
     needs(library)
     ours, theirs = (train(library, backend) for backend in ("rueda", "gloo"))

@@ -20,12 +20,14 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
 
 from rueda.torch.distributed._convert import process_group, process_set
 from rueda.torch.distributed._errors import CollectiveError, CollectiveTimeout, LostRankError
+from rueda.torch.distributed._start import from_store
 from rueda_torch_backend import register
 
 __all__ = [
     "CollectiveError",
     "CollectiveTimeout",
     "LostRankError",
+    "from_store",
     "process_group",
     "process_set",
     "register",
