@@ -13,18 +13,25 @@ from rueda.torch.distributed import _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._futures import WorkFuture, complete_later
 
-# Before 2.7 PyTorch's C++ does not keep the Python part of a work alive, and waits for ever where it is gone.
+# Before 2.7 PyTorch's C++ does not keep the Python part of a work alive, and waits for ever where it is gone; it may
+# wait several times, once for each tensor. So the last works live on, as many as are small enough.
 _IS_FORGOTTEN = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
-_MOST_ENDED = 256  # works that have ended and that nobody has waited for
-_unwaited = {}  # Work: None, in the order of their starts
+_LEAST_ALIVE, _MOST_ALIVE, _MOST_BYTES = 8, 256, 64 << 20
+_alive = {}  # Work: bytes of its tensors, in the order of their starts
 
 
 def _keep_alive(work):
-    _unwaited[work] = None
-    if len(_unwaited) > _MOST_ENDED:
-        for old in list(_unwaited)[:-_MOST_ENDED]:
-            if old.is_completed():
-                _unwaited.pop(old, None)
+    _alive[work] = _bytes(work._result)
+    total = sum(_alive.values())
+    for old in list(_alive)[:-_LEAST_ALIVE]:
+        if len(_alive) <= _MOST_ALIVE and total <= _MOST_BYTES:
+            break
+        if old.is_completed():
+            total -= _alive.pop(old, 0)
+
+
+def _bytes(tensors):
+    return sum(t.nbytes if isinstance(t, torch.Tensor) else _bytes(t) for t in tensors)
 
 
 class Ended(_Work):
@@ -87,8 +94,6 @@ class Work(_Work):
 
     def wait(self, timeout=None):
         """True, or raises. After ``timeout`` alone the operation goes on; after the group's time its group ends."""
-        if _IS_FORGOTTEN:
-            _unwaited.pop(self, None)
         if not self._done:
             limit = _seconds(timeout)
             try:
