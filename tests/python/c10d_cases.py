@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,14 @@ def default_group(**arguments):
         yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
+
+
+def backwards():
+    """A group of all ranks in the other order, where PyTorch leaves a list as it is given."""
+    size = dist.get_world_size()
+    if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+        return dist.new_group(range(size))
+    return dist.new_group(range(size - 1, -1, -1), sort_ranks=False)
 
 
 def reductions(dtype):

@@ -16,6 +16,7 @@ from c10d_cases import (
     MOVED_ONLY,
     SHAPES,
     SUM,
+    backwards,
     default_group,
     laid_out,
     reduced,
@@ -33,7 +34,7 @@ MOVED = (*REDUCED, *MOVED_ONLY)
 def groups():
     """The default group, and one of all ranks backwards."""
     yield dist.group.WORLD
-    yield dist.new_group(range(dist.get_world_size() - 1, -1, -1), sort_ranks=False)
+    yield backwards()
 
 
 def done(work):

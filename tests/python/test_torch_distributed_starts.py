@@ -116,6 +116,18 @@ def test_importing_torch_loads_nothing_and_survives_a_broken_installation():
     assert "imported" in run(sys.executable, "-c", broken)
 
 
+def test_a_pytorch_that_is_too_old_is_told_so_at_the_first_use(program):
+    program.write_text(
+        'import torch; torch.__version__ = "2.5.1+cpu"\n'
+        "import rueda.torch\n"
+        "try:\n"
+        '    torch.distributed.init_process_group("rueda", store=torch.distributed.HashStore(), rank=0, world_size=1)\n'
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert "needs PyTorch 2.6 or newer, this is 2.5.1+cpu" in run(sys.executable, program)
+
+
 SLOW = pytest.mark.slow
 
 

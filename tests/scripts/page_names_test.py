@@ -23,6 +23,9 @@ FOREIGN = {
     "cuda.h": "CUDA", "mpi.h": "MPI", "RssShmem": "a line of /proc/PID/status", "share_memory_()": "PyTorch",
     "recompile_limit": "PyTorch", "split_group": "PyTorch", "shrink_group": "PyTorch", "--rng-seed": "Catch2",
     'DDPStrategy(process_group_backend="rueda")': "Lightning", 'deepspeed.init_distributed("rueda")': "DeepSpeed",
+    'Trainer(strategy=DDPStrategy(process_group_backend="rueda"))': "Lightning", "Accelerator(cpu=True)": "Accelerate",
+    "TrainingArguments(use_cpu=True)": "transformers", "ZeroRedundancyOptimizer": "PyTorch",
+    "ProcessGroupWrapper": "torchft", "_create_pg(self, store, rank, world_size)": "torchft",
     # made of their parts in rueda.compat.ring_flash_attn
     "ring_flash_attn_varlen_func": "ring-flash-attention", "stripe_flash_attn_qkvpacked_func": "ring-flash-attention",
 }

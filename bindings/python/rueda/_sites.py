@@ -10,7 +10,11 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MOST_PLACES = 4096
 _PASSED_THROUGH = (
     os.sep + os.path.join("site-packages", "torch") + os.sep,
+    os.sep + os.path.join("dist-packages", "torch") + os.sep,  # Debian's
     os.sep + "contextlib.py",
+    os.sep + "typing_extensions.py",  # of functions that PyTorch has renamed
+    os.sep + "warnings.py",
+    os.sep + "_py_warnings.py",
 )
 
 

@@ -3,6 +3,7 @@
 from rueda import _ffi
 from rueda.common.exceptions import HorovodInternalError
 from rueda.torch._tensors import _raw_stream
+from rueda.torch.distributed import _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._options import only
 from rueda.torch.distributed._tensors import address, copied, device_of, form, packed, room
@@ -47,6 +48,12 @@ class Messages:
     def _message(self, name, kind, tensor, memory, peer, tag, finish):
         if not 0 <= tag <= MOST_TAG:
             raise ValueError(f"{name}: the tag must be 0 to {MOST_TAG}, not {tag}")
+        if _profile.is_on():
+            with _profile.event(name, (tensor,)):
+                return self._posted(name, kind, tensor, memory, peer, tag, finish)
+        return self._posted(name, kind, tensor, memory, peer, tag, finish)
+
+    def _posted(self, name, kind, tensor, memory, peer, tag, finish):
         dtype, parts = form(tensor)
         device = device_of(tensor)
         gpu = None if device < 0 else device

@@ -61,7 +61,7 @@ class Moving:
             address(source := packed(input, name)),
             address(flat),
             (source, flat),
-            [outputs],
+            list(outputs),
             finish,
             opts,
         )
@@ -151,6 +151,7 @@ class Moving:
             list(outputs),
             finish,
             opts,
+            inputs,
         )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -181,6 +182,7 @@ class Moving:
             list(outputs),
             finish,
             opts,
+            inputs,
         )
 
     def gather(self, outputs, inputs, opts=None, root=None, timeout=None):
@@ -202,7 +204,7 @@ class Moving:
             address(source),
             address(flat),
             (source, flat),
-            [outputs],
+            list(outputs),
             finish,
             opts,
         )
@@ -227,7 +229,15 @@ class Moving:
             description = description._replace(count=sum(splits), splits=splits)
             place = address(source)
         return self._call(
-            "scatter", description, place, address(target), (source, target), [output], finish, opts
+            "scatter",
+            description,
+            place,
+            address(target),
+            (source, target),
+            [output],
+            finish,
+            opts,
+            inputs if source is not None else (),
         )
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None):
@@ -251,6 +261,7 @@ class Moving:
             list(outputs),
             finish,
             opts,
+            inputs,
         )
 
     def all_to_all_single(

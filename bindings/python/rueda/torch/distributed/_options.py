@@ -1,6 +1,15 @@
 """PyTorch's option structs, also where a caller gives their fields instead."""
 
-from torch.distributed import ReduceOp
+import operator
+
+from torch.distributed import AllreduceOptions, ReduceOp
+
+if hasattr(AllreduceOptions, "asyncOp"):
+    is_asynchronous = operator.attrgetter("asyncOp")
+else:  # an older PyTorch, which waits for the work that it gets
+
+    def is_asynchronous(_):
+        return True
 
 
 def options(kind, given, op=None, root=None, timeout=None):

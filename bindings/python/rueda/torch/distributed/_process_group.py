@@ -11,16 +11,16 @@ import torch.distributed as dist
 
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.torch._tensors import _raw_stream
-from rueda.torch.distributed import _detail
+from rueda.torch.distributed import _detail, _profile
 from rueda.torch.distributed._shared_memory import buffer
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._group import Group
 from rueda.torch.distributed._messages import Messages
 from rueda.torch.distributed._moving import Moving
+from rueda.torch.distributed._options import is_asynchronous
 from rueda.torch.distributed._reducing import Reducing
 from rueda.torch.distributed._work import Ended, Work
 
-_profiler = torch.autograd
 _DEVICES = [torch.device("cpu"), torch.device("cuda")]
 
 
@@ -140,21 +140,37 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
 
     # Calls.
 
-    def _call(self, name, description, source, target, keep, result, finish, opts, gpu_stream=None):
-        """One collective: waited for, or a `Work`. ``finish`` brings results to their places."""
+    def _call(
+        self,
+        name,
+        description,
+        source,
+        target,
+        keep,
+        result,
+        finish,
+        opts,
+        given=None,
+    ):
+        """One collective: waited for, or a `Work`. ``finish`` brings results to their places.
+
+        ``given`` are the tensors that the caller put in, where ``keep`` does not begin with the one.
+        """
         self._sequence += 1
-        limit = opts.timeout
-        seconds = self._seconds if limit.days < 0 or not limit else limit.total_seconds()
+        later, seconds = is_asynchronous(opts), self._limit(opts)
         if self._checks:
             _detail.check(self, name)
-        if _profiler._profiler_enabled():
-            with torch.profiler.record_function(f"rueda:{name}"):
+        if _profile.is_on():
+            with _profile.event(name, _profile.first_of(keep) if given is None else given):
                 return self._called(
-                    name, description, source, target, keep, result, finish, opts.asyncOp, seconds
+                    name, description, source, target, keep, result, finish, later, seconds
                 )
-        return self._called(
-            name, description, source, target, keep, result, finish, opts.asyncOp, seconds
-        )
+        return self._called(name, description, source, target, keep, result, finish, later, seconds)
+
+    def _limit(self, opts):
+        """Seconds that a call may take."""
+        limit = opts.timeout
+        return self._seconds if limit.days < 0 or not limit else limit.total_seconds()
 
     def _called(self, name, description, source, target, keep, result, finish, later, seconds):
         group = self._group
@@ -180,17 +196,25 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         self._group.abort(f"{name} timed out on rank {self._rank}: {error}")
         return error
 
-    def _as_one(self, name, descriptions, sources, targets, keep, result, finish, opts):
-        """Several collectives of one kind as one call of the group."""
+    def _as_one(self, name, descriptions, sources, targets, keep, result, finish, opts, given):
+        """Several collectives of one kind as one call of the group; ``given`` are the tensors that go in."""
         if len(descriptions) == 1:
             return self._call(
-                name, descriptions[0], sources[0], targets[0], keep, result, finish, opts
+                name, descriptions[0], sources[0], targets[0], keep, result, finish, opts, given
             )
         if not descriptions:
             return self._ended
         self._sequence += 1
         if self._checks:
             _detail.check(self, name)
+        if _profile.is_on():
+            with _profile.event(name, given):
+                return self._started(
+                    name, descriptions, sources, targets, keep, result, finish, opts
+                )
+        return self._started(name, descriptions, sources, targets, keep, result, finish, opts)
+
+    def _started(self, name, descriptions, sources, targets, keep, result, finish, opts):
         gpu = None if descriptions[0].device < 0 else descriptions[0].device
         try:
             requests = self._group.start_as_one(
@@ -198,10 +222,8 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
             )
         except HorovodInternalError as error:
             raise as_backend_error(error) from None
-        limit = opts.timeout
-        seconds = self._seconds if limit.days < 0 or not limit else limit.total_seconds()
-        work = Work(self, name, requests, None, keep, result, finish, seconds, gpu)
-        if opts.asyncOp:
+        work = Work(self, name, requests, None, keep, result, finish, self._limit(opts), gpu)
+        if is_asynchronous(opts):
             return work
         work.wait()
         return self._ended

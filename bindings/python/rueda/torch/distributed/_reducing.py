@@ -93,6 +93,7 @@ class Reducing:
             list(tensors),
             finish,
             opts,
+            tensors,
         )
 
     def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
@@ -133,7 +134,7 @@ class Reducing:
                 f"{inputs[self._rank].numel()}"
             )
         splits = tuple(tensor.numel() for tensor in inputs)
-        return self._scatter_sum("reduce_scatter", output, joined(inputs), splits, opts)
+        return self._scatter_sum("reduce_scatter", output, joined(inputs), splits, opts, inputs)
 
     def reduce_scatter_single(self, output, input, opts=None):
         opts = options(ReduceScatterOptions, opts)
@@ -141,7 +142,7 @@ class Reducing:
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def _scatter_sum(self, name, output, input, splits, opts):
+    def _scatter_sum(self, name, output, input, splits, opts, given=None):
         self._check_divided(name, output, input, splits)
         source, description, factor = self._summand(name, input, opts)
         if factor is not None:
@@ -158,6 +159,7 @@ class Reducing:
             [output],
             finish,
             opts,
+            given,
         )
 
     def _check_divided(self, name, output, input, splits):
@@ -203,6 +205,7 @@ class Reducing:
             list(outputs),
             finish,
             opts,
+            inputs,
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

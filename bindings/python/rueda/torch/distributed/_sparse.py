@@ -4,6 +4,7 @@ import torch
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 from rueda import _ffi
+from rueda.torch.distributed._options import is_asynchronous
 from rueda.torch.distributed._reductions import LINEAR, code_of
 from rueda.torch.distributed._work import Work
 
@@ -20,11 +21,9 @@ def allreduce(group, tensor, opts):
         values = values * factor
     counts = values.new_zeros(group._size, dtype=torch.int64)
     plain = AllgatherOptions()
-    plain.asyncOp = False
-    group.all_gather_single(counts, counts.new_full((1,), values.size(0)), plain)
+    group.all_gather_single(counts, counts.new_full((1,), values.size(0)), plain).wait()
     places = [indices.new_empty((n, indices.size(1))) for n in counts.tolist()]
     entries = [values.new_empty((n, *values.shape[1:])) for n in counts.tolist()]
-    plain.asyncOp = True
     first = group.allgather([places], [indices], plain)
     second = group.allgather([entries], [values], plain)
 
@@ -36,7 +35,7 @@ def allreduce(group, tensor, opts):
         )
 
     work = _After(group, (first, second), [tensor], finish)
-    if opts.asyncOp:
+    if is_asynchronous(opts):
         return work
     work.wait()
     return group._ended

@@ -4,9 +4,11 @@ Under ruedarun the job is the launcher's. Else it forms from what the call says:
 that rank 0 tells the others through the c10d store; nothing secret goes through that store.
 """
 
+import functools
 import os
 import secrets
 import socket
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -43,14 +45,34 @@ def create(options, _backend_options):
     return group
 
 
-def _closed():
+def from_store(store, rank, size, timeout=timedelta(minutes=30)):
+    """A group of the ``size`` processes that share a store, which PyTorch does not know of.
+
+    For libraries that form groups anew as processes come and go: each time from another store, or behind another
+    prefix. When it is closed, by ``shutdown`` or ``abort``, the job is left, also one that has lost a rank.
+    """
+    try:
+        join(rank, size, store)
+        group = ProcessGroup(
+            rank, range(size), "store", timeout, functools.partial(_closed, is_alone=True)
+        )
+    except Exception as error:
+        raise as_backend_error(error) from None
+    global _open
+    _open += 1
+    return group
+
+
+def _closed(is_alone=False):
     """A group of this process is no more; with the last one the job is left, unless others use it.
 
     A default group of another backend may: its store is the job's, and it may want another group of ours.
     """
     global _open
     _open -= 1
-    if _open == 0 and (dist.group.WORLD is None or isinstance(dist.group.WORLD, ProcessGroup)):
+    if _open == 0 and (
+        is_alone or dist.group.WORLD is None or isinstance(dist.group.WORLD, ProcessGroup)
+    ):
         runtime.shutdown(USER)
 
 

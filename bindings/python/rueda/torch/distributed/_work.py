@@ -9,8 +9,29 @@ from torch.distributed import Work as _Work
 from rueda._runtime import runtime
 from rueda.common.exceptions import DeadlineExceeded
 from rueda.torch._tensors import _raw_stream
+from rueda.torch.distributed import _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._futures import WorkFuture, complete_later
+
+# Before 2.7 PyTorch's C++ does not keep the Python part of a work alive, and waits for ever where it is gone; it may
+# wait several times, once for each tensor. So the last works live on, as many as are small enough.
+_IS_FORGOTTEN = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
+_LEAST_ALIVE, _MOST_ALIVE, _MOST_BYTES = 8, 256, 64 << 20
+_alive = {}  # Work: bytes of its tensors, in the order of their starts
+
+
+def _keep_alive(work):
+    _alive[work] = _bytes(work._result)
+    total = sum(_alive.values())
+    for old in list(_alive)[:-_LEAST_ALIVE]:
+        if len(_alive) <= _MOST_ALIVE and total <= _MOST_BYTES:
+            break
+        if old.is_completed():
+            total -= _alive.pop(old, 0)
+
+
+def _bytes(tensors):
+    return sum(t.nbytes if isinstance(t, torch.Tensor) else _bytes(t) for t in tensors)
 
 
 class Ended(_Work):
@@ -68,14 +89,19 @@ class Work(_Work):
         self._error = None
         self._future = None
         self._source = -1
+        if _IS_FORGOTTEN:
+            _keep_alive(self)
 
     def wait(self, timeout=None):
         """True, or raises. After ``timeout`` alone the operation goes on; after the group's time its group ends."""
         if not self._done:
             limit = _seconds(timeout)
             try:
-                for request in self._requests:
-                    request.wait(self._seconds if limit is None else limit)
+                if _profile.is_on():
+                    with _profile.event(self._name, prefix="wait_"):
+                        self._wait_for_requests(limit)
+                else:
+                    self._wait_for_requests(limit)
             except DeadlineExceeded as error:
                 if limit is not None and not self._has_ended():
                     raise as_backend_error(error) from None
@@ -89,6 +115,10 @@ class Work(_Work):
         if self._gpu is not None:
             self.block_current_stream()
         return True
+
+    def _wait_for_requests(self, limit):
+        for request in self._requests:
+            request.wait(self._seconds if limit is None else limit)
 
     def synchronize(self):
         self.wait()

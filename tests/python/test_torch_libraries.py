@@ -1,0 +1,67 @@
+"""Libraries that train over torch.distributed reach with backend rueda what they reach with Gloo.
+
+They need not be installed: what is not there is left out. `scripts/test --all` installs those of
+scripts/requirements_libraries.txt and runs this file with them.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("c10d_libraries.py")
+TIMEOUT_SECONDS = 400  # DeepSpeed compiles a part of itself the first time
+
+
+def train(library, backend, **variables):
+    """What rank 0 says of its training: {"backend": name, "losses": numbers}."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUEDA_")}
+    folder = os.path.dirname(sys.executable)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        + [str(PROGRAM), library, backend],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        env={
+            **clean,
+            "PATH": folder + os.pathsep + clean.get("PATH", ""),
+            "DS_ACCELERATOR": "cpu",
+            "TORCH_EXTENSIONS_DIR": os.path.join(os.path.dirname(folder), "torch_extensions"),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            **variables,
+        },
+    )
+    assert done.returncode == 0, done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"backend"')]
+    assert len(lines) == 1, done.stdout
+    return json.loads(lines[0])
+
+
+def needs(library):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+
+
+@pytest.mark.parametrize(
+    "library", ["accelerate", "lightning", "transformers", "deepspeed", "torchft"]
+)
+def test_a_library_reaches_what_it_reaches_with_gloo(library):
+    needs(library)
+    ours, theirs = (train(library, backend) for backend in ("rueda", "gloo"))
+    assert (ours["backend"], theirs["backend"]) == ("rueda", "gloo")
+    assert ours["losses"] and ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+
+
+@pytest.mark.parametrize("library", ["accelerate", "transformers"])
+def test_a_library_that_refuses_names_takes_what_the_variable_says(library):
+    needs(library)
+    ours = train(library, "none", RUEDA_C10D="1")
+    assert ours["backend"] == "rueda"
+    assert ours["losses"] == pytest.approx(train(library, "gloo")["losses"], rel=1e-4)
