@@ -40,8 +40,8 @@ def operation_of(name, group, size):
     calls = {
         "all_reduce": lambda later: dist.all_reduce(whole, group=group, async_op=later),
         "broadcast": lambda later: dist.broadcast(whole, 0, group=group, async_op=later),
-        "reduce_scatter": lambda later: dist.reduce_scatter_tensor(part, whole, group=group, async_op=later),
-        "all_gather": lambda later: dist.all_gather_into_tensor(whole, part, group=group, async_op=later),
+        "reduce_scatter": lambda later: dist.reduce_scatter_single(part, whole, group=group, async_op=later),
+        "all_gather": lambda later: dist.all_gather_single(whole, part, group=group, async_op=later),
         "all_to_all": lambda later: dist.all_to_all_single(torch.empty_like(whole), whole, group=group, async_op=later),
         "barrier": lambda later: dist.barrier(group=group, async_op=later),
     }
