@@ -19,6 +19,8 @@
 // Failure:   a collective that fails ends more than the group: failure(). An abort ends the group
 //            alone: each member lets go of everything, says so, and ends a call's requests when all
 //            have, as they may read and write each other's memory.
+// GPUs:      calls of GPU tensors are agreed on in the same way, and run on an NCCL communicator of
+//            the members; they end when the GPU has them. Who says bye has nothing left on its GPU.
 // End:       what a member says when it goes (bye) has the number of calls that have ended there:
 //            these end everywhere, later ones fail.
 #pragma once
@@ -35,6 +37,7 @@
 #include "collectives/base/config.h"
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_call.h"
+#include "runtime/engine/group_devices.h"
 #include "runtime/engine/group_messages.h"
 #include "runtime/engine/process_set.h"
 #include "runtime/engine/request.h"
@@ -62,6 +65,7 @@ class OrderedGroup {
     Finisher* finisher;
     timeline::Recorder* recorder;
     flight::FlightRecorder* flight;
+    std::shared_ptr<nccl::Machine> machine;
   };
 
   // channels: which of this rank's groups of channels are its own; else what its hello says.
@@ -107,7 +111,8 @@ class OrderedGroup {
   bool is_closing() const { return closing_; }
   // This rank leaves the job: what has not been agreed on ends with this.
   void leave(const Status& status);
-  void fail_messages(const Status& status) { messages_.fail(status); }
+  void fail_messages(const Status& status);
+  bool uses_gpu() const { return devices_.uses_gpu(); }
   // What had been agreed on has ended here, and the others know.
   bool has_left() const { return bye_said_; }
   // Nobody needs it any more, nor reads its channels.
@@ -135,8 +140,9 @@ class OrderedGroup {
   Member* member(Rank rank);
   const std::string& name(Rank rank) const { return shared_.membership->name(rank); }
   void tell(const wire::GroupWord& word);
-  void tell_of_messages(Rank to, wire::GroupWord::What what, uint32_t tag, uint64_t count);
+  void tell_of_messages(Rank to, wire::GroupWord word);
   void lose(Member* from, const Status& why);
+  uint32_t lowest_number() const;
   void connect();
   bool sees_cma();
 
@@ -148,11 +154,14 @@ class OrderedGroup {
   void enter(CallPtr call);
   bool agree_on_next();
   Result<CallSteps*> agree_by_entries(Call* call);
+  Communicator* communicator_of(const Call& call);
+  bool refuse_capture(std::span<Request* const> requests);
   Status begin_telling(Call* call);
   Result<CallSteps*> agree_by_telling(Call* call);
   ShmProtocol protocol_of(const Call& call) const;
-  void run(Call* call);
+  Status run(Call* call);
   void end(CallPtr call, const Status& status);
+  static void see_device_ends(Call* call);
   void record(const Call& call);
 
   void end_from(uint64_t number, const Status& status);
@@ -170,6 +179,7 @@ class OrderedGroup {
   bool connected_ = false;
   std::unique_ptr<algorithms::NativeCommunicator> entries_;  // once connected
   std::unique_ptr<algorithms::NativeCommunicator> data_;
+  GroupDevices devices_;
   KnownCalls cache_;  // before the calls that use it
   std::vector<std::unique_ptr<Entry>> free_entries_;
   std::vector<CallPtr> free_calls_;
@@ -180,6 +190,7 @@ class OrderedGroup {
   std::vector<CallPtr> dropped_;   // whose requests have ended, but not their exchange
   uint64_t next_ = 0;              // number of the next call
   uint64_t agreed_ = 0;            // calls before it have been agreed on here
+  uint64_t given_ = 0;             // none from it on has been given to a GPU
   // Calls from `number` on fail with this.
   struct Limit {
     uint64_t number;
