@@ -21,7 +21,7 @@ def allreduce(group, tensor, opts):
     counts = values.new_zeros(group._size, dtype=torch.int64)
     plain = AllgatherOptions()
     plain.asyncOp = False
-    group.all_gather_single(counts, counts.new_full((1,), values.size(0)), plain)
+    group.all_gather_single(counts, counts.new_full((1,), values.size(0)), plain).wait()
     places = [indices.new_empty((n, indices.size(1))) for n in counts.tolist()]
     entries = [values.new_empty((n, *values.shape[1:])) for n in counts.tolist()]
     plain.asyncOp = True
@@ -48,7 +48,15 @@ class _After(Work):
     def __init__(self, group, works, result, finish):
         requests = tuple(request for work in works for request in work._requests)
         super().__init__(
-            group, "allreduce", requests, None, works, result, self._finish_all, group._seconds
+            group,
+            "allreduce",
+            requests,
+            None,
+            works,
+            result,
+            self._finish_all,
+            group._seconds,
+            works[0]._device,
         )
         self._works, self._last = works, finish
 
