@@ -97,7 +97,9 @@ struct GroupWord {
     kWaits = 4,
     kWants = 5,
     kOffers = 6,
-    kHasEnough = 7
+    kHasEnough = 7,
+    kMeets = 8,
+    kGoes = 9
   };
   static constexpr int64_t kNeedsNone = -1;  // channels: it shares memory with no other member
   static constexpr int64_t kHasNone = -2;
@@ -112,7 +114,8 @@ struct GroupWord {
   uint64_t calls = 0;
   std::string reason;     // bye, abort
   Code code = Code::kOk;  // abort
-  uint32_t tag = 0;       // of messages: wants, offers (calls: sent until now), has enough
+  uint32_t tag = 0;       // of messages: wants, offers (calls: sent until now), has enough; of GPU
+                          // tensors: meets (a code: they differ, with the reason), goes
 
   bool operator==(const GroupWord&) const = default;
 };

@@ -198,7 +198,7 @@ inline void read(Reader& in, GroupWord* m) {
       case 1: in.read(&m->epoch); break;
       case 17:
         in.read_enum(&m->what, "what", [](GroupWord::What what) {
-          return what >= GroupWord::What::kHello && what <= GroupWord::What::kHasEnough;
+          return what >= GroupWord::What::kHello && what <= GroupWord::What::kGoes;
         });
         break;
       case 18: in.read(&m->number); break;

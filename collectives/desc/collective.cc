@@ -21,6 +21,7 @@ int64_t CollectiveDesc::input_count(size_t tensor, Rank rank, Rank ranks) const 
     case CollectiveKind::kReducescatter: return sum(counts, 0, size);
     case CollectiveKind::kAlltoall: return sum(counts, me * size, size);
     case CollectiveKind::kBroadcast: return rank == root ? counts[tensor] : 0;
+    case CollectiveKind::kReduce:
     case CollectiveKind::kAllreduce: return counts[tensor];
     default: return 0;
   }
@@ -33,6 +34,7 @@ int64_t CollectiveDesc::output_count(size_t tensor, Rank rank, Rank ranks) const
     case CollectiveKind::kAllgather: return sum(counts, tensor * size, size);
     case CollectiveKind::kReducescatter: return counts[me];
     case CollectiveKind::kAlltoall: return sum(counts, me, size, size);
+    case CollectiveKind::kReduce: return rank == root ? counts[tensor] : 0;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAllreduce: return counts[tensor];
     default: return 0;

@@ -41,11 +41,11 @@ struct CollectiveDesc {
   DType dtype = DType::kUInt8;  // kUInt8 where bytes are only moved; counts are bytes then
   ReduceOp op = ReduceOp::kSum;
   Scaling scaling;
-  Rank root = 0;  // broadcast; of the group
+  Rank root = 0;  // broadcast, reduce; of the group
   // Fused into one; reducescatter, alltoall, send and recv have one, a barrier none.
   size_t tensors = 1;
   // Elements, by kind:
-  //   allreduce, broadcast   tensors          of each tensor
+  //   allreduce, broadcast   tensors          of each tensor; so has reduce, which is of GPUs alone
   //   allgather              tensors x ranks  each rank's block of each tensor
   //   reducescatter          ranks            each rank's shard; the input has their sum
   //   alltoall               ranks x ranks    from row to column; blocks lie end to end, by rank
@@ -104,8 +104,9 @@ class Collective {
 
  private:
   int64_t part_count(size_t tensor) const {
-    const bool by_tensor =
-        desc_.kind == CollectiveKind::kAllreduce || desc_.kind == CollectiveKind::kBroadcast;
+    const bool by_tensor = desc_.kind == CollectiveKind::kAllreduce ||
+                           desc_.kind == CollectiveKind::kBroadcast ||
+                           desc_.kind == CollectiveKind::kReduce;
     return by_tensor ? desc_.counts[tensor] : 0;
   }
 };

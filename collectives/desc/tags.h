@@ -7,6 +7,9 @@
 //   send and recv                  1 0 | 30 space | 32 tag
 //   send and recv in a group       1 1 | 31 the receiver's number of the group | 31 tag
 //
+// What ranks tell each other before NCCL starts has the highest number of a call; in a group, whose
+// calls come to that number again, it has bits of the algorithm that its entries leave free.
+//
 // Calls are matched in order beyond their bits. What is negotiated in a process set uses the bits
 // of the generation for them too. A rank never gives a number of a group again.
 #pragma once
@@ -36,6 +39,15 @@ inline transport::Tag of_group(Rank lowest, uint32_t number) {
   return transport::Tag{1} << kGroupShift |
          static_cast<transport::Tag>(static_cast<uint16_t>(lowest)) << kRankShift |
          transport::Tag{number} << kGenerationShift;
+}
+// Before NCCL's start, for the communicator `number` of the ranks that the tag belongs to.
+inline transport::Tag of_set_device(uint32_t process_set, uint32_t number) {
+  return of_set(process_set) | (transport::Tag{0x7f'ffff'ffff} << kCallShift) | number;
+}
+inline transport::Tag of_group_device(Rank lowest, uint32_t number_of_group, uint32_t number) {
+  constexpr transport::Tag kFree = 0xf0;
+  return of_group(lowest, number_of_group) | (transport::Tag{0x7fff} << kCallShift) | kFree |
+         number;
 }
 inline transport::Tag of_message(uint32_t space, uint32_t tag) {
   return transport::kRendezvousTag | transport::Tag{space & 0x3fffffff} << 32 | tag;

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <utility>
 
-#include "collectives/desc/tags.h"
 #include "collectives/nccl/device_adasum.h"
 #include "collectives/nccl/device_packing.h"
 
@@ -89,11 +88,6 @@ void leave_behind(std::shared_ptr<std::byte> buffer) {
   buffers->push_back(std::move(buffer));
 }
 
-// Behind all calls of the native communicator in this process set.
-transport::Tag peer_info_tag(uint32_t process_set, uint32_t number) {
-  return tags::of_set(process_set) | (uint64_t{0x7f'ffff'ffff} << tags::kCallShift) | number;
-}
-
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(group)) {
@@ -143,7 +137,7 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   nccl::set_text(gpu.value()->uuid(), info.uuid, sizeof(info.uuid));
   nccl::set_text(library.value()->path(), info.path, sizeof(info.path));
   gethostname(info.host, sizeof(info.host) - 1);
-  kernels_ = group_.machine->kernels(gpu.value());
+  if (group_.packs) kernels_ = group_.machine->kernels(gpu.value());
   if (kernels_ != nullptr) buffer_ = allocate_buffer(gpu.value(), library.value());
   if (buffer_ != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   info.splits = (*library.value())->split != nullptr ? 1 : 0;
@@ -232,11 +226,10 @@ Script DeviceCommunicator::run(std::vector<Stage> stages) {
       };
       const auto me = static_cast<size_t>(rank_);
       infos[me] = own_info(device_);
-      const transport::Tag tag = peer_info_tag(group_.process_set, group_.number);
       for (size_t peer = 0; peer < infos.size(); ++peer) {
         if (peer == me) continue;
-        moves.recv(group_.transport, group_.members[peer], tag, bytes_of(&infos[peer]));
-        moves.send(group_.transport, group_.members[peer], tag, bytes_of(&infos[me]));
+        moves.recv(group_.transport, group_.members[peer], group_.tag, bytes_of(&infos[peer]));
+        moves.send(group_.transport, group_.members[peer], group_.tag, bytes_of(&infos[me]));
       }
       last = co_await moves.finished();
       if (last.ok()) last = begin(infos);
@@ -394,6 +387,7 @@ Script DeviceCommunicator::make_script(const CollectiveDesc& desc, std::span<con
   switch (desc.kind) {
     case CollectiveKind::kAllreduce:
       return desc.op == ReduceOp::kAdasum ? adasum(desc, tensors) : allreduce(desc, tensors);
+    case CollectiveKind::kReduce: return reduce(desc, tensors);
     case CollectiveKind::kReducescatter: return reducescatter(desc, tensors);
     case CollectiveKind::kAllgather: return allgather(desc, tensors);
     case CollectiveKind::kBroadcast: return broadcast(desc, tensors);
@@ -466,6 +460,26 @@ Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Pa
   }
   stages.push_back({[this, call](Session& s) { return call->finish_calls(s, *kernels_); }, {}});
   return run(std::move(stages));
+}
+
+Script DeviceCommunicator::reduce(const CollectiveDesc& desc, std::span<const Part> tensors) {
+  const Scaling& scaling = desc.scaling;
+  auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
+                                   scaling.finish.divisor, size());
+  if (!plan.ok()) return refuse(plan.status());
+  Stage stage;
+  stage.calls = [this, root = desc.root, tensors, reduction = *plan](Session& s) -> Status {
+    RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
+    return with_op(s, reduction, [&](nccl::Op number) -> Status {
+      for (const Part& part : tensors) {
+        if (part.count == 0) continue;
+        RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, part.in, part.out,
+                                     unsigned_of(part.count), reduction.type, number, root));
+      }
+      return {};
+    });
+  };
+  return run({stage});
 }
 
 Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,

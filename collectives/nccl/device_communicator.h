@@ -41,9 +41,9 @@ struct DeviceGroup {
   transport::Transport* transport = nullptr;  // borrowed
   std::vector<Rank> members;                  // the transport's ranks
   std::vector<std::string> names;             // of the members
-  uint32_t process_set = 0;
-  uint32_t number = 0;  // of this communicator among the set's: each has an NCCL of its own
+  transport::Tag tag = 0;  // of what the ranks tell each other before; no other communicator's
   std::shared_ptr<nccl::Machine> machine;
+  bool packs = true;  // takes memory to pack tensors in, where there are kernels
 };
 
 // What a process set is given of the communicator of all ranks.
@@ -65,8 +65,8 @@ class DeviceCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(group_.members.size()); }
-  // Allreduce, reducescatter, allgather, broadcast and alltoall. What NCCL cannot do is refused by
-  // a start, alike on all ranks: only when they have met is known what all of them can.
+  // Allreduce, reduce, reducescatter, allgather, broadcast and alltoall. What NCCL cannot do is
+  // refused by a start, alike on all ranks: only when they have met is known what all of them can.
   Result<std::unique_ptr<Collective>> init(CollectiveDesc desc) override;
 
   // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in
@@ -110,6 +110,7 @@ class DeviceCommunicator final : public Communicator {
   Script make_script(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script allreduce(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script adasum(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script reduce(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script reducescatter(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script allgather(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script broadcast(const CollectiveDesc& desc, std::span<const Part> tensors);

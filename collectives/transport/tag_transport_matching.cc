@@ -13,6 +13,7 @@ namespace rueda::transport {
 namespace {
 
 std::string bytes_of_type(uint64_t bytes, uint16_t meta) {
+  if ((meta & kGpuMeta) != 0) return "a GPU tensor (type " + std::to_string(meta & ~kGpuMeta) + ")";
   return std::to_string(bytes) + " bytes (type " + std::to_string(meta) + ")";
 }
 

@@ -33,6 +33,9 @@ using Tag = uint64_t;
 // calls of users, whose two sides may disagree and may never meet.
 inline constexpr Tag kRendezvousTag = Tag{1} << 63;
 
+// In the meta of what is told in place of a GPU's memory.
+inline constexpr uint16_t kGpuMeta = 0x8000;
+
 class Transport;
 
 // One send or receive of the caller's: a member of a persistent operation, an element of an array.

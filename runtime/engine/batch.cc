@@ -1,6 +1,7 @@
 #include "runtime/engine/batch.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rueda::engine {
 namespace {
@@ -10,13 +11,14 @@ int64_t row_bytes(const wire::Request& r) {
 }
 
 // Kinds of ordered groups are others' in disguise: who has nothing to do with the result gets none
-// of it, or memory that nobody looks at.
-CollectiveKind collective_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kReduce: return CollectiveKind::kAllreduce;
+// of it, or memory that nobody looks at. NCCL reduces to one rank by itself.
+CollectiveKind collective_of(const wire::Request& r) {
+  switch (r.kind) {
+    case CollectiveKind::kReduce:
+      return r.device < 0 ? CollectiveKind::kAllreduce : CollectiveKind::kReduce;
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter: return CollectiveKind::kAlltoall;
-    default: return kind;
+    default: return r.kind;
   }
 }
 
@@ -36,9 +38,10 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
                         std::span<const SizesPtr> sizes, Rank ranks) {
   const wire::Request& first = *requests.front();
   CollectiveDesc desc;
-  desc.kind = collective_of(first.kind);
+  desc.kind = collective_of(first);
   desc.tensors = has_tensor(first.kind) ? requests.size() : 0;
-  if (desc.kind == CollectiveKind::kAllreduce || desc.kind == CollectiveKind::kReducescatter) {
+  if (desc.kind == CollectiveKind::kAllreduce || desc.kind == CollectiveKind::kReduce ||
+      desc.kind == CollectiveKind::kReducescatter) {
     desc.dtype = first.dtype;
     desc.op = first.reduce_op;
     // Was checked when it was submitted.
@@ -48,6 +51,7 @@ CollectiveDesc describe(std::span<const wire::Request* const> requests,
   switch (first.kind) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
+      if (desc.kind == CollectiveKind::kReduce) desc.root = first.root;
       for (const wire::Request* r : requests) desc.counts.push_back(element_count(r->shape));
       break;
     case CollectiveKind::kBroadcast:
@@ -112,6 +116,21 @@ TensorResult result_of(const wire::Request& request, const SizesPtr& sizes, Rank
     for (const int64_t rows : result.received_rows) result.shape[0] += rows;
   }
   return result;
+}
+
+Status place_memory(Request* request, const TensorResult& result, nccl::DeviceCommunicator* device,
+                    Part* part) {
+  const DType dtype = request->announcement.dtype;
+  std::byte* given = request->out;
+  if (given == nullptr && device != nullptr) {
+    const auto bytes = static_cast<size_t>(element_count(result.shape)) * size_of(dtype);
+    RUEDA_ASSIGN_OR_RETURN(auto memory, device->allocate(request->device, bytes));
+    given = memory->data();
+    request->keep_device_memory(std::move(memory));
+  }
+  part->in = request->in;
+  part->out = request->set_output(given, result.shape, dtype, result.received_rows);
+  return {};
 }
 
 }  // namespace rueda::engine

@@ -1,5 +1,5 @@
 // What a batch of agreed operations is as a collective: its description, and where its results lie.
-// Pure but for outputs.
+// Pure but for outputs, which are memory of the requests.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "collectives/desc/collective.h"
+#include "collectives/nccl/device_communicator.h"
 #include "proto/messages.h"
+#include "runtime/engine/request.h"
 #include "runtime/negotiation/sizes.h"
 
 namespace rueda::engine {
@@ -27,5 +29,10 @@ struct TensorResult {
   std::vector<int64_t> received_rows;  // allgather, alltoall: from each rank
 };
 TensorResult result_of(const wire::Request& request, const SizesPtr& sizes, Rank rank, Rank ranks);
+
+// Where the tensor and its result lie in the next start: the result's memory is given, or the
+// request's own. device: of GPU tensors, else null. An error: the GPU has no memory for it.
+Status place_memory(Request* request, const TensorResult& result, nccl::DeviceCommunicator* device,
+                    Part* part);
 
 }  // namespace rueda::engine

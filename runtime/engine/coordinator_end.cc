@@ -161,8 +161,8 @@ bool Coordinator::leave() {
 }
 
 bool Coordinator::uses_gpu() const {
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [](const auto& group) { return group->uses_gpu(); });
+  return ordered_.uses_gpu() || std::any_of(groups_.begin(), groups_.end(),
+                                            [](const auto& group) { return group->uses_gpu(); });
 }
 
 // This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end

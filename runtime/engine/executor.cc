@@ -68,32 +68,15 @@ void Executor::launch(const wire::Response& response, std::vector<Request*> memb
       failure_ = made.status();
   }
   for (size_t i = 0; i < batch->members.size() && batch->collective && failure_.ok(); ++i) {
-    failure_ =
-        place_memory(batch->members[i], result_of(*requests[i], sizes[i], rank(), size()),
-                     &batch->collective->tensors()[i], !batch->on_device, on_.negotiated_device);
+    failure_ = place_memory(batch->members[i], result_of(*requests[i], sizes[i], rank(), size()),
+                            batch->on_device ? on_.negotiated_device : nullptr,
+                            &batch->collective->tensors()[i]);
   }
   batch->recorded = recorder_->on();
   if (batch->recorded) recorder_->batch_begun(batch->begun);
   if (batch->collective && failure_.ok())
     batch->collective->start({batch->recorded ? &batch->times : nullptr, &batch->order});
   running_.push_back(std::move(batch));
-}
-
-// Where a tensor's result lies: given, or the request's own. An error: no memory for it, on the
-// GPU.
-Status Executor::place_memory(Request* request, const TensorResult& result, Part* part,
-                              bool on_host, nccl::DeviceCommunicator* device) {
-  const DType dtype = request->announcement.dtype;
-  std::byte* given = request->out;
-  if (given == nullptr && !on_host) {
-    const auto bytes = static_cast<size_t>(element_count(result.shape)) * size_of(dtype);
-    RUEDA_ASSIGN_OR_RETURN(auto memory, device->allocate(request->device, bytes));
-    given = memory->data();
-    request->keep_device_memory(std::move(memory));
-  }
-  part->in = request->in;
-  part->out = request->set_output(given, result.shape, dtype, result.received_rows);
-  return {};
 }
 
 void Executor::run(std::unique_ptr<Collective> collective) {

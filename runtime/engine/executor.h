@@ -127,8 +127,6 @@ class Executor {
 
   Rank rank() const { return on_.negotiated->rank(); }
   Rank size() const { return on_.negotiated->size(); }
-  Status place_memory(Request* request, const TensorResult& result, Part* part, bool on_host,
-                      nccl::DeviceCommunicator* device);
   void count(size_t tensors);
   void record(const Batch& batch, std::span<Request* const> members);
 

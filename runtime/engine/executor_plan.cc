@@ -120,8 +120,8 @@ void Executor::enter(std::span<const plan::OpHandle> handles) {
     if (batch.on_device) cuda::add_mark(&batch.order.ready, member.ready);
     if (member.flight != 0) flight_->planned(member.flight);
     if (parts.empty()) continue;  // a barrier
-    const Status placed = place_memory(&member, batch.results[i], &parts[i],
-                                       batch.on_device == nullptr, on_.planned_device);
+    const Status placed = place_memory(&member, batch.results[i],
+                                       batch.on_device ? on_.planned_device : nullptr, &parts[i]);
     if (!placed.ok()) failure_ = placed;  // without memory on the GPU nothing runs
   }
   batch.flight = flight_->entered(batch.templates, handles.size(), number,

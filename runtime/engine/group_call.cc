@@ -26,7 +26,7 @@ size_t hash_of(std::span<Request* const> members) {
   for (const Request* member : members) {
     const wire::Request& r = member->announcement;
     mix(&hash, static_cast<uint64_t>(r.kind) << 16 | static_cast<uint64_t>(r.dtype) << 8 |
-                   static_cast<uint64_t>(r.reduce_op));
+                   static_cast<uint64_t>(r.reduce_op) | (r.device < 0 ? 0 : uint64_t{1} << 24));
     for (const int64_t extent : r.shape) mix(&hash, static_cast<uint64_t>(extent));
     for (const int64_t rows : r.splits) mix(&hash, static_cast<uint64_t>(rows));
     mix(&hash, static_cast<uint64_t>(r.root) << 32 | member->site);
@@ -36,10 +36,10 @@ size_t hash_of(std::span<Request* const> members) {
 
 // But for the name.
 bool same(const wire::Request& a, const wire::Request& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
-         a.shape == b.shape && a.root == b.root && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.splits == b.splits && a.output_rows == b.output_rows &&
-         a.output_splits == b.output_splits;
+  return a.kind == b.kind && a.dtype == b.dtype && a.device == b.device &&
+         a.reduce_op == b.reduce_op && a.shape == b.shape && a.root == b.root &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.splits == b.splits &&
+         a.output_rows == b.output_rows && a.output_splits == b.output_splits;
 }
 
 bool is(const AskedCall& asked, std::span<Request* const> members) {
@@ -76,6 +76,11 @@ Status CallSteps::status() const {
       return step.collective->status();
   }
   return {};
+}
+
+Status CallSteps::failure() const {
+  Status ended = status();
+  return on_gpu && nccl::is_refusal(ended) ? Status() : ended;
 }
 
 AskedCall* KnownCalls::take(std::span<Request* const> members) {
@@ -135,6 +140,7 @@ Result<CallSteps*> KnownCalls::prepare(AskedCall* asked, std::span<const GroupEn
   auto prepared = std::make_unique<CallSteps>();
   prepared->entries.assign(entries.begin(), entries.end());
   prepared->in_use = true;
+  prepared->on_gpu = asked->on_gpu();
   std::vector<wire::Request> tensors = asked->tensors;
   for (wire::Request& tensor : tensors) tensor.root = set_.place_of(tensor.root).value_or(0);
   std::vector<bool> placed(tensors.size(), false);
@@ -154,7 +160,7 @@ Result<CallSteps*> KnownCalls::prepare(AskedCall* asked, std::span<const GroupEn
     CollectiveDesc desc = describe(requests, of, set_.size());
     desc.protocol = protocol;
     RUEDA_ASSIGN_OR_RETURN(step.collective, communicators.data->init(desc));
-    if (NativeCommunicator::needs_buffers(*step.collective)) {
+    if (!prepared->on_gpu && NativeCommunicator::needs_buffers(*step.collective)) {
       prepared->needs_buffers |= communicators.large == nullptr;
       if (communicators.large != nullptr) {
         RUEDA_ASSIGN_OR_RETURN(step.collective, communicators.large->init(std::move(desc)));

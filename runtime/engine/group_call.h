@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "collectives/desc/communicator.h"
+#include "collectives/nccl/device_communicator.h"
 #include "runtime/engine/batch.h"
 #include "runtime/engine/request.h"
 #include "runtime/negotiation/group_entry.h"
@@ -29,6 +30,7 @@ struct CallSteps {
   struct Step {
     std::vector<size_t> tensors;
     std::unique_ptr<Collective> collective;
+    nccl::StreamOrder order;  // of GPU tensors
   };
 
   std::vector<negotiation::GroupEntry> entries;  // that it follows from; empty: not from entries
@@ -36,10 +38,13 @@ struct CallSteps {
   std::vector<Step> steps;
   bool needs_buffers = false;  // of the channel
   bool in_use = false;
+  bool on_gpu = false;
 
   bool done() const;
   // The first that has failed; ok: none.
   Status status() const;
+  // The same, but for what a GPU refuses on all members alike.
+  Status failure() const;
 };
 
 struct AskedCall {
@@ -53,6 +58,7 @@ struct AskedCall {
   uint64_t used_at = 0;
 
   const wire::Request& first() const { return tensors.front(); }
+  bool on_gpu() const { return first().device >= 0 && has_tensor(first().kind); }
 };
 
 class KnownCalls {
@@ -67,7 +73,8 @@ class KnownCalls {
 
   // A free one that follows from these entries. Null: there is none.
   static CallSteps* find(AskedCall* asked, std::span<const negotiation::GroupEntry> entries);
-  // Who runs calls, and (null: the same) who those that need buffers, which there are not.
+  // Who runs calls of the host's or the GPU's tensors, and (null: the same) who those that need
+  // buffers, which there are not.
   struct Communicators {
     Communicator* data;
     Communicator* large;

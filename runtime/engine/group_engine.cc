@@ -62,8 +62,7 @@ nccl::DeviceGroup device_group_of(const Shared& shared, const ProcessSet& set, u
   group.transport = shared.fabric->transport.get();
   group.members = set.ranks;
   for (const Rank rank : set.ranks) group.names.push_back(shared.membership->name(rank));
-  group.process_set = set.serial;
-  group.number = number;
+  group.tag = tags::of_set_device(set.serial, number);
   group.machine = shared.machine;
   return group;
 }

@@ -27,7 +27,7 @@ void GroupMessages::send(Message* message, uint64_t theirs) {
   begin(message, to.first, theirs);
   const uint64_t count = ++sent_[to];
   if (to.first == me_) return match_receives(to.second);
-  if (wanted_.contains(to)) tell_(to.first, What::kOffers, to.second, count);
+  if (wanted_.contains(to)) tell(to.first, What::kOffers, to.second, count);
 }
 
 void GroupMessages::receive(Message* message, Rank peer) {
@@ -36,6 +36,7 @@ void GroupMessages::receive(Message* message, Rank peer) {
 }
 
 void GroupMessages::begin_waiting(Rank peer, uint64_t theirs) {
+  numbers_[peer] = theirs;
   for (Message& message : messages_) {
     if (!message.begun && !is_receive(message) && message.request->peer == peer)
       send(&message, theirs);
@@ -52,8 +53,8 @@ void GroupMessages::match_receives(uint32_t tag) {
     if (waits) break;  // what comes behind it must not take its message
     receive(&message, *peer);
   }
-  if (waits && asked_.insert(tag).second) tell_(kAnybody, What::kWants, tag, 0);
-  if (!waits && asked_.erase(tag) > 0) tell_(kAnybody, What::kHasEnough, tag, 0);
+  if (waits && asked_.insert(tag).second) tell(kAnybody, What::kWants, tag);
+  if (!waits && asked_.erase(tag) > 0) tell(kAnybody, What::kHasEnough, tag);
 }
 
 // Who has sent more of the tag than is received; the lowest first.
@@ -68,13 +69,14 @@ std::optional<Rank> GroupMessages::sender_for(uint32_t tag) {
 }
 
 void GroupMessages::hear(Rank peer, const wire::GroupWord& word) {
+  if (word.what >= What::kMeets) return hear_gpu(peer, word);
   const Key key(peer, word.tag);
   if (word.what == What::kHasEnough) {
     wanted_.erase(key);
   } else if (word.what == What::kWants) {
     wanted_.insert(key);
     const auto sent = sent_.find(key);
-    if (sent != sent_.end()) tell_(peer, What::kOffers, word.tag, sent->second);
+    if (sent != sent_.end()) tell(peer, What::kOffers, word.tag, sent->second);
   } else {
     uint64_t& count = offered_[key];
     count = std::max(count, word.calls);
@@ -86,49 +88,81 @@ void GroupMessages::begin(Message* message, Rank peer, uint64_t receiver) {
   Request* const request = message->request;
   const wire::Request& asked = request->announcement;
   const auto bytes = static_cast<size_t>(bytes_of(asked));
-  const auto meta = static_cast<uint16_t>(asked.dtype);  // both sides must name the same
+  auto meta = static_cast<uint16_t>(asked.dtype);  // both sides must name the same
   const transport::Tag tag = tags::of_group_message(static_cast<uint32_t>(receiver), request->tag);
   message->begun = true;
-  if (asked.kind == CollectiveKind::kSend) {
-    transport_->send(&message->transfer, peer, tag, {request->in, bytes}, meta);
-  } else {
+  message->peer = peer;
+  const bool receives = is_receive(*message);
+  if (receives) {
     request->set_output(request->out, asked.shape, asked.dtype, {});
     request->set_result(peer);
-    transport_->recv(&message->transfer, peer, tag, {request->out, bytes}, meta);
   }
+  ByteSpan moved(receives ? request->out : const_cast<std::byte*>(request->in), bytes);
+  if (is_of_gpu(*message)) {
+    meta |= transport::kGpuMeta;
+    message->bytes = static_cast<int64_t>(bytes);
+    moved = ByteSpan(reinterpret_cast<std::byte*>(&message->bytes), sizeof(message->bytes));
+  }
+  if (receives) {
+    transport_->recv(&message->transfer, peer, tag, moved, meta);
+  } else {
+    transport_->send(&message->transfer, peer, tag, moved, meta);
+  }
+}
+
+void GroupMessages::tell(Rank to, What what, uint32_t tag, uint64_t count, const Status& refused) {
+  wire::GroupWord word;
+  word.what = what;
+  word.tag = tag;
+  word.calls = count;
+  word.code = refused.code();
+  word.reason = refused.message();
+  tell_(to, std::move(word));
+}
+
+void GroupMessages::finish(Message* message, const Status& status) {
+  if (status.ok() && is_of_gpu(*message)) message->request->set_device_end(message->order.done);
+  finisher_->finish(message->request, status);
 }
 
 bool GroupMessages::advance() {
   bool moved = false;
   for (auto it = messages_.begin(); it != messages_.end();) {
-    if (!it->begun || !it->transfer.done()) {
-      ++it;
-      continue;
+    const auto at = it++;
+    if (!at->begun || !at->transfer.done()) continue;
+    Status status = at->transfer.status();
+    if (status.ok() && is_of_gpu(*at)) {
+      moved |= advance_gpu(&*at);
+      if (!failure_.ok()) return true;
+      if (!at->outcome) continue;
+      status = *at->outcome;
     }
     std::list<Message> ended;
-    ended.splice(ended.end(), messages_, it++);
-    finisher_->finish(ended.front().request, ended.front().transfer.status());
+    ended.splice(ended.end(), messages_, at);
+    finish(&ended.front(), status);
     moved = true;
   }
   return moved;
 }
 
-template <typename Which>
-void GroupMessages::end_those(const Status& status, Which which) {
+void GroupMessages::end_those(const Status& status,
+                              const std::function<bool(const Message&)>& which) {
   std::list<Message> ended;
   for (auto it = messages_.begin(); it != messages_.end();) {
     const auto at = it++;
-    if (!at->begun && which(*at)) ended.splice(ended.end(), messages_, at);
+    if (which(*at)) ended.splice(ended.end(), messages_, at);
   }
   for (Message& message : ended) finisher_->finish(message.request, status);
 }
 
 void GroupMessages::fail_waiting(Rank peer, const Status& status) {
-  end_those(status, [peer](const Message& message) { return message.request->peer == peer; });
+  end_those(status, [peer](const Message& message) {
+    return !message.begun && message.request->peer == peer;
+  });
 }
 
 void GroupMessages::fail_unmatched(const Status& status) {
-  end_those(status, [](const Message& message) { return is_receive(message); });
+  end_those(status, [](const Message& message) { return !message.begun && is_receive(message); });
 }
 
 void GroupMessages::fail(const Status& status) {
@@ -136,6 +170,7 @@ void GroupMessages::fail(const Status& status) {
   ended.swap(messages_);
   for (Message& message : ended) {
     transport_->cancel(&message.transfer);
+    message.copy.reset();
     finisher_->finish(message.request, status);
   }
 }

@@ -45,15 +45,30 @@ void OrderedGroup::take(Request* request, Time now) {
   request->since = now;
   const CollectiveKind kind = request->announcement.kind;
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
-    return take_message(request);
+    if (!refuse_capture({&request, 1})) take_message(request);
+    return;
   }
   forming_.push_back(request);
   if (forming_.size() < forming_.front()->in_call) return;
+  if (refuse_capture(forming_)) return forming_.clear();
   CallPtr call = make_call();
   call->members.swap(forming_);
   call->number = next_++;
   if (limit_ && call->number >= limit_->number) return end(std::move(call), limit_->status);
   begin(std::move(call));
+}
+
+// What a capture holds must not depend on what members tell each other while it lasts. It does not
+// count as a call.
+bool OrderedGroup::refuse_capture(std::span<Request* const> requests) {
+  const bool is_captured = std::any_of(requests.begin(), requests.end(),
+                                       [](const Request* r) { return r->ready.captured; });
+  if (!is_captured || members_.size() == 1) return false;
+  const Status refused = failed_precondition(
+      "its stream is being captured into a CUDA graph, which no call of a group can be part of: "
+      "use operations with names, which come in a step plan");
+  for (Request* request : requests) shared_.finisher->finish(request, refused);
+  return true;
 }
 
 void OrderedGroup::take_message(Request* request) {
@@ -130,6 +145,8 @@ void OrderedGroup::enter(CallPtr call) {
 bool OrderedGroup::advance() {
   if (!failure_.ok()) return false;
   bool moved = !messages_.empty() && messages_.advance();
+  failure_ = messages_.failure().ok() ? devices_.health() : messages_.failure();
+  if (!failure_.ok()) return true;
   if (failed_ && !running_.empty()) {
     if (!nobody_touches_memory()) return moved;
     drop_running();
@@ -149,7 +166,7 @@ bool OrderedGroup::advance() {
       CallSteps& prepared = *running_[i]->prepared;
       for (const CallSteps::Step& step : prepared.steps)
         if (!step.collective->done()) moved |= step.collective->advance();
-      failure_ = prepared.status();
+      failure_ = prepared.failure();
       if (!failure_.ok()) return true;
       if (!prepared.done()) {
         ++i;
@@ -157,17 +174,17 @@ bool OrderedGroup::advance() {
       }
       CallPtr ended = std::move(running_[i]);
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
-      end(std::move(ended), {});
+      end(std::move(ended), prepared.status());
       moved = true;
     }
-    if (limit_ && entering_.empty() && !running_.empty() &&
+    if (limit_ && devices_.idle() && entering_.empty() && !running_.empty() &&
         running_.front()->number >= limit_->number) {
       drop_running();
       moved = true;
     }
   }
   const bool is_at_its_end = (closing_ || leaving_) && !bye_said_ && !busy() && waiting_.empty() &&
-                             forming_.empty() && (leaving_ || messages_.empty());
+                             forming_.empty() && (leaving_ || messages_.empty()) && devices_.idle();
   if (is_at_its_end) say_bye();
   return moved || is_at_its_end;
 }
@@ -212,7 +229,7 @@ bool OrderedGroup::agree_on_next() {
     return true;
   }
   call->prepared = *agreed;
-  run(call);
+  failure_ = run(call);
   if (call->prepared->steps.empty()) {
     end(std::move(owned), {});  // its entry was the barrier
   } else {
@@ -228,8 +245,12 @@ Result<CallSteps*> OrderedGroup::agree_by_entries(Call* call) {
   const Rank root = set_->place_of(call->asked->first().root).value_or(0);
   const auto sizes = negotiation::sizes_by_entries(call->asked->tensors, root, all);
   if (!sizes) return nullptr;
-  return cache_.prepare(call->asked, all, *sizes, protocol_of(*call),
-                        {data_.get(), by_messages_.get()});
+  return cache_.prepare(call->asked, all, *sizes, protocol_of(*call), communicators_of(*call));
+}
+
+KnownCalls::Communicators OrderedGroup::communicators_of(const Call& call) {
+  if (call.asked->on_gpu()) return {devices_.of_all(set_->ranks, lowest_number()), nullptr};
+  return {data_.get(), by_messages_.get()};
 }
 
 Status OrderedGroup::begin_telling(Call* call) {
@@ -261,31 +282,47 @@ Result<CallSteps*> OrderedGroup::agree_by_telling(Call* call) {
   const auto sizes = negotiation::agree_on_call(calls, set_->ranks, which(*set_, call->number));
   if (!sizes.ok()) return sizes.status().naming_operation();
   return cache_.prepare(call->asked, {}, sizes.value(), protocol_of(*call),
-                        {data_.get(), by_messages_.get()});
+                        communicators_of(*call));
 }
 
-void OrderedGroup::run(Call* call) {
+// An error: a GPU has no memory for a result.
+Status OrderedGroup::run(Call* call) {
   call->begun = stage_clock();
   call->recorded = shared_.recorder->on();
   call->times = {};
   if (call->recorded) shared_.recorder->batch_begun(call->begun);
   for (const Request* member : call->members)
     shared_.flight->started(member->flight, call->number + 1, call->begun);
+  const bool on_gpu = call->prepared->on_gpu;
+  nccl::DeviceCommunicator* const device =
+      on_gpu ? devices_.of_all(set_->ranks, lowest_number()) : nullptr;
+  if (on_gpu) given_ = call->number + 1;
   for (CallSteps::Step& step : call->prepared->steps) {
     for (size_t i = 0; i < step.tensors.size(); ++i) {
       Request* const member = call->members[step.tensors[i]];
       const TensorResult& result = call->prepared->results[step.tensors[i]];
-      const bool wanted = has_result(member->announcement, shared_.membership->rank);
       Part& part = step.collective->tensors()[i];
-      part.in = member->in;
-      part.out = member->set_output(wanted ? member->out : nullptr, result.shape,
-                                    member->announcement.dtype, result.received_rows);
+      if (!has_result(member->announcement, shared_.membership->rank)) {
+        member->out = nullptr;
+        if (on_gpu) {  // NCCL asks for none
+          part = {member->in, nullptr, part.count};
+          continue;
+        }
+      }
+      RUEDA_RETURN_IF_ERROR(place_memory(member, result, device, &part));
     }
-    step.collective->start({call->recorded ? &call->times : nullptr, nullptr});
+    if (on_gpu) {
+      step.order.device = call->members[step.tensors.front()]->device;
+      for (const size_t tensor : step.tensors)
+        cuda::add_mark(&step.order.ready, call->members[tensor]->ready);
+    }
+    step.collective->start(
+        {call->recorded ? &call->times : nullptr, on_gpu ? &step.order : nullptr});
     if (step.tensors.size() > 1) totals_.fused_tensors += static_cast<int64_t>(step.tensors.size());
   }
   totals_.batches += static_cast<int64_t>(std::max(call->prepared->steps.size(), size_t{1}));
   totals_.tensors += static_cast<int64_t>(call->members.size());
+  return {};
 }
 
 // What its members' ends lead to comes through the queue.
@@ -293,7 +330,10 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
   if (call->recorded && status.ok()) record(*call);
   if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock());
   call->recorded = false;
-  if (call->prepared != nullptr) KnownCalls::give_back(call->asked, call->prepared);
+  if (call->prepared != nullptr) {
+    if (call->prepared->on_gpu) see_device_ends(call.get());
+    KnownCalls::give_back(call->asked, call->prepared);
+  }
   call->prepared = nullptr;
   for (Request* const member : call->members) shared_.finisher->finish(member, status);
   call->members.clear();
@@ -304,6 +344,15 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
   if (call->asked != nullptr) cache_.give_back(call->asked);
   call->asked = nullptr;
   free_calls_.push_back(std::move(call));
+}
+
+// Also where another step of the call has been refused: the memory is in use until then.
+void OrderedGroup::see_device_ends(Call* call) {
+  for (CallSteps::Step& step : call->prepared->steps) {
+    for (const size_t tensor : step.tensors) call->members[tensor]->set_device_end(step.order.done);
+    step.order.ready.clear();
+    step.order.done = nullptr;
+  }
 }
 
 void OrderedGroup::record(const Call& call) {

@@ -34,12 +34,12 @@ OrderedGroup::OrderedGroup(const Shared& shared, ProcessSetPtr set, int64_t chan
       late_(shared.late, set_->ranks, *set_->place),
       buffers_(reserves_late(*shared.memory, set_->ranks) ? Buffers::kUnasked : Buffers::kReserved),
       protocols_(shared.config->shm_protocol),
+      devices_(shared.fabric->transport.get(), shared.membership, shared.machine),
       cache_(set_.get(),
              [flight = shared.flight](uint32_t site) { return flight->site_text(site); }),
-      messages_(shared.fabric->transport.get(), shared.finisher, shared.membership->rank,
-                set_->serial, [this](Rank to, GroupWord::What what, uint32_t tag, uint64_t count) {
-                  tell_of_messages(to, what, tag, count);
-                }) {
+      messages_(shared.fabric->transport.get(), shared.finisher, &devices_, shared.membership->rank,
+                set_->serial,
+                [this](Rank to, GroupWord word) { tell_of_messages(to, std::move(word)); }) {
   for (const Rank rank : set_->ranks) members_.emplace_back().rank = rank;
   Member& me = members_[static_cast<size_t>(*set_->place)];
   me.number = set_->serial;
@@ -61,13 +61,9 @@ void OrderedGroup::tell(const GroupWord& word) {
   }
 }
 
-void OrderedGroup::tell_of_messages(Rank to, GroupWord::What what, uint32_t tag, uint64_t count) {
-  GroupWord word;
+void OrderedGroup::tell_of_messages(Rank to, GroupWord word) {
   word.epoch = shared_.membership->epoch;
-  word.what = what;
   word.number = set_->serial;
-  word.tag = tag;
-  word.calls = count;
   if (to == GroupMessages::kAnybody) return tell(word);
   shared_.fabric->transport->send_control(to, wire::encode(word));
 }
@@ -133,6 +129,8 @@ void OrderedGroup::hear(Rank rank, const GroupWord& word) {
 // It sends nothing more.
 void OrderedGroup::lose(Member* from, const Status& why) {
   from->gone = true;
+  messages_.fail_met(from->rank, why);
+  devices_.abandon_pair(from->rank);
   const bool alone =
       std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; });
   if (!alone) return;
@@ -149,15 +147,21 @@ void OrderedGroup::on_left(Rank rank) {
   end_from(0, why);
 }
 
+// The lowest rank's number of the group, once it is known: it is in tags.
+uint32_t OrderedGroup::lowest_number() const {
+  const auto lowest =
+      std::min_element(members_.begin(), members_.end(),
+                       [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return static_cast<uint32_t>(*lowest->number);
+}
+
 // The numbers of channels may differ from member to member, the tags may not: the lowest rank's
 // number of the group is in them. A group in which one member has no channels left does without.
 void OrderedGroup::connect() {
   algorithms::NativeGroup group =
       membership::native_group(*shared_.config, *shared_.memory, *shared_.fabric, set_->ranks);
-  const auto lowest =
-      std::min_element(members_.begin(), members_.end(),
-                       [](const Member& a, const Member& b) { return a.rank < b.rank; });
-  group.tags = tags_ = tags::of_group(lowest->rank, static_cast<uint32_t>(*lowest->number));
+  const Rank lowest = *std::min_element(set_->ranks.begin(), set_->ranks.end());
+  group.tags = tags_ = tags::of_group(lowest, lowest_number());
   const bool lacks_channels = std::any_of(members_.begin(), members_.end(), [](const Member& m) {
     return m.channels == GroupWord::kHasNone;
   });
@@ -185,6 +189,8 @@ void OrderedGroup::connect() {
 
 void OrderedGroup::end_from(uint64_t number, const Status& status) {
   if (!limit_ || number < limit_->number) limit_ = Limit{number, status};
+  // Some member never gives to its GPU what waits on this one's.
+  if (limit_->number < given_) devices_.abandon_all_members();
   for (std::vector<CallPtr>* const calls : {&waiting_, &entering_}) {
     std::vector<CallPtr> ended;
     for (CallPtr& call : *calls) {
@@ -203,6 +209,7 @@ void OrderedGroup::end_from(uint64_t number, const Status& status) {
 void OrderedGroup::drop_running() {
   data_->abandon();
   if (by_messages_) by_messages_->abandon();
+  devices_.abandon_all_members();
   abandoned_ = true;
   for (CallPtr& call : std::exchange(running_, {})) {
     call->prepared->steps.clear();
@@ -213,6 +220,11 @@ void OrderedGroup::drop_running() {
 void OrderedGroup::leave(const Status& status) {
   leaving_ = true;
   end_from(agreed_, status);
+}
+
+void OrderedGroup::fail_messages(const Status& status) {
+  if (!messages_.empty()) devices_.abandon();  // which may be at them
+  messages_.fail(status);
 }
 
 void OrderedGroup::say_bye() {
@@ -236,6 +248,7 @@ bool OrderedGroup::is_over() const {
 void OrderedGroup::fail(const Status& status) {
   if (failed_) return;
   failed_ = true;
+  devices_.abandon();
   end_from(0, status);
   messages_.fail(status);
   if (connected_) {
@@ -262,6 +275,7 @@ bool OrderedGroup::nobody_touches_memory() const {
 }
 
 void OrderedGroup::break_down(const Status& verdict) {
+  devices_.abandon();
   end_from(0, verdict);
   messages_.fail(verdict);
   if (connected_) {

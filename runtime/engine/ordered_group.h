@@ -20,6 +20,8 @@
 // Failure:   a collective that fails ends more than the group: failure(). An abort ends the group
 //            alone: each member lets go of everything, says so, and ends a call's requests when all
 //            have, as they may read and write each other's memory.
+// GPUs:      calls of GPU tensors are agreed on in the same way, and run on an NCCL communicator of
+//            the members; they end when the GPU has them. Who says bye has nothing left on its GPU.
 // End:       what a member says when it goes (bye) has the number of calls that have ended there:
 //            these end everywhere, later ones fail.
 #pragma once
@@ -36,6 +38,7 @@
 #include "collectives/base/config.h"
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_call.h"
+#include "runtime/engine/group_devices.h"
 #include "runtime/engine/group_messages.h"
 #include "runtime/engine/late_ranks.h"
 #include "runtime/engine/process_set.h"
@@ -66,6 +69,7 @@ class OrderedGroup {
     timeline::Recorder* recorder;
     flight::FlightRecorder* flight;
     LateRanks* late;
+    std::shared_ptr<nccl::Machine> machine;
   };
 
   // channels: which of this rank's groups of channels are its own; else what its hello says.
@@ -115,7 +119,8 @@ class OrderedGroup {
   bool is_closing() const { return closing_; }
   // This rank leaves the job: what has not been agreed on ends with this.
   void leave(const Status& status);
-  void fail_messages(const Status& status) { messages_.fail(status); }
+  void fail_messages(const Status& status);
+  bool uses_gpu() const { return devices_.uses_gpu(); }
   // What had been agreed on has ended here, and the others know.
   bool has_left() const { return bye_said_; }
   // Nobody needs it any more, nor reads its channels.
@@ -143,8 +148,9 @@ class OrderedGroup {
   Member* member(Rank rank);
   const std::string& name(Rank rank) const { return shared_.membership->name(rank); }
   void tell(const wire::GroupWord& word);
-  void tell_of_messages(Rank to, wire::GroupWord::What what, uint32_t tag, uint64_t count);
+  void tell_of_messages(Rank to, wire::GroupWord word);
   void lose(Member* from, const Status& why);
+  uint32_t lowest_number() const;
   void connect();
 
   // ---- ordered_call.cc: a call from its start to its end
@@ -155,10 +161,13 @@ class OrderedGroup {
   void enter(CallPtr call);
   bool agree_on_next();
   Result<CallSteps*> agree_by_entries(Call* call);
+  KnownCalls::Communicators communicators_of(const Call& call);
+  bool refuse_capture(std::span<Request* const> requests);
   Status begin_telling(Call* call);
   Result<CallSteps*> agree_by_telling(Call* call);
-  void run(Call* call);
+  Status run(Call* call);
   void end(CallPtr call, const Status& status);
+  static void see_device_ends(Call* call);
   void record(const Call& call);
 
   // ---- ordered_memory.cc: what large calls go through
@@ -191,7 +200,8 @@ class OrderedGroup {
   Buffers buffers_;
   transport::Tag tags_ = 0;                 // once connected
   negotiation::ProtocolChooser protocols_;  // the first member's
-  KnownCalls cache_;                        // before the calls that use it
+  GroupDevices devices_;
+  KnownCalls cache_;  // before the calls that use it
   std::vector<std::unique_ptr<Entry>> free_entries_;
   std::vector<CallPtr> free_calls_;
   std::vector<Request*> forming_;  // of a call some of whose requests are still in the queue
@@ -201,6 +211,7 @@ class OrderedGroup {
   std::vector<CallPtr> dropped_;   // whose requests have ended, but not their exchange
   uint64_t next_ = 0;              // number of the next call
   uint64_t agreed_ = 0;            // calls before it have been agreed on here
+  uint64_t given_ = 0;             // none from it on has been given to a GPU
   // Calls from `number` on fail with this.
   struct Limit {
     uint64_t number;

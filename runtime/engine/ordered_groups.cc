@@ -241,6 +241,11 @@ void OrderedGroups::break_down(const Status& verdict) {
   for (const auto& group : groups_) group->break_down(verdict);
 }
 
+bool OrderedGroups::uses_gpu() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group->uses_gpu(); });
+}
+
 void OrderedGroups::add_to(counters::Values* totals) const {
   for (const counters::ValuesRow& row : counters::kValues) totals->*row.field += past_.*row.field;
   for (const auto& group : groups_) group->add_to(totals);

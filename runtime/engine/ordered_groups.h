@@ -46,6 +46,7 @@ class OrderedGroups {
   bool have_left() const;
   void fail_messages(const Status& status);
   void break_down(const Status& verdict);
+  bool uses_gpu() const;
   void add_to(counters::Values* totals) const;
 
  private:

@@ -47,7 +47,7 @@ Status Request::claim_memory(const std::byte* from, std::byte* to, cuda::StreamH
   if (device >= 0) {
     const Status marked = machine->mark_again(&ready, stream);
     if (!marked.ok()) {
-      name->in_flight.store(false, std::memory_order_release);
+      if (name != nullptr) name->in_flight.store(false, std::memory_order_release);
       end(marked.with_message(title() + ": " + marked.message()));
       return status();
     }

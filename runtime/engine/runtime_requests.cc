@@ -125,6 +125,9 @@ Status make_one_call(std::span<const RequestPtr> requests, bool persistent) {
       return invalid_argument(
           "the tensors of one call in a group must be of one kind: " + std::string(name_of(kind)) +
           " and " + name_of(request->announcement.kind));
+    if (!messages && request->announcement.device != requests.front()->announcement.device)
+      return invalid_argument(
+          "the tensors of one call in a group must all be on the host, or all on the GPU");
   }
   if (persistent) {
     return {Code::kUnimplemented,
@@ -148,10 +151,6 @@ Status describe_in_group(Operation* operation, const ProcessSet& set, wire::Requ
   if (by_rows && operation->shape.empty())
     return invalid_argument(
         "of a rank-zero tensor is not possible; give it one dimension at least");
-  if (operation->device >= 0 && has_tensor(kind)) {
-    return {Code::kUnimplemented,
-            "not available for GPU tensors in groups; copy the tensor to the host"};
-  }
   if (kind == CollectiveKind::kJoin) return {Code::kUnimplemented, "not available in groups"};
   const bool from_anybody =
       kind == CollectiveKind::kRecv && operation->peer == GroupMessages::kAnybody;
@@ -252,9 +251,10 @@ Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with
       return invalid_argument("no rank " + std::to_string(operation->peer) +
                               ", or the tag is above " + std::to_string(kMaxTag));
     }
-    if (operation->device >= 0) {
+    if (operation->device >= 0 && !in_group) {
       return {Code::kUnimplemented,
-              "not available for GPU tensors yet; copy the tensor to the host"};
+              "not available for GPU tensors outside of groups (rueda_open_group); copy the tensor "
+              "to the host"};
     }
   }
   if (operation->device >= 0 && has_tensor(kind)) announced->device = 0;

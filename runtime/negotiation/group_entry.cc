@@ -262,7 +262,7 @@ GroupEntry entry_of(std::span<const Request> tensors, Rank place, Rank ranks) {
   for (const Request& r : tensors) {
     const bool differ = rows_may_differ(r.kind) && !r.shape.empty();
     agreed.add(static_cast<uint64_t>(r.kind) << 16 | static_cast<uint64_t>(r.dtype) << 8 |
-               static_cast<uint64_t>(r.reduce_op));
+               static_cast<uint64_t>(r.reduce_op) | (r.device < 0 ? 0 : uint64_t{1} << 24));
     agreed.add(static_cast<uint64_t>(r.root));
     agreed.add(r.prescale);
     agreed.add(r.postscale);

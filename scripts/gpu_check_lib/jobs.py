@@ -43,6 +43,16 @@ def check_death(check, row):
     check.add(row, PASSED if heard and status == 137 else FAILED, heard[0] if heard else output)
 
 
+def check_groups(check, row):
+    for size in check.sizes:
+        if check.lacks(row, check.machine.no_torch, "bin/ruedarun", "lib/librueda.so"):
+            return
+        status, output = check.ranks(size, _script(check, "gpu_groups.py"), row.seconds)
+        begun = [line.split()[1] for line in output.splitlines() if line.startswith("begin ")]
+        what = f"{row.what}, {check.shown(size)}"
+        check.table.outcome(row.name, what if status == 0 else f"{what}: {(begun or ['start'])[-1]}", status, "" if status == 0 else output)
+
+
 def check_attention(check, row):
     if not check.lacks(row, check.machine.no_torch, "lib/librueda.so"):
         command = [*_script(check, "gpu_attention.py"), row.name.split("-")[1]]
@@ -64,6 +74,7 @@ def check_training(check, row):
 
 JOBS = [
     Row("job", "PyTorch on CUDA", 240, check_jobs),
+    Row("groups", "torch.distributed in ordered groups on CUDA, against the CPU", 120, check_groups),
     Row("attention-exact", "attention by every kernel of this machine, 1 and 4 virtual ranks, against float64", 240,
         check_attention),
     Row("attention-speed", "local attention adapter, causal 8k, bf16: 600 / 500 TFLOP/s", 120, check_attention),

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/desc/tags.h"
 #include "collectives/nccl/device_communicator.h"
 #include "tests/support/host_work.h"
 #include "tests/support/thread_world.h"
@@ -104,6 +105,7 @@ auto on_device_ranks(Rank size, Function fn,
     group.transport = &world.transport();
     for (Rank member = 0; member < size; ++member) group.members.push_back(member);
     group.names = world.membership().names;
+    group.tag = tags::of_set_device(0, 0);
     group.machine = machine;
     DeviceRank here{world, machine, nccl::DeviceCommunicator(std::move(group))};
     return fn(here);

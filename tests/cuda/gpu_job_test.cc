@@ -41,6 +41,32 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("processes reduce and send GPU tensors in an ordered group") {
+  for (const char* size : {"1", "2", "3"}) {
+    Job job({"-np", size, GPU_GROUP_PROGRAM}, on_stubs());
+    CHECK(job.wait() == 0);
+    INFO(job.err());
+    CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
+  }
+}
+
+TEST_CASE("when a member of a group is killed the others hear of it, although their GPUs wait") {
+  Job job({"-np", "3", GPU_GROUP_PROGRAM, "kill"}, on_stubs());
+  CHECK(job.wait() == 128 + 9);
+  INFO(job.err());
+  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
+    CHECK_THAT(job.err(), Contains(line));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("an aborted group ends on the GPUs of all its members") {
+  Job job({"-np", "3", GPU_GROUP_PROGRAM, "abort"}, on_stubs());
+  CHECK(job.wait() == 0);
+  INFO(job.err());
+  for (const char* line : {"rank 0 heard: 1 ", "rank 2 heard: 1 ", "has ended the group: enough"})
+    CHECK_THAT(job.err(), Contains(line));
+}
+
 TEST_CASE("the measuring program of gpu_check is whole: each size has its line") {
   Job job({"-np", "2", GPU_SPEED, "--short"}, on_stubs());
   CHECK(job.wait() == 0);

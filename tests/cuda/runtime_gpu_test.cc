@@ -173,7 +173,7 @@ TEST_CASE("what is not available on GPUs yet says so") {
     return said;
   });
   for (const auto& said : texts) {
-    CHECK_THAT(said[0], Contains("not available for GPU tensors yet; copy the tensor to the host"));
+    CHECK_THAT(said[0], Contains("not available for GPU tensors outside of groups"));
     CHECK_THAT(said[1], Contains("a tensor on GPU 7, but this rank has used GPU"));
     CHECK_THAT(said[2], Contains("Adasum of float64 is not available on GPUs"));
   }

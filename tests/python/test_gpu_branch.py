@@ -1,75 +1,12 @@
-"""The way of CUDA tensors through the PyTorch binding, without a GPU.
-
-The fake driver's memory is the host's and its streams are threads. So tensors of the host are passed
-off as tensors of GPU <rank>: everything behind `Tensors.place` is what a GPU would get. The host must
-wait for the fake GPU where a GPU's own stream would order things.
-"""
+"""The way of CUDA tensors through the PyTorch binding, without a GPU (`fake_gpu.py`)."""
 
 import ctypes
-import os
-import pathlib
-import threading
 
 import pytest
 import torch
+from fake_gpu import ENV, FOLDER, FakeGpu, needs_stubs
 
-FOLDER = pathlib.Path(os.environ.get("RUEDA_LIBRARY", "/none/lib/x")).parent.parent / "tests" / "cuda"
-ENV = {
-    "RUEDA_CUDA_DRIVER": str(FOLDER / "fake_cuda.so"),
-    "RUEDA_CUDA_KERNELS": str(FOLDER / "fake_kernels.so"),
-    "RUEDA_NCCL_LIBRARY": str(FOLDER / "stub_nccl.so"),
-}
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "stub_nccl.so").exists(), reason="the fake driver is built with the C++ tests"
-)
-CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class FakeGpu:
-    """While it is entered the binding takes tensors of the host for tensors of a GPU."""
-
-    def __init__(self, device):
-        self.started = 0
-        self._device = device
-        self._driver = ctypes.CDLL(os.environ["RUEDA_CUDA_DRIVER"])
-        self._context = ctypes.c_void_p()
-        self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
-
-    def __enter__(self):
-        from rueda._requests import Request
-        from rueda._runtime import Runtime
-        from rueda.torch._tensors import Tensors
-
-        def place(tensor):
-            self.started += 1
-            return self._device, 0
-
-        self._changes = pytest.MonkeyPatch()
-        self._changes.setattr(Tensors, "place", staticmethod(place))
-        self._changes.setattr(Tensors, "stream", staticmethod(lambda device: 0))
-        self._changes.setattr(Request, "make_wait", self._and_wait(Request.make_wait))
-        int8 = Runtime.int8
-        self._changes.setattr(Runtime, "int8", lambda *call: (int8(*call), self.wait())[0])
-        return self
-
-    def __exit__(self, *error):
-        self._changes.undo()
-
-    def _and_wait(self, make_wait):
-        def both(request, stream):
-            make_wait(request, stream)
-            self.wait()
-
-        return both
-
-    def wait(self):
-        """Until the default stream has done everything."""
-        reached = threading.Event()
-        callback = CALLBACK(lambda _: reached.set())
-        self._driver.cuCtxPushCurrent_v2(self._context)
-        assert self._driver.cuLaunchHostFunc(None, callback, None) == 0
-        self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        assert reached.wait(100)
+pytestmark = needs_stubs
 
 
 def collectives_come_out_right():

@@ -568,6 +568,7 @@ class Runtime:
 
     def hold(self, requests, keep):
         """Keeps what owns the memory of started operations until the library has let go of it."""
+        self._let_go()
         self._hold(_Entry(keep, None, requests))
 
     def _hold(self, entry):

@@ -17,7 +17,11 @@ from torch.autograd import Variable
 
 
 class _Helped(torch.futures.Future):
-    """A future that a thread which waits for it can complete by itself."""
+    """A future that a thread which waits for it can complete by itself. ``devices``: of its tensors."""
+
+    def __init__(self, devices):
+        super().__init__(devices=devices or None)
+        self._devices = devices
 
     def _help(self):
         raise NotImplementedError
@@ -48,7 +52,7 @@ class _Then(_Helped):
     """What `then` gives; waiting for it completes what it comes behind, which runs the callback here."""
 
     def __init__(self, parent):
-        super().__init__()
+        super().__init__(parent._devices)
         self._parent = parent
 
     def _help(self):
@@ -62,7 +66,7 @@ class WorkFuture(_Helped):
     """The result of a work, as Gloo's: the list of its tensors."""
 
     def __init__(self, work, devices):
-        super().__init__(devices=devices or None)
+        super().__init__(devices)
         self._work = work
         self._lock = threading.Lock()
 

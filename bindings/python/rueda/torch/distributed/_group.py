@@ -81,6 +81,8 @@ class Group:
 
     def start(self, description, source, target, keep, stream=None):
         """The `Request` of one call, which has been started. `put_back` it when it has ended well."""
+        if description.device >= 0:  # whose end on the GPU others may still ask for
+            return self._start_new((description,), (source,), (target,), stream)[0]
         idle = self._idle.get(description, False)
         if idle is False or target is None:  # comes for the first time; a persistent one has memory
             self._remember(description)

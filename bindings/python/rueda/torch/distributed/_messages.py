@@ -2,11 +2,10 @@
 
 from rueda import _ffi
 from rueda.common.exceptions import HorovodInternalError
-from rueda.torch._tensors import _raw_stream
-from rueda.torch.distributed import _profile
+from rueda.torch.distributed import _gpus, _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._options import only
-from rueda.torch.distributed._tensors import address, copied, device_of, form, packed, room
+from rueda.torch.distributed._tensors import address, copied, form, packed, room
 from rueda.torch.distributed._work import Work
 
 MOST_TAG = 2**31 - 3  # the two above are those of monitored_barrier
@@ -55,8 +54,7 @@ class Messages:
 
     def _posted(self, name, kind, tensor, memory, peer, tag, finish):
         dtype, parts = form(tensor)
-        device = device_of(tensor)
-        gpu = None if device < 0 else device
+        device = _gpus.device_of(tensor)
         try:
             request = self._group.start_message(
                 kind,
@@ -66,8 +64,8 @@ class Messages:
                 tag,
                 address(memory),
                 device,
-                None if gpu is None else _raw_stream(gpu),
+                _gpus.stream(device),
             )
         except HorovodInternalError as error:
             raise as_backend_error(error) from None
-        return Work(self, name, (request,), None, memory, [tensor], finish, self._seconds, gpu)
+        return Work(self, name, (request,), None, memory, [tensor], finish, self._seconds, device)

@@ -10,15 +10,15 @@ from torch.distributed.distributed_c10d import (
 )
 
 from rueda import _ffi
-from rueda.torch.distributed import _monitored
+from rueda.torch.distributed import _gpus, _monitored
 from rueda.torch.distributed._group import NOTHING, Description
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._tensors import (
     address,
     adjacent,
     back,
+    check_devices,
     copied,
-    device_of,
     form,
     joined,
     packed,
@@ -41,7 +41,7 @@ class Moving:
 
         place = address(target)
         description = Description(
-            _ffi.BROADCAST, dtype, target.numel() * parts, root=root, device=device_of(tensor)
+            _ffi.BROADCAST, dtype, target.numel() * parts, root=root, device=_gpus.device_of(tensor)
         )
         return self._call("broadcast", description, place, place, target, [tensor], finish, opts)
 
@@ -77,6 +77,7 @@ class Moving:
                 f"{name}: the {single} has {one.numel()} elements, but the {many} for this rank "
                 f"{several[self._rank].numel()}"
             )
+        check_devices(name, one, several)
         if any(tensor.dtype != one.dtype for tensor in several):
             raise ValueError(f"{name}: the {single} is {one.dtype}, and not all {many}s are")
 
@@ -97,7 +98,7 @@ class Moving:
             input.numel() * parts,
             root=root,
             output_splits=counts,
-            device=device_of(input),
+            device=_gpus.device_of(input),
             rows=sum(counts),
         )
 
@@ -121,6 +122,7 @@ class Moving:
     _allgather_base = all_gather_single
 
     def _check_whole(self, name, output, input):
+        check_devices(name, input, (output,))
         if output.numel() != input.numel() * self._size:
             raise ValueError(
                 f"{name}: the output must have {self._size} times the input's elements, one part from each rank, but "
@@ -217,7 +219,7 @@ class Moving:
         finish = back(target, output)
         dtype, parts = form(output)
         description = Description(
-            _ffi.SCATTER, dtype, output.numel() * parts, root=root, device=device_of(output)
+            _ffi.SCATTER, dtype, output.numel() * parts, root=root, device=_gpus.device_of(output)
         )
         source, place = None, NOTHING
         if opts.rootRank == self._rank:
@@ -247,6 +249,7 @@ class Moving:
                 raise ValueError(
                     f"alltoall: expected {self._size} {what} tensors, one for each rank of the group, got {len(tensors)}"
                 )
+        check_devices("alltoall", inputs[0], (*inputs, *outputs))
         source = joined(inputs)
         flat, finish = self._flat_room(outputs, source)
         description = self._exchange(
@@ -269,6 +272,7 @@ class Moving:
     ):
         opts = options(AllToAllOptions, opts, timeout=timeout)
         name = "all_to_all_single"
+        check_devices(name, input, (output,))
         if output.dtype != input.dtype:
             raise ValueError(f"{name}: the input is {input.dtype}, the output {output.dtype}")
         sent = self._elements(name, "input", input, input_splits)
@@ -313,7 +317,7 @@ class Moving:
             input.numel() * parts,
             splits=tuple(count * parts for count in sent),
             output_splits=received,
-            device=device_of(input),
+            device=_gpus.device_of(input),
             rows=sum(received),
         )
 

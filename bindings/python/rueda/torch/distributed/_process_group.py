@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
-from rueda.torch._tensors import _raw_stream
-from rueda.torch.distributed import _detail, _profile
+from rueda.torch.distributed import _detail, _gpus, _profile
 from rueda.torch.distributed._shared_memory import buffer
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._group import Group
@@ -181,14 +180,13 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
                     with torch.no_grad():
                         finish(None)
                 return self._ended
-            gpu = None if description.device < 0 else description.device
-            stream = None if gpu is None else _raw_stream(gpu)
-            request = group.start(description, source, target, keep, stream)
+            device = description.device
+            request = group.start(description, source, target, keep, _gpus.stream(device))
         except DeadlineExceeded as error:
             raise self._timed_out(name, error) from None
         except HorovodInternalError as error:
             raise as_backend_error(error) from None
-        return Work(self, name, (request,), (description,), keep, result, finish, seconds, gpu)
+        return Work(self, name, (request,), (description,), keep, result, finish, seconds, device)
 
     def _timed_out(self, name, error):
         """Ends the group, for all, because ranks did not come in time."""
@@ -215,14 +213,16 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         return self._started(name, descriptions, sources, targets, keep, result, finish, opts)
 
     def _started(self, name, descriptions, sources, targets, keep, result, finish, opts):
-        gpu = None if descriptions[0].device < 0 else descriptions[0].device
+        device = descriptions[0].device
+        if any([description.device != device for description in descriptions]):
+            raise ValueError(f"{name}: the tensors of one call must be on one device")
         try:
             requests = self._group.start_as_one(
-                descriptions, sources, targets, None if gpu is None else _raw_stream(gpu)
+                descriptions, sources, targets, _gpus.stream(device)
             )
         except HorovodInternalError as error:
             raise as_backend_error(error) from None
-        work = Work(self, name, requests, None, keep, result, finish, self._limit(opts), gpu)
+        work = Work(self, name, requests, None, keep, result, finish, self._limit(opts), device)
         if is_asynchronous(opts):
             return work
         work.wait()

@@ -8,7 +8,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from rueda import _ffi
-from rueda.torch.distributed import _sparse
+from rueda.torch.distributed import _gpus, _sparse
 from rueda.torch.distributed._shared_memory import buckets
 from rueda.torch.distributed._group import NOTHING, Description
 from rueda.torch.distributed._options import only, options, root_of
@@ -16,8 +16,8 @@ from rueda.torch.distributed._reductions import code_of
 from rueda.torch.distributed._tensors import (
     address,
     back,
+    check_devices,
     copied,
-    device_of,
     joined,
     packed,
     room,
@@ -66,7 +66,7 @@ class Reducing:
                 (),
                 (),
                 scale,
-                device_of(tensor),
+                _gpus.device_of(tensor),
             ),
             before,
         )
@@ -133,6 +133,7 @@ class Reducing:
                 f"reduce_scatter: the output has {output.numel()} elements, but the input for this rank "
                 f"{inputs[self._rank].numel()}"
             )
+        check_devices("reduce_scatter", output, inputs)
         splits = tuple(tensor.numel() for tensor in inputs)
         return self._scatter_sum("reduce_scatter", output, joined(inputs), splits, opts, inputs)
 
@@ -163,6 +164,7 @@ class Reducing:
         )
 
     def _check_divided(self, name, output, input, splits):
+        check_devices(name, output, (input,))
         if splits is None and input.numel() != output.numel() * self._size:
             raise ValueError(
                 f"{name}: the input must have {self._size} times the output's elements, one part for each rank, but "

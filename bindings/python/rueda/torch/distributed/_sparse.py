@@ -47,7 +47,15 @@ class _After(Work):
     def __init__(self, group, works, result, finish):
         requests = tuple(request for work in works for request in work._requests)
         super().__init__(
-            group, "allreduce", requests, None, works, result, self._finish_all, group._seconds
+            group,
+            "allreduce",
+            requests,
+            None,
+            works,
+            result,
+            self._finish_all,
+            group._seconds,
+            works[0]._device,
         )
         self._works, self._last = works, finish
 

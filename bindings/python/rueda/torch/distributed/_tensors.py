@@ -74,9 +74,13 @@ def address(tensor):
     return tensor.data_ptr() or NOTHING
 
 
-def device_of(tensor):
-    """-1 for host memory, else the GPU."""
-    return -1 if tensor.is_cpu else tensor.device.index
+def check_devices(name, first, others):
+    """ValueError unless all tensors of a call are on one device."""
+    for tensor in others:
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{name}: the tensors of one call must be on one device, not on {first.device} and {tensor.device}"
+            )
 
 
 def joined(tensors):

@@ -8,8 +8,7 @@ from torch.distributed import Work as _Work
 
 from rueda._runtime import runtime
 from rueda.common.exceptions import DeadlineExceeded
-from rueda.torch._tensors import _raw_stream
-from rueda.torch.distributed import _profile
+from rueda.torch.distributed import _gpus, _profile
 from rueda.torch.distributed._errors import as_backend_error
 from rueda.torch.distributed._futures import WorkFuture, complete_later
 
@@ -73,10 +72,13 @@ class Work(_Work):
 
     Holds the tensors until the requests have ended. Whoever finds first that they have (by `wait`,
     `is_completed` or the future) runs ``finish``, which brings results to where they belong.
+
+    Those of a GPU end when the GPU has been given the work: its current stream then waits for it, the
+    host does not.
     """
 
     def __init__(
-        self, group, name, requests, descriptions, keep, result, finish, seconds, gpu=None
+        self, group, name, requests, descriptions, keep, result, finish, seconds, device=-1
     ):
         super().__init__()
         self._done = False
@@ -84,7 +86,8 @@ class Work(_Work):
         self._requests, self._descriptions = requests, descriptions
         self._keep, self._result, self._finish = keep, result, finish
         self._seconds = seconds
-        self._gpu = gpu  # the device whose stream comes behind it
+        self._device = device  # whose current stream comes behind it; -1: the host
+        self._finished = None  # of a GPU: behind what ``finish`` has given to it
         self._lock = threading.Lock()
         self._error = None
         self._future = None
@@ -112,8 +115,7 @@ class Work(_Work):
                 self._end()
         if self._error is not None:
             raise self._error
-        if self._gpu is not None:
-            self.block_current_stream()
+        self.block_current_stream()
         return True
 
     def _wait_for_requests(self, limit):
@@ -124,9 +126,13 @@ class Work(_Work):
         self.wait()
 
     def block_current_stream(self):
-        if self._gpu is not None:
-            for request in self._requests:
-                request.make_wait(_raw_stream(self._gpu))
+        if self._device < 0:
+            return
+        if self._finished is not None:
+            self._finished.wait()
+            return
+        for request in self._requests:
+            request.make_wait(_gpus.stream(self._device))
 
     def is_completed(self):
         if not self._done and self._has_ended():
@@ -134,7 +140,15 @@ class Work(_Work):
                 self.wait()
             except Exception:  # exception() gives it
                 pass
-        return self._done
+        return self._done and self._is_reached()
+
+    def _is_reached(self):
+        """Whether the GPU has done it."""
+        if self._device < 0 or self._error is not None:
+            return True
+        if self._finished is not None:
+            return self._finished.reached()
+        return all([request.memory_released() for request in self._requests])
 
     def is_success(self):
         return self.is_completed() and self._error is None
@@ -156,8 +170,7 @@ class Work(_Work):
         with self._lock:
             made = self._future is None
             if made:
-                devices = [] if self._gpu is None else [torch.device("cuda", self._gpu)]
-                self._future = WorkFuture(self, devices)
+                self._future = WorkFuture(self, _gpus.devices(self._device))
                 self._descriptions = None  # a request that is watched is not used again
             future, requests, done = self._future, self._requests, self._done
         if made:
@@ -175,16 +188,27 @@ class Work(_Work):
         with self._lock:
             if self._done:
                 return
-            if self._finish is not None:
+            if self._device >= 0:
+                self._end_on_gpu()
+            elif self._finish is not None:
                 with torch.no_grad():
                     self._finish(self)
-            if self._gpu is None:
+            if self._device < 0:
                 if self._descriptions is not None:
                     for description, request in zip(self._descriptions, self._requests):
                         self._group._group.put_back(description, request)
                 self._requests = ()
             self._finish = self._keep = None
             self._done = True
+
+    def _end_on_gpu(self):
+        runtime.hold(self._requests, self._keep)
+        if self._finish is None:
+            return
+        self.block_current_stream()
+        with torch.no_grad():
+            self._finish(self)
+        self._finished = _gpus.mark(self._device)
 
     def _fail(self, error):
         with self._lock:
@@ -196,7 +220,7 @@ class Work(_Work):
         runtime.hold(requests, self._keep)
 
     def __del__(self):
-        if not getattr(self, "_done", True) and not self._has_ended():
+        if not getattr(self, "_done", True) and not (self._device < 0 and self._has_ended()):
             runtime.hold(self._requests, self._keep)
 
 
