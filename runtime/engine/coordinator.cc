@@ -42,7 +42,7 @@ Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> que
       finisher_(queue_.get(), flight_, agents_.blame),
       round_mark_(recorder_),
       ordered_({&config_, &membership_, &fabric_, &memory_, agents_.life.get(), &finisher_,
-                 recorder_, flight_, &late_, machine_}) {
+                recorder_, flight_, &late_, machine_}) {
   open_group(sets_->global(), Clock::now());
   try_cma();
   transport::TransportEvents events;

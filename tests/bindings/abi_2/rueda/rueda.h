@@ -458,10 +458,10 @@ RUEDA_API int32_t rueda_alloc_uncleared(rueda_context* context, size_t bytes, vo
  * copied. The caller unmaps it before rueda_free. Forked children have nothing there. */
 RUEDA_API int32_t rueda_map_memory(void* memory, size_t bytes, void* address, rueda_error* error);
 /* The same memory as another rank of this host sees it: the owner asks for the place of memory of
- * rueda_alloc, tells it and its rank, and the others ask for an address. Nobody keeps count: the owner
- * frees it when no rank uses it any more. An address stays mapped until the process ends, also when
- * the job, or the owner, is gone; a forked child has nothing there. RUEDA_FAILED_PRECONDITION: no
- * memory is shared with that rank. */
+ * rueda_alloc, tells it and its rank, and the others ask for an address. Nobody keeps count: the
+ * owner frees it when no rank uses it any more. An address stays mapped until the process ends,
+ * also when the job, or the owner, is gone; a forked child has nothing there.
+ * RUEDA_FAILED_PRECONDITION: no memory is shared with that rank. */
 RUEDA_API int32_t rueda_memory_place(const void* memory, uint64_t* place, rueda_error* error);
 RUEDA_API int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place,
                                     size_t bytes, void** memory, rueda_error* error);
