@@ -29,6 +29,13 @@ _nothing = ctypes.create_string_buffer(64)  # where tensors without elements are
 NOTHING = ctypes.addressof(_nothing)
 
 
+def remember(known, key, value):
+    """Puts it into a dictionary of forms, which begins anew when it is full."""
+    if len(known) >= MOST_FORMS:
+        known.clear()
+    known[key] = value
+
+
 class Group:
     """One member's side of an ordered group; ``ranks`` are ranks of the job, in the group's order.
 

@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import (
 
 from rueda import _ffi
 from rueda.torch.distributed import _gpus, _monitored
-from rueda.torch.distributed._group import NOTHING, Description
+from rueda.torch.distributed._group import NOTHING, Description, remember
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._tensors import (
     address,
@@ -25,6 +25,8 @@ from rueda.torch.distributed._tensors import (
     room,
     scattered,
 )
+
+_equal = {}  # (dtypes, shapes, ranks): description of an exchange of equal parts of host memory
 
 
 class Moving:
@@ -272,16 +274,23 @@ class Moving:
     ):
         opts = options(AllToAllOptions, opts, timeout=timeout)
         name = "all_to_all_single"
-        check_devices(name, input, (output,))
-        if output.dtype != input.dtype:
-            raise ValueError(f"{name}: the input is {input.dtype}, the output {output.dtype}")
-        sent = self._elements(name, "input", input, input_splits)
-        received = self._elements(name, "output", output, output_splits)
         source, target = packed(input, name), room(output, name)
         finish = back(target, output)
+        is_equal = not input_splits and not output_splits
+        key = is_equal and (input.dtype, input.shape, output.dtype, output.shape, self._size)
+        description = _equal.get(key) if input.is_cpu and output.is_cpu else None
+        if description is None:
+            check_devices(name, input, (output,))
+            if output.dtype != input.dtype:
+                raise ValueError(f"{name}: the input is {input.dtype}, the output {output.dtype}")
+            sent = self._elements(name, "input", input, input_splits)
+            received = self._elements(name, "output", output, output_splits)
+            description = self._exchange(input, sent, received)
+            if is_equal and input.is_cpu:
+                remember(_equal, key, description)
         return self._call(
             name,
-            self._exchange(input, sent, received),
+            description,
             address(source),
             address(target),
             (source, target),

@@ -1,5 +1,6 @@
 """Operations that reduce: allreduce, reduce, reduce_scatter, with their coalesced forms."""
 
+from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
@@ -10,7 +11,7 @@ from torch.distributed.distributed_c10d import (
 from rueda import _ffi
 from rueda.torch.distributed import _gpus, _sparse
 from rueda.torch.distributed._shared_memory import buckets
-from rueda.torch.distributed._group import NOTHING, Description
+from rueda.torch.distributed._group import NOTHING, Description, remember
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._reductions import code_of
 from rueda.torch.distributed._tensors import (
@@ -23,6 +24,9 @@ from rueda.torch.distributed._tensors import (
     room,
     summed_form,
 )
+
+_plain = {}  # (operation, dtype, elements, device): description of a sum of a tensor as it is
+_divided = {}  # (description of a sum, elements of each, ranks): its description where each rank gets a part
 
 
 class Reducing:
@@ -49,27 +53,27 @@ class Reducing:
 
     def _summand(self, name, tensor, opts):
         """(memory, its call, a tensor to multiply with before or None) of one tensor that is reduced in place."""
-        code, factor = code_of(opts.reduceOp, tensor, name)
+        target, op = packed(tensor, name), opts.reduceOp
+        key = op.op, tensor.dtype, tensor.numel(), tensor.device
+        description = _plain.get(key)
+        if description is not None:
+            return target, description, None
+        code, factor = code_of(op, tensor, name)
         form, parts = summed_form(tensor, name)
         scale, before = (factor, None) if type(factor) is float else (1.0, factor)
-        target = packed(tensor, name)
         if before is not None and target is tensor:
             target = tensor.detach().clone()
-        return (
-            target,
-            Description(
-                _ffi.ALLREDUCE,
-                form,
-                target.numel() * parts,
-                code,
-                0,
-                (),
-                (),
-                scale,
-                _gpus.device_of(tensor),
-            ),
-            before,
+        description = Description(
+            _ffi.ALLREDUCE,
+            form,
+            target.numel() * parts,
+            code,
+            prescale=scale,
+            device=_gpus.device_of(tensor),
         )
+        if key[0] != ReduceOp.PREMUL_SUM:
+            remember(_plain, key, description)
+        return target, description, before
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = options(AllreduceCoalescedOptions, opts)
@@ -174,11 +178,16 @@ class Reducing:
             raise ValueError(f"{name}: the input is {input.dtype}, the output {output.dtype}")
 
     def _scattering(self, description, output, splits):
-        parts = 2 if output.dtype.is_complex else 1
-        splits = (output.numel(),) * self._size if splits is None else splits
-        return description._replace(
-            kind=_ffi.REDUCESCATTER, output_splits=tuple(count * parts for count in splits)
-        )
+        key = description, output.numel() if splits is None else splits, self._size
+        scattering = _divided.get(key)
+        if scattering is None:
+            parts = 2 if output.dtype.is_complex else 1
+            splits = (output.numel(),) * self._size if splits is None else splits
+            scattering = description._replace(
+                kind=_ffi.REDUCESCATTER, output_splits=tuple(count * parts for count in splits)
+            )
+            remember(_divided, key, scattering)
+        return scattering
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         opts = options(ReduceScatterOptions, opts)

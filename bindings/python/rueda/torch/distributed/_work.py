@@ -6,6 +6,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import Work as _Work
 
+from rueda import _ffi
+from rueda._requests import SLICE
 from rueda._runtime import runtime
 from rueda.common.exceptions import DeadlineExceeded
 from rueda.torch.distributed import _gpus, _profile
@@ -16,6 +18,8 @@ from rueda.torch.distributed._futures import WorkFuture, complete_later
 # wait several times, once for each tensor. So the last works live on, as many as are small enough.
 _IS_FORGOTTEN = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
 _LEAST_ALIVE, _MOST_ALIVE, _MOST_BYTES = 8, 256, 64 << 20
+_wait, _OK = _ffi.library.rueda_request_wait, _ffi.OK
+_initialize, _Lock = _Work.__init__, threading.Lock
 _alive = {}  # Work: bytes of its tensors, in the order of their starts
 
 
@@ -77,27 +81,41 @@ class Work(_Work):
     host does not.
     """
 
+    # What most works never change lies here, because one is made for every call.
+    _done = False
+    _error = _future = None
+    _source = -1
+    _device = -1  # whose current stream comes behind it; -1: the host
+    _finished = None  # of a GPU: behind what ``finish`` has given to it
+
     def __init__(
         self, group, name, requests, descriptions, keep, result, finish, seconds, device=-1
     ):
-        super().__init__()
-        self._done = False
+        _initialize(self)
         self._group, self._name = group, name
         self._requests, self._descriptions = requests, descriptions
         self._keep, self._result, self._finish = keep, result, finish
         self._seconds = seconds
-        self._device = device  # whose current stream comes behind it; -1: the host
-        self._finished = None  # of a GPU: behind what ``finish`` has given to it
-        self._lock = threading.Lock()
-        self._error = None
-        self._future = None
-        self._source = -1
+        if device >= 0:
+            self._device = device
+        self._lock = _Lock()
         if _IS_FORGOTTEN:
             _keep_alive(self)
 
     def wait(self, timeout=None):
         """True, or raises. After ``timeout`` alone the operation goes on; after the group's time its group ends."""
         if not self._done:
+            requests = self._requests
+            if (
+                timeout is None
+                and len(requests) == 1
+                and self._seconds > SLICE
+                and not _profile.is_on()
+            ):
+                if _wait(requests[0].pointer, SLICE, None) == _OK:  # most end here
+                    self._end()
+                    self.block_current_stream()
+                    return True
             limit = _seconds(timeout)
             try:
                 if _profile.is_on():
@@ -220,7 +238,11 @@ class Work(_Work):
         runtime.hold(requests, self._keep)
 
     def __del__(self):
-        if not getattr(self, "_done", True) and not (self._device < 0 and self._has_ended()):
+        if (
+            not self._done
+            and hasattr(self, "_lock")
+            and not (self._device < 0 and self._has_ended())
+        ):
             runtime.hold(self._requests, self._keep)
 
 
