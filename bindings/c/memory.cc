@@ -32,8 +32,9 @@ int32_t allocate(rueda_context* context, size_t bytes, bool zeroed, void** memor
   });
 }
 
-// A place in a peer's heap, or in this process's own, as it lies here. What has been handed out stays
-// mapped, as its users may outlive the job: one mapping for each heap, until the process ends.
+// A place in a peer's heap, or in this process's own, as it lies here. What has been handed out
+// stays mapped, as its users may outlive the job: one mapping for each heap, until the process
+// ends.
 Result<std::byte*> heap_of(const Member& member, rueda::Rank rank, uint64_t place, size_t bytes) {
   const auto& memory = member.runtime->host_memory();
   const auto size = member.runtime->membership().size;
