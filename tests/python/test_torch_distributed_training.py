@@ -3,13 +3,14 @@
 import tempfile
 
 import pytest
+import rueda
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.checkpoint as checkpoint
 import torch.distributed.nn.functional as differentiable
 from c10d_cases import default_group
-from c10d_training import batches, compare, ddp, parameters, train
+from c10d_training import batches, compare, ddp, make, parameters, train
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
     optimizer_overlap_hooks,
@@ -235,3 +236,20 @@ def test_functional_collectives():
         y = x.clone()
         funcol.wait_tensor(torch.ops._c10d_functional.all_reduce_(y, "max", group.group_name))
         assert torch.equal(y, torch.arange(8.0) + 1)
+
+
+@ranks(2)
+def test_steady_steps_of_ddp_and_fsdp2_send_no_control_message():
+    with default_group() as group:
+        sharded = make()
+        for layer in (sharded.first, sharded.second, sharded):
+            fully_shard(layer, mesh=dist.DeviceMesh.from_group(group, "cpu"))
+        for model in (ddp(group), ddp(group, gradient_as_bucket_view=True), sharded):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            counts = []
+            for step in range(15):
+                optimizer.zero_grad()
+                model(batches(1)[0]).square().mean().backward()
+                optimizer.step()
+                counts.append(rueda.counter("control_messages"))
+            assert counts[-1] == counts[9], counts

@@ -12,7 +12,7 @@ fewer than query heads. All ranks of a set call in the same order with the same 
 is an error on each of them, and a rank that is lost is named with the step.
 
 Common keywords: ``causal``, ``window_size=(left, right)`` (-1: no limit), ``layout`` ("contiguous",
-"zigzag", "striped"), ``softmax_scale``, ``process_set``, ``return_lse`` (also returns the
+"zigzag", "striped"), ``softmax_scale``, ``process_set`` (or a group of ``torch.distributed``), ``return_lse`` (also returns the
 log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd": (batch, heads,
 tokens, head_dim)), ``async_op`` (returns an `AttentionRequest` at once), ``chunk_tokens`` (bounds the
 workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked.

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from rueda.attention import _groups
 from rueda.attention._lengths import plan_for, threads_of
 from rueda.attention._plans import Spec
-from rueda.common.process_sets import ProcessSet, global_process_set
+from rueda.common.process_sets import ProcessSet
 
 
 class AttentionRequest:
@@ -81,7 +82,7 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
         )
     if not isinstance(process_set, ProcessSet):
         raise ValueError(
-            f"process_set is {process_set!r}, expected a ProcessSet: hvd.add_process_set, or sequence_parallel_sets"
+            f"process_set is {process_set!r}, expected a ProcessSet (hvd.add_process_set, sequence_parallel_sets) or a group of torch.distributed"
         )
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
@@ -94,8 +95,7 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
            chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, **spec):  # fmt: skip
-    if process_set is None:
-        process_set = global_process_set
+    process_set = _groups.given(process_set)
     module = framework(q)
     heads_first = qkv_format == "bhsd"
     if heads_first:

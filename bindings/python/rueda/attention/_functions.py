@@ -5,7 +5,6 @@ from rueda.attention._attend import attend, framework
 from rueda.attention._blocks import BlockMask
 from rueda.attention._layouts import places
 from rueda.attention._lengths import length_of
-from rueda.common.process_sets import global_process_set
 
 # Classes of `rueda.attention.modules`, which is PyTorch's and imported when one is asked for.
 MODULES = (
@@ -94,7 +93,7 @@ def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_atten
     ``local_attention(q, k, v)`` computes instead of rueda, on PyTorch tensors of all tokens, in their
     order, and this rank's share of the heads; mask and scale are then its own affair.
     """
-    process_set = options.get("process_set") or global_process_set
+    process_set = _groups.given(options.get("process_set"))
     if options.get("compression") is not None:
         raise ValueError("compression is of keys and values in a ring; ulysses_attention has none")
     if local_attention is None:
@@ -115,7 +114,7 @@ def usp_attention(q, k, v, *, ulysses_degree=None, ring_degree=None, causal=Fals
 
     One of the degrees is enough: their product is the number of ranks.
     """
-    ranks = (options.get("process_set") or global_process_set).size()
+    ranks = _groups.given(options.get("process_set")).size()
     if ulysses_degree is None and ring_degree is None:
         raise ValueError("usp_attention needs ulysses_degree or ring_degree")
     if ring_degree is not None:
@@ -244,12 +243,12 @@ def shard_sequence(full, *, layout="contiguous", axis=1, process_set=None):
     """
     module = framework(full)
     _check_axis(full, axis)
-    return module.take(full, layout, axis, process_set or global_process_set)
+    return module.take(full, layout, axis, _groups.given(process_set))
 
 
 def unshard_sequence(shard, *, layout="contiguous", length=None, axis=1, process_set=None):
     """The whole on every rank, from each rank's tokens; gradients flow back, added over the ranks."""
-    process_set = process_set or global_process_set
+    process_set = _groups.given(process_set)
     module = framework(shard)
     _check_axis(shard, axis)
     if process_set.size() == 1:

@@ -1,5 +1,7 @@
 """Who shares a sequence: process sets for data x sequence parallelism, and a process by itself."""
 
+import sys
+
 from rueda._runtime import runtime
 from rueda.common import process_sets
 from rueda.common.process_sets import ProcessSet, global_process_set
@@ -41,6 +43,34 @@ def set_of_ranks(ranks):
         if known.ranks == ranks:
             return known
     return process_sets.add_process_set(ranks)
+
+
+def given(process_set):
+    """The process set that a caller means: None is all ranks; a group of ``torch.distributed`` is the set of its ranks.
+
+    ValueError for a group whose ranks have no process set yet, or are in another order.
+    """
+    if process_set is None:
+        return global_process_set
+    if isinstance(process_set, ProcessSet):  # as far as torch.compile gets
+        return process_set
+    torch_groups = sys.modules.get("torch.distributed")
+    if torch_groups is None or not isinstance(process_set, torch_groups.ProcessGroup):
+        return process_set
+    ranks = list(torch_groups.get_process_group_ranks(process_set))
+    if len(ranks) == 1:
+        return local
+    for known in (global_process_set, *process_sets._registered):
+        if known.ranks == ranks:
+            return known
+    if ranks != sorted(ranks):
+        raise ValueError(
+            f"the group's ranks {ranks} are not ascending, as those of a process set are, in whose order sequences are sharded"
+        )
+    raise ValueError(
+        f"there is no process set of the group's ranks {ranks} yet: call rueda.torch.distributed.process_set({ranks}) on all "
+        "ranks of the job before"
+    )
 
 
 def of_id(set_id):

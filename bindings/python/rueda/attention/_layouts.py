@@ -6,7 +6,7 @@ has the same (``rueda_attention_tokens``), and a test compares them.
 
 import numpy as np
 
-from rueda.common.process_sets import global_process_set
+from rueda.attention import _groups
 
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "striped": 2}
 
@@ -43,7 +43,7 @@ def position_ids(length=None, layout="contiguous", rank=None, world=None, proces
         Instead of ``length``: packed sequences, each spread by itself (``layout_of="sequence"`` of
         `ring_attention_varlen`). The positions are still those in all of them together.
     """
-    process_set = process_set or global_process_set
+    process_set = _groups.given(process_set)
     rank = process_set.rank() if rank is None else rank
     world = process_set.size() if world is None else world
     if cu_seqlens is None and length is None:
