@@ -1,6 +1,7 @@
 #include "runtime/engine/batch.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace rueda::engine {
@@ -130,6 +131,11 @@ Status place_memory(Request* request, const TensorResult& result, nccl::DeviceCo
   }
   part->in = request->in;
   part->out = request->set_output(given, result.shape, dtype, result.received_rows);
+  if (part->out == nullptr) {
+    return {Code::kResourceExhausted, "no memory for the result of " + request->announcement.name +
+                                          ", " + std::to_string(element_count(result.shape)) +
+                                          " elements of " + std::string(name_of(dtype))};
+  }
   return {};
 }
 

@@ -114,7 +114,8 @@ class Request final : public Completion, public std::enable_shared_from_this<Req
   // start().
   Status claim();
   void keep_itself() { self_ = shared_from_this(); }
-  // Uses the caller's memory as result, or allocates (64-byte aligned) when `memory` is null. Where
+  // Uses the caller's memory as result, or allocates (64-byte aligned) when `memory` is null; null
+  // where there is none. Where
   // the result is like the last start's and its memory the caller's, nothing is allocated.
   std::byte* set_output(std::byte* memory, const Shape& shape, DType dtype,
                         const std::vector<int64_t>& received_rows);

@@ -63,7 +63,7 @@ ResultMemory::ResultMemory(size_t bytes) : capacity_(rounded(bytes)) {
       return;
     }
   }
-  data_ = static_cast<std::byte*>(::operator new[](capacity_, std::align_val_t(64)));
+  data_ = static_cast<std::byte*>(::operator new[](capacity_, std::align_val_t(64), std::nothrow));
 }
 
 ResultMemory::~ResultMemory() {

@@ -14,7 +14,7 @@ namespace rueda::engine {
 class ResultMemory {
  public:
   ResultMemory() = default;
-  // 64-byte aligned, not cleared; throws std::bad_alloc.
+  // 64-byte aligned, not cleared. data() is null where there is no memory.
   explicit ResultMemory(size_t bytes);
   ~ResultMemory();
   ResultMemory(ResultMemory&& other) noexcept;

@@ -50,5 +50,10 @@ TEST_CASE("only a few blocks are kept, and never more bytes than the limit", "[r
   CHECK(ResultMemory::kept_bytes() <= ResultMemory::kMostKept);
 }
 
+TEST_CASE("what there is no memory for is nothing, and ends nobody", "[results]") {
+  const ResultMemory none(size_t{1} << 62);
+  CHECK(none.data() == nullptr);
+}
+
 }  // namespace
 }  // namespace rueda::engine
