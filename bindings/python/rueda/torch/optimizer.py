@@ -38,6 +38,7 @@ def DistributedOptimizer(
     process_set=global_process_set,
     gradients_in_arena=False,
     shard=None,
+    share=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -74,6 +75,8 @@ def DistributedOptimizer(
         "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
         share of every parameter, and updates that (docs/sharding.md). For optimizers that work
         element by element; not with compression, groups, Adasum.
+    share : None or str
+        "host", with ``shard``: all ranks, which are on one host, have one copy of the parameters.
 
     Returns
     -------
@@ -93,11 +96,14 @@ def DistributedOptimizer(
             optimizer,
             names,
             shard,
+            share,
             op,
             process_set,
             gradient_predivide_factor,
             backward_passes_per_step,
         )
+    if share is not None:
+        raise ValueError("share= is for shard=\"state\" or shard=\"gradients\"")
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)

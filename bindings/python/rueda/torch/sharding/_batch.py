@@ -74,7 +74,8 @@ class Slot:
         self.name, self.batch, self.offset = name, batch, offset
         value = view_of(batch.values, offset, p)
         with torch.no_grad():
-            value.copy_(p)
+            if not batch.is_shared:
+                value.copy_(p)
             p.data = value
         self.address, self.shape, self.stride = value.data_ptr(), value.shape, value.stride()
         self.gradient = None  # the view of the batch's gradients that p.grad is
@@ -125,6 +126,8 @@ class Batch:
     frees_gradients : bool
         Gradients are given up as soon as this rank has its share of their sum.
     owner : optimizer
+    values : torch.Tensor, optional
+        Flat memory for the values that all ranks have together, and that has the first rank's already.
 
     Attributes
     ----------
@@ -138,12 +141,13 @@ class Batch:
         Gradients that have not come since it was reduced last.
     """
 
-    def __init__(self, layout, parameters, names, rank, size, frees_gradients, owner):
+    def __init__(self, layout, parameters, names, rank, size, frees_gradients, owner, values=None):
         self.layout, self.frees_gradients = layout, frees_gradients
         self.dtype = parameters[layout.places[0].parameter].dtype
         self.total, self.begin = layout.share * size, layout.share * rank
         self.end = self.begin + layout.share
-        self.values = room(self.total, self.dtype)
+        self.is_shared = values is not None
+        self.values = values if self.is_shared else room(self.total, self.dtype)
         self.shard = torch.nn.Parameter(self.values[self.begin : self.end])
         if frees_gradients:
             self.gradients, self.sum = None, room(layout.share, self.dtype)

@@ -24,8 +24,9 @@ from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
 from rueda.torch.sharding import _layout, _state
-from rueda.torch.sharding._batch import Batch
+from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import require_elementwise
+from rueda.torch.sharding._host_values import room_of_all
 from rueda.torch.sharding._wire import Wire
 
 STAGES = "state", "gradients"
@@ -34,10 +35,12 @@ _begin_mark = outside_graphs(_marks.begin_step)
 _end_mark = outside_graphs(_marks.end_step)
 
 
-def wrap(optimizer, names, stage, op, process_set, predivide, passes):
+def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
     """The sharded form of an optimizer, which shares its options and its state with it."""
     if stage not in STAGES:
         raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
+    if share not in (None, "host"):
+        raise ValueError(f"share={share!r}: there are 'host' and None")
     if op not in (basics.Average, basics.Sum):
         raise ValueError("shard= reduces with op=Average or Sum")
     for p in names:
@@ -51,7 +54,8 @@ def wrap(optimizer, names, stage, op, process_set, predivide, passes):
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    result._setup(optimizer, names, stage, Wire(process_set, op, predivide), passes)
+    wire = Wire(process_set, op, predivide)
+    result._setup(optimizer, names, stage, share == "host", wire, passes)
     return result
 
 
@@ -70,10 +74,11 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, wire, passes):
+    def _setup(self, plain, names, stage, shares, wire, passes):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
+        self._shares = shares  # one copy of the values for all ranks
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -116,6 +121,7 @@ class Sharded:
         )
         state, batches = self.__dict__["state"], []
         for layout in layouts:
+            values = self._values_of_all(layout, trained) if self._shares else None
             batch = Batch(
                 layout,
                 trained,
@@ -124,6 +130,7 @@ class Sharded:
                 self._wire.size,
                 self._stage == "gradients",
                 self,
+                values,
             )
             _state.move_to_shard(state, batch)
             for slot in batch.slots:
@@ -132,6 +139,18 @@ class Sharded:
             batches.append(batch)
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
+
+    def _values_of_all(self, layout, parameters):
+        """One memory for a batch's values, with those of the first rank."""
+        first = parameters[layout.places[0].parameter]
+        values = room_of_all(self._wire, layout.share * self._wire.size, first.dtype)
+        if self._wire.rank == 0:
+            with torch.no_grad():
+                for place in layout.places:
+                    p = parameters[place.parameter]
+                    view_of(values, place.offset, p).copy_(p)
+        self._wire.barrier()
+        return values
 
     def _in_order(self):
         """Batches come as backward reaches their last parameters."""
@@ -301,6 +320,8 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
+            if self._shares and closure is None:
+                self._wire.barrier()  # nobody reads the values of before any more
             result = super().step(closure) if closure is not None else super().step()
             self._gather()
         finally:
@@ -318,6 +339,8 @@ class Sharded:
         """Calls a closure, reduces what it computed, and its loss."""
         loss = closure()
         self._reduce_all()
+        if self._shares:
+            self._wire.barrier()
         if loss is None:
             return None
         value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
@@ -326,6 +349,9 @@ class Sharded:
     @outside_graphs
     def _gather(self):
         """Every rank's share of the new values to every rank."""
+        if self._shares:
+            self._wire.barrier()
+            return
         started = [
             self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
         ]

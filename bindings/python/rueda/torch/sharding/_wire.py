@@ -6,7 +6,7 @@ from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.torch._tensors import _DTYPES
-from rueda.torch.distributed._group import Group, Description
+from rueda.torch.distributed._group import NOTHING, Description, Group
 
 _SECONDS = 1e9  # a wait ends with the group, or with the verdict on a rank
 
@@ -18,7 +18,7 @@ class Wire:
         ranks = process_set.ranks
         if ranks is None:
             ranks = list(range(basics.size()))
-        self.rank, self.size = process_set.rank(), len(ranks)
+        self.rank, self.size, self.ranks = process_set.rank(), len(ranks), ranks
         averages = op == basics.Average
         if predivide == 1.0:
             self._op, self._before, self._after = (_ffi.AVERAGE if averages else _ffi.SUM), 1.0, 1.0
@@ -65,6 +65,20 @@ class Wire:
         place = number.data_ptr()
         self._group.run(form, place, place, number, _SECONDS)
         return number.item()
+
+    def from_first(self, number):
+        """The first rank's."""
+        if self._group is None:
+            return number
+        carried = torch.tensor([number], dtype=torch.int64)
+        form = Description(_ffi.BROADCAST, _ffi.INT64, 1, root=self.ranks[0])
+        place = carried.data_ptr()
+        self._group.run(form, place, place, carried, _SECONDS)
+        return carried.item()
+
+    def barrier(self):
+        if self._group is not None:
+            self._group.run(Description(_ffi.BARRIER), NOTHING, NOTHING, None, _SECONDS)
 
     def close(self):
         if self._group is not None:

@@ -1,0 +1,92 @@
+"""One copy of the values of parameters for all ranks of a host.
+
+It lies in the shared memory of the first rank; the others see it through `rueda_peer_memory`. Before the values
+there is a byte for each rank, which that rank sets when it needs them no more: the owner gives the memory back
+when all have.
+"""
+
+import ctypes
+import os
+
+from rueda import _ffi
+from rueda._heap import Block
+from rueda._memory import memory_view
+from rueda._numpy import np
+from rueda._runtime import runtime
+from rueda.torch.memory import over
+
+_HEAD = 4096  # bytes before the values: a page, so that these begin one
+
+_left = []  # of this process, (Block, ranks): this rank needs them no more, and maybe others do
+
+
+class _Lease:
+    """This rank's use of the memory; ends with the last tensor in it."""
+
+    def __init__(self, address, rank, ranks, block):
+        self.address, self._rank, self._ranks, self._block = address, rank, ranks, block
+        self._process = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self._process:
+            return  # a forked child, where the memory is not there
+        ctypes.c_ubyte.from_address(self.address + self._rank).value = 1
+        if self._block is not None:
+            _left.append((self._block, self._ranks))
+            _give_back()
+
+
+def _give_back():
+    """Frees what no rank needs any more."""
+    _left[:] = [
+        (block, ranks)
+        for block, ranks in _left
+        if not all(ctypes.string_at(block.address, ranks))
+    ]
+
+
+def room_of_all(wire, count, dtype):
+    """Flat memory of ``count`` elements that is the same on all ranks of ``wire``; all of them call this.
+
+    MemoryError on all of them where the first has none.
+    """
+    _give_back()
+    if wire.size > _HEAD:
+        raise ValueError(f"share='host' is for at most {_HEAD} ranks")
+    nbytes, block, place = _HEAD + count * dtype.itemsize, None, -1
+    if wire.rank == 0:
+        try:
+            block = Block(nbytes)
+            place = _place_of(block.address)
+        except MemoryError:
+            pass
+    place = wire.from_first(place)
+    if place < 0:
+        raise MemoryError(f"the first rank has no shared memory for {nbytes} bytes of parameters (RUEDA_HEAP_BYTES)")
+    address = block.address if block is not None else _address_of(wire.ranks[0], place, nbytes)
+    if wire.combine(float(address is not None), _ffi.MIN) == 0:
+        raise ValueError("share='host' is for ranks of one host; leave it out where there are several")
+    lease = _Lease(address, wire.rank, wire.size, block)
+    view = memory_view(address + _HEAD, nbytes - _HEAD, lease)
+    return over(np.frombuffer(view, np.uint8), (count,), (1,), dtype)
+
+
+def _place_of(address):
+    place, error = ctypes.c_uint64(), _ffi.Error()
+    code = _ffi.library.rueda_memory_place(address, ctypes.byref(place), ctypes.byref(error))
+    if code != _ffi.OK:
+        raise _ffi.exception(code, error)
+    return place.value
+
+
+def _address_of(rank, place, nbytes):
+    """None: no memory is shared with that rank."""
+    address, error = ctypes.c_void_p(), _ffi.Error()
+    code = _ffi.library.rueda_peer_memory(
+        runtime.require_context(), rank, place, nbytes, ctypes.byref(address), ctypes.byref(error)
+    )
+    if code == _ffi.FAILED_PRECONDITION:
+        return None
+    if code != _ffi.OK:
+        raise _ffi.exception(code, error)
+    return address.value
