@@ -413,8 +413,9 @@ def test_two_ranks_that_die_together_on_two_hosts_are_one_verdict(lab, tmp_path,
     job = Job(*over(lab, np=6, slots=3), "--verbose", sys.executable, script)
     job.wait_for("<stdout>: up", 6)
     pids = {rank: int(job.wait_for(rf"rank {rank} is pid (\d+) on")[0]) for rank in (1, 4)}
-    for pid in pids.values():
-        os.kill(pid, signal.SIGKILL)
+    for which in (signal.SIGSTOP, signal.SIGKILL):  # so that neither sees the other's end
+        for pid in pids.values():
+            os.kill(pid, which)
     assert job.wait() == 137
     heard = re.findall(r"\[(\d)\]<stdout>: lost (\d)", job.text)
     assert {who for who, _ in heard} == {"0", "2", "3", "5"}, job.text

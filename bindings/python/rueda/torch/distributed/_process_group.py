@@ -13,7 +13,7 @@ from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.torch.distributed import _detail, _gpus, _profile
 from rueda.torch.distributed._shared_memory import buffer
 from rueda.torch.distributed._errors import as_backend_error
-from rueda.torch.distributed._group import Group
+from rueda._ordered_groups import Group
 from rueda.torch.distributed._messages import Messages
 from rueda.torch.distributed._moving import Moving
 from rueda.torch.distributed._options import is_asynchronous

@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import (
 from rueda import _ffi
 from rueda.torch.distributed import _gpus, _sparse
 from rueda.torch.distributed._shared_memory import buckets
-from rueda.torch.distributed._group import NOTHING, Description, remember
+from rueda._ordered_groups import NOTHING, Description, remember
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._reductions import code_of
 from rueda.torch.distributed._tensors import (

@@ -7,7 +7,7 @@ import torch
 
 from rueda import _ffi
 from rueda.torch._tensors import _DTYPES
-from rueda.torch.distributed._group import NOTHING
+from rueda._ordered_groups import NOTHING
 
 _COMPLEX = {torch.complex64: (_ffi.FLOAT32, 2), torch.complex128: (_ffi.FLOAT64, 2)}
 _FORMS = {dtype: (code, 1) for dtype, code in _DTYPES.items()}

@@ -25,9 +25,13 @@ NOT_CLEARED = (
 def room(count, dtype, zeroed=True):
     """Flat memory of ``count`` elements, shared if possible."""
     try:
-        return over(shared_bytes(count * dtype.itemsize, zeroed), (count,), (1,), dtype)
+        return over(shared_bytes(count * bytes_of(dtype), zeroed), (count,), (1,), dtype)
     except MemoryError:
         return (torch.zeros if zeroed else torch.empty)(count, dtype=dtype)
+
+
+def bytes_of(dtype):
+    return torch.empty(0, dtype=dtype).element_size()  # dtype.itemsize is newer
 
 
 def view_of(flat, offset, p):

@@ -14,6 +14,7 @@ from rueda._memory import memory_view
 from rueda._numpy import np
 from rueda._runtime import runtime
 from rueda.torch.memory import over
+from rueda.torch.sharding._batch import bytes_of
 
 _HEAD = 4096  # bytes before the values: a page, so that these begin one
 
@@ -53,7 +54,7 @@ def room_of_all(wire, count, dtype):
     _give_back()
     if wire.size > _HEAD:
         raise ValueError(f"share='host' is for at most {_HEAD} ranks")
-    nbytes, block, place = _HEAD + count * dtype.itemsize, None, -1
+    nbytes, block, place = _HEAD + count * bytes_of(dtype), None, -1
     if wire.rank == 0:
         try:
             block = Block(nbytes)
