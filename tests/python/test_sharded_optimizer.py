@@ -254,6 +254,19 @@ def test_state_goes_to_and_comes_from_a_plain_optimizer():
         plain.load_state_dict(saved["optimizer"])
 
 
+@ranks(3)
+def test_a_process_set_shards_among_its_members():
+    members = hvd.add_process_set([0, 2])
+    for stage in STAGES:
+        whole, model = Model(), Model()
+        train(whole, wrap(whole, process_set=members), 2)
+        optimizer = wrap(model, shard=stage, process_set=members)
+        train(model, optimizer, 2)
+        check_alike(model, whole)
+        assert len(optimizer.state_dict()["state"]) == 7
+    hvd.remove_process_set(members)
+
+
 @ranks(2)
 def test_the_usual_broadcasts_at_the_beginning():
     model = Model()

@@ -15,10 +15,11 @@ class Wire:
     """Of one rank. Batches are handed to it in the same order on all ranks."""
 
     def __init__(self, process_set, op, predivide):
-        ranks = process_set.ranks
-        if ranks is None:
-            ranks = list(range(basics.size()))
-        self.rank, self.size, self.ranks = process_set.rank(), len(ranks), ranks
+        if process_set.included():
+            ranks, self.rank = process_set.ranks, process_set.rank()
+        else:  # who is no member uses its own gradients
+            ranks, self.rank = [basics.rank()], 0
+        self.size, self.ranks = len(ranks), ranks
         averages = op == basics.Average
         if predivide == 1.0:
             self._op, self._before, self._after = (_ffi.AVERAGE if averages else _ffi.SUM), 1.0, 1.0
