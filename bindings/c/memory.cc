@@ -35,31 +35,30 @@ int32_t allocate(rueda_context* context, size_t bytes, bool zeroed, void** memor
 // A place in a peer's heap, or in this process's own, as it lies here. What has been handed out
 // stays mapped, as its users may outlive the job: one mapping for each heap, until the process
 // ends.
-Result<std::byte*> heap_of(const Member& member, rueda::Rank rank, uint64_t place, size_t bytes) {
-  const auto& memory = member.runtime->host_memory();
-  const auto size = member.runtime->membership().size;
-  if (rank < 0 || rank >= size)
+Result<std::byte*> address_of(const Member& member, rueda::Rank rank, uint64_t place,
+                              size_t bytes) {
+  const auto& membership = member.runtime->membership();
+  const auto& heaps = member.runtime->host_memory().heaps;  // none where a rank is alone
+  if (rank < 0 || rank >= membership.size)
     return rueda::invalid_argument("there is no rank " + std::to_string(rank));
-  if (Heap* const own = Heap::existing();
-      own != nullptr && rank == member.runtime->membership().rank) {
-    if (place > own->bytes() || bytes > own->bytes() - place)
-      return rueda::invalid_argument("this rank's shared memory has no such place");
-    return own->base() + place;
-  }
-  const std::shared_ptr<PeerHeap> heap = static_cast<size_t>(rank) < memory.heaps.size()
-                                             ? memory.heaps[static_cast<size_t>(rank)]
-                                             : nullptr;
-  if (heap == nullptr) {
+  Heap* const own = rank == membership.rank ? Heap::existing() : nullptr;
+  const auto at = static_cast<size_t>(rank);
+  const std::shared_ptr<PeerHeap> peer = own == nullptr && at < heaps.size() ? heaps[at] : nullptr;
+  if (own == nullptr && peer == nullptr) {
     return rueda::failed_precondition("this rank shares no memory with rank " +
                                       std::to_string(rank));
   }
-  if (place > heap->bytes() || bytes > heap->bytes() - place)
-    return rueda::invalid_argument("that rank's shared memory has no such place");
+  const size_t room = own != nullptr ? own->bytes() : peer->bytes();
+  if (place > room || bytes > room - place) {
+    return rueda::invalid_argument("the shared memory of rank " + std::to_string(rank) +
+                                   " has no such place");
+  }
+  if (own != nullptr) return own->base() + place;
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<PeerHeap>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (std::find(kept->begin(), kept->end(), heap) == kept->end()) kept->push_back(heap);
-  return heap->base() + place;
+  if (std::find(kept->begin(), kept->end(), peer) == kept->end()) kept->push_back(peer);
+  return peer->base() + place;
 }
 
 }  // namespace
@@ -100,7 +99,7 @@ int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place, 
     if (memory == nullptr) return rueda::invalid_argument("nowhere to put the memory (NULL)");
     *memory = nullptr;
     RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
-    RUEDA_ASSIGN_OR_RETURN(*memory, heap_of(*member, rank, place, bytes));
+    RUEDA_ASSIGN_OR_RETURN(*memory, address_of(*member, rank, place, bytes));
     return {};
   });
 }

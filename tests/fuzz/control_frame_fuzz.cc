@@ -8,19 +8,10 @@
 #include "runtime/rendezvous/store_connection.h"
 #include "runtime/rendezvous/store_frame.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/round_trip.h"
 
 namespace rueda::fuzz {
 namespace {
-
-// What can be read can be written, and reads the same again.
-template <typename Message>
-void round_trip(std::string_view bytes) {
-  Message first, second;
-  if (!wire::decode(bytes, &first).ok()) return;
-  const std::string again = wire::encode(first);
-  expect(wire::decode(again, &second).ok(), "what was written can be read");
-  expect(wire::encode(second) == again, "and is the same");
-}
 
 // A client's stream, cut wherever the socket cuts it.
 void stream(Input input) {

@@ -8,6 +8,7 @@
 #include "runtime/negotiation/group_entry.h"
 #include "tests/fuzz/group_request.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/round_trip.h"
 
 namespace rueda::fuzz {
 namespace {
@@ -15,15 +16,6 @@ namespace {
 using negotiation::GroupEntry;
 using negotiation::SizesPtr;
 using AllSizes = std::vector<SizesPtr>;
-
-template <typename Message>
-void round_trip(std::string_view bytes) {
-  Message first, second;
-  if (!wire::decode(bytes, &first).ok()) return;
-  const std::string again = wire::encode(first);
-  expect(wire::decode(again, &second).ok(), "what was written can be read");
-  expect(wire::encode(second) == again, "and is the same");
-}
 
 // All that this member allocates, reads and writes follows from these.
 void expect_possible(const std::vector<wire::Request>& own, const AllSizes& sizes, Rank place,

@@ -9,6 +9,7 @@
 #include "proto/negotiation_codec.h"
 #include "runtime/negotiation/negotiator.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/round_trip.h"
 
 namespace rueda::fuzz {
 namespace {
@@ -23,15 +24,6 @@ using plan::OpHandle;
 
 constexpr uint64_t kEpoch = 7;
 constexpr Rank kSize = 3;
-
-template <typename Message>
-void round_trip(std::string_view bytes) {
-  Message first, second;
-  if (!wire::decode(bytes, &first).ok()) return;
-  const std::string again = wire::encode(first);
-  expect(wire::decode(again, &second).ok(), "what was written can be read");
-  expect(wire::encode(second) == again, "and is the same");
-}
 
 // What owns the agreement: keeps the books of its handles, and enters plans that never get far.
 class Owner {

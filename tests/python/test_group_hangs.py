@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import timelines
-from test_hangs import SOON, TOOL, wait_until
+from test_hangs import SOON, TOOL, job_name, wait_until
 from worlds import launch, ruedarun
 
 HERE = str(pathlib.Path(__file__).parent)
@@ -73,12 +73,7 @@ def test_status_and_timeline_have_calls_of_groups(tmp_path):
         stderr=(tmp_path / "err").open("w"),
     )
     try:
-
-        def name():
-            words = (tmp_path / "err").read_text().split(", job ")
-            return words[1].split(",")[0] if len(words) > 1 else None
-
-        job_id = wait_until(name)
+        job_id = wait_until(lambda: job_name(tmp_path / "err"))
 
         def waits():
             said = subprocess.run([TOOL, "status", job_id, "--json"], capture_output=True, text=True)

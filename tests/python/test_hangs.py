@@ -257,6 +257,12 @@ def wait_until(look, patience=60):
     raise AssertionError("it did not come to that")
 
 
+def job_name(errors):
+    """Of the job whose ruedarun --verbose writes there; None before it has."""
+    words = errors.read_text().split(", job ")
+    return words[1].split(",")[0] if len(words) > 1 else None
+
+
 def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(WAITS_AT_A_GATE)
@@ -269,12 +275,7 @@ def test_status_shows_a_running_job_and_sigusr2_writes_files(tmp_path):
         stderr=(tmp_path / "err").open("w"),
     )
     try:
-
-        def name():
-            words = (tmp_path / "err").read_text().split(", job ")
-            return words[1].split(",")[0] if len(words) > 1 else None
-
-        job_id = wait_until(name)
+        job_id = wait_until(lambda: job_name(tmp_path / "err"))
 
         def status():
             said = subprocess.run(

@@ -347,6 +347,17 @@ def test_parameters_of_several_types_and_sparse_gradients():
         check_alike(model, whole)
 
 
+@ranks(1, 2)
+def test_a_parameter_without_elements():
+    for stage in STAGES:
+        empty = torch.nn.Parameter(torch.zeros(0, 3))
+        full = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))  # in another batch
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([empty, full], lr=0.5), shard=stage)
+        (empty.sum() + full.sum()).backward()
+        optimizer.step()
+        assert empty.shape == (0, 3) and full.tolist() == [0.5] * 4
+
+
 @ranks(2)
 def test_what_cannot_be_sharded_is_refused_by_name():
     class Normalised(torch.optim.SGD):

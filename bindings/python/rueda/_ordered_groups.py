@@ -30,9 +30,12 @@ NOTHING = ctypes.addressof(_nothing)
 
 
 def remember(known, key, value):
-    """Puts it into a dictionary of forms, which begins anew when it is full."""
+    """Puts it into a dictionary of forms; what was first is forgotten first when it is full."""
     if len(known) >= MOST_FORMS:
-        known.clear()
+        try:
+            known.pop(next(iter(known)))
+        except (StopIteration, RuntimeError, KeyError):  # another thread does the same
+            pass
     known[key] = value
 
 
@@ -92,7 +95,7 @@ class Group:
             return self._start_new((description,), (source,), (target,), stream)[0]
         idle = self._idle.get(description, False)
         if idle is False or target is None:  # comes for the first time; a persistent one has memory
-            self._remember(description)
+            remember(self._idle, description, None)
             return self._start_new((description,), (source,), (target,), stream)[0]
         request = idle.pop() if idle else self._make(description)
         if request is None:
@@ -137,14 +140,6 @@ class Group:
         """Ends everything in it, here and on all members, with this reason."""
         self._idle.clear()
         _lib.rueda_abort_group(self._context, self.number, reason.encode()[:1000], None)
-
-    def _remember(self, description):
-        if len(self._idle) >= MOST_FORMS:
-            try:
-                self._idle.pop(next(iter(self._idle)))
-            except (StopIteration, RuntimeError, KeyError):  # another thread does the same
-                pass
-        self._idle[description] = None
 
     def _make(self, description):
         """A persistent request; None: what is wrong will be said by a start."""

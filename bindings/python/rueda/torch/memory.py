@@ -27,6 +27,14 @@ def over(view, size, stride, dtype):
     return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
 
 
+def flat(count, dtype, zeroed=True):
+    """``count`` elements of shared memory; not zeroed they may hold what was freed."""
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    nbytes = count * torch.empty(0, dtype=dtype).element_size()  # dtype.itemsize is newer
+    return over(shared_bytes(nbytes, zeroed), (count,), (1,), dtype)
+
+
 def _make(wanted, requires_grad):
     """``wanted``: a tensor without memory that has the form."""
     runtime.require_running()

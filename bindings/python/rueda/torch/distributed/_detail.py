@@ -11,9 +11,9 @@ import torch
 from torch.distributed import DebugLevel, get_debug_level
 
 from rueda import _ffi
+from rueda._ordered_groups import Description
 from rueda._sites import _is_passed_through, _short
 from rueda.torch.distributed._errors import CollectiveError
-from rueda._ordered_groups import Description
 
 _BYTES = 256
 

@@ -10,8 +10,8 @@ from torch.distributed.distributed_c10d import (
 )
 
 from rueda import _ffi
-from rueda.torch.distributed import _gpus, _monitored
 from rueda._ordered_groups import NOTHING, Description, remember
+from rueda.torch.distributed import _gpus, _monitored
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._tensors import (
     address,

@@ -9,16 +9,16 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from rueda._ordered_groups import Group
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError
 from rueda.torch.distributed import _detail, _gpus, _profile
-from rueda.torch.distributed._shared_memory import buffer
 from rueda.torch.distributed._errors import as_backend_error
-from rueda._ordered_groups import Group
 from rueda.torch.distributed._messages import Messages
 from rueda.torch.distributed._moving import Moving
 from rueda.torch.distributed._options import is_asynchronous
 from rueda.torch.distributed._reducing import Reducing
 from rueda.torch.distributed._work import Ended, Work
+from rueda.torch.memory import flat
 
 _DEVICES = [torch.device("cpu"), torch.device("cuda")]
 
@@ -105,7 +105,7 @@ class ProcessGroup(Reducing, Moving, Messages, dist.ProcessGroup):
         """A flat tensor, not cleared, that collectives work on without a copy."""
         if device is not None and not self.supports_tensor_alloc(device):
             raise ValueError(f"allocate_tensor: there is memory for cpu tensors, not for {device}")
-        return buffer(size, dtype)
+        return flat(size, dtype, zeroed=False)
 
     def set_timeout(self, timeout):
         self._seconds = timeout.total_seconds()

@@ -9,11 +9,11 @@ from torch.distributed.distributed_c10d import (
 )
 
 from rueda import _ffi
-from rueda.torch.distributed import _gpus, _sparse
-from rueda.torch.distributed._shared_memory import buckets
 from rueda._ordered_groups import NOTHING, Description, remember
+from rueda.torch.distributed import _gpus, _sparse
 from rueda.torch.distributed._options import only, options, root_of
 from rueda.torch.distributed._reductions import code_of
+from rueda.torch.distributed._shared_memory import buckets
 from rueda.torch.distributed._tensors import (
     address,
     back,

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a host share, in which nothing has to be copied: buckets that move there, and buffers on request.
+"""Buckets that move to memory that the ranks of a host share, in which nothing has to be copied.
 
 What is reduced as a whole in every backward pass, DDP's buckets before all, moves there in its second pass.
 
@@ -15,9 +15,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from rueda import _ffi
-from rueda._heap import Block, shared_bytes
+from rueda._heap import Block
 from rueda.common.exceptions import HorovodInternalError
-from rueda.torch.memory import over
 
 LEAST = 1 << 20  # bytes that are worth a move
 
@@ -116,11 +115,3 @@ class Buckets:
 
 
 buckets = Buckets()
-
-
-def buffer(size, dtype):
-    """A flat tensor of ``size`` elements, not cleared, in memory that the ranks share."""
-    nbytes = size * dtype.itemsize
-    if nbytes == 0:
-        return torch.empty(size, dtype=dtype)
-    return over(shared_bytes(nbytes, zeroed=False), (size,), (1,), dtype)

@@ -6,8 +6,8 @@ Ranks need not agree on shapes, only on numbers of elements, as with Gloo.
 import torch
 
 from rueda import _ffi
-from rueda.torch._tensors import _DTYPES
 from rueda._ordered_groups import NOTHING
+from rueda.torch._tensors import _DTYPES
 
 _COMPLEX = {torch.complex64: (_ffi.FLOAT32, 2), torch.complex128: (_ffi.FLOAT64, 2)}
 _FORMS = {dtype: (code, 1) for dtype, code in _DTYPES.items()}

@@ -8,9 +8,8 @@ import weakref
 
 import torch
 
-from rueda._heap import shared_bytes
+from rueda.torch import memory
 from rueda.torch._outside import outside_graphs
-from rueda.torch.memory import over
 
 TOO_OFTEN = (
     "Gradients were computed more than backward_passes_per_step times before call to "
@@ -25,13 +24,9 @@ NOT_CLEARED = (
 def room(count, dtype, zeroed=True):
     """Flat memory of ``count`` elements, shared if possible."""
     try:
-        return over(shared_bytes(count * bytes_of(dtype), zeroed), (count,), (1,), dtype)
+        return memory.flat(count, dtype, zeroed)
     except MemoryError:
         return (torch.zeros if zeroed else torch.empty)(count, dtype=dtype)
-
-
-def bytes_of(dtype):
-    return torch.empty(0, dtype=dtype).element_size()  # dtype.itemsize is newer
 
 
 def view_of(flat, offset, p):

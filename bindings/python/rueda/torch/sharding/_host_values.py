@@ -8,13 +8,14 @@ when all have.
 import ctypes
 import os
 
+import torch
+
 from rueda import _ffi
 from rueda._heap import Block
 from rueda._memory import memory_view
 from rueda._numpy import np
 from rueda._runtime import runtime
 from rueda.torch.memory import over
-from rueda.torch.sharding._batch import bytes_of
 
 _HEAD = 4096  # bytes before the values: a page, so that these begin one
 
@@ -54,7 +55,7 @@ def room_of_all(wire, count, dtype):
     _give_back()
     if wire.size > _HEAD:
         raise ValueError(f"share='host' is for at most {_HEAD} ranks")
-    nbytes, block, place = _HEAD + count * bytes_of(dtype), None, -1
+    nbytes, block, place = _HEAD + count * torch.empty(0, dtype=dtype).element_size(), None, -1
     if wire.rank == 0:
         try:
             block = Block(nbytes)

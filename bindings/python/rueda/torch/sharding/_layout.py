@@ -44,8 +44,8 @@ def batches(kinds, counts, itemsizes, ranks, most_bytes=BATCH_BYTES):
 
 
 def share(count, ranks):
-    """Elements of a rank's share of ``count``."""
-    return -(-count // (ranks * ALIGNED)) * ALIGNED
+    """Elements of a rank's share of ``count``; never none."""
+    return max(1, -(-count // (ranks * ALIGNED))) * ALIGNED
 
 
 def overlap(place_offset, count, begin, end):

@@ -17,9 +17,10 @@ import weakref
 
 import torch
 
-from rueda import _ffi, _marks
+from rueda import _ffi
 from rueda.common import basics
 from rueda.torch import _owners
+from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
@@ -30,9 +31,6 @@ from rueda.torch.sharding._host_values import room_of_all
 from rueda.torch.sharding._wire import Wire
 
 STAGES = "state", "gradients"
-
-_begin_mark = outside_graphs(_marks.begin_step)
-_end_mark = outside_graphs(_marks.end_step)
 
 
 def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
@@ -255,14 +253,7 @@ class Sharded:
             self._reduce_all()
         self._settled, self._synchronized = False, True
 
-    @contextlib.contextmanager
-    def skip_synchronize(self):
-        """``step()`` inside does not synchronise: the script has called ``synchronize()``."""
-        self._should_synchronize = False
-        try:
-            yield
-        finally:
-            self._should_synchronize = True
+    skip_synchronize = _Distributed.skip_synchronize
 
     @property
     def param_groups(self):
@@ -425,7 +416,3 @@ def _end(hooks, wire):
     for remove in hooks.values():
         remove()
     wire.close()
-
-
-def _some(names, most=6):
-    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")

@@ -3,10 +3,10 @@
 import torch
 
 from rueda import _ffi
+from rueda._ordered_groups import NOTHING, Description, Group
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.torch._tensors import _DTYPES
-from rueda._ordered_groups import NOTHING, Description, Group
 
 _SECONDS = 1e9  # a wait ends with the group, or with the verdict on a rank
 
