@@ -276,9 +276,10 @@ class Moving:
         name = "all_to_all_single"
         source, target = packed(input, name), room(output, name)
         finish = back(target, output)
-        is_equal = not input_splits and not output_splits
+        is_on_host = _gpus.device_of(input) < 0 and _gpus.device_of(output) < 0
+        is_equal = is_on_host and not input_splits and not output_splits
         key = is_equal and (input.dtype, input.shape, output.dtype, output.shape, self._size)
-        description = _equal.get(key) if input.is_cpu and output.is_cpu else None
+        description = _equal.get(key)
         if description is None:
             check_devices(name, input, (output,))
             if output.dtype != input.dtype:
@@ -286,7 +287,7 @@ class Moving:
             sent = self._elements(name, "input", input, input_splits)
             received = self._elements(name, "output", output, output_splits)
             description = self._exchange(input, sent, received)
-            if is_equal and input.is_cpu:
+            if is_equal:
                 remember(_equal, key, description)
         return self._call(
             name,

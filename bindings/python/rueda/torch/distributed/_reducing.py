@@ -54,7 +54,8 @@ class Reducing:
     def _summand(self, name, tensor, opts):
         """(memory, its call, a tensor to multiply with before or None) of one tensor that is reduced in place."""
         target, op = packed(tensor, name), opts.reduceOp
-        key = op.op, tensor.dtype, tensor.numel(), tensor.device
+        device = _gpus.device_of(tensor)
+        key = op.op, tensor.dtype, tensor.numel(), device
         description = _plain.get(key)
         if description is not None:
             return target, description, None
@@ -69,7 +70,7 @@ class Reducing:
             target.numel() * parts,
             code,
             prescale=scale,
-            device=_gpus.device_of(tensor),
+            device=device,
         )
         if key[0] != ReduceOp.PREMUL_SUM:
             remember(_plain, key, description)
