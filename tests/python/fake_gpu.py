@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-FOLDER = pathlib.Path(os.environ.get("RUEDA_LIBRARY", "/none/lib/x")).parent.parent / "tests" / "cuda"
+_LIBRARY = os.environ.get("RUEDA_LIBRARY") or pathlib.Path(__file__).parents[2] / "build/release/lib/librueda.so"
+FOLDER = pathlib.Path(_LIBRARY).parent.parent / "tests" / "cuda"
 ENV = {
     "RUEDA_CUDA_DRIVER": str(FOLDER / "fake_cuda.so"),
     "RUEDA_CUDA_KERNELS": str(FOLDER / "fake_kernels.so"),
