@@ -39,6 +39,9 @@ def DistributedOptimizer(
     gradients_in_arena=False,
     shard=None,
     share=None,
+    module=None,
+    units=None,
+    init=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -73,10 +76,20 @@ def DistributedOptimizer(
         compression; not with Adasum.
     shard : None or str
         "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
-        share of every parameter, and updates that (docs/sharding.md). For optimizers that work
-        element by element; not with compression, groups, Adasum.
+        share of every parameter, and updates that (docs/sharding.md). "parameters": the parameters
+        too, which are gathered for the modules that use them. For optimizers that work element by
+        element; not with compression, groups, Adasum.
     share : None or str
         "host", with ``shard``: all ranks, which are on one host, have one copy of the parameters.
+    module : torch.nn.Module, optional
+        For ``shard="parameters"``: the model, which has all of the optimizer's parameters.
+    units : optional
+        Of ``module``: what is gathered as one. None: the blocks of ModuleLists, Sequentials and ModuleDicts, and
+        other modules, from 1 MB on; a number: from so many bytes on; a list of modules and classes of modules; a
+        function that says whether a module is one.
+    init : callable, optional
+        Of a module: gives its parameters their first values, if they are on the device "meta". By default its
+        ``reset_parameters()``.
 
     Returns
     -------
@@ -101,9 +114,14 @@ def DistributedOptimizer(
             process_set,
             gradient_predivide_factor,
             backward_passes_per_step,
+            module=module,
+            units=units,
+            init=init,
         )
     if share is not None:
         raise ValueError("share= is for shard=\"state\" or shard=\"gradients\"")
+    if module is not None or units is not None or init is not None:
+        raise ValueError('module=, units= and init= are for shard="parameters"')
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)

@@ -10,8 +10,22 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
     _optimizer  a step
     _state      state_dict and load_state_dict, from and to a plain optimizer's
     _elementwise  which optimizers may be cut anywhere
+
+The stage whose parameters are divided too:
+
+    _units       which modules are gathered as one (pure)
+    _flat        a unit's flat memory: shares of values and gradients
+    _unit, _pools  where a unit's parameters are: away, loaded, here
+    _passes      forward, backward, prefetch, reductions
+    _hooks       what a module has on it
+    _parameters  its optimizer
+    _stages      which optimizer a stage has
+    _materialize, _whole  first values, whole values
 """
 
-from rueda.torch.sharding._optimizer import STAGES, Sharded, wrap
+from rueda.torch.sharding._materialize import no_init
+from rueda.torch.sharding._optimizer import STAGES, Sharded
+from rueda.torch.sharding._stages import wrap
+from rueda.torch.sharding._whole import gathered, load_parameters
 
-__all__ = ["STAGES", "Sharded", "wrap"]
+__all__ = ["STAGES", "Sharded", "gathered", "load_parameters", "no_init", "wrap"]

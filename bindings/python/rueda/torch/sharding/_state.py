@@ -7,6 +7,8 @@ import torch
 from rueda.torch.sharding._batch import room, view_of
 from rueda.torch.sharding._layout import overlap
 
+_OF_ALL = "step", "mu_product", "mu", "eta"  # numbers that are of a parameter as a whole, also of one without dimensions
+
 
 def move_to_shard(state, batch):
     """What a plain optimizer has for a batch's parameters becomes the shard's."""
@@ -25,7 +27,7 @@ def _shard_of(batch, parts):
 
 def _share_of(batch, key, values):
     slots = batch.slots
-    if any(_is_like(value, slot) for slot, value in zip(slots, values)):
+    if key not in _OF_ALL and any(_is_like(value, slot) for slot, value in zip(slots, values)):
         dtype = next(value.dtype for slot, value in zip(slots, values) if _is_like(value, slot))
         own = torch.zeros(batch.end - batch.begin, dtype=dtype)
         for slot, value in zip(slots, values):
@@ -34,7 +36,7 @@ def _share_of(batch, key, values):
                 continue
             first, last = part
             flat = torch.empty(slot.parameter.numel(), dtype=dtype)
-            view_of(flat, 0, slot.parameter).copy_(value)
+            view_of(flat, 0, slot.form).copy_(value)
             begin = slot.offset + first - batch.begin
             own[begin : begin + last - first] = flat[first:last]
         return own
@@ -50,7 +52,7 @@ def _share_of(batch, key, values):
 
 
 def _is_like(value, slot):
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == slot.shape
+    return isinstance(value, torch.Tensor) and value.shape == slot.shape
 
 
 def _same(one, other):
@@ -74,7 +76,7 @@ def gathered(groups, originals, batches, state, wire):
                 flat = room(batch.total, value.dtype)
                 wire.gather(flat, value.contiguous()).wait()
                 for slot in batch.slots:
-                    part = view_of(flat, slot.offset, slot.parameter)
+                    part = view_of(flat, slot.offset, slot.form)
                     whole.setdefault(numbers[slot.parameter], {})[key] = part.clone(
                         memory_format=torch.preserve_format
                     )
