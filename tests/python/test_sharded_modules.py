@@ -241,6 +241,61 @@ def test_results_of_every_kind():
 
 
 @ranks(2)
+def test_results_that_are_changed_in_place():
+    def make():
+        def how(model, x):
+            for block in model.blocks:
+                y = model.between(x)  # a view, of a tensor of two dimensions
+                y += x
+                x = block(y).mul_(0.5)
+            return x
+
+        model = Model(how)
+        model.between = torch.nn.Linear(WIDTH, WIDTH)
+        return model
+
+    _, optimizer = compare(make, units=[Block, torch.nn.Linear, torch.nn.Embedding])
+    assert is_tidy(optimizer)
+
+
+@ranks(2)
+def test_two_models_one_after_the_other():
+    def run(models, optimizers):
+        for step in range(3):
+            for trained, optimizer in zip(models, optimizers):
+                for each in optimizers:
+                    each.zero_grad()
+                x = models[0](tokens(step))
+                y = models[1].how(models[1], x[..., :8].repeat(1, 1, 2)[..., :WIDTH])
+                (y.square().mean() * (1 if trained is models[0] else -1)).backward()
+                optimizer.step()
+
+    whole, models = [Model(), Model()], [Model(), Model()]
+    run(whole, [wrap_plain(m, backward_passes_per_step=2) for m in whole])
+    run(models, [wrap(m, units=[Block]) for m in models])
+    for one, other in zip(models, whole):
+        check_same(one, other)
+
+
+@ranks(2)
+def test_a_parameter_that_was_not_gathered_is_named():
+    class Methods(Model):
+        def loss(self, tokens):
+            return self.head(F.linear(self.embedding(tokens), self.head.weight.t() @ self.head.weight))
+
+    model = Methods()
+    optimizer = wrap(model, units=[Block])
+    with raises(RuntimeError, "head.", " was used when it was not gathered", "Call the model, not a method of it"):
+        model.loss(tokens(0)).sum().backward()
+    optimizer.zero_grad()
+    with hvd.gathered(model):
+        model.loss(tokens(0)).sum().backward()
+    optimizer.step()
+    with hvd.gathered(model):
+        assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+@ranks(2)
 def test_frozen_parameters_and_few_that_are_trained_beside_them():
     class Adapted(torch.nn.Module):
         """The trained ones are done in backward before the frozen one has been used."""

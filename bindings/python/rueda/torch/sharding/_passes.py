@@ -201,6 +201,9 @@ class Passes:
         for tensor in tensors:
             if tensor.grad_fn is not None:
                 tensor.register_hook(hook)
+                base = tensor._base  # of a view that is changed in place the hook is lost, of its base it is not
+                if base is not None and base.grad_fn is not None:
+                    base.register_hook(hook)
                 found = True
         if found:
             for unit in frame.units:
@@ -256,6 +259,12 @@ class Passes:
     def complete(self, slot, p):
         """The hook of a parameter: backward has finished ``p.grad``."""
         piece = slot.piece
+        if piece.unit.live is None and not piece.unit.held:
+            p.grad = None
+            raise RuntimeError(
+                f"{slot.name} was used when it was not gathered: its module was not called, or not through its forward. Call the "
+                "model, not a method of it, or do so within hvd.gathered()."
+            )
         if piece.take(slot, p, self._pool):
             self._reduce(piece)
         else:
