@@ -28,7 +28,8 @@ from rueda.torch.sharding import _layout, _state
 from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
-from rueda.torch.sharding._wire import Wire
+from rueda.torch.sharding._hosts import Hosts
+from rueda.torch.sharding._wire import Wire, ranks_of
 
 STAGES = "state", "gradients"
 
@@ -52,8 +53,10 @@ def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    wire = Wire(process_set, op, predivide)
-    result._setup(optimizer, names, stage, share == "host", wire, passes)
+    ranks = ranks_of(process_set)
+    hosts = Hosts(ranks) if share == "host" else None
+    wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
+    result._setup(optimizer, names, stage, hosts, wire, passes)
     return result
 
 
@@ -72,11 +75,11 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, shares, wire, passes):
+    def _setup(self, plain, names, stage, hosts, wire, passes):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
-        self._shares = shares  # one copy of the values for all ranks
+        self._hosts = hosts  # of one copy of the values on each, or None
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -89,7 +92,7 @@ class Sharded:
             self._shard_group(group)
         self._in_order()
         _refuse_steps(plain)
-        end = weakref.finalize(self, _end, self._hooks, wire)
+        end = weakref.finalize(self, _end, self._hooks, wire, hosts)
         end.atexit = False
 
     def _require_state_on_all_or_none(self, wire):
@@ -119,7 +122,7 @@ class Sharded:
         )
         state, batches = self.__dict__["state"], []
         for layout in layouts:
-            values = self._values_of_all(layout, trained) if self._shares else None
+            values = None if self._hosts is None else self._values_of_host(layout, trained)
             batch = Batch(
                 layout,
                 trained,
@@ -138,16 +141,18 @@ class Sharded:
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
 
-    def _values_of_all(self, layout, parameters):
-        """One memory for a batch's values, with those of the first rank."""
+    def _values_of_host(self, layout, parameters):
+        """One memory for a batch's values, with those of the first rank of all."""
         first = parameters[layout.places[0].parameter]
-        values = room_of_all(self._wire, layout.share * self._wire.size, first.dtype)
-        if self._wire.rank == 0:
+        hosts = self._hosts
+        values = room_of_all(hosts.host, layout.share * self._wire.size, first.dtype)
+        if hosts.host.rank == 0:
             with torch.no_grad():
                 for place in layout.places:
                     p = parameters[place.parameter]
                     view_of(values, place.offset, p).copy_(p)
-        self._wire.barrier()
+            hosts.across.broadcast(values)
+        hosts.host.barrier()
         return values
 
     def _in_order(self):
@@ -311,8 +316,8 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
-            if self._shares and closure is None:
-                self._wire.barrier()  # nobody reads the values of before any more
+            if self._hosts is not None and closure is None:
+                self._hosts.host.barrier()  # nobody reads the values of before any more
             result = super().step(closure) if closure is not None else super().step()
             self._gather()
         finally:
@@ -330,8 +335,8 @@ class Sharded:
         """Calls a closure, reduces what it computed, and its loss."""
         loss = closure()
         self._reduce_all()
-        if self._shares:
-            self._wire.barrier()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
         if loss is None:
             return None
         value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
@@ -340,14 +345,14 @@ class Sharded:
     @outside_graphs
     def _gather(self):
         """Every rank's share of the new values to every rank."""
-        if self._shares:
-            self._wire.barrier()
-            return
-        started = [
-            self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
-        ]
+        if self._hosts is None:
+            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches]
+        else:
+            started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
             each.wait()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
 
     def _forget(self, after_step=False):
         """Of this step, or of one that is given up."""
@@ -411,8 +416,10 @@ class Sharded:
         _state.load(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], state_dict)
 
 
-def _end(hooks, wire):
+def _end(hooks, wire, hosts):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
     wire.close()
+    if hosts is not None:
+        hosts.close()
