@@ -200,6 +200,8 @@ class Batch:
         for slot in self.slots:
             slot.has_arrived = False
         self.missing = len(self.slots)
+        if not self.frees_gradients:  # an overflow of the step before may be left in what is no parameter's
+            self.gradients[self.layout.count :].zero_()
         target = room(self.layout.share, self.dtype, False) if self._has_sum else self.sum
         self._reduction = wire.reduce(self.gradients, target)
         if self.frees_gradients:
