@@ -48,6 +48,11 @@ class Slot:
     def shape(self):
         return self.form.shape
 
+    @property
+    def stride(self):
+        """Of its values."""
+        return view_of(torch.empty(self.form.numel(), device="meta"), 0, self.form).stride()
+
     def show(self, values):
         """The parameter gets these."""
         self.parameter.data = values

@@ -55,8 +55,11 @@ class ShardedParameters(Sharded):
             mine = [piece for unit in built for piece in unit.pieces if piece.is_trained and group_of[piece.slots[0].parameter] == number]
             group["params"] = [piece.shard for piece in mine]
             self._batches += mine
+        state = self.__dict__["state"]
         for piece in self._batches:
-            _state.move_to_shard(self.__dict__["state"], piece)
+            _state.move_to_shard(state, piece, self._elements)
+            if piece.shard in state:
+                state[piece.shard] = self._keep(piece, state[piece.shard])
         for unit in built:
             unit.hide(checks=False)
         self._gathering = Passes(built, self._wire)
