@@ -128,7 +128,7 @@ class Journal:
     def end(self):
         """All ranks have come to the end. RuntimeError: one has given the step up."""
         if self._decide(DONE) != DONE:
-            self._put_back(False)
+            self._put_back(True)
             raise RuntimeError("another rank has given up this step; the parameters are those of before")
 
     def give_up(self, is_lost):

@@ -348,9 +348,9 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
-            if self._hosts is not None and closure is None:
-                self._hosts.host.barrier()  # nobody reads the values of before any more
             with self._as_a_whole():
+                if self._hosts is not None and closure is None:
+                    self._hosts.host.barrier()  # nobody reads the values of before any more
                 result = self._update(super().step, closure)
                 self._gather()
         finally:
@@ -374,10 +374,10 @@ class Sharded:
         journal.begin()
         try:
             yield
-            journal.end()
         except BaseException as error:
             journal.give_up(isinstance(error, HorovodInternalError))
             raise
+        journal.end()
 
     def _update(self, step, closure):
         """The wrapped optimizer's step: of all shares, or of one after another if their state is kept elsewhere."""
