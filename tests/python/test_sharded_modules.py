@@ -338,6 +338,8 @@ def test_evaluation_between_steps_and_without_gradients():
     whole, model = Model(), Model()
     for each, optimizer in ((whole, wrap_plain(whole)), (model, wrap(model, units=[Block]))):
         seen = []
+        with torch.inference_mode():
+            seen.append(each(tokens(7)).sum().item())
         for step in range(3):
             optimizer.zero_grad()
             each.eval()
@@ -446,6 +448,19 @@ def test_modules_with_hooks_and_forms_of_their_own():
         return model
 
     _, optimizer = compare(make, units=[Block, torch.nn.LSTM])
+    assert is_tidy(optimizer)
+
+
+@ranks(2)
+def test_autocast():
+    def call(model):
+        def run(tokens):
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(tokens)
+
+        return run
+
+    _, optimizer = compare(Model, call=call)
     assert is_tidy(optimizer)
 
 
