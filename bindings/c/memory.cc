@@ -1,5 +1,6 @@
 // Memory that the ranks of a host share: the process's heap behind the C ABI, and its peers'.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -103,6 +104,11 @@ int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place, 
     RUEDA_ASSIGN_OR_RETURN(*memory, address_of(*member, rank, place, bytes));
     return {};
   });
+}
+
+uint64_t rueda_compare_exchange(uint64_t* word, uint64_t expected, uint64_t desired) {
+  std::atomic_ref<uint64_t>(*word).compare_exchange_strong(expected, desired);
+  return expected;
 }
 
 int32_t rueda_lend_memory(const char* library, rueda_error* error) {

@@ -260,6 +260,7 @@ FUNCTIONS = {
     "rueda_peer_memory": (_int32, [
         _void_p, _int32, _uint64, _size_t, _pointer(_void_p), _pointer(Error),
     ]),
+    "rueda_compare_exchange": (_uint64, [_pointer(_uint64), _uint64, _uint64]),
     "rueda_lend_memory": (_int32, [_char_p, _pointer(Error)]),
     "rueda_lend_blocks": (None, [_size_t, _int64]),
     "rueda_lend_begin": (None, []),

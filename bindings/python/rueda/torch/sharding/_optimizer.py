@@ -20,6 +20,7 @@ import torch
 
 from rueda import _ffi
 from rueda.common import basics
+from rueda.common.exceptions import HorovodInternalError
 from rueda.torch import _owners
 from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
 from rueda.torch._grad_scaler import asks_for_gradients
@@ -30,6 +31,7 @@ from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
 from rueda.torch.sharding._hosts import Hosts
+from rueda.torch.sharding._journal import Journal
 from rueda.torch.sharding._sources import Plain
 from rueda.torch.sharding._wire import Wire, ranks_of
 
@@ -102,6 +104,8 @@ class Sharded:
         self._failure = None  # of a step, after which there can be no other
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
         self._hosts = hosts  # of one copy of the values on each, or None
+        alone = hosts is not None and hosts.across.size == 1 < hosts.host.size
+        self._journal = Journal(hosts.host) if alone else None  # of steps on one host
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -164,6 +168,8 @@ class Sharded:
                 hook = on_gradient_complete(slot.parameter, slot.complete)
                 self._hooks[id(slot)] = hook
             batches.append(batch)
+        if self._journal is not None:
+            self._journal.watch(batches)
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
 
@@ -344,8 +350,9 @@ class Sharded:
         try:
             if self._hosts is not None and closure is None:
                 self._hosts.host.barrier()  # nobody reads the values of before any more
-            result = self._update(super().step, closure)
-            self._gather()
+            with self._as_a_whole():
+                result = self._update(super().step, closure)
+                self._gather()
         finally:
             _end_mark()
         self._forget(after_step=True)
@@ -357,9 +364,24 @@ class Sharded:
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
+    @contextlib.contextmanager
+    def _as_a_whole(self):
+        """What happens to the values inside happens on all ranks of the host, or on none."""
+        journal = self._journal
+        if journal is None:
+            yield
+            return
+        journal.begin()
+        try:
+            yield
+            journal.end()
+        except BaseException as error:
+            journal.give_up(isinstance(error, HorovodInternalError))
+            raise
+
     def _update(self, step, closure):
         """The wrapped optimizer's step: of all shares, or of one after another if their state is kept elsewhere."""
-        if self._keeping is None:
+        if self._keeping is None and self._journal is None:
             return step(closure) if closure is not None else step()
         if self._failure is not None:
             raise RuntimeError(f"an earlier step failed, begin again from a checkpoint: {self._failure}")
@@ -372,9 +394,13 @@ class Sharded:
             self,
             _stepping.unhooked(next(kind for kind in type(self).__mro__ if not issubclass(kind, Sharded))),
             self._keeping,
+            self._journal,
             self.__dict__["param_groups"],
             self._batches,
         )
+        if self._keeping is None:
+            _stepping.hooked(self, by_batch)
+            return result
         try:
             with self._keeping.errors_together(self._wire):
                 _stepping.hooked(self, by_batch)
@@ -406,6 +432,8 @@ class Sharded:
             started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
             each.wait()
+        if self._journal is not None:
+            self._journal.all_updated()
         if self._hosts is not None:
             self._hosts.host.barrier()
 
