@@ -36,12 +36,18 @@ class ShardedParameters(Sharded):
     _pieces_made = 0
 
     def _shard_all(self, groups):
-        module, units, init = self._model
-        self._leave_earlier_owners(module)
+        try:
+            self._shard_model(groups, *self._model)
+        except BaseException:
+            self._wire.close()
+            raise
+
+    def _shard_model(self, groups, module, units, init):
         plans = plan_units(module, units)
         self._require_modules(module, groups)
         outer = {m for plan in plans if plan.is_outer for m in plan.modules} | {module}
         made, fill = make_real(module, outer if len(plans) > 1 else set(), init)
+        self._leave_earlier_owners(module)
         self._rename(made, groups)
         forms = {new: old for old, new in made.items()}
         self._originals = [list(group["params"]) for group in groups]

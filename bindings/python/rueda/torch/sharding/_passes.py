@@ -63,6 +63,10 @@ class Passes:
         """The unit is here when this returns, and the next one is on its way."""
         if unit.is_here:
             return
+        if torch.is_inference_mode_enabled():  # tensors that are made there are of no use for training
+            with torch.inference_mode(False):
+                self._gather(unit)
+            return
         unit.load(self.wire, self._places)
         unit.show()
         self._now.append(unit)

@@ -75,11 +75,11 @@ class Second:
     """Holds a place that a unit had when autograd saved parts of it, and has left, until that backward is done."""
 
     def __init__(self, unit):
-        self._unit = unit
+        self.unit = unit
 
     @property
     def is_busy(self):
-        return self._unit.live is not None
+        return self.unit.live is not None
 
     def drop(self):
         pass
