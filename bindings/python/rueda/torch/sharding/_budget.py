@@ -41,7 +41,7 @@ def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False):
     """
     whole = sum(count * itemsize for count, itemsize in sizes)
     parts = 1 if stage is None else ranks
-    gradients = whole // ranks if stage == "gradients" else whole
+    gradients = whole if stage in (None, "state") else whole // ranks
     if state_dtype is None:
         state = sum(count * itemsize * sum(kept.values()) // 4 for count, itemsize in sizes)
     else:
