@@ -35,7 +35,9 @@ def step_by_batch(optimizer, plain_step, keeping, groups, batches):
             group["params"] = [shard]
             optimizer.__dict__["param_groups"] = [group]
             plain_step(optimizer)
+            del opened, parts
             state[shard] = keeping.keep(of[shard], state.get(shard, {}), True, extent)
+            keeping.rest()
     finally:
         optimizer.__dict__["param_groups"] = groups
         for group, parameters in zip(groups, shards):
