@@ -16,7 +16,8 @@ inline constexpr Command kCommands[] = {
     {"status", "", "what the ranks of a running job do"},
     {"drain", "", "asks a running job to end at the same step on all ranks"},
     {"explain", "DIR", "why a job hung or failed, from its flight recorders"},
-    {"migrate", "SCRIPT...", "what differs for Horovod scripts (part of the Python package)"},
+    {"migrate", "SCRIPT...",
+     "what differs for Horovod scripts; converts checkpoints (part of the Python package)"},
     {"demo", "", "trains a small model on two ranks (part of the Python package)"},
     {"new", "FILE", "writes a commented script to start from (part of the Python package)"},
 };

@@ -3,7 +3,9 @@
 import errno
 import gc
 import os
+import resource
 import signal
+import tempfile
 import threading
 
 import pytest
@@ -11,7 +13,7 @@ import rueda
 import rueda.torch as hvd
 import torch
 from expect import eventually, raises
-from rueda.torch.sharding import _file, _layout, load_plain
+from rueda.torch.sharding import _file, _layout, _pages, load_plain
 from test_sharded_checkpoint import remove, shared_folder
 from test_sharded_optimizer import Model, check_alike, check_states, train, wrap
 from worlds import ranks, run_ranks
@@ -98,30 +100,31 @@ def test_an_error_of_the_disk_is_one_of_all_ranks():
     with raises(ValueError, "offload=5"):
         wrap(Model(), shard="state", offload=5)
     optimizer = wrap(model, torch.optim.Adam, shard="state", offload=folder)
-    original = os.posix_fallocate, os.pwrite
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    if hvd.rank() == 1:
-        os.posix_fallocate = full
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if hvd.rank() == 1:  # whose disk has no room
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
     try:
-        with raises((OSError, RuntimeError), "No space left" if hvd.rank() == 1 else "rank 1 failed"):
+        with raises((OSError, RuntimeError), "File too large" if hvd.rank() == 1 else "rank 1 failed"):
             train(model, optimizer, 1)
     finally:
-        os.posix_fallocate = original[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     with raises(RuntimeError, "an earlier step failed, begin again from a checkpoint"):
         train(model, optimizer, 1)
     other = Model()
     optimizer = wrap(other, torch.optim.Adam, shard="state", offload=folder)
     train(other, optimizer, 2)
+    original = os.pwrite
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     if hvd.rank() == 1:  # while it writes behind
         os.pwrite = full
     try:
-        with raises((OSError, RuntimeError), folder if hvd.rank() == 1 else "rank 1 failed"):
+        with raises((OSError, RuntimeError), "No space left" if hvd.rank() == 1 else "rank 1 failed"):
             train(other, optimizer, 2)
     finally:
-        os.pwrite = original[1]
+        os.pwrite = original
     remove(folder)
 
 
@@ -167,3 +170,48 @@ def test_a_rank_that_is_killed_leaves_no_file():
     outcome = run_ranks(2, killed_while_state_is_out, manual=True)
     assert outcome.code == 128 + signal.SIGKILL, outcome.output
     assert all("result" in line for line in outcome.reports[0].values()), outcome.reports
+
+
+def resident(field):
+    """Bytes of this process, as the kernel counts them."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":"))
+
+
+def memory_of_a_training():
+    """What the kernel sees of a rank: 24 batches whose state is 8 MiB each."""
+    hvd.init()
+    rank, folder, found = hvd.rank(), tempfile.mkdtemp(), {}
+    _layout.batches.__defaults__ = (1 << 20,)
+    for name, options in (("inside", {}), ("outside", {"offload": folder}), ("small", {"state_dtype": "int8"})):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))
+        adam = torch.optim.Adam(model.parameters())
+        optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), shard="state", **options)
+        before = resident("RssAnon")
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1024)).square().mean().backward()
+            optimizer.synchronize()
+            calm = resident("VmRSS")
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # forgets the peak
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            found[name, step] = resident("VmHWM") - calm
+        _pages.trim()  # what Adam needed beside
+        found[name, "state"] = resident("RssAnon") - before
+        del model, adam, optimizer
+        gc.collect()
+    os.rmdir(folder)
+    hvd.shutdown()
+    batch = 8 << 20
+    assert found["inside", "state"] > 22 * batch, found
+    assert found["outside", "state"] < 4 * batch, found  # one may be still on its way out
+    assert found["small", "state"] < 24 * batch * 0.27 + 2 * batch, found
+    assert all(found["outside", step] < 7 * batch for step in range(3)), found  # three, and what Adam and malloc need beside
+    return {"rank": rank}
+
+
+def test_the_kernel_sees_as_little_memory():
+    outcome = run_ranks(1, memory_of_a_training, manual=True, env={"OMP_NUM_THREADS": "1"})
+    assert outcome.code == 0, (outcome.output, outcome.reports)

@@ -14,7 +14,7 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
     _sources    where state can be loaded from; _opening tells which it is
     _checkpoint, _saving  state in files (_values: options as JSON)
     _deepspeed, _unpickling  DeepSpeed's files; _converting  `rueda migrate checkpoint`
-    _keeping    what state is between steps: _codecs in fewer bytes, _file on disk; _stepping one batch after another
+    _keeping    what state is between steps: _codecs in fewer bytes, _file on disk (_pages); _stepping one batch after another
     _budget     whether there is memory for the first step
     _elementwise  which optimizers may be cut anywhere
 

@@ -48,7 +48,7 @@ def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False, absent=0):
     """
     whole = sum(count * itemsize for count, itemsize in sizes)
     parts = 1 if stage is None else ranks
-    gradients = whole // ranks if stage in ("gradients", "parameters") else whole
+    gradients = whole if stage in (None, "state") else whole // ranks
     if state_dtype is None:
         state = sum(count * itemsize * sum(kept.values()) // 4 for count, itemsize in sizes)
     else:

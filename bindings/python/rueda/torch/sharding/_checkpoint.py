@@ -45,7 +45,7 @@ class Checkpoint(Source):
             self._parameters = index["parameters"]
             self.names = {n: p["name"] for n, p in enumerate(self._parameters) if p["name"] is not None}
             self.groups = [(_values.decoded(group["options"]), group["parameters"]) for group in index["groups"]]
-            self._files = [_safetensors.File(os.path.join(self._path, os.path.basename(name))) for name in index["files"]]
+            self._files = {n: os.path.join(self._path, os.path.basename(name)) for n, name in enumerate(index["files"])}
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{place} is damaged: {error!r}") from error
 
@@ -66,12 +66,18 @@ class Checkpoint(Source):
         for file, begin, end in entry["pieces"]:
             part = max(begin, first), min(end, last)
             if part[0] < part[1]:
-                piece = self._files[file].read(tensor_name(entry["name"], number, key), part[0] - begin, part[1] - begin)
+                piece = self._file(file).read(tensor_name(entry["name"], number, key), part[0] - begin, part[1] - begin)
                 result[part[0] - first : part[1] - first] = piece
                 left -= part[1] - part[0]
         if left:
             raise ValueError(f"{self._path}: {left} elements of {key!r} of {entry['name'] or number} are in no file")
         return result
+
+    def _file(self, number):
+        """Opened when it is first needed: there are as many as ranks saved it."""
+        if isinstance(self._files[number], str):
+            self._files[number] = _safetensors.File(self._files[number])
+        return self._files[number]
 
 
 def tensor_name(name, number, key):

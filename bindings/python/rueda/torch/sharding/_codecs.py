@@ -19,11 +19,12 @@ import zlib
 import torch
 
 from rueda._numpy import np
+from rueda.torch.sharding import _pages
 
 BLOCK = 64  # elements; shares begin at blocks
-_SLICE = 1 << 16  # elements that are worked on at a time, in cache
-_LEVELS = (np.arange(129, dtype=np.float32) / np.float32(127)) ** 2
-_LEVELS = np.minimum(_LEVELS * _LEVELS, np.float32(1.0))  # what codes 0 to 127 mean, and one more for the last's neighbour
+_SLICE = 1 << 14  # elements that are worked on at a time, in cache
+_GOLDEN = 0x9E3779B1
+_PLACES = np.arange(_SLICE // 2, dtype=np.uint32) * np.uint32(_GOLDEN)
 
 
 def seed(rounding, batch, key):
@@ -32,15 +33,21 @@ def seed(rounding, batch, key):
 
 
 def _chance(first, count, noise):
-    """24 bits for each of the elements from ``first`` on of a batch: murmur's last step, of a place and the seed."""
-    bits = np.arange(first, first + count, dtype=np.uint64).astype(np.uint32)
-    bits *= np.uint32(0x9E3779B1)
-    bits ^= np.uint32(noise)
+    """16 bits for each of the elements from ``first`` on of a batch: murmur's last steps, of a pair's place and the seed."""
+    bits = _PLACES[: count // 2] + np.uint32((first // 2 * _GOLDEN + noise) & 0xFFFFFFFF)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits ^= bits >> np.uint32(shift)
         bits *= np.uint32(factor)
     bits ^= bits >> np.uint32(16)
-    return bits >> np.uint32(8)
+    return bits.view(np.uint16)
+
+
+def _level(code):
+    """What codes mean, of the block's largest; the same operations wherever it is asked."""
+    result = code / np.float32(127)
+    result *= result
+    result *= result
+    return result
 
 
 class Bf16:
@@ -57,15 +64,19 @@ class Bf16:
         """Of the elements from ``first`` on of a batch."""
         if noise is None:
             return [value.to(torch.bfloat16)]
-        result = torch.empty(value.numel(), dtype=torch.bfloat16)
+        result = _pages.flat(value.numel(), torch.bfloat16)
         target = result.view(torch.int16).numpy().view(np.uint16)
         for begin in range(0, value.numel(), _SLICE):
             part = value[begin : begin + _SLICE].float().numpy().view(np.uint32)
             magnitude = part & np.uint32(0x7FFFFFFF)
-            rounded = np.minimum(magnitude + (_chance(first + begin, len(part), noise) >> np.uint32(8)), np.uint32(0x7F7FFFFF))
-            bad = magnitude >= np.uint32(0x7F800000)  # infinite, or no number
-            rounded[bad] = np.where(magnitude[bad] > np.uint32(0x7F800000), np.uint32(0x7FC00000), np.uint32(0x7F800000))
-            target[begin : begin + len(part)] = (rounded | (part & np.uint32(0x80000000))) >> np.uint32(16)
+            rounded = magnitude + _chance(first + begin, len(part), noise)
+            np.minimum(rounded, np.uint32(0x7F7FFFFF), out=rounded)
+            if magnitude.max() >= np.uint32(0x7F800000):  # infinite, or no number
+                bad = magnitude >= np.uint32(0x7F800000)
+                rounded[bad] = np.where(magnitude[bad] > np.uint32(0x7F800000), np.uint32(0x7FC00000), np.uint32(0x7F800000))
+            rounded |= part & np.uint32(0x80000000)
+            rounded >>= np.uint32(16)
+            target[begin : begin + len(part)] = rounded
         return [result]
 
     @staticmethod
@@ -85,34 +96,45 @@ class Int8:
     @staticmethod
     def encode(value, first, noise):
         count = value.numel()
-        codes, scales = torch.empty(count, dtype=torch.int8), torch.empty(count // BLOCK, dtype=torch.float32)
+        codes, scales = _pages.flat(count, torch.int8), _pages.flat(count // BLOCK, torch.float32)
         for begin in range(0, count, _SLICE):
             part = value[begin : begin + _SLICE].float().numpy()
-            magnitude = np.abs(part).reshape(-1, BLOCK)
-            scale = magnitude.max(axis=1)
+            ratio = np.abs(part)
+            blocks = ratio.reshape(-1, BLOCK)
+            scale = blocks.max(axis=1)
             scales.numpy()[begin // BLOCK : begin // BLOCK + len(scale)] = scale
             usable = np.where((scale > 0) & np.isfinite(scale), scale, np.float32(1))
-            with np.errstate(invalid="ignore"):
-                ratio = (magnitude / usable[:, None]).reshape(-1)
-            ratio[~np.isfinite(ratio)] = 0
-            code = np.minimum(np.sqrt(np.sqrt(ratio)) * np.float32(127), np.float32(126)).astype(np.uint8)
-            low = _LEVELS[code]
-            at = (ratio - low) / (_LEVELS[code + np.uint8(1)] - low)
-            chance = np.float32(0.5) if noise is None else _chance(first + begin, len(part), noise) * np.float32(2**-24)
-            code += at > chance
-            np.maximum(code, ratio > 0, out=code)
-            codes.numpy()[begin : begin + len(part)] = np.where(np.signbit(part), -code.astype(np.int8), code.astype(np.int8))
+            blocks /= usable[:, None]
+            if not np.isfinite(scale).all():
+                ratio[~np.isfinite(ratio)] = 0
+            code = np.sqrt(ratio)
+            np.sqrt(code, out=code)
+            code *= np.float32(127)
+            np.floor(code, out=code)
+            np.minimum(code, np.float32(126), out=code)
+            low = _level(code)
+            distance = _level(code + np.float32(1))
+            distance -= low
+            if noise is None:
+                distance *= np.float32(0.5)
+            else:
+                distance *= _chance(first + begin, len(part), noise) * np.float32(2**-16)
+            low += distance
+            code += (ratio > low) | ((ratio > 0) & (code == 0))
+            codes.numpy()[begin : begin + len(part)] = np.copysign(code, part)
         return [codes, scales]
 
     @staticmethod
     def decode(parts, dtype):
         codes, scales = parts[0].numpy(), parts[1].numpy()
-        result = torch.empty(len(codes), dtype=torch.float32)
+        result = _pages.flat(len(codes), torch.float32)
         for begin in range(0, len(codes), _SLICE):
-            part = codes[begin : begin + _SLICE]
+            part = codes[begin : begin + _SLICE].astype(np.float32)
+            value = np.copysign(_level(part), part)
+            blocks = result.numpy()[begin : begin + len(part)].reshape(-1, BLOCK)
             with np.errstate(invalid="ignore"):
-                value = _LEVELS[np.abs(part)] * np.repeat(scales[begin // BLOCK : begin // BLOCK + len(part) // BLOCK], BLOCK)
-            result.numpy()[begin : begin + len(part)] = np.where(part < 0, -value, value)
+                scale = scales[begin // BLOCK : begin // BLOCK + len(blocks)]
+                np.multiply(value.reshape(-1, BLOCK), scale[:, None], out=blocks)
         return result.to(dtype)
 
 

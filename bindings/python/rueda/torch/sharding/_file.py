@@ -12,6 +12,8 @@ import weakref
 
 import torch
 
+from rueda.torch.sharding import _pages
+
 _ALIGNED = 64  # bytes: where tensors begin
 _MOST_AT_ONCE = 1 << 30  # bytes that one system call moves
 
@@ -68,7 +70,7 @@ class Extent:
     def _read(self, writing):
         if writing is not None:
             writing.result()
-        flat = torch.empty(self.nbytes, dtype=torch.uint8)
+        flat = _pages.flat(self.nbytes, torch.uint8)
         self._fill(0, flat)
         result = []
         for offset, dtype, shape in self.forms:

@@ -7,10 +7,11 @@ One batch's share is whole at a time, and with a file two more are on their way.
 
 import contextlib
 import os
+import weakref
 
 import torch
 
-from rueda.torch.sharding import _codecs
+from rueda.torch.sharding import _codecs, _pages
 from rueda.torch.sharding._file import File
 from rueda.torch.sharding._saving import together
 from rueda.torch.sharding._state import is_per_element
@@ -99,6 +100,7 @@ class Keeping:
     def __init__(self, codec, file):
         self.codec, self.file = codec, file
         self.roundings = 0  # steps that have rounded
+        self._seen, self._is_new = weakref.WeakSet(), False  # batches; the last one's state came from malloc
 
     def keep(self, batch, parts, by_chance, extent=None):
         """A batch's state for later.
@@ -111,6 +113,8 @@ class Keeping:
             Where it was, and nobody needs it.
         """
         result, kept = dict(parts), []
+        self._is_new = not by_chance or batch not in self._seen
+        self._seen.add(batch)
         for key, value in parts.items():
             if isinstance(value, torch.Tensor) and is_per_element(value, batch):
                 codec = self.codec if type(value) is torch.Tensor and self.codec and self.codec.takes(value) else None
@@ -128,6 +132,14 @@ class Keeping:
                 first += each.move(extent, first)
             extent.write_behind(tensors)
         return result
+
+    def rest(self):
+        """After a batch was kept that nobody needs any more."""
+        if self._is_new:
+            self._is_new = False
+            if self.file is not None:
+                self.file.wait()
+            _pages.trim()
 
     def errors_together(self, wire):
         """Errors of the disk inside are errors of all ranks."""

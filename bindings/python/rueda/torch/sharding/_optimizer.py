@@ -533,7 +533,11 @@ class Sharded:
     def _keep(self, batch, parts):
         """State that was loaded, as it is until the next step."""
         parts = _keeping.as_the_optimizer_keeps(self, batch, parts)
-        return parts if self._keeping is None else self._keeping.keep(batch, parts, by_chance=False)
+        if self._keeping is None:
+            return parts
+        parts = self._keeping.keep(batch, parts, by_chance=False)
+        self._keeping.rest()
+        return parts
 
     def _put_state(self, source, loaded):
         self._forget()

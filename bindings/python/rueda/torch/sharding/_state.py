@@ -163,6 +163,16 @@ def put(groups, state, source, loaded):
     state.update(loaded)
     for group, (options, _) in zip(groups, source.groups):
         kept = {key: group[key] for key in ("params", "param_names") if key in group}
+        options = {key: _in_the_form_of(group.get(key), value) for key, value in copy.deepcopy(options).items()}
         group.clear()
-        group.update(copy.deepcopy(options))
+        group.update(options)
         group.update(kept)
+
+
+def _in_the_form_of(own, given):
+    """A number as a tensor where the optimizer has one, as torchao's have their learning rate, and the other way round."""
+    if isinstance(own, torch.Tensor) and isinstance(given, (int, float)):
+        return torch.full_like(own, given)
+    if isinstance(own, (int, float)) and isinstance(given, torch.Tensor):
+        return given.item()
+    return given

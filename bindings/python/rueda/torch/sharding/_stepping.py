@@ -36,6 +36,7 @@ def step_by_batch(optimizer, plain_step, keeping, journal, groups, batches):
                 journal.after_next()
             if keeping is not None:
                 state[shard] = keeping.keep(of[shard], state.get(shard, {}), True, extent)
+                keeping.rest()
     finally:
         optimizer.__dict__["param_groups"] = groups
         for group, parameters in zip(groups, shards):
