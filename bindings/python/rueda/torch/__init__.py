@@ -25,6 +25,7 @@ from rueda.torch.activations import measure_activations
 from rueda.torch.checkpointing import checkpoint
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
+from rueda.torch.deepspeed import initialize
 from rueda.torch.functions import (
     allgather_object,
     broadcast_object,

@@ -6,6 +6,7 @@ statistics) are as if the forward had run once. What is kept can go to host memo
 """
 
 import contextlib
+import threading
 
 import torch
 import torch.utils.checkpoint
@@ -81,6 +82,21 @@ def _run(function, args, kwargs, offload, options):
         return torch.utils.checkpoint.checkpoint(_Once(function), *args, **options, **kwargs)
 
 
+_here = threading.local()  # .around: what is entered now, and must be when something is computed again
+
+
+@contextlib.contextmanager
+def entered_again(make):
+    """Enters ``make()``, and again wherever something that was checkpointed inside is computed again."""
+    before = getattr(_here, "around", ())
+    _here.around = (*before, make)
+    try:
+        with make():
+            yield
+    finally:
+        _here.around = before
+
+
 class _Once:
     """A function that is called again in backward: then nothing leaves this rank."""
 
@@ -88,10 +104,15 @@ class _Once:
         self._function, self._region = function, _replay.Region()
         owner = getattr(function, "__self__", function)
         owner = owner._module if isinstance(owner, _Forward) else owner
+        self._around = getattr(_here, "around", ())
         self._buffers = list(owner.buffers()) if isinstance(owner, torch.nn.Module) else []
 
     def __call__(self, *args, **kwargs):
-        with self._region.run() as again, _as_before(self._buffers if again else []):
+        with contextlib.ExitStack() as stack:
+            if stack.enter_context(self._region.run()):
+                for make in self._around:
+                    stack.enter_context(entered_again(make))
+                stack.enter_context(_as_before(self._buffers))
             return self._function(*args, **kwargs)
 
 
