@@ -38,6 +38,7 @@ from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
+from rueda.torch.sharding import gathered, load_parameters, no_init
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
 

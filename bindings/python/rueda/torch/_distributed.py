@@ -11,7 +11,7 @@ import torch
 from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.torch import _async, _owners
+from rueda.torch import _async, _lent_memory, _owners
 from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
@@ -33,13 +33,14 @@ _end_mark = outside_graphs(_marks.end_step)
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers):
+    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers, lends=False):
         self._parameter_names = names
         self._reduce_settings = settings
         # Who is no member, or the only one, uses its own gradients.
         process_set = settings.process_set
         self._has_peers = process_set.included() and process_set.size() > 1
         self._this_step = Step(passes)
+        self._this_step.lends = lends and self._has_peers and _lent_memory.is_possible()
         self._reduce_policy = self._make_policy(settings, sparse_as_dense)
         self._gradient_buffers = buffers
         self._gradient_of = {}  # parameter: its Gradient
@@ -74,7 +75,8 @@ class _Distributed:
         if self._gradient_buffers is not None:
             gradient.buffer = GradientBuffer(self._gradient_buffers)
         self._gradient_of[p] = gradient
-        self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+        remove = on_gradient_complete(p, gradient.complete)
+        self._gradient_hooks[p] = _lent_memory.watched(p, remove) if self._this_step.lends else remove
         runtime.reserve(1)
 
     def _groups_changed(self):
@@ -202,6 +204,7 @@ class _Distributed:
                 f"({_some(self._lost)}). Use that one."
             )
         step, touched, gone, at_rest = self._this_step, [], (), ()
+        _lent_memory.window.close()  # an exception may have ended backward
         try:
             self._plain.join()
             if self._has_peers and self._groups_changed():

@@ -11,6 +11,7 @@ gradients (schedulers, GradScaler) does so once for every element, on one rank.
 import contextlib
 import functools
 import math
+import os
 import types
 import warnings
 import weakref
@@ -19,41 +20,64 @@ import torch
 
 from rueda import _ffi
 from rueda.common import basics
+from rueda.common.exceptions import HorovodInternalError
 from rueda.torch import _owners
 from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
-from rueda.torch.sharding import _layout, _state
+from rueda.torch.sharding import _budget, _keeping, _layout, _opening, _saving, _state, _stepping
 from rueda.torch.sharding._batch import Batch, view_of
-from rueda.torch.sharding._elementwise import require_elementwise
+from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
-from rueda.torch.sharding._wire import Wire
+from rueda.torch.sharding._hosts import Hosts
+from rueda.torch.sharding._journal import Journal
+from rueda.torch.sharding._sources import Plain
+from rueda.torch.sharding._wire import Wire, ranks_of
 
-STAGES = "state", "gradients"
+STAGES = "state", "gradients", "parameters"
 
 
-def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
-    """The sharded form of an optimizer, which shares its options and its state with it."""
+def wrap(
+    optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None, kind=None, model=None
+):
+    """The sharded form of an optimizer, which shares its options and its state with it.
+
+    ``kind``: its class, if that is not `Sharded`; ``model``: what that knows of the model.
+    """
     if stage not in STAGES:
         raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
     if share not in (None, "host"):
         raise ValueError(f"share={share!r}: there are 'host' and None")
     if op not in (basics.Average, basics.Sum):
         raise ValueError("shard= reduces with op=Average or Sum")
-    for p in names:
-        if not p.is_cpu or not p.dtype.is_floating_point:
+    for p in names if model is None else (p for group in optimizer.param_groups for p in group["params"]):
+        if not (p.is_cpu or (p.is_meta and model is not None)) or not p.dtype.is_floating_point:
             raise ValueError(
                 f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
             )
     require_elementwise(optimizer)
+    codec = _keeping.codec_for(state_dtype)
     wrapped = type(optimizer)
-    sharded = type(wrapped.__name__, (Sharded, wrapped), {})
+    sharded = type(wrapped.__name__, (kind or Sharded, wrapped), {})
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    wire = Wire(process_set, op, predivide)
-    result._setup(optimizer, names, stage, share == "host", wire, passes)
+    result._model = model
+    ranks = ranks_of(process_set)
+    hosts = Hosts(ranks) if share == "host" else None
+    wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
+    elements = kept_for_each_element(optimizer)
+    try:
+        keeping = _keeping.keeping_for(codec, offload, wire)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        _budget.require(parameters, elements, stage, state_dtype, keeping is not None and keeping.file is not None, wire)
+    except BaseException:
+        wire.close()
+        if hosts is not None:
+            hosts.close()
+        raise
+    result._setup(optimizer, names, stage, hosts, wire, passes, keeping, elements)
     return result
 
 
@@ -72,11 +96,16 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, shares, wire, passes):
+    def _setup(self, plain, names, stage, hosts, wire, passes, keeping, elements):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
+        self._elements = elements  # that state has for each element: {key: bytes}
+        self._keeping = keeping  # None: the state stays as it is between steps
+        self._failure = None  # of a step, after which there can be no other
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
-        self._shares = shares  # one copy of the values for all ranks
+        self._hosts = hosts  # of one copy of the values on each, or None
+        alone = hosts is not None and hosts.across.size == 1 < hosts.host.size
+        self._journal = Journal(hosts.host) if alone else None  # of steps on one host
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -84,12 +113,9 @@ class Sharded:
         self._batches, self._frozen, self._lost = [], [], []
         self._originals = []  # of each group, the parameters that it was given
         self._hooks = {}  # parameter's number: what removes its hook
-        groups = self.__dict__["param_groups"]
-        for group in groups:
-            self._shard_group(group)
-        self._in_order()
+        self._shard_all(self.__dict__["param_groups"])
         _refuse_steps(plain)
-        end = weakref.finalize(self, _end, self._hooks, wire)
+        end = weakref.finalize(self, _end, self._hooks, wire, hosts)
         end.atexit = False
 
     def _require_state_on_all_or_none(self, wire):
@@ -100,6 +126,11 @@ class Sharded:
                 "only some ranks have state in the optimizer that is to be sharded: load it on all, or "
                 "broadcast_optimizer_state before"
             )
+
+    def _shard_all(self, groups):
+        for group in groups:
+            self._shard_group(group)
+        self._in_order()
 
     def _shard_group(self, group):
         """Lays a group's parameters out, and puts this rank's shares in their place."""
@@ -119,7 +150,7 @@ class Sharded:
         )
         state, batches = self.__dict__["state"], []
         for layout in layouts:
-            values = self._values_of_all(layout, trained) if self._shares else None
+            values = None if self._hosts is None else self._values_of_host(layout, trained)
             batch = Batch(
                 layout,
                 trained,
@@ -130,24 +161,30 @@ class Sharded:
                 self,
                 values,
             )
-            _state.move_to_shard(state, batch)
+            _state.move_to_shard(state, batch, self._elements)
+            if batch.shard in state:
+                state[batch.shard] = self._keep(batch, state[batch.shard])
             for slot in batch.slots:
                 hook = on_gradient_complete(slot.parameter, slot.complete)
                 self._hooks[id(slot)] = hook
             batches.append(batch)
+        if self._journal is not None:
+            self._journal.watch(batches)
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
 
-    def _values_of_all(self, layout, parameters):
-        """One memory for a batch's values, with those of the first rank."""
+    def _values_of_host(self, layout, parameters):
+        """One memory for a batch's values, with those of the first rank of all."""
         first = parameters[layout.places[0].parameter]
-        values = room_of_all(self._wire, layout.share * self._wire.size, first.dtype)
-        if self._wire.rank == 0:
+        hosts = self._hosts
+        values = room_of_all(hosts.host, layout.share * self._wire.size, first.dtype)
+        if hosts.host.rank == 0:
             with torch.no_grad():
                 for place in layout.places:
                     p = parameters[place.parameter]
                     view_of(values, place.offset, p).copy_(p)
-        self._wire.barrier()
+            hosts.across.broadcast(values)
+        hosts.host.barrier()
         return values
 
     def _in_order(self):
@@ -311,10 +348,11 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
-            if self._shares and closure is None:
-                self._wire.barrier()  # nobody reads the values of before any more
-            result = super().step(closure) if closure is not None else super().step()
-            self._gather()
+            if self._hosts is not None and closure is None:
+                self._hosts.host.barrier()  # nobody reads the values of before any more
+            with self._as_a_whole():
+                result = self._update(super().step, closure)
+                self._gather()
         finally:
             _end_mark()
         self._forget(after_step=True)
@@ -326,12 +364,60 @@ class Sharded:
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
+    @contextlib.contextmanager
+    def _as_a_whole(self):
+        """What happens to the values inside happens on all ranks of the host, or on none."""
+        journal = self._journal
+        if journal is None:
+            yield
+            return
+        journal.begin()
+        try:
+            yield
+            journal.end()
+        except BaseException as error:
+            journal.give_up(isinstance(error, HorovodInternalError))
+            raise
+
+    def _update(self, step, closure):
+        """The wrapped optimizer's step: of all shares, or of one after another if their state is kept elsewhere."""
+        if self._keeping is None and self._journal is None:
+            return step(closure) if closure is not None else step()
+        if self._failure is not None:
+            raise RuntimeError(f"an earlier step failed, begin again from a checkpoint: {self._failure}")
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        by_batch = functools.partial(
+            _stepping.step_by_batch,
+            self,
+            _stepping.unhooked(next(kind for kind in type(self).__mro__ if not issubclass(kind, Sharded))),
+            self._keeping,
+            self._journal,
+            self.__dict__["param_groups"],
+            self._batches,
+        )
+        if self._keeping is None:
+            _stepping.hooked(self, by_batch)
+            return result
+        try:
+            with self._keeping.errors_together(self._wire):
+                _stepping.hooked(self, by_batch)
+        except (OSError, RuntimeError) as error:
+            self._failure = error
+            self._forget(after_step=True)
+            raise
+        return result
+
+    _update = outside_graphs(_update)
+
     def _evaluate(self, closure):
         """Calls a closure, reduces what it computed, and its loss."""
         loss = closure()
         self._reduce_all()
-        if self._shares:
-            self._wire.barrier()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
         if loss is None:
             return None
         value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
@@ -340,14 +426,16 @@ class Sharded:
     @outside_graphs
     def _gather(self):
         """Every rank's share of the new values to every rank."""
-        if self._shares:
-            self._wire.barrier()
-            return
-        started = [
-            self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
-        ]
+        if self._hosts is None:
+            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches]
+        else:
+            started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
             each.wait()
+        if self._journal is not None:
+            self._journal.all_updated()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
 
     def _forget(self, after_step=False):
         """Of this step, or of one that is given up."""
@@ -411,16 +499,61 @@ class Sharded:
 
     def state_dict(self):
         """The plain optimizer's, whole, on every rank. All ranks must call it."""
-        return _state.gathered(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], self._wire)
+        groups, state = self.__dict__["param_groups"], self.__dict__["state"]
+        result = _state.gathered(groups, self._originals, self._batches, state, self._wire)
+        if self._keeping is not None:
+            result["rueda"] = {"roundings": self._keeping.roundings}
+        return result
 
     def load_state_dict(self, state_dict):
-        """Of the plain optimizer or of a sharded one, of any number of ranks: each rank takes its share."""
+        """Of the plain optimizer or of a sharded one, of any number of ranks: each rank takes its share.
+
+        A path instead: `load_state`.
+        """
+        if isinstance(state_dict, (str, os.PathLike)):
+            self.load_state(state_dict)
+            return
+        source = Plain(state_dict)
+        self._put_state(source, self._shares_of(source))
+
+    def save_state(self, path):
+        """Writes the state to a folder, each rank its shares, one batch after another. All ranks must call it.
+
+        An error on one rank is one on all. It, or a rank's death, leaves what had been saved there as it was.
+        """
+        groups, state = self.__dict__["param_groups"], self.__dict__["state"]
+        roundings = self._keeping.roundings if self._keeping is not None else 0
+        _saving.save(path, self._wire, groups, self._originals, self._batches, state, self._parameter_names, roundings)
+
+    def load_state(self, path):
+        """What `save_state` wrote, on any number of ranks, or a folder of DeepSpeed's. All ranks must call it.
+
+        Each rank reads its shares. An error on one rank is one on all, which keep the state that they have.
+        """
+        with _saving.together(self._wire, f"the state of the optimizer could not be loaded from {path}"):
+            source = _opening.source_at(path)
+            loaded = self._shares_of(source)
+        self._put_state(source, loaded)
+
+    def _shares_of(self, source):
+        return _state.shares(self._originals, self._batches, source, self._parameter_names, self._elements, self._keep)
+
+    def _keep(self, batch, parts):
+        """State that was loaded, as it is until the next step."""
+        parts = _keeping.as_the_optimizer_keeps(self, batch, parts)
+        return parts if self._keeping is None else self._keeping.keep(batch, parts, by_chance=False)
+
+    def _put_state(self, source, loaded):
         self._forget()
-        _state.load(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], state_dict)
+        if self._keeping is not None:
+            self._keeping.roundings = source.roundings
+        _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)
 
 
-def _end(hooks, wire):
+def _end(hooks, wire, hosts):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
     wire.close()
+    if hosts is not None:
+        hosts.close()
