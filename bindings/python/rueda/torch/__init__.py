@@ -20,8 +20,12 @@ from rueda.common.process_sets import (
 )
 from rueda.common.util import extension_available, gpu_available
 from rueda.torch import elastic, timeline
+from rueda.torch.accounting import memory_report
+from rueda.torch.activations import measure_activations
+from rueda.torch.checkpointing import checkpoint
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
+from rueda.torch.deepspeed import initialize
 from rueda.torch.functions import (
     allgather_object,
     broadcast_object,

@@ -12,6 +12,7 @@ from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.torch import _async, _lent_memory, _owners
+from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
 from rueda.torch._gradient_buffers import GradientBuffer
@@ -299,6 +300,12 @@ class _Distributed:
     def _replicated(self):
         """What `check_replicas` compares."""
         return self
+
+    def tensors_kept(self):
+        """By what they are for, besides ``state``: for `memory_report`."""
+        compression = self._reduce_settings.compression
+        memory = compression.tensors_kept() if isinstance(compression, Reducer) else {}
+        return {"parameters": [], "gradients": [], "state": memory}
 
     def _evaluate(self, closure):
         """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""

@@ -461,6 +461,14 @@ class Sharded:
                 else:
                     p.grad = p.grad.detach().zero_() if p.grad.requires_grad else p.grad.zero_()
 
+    def tensors_kept(self):
+        """By what they are for, besides ``state``: for `memory_report`."""
+        return {
+            "parameters": [batch.values for batch in self._batches],
+            "gradients": [each for batch in self._batches for each in (batch.gradients, batch.sum)],
+            "state": [],
+        }
+
     # ---- groups and state ----
 
     def add_param_group(self, group):
