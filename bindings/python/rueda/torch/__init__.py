@@ -20,6 +20,7 @@ from rueda.common.process_sets import (
 )
 from rueda.common.util import extension_available, gpu_available
 from rueda.torch import elastic, timeline
+from rueda.torch._futures import get_future
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.functions import (
@@ -32,6 +33,7 @@ from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.metrics import average_metrics
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.relaxed import register_comm_hook
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
