@@ -33,7 +33,7 @@ from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.metrics import average_metrics
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
-from rueda.torch.relaxed import register_comm_hook
+from rueda.torch.relaxed import AsyncOptimizer, DiLoCo, LocalSGD, register_comm_hook
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
