@@ -8,6 +8,7 @@
 #include "bindings/c/context.h"
 #include "collectives/host/heap.h"
 #include "collectives/host/heap_size.h"
+#include "collectives/host/lent_blocks.h"
 
 using rueda::Result;
 using rueda::Status;
@@ -103,6 +104,21 @@ int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place, 
     return {};
   });
 }
+
+int32_t rueda_lend_memory(const char* library, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (library == nullptr) return rueda::invalid_argument("no library (NULL)");
+    return rueda::host::lent_blocks::lend_to(library);
+  });
+}
+
+void rueda_lend_blocks(size_t bytes, int64_t count) {
+  rueda::host::lent_blocks::expect(bytes, count);
+}
+
+void rueda_lend_begin() { rueda::host::lent_blocks::begin(); }
+
+void rueda_lend_end() { rueda::host::lent_blocks::end(); }
 
 void rueda_free(void* memory) {
   // A forked child may still hold tensors of its parent's heap: they are not its own to free.

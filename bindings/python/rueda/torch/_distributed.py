@@ -11,7 +11,7 @@ import torch
 from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.torch import _async, _owners
+from rueda.torch import _async, _lent_memory, _owners
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
 from rueda.torch._gradient_buffers import GradientBuffer
@@ -43,9 +43,10 @@ class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
     _takes_hooks = True  # of communication (`rueda.torch.relaxed`)
+    _gradients_at_once = 1  # of a parameter: one that is reduced, or several
     _counts_steps = False  # so that a step of the plain optimizer's own would be missed
 
-    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers):
+    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers, lends=False):
         self._parameter_names = names
         self._reduce_settings = settings
         # Who is no member, or the only one, uses its own gradients.
@@ -53,6 +54,7 @@ class _Distributed:
         self._has_peers = process_set.included() and process_set.size() > 1
         self._this_step = Step(passes)
         self._sparse_as_dense = sparse_as_dense
+        self._this_step.lends = lends and self._has_peers and _lent_memory.is_possible()
         self._reduce_policy = self._make_policy(settings, sparse_as_dense)
         self._gradient_buffers = buffers
         self._gradient_of = {}  # parameter: its Gradient
@@ -75,8 +77,9 @@ class _Distributed:
         return policy_for(settings, sparse_as_dense)
 
     def _use_policy(self, policy):
-        """Another way to reduce gradients; also for who is alone."""
+        """Another way to reduce gradients, which may be elsewhere than they are; also for who is alone."""
         self._reduce_policy = policy
+        self._this_step.lends = False
         if not self._has_peers:
             self._has_peers = True
             self._look_at_groups()
@@ -99,7 +102,10 @@ class _Distributed:
         if self._gradient_buffers is not None:
             gradient.buffer = GradientBuffer(self._gradient_buffers)
         self._gradient_of[p] = gradient
-        self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+        remove = on_gradient_complete(p, gradient.complete)
+        if self._this_step.lends:
+            remove = _lent_memory.watched(p, remove, self._gradients_at_once)
+        self._gradient_hooks[p] = remove
         runtime.reserve(1)
 
     def _groups_changed(self):
@@ -232,6 +238,7 @@ class _Distributed:
                 f"({_some(self._lost)}). Use that one."
             )
         step, gone = self._this_step, ()
+        _lent_memory.window.close()  # an exception may have ended backward
         try:
             self._plain.join()
             if self._has_peers and self._groups_changed():

@@ -36,7 +36,7 @@ def DistributedOptimizer(
     groups=None,
     sparse_as_dense=False,
     process_set=global_process_set,
-    gradients_in_arena=False,
+    gradients_in_arena=None,
     shard=None,
     share=None,
 ):
@@ -67,10 +67,11 @@ def DistributedOptimizer(
         Reduce sparse gradients as dense ones instead of gathering indices and values.
     process_set : ProcessSet
         The ranks whose gradients are reduced; the others step with their own.
-    gradients_in_arena : bool
-        Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
-        is another tensor after the reduction starts than before it. Without effect under
-        compression; not with Adasum.
+    gradients_in_arena : bool or None
+        Whether dense gradients lie in memory that the ranks of a host share (docs/memory.md). None: those
+        that backward can be made to allocate there, at no cost. True: all, which are copied to a place of
+        their own; ``p.grad`` is another tensor after the reduction starts than before it; not with Adasum.
+        False: none. Without effect under compression.
     shard : None or str
         "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
         share of every parameter, and updates that (docs/sharding.md). For optimizers that work
@@ -107,6 +108,7 @@ def DistributedOptimizer(
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)
+    lends = gradients_in_arena is None and compression is Compression.none and kind is _Distributed
     settings = Settings(
         op,
         1.0 / gradient_predivide_factor,
@@ -118,7 +120,7 @@ def DistributedOptimizer(
     buffers = gradients_in_arena and compression is Compression.none
     buffers = GradientBuffers() if buffers else None
     result = derived(optimizer, kind)
-    result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers)
+    result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers, lends)
     return result
 
 

@@ -117,9 +117,11 @@ class _InTurns(Policy):
 
 class _AsyncOptimizer(Relaxed):
     _kind = "AsyncOptimizer"
+    _reduces_in_steps = True
 
     def _configure(self, staleness, eager):
         self._staleness, self._eager = staleness, eager
+        self._gradients_at_once = staleness + 1
         self.staleness_seen = collections.Counter()
         self._late = collections.deque()  # from the oldest
         self._placed = None  # the one whose gradients are the parameters', for the step to come

@@ -27,7 +27,8 @@ def wrap(kind, optimizer, named_parameters, process_set, passes, options, compre
     settings = Settings(basics.Average, 1.0, 1.0, process_set, compression, prefix)
     result = derived(optimizer, kind)
     result._configure(**options)
-    result._setup(optimizer, names, settings, passes, [], False, None)
+    lends = kind._reduces_in_steps and compression is Compression.none
+    result._setup(optimizer, names, settings, passes, [], False, None, lends)
     result._plain.refuse_steps()
     result._begin()
     return result
@@ -43,6 +44,7 @@ class Relaxed(_Distributed):
     """Before the wrapped optimizer's class."""
 
     _takes_hooks = False
+    _reduces_in_steps = False  # always, not only in the first ones
     _counts_steps = True  # so the plain optimizer's own are an error
     _kind = ""
 
