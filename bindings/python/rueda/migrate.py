@@ -1,6 +1,7 @@
 """What differs for a Horovod script that is to run on rueda.
 
     rueda migrate SCRIPT...              the same as python -m rueda.migrate SCRIPT...
+    rueda migrate checkpoint FROM TO     another's checkpoint as rueda's (rueda.torch.sharding._converting)
 
 Reads the scripts without running them and prints one line for each finding: where, how bad, what,
 and what to do. ``differs`` works, but not quite as before; ``unsupported`` fails or does something
@@ -237,10 +238,15 @@ def _look_up(name):
 
 
 def main(arguments=None):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["checkpoint"]:
+        from rueda.torch.sharding._converting import main as convert
+
+        return convert(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="rueda migrate",
         description="Lists what differs for Horovod scripts that are to run on rueda.",
-        epilog="Exit code: 0; 1 if anything is unsupported; 2 if a script cannot be read.",
+        epilog="rueda migrate checkpoint FROM TO converts a checkpoint. Exit code: 0; 1 if anything is unsupported; 2 if a script cannot be read.",
     )
     parser.add_argument("scripts", nargs="+", metavar="SCRIPT")
     code = 0

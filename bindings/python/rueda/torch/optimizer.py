@@ -39,6 +39,8 @@ def DistributedOptimizer(
     gradients_in_arena=None,
     shard=None,
     share=None,
+    state_dtype=None,
+    offload=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -78,6 +80,11 @@ def DistributedOptimizer(
         element by element; not with compression, groups, Adasum.
     share : None or str
         "host", with ``shard``: all ranks, which are on one host, have one copy of the parameters.
+    state_dtype : None or str
+        "bf16" or "int8", with ``shard``: what the optimizer's state is kept as between steps.
+    offload : None, str or os.PathLike
+        A folder, with ``shard``: the optimizer's state lies in a file there between steps, which has no name. "cpu" says
+        where the state of parameters on the CPU is already.
 
     Returns
     -------
@@ -102,9 +109,14 @@ def DistributedOptimizer(
             process_set,
             gradient_predivide_factor,
             backward_passes_per_step,
+            state_dtype=state_dtype,
+            offload=offload,
         )
     if share is not None:
         raise ValueError("share= is for shard=\"state\" or shard=\"gradients\"")
+    for name, given in (("state_dtype", state_dtype), ("offload", offload)):
+        if given is not None:
+            raise ValueError(f"{name}= is for shard=: what a rank does not share it keeps as its optimizer does")
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)

@@ -10,6 +10,7 @@ import torch
 
 from rueda.torch import memory
 from rueda.torch._outside import outside_graphs
+from rueda.torch.sharding._layout import is_dense
 
 TOO_OFTEN = (
     "Gradients were computed more than backward_passes_per_step times before call to "
@@ -32,18 +33,9 @@ def room(count, dtype, zeroed=True):
 def view_of(flat, offset, p):
     """The part of ``flat`` that holds ``p``, in its shape and, where that leaves no holes, in its strides."""
     part = flat[offset : offset + p.numel()]
-    if not p.is_contiguous() and _is_dense(p):
+    if not p.is_contiguous() and is_dense(p.shape, p.stride()):
         return part.as_strided(p.shape, p.stride(), part.storage_offset())
     return part.view(p.shape)
-
-
-def _is_dense(p):
-    expected = 1
-    for stride, extent in sorted(zip(p.stride(), p.shape)):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
 
 
 class Slot:
@@ -200,6 +192,8 @@ class Batch:
         for slot in self.slots:
             slot.has_arrived = False
         self.missing = len(self.slots)
+        if not self.frees_gradients:  # an overflow of the step before may be left in what is no parameter's
+            self.gradients[self.layout.count :].zero_()
         target = room(self.layout.share, self.dtype, False) if self._has_sum else self.sum
         self._reduction = wire.reduce(self.gradients, target)
         if self.frees_gradients:

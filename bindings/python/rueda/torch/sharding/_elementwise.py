@@ -23,11 +23,14 @@ KNOWN = tuple(
     if hasattr(torch.optim, name)
 )
 
+# torchao's: element by element but for the scales of blocks of state, which shares are cut at
+KNOWN_BLOCKWISE = "Adam8bit", "AdamW8bit", "Adam4bit", "AdamW4bit", "AdamFp8", "AdamWFp8"
+
 
 def require_elementwise(optimizer):
     """ValueError names an optimizer whose update of an element depends on other elements."""
     kind = type(optimizer)
-    if kind in KNOWN:
+    if kind in KNOWN or (kind.__module__.split(".")[0] == "torchao" and kind.__name__ in KNOWN_BLOCKWISE):
         return
     try:
         differs = _differs_when_cut(optimizer)
@@ -75,3 +78,29 @@ def _copy(optimizer, parameters, options):
     made.state = collections.defaultdict(dict)
     made.param_groups = [{**copy.deepcopy(options), "params": parameters}]
     return made
+
+
+def kept_for_each_element(optimizer):
+    """Of the optimizer's state, what it has for each element of a float32 parameter: {key: bytes of one}.
+
+    Found by a step of a small parameter; empty where that fails.
+    """
+    if hasattr(optimizer, "_new_buffer"):  # torchao's, whose steps are compiled for every size
+        names = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
+        return dict.fromkeys(names[: 3 if optimizer.defaults.get("amsgrad") else 2], 1)
+    options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups][:1]
+    makers = (
+        lambda p: _copy(optimizer, [p], options[0]),
+        lambda p: type(optimizer)([p], **optimizer.defaults),  # what has its state from the beginning
+    )
+    for maker in makers if options else ():
+        p = torch.nn.Parameter(torch.ones(8))
+        p.grad = torch.ones(8)
+        try:
+            made = maker(p)
+            made.step()
+        except Exception:
+            continue
+        state = made.state[p].items()
+        return {key: v.element_size() for key, v in state if isinstance(v, torch.Tensor) and v.shape == p.shape}
+    return {}

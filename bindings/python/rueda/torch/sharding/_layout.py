@@ -8,7 +8,7 @@ are complete while backward goes on. It is cut in equal shares, one for each ran
 import collections
 
 BATCH_BYTES = 25 << 20  # of a batch that is full; DDP's size
-ALIGNED = 64  # elements: shares begin at cache lines and vectors, of any type
+ALIGNED = 256  # elements: shares begin at cache lines and vectors of any type, and at blocks of 8-bit state
 
 Place = collections.namedtuple("Place", "parameter offset")
 Place.__doc__ = """``parameter``: its number in the list that was given; ``offset``: of its first element."""
@@ -52,3 +52,13 @@ def overlap(place_offset, count, begin, end):
     """(first, last) element of a parameter that lies in [begin, end) of its batch; None: none does."""
     first, last = max(begin - place_offset, 0), min(end - place_offset, count)
     return (first, last) if first < last else None
+
+
+def is_dense(shape, stride):
+    """Whether the elements lie one behind the other, in whatever order."""
+    expected = 1
+    for step, extent in sorted(zip(stride, shape)):
+        if extent != 1 and step != expected:
+            return False
+        expected *= extent
+    return True

@@ -11,6 +11,7 @@ gradients (schedulers, GradScaler) does so once for every element, on one rank.
 import contextlib
 import functools
 import math
+import os
 import types
 import warnings
 import weakref
@@ -24,16 +25,17 @@ from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
-from rueda.torch.sharding import _layout, _state
+from rueda.torch.sharding import _budget, _keeping, _layout, _opening, _saving, _state, _stepping
 from rueda.torch.sharding._batch import Batch, view_of
-from rueda.torch.sharding._elementwise import require_elementwise
+from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
+from rueda.torch.sharding._sources import Plain
 from rueda.torch.sharding._wire import Wire
 
 STAGES = "state", "gradients"
 
 
-def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
+def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None):
     """The sharded form of an optimizer, which shares its options and its state with it."""
     if stage not in STAGES:
         raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
@@ -47,13 +49,22 @@ def wrap(optimizer, names, stage, share, op, process_set, predivide, passes):
                 f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
             )
     require_elementwise(optimizer)
+    codec = _keeping.codec_for(state_dtype)
     wrapped = type(optimizer)
     sharded = type(wrapped.__name__, (Sharded, wrapped), {})
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
     wire = Wire(process_set, op, predivide)
-    result._setup(optimizer, names, stage, share == "host", wire, passes)
+    elements = kept_for_each_element(optimizer)
+    try:
+        keeping = _keeping.keeping_for(codec, offload, wire)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        _budget.require(parameters, elements, stage, state_dtype, keeping is not None and keeping.file is not None, wire)
+    except BaseException:
+        wire.close()
+        raise
+    result._setup(optimizer, names, stage, share == "host", wire, passes, keeping, elements)
     return result
 
 
@@ -72,9 +83,12 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, shares, wire, passes):
+    def _setup(self, plain, names, stage, shares, wire, passes, keeping, elements):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
+        self._elements = elements  # that state has for each element: {key: bytes}
+        self._keeping = keeping  # None: the state stays as it is between steps
+        self._failure = None  # of a step, after which there can be no other
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
         self._shares = shares  # one copy of the values for all ranks
         self._reduces = True  # False within no_sync()
@@ -130,7 +144,9 @@ class Sharded:
                 self,
                 values,
             )
-            _state.move_to_shard(state, batch)
+            _state.move_to_shard(state, batch, self._elements)
+            if batch.shard in state:
+                state[batch.shard] = self._keep(batch, state[batch.shard])
             for slot in batch.slots:
                 hook = on_gradient_complete(slot.parameter, slot.complete)
                 self._hooks[id(slot)] = hook
@@ -313,7 +329,7 @@ class Sharded:
         try:
             if self._shares and closure is None:
                 self._wire.barrier()  # nobody reads the values of before any more
-            result = super().step(closure) if closure is not None else super().step()
+            result = self._update(super().step, closure)
             self._gather()
         finally:
             _end_mark()
@@ -325,6 +341,35 @@ class Sharded:
 
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    def _update(self, step, closure):
+        """The wrapped optimizer's step: of all shares, or of one after another if their state is kept elsewhere."""
+        if self._keeping is None:
+            return step(closure) if closure is not None else step()
+        if self._failure is not None:
+            raise RuntimeError(f"an earlier step failed, begin again from a checkpoint: {self._failure}")
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        by_batch = functools.partial(
+            _stepping.step_by_batch,
+            self,
+            _stepping.unhooked(type(self).__mro__[2]),
+            self._keeping,
+            self.__dict__["param_groups"],
+            self._batches,
+        )
+        try:
+            with self._keeping.errors_together(self._wire):
+                _stepping.hooked(self, by_batch)
+        except (OSError, RuntimeError) as error:
+            self._failure = error
+            self._forget(after_step=True)
+            raise
+        return result
+
+    _update = outside_graphs(_update)
 
     def _evaluate(self, closure):
         """Calls a closure, reduces what it computed, and its loss."""
@@ -403,12 +448,55 @@ class Sharded:
 
     def state_dict(self):
         """The plain optimizer's, whole, on every rank. All ranks must call it."""
-        return _state.gathered(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], self._wire)
+        groups, state = self.__dict__["param_groups"], self.__dict__["state"]
+        result = _state.gathered(groups, self._originals, self._batches, state, self._wire)
+        if self._keeping is not None:
+            result["rueda"] = {"roundings": self._keeping.roundings}
+        return result
 
     def load_state_dict(self, state_dict):
-        """Of the plain optimizer or of a sharded one, of any number of ranks: each rank takes its share."""
+        """Of the plain optimizer or of a sharded one, of any number of ranks: each rank takes its share.
+
+        A path instead: `load_state`.
+        """
+        if isinstance(state_dict, (str, os.PathLike)):
+            self.load_state(state_dict)
+            return
+        source = Plain(state_dict)
+        self._put_state(source, self._shares_of(source))
+
+    def save_state(self, path):
+        """Writes the state to a folder, each rank its shares, one batch after another. All ranks must call it.
+
+        An error on one rank is one on all. It, or a rank's death, leaves what had been saved there as it was.
+        """
+        groups, state = self.__dict__["param_groups"], self.__dict__["state"]
+        roundings = self._keeping.roundings if self._keeping is not None else 0
+        _saving.save(path, self._wire, groups, self._originals, self._batches, state, self._parameter_names, roundings)
+
+    def load_state(self, path):
+        """What `save_state` wrote, on any number of ranks, or a folder of DeepSpeed's. All ranks must call it.
+
+        Each rank reads its shares. An error on one rank is one on all, which keep the state that they have.
+        """
+        with _saving.together(self._wire, f"the state of the optimizer could not be loaded from {path}"):
+            source = _opening.source_at(path)
+            loaded = self._shares_of(source)
+        self._put_state(source, loaded)
+
+    def _shares_of(self, source):
+        return _state.shares(self._originals, self._batches, source, self._parameter_names, self._elements, self._keep)
+
+    def _keep(self, batch, parts):
+        """State that was loaded, as it is until the next step."""
+        parts = _keeping.as_the_optimizer_keeps(self, batch, parts)
+        return parts if self._keeping is None else self._keeping.keep(batch, parts, by_chance=False)
+
+    def _put_state(self, source, loaded):
         self._forget()
-        _state.load(self.__dict__["param_groups"], self._originals, self._batches, self.__dict__["state"], state_dict)
+        if self._keeping is not None:
+            self._keeping.roundings = source.roundings
+        _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)
 
 
 def _end(hooks, wire):

@@ -6,38 +6,79 @@ import torch
 
 from rueda.torch.sharding._batch import room, view_of
 from rueda.torch.sharding._layout import overlap
+from rueda.torch.sharding._sources import Plain
 
 
-def move_to_shard(state, batch):
+def move_to_shard(state, batch, elements):
     """What a plain optimizer has for a batch's parameters becomes the shard's."""
-    parts = [state.pop(slot.parameter, None) for slot in batch.slots]
-    if any(parts):
-        state[batch.shard] = _shard_of(batch, parts)
+    parts = {number: state.pop(slot.parameter, None) for number, slot in enumerate(batch.slots)}
+    if any(parts.values()):
+        source = Plain({"state": parts, "param_groups": []})
+        state[batch.shard] = share_of(batch, source, range(len(batch.slots)), elements, typed=False)
 
 
-def _shard_of(batch, parts):
-    """This rank's share of a batch's state; ``parts``: each parameter's own, or None."""
-    keys = {}
-    for part in parts:
-        keys.update(dict.fromkeys(part or ()))
-    return {key: _share_of(batch, key, [(part or {}).get(key) for part in parts]) for key in keys}
+def share_of(batch, source, numbers, elements, typed=True):
+    """This rank's share of a batch's state; empty if there is none.
 
-
-def _share_of(batch, key, values):
-    slots = batch.slots
-    if any(_is_like(value, slot) for slot, value in zip(slots, values)):
-        dtype = next(value.dtype for slot, value in zip(slots, values) if _is_like(value, slot))
-        own = torch.zeros(batch.end - batch.begin, dtype=dtype)
-        for slot, value in zip(slots, values):
-            part = overlap(slot.offset, slot.parameter.numel(), batch.begin, batch.end)
-            if part is None or value is None:
+    Parameters
+    ----------
+    source : Source
+    numbers : sequence of int
+        Of each slot's parameter, its number there.
+    elements : collection of str
+        The keys of what the optimizer keeps for each element.
+    typed : bool
+        As `torch.optim` loads it: of the parameter's type, but for the count of steps.
+    """
+    forms = [source.forms(number) for number in numbers]
+    scalars = [source.scalars(number) for number in numbers]
+    each = {key: form[0] for of_slot in forms for key, form in of_slot.items()}
+    single = {key: None for of_slot in scalars for key in of_slot if key not in each}
+    if single and all(not slot.shape for slot in batch.slots):  # parameters of one element: their values look alike
+        for key in elements:
+            if key in single:
+                single.pop(key)
+                each[key] = next(of_slot[key].dtype for of_slot in scalars if key in of_slot)
+    result = {key: _common(key, batch.slots, [of_slot.get(key) for of_slot in scalars]) for key in single}
+    for key, dtype in each.items():
+        if typed and dtype.is_floating_point:
+            dtype = batch.dtype
+        own = result[key] = torch.zeros(batch.end - batch.begin, dtype=dtype)
+        for slot, number, of_slot, alone in zip(batch.slots, numbers, forms, scalars):
+            part = overlap(slot.offset, slot.shape.numel(), batch.begin, batch.end)
+            if key in of_slot:
+                _require_form(key, slot, of_slot[key])
+            if part is None or not (key in of_slot or key in alone):
                 continue
-            first, last = part
-            flat = torch.empty(slot.parameter.numel(), dtype=dtype)
-            view_of(flat, 0, slot.parameter).copy_(value)
-            begin = slot.offset + first - batch.begin
-            own[begin : begin + last - first] = flat[first:last]
-        return own
+            begin = slot.offset + part[0] - batch.begin
+            own[begin : begin + part[1] - part[0]] = (
+                _elements(source, number, key, of_slot[key], slot, *part) if key in of_slot else alone[key]
+            )
+    return result
+
+
+def _elements(source, number, key, form, slot, first, last):
+    """Those elements in the order in which the parameter's lie."""
+    if _same_order(slot.shape, form[2], slot.stride):
+        return source.read(number, key, first, last)
+    flat = torch.empty(slot.shape.numel(), dtype=form[0])
+    flat.as_strided(slot.shape, slot.stride).copy_(source.whole(number, key))
+    return flat[first:last]
+
+
+def _same_order(shape, one, other):
+    return all(extent == 1 or a == b for extent, a, b in zip(shape, one, other))
+
+
+def _require_form(key, slot, form):
+    if tuple(form[1]) != tuple(slot.shape):
+        raise ValueError(
+            f"loaded state {key!r} of {slot.name} has the shape {tuple(form[1])}, the parameter {tuple(slot.shape)}"
+        )
+
+
+def _common(key, slots, values):
+    """What parameters that lie together have together."""
     known = [(slot, value) for slot, value in zip(slots, values) if value is not None]
     first = known[0][1] if known else None
     for slot, value in zip(slots, values):
@@ -49,28 +90,42 @@ def _share_of(batch, key, values):
     return copy.deepcopy(first)
 
 
-def _is_like(value, slot):
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == slot.shape
-
-
 def _same(one, other):
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and bool((one == other).all())
     return type(one) is type(other) and one == other
 
 
+def numbered(originals):
+    """{parameter: number}, as ``state_dict`` counts them."""
+    return {p: n for n, p in enumerate(p for parameters in originals for p in parameters)}
+
+
+def is_per_element(value, batch):
+    return getattr(value, "shape", None) == batch.shard.shape
+
+
+def opened(value):
+    """A value of the state as an ordinary tensor."""
+    if not isinstance(value, torch.Tensor) and hasattr(value, "open"):  # `_keeping.Kept`
+        value = value.open()
+    if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor and hasattr(value, "dequantize"):
+        return value.dequantize()
+    return value
+
+
 def gathered(groups, originals, batches, state, wire):
     """A plain optimizer's ``state_dict``, on every rank."""
-    numbers, packed = {}, []
+    numbers = numbered(originals)
+    packed = []
     for group, parameters in zip(groups, originals):
-        for p in parameters:
-            numbers[p] = len(numbers)
         options = {key: value for key, value in group.items() if key != "params"}
         packed.append({**copy.deepcopy(options), "params": [numbers[p] for p in parameters]})
     whole = {numbers[p]: copy.deepcopy(state[p]) for p in numbers if state.get(p)}  # of frozen ones
     for batch in batches:
         for key, value in state.get(batch.shard, {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == batch.shard.shape:
+            if is_per_element(value, batch):
+                value = opened(value)
                 flat = room(batch.total, value.dtype)
                 wire.gather(flat, value.contiguous()).wait()
                 for slot in batch.slots:
@@ -84,49 +139,30 @@ def gathered(groups, originals, batches, state, wire):
     return {"state": {number: whole[number] for number in sorted(whole)}, "param_groups": packed}
 
 
-def load(groups, originals, batches, state, given):
-    """This rank's shares of a plain ``state_dict``. The groups and ``state`` stay the objects that they are."""
-    theirs = given["param_groups"]
-    if len(theirs) != len(groups):
-        raise ValueError(
-            f"loaded state dict has {len(theirs)} parameter groups, the optimizer {len(groups)}"
-        )
-    numbers = {}
-    for group, parameters in zip(theirs, originals):
-        if len(group["params"]) != len(parameters):
-            raise ValueError(
-                f"loaded state dict has a parameter group of {len(group['params'])} parameters where the optimizer's "
-                f"has {len(parameters)}"
-            )
-        numbers.update(zip(parameters, group["params"]))
+def shares(originals, batches, source, names, elements, keep):
+    """What a rank takes of a `Source`: {shard or parameter that is not sharded: its state}.
+
+    ``keep``: of a batch and its state, makes what is kept until the next step.
+    """
+    numbers = source.match(originals, names)
     sharded = {slot.parameter for batch in batches for slot in batch.slots}
-    shards = {p: copy.deepcopy(given["state"][n]) for p, n in numbers.items() if n in given["state"] and p not in sharded}
+    loaded = {}
+    for p, number in numbers.items():
+        if p not in sharded:
+            parts = {key: source.whole(number, key) for key in source.forms(number)}
+            loaded[p] = {**copy.deepcopy(source.scalars(number)), **parts}
     for batch in batches:
-        parts = [given["state"].get(numbers[slot.parameter]) for slot in batch.slots]
-        for slot, part in zip(batch.slots, parts):
-            _require_form(slot, part)
-        if any(parts):
-            parts = [part and {key: _typed(key, value, batch.dtype) for key, value in part.items()} for part in parts]
-            shards[batch.shard] = _shard_of(batch, parts)
+        own = [numbers[slot.parameter] for slot in batch.slots]
+        loaded[batch.shard] = keep(batch, share_of(batch, source, own, elements))
+    return {p: parts for p, parts in loaded.items() if parts}
+
+
+def put(groups, state, source, loaded):
+    """Makes it the optimizer's. The groups and ``state`` stay the objects that they are."""
     state.clear()
-    state.update(shards)
-    for group, other in zip(groups, theirs):
-        parameters = group["params"]
+    state.update(loaded)
+    for group, (options, _) in zip(groups, source.groups):
+        kept = {key: group[key] for key in ("params", "param_names") if key in group}
         group.clear()
-        group.update(copy.deepcopy({key: value for key, value in other.items() if key != "params"}))
-        group["params"] = parameters
-
-
-def _require_form(slot, part):
-    for key, value in (part or {}).items():
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape != slot.shape:
-            raise ValueError(
-                f"loaded state {key!r} of {slot.name} has the shape {tuple(value.shape)}, the parameter {tuple(slot.shape)}"
-            )
-
-
-def _typed(key, value, dtype):
-    """As `torch.optim` does it: of the parameter's type, but for the count of steps."""
-    if isinstance(value, torch.Tensor) and key != "step" and value.is_floating_point():
-        return value.to(dtype=dtype, device="cpu")
-    return value
+        group.update(copy.deepcopy(options))
+        group.update(kept)
