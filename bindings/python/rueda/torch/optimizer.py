@@ -79,7 +79,7 @@ def DistributedOptimizer(
         share of every parameter, and updates that (docs/sharding.md). For optimizers that work
         element by element; not with compression, groups, Adasum.
     share : None or str
-        "host", with ``shard``: all ranks, which are on one host, have one copy of the parameters.
+        "host", with ``shard``: the ranks of a host have one copy of the parameters.
     state_dtype : None or str
         "bf16" or "int8", with ``shard``: what the optimizer's state is kept as between steps.
     offload : None, str or os.PathLike

@@ -67,7 +67,7 @@ def room_of_all(wire, count, dtype):
         raise MemoryError(f"the first rank has no shared memory for {nbytes} bytes of parameters (RUEDA_HEAP_BYTES)")
     address = block.address if block is not None else _address_of(wire.ranks[0], place, nbytes)
     if wire.combine(float(address is not None), _ffi.MIN) == 0:
-        raise ValueError("share='host' is for ranks of one host; leave it out where there are several")
+        raise MemoryError("the first rank's shared memory cannot be seen by all ranks of this host")
     lease = _Lease(address, wire.rank, wire.size, block)
     view = memory_view(address + _HEAD, nbytes - _HEAD, lease)
     return over(np.frombuffer(view, np.uint8), (count,), (1,), dtype)

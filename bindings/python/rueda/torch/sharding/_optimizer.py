@@ -29,8 +29,9 @@ from rueda.torch.sharding import _budget, _keeping, _layout, _opening, _saving, 
 from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
+from rueda.torch.sharding._hosts import Hosts
 from rueda.torch.sharding._sources import Plain
-from rueda.torch.sharding._wire import Wire
+from rueda.torch.sharding._wire import Wire, ranks_of
 
 STAGES = "state", "gradients"
 
@@ -55,7 +56,9 @@ def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, sta
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    wire = Wire(process_set, op, predivide)
+    ranks = ranks_of(process_set)
+    hosts = Hosts(ranks) if share == "host" else None
+    wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
     elements = kept_for_each_element(optimizer)
     try:
         keeping = _keeping.keeping_for(codec, offload, wire)
@@ -63,8 +66,10 @@ def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, sta
         _budget.require(parameters, elements, stage, state_dtype, keeping is not None and keeping.file is not None, wire)
     except BaseException:
         wire.close()
+        if hosts is not None:
+            hosts.close()
         raise
-    result._setup(optimizer, names, stage, share == "host", wire, passes, keeping, elements)
+    result._setup(optimizer, names, stage, hosts, wire, passes, keeping, elements)
     return result
 
 
@@ -83,14 +88,14 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, shares, wire, passes, keeping, elements):
+    def _setup(self, plain, names, stage, hosts, wire, passes, keeping, elements):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
         self._elements = elements  # that state has for each element: {key: bytes}
         self._keeping = keeping  # None: the state stays as it is between steps
         self._failure = None  # of a step, after which there can be no other
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
-        self._shares = shares  # one copy of the values for all ranks
+        self._hosts = hosts  # of one copy of the values on each, or None
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -103,7 +108,7 @@ class Sharded:
             self._shard_group(group)
         self._in_order()
         _refuse_steps(plain)
-        end = weakref.finalize(self, _end, self._hooks, wire)
+        end = weakref.finalize(self, _end, self._hooks, wire, hosts)
         end.atexit = False
 
     def _require_state_on_all_or_none(self, wire):
@@ -133,7 +138,7 @@ class Sharded:
         )
         state, batches = self.__dict__["state"], []
         for layout in layouts:
-            values = self._values_of_all(layout, trained) if self._shares else None
+            values = None if self._hosts is None else self._values_of_host(layout, trained)
             batch = Batch(
                 layout,
                 trained,
@@ -154,16 +159,18 @@ class Sharded:
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
 
-    def _values_of_all(self, layout, parameters):
-        """One memory for a batch's values, with those of the first rank."""
+    def _values_of_host(self, layout, parameters):
+        """One memory for a batch's values, with those of the first rank of all."""
         first = parameters[layout.places[0].parameter]
-        values = room_of_all(self._wire, layout.share * self._wire.size, first.dtype)
-        if self._wire.rank == 0:
+        hosts = self._hosts
+        values = room_of_all(hosts.host, layout.share * self._wire.size, first.dtype)
+        if hosts.host.rank == 0:
             with torch.no_grad():
                 for place in layout.places:
                     p = parameters[place.parameter]
                     view_of(values, place.offset, p).copy_(p)
-        self._wire.barrier()
+            hosts.across.broadcast(values)
+        hosts.host.barrier()
         return values
 
     def _in_order(self):
@@ -327,8 +334,8 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
-            if self._shares and closure is None:
-                self._wire.barrier()  # nobody reads the values of before any more
+            if self._hosts is not None and closure is None:
+                self._hosts.host.barrier()  # nobody reads the values of before any more
             result = self._update(super().step, closure)
             self._gather()
         finally:
@@ -375,8 +382,8 @@ class Sharded:
         """Calls a closure, reduces what it computed, and its loss."""
         loss = closure()
         self._reduce_all()
-        if self._shares:
-            self._wire.barrier()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
         if loss is None:
             return None
         value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
@@ -385,14 +392,14 @@ class Sharded:
     @outside_graphs
     def _gather(self):
         """Every rank's share of the new values to every rank."""
-        if self._shares:
-            self._wire.barrier()
-            return
-        started = [
-            self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
-        ]
+        if self._hosts is None:
+            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches]
+        else:
+            started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
             each.wait()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
 
     def _forget(self, after_step=False):
         """Of this step, or of one that is given up."""
@@ -499,8 +506,10 @@ class Sharded:
         _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)
 
 
-def _end(hooks, wire):
+def _end(hooks, wire, hosts):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
     wire.close()
+    if hosts is not None:
+        hosts.close()

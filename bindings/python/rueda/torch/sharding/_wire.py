@@ -11,15 +11,25 @@ from rueda.torch._tensors import _DTYPES
 _SECONDS = 1e9  # a wait ends with the group, or with the verdict on a rank
 
 
-class Wire:
-    """Of one rank. Batches are handed to it in the same order on all ranks."""
+def ranks_of(process_set):
+    """Those that work together; who is no member uses its own gradients."""
+    return process_set.ranks if process_set.included() else [basics.rank()]
 
-    def __init__(self, process_set, op, predivide):
-        if process_set.included():
-            ranks, self.rank = process_set.ranks, process_set.rank()
-        else:  # who is no member uses its own gradients
-            ranks, self.rank = [basics.rank()], 0
-        self.size, self.ranks = len(ranks), ranks
+
+class Wire:
+    """Of one rank. Batches are handed to it in the same order on all ranks.
+
+    Parameters
+    ----------
+    ranks : list of int
+        The members, in the order of their shares and of sums.
+    op : int
+        Average or Sum.
+    predivide : float
+    """
+
+    def __init__(self, ranks, op=basics.Sum, predivide=1.0):
+        self.size, self.ranks, self.rank = len(ranks), ranks, ranks.index(basics.rank())
         averages = op == basics.Average
         if predivide == 1.0:
             self._op, self._before, self._after = (_ffi.AVERAGE if averages else _ffi.SUM), 1.0, 1.0
@@ -76,6 +86,21 @@ class Wire:
         place = carried.data_ptr()
         self._group.run(form, place, place, carried, _SECONDS)
         return carried.item()
+
+    def all_of(self, number):
+        """Every member's, in their order."""
+        if self._group is None:
+            return [number]
+        all_numbers, own = torch.empty(self.size, dtype=torch.int64), torch.tensor([number], dtype=torch.int64)
+        self.gather(all_numbers, own).wait()
+        return all_numbers.tolist()
+
+    def broadcast(self, values):
+        """The first member's ``values`` to all."""
+        if self._group is not None:
+            form = Description(_ffi.BROADCAST, _DTYPES[values.dtype], values.numel(), root=self.ranks[0])
+            place = values.data_ptr()
+            self._group.run(form, place, place, values, _SECONDS)
 
     def barrier(self):
         if self._group is not None:
