@@ -36,6 +36,7 @@ from rueda.torch.optimizer import DistributedOptimizer
 from rueda.torch.relaxed import AsyncOptimizer, DiLoCo, LocalSGD, register_comm_hook
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
+from rueda.torch.sharding import gathered, load_parameters, no_init
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
 

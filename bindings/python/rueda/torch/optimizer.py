@@ -41,6 +41,9 @@ def DistributedOptimizer(
     share=None,
     state_dtype=None,
     offload=None,
+    module=None,
+    units=None,
+    init=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -76,8 +79,9 @@ def DistributedOptimizer(
         False: none. Without effect under compression.
     shard : None or str
         "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
-        share of every parameter, and updates that (docs/sharding.md). For optimizers that work
-        element by element; not with compression, groups, Adasum.
+        share of every parameter, and updates that (docs/sharding.md). "parameters": the parameters
+        too, which are gathered for the modules that use them. For optimizers that work element by
+        element; not with compression, groups, Adasum.
     share : None or str
         "host", with ``shard``: the ranks of a host have one copy of the parameters.
     state_dtype : None or str
@@ -85,6 +89,15 @@ def DistributedOptimizer(
     offload : None, str or os.PathLike
         A folder, with ``shard``: the optimizer's state lies in a file there between steps, which has no name. "cpu" says
         where the state of parameters on the CPU is already.
+    module : torch.nn.Module, optional
+        For ``shard="parameters"``: the model, which has all of the optimizer's parameters.
+    units : optional
+        Of ``module``: what is gathered as one. None: the blocks of ModuleLists, Sequentials and ModuleDicts, and
+        other modules, from 1 MB on; a number: from so many bytes on; a list of modules and classes of modules; a
+        function that says whether a module is one.
+    init : callable, optional
+        Of a module: gives its parameters their first values, if they are on the device "meta". By default its
+        ``reset_parameters()``.
 
     Returns
     -------
@@ -111,12 +124,17 @@ def DistributedOptimizer(
             backward_passes_per_step,
             state_dtype=state_dtype,
             offload=offload,
+            module=module,
+            units=units,
+            init=init,
         )
     if share is not None:
         raise ValueError("share= is for shard=\"state\" or shard=\"gradients\"")
     for name, given in (("state_dtype", state_dtype), ("offload", offload)):
         if given is not None:
             raise ValueError(f"{name}= is for shard=: what a rank does not share it keeps as its optimizer does")
+    if module is not None or units is not None or init is not None:
+        raise ValueError('module=, units= and init= are for shard="parameters"')
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)

@@ -33,29 +33,35 @@ from rueda.torch.sharding._hosts import Hosts
 from rueda.torch.sharding._sources import Plain
 from rueda.torch.sharding._wire import Wire, ranks_of
 
-STAGES = "state", "gradients"
+STAGES = "state", "gradients", "parameters"
 
 
-def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None):
-    """The sharded form of an optimizer, which shares its options and its state with it."""
+def wrap(
+    optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None, kind=None, model=None
+):
+    """The sharded form of an optimizer, which shares its options and its state with it.
+
+    ``kind``: its class, if that is not `Sharded`; ``model``: what that knows of the model.
+    """
     if stage not in STAGES:
         raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
     if share not in (None, "host"):
         raise ValueError(f"share={share!r}: there are 'host' and None")
     if op not in (basics.Average, basics.Sum):
         raise ValueError("shard= reduces with op=Average or Sum")
-    for p in names:
-        if not p.is_cpu or not p.dtype.is_floating_point:
+    for p in names if model is None else (p for group in optimizer.param_groups for p in group["params"]):
+        if not (p.is_cpu or (p.is_meta and model is not None)) or not p.dtype.is_floating_point:
             raise ValueError(
                 f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
             )
     require_elementwise(optimizer)
     codec = _keeping.codec_for(state_dtype)
     wrapped = type(optimizer)
-    sharded = type(wrapped.__name__, (Sharded, wrapped), {})
+    sharded = type(wrapped.__name__, (kind or Sharded, wrapped), {})
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
+    result._model = model
     ranks = ranks_of(process_set)
     hosts = Hosts(ranks) if share == "host" else None
     wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
@@ -103,10 +109,7 @@ class Sharded:
         self._batches, self._frozen, self._lost = [], [], []
         self._originals = []  # of each group, the parameters that it was given
         self._hooks = {}  # parameter's number: what removes its hook
-        groups = self.__dict__["param_groups"]
-        for group in groups:
-            self._shard_group(group)
-        self._in_order()
+        self._shard_all(self.__dict__["param_groups"])
         _refuse_steps(plain)
         end = weakref.finalize(self, _end, self._hooks, wire, hosts)
         end.atexit = False
@@ -119,6 +122,11 @@ class Sharded:
                 "only some ranks have state in the optimizer that is to be sharded: load it on all, or "
                 "broadcast_optimizer_state before"
             )
+
+    def _shard_all(self, groups):
+        for group in groups:
+            self._shard_group(group)
+        self._in_order()
 
     def _shard_group(self, group):
         """Lays a group's parameters out, and puts this rank's shares in their place."""
@@ -362,7 +370,7 @@ class Sharded:
         by_batch = functools.partial(
             _stepping.step_by_batch,
             self,
-            _stepping.unhooked(type(self).__mro__[2]),
+            _stepping.unhooked(next(kind for kind in type(self).__mro__ if not issubclass(kind, Sharded))),
             self._keeping,
             self.__dict__["param_groups"],
             self._batches,
