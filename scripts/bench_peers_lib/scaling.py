@@ -6,7 +6,7 @@ from typing import Dict, List
 STATES = ("NEAR", "FAR", "mixed", "none", "all")
 TITLES = {
     "data": "data (`DistributedOptimizer`)", "state": '`shard="state"`', "gradients": '`shard="gradients"`',
-    "host": '`shard="gradients"`, `share="host"`', "sequence": "sequence (ring attention)",
+    "host": '`shard="gradients"`, `share="host"`', "parameters": '`shard="parameters"`', "sequence": "sequence (ring attention)",
 }
 MANNERS = ("strong", "weak")
 

@@ -3,7 +3,7 @@
 WAY: how the ranks share the work
 
     data         hvd.DistributedOptimizer: sequences of the batch
-    state, gradients, host   the same with shard=; host: shard="gradients", share="host"
+    state, gradients, parameters, host   the same with shard=; host: shard="gradients", share="host"
     sequence     ring attention: every sequence, in the zigzag layout
 
 MANNER: strong (the work of a step is the same on any number of ranks) or weak (that of a rank is). SIZE: usual or small.
@@ -62,7 +62,8 @@ def work_of(way, manner, size):
     blocks = [Block(width, heads, way == "sequence") for _ in range(layers)]
     model = nn.Sequential(nn.Embedding(VOCABULARY, width), *blocks, nn.Linear(width, VOCABULARY))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **SHARDED.get(way, {}))
+    shards = {"shard": "parameters", "module": model} if way == "parameters" else SHARDED.get(way, {})
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **shards)
     x = torch.randint(VOCABULARY, (own_sequences, own_length))
 
     def step():
