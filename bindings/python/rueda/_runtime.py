@@ -663,6 +663,13 @@ class Runtime:
                 return None
             wait_any(waited, end)
 
+    def watched(self, handle):
+        """The last request of a handle, for who polls its descriptor; it is not used again for another start."""
+        with self._lock:
+            entry = self._entries[handle]
+            entry.persistent = None
+            return entry.requests[-1]
+
     def abandon(self, handle):
         """Gives a handle up; its tensors are held until the library has let go of them."""
         with self._lock:

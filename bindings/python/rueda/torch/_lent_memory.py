@@ -45,13 +45,13 @@ def is_possible():
     return _lend(_LIBRARY, None) == _ffi.OK
 
 
-def watched(p, remove):
-    """Room for the gradient of ``p``, until the returned function is called, which calls ``remove`` too."""
+def watched(p, remove, count):
+    """Room for ``count`` gradients of ``p``, until the returned function is called, which calls ``remove`` too."""
     nbytes = p.numel() * p.element_size()
-    _blocks(nbytes, 1)
+    _blocks(nbytes, count)
 
     def end():
         remove()
-        _blocks(nbytes, -1)
+        _blocks(nbytes, -count)
 
     return end

@@ -18,7 +18,7 @@ from rueda.common.process_sets import global_process_set, require_registered
 from rueda.torch import _owners, sharding
 from rueda.torch._adasum_optimizer import _DistributedDelta
 from rueda.torch._compress_reducer import reducer_for_optimizer
-from rueda.torch._distributed import _Distributed
+from rueda.torch._distributed import _Distributed, derived
 from rueda.torch._gradient_buffers import GradientBuffers
 from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._policies import Settings
@@ -149,11 +149,7 @@ def DistributedOptimizer(
     )
     buffers = gradients_in_arena and compression is Compression.none
     buffers = GradientBuffers() if buffers else None
-    wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (kind, wrapped), {})
-    result = distributed.__new__(distributed)
-    # A learning-rate scheduler made before may have put its own step on the instance.
-    result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
+    result = derived(optimizer, kind)
     result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers, lends)
     return result
 

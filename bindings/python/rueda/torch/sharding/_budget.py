@@ -1,7 +1,7 @@
 """Whether there is memory for what an optimizer's first step will ask for, before anything is moved.
 
-Counted are gradients and the optimizer's state; parameters are there already. What is counted is less than what will be
-needed, and what there is, more: who is refused here would have failed.
+Counted are gradients and the optimizer's state; parameters are there already, and move to shared memory where that has
+room. What is counted is less than what will be needed, and what there is, more: who is refused here would have failed.
 """
 
 import collections
@@ -59,12 +59,21 @@ def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False, absent=0):
     return Need(gradients, state, absent // ranks if stage == "parameters" else absent)
 
 
-def fits(need, rooms, heap):
-    """The first `Room` that is too small, or None. ``heap``: bytes that are set aside for shared memory already."""
+def fits(need, rooms, heap, moves=(0, 0)):
+    """The first `Room` that is too small, or None.
+
+    Parameters
+    ----------
+    heap : int
+        Bytes that are set aside for shared memory already.
+    moves : (int, int)
+        Of parameters that will lie there: the bytes that they take there, and those that they give back.
+    """
     for room in rooms:
         total = (need.gradients + need.state + need.values) * room.ranks
         if room.what == ADDRESSES:
-            total = need.state + max(0, need.gradients + need.values - heap)
+            entering, leaving = moves
+            total = need.state + max(0, need.gradients + need.values + entering - heap) - leaving
         if total > room.nbytes:
             return room
     return None
@@ -140,13 +149,18 @@ def require(parameters, kept, stage, state_dtype, in_file, wire):
     asked = need(sizes, kept, stage, wire.size, state_dtype, in_file, absent)
     together = basics.local_size() if wire.size == basics.size() else 1  # of a set's ranks, at least this one is here
     here, heap = rooms(together), _heap()
-    short = fits(asked, here, heap)
+    short = fits(asked, here, heap, _moves(sizes, stage, wire.size, absent))
     first = wire.combine(wire.size if short is None else wire.rank, _ffi.MIN)
     if first >= wire.size:
         return
     if short is None:
         raise MemoryError(f"rank {wire.ranks[int(first)]} has too little memory for a step; its own error says why")
     raise MemoryError(message(sizes, kept, wire.size, asked, short, here, heap, absent))
+
+
+def _moves(sizes, stage, ranks, absent):
+    whole = 0 if stage is None or absent else sum(count * itemsize for count, itemsize in sizes)
+    return whole // ranks if stage == "parameters" else whole, whole
 
 
 def message(sizes, kept, ranks, asked, short, here, heap, absent=0):
@@ -157,7 +171,7 @@ def message(sizes, kept, ranks, asked, short, here, heap, absent=0):
     ]
     for text, stage, state_dtype, in_file in CHOICES if not absent else OF_ABSENT:
         other = need(sizes, kept, stage, ranks, state_dtype, in_file, absent)
-        verdict = "fits" if fits(other, here, heap) is None else "does not fit"
+        verdict = "fits" if fits(other, here, heap, _moves(sizes, stage, ranks, absent)) is None else "does not fit"
         parts = [other.values] * bool(absent) + [other.gradients, other.state]
         lines.append(f"  {text}: {' + '.join(map(_mib, parts))}, {verdict}")
     lines.append("  More ranks need less each; so do parameters of bfloat16.")
