@@ -7,7 +7,7 @@ import pytest
 import rueda.torch as hvd
 import torch
 from rueda.torch.sharding import _journal
-from rueda.torch.sharding._journal import DONE, UNDONE, proposal, undone
+from rueda.torch.sharding._journal import DONE, proposal, undone
 from worlds import run_ranks
 
 OLD, TORN, NEW = "old", "torn", "new"

@@ -465,8 +465,8 @@ RUEDA_API int32_t rueda_map_memory(void* memory, size_t bytes, void* address, ru
 RUEDA_API int32_t rueda_memory_place(const void* memory, uint64_t* place, rueda_error* error);
 RUEDA_API int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place,
                                     size_t bytes, void** memory, rueda_error* error);
-/* For what several ranks decide in such memory: if `*word` is `expected` it becomes `desired`, in one
- * step for all of them. Returns what it was. */
+/* For what several ranks decide in such memory: if `*word` is `expected` it becomes `desired`, in
+ * one step for all of them. Returns what it was. */
 RUEDA_API uint64_t rueda_compare_exchange(uint64_t* word, uint64_t expected, uint64_t desired);
 /* For tensors that another library allocates: of `library`, a loaded one by its file name
  * ("libc10.so"), calls of posix_memalign and free find blocks of this memory from now on. Which:

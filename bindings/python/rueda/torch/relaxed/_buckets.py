@@ -116,7 +116,7 @@ class Line:
         self._most_bytes, self._launch = most_bytes, launch
         self._buckets = []
 
-    def append(self, gradients):
+    def take_up(self, gradients):
         """Puts gradients, in the order of their parameters, into buckets behind those that there are."""
         self._buckets += [Bucket(self, members) for members in self._cut(gradients)]
 

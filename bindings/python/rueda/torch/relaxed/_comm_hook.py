@@ -90,7 +90,7 @@ class Hooked(Policy):
         self._line = Line(most_bytes, self._launch)
 
     def adopt(self, gradients):
-        self._line.append(gradients)
+        self._line.take_up(gradients)
 
     def _launch(self, bucket, index, is_last):
         members, what = bucket.gradients, _Place(self._hook, bucket, index)
