@@ -238,6 +238,31 @@ def test_a_closure_and_gradients_that_are_synchronised_by_hand():
     check_same(model, whole)
 
 
+@ranks(2)
+def test_a_step_that_fails_in_the_middle_is_seen_by_the_next_forward():
+    def fail(*_):
+        raise KeyError("after the update")
+
+    model = Model()
+    optimizer = wrap(model)
+    train(model, optimizer, 1)
+    before = model.state_dict()
+    hook = optimizer.register_step_post_hook(fail)
+    optimizer.zero_grad()
+    backward(model, 1)
+    with raises(KeyError, "after the update"):
+        optimizer.step()
+    hook.remove()
+    whole = Model()
+    found = model.state_dict()
+    whole.load_state_dict(found)
+    assert not torch.equal(found["first.weight"], before["first.weight"])
+    assert torch.equal(model(batch(0, 0)), whole(batch(0, 0)))
+    optimizer.zero_grad()
+    backward(model, 2)
+    optimizer.step()
+
+
 @ranks(3)
 def test_a_process_set_shards_among_its_members():
     members = hvd.add_process_set([0, 2])

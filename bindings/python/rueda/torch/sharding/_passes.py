@@ -102,10 +102,10 @@ class Passes:
         self._prefetch()
 
     def rest(self):
-        """Nothing is under way, so that shares may change."""
+        """Nothing is under way or remembered, so that shares may change, whatever comes of that."""
         self.recover()
         for unit in self.units:
-            unit.wait()
+            unit.drop()
             if unit.held:
                 raise RuntimeError("optimizer.step() within hvd.gathered(): leave it first")
 
