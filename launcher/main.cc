@@ -10,6 +10,7 @@
 #include "launcher/binding/host_binding.h"
 #include "launcher/command/backends.h"
 #include "launcher/command/config_file.h"
+#include "launcher/command/deepspeed_config.h"
 #include "launcher/command/nearest_name.h"
 #include "launcher/command/options.h"
 #include "launcher/driver.h"
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   auto options = rueda::launcher::parse_options(arguments, RUEDA_LAUNCHER_VERSION);
   if (options.ok()) {
     auto found = rueda::launcher::add_config_file(&options.value());
+    if (found.ok()) found = rueda::launcher::add_deepspeed_config(&options.value());
     if (found.ok()) found = rueda::launcher::add_horovod_path(environment, &options.value());
     if (found.ok()) found = rueda::launcher::choose_mpi_transport(environment, &options.value());
     if (!found.ok()) options = found;

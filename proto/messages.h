@@ -262,6 +262,10 @@ struct RankSummary {
   uint64_t planned_batches = 0;  // of these, without a message
   uint64_t bytes = 0;            // of the tensors of all batches
   std::vector<Waited> waited;
+  uint64_t resident_peak = 0;  // bytes, of the process
+  uint64_t heap_peak = 0;      // bytes of its shared memory that tensors had
+  int32_t host = 0;            // its number
+  std::string host_name;
 
   bool operator==(const RankSummary&) const = default;
 };

@@ -139,6 +139,10 @@ inline void write(Writer out, const RankSummary& m) {
     write(Writer(&inner), waited);
     out.put_even_empty(8, inner);
   }
+  out.put(9, m.resident_peak);
+  out.put(10, m.heap_peak);
+  out.put_zigzag(11, m.host);
+  out.put_free_text(12, m.host_name, kMaxAddressBytes);
 }
 
 inline void read(Reader& in, RankSummary* m) {
@@ -158,6 +162,10 @@ inline void read(Reader& in, RankSummary* m) {
         in.append_message(&m->waited, "waited", kMaxWaited,
                           [](Reader& inner, Waited* waited) { read(inner, waited); });
         break;
+      case 9: in.read(&m->resident_peak); break;
+      case 10: in.read(&m->heap_peak); break;
+      case 11: in.read_zigzag(&m->host); break;
+      case 12: in.read_text(&m->host_name, "host_name", kMaxAddressBytes); break;
       default: in.skip();
     }
   }

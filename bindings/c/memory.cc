@@ -1,5 +1,6 @@
 // Memory that the ranks of a host share: the process's heap behind the C ABI, and its peers'.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 #include "bindings/c/context.h"
 #include "collectives/host/heap.h"
 #include "collectives/host/heap_size.h"
+#include "collectives/host/lent_blocks.h"
 
 using rueda::Result;
 using rueda::Status;
@@ -103,6 +105,26 @@ int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place, 
     return {};
   });
 }
+
+uint64_t rueda_compare_exchange(uint64_t* word, uint64_t expected, uint64_t desired) {
+  std::atomic_ref<uint64_t>(*word).compare_exchange_strong(expected, desired);
+  return expected;
+}
+
+int32_t rueda_lend_memory(const char* library, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    if (library == nullptr) return rueda::invalid_argument("no library (NULL)");
+    return rueda::host::lent_blocks::lend_to(library);
+  });
+}
+
+void rueda_lend_blocks(size_t bytes, int64_t count) {
+  rueda::host::lent_blocks::expect(bytes, count);
+}
+
+void rueda_lend_begin() { rueda::host::lent_blocks::begin(); }
+
+void rueda_lend_end() { rueda::host::lent_blocks::end(); }
 
 void rueda_free(void* memory) {
   // A forked child may still hold tensors of its parent's heap: they are not its own to free.

@@ -81,7 +81,9 @@ struct Heap::State {
   std::map<size_t, Span> spans;                        // in use, by offset
   std::map<size_t, std::set<size_t>> slabs_with_room;  // slot size: offsets of slabs
   size_t in_use = 0;
+  size_t peak = 0;  // of in_use
 
+  void count(size_t more);  // with the mutex held
   Status make_pages(Range range);
   void drop_pages(Range range);
   void prefault(Range range);
@@ -94,6 +96,11 @@ struct Heap::State {
   // With the mutex held: a slot of an existing slab, or null.
   std::byte* pop_slot(size_t slot_bytes);
 };
+
+void Heap::State::count(size_t more) {
+  in_use += more;
+  peak = std::max(peak, in_use);
+}
 
 // ---- pages ----
 
@@ -208,7 +215,7 @@ Result<std::byte*> Heap::State::allocate_span(size_t wanted, bool zeroed) {
   if (used_before && zeroed) std::memset(base + offset, 0, size);
   const std::lock_guard<std::mutex> lock(mutex);
   spans[offset].bytes = size;
-  in_use += size;
+  count(size);
   return base + offset;
 }
 
@@ -223,7 +230,7 @@ std::byte* Heap::State::pop_slot(size_t slot_bytes) {
   slab.free.pop_back();
   slab.used[slot] = true;
   if (slab.free.empty()) found->second.erase(offset);
-  in_use += slot_bytes;
+  count(slot_bytes);
   return base + offset + slot * slot_bytes;
 }
 
@@ -336,6 +343,11 @@ Status Heap::map_at(std::byte* memory, size_t bytes, void* address) {
 size_t Heap::in_use() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->in_use;
+}
+
+size_t Heap::peak() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->peak;
 }
 
 Result<std::byte*> Heap::allocate(size_t bytes, bool zeroed) {

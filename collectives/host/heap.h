@@ -44,6 +44,7 @@ class Heap {
   // before the block is freed. Forked children have nothing there, core dumps neither.
   Status map_at(std::byte* memory, size_t bytes, void* address);
   size_t in_use() const;  // bytes allocated now
+  size_t peak() const;    // the most that were allocated at any time
 
  private:
   Heap();

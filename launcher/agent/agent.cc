@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -111,7 +112,7 @@ class Agent {
   Drained drain_ranks();
   void follow(const std::vector<Order>& orders);
   void reap();
-  void rank_ended(RankProcess* rank, int wait_status);
+  void rank_ended(RankProcess* rank, int wait_status, uint64_t resident_peak);
   void look_at_lives();
   void look_for_late_ranks();
   void rank_lost(const life::LostRank& lost, bool from_controller = false);
@@ -489,7 +490,7 @@ void Agent::check_guard() {
   supervisor_.driver_lost(now());
 }
 
-void Agent::rank_ended(RankProcess* rank, int wait_status) {
+void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_peak) {
   rank->ended();
   const Rank number = rank->place().rank;
   RankEnd end;
@@ -498,6 +499,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status) {
   const pid_t joined = lives_->joined_pid(number);
   end.pid = joined > 0 ? joined : rank->pid();
   end.wait_status = wait_status;
+  end.resident_peak = resident_peak;
   end.noticed = dying_together_.contains(number) ? dying_number_ : noticed_;
   end.stopped = supervisor_.stopping();
   ends_.push_back(end);
@@ -603,11 +605,13 @@ void Agent::stop_for_failure() {
 void Agent::reap() {
   ++noticed_;
   int status = 0;
-  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+  rusage used{};
+  for (pid_t pid = 0; (pid = wait4(-1, &status, WNOHANG, &used)) > 0;) {
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const auto& candidate) {
       return candidate->running() && candidate->pid() == pid;
     });
-    if (rank != ranks_.end()) rank_ended(rank->get(), status);
+    if (rank != ranks_.end())
+      rank_ended(rank->get(), status, static_cast<uint64_t>(used.ru_maxrss) << 10);
   }
 }
 
@@ -745,7 +749,8 @@ int Agent::finish(const Status& started) {
   job.signal = supervisor_.cause_signal();
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
   if (plan_.summary) {
-    for (const std::string& line : summary_report(summaries, static_cast<int>(ranks_.size())))
+    for (const std::string& line :
+         summary_report(summaries, static_cast<int>(ranks_.size()), job.ends))
       console_.say(line);
   }
   const Verdict verdict = judge(job);

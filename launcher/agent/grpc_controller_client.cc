@@ -131,6 +131,7 @@ void GrpcControllerClient::rank_ended(const RankEnd& end) {
   ended->set_noticed(end.noticed);
   ended->set_stopped(end.stopped);
   ended->set_hint(end.hint);
+  ended->set_resident_peak(end.resident_peak);
   client_->send(std::move(message));
 }
 

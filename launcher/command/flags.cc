@@ -62,6 +62,8 @@ const Flag kFlags[] = {
     {kOptions, "--verbose", &Options::verbose, "say what is started and stopped"},
     {kOptions, "--config-file", &Options::config_file,
      "file with settings, as horovodrun's (YAML); flags win over it"},
+    {kOptions, "--deepspeed-config", &Options::deepspeed_config,
+     "JSON file that hvd.initialize() reads (RUEDA_DEEPSPEED_CONFIG)"},
 
     {kHosts, "--hostfile", &Options::hostfile,
      "-hostfile: file with a line 'name slots=N' per host", "-hostfile"},

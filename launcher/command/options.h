@@ -52,6 +52,7 @@ struct Options {
   std::string output_folder;       // copies of the ranks' output; empty: none
   std::string bind;                // --bind, checked: binding/binding.h
   std::string config_file;         // read by config_file.h
+  std::string deepspeed_config;    // looked at by deepspeed_config.h
   bool gloo = false;               // --gloo: mpi is not wanted, whatever a configuration file says
   std::vector<std::string> notes;  // of the configuration file, for the user
   bool mpi = false;                // mpirun starts the ranks: mpi/mpirun_command.h

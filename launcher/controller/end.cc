@@ -23,6 +23,7 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
   end.stopped = ended.stopped();
   end.host = where(host);
   end.hint = ended.hint();
+  end.resident_peak = ended.resident_peak();
   const auto number =
       noticed_.emplace(std::pair(host, ended.noticed()), static_cast<int>(noticed_.size()));
   end.noticed = number.first->second;
@@ -221,7 +222,7 @@ int JobController::finish() {
   }
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
   if (plan_.summary) {
-    for (const std::string& line : summary_report(summaries, plan_.options.num_proc))
+    for (const std::string& line : summary_report(summaries, plan_.options.num_proc, job.ends))
       console_.say(line);
   }
   const Verdict verdict = judge(job);

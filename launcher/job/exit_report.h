@@ -11,6 +11,7 @@
 // Pure.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,12 +27,13 @@ namespace rueda::launcher {
 struct RankEnd {
   Rank rank = 0;
   int pid = 0;
-  int wait_status = 0;    // of waitpid
-  int noticed = 0;        // deaths noticed together have the same number
-  bool stopped = false;   // ended after we had begun to stop the job
-  std::string host = {};  // where it ran, in a job over several hosts
-  std::string lost = {};  // not empty: it was not seen to end; why it is taken for dead
-  std::string hint = {};  // why, as far as the kernel told: ", ... out of memory ..."
+  int wait_status = 0;         // of waitpid
+  int noticed = 0;             // deaths noticed together have the same number
+  bool stopped = false;        // ended after we had begun to stop the job
+  std::string host = {};       // where it ran, in a job over several hosts
+  std::string lost = {};       // not empty: it was not seen to end; why it is taken for dead
+  std::string hint = {};       // why, as far as the kernel told: ", ... out of memory ..."
+  uint64_t resident_peak = 0;  // bytes, of it or of a process that it waited for; 0: not known
 };
 
 struct JobEnd {

@@ -12,7 +12,8 @@ namespace {
 
 using Summaries = std::map<Rank, wire::RankSummary>;
 constexpr size_t kMostStages = 12;  // ours are eight; more would not fit a screen
-constexpr double kNotable = 0.01;   // of the ranks' time
+constexpr size_t kMostHosts = 8;
+constexpr double kNotable = 0.01;  // of the ranks' time
 
 std::string bytes_text(double bytes) {
   const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -119,15 +120,69 @@ std::string slowest(const Summaries& summaries, double seconds) {
       most, percent(most, seconds));
 }
 
+// Of each rank and of each host; nothing where nothing is known.
+void add_memory(const Summaries& summaries, const std::vector<RankEnd>& ends,
+                std::vector<std::string>* lines) {
+  Spread resident, heap;
+  struct Host {
+    std::string name;
+    int ranks = 0;
+    double resident = 0;
+    double heap = 0;
+  };
+  std::map<int, Host> hosts;
+  for (const auto& [rank, summary] : summaries) {
+    if (summary.resident_peak == 0) continue;
+    resident.add(rank, double(summary.resident_peak));
+    heap.add(rank, double(summary.heap_peak));
+    Host& host = hosts[summary.host];
+    host.name = summary.host_name;
+    ++host.ranks;
+    host.resident += double(summary.resident_peak);
+    host.heap += double(summary.heap_peak);
+  }
+  for (const RankEnd& end : ends) {
+    if (summaries.count(end.rank) == 0 && end.resident_peak > 0)
+      resident.add(end.rank, double(end.resident_peak));
+  }
+  if (resident.ranks == 0) return;
+  const auto range = [](const Spread& of) {
+    return of.ranks == 1 ? fmt::format("{} (rank {})", bytes_text(of.most), of.most_rank)
+                         : fmt::format("{} (rank {}) to {} (rank {})", bytes_text(of.least),
+                                       of.least_rank, bytes_text(of.most), of.most_rank);
+  };
+  std::string line = "  memory          resident, at most: " + range(resident);
+  if (heap.most > 0) line += "; of the shared heap: " + range(heap);
+  lines->push_back(line);
+  if (hosts.size() < 2 && resident.ranks < 2) return;
+  size_t shown = 0;
+  for (const auto& [number, host] : hosts) {
+    if (++shown > kMostHosts) {
+      lines->push_back(fmt::format("  ... and {} more hosts", hosts.size() - kMostHosts));
+      break;
+    }
+    lines->push_back(fmt::format(
+        "  {:<15} {} rank{}: {} together, where shared memory counts for each that uses it; {} of "
+        "their shared heaps",
+        host.name, host.ranks, host.ranks == 1 ? "" : "s", bytes_text(host.resident),
+        bytes_text(host.heap)));
+  }
+}
+
 }  // namespace
 
-std::vector<std::string> summary_report(const Summaries& summaries, int ranks) {
+std::vector<std::string> summary_report(const Summaries& summaries, int ranks,
+                                        const std::vector<RankEnd>& ends) {
   std::vector<Rank> silent;
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (summaries.count(rank) == 0) silent.push_back(rank);
   }
-  if (summaries.empty())
-    return {"no summary: no rank has sent one (they do when they call shutdown, or at exit)"};
+  if (summaries.empty()) {
+    std::vector<std::string> lines = {
+        "no summary: no rank has sent one (they do when they call shutdown, or at exit)"};
+    add_memory(summaries, ends, &lines);
+    return lines;
+  }
   const double seconds = spread(summaries, [](const auto& s) { return s.seconds; }).mean();
   std::vector<std::string> lines;
   lines.push_back(fmt::format("summary of {} rank{}, {:.2f} s from init to shutdown",
@@ -137,6 +192,7 @@ std::vector<std::string> summary_report(const Summaries& summaries, int ranks) {
       "  (seconds and times: of one rank, the mean; batches overlap, so stages do too)");
   lines.push_back(communication(summaries));
   if (ranks > 1) lines.push_back(slowest(summaries, seconds));
+  add_memory(summaries, ends, &lines);
   if (!silent.empty())
     lines.push_back("  nothing was heard of " + name_ranks(silent) + ", which ended otherwise");
   return lines;

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "collectives/base/types.h"
+#include "launcher/job/exit_report.h"
 #include "proto/messages.h"
 
 namespace rueda::launcher {
 
-// Lines without the "ruedarun: " in front. summaries: of those ranks that sent one.
+// Lines without the "ruedarun: " in front. summaries: of those ranks that sent one. ends: tell what
+// memory the others had.
 std::vector<std::string> summary_report(const std::map<Rank, wire::RankSummary>& summaries,
-                                        int ranks);
+                                        int ranks, const std::vector<RankEnd>& ends = {});
 
 }  // namespace rueda::launcher

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "collectives/host/heap.h"
+#include "collectives/host/process_memory.h"
 #include "collectives/host/threads.h"
 #include "runtime/observe/flight/stack_dump.h"
 
@@ -144,6 +146,11 @@ std::optional<wire::RankSummary> Runtime::summary() {
   auto summary = recorder_.totals();
   if (!summary) return std::nullopt;
   progress_->with_progress_lock([&](Coordinator*) { summary->waited = coordinator_.waited(); });
+  summary->resident_peak = host::resident_peak(host::read_small_file);
+  if (const host::Heap* const heap = host::Heap::existing()) summary->heap_peak = heap->peak();
+  const auto rank = static_cast<size_t>(membership().rank);
+  summary->host = membership().host_of[rank];
+  summary->host_name = membership().hosts[rank];
   return summary;
 }
 
@@ -157,6 +164,11 @@ counters::Values Runtime::counters() {
   counters::Values now = counters_.read();
   now.wakeups = progress_->wakeups();
   now.recording = recorder_.on() ? 1 : 0;
+  if (const host::Heap* const heap = host::Heap::existing()) {
+    now.heap_in_use = static_cast<int64_t>(heap->in_use());
+    now.heap_peak = static_cast<int64_t>(heap->peak());
+    now.heap_limit = static_cast<int64_t>(heap->bytes());
+  }
   return now;
 }
 

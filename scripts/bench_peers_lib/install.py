@@ -36,8 +36,8 @@ def _debian_packages() -> None:
                     "--no-install-recommends", *missing], check=True)
 
 
-def build() -> None:
-    """The Release build with the peers' programs; seconds when nothing changed."""
+def build(who: str = "bench_peers") -> None:
+    """The Release build with the peers' programs; seconds when nothing changed. ``who``: for messages."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / "build.log", "w", encoding="utf-8") as log:
         for command in (["cmake", "--preset", "release", "-B", str(RELEASE), "-DRUEDA_BENCHMARKS=ON",
@@ -45,7 +45,7 @@ def build() -> None:
                         ["cmake", "--build", str(RELEASE), "--target", "rueda_benchmarks"]):
             done = subprocess.run(command, cwd=str(REPO), stdout=log, stderr=subprocess.STDOUT)
             if done.returncode:
-                sys.exit(f"bench_peers: '{' '.join(command)}' failed; see {BUILD / 'build.log'}")
+                sys.exit(f"{who}: '{' '.join(command)}' failed; see {BUILD / 'build.log'}")
 
 
 def _horovod() -> None:

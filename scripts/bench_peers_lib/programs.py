@@ -63,6 +63,8 @@ class Programs:
             return [*torchrun, "--no-python", str(RELEASE / "bench" / "bench_gloo"), *cases]
         script = {"gradients": "peer_gradients.py", "idle": "peer_idle.py"}.get(program.rsplit("-", 1)[-1], "peer_torch.py")
         script = {"ddp-gloo": "peer_gradients.py", "c10d": "peer_c10d.py", "sharded": "peer_sharded.py"}.get(program, script)
+        if program == "scaling":
+            return [*ruedarun, self._python, str(SOURCES / "scaling_rank.py"), *cases]
         if program in ("c10d", "sharded"):
             return [*torchrun, str(SOURCES / script), *cases]
         arguments = {"peer_gradients.py": milliseconds, "peer_idle.py": [], "peer_torch.py": cases}[script]
@@ -84,7 +86,7 @@ class Programs:
         with tempfile.TemporaryDirectory(prefix="rueda-bench-", dir="/dev/shm") as folder:
             os.mkdir(folder + "/store")
             env = dict(self._base, RUEDA_BENCH_MEETING=folder + "/meeting", RUEDA_BENCH_STORE=folder + "/store")
-            if cases[0].startswith(("gradients", "ddp", "sgd")):
+            if program == "scaling" or cases[0].startswith(("gradients", "ddp", "sgd")):
                 # Whether freed gradients stay in the process is luck otherwise, and new pages cost as much as reducing.
                 env.update(MALLOC_MMAP_THRESHOLD_="4000000000", MALLOC_TRIM_THRESHOLD_="4000000000",
                            MALLOC_TOP_PAD_="100000000")

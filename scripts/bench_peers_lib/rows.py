@@ -104,7 +104,8 @@ ROWS: Dict[str, Row] = {
 _SHARDED = {"sgd:plain:exposed": ("sgd:ddp:exposed", 6), "adam:plain:exposed": ("adam:ddp:exposed", 6),
             "adam:state:step": ("adam:alone:step", 1), "adam:gradients:step": ("adam:alone:step", 1),
             "adam:host:step": ("adam:alone:step", 1), "adam:state:step@zero": ("adam:zero:step", 2),
-            "adam:gradients:step@fsdp2": ("adam:fsdp2:step", 2), "adam:host:step@fsdp2": ("adam:fsdp2:step", 2)}
+            "adam:gradients:step@fsdp2": ("adam:fsdp2:step", 2), "adam:host:step@fsdp2": ("adam:fsdp2:step", 2),
+            "adam:parameters:step": ("adam:fsdp2:step", 2)}
 ROWS["O"] = Row("a transformer of 26 M parameters, sharded and not, in the same processes; the peer is the second way", (2,), "sharded",
                 (IN_TURNS,), tuple(_SHARDED),
                 tuple(Target(least, least, (IN_TURNS,), (case,)) for case, (_, least) in _SHARDED.items()),

@@ -8,6 +8,7 @@ is behind @ tells cases apart that are compared with different peers. Ways:
     alone        no communication
     plain        hvd.DistributedOptimizer at its defaults
     state, gradients, host       the same with shard=; host: shard="gradients", share="host"
+    parameters   the same with shard="parameters", cut as for fsdp2
     ddp          DDP over Gloo
     zero         DDP and ZeroRedundancyOptimizer over Gloo
     fsdp2        fully_shard over Gloo
@@ -26,7 +27,7 @@ from meeting import Meeting, figures, print_row, samples_of, state_of
 WARM_UPS, STEPS, TURNS = 3, 9, 3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 SHARDED = {"plain": {}, "state": {"shard": "state"}, "gradients": {"shard": "gradients"},
-           "host": {"shard": "gradients", "share": "host"}}
+           "host": {"shard": "gradients", "share": "host"}, "parameters": {"shard": "parameters", "units": 0}}
 
 
 def transformer():
@@ -48,7 +49,8 @@ def step_of(way, kind, x):
     else:
         optimizer = kind(model.parameters(), lr=1e-5)
     if way in SHARDED:
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **SHARDED[way])
+        options = {**SHARDED[way], **({"module": model} if way == "parameters" else {})}
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
 
     def step():
         optimizer.zero_grad()

@@ -797,6 +797,14 @@ static void check_peer_memory(void) {
   }
   op.name = "all have read";
   run(&op);
+  place = 7;
+  CHECK(rueda_compare_exchange(&place, 6, 8) == 7 && place == 7);
+  CHECK(rueda_compare_exchange(&place, 7, 8) == 7 && place == 8);
+  CHECK_ERROR(RUEDA_FAILED_PRECONDITION, "libno_such_library.so",
+              rueda_lend_memory("libno_such_library.so", &error));
+  rueda_lend_blocks(1 << 20, 1);
+  rueda_lend_begin();
+  rueda_lend_end();
   rueda_free(memory);
 }
 

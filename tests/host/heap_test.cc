@@ -145,6 +145,18 @@ TEST_CASE("any order of allocating and freeing keeps contents and loses nothing"
   heap().free(allocate(kHeapBytes));  // everything has grown together again
 }
 
+TEST_CASE("the peak is the most that was in use at once", "[heap]") {
+  const size_t before = heap().peak();
+  std::byte* const one = allocate(kHeapBytes / 2);
+  std::byte* const other = allocate(kHeapBytes / 2);
+  CHECK(heap().peak() == kHeapBytes);
+  heap().free(one);
+  heap().free(other);
+  CHECK(heap().in_use() == 0);
+  CHECK(heap().peak() == kHeapBytes);
+  CHECK(before <= kHeapBytes);
+}
+
 TEST_CASE("a full heap says how much is in use and what to do, and goes on", "[heap]") {
   std::vector<std::byte*> blocks;
   for (;;) {

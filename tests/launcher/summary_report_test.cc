@@ -19,6 +19,9 @@ wire::RankSummary summary(double seconds, std::vector<wire::Waited> waited = {})
   result.planned_batches = 150;
   result.bytes = 4'000'000'000;
   result.waited = std::move(waited);
+  result.resident_peak = 400'000'000 + static_cast<uint64_t>(seconds * 1e6);
+  result.heap_peak = 50'000'000;
+  result.host_name = "node1";
   return result;
 }
 
@@ -63,6 +66,23 @@ TEST_CASE("ranks that sent nothing are named, and nobody is slow without a reaso
   has(text, "none: no rank was waited for");
   has(text, "nothing was heard of ranks 0, 2, 3");
   CHECK(text_of(summary_report({}, 2)).find("no rank has sent one") != std::string::npos);
+}
+
+TEST_CASE("the summary says what memory ranks and hosts had", "[summary]") {
+  std::map<Rank, wire::RankSummary> ranks = {{0, summary(4)}, {1, summary(6)}, {2, summary(5)}};
+  ranks[2].host = 1;
+  ranks[2].host_name = "node2";
+  launcher::RankEnd silent{.rank = 3};
+  silent.resident_peak = 10'000'000;
+  const std::string text = text_of(summary_report(ranks, 4, {silent}));
+  has(text, "memory          resident, at most: 10.0 MB (rank 3) to 406.0 MB (rank 1)");
+  has(text, "; of the shared heap: 50.0 MB (rank 0) to 50.0 MB (rank 0)");
+  has(text, "  node1           2 ranks: 810.0 MB together");
+  has(text, "  node2           1 rank: 405.0 MB together");
+  has(text_of(summary_report({}, 1, {silent})), "resident, at most: 10.0 MB (rank 3)\n");
+  for (int host = 0; host < 100; ++host) ranks[host].host = host;
+  for (auto& [rank, one] : ranks) one.resident_peak = 1;
+  CHECK(summary_report(ranks, 100).size() <= 26);
 }
 
 TEST_CASE("nonsense of a rank does no harm", "[summary]") {

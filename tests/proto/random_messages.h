@@ -189,6 +189,10 @@ inline void roll(Dice& dice, RankSummary* m) {
   m->waited.resize(dice.below(4));
   for (Waited& waited : m->waited)
     waited = {dice.number<int32_t>(), dice.real(), dice.number<uint64_t>()};
+  m->resident_peak = dice.number<uint64_t>();
+  m->heap_peak = dice.number<uint64_t>();
+  m->host = dice.number<int32_t>();
+  m->host_name = dice.text();
 }
 
 inline void roll(Dice& dice, PlaceInfo* m) {
@@ -356,6 +360,10 @@ inline void convert(const RankSummary& m, v1::RankSummary* p) {
     w->set_seconds(waited.seconds);
     w->set_count(waited.count);
   }
+  p->set_resident_peak(m.resident_peak);
+  p->set_heap_peak(m.heap_peak);
+  p->set_host(m.host);
+  p->set_host_name(m.host_name);
 }
 
 // Ours and libprotobuf's class of the same message.

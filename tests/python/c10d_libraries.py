@@ -141,6 +141,53 @@ def with_deepspeed(backend):
     return losses
 
 
+def with_deepspeed_engine(backend):
+    """The same configurations by DeepSpeed's engine over Gloo, and by rueda's."""
+    if backend == "rueda":
+        import rueda.torch as library
+
+        def rank():
+            return library.rank()
+    else:
+        import deepspeed as library
+
+        library.init_distributed(backend)
+        rank = dist.get_rank
+    losses = []
+    for optimizer in (
+        {"type": "SGD", "params": {"lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}},
+        {"type": "Adam", "params": {"lr": 0.02, "torch_adam": True, "weight_decay": 0.1}},
+    ):
+        for stage in (0, 1, 2):
+            for precision in ({}, {"bf16": {"enabled": True}}):  # it has no fp16 on CPUs
+                model = network()
+                engine, *_ = library.initialize(
+                    model=model,
+                    model_parameters=model.parameters(),
+                    config={
+                        "train_micro_batch_size_per_gpu": BATCH // 2,
+                        "gradient_accumulation_steps": 2,
+                        "gradient_clipping": 0.3,
+                        "optimizer": optimizer,
+                        "scheduler": {
+                            "type": "WarmupDecayLR",
+                            "params": {"warmup_max_lr": 0.1, "warmup_num_steps": 3, "total_num_steps": 12},
+                        },
+                        "zero_optimization": {"stage": stage},
+                        "zero_allow_untested_optimizer": True,
+                        **precision,
+                    },
+                )
+                dtype = torch.bfloat16 if precision else torch.float32
+                for x, y in [*loader(), *loader()]:
+                    mine = slice(rank(), None, 2)
+                    loss = torch.nn.functional.cross_entropy(engine(x[mine].to(dtype)).float(), y[mine])
+                    engine.backward(loss)
+                    engine.step()
+                    losses.append(loss.item())
+    return (backend, losses)
+
+
 def with_torchft(backend):
     """Two replicas of one process each, whose group is made anew in the middle."""
     from torchft import process_group as parts

@@ -98,11 +98,20 @@ def sharded():
         return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer.state_dict()
 
     expected, _ = train()
-    for stage in ("state", "gradients"):
-        got, state = train(shard=stage)
+    for options in ({"shard": "state"}, {"shard": "gradients"}, {"shard": "state", "share": "host"}):
+        got, state = train(**options)
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
         assert sum(v["momentum_buffer"].numel() for v in state["state"].values()) == got.numel()
         torch_hvd.check_replicas([("all", got)])
+    if hvd.size() == 4:
+        uneven = hvd.add_process_set([0, 1, 2])
+        if uneven.included():
+            try:
+                train(shard="state", share="host", process_set=uneven)
+            except ValueError as error:
+                assert "2 with rank 0, 1 with rank 2" in str(error), error
+            else:
+                raise AssertionError("hosts with unequal numbers of ranks were taken")
     print("all right", flush=True)
 
 

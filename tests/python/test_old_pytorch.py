@@ -12,6 +12,8 @@ for owner, names in (
     (torch, [n for n in dir(torch) if n.startswith(("float8_", "uint16", "uint32", "uint64"))]),
     (torch, ["compiler"]),
     (torch.library, ["register_autograd"]),
+    (torch._C, ["_current_graph_task_id"]),
+    (torch._C._autograd, ["_unsafe_set_version_counter"]),
 ):
     for name in names:
         if hasattr(owner, name):
@@ -38,6 +40,16 @@ for step in range(3):
     optimizer.step()
     hvd.check_replicas(model)
     assert torch.equal(model.weight.grad, torch.full((2, 3), 1.5 + step)), model.weight.grad
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), shard="parameters", module=model, units=0)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((1, 3), 1.0 + hvd.rank() + step)).sum().backward()
+    optimizer.step()
+with hvd.gathered(model):
+    hvd.check_replicas(model)
+    assert torch.isfinite(model[0].weight).all()
 for dtype in (torch.float16, torch.bfloat16, torch.int8, torch.bool):
     assert hvd.allgather(torch.ones(2, dtype=dtype)).dtype is dtype
 """

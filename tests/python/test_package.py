@@ -90,8 +90,8 @@ TORCH_SIGNATURES = {
     "broadcast_optimizer_state": "optimizer, root_rank, model=None, process_set=SET",
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=NONE, "
     "backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, num_groups=0, groups=None, "
-    "sparse_as_dense=False, process_set=SET, gradients_in_arena=False, shard=None, share=None, state_dtype=None, "
-    "offload=None",
+    "sparse_as_dense=False, process_set=SET, gradients_in_arena=None, shard=None, share=None, state_dtype=None, "
+    "offload=None, module=None, units=None, init=None",
 }
 
 

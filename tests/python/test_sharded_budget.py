@@ -25,6 +25,10 @@ def test_memory_of_a_host_is_for_all_of_its_ranks_and_addresses_of_the_heap_are_
     assert fits(asked, [Room(400, "a host", 4)], 0) is None
     assert fits(asked, [Room(99, ADDRESSES, 1)], 0).what == ADDRESSES
     assert fits(asked, [Room(40, ADDRESSES, 1)], 60) is None
+    # 30 bytes of parameters take room from gradients in the heap, and give as much back where they were.
+    assert fits(asked, [Room(40, ADDRESSES, 1)], 60, (30, 30)) is None
+    assert fits(asked, [Room(10, ADDRESSES, 1)], 90, (30, 30)) is None
+    assert fits(asked, [Room(9, ADDRESSES, 1)], 90, (30, 30)).what == ADDRESSES
 
 
 def test_the_tightest_group_counts(tmp_path):

@@ -59,6 +59,20 @@ def test_a_library_reaches_what_it_reaches_with_gloo(library):
     assert ours["losses"] and ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
 
 
+def test_the_engine_reaches_what_deepspeed_reaches():
+    needs("deepspeed")
+    ours, theirs = (train("deepspeed_engine", backend)["losses"] for backend in ("rueda", "gloo"))
+    steps = 16
+    assert len(ours) == len(theirs) == 12 * steps
+    for run in range(12):
+        part = slice(run * steps, (run + 1) * steps)
+        is_bf16, stage = run % 2, run // 2 % 3
+        # In 16 bits DeepSpeed adds and sends gradients of 16 bits, rueda of 32; most of all in stage 0.
+        tolerance = (0.2 if stage == 0 else 0.02) if is_bf16 else 1e-5
+        assert ours[part] == pytest.approx(theirs[part], rel=tolerance), run
+        assert ours[part][-1] < ours[part][0]
+
+
 @pytest.mark.parametrize("library", ["accelerate", "transformers"])
 def test_a_library_that_refuses_names_takes_what_the_variable_says(library):
     needs(library)

@@ -260,6 +260,11 @@ FUNCTIONS = {
     "rueda_peer_memory": (_int32, [
         _void_p, _int32, _uint64, _size_t, _pointer(_void_p), _pointer(Error),
     ]),
+    "rueda_compare_exchange": (_uint64, [_pointer(_uint64), _uint64, _uint64]),
+    "rueda_lend_memory": (_int32, [_char_p, _pointer(Error)]),
+    "rueda_lend_blocks": (None, [_size_t, _int64]),
+    "rueda_lend_begin": (None, []),
+    "rueda_lend_end": (None, []),
     "rueda_free": (None, [_void_p]),
     "rueda_call_site": (_int32, [_void_p, _char_p]),
     "rueda_stack_file": (_int32, [_void_p, _pointer(_int32), _pointer(_int32)]),

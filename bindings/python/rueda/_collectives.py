@@ -30,6 +30,7 @@ import ctypes
 import warnings
 
 from rueda import _ffi
+from rueda._replay import replayed
 from rueda._runtime import Operation, runtime
 from rueda.common.exceptions import WrongCallError
 from rueda.common.process_sets import id_for_operation
@@ -68,23 +69,25 @@ class Collectives:
         self._adapter = adapter
         self._begin = runtime.complete if wait else runtime.submit
         self._begin_again = runtime.complete_again if wait else runtime.submit_again
-        self._wait = wait
+        self.waits = wait
 
     def _begin_alike(self, key, kind, name, operation, keep, finish):
         """Of one that is a new one each time it comes again. The last of the key is the process set's."""
-        if self._wait and operation.device < 0 and (name is None or type(name) is str):
+        if self.waits and operation.device < 0 and (name is None or type(name) is str):
             key = (operation.kind, name, *key)
             return runtime.complete_alike(key, kind, name, operation, keep, finish)
         return self._begin(kind, name, [operation], keep, finish)
 
     # Into memory whose size is known beforehand.
 
+    @replayed
     def allreduce(
         self, tensor, average, name, op, prescale_factor, postscale_factor, process_set, out=None
     ):
         fields = _reduction(reduce_op(op, average), prescale_factor, postscale_factor)
         return self._submit_into("allreduce", _ffi.ALLREDUCE, tensor, out, name, process_set, fields)
 
+    @replayed
     def grouped_allreduce(
         self,
         tensors,
@@ -101,6 +104,7 @@ class Collectives:
             "grouped_allreduce", _ffi.ALLREDUCE, tensors, in_place, name, process_set, fields
         )
 
+    @replayed
     def broadcast(self, tensor, root_rank, name, process_set, out=None):
         size = runtime.require_running().size
         if not 0 <= root_rank < size:
@@ -115,6 +119,7 @@ class Collectives:
         fields = {"root": root_rank}
         return self._submit_into("broadcast", _ffi.BROADCAST, tensor, out, name, process_set, fields)
 
+    @replayed
     def reducescatter(
         self, tensor, name, op, process_set, prescale_factor, postscale_factor, out=None
     ):
@@ -122,6 +127,7 @@ class Collectives:
         fields = _reduction(_sum_op(kind, op), prescale_factor, postscale_factor)
         return self._submit_into(kind, _ffi.REDUCESCATTER, tensor, out, name, process_set, fields)
 
+    @replayed
     def grouped_reducescatter(
         self, tensors, name, op, process_set, prescale_factor, postscale_factor
     ):
@@ -215,12 +221,15 @@ class Collectives:
 
     # Into memory of the library's own, because only it knows how many rows come.
 
+    @replayed
     def allgather(self, tensor, name, process_set, out=None):
         return self._gather("allgather", [tensor], name, process_set, False, out)
 
+    @replayed
     def grouped_allgather(self, tensors, name, process_set):
         return self._gather("grouped_allgather", tensors, name, process_set, True)
 
+    @replayed
     def allgather_with_places(self, tensors, name, process_set, grouped):
         """Also where this rank's rows begin in each result: ``(results, first rows)``."""
         kind = "grouped_allgather" if grouped else "allgather"
@@ -248,6 +257,7 @@ class Collectives:
             return self._submit(kind, name, operations, inputs, results, grouped)
         return self._submit_alike(kind, name, operations[0], [*inputs, out], results, process_set)
 
+    @replayed
     def alltoall(self, tensor, splits, name, process_set, out=None):
         """The result is always (rows, received splits)."""
         splits = self._adapter.read_splits(splits)
@@ -302,12 +312,14 @@ class Collectives:
 
     # From one rank to another.
 
+    @replayed
     def send(self, tensor, dst, tag):
         _check_peer("send to", dst, tag)
         taken = self._adapter.take(tensor)
         dtype, packed = self._adapter.describe(taken), self._adapter.pack(taken)
         return self._pass("send", _ffi.SEND, dtype, packed, dst, tag, None)
 
+    @replayed
     def recv(self, tensor, src, tag):
         _check_peer("receive from", src, tag)
         dtype = self._adapter.describe_in_place(tensor)

@@ -22,7 +22,7 @@ Description = collections.namedtuple(
     "kind dtype count reduce_op root splits output_splits prescale device rows",
     defaults=(_ffi.UINT8, 0, _ffi.SUM, 0, (), (), 1.0, -1, -1),
 )
-Description.__doc__ = """One rueda_op: ``count`` elements; ``root`` is a rank of the job; splits are elements for
+Description.__doc__ = """One rueda_op: ``count`` elements, or a tuple, its shape; ``root`` is a rank of the job; splits are elements for
 each member, ``output_splits`` those that each gets or that come from each; ``rows``: elements of the output."""
 
 _nothing = ctypes.create_string_buffer(64)  # where tensors without elements are said to lie
@@ -174,10 +174,10 @@ class Group:
         kind, dtype, count, reduce_op, root, splits, output_splits, prescale, device, rows = (
             description
         )
-        barrier = kind == _ffi.BARRIER
+        shape = () if kind == _ffi.BARRIER else count if isinstance(count, tuple) else (count,)
         return _ffi.Op(
             ctypes.sizeof(_ffi.Op), kind, dtype, reduce_op, root, 0, 0, None, source, target,
-            None if barrier else (ctypes.c_int64 * 1)(count), 0 if barrier else 1,
+            (ctypes.c_int64 * len(shape))(*shape) if shape else None, len(shape),
             len(splits), (ctypes.c_int64 * len(splits))(*splits) if splits else None,
             prescale, 1.0, self.number, self._context.site(), device, 0, stream, rows,
             (ctypes.c_int64 * len(output_splits))(*output_splits) if output_splits else None,

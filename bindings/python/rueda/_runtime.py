@@ -584,6 +584,24 @@ class Runtime:
                 if entry.ended():
                     self._abandoned.discard(entry)
 
+    def handle_of(self, result):
+        """A handle of something that has ended, and gave ``result``."""
+        handle = next(self._handles)
+        self._entries[handle] = _Entry(None, lambda requests: result)
+        return handle
+
+    def tell_result(self, handle, tell):
+        """``tell(result)`` is called when the handle is synchronized."""
+        entry = self._entries[handle]
+        finish = entry.finish
+
+        def finish_and_tell(requests):
+            result = finish(requests)
+            tell(result)
+            return result
+
+        entry.finish = finish_and_tell
+
     def poll(self, handle):
         """Whether the operation has ended. ValueError for a handle that is not in use."""
         entry = self._entries.get(handle)
@@ -644,6 +662,13 @@ class Runtime:
             if not waited:
                 return None
             wait_any(waited, end)
+
+    def watched(self, handle):
+        """The last request of a handle, for who polls its descriptor; it is not used again for another start."""
+        with self._lock:
+            entry = self._entries[handle]
+            entry.persistent = None
+            return entry.requests[-1]
 
     def abandon(self, handle):
         """Gives a handle up; its tensors are held until the library has let go of them."""

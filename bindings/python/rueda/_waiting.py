@@ -1,6 +1,8 @@
 """Waiting: for a handle, for all ranks (barrier), for the last rank that has data (join)."""
 
-from rueda import _ffi
+import functools
+
+from rueda import _ffi, _replay
 from rueda._runtime import Operation, runtime
 from rueda.common.process_sets import global_process_set, id_for_operation
 
@@ -49,7 +51,11 @@ def barrier(process_set=global_process_set):
     """Returns once every rank of the set has called it."""
     runtime.require_running()
     operation = Operation(_ffi.BARRIER, process_set=id_for_operation(process_set))
-    runtime.complete("barrier", None, [operation], None, lambda requests: None)
+    run = functools.partial(runtime.complete, "barrier", None, [operation], None, lambda requests: None)
+    if _replay.entered:
+        _replay.once("barrier", run)
+    else:
+        run()
 
 
 def join(device=-1, process_set=global_process_set):

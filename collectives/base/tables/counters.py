@@ -20,6 +20,7 @@ class Counter(NamedTuple):
 
 
 _SET, _TRANSPORT = "each process set's group engine", "the transport"
+_HEAP = "the heap, of the process"
 _RECORDER, _OBSERVER = "the flight recorder", "the agent, which reads the flight recorder"
 
 # rueda_counter in C, Context::counter in C++, rueda.counters() in Python: of this rank, since init.
@@ -58,6 +59,12 @@ COUNTERS = (
         "how often the background thread woke up"),
     Counter("recording", "0 or 1", GAUGE, "the timeline's recorder",
         "1 while a timeline or a summary is made"),
+    Counter("heap_in_use", "bytes", GAUGE, _HEAP,
+        "bytes of this process's shared memory that tensors have (docs/memory.md)"),
+    Counter("heap_peak", "bytes", GAUGE, _HEAP,
+        "the most of these at any time since the process's first init"),
+    Counter("heap_limit", "bytes", GAUGE, _HEAP,
+        "the most that there can be (RUEDA_HEAP_BYTES)"),
 )
 
 # "counters" of rueda status --json: how far each rank is, as its agent has seen it last.

@@ -42,6 +42,12 @@ struct Values {
   int64_t wakeups = 0;
   // 1 while a timeline or a summary is made
   int64_t recording = 0;
+  // bytes of this process's shared memory that tensors have (docs/memory.md)
+  int64_t heap_in_use = 0;
+  // the most of these at any time since the process's first init
+  int64_t heap_peak = 0;
+  // the most that there can be (RUEDA_HEAP_BYTES)
+  int64_t heap_limit = 0;
 
   bool operator==(const Values&) const = default;
 };
@@ -67,6 +73,9 @@ inline constexpr ValuesRow kValues[] = {
     {"revocations", &Values::revocations},
     {"wakeups", &Values::wakeups},
     {"recording", &Values::recording},
+    {"heap_in_use", &Values::heap_in_use},
+    {"heap_peak", &Values::heap_peak},
+    {"heap_limit", &Values::heap_limit},
 };
 
 // What `rueda status` tells: how far a rank is, as its agent sees it.

@@ -465,6 +465,20 @@ RUEDA_API int32_t rueda_map_memory(void* memory, size_t bytes, void* address, ru
 RUEDA_API int32_t rueda_memory_place(const void* memory, uint64_t* place, rueda_error* error);
 RUEDA_API int32_t rueda_peer_memory(rueda_context* context, int32_t rank, uint64_t place,
                                     size_t bytes, void** memory, rueda_error* error);
+/* For what several ranks decide in such memory: if `*word` is `expected` it becomes `desired`, in one
+ * step for all of them. Returns what it was. */
+RUEDA_API uint64_t rueda_compare_exchange(uint64_t* word, uint64_t expected, uint64_t desired);
+/* For tensors that another library allocates: of `library`, a loaded one by its file name
+ * ("libc10.so"), calls of posix_memalign and free find blocks of this memory from now on. Which:
+ * those of the sizes that rueda_lend_blocks was told, 64 KiB or more, as many as it was told (a
+ * negative count: fewer), of threads between rueda_lend_begin and the next rueda_lend_end of any
+ * thread. All other calls go where they went. What the library frees is kept for its next call. A
+ * forked child gets none. RUEDA_FAILED_PRECONDITION: there is no memory of rueda_alloc in this
+ * process, or the library does not call these functions through its table of imports. */
+RUEDA_API int32_t rueda_lend_memory(const char* library, rueda_error* error);
+RUEDA_API void rueda_lend_blocks(size_t bytes, int64_t count);
+RUEDA_API void rueda_lend_begin(void);
+RUEDA_API void rueda_lend_end(void);
 /* Memory of rueda_alloc, from any thread, or NULL. What uses it must have ended. In a forked child
  * it does nothing. */
 RUEDA_API void rueda_free(void* memory);

@@ -45,6 +45,19 @@ class Call:
             hold((self._request,), self._keep)
 
 
+class Ended:
+    """A call that was under way before."""
+
+    def done(self):
+        return True
+
+    def wait(self, seconds=None):
+        pass
+
+    def abort(self):
+        pass
+
+
 def _context(plan):
     return None if plan.local else runtime.require_context()
 

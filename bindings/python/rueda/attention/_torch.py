@@ -3,6 +3,7 @@
 import torch
 
 from rueda.attention import device
+from rueda.attention._calls import Ended  # also of a GPU, whose stream has the results when it comes to them
 from rueda.attention._layouts import runs_of
 from rueda.attention._tensors import backward, forward, name_of, unshard, unshard_gradient  # noqa: F401
 from rueda.torch._compiler import graph as _collectives_graph
@@ -47,23 +48,10 @@ class _Attention(torch.autograd.Function):
         return None, None, None, None, *grads
 
 
-class _Given:
-    """A call whose results the current stream has, or will have when it comes to them."""
-
-    def done(self):
-        return True
-
-    def wait(self, seconds=None):
-        pass
-
-    def abort(self):
-        pass
-
-
 def attention(plan, q, k, v, threads, wait, process_set):
     """(out, lse, call); without ``wait`` the first two are filled when the call has ended."""
     if device.takes(q):
-        return *device.attend(plan, q, k, v, process_set), _Given()
+        return *device.attend(plan, q, k, v, process_set), Ended()
     started = []
     out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
     return out, lse, started[0]

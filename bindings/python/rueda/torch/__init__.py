@@ -20,8 +20,13 @@ from rueda.common.process_sets import (
 )
 from rueda.common.util import extension_available, gpu_available
 from rueda.torch import elastic, timeline
+from rueda.torch._futures import get_future
+from rueda.torch.accounting import memory_report
+from rueda.torch.activations import measure_activations
+from rueda.torch.checkpointing import checkpoint
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
+from rueda.torch.deepspeed import initialize
 from rueda.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -32,8 +37,10 @@ from rueda.torch.memory import empty, empty_like, zeros
 from rueda.torch.metrics import average_metrics
 from rueda.torch.mpi_ops import *  # noqa: F401,F403
 from rueda.torch.optimizer import DistributedOptimizer
+from rueda.torch.relaxed import AsyncOptimizer, DiLoCo, LocalSGD, register_comm_hook
 from rueda.torch.replicas import ReplicasDiffer, check_replicas
 from rueda.torch.schedule import LearningRateWarmup
+from rueda.torch.sharding import gathered, load_parameters, no_init
 from rueda.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
 

@@ -3,6 +3,7 @@
 from torch import empty_like
 from torch.autograd import forward_ad
 
+from rueda import _replay
 from rueda._forms import Form
 from rueda._runtime import runtime
 from rueda.torch._tensors import Tensors, increment_version, is_plain
@@ -17,7 +18,7 @@ def run_again(kind, name, tensor, out, *rest):
     ``out``: as in `Collectives`. ``rest``: the fields of `Operation` that it gives for this kind, in
     its order.
     """
-    if name is not None and type(name) is not str:
+    if _replay.entered or (name is not None and type(name) is not str):
         return None
     if forward_ad._current_level >= 0 or not is_plain(tensor):
         return None
@@ -39,7 +40,7 @@ def run_again(kind, name, tensor, out, *rest):
 
 def receive_again(kind, name, tensor, *rest):
     """The same of an operation whose result is the library's memory."""
-    if name is not None and type(name) is not str:
+    if _replay.entered or (name is not None and type(name) is not str):
         return None
     if forward_ad._current_level >= 0 or not is_plain(tensor):
         return None

@@ -135,6 +135,10 @@ class Reducer:
             for what in self.shared:
                 memory.pop(what, None)
 
+    def tensors_kept(self):
+        """The memory itself: for `memory_report`."""
+        return self._memory
+
     def state_dict(self):
         """This rank's memory, for `load_state_dict`; every rank has its own."""
         memory = {

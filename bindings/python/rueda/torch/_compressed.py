@@ -2,6 +2,7 @@
 
 import torch
 
+from rueda import _replay
 from rueda._collectives import reduce_op
 from rueda._compression import compressed, compressed_group, refuse_out
 from rueda.torch._tensors import blocking
@@ -43,11 +44,15 @@ class _Reduced(torch.autograd.Function):
         ctx.arguments = None, backward_name(name), *arguments
         count = len(tensors)
         names = [name] if count == 1 else [f"{name}_{i + 1}of{count}" for i in range(count)]
-        chains = [
-            reducer.start(tensor, each if name else None, *arguments)
-            for tensor, each in zip(tensors, names)
-        ]
-        return tuple(chain.wait() for chain in chains)
+
+        def reduce():
+            chains = [
+                reducer.start(tensor, each if name else None, *arguments)
+                for tensor, each in zip(tensors, names)
+            ]
+            return tuple(chain.wait() for chain in chains)
+
+        return _replay.once(f"allreduce with {reducer.kind}", reduce) if _replay.entered else reduce()
 
     @staticmethod
     def backward(ctx, *grads):

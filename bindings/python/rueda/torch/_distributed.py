@@ -11,7 +11,8 @@ import torch
 from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.torch import _async, _owners
+from rueda.torch import _async, _lent_memory, _owners
+from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
 from rueda.torch._gradient_buffers import GradientBuffer
@@ -29,16 +30,32 @@ _begin_mark = outside_graphs(_marks.begin_step)
 _end_mark = outside_graphs(_marks.end_step)
 
 
+def derived(optimizer, kind):
+    """What wraps an optimizer: an instance of its class with ``kind`` before it, and of its options and state."""
+    wrapped = type(optimizer)
+    result = type(wrapped.__name__, (kind, wrapped), {})
+    result = result.__new__(result)
+    # A learning-rate scheduler made before may have put its own step on the instance.
+    result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
+    return result
+
+
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers):
+    _takes_hooks = True  # of communication (`rueda.torch.relaxed`)
+    _gradients_at_once = 1  # of a parameter: one that is reduced, or several
+    _counts_steps = False  # so that a step of the plain optimizer's own would be missed
+
+    def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers, lends=False):
         self._parameter_names = names
         self._reduce_settings = settings
         # Who is no member, or the only one, uses its own gradients.
         process_set = settings.process_set
         self._has_peers = process_set.included() and process_set.size() > 1
         self._this_step = Step(passes)
+        self._sparse_as_dense = sparse_as_dense
+        self._this_step.lends = lends and self._has_peers and _lent_memory.is_possible()
         self._reduce_policy = self._make_policy(settings, sparse_as_dense)
         self._gradient_buffers = buffers
         self._gradient_of = {}  # parameter: its Gradient
@@ -60,6 +77,19 @@ class _Distributed:
     def _make_policy(self, settings, sparse_as_dense):
         return policy_for(settings, sparse_as_dense)
 
+    def _use_policy(self, policy):
+        """Another way to reduce gradients, which may be elsewhere than they are; also for who is alone."""
+        self._reduce_policy = policy
+        self._this_step.lends = False
+        if not self._has_peers:
+            self._has_peers = True
+            self._look_at_groups()
+            self._plain.refuse_steps()
+        else:
+            for gradient in self._gradient_of.values():
+                gradient.policy = policy
+            policy.adopt(list(self._gradient_of.values()))
+
     def __reduce_ex__(self, protocol):
         """A copy, by `copy` or `pickle`, is of the wrapped class, with options and state, and can be wrapped."""
         (wrapped,) = [kind for kind in type(self).__bases__ if not issubclass(kind, _Distributed)]
@@ -73,7 +103,10 @@ class _Distributed:
         if self._gradient_buffers is not None:
             gradient.buffer = GradientBuffer(self._gradient_buffers)
         self._gradient_of[p] = gradient
-        self._gradient_hooks[p] = on_gradient_complete(p, gradient.complete)
+        remove = on_gradient_complete(p, gradient.complete)
+        if self._this_step.lends:
+            remove = _lent_memory.watched(p, remove, self._gradients_at_once)
+        self._gradient_hooks[p] = remove
         runtime.reserve(1)
 
     def _groups_changed(self):
@@ -93,20 +126,21 @@ class _Distributed:
         All ranks must have come to the same groups. Returns the parameters that are in none any more.
         """
         self._seen = [list(group["params"]) for group in self.__dict__["param_groups"]]
-        self._name_new()
+        self._name_new(self._seen)
         present = {p for parameters in self._seen for p in parameters}
         unwatched = [p for parameters in self._seen for p in parameters if p not in self._gradient_of]
         self._frozen = [p for p in unwatched if not p.requires_grad]
-        for p in unwatched:
-            if p.requires_grad:
-                self._watch(p)
+        trained = [p for p in unwatched if p.requires_grad]
+        for p in trained:
+            self._watch(p)
+        self._reduce_policy.adopt([self._gradient_of[p] for p in trained])
         return [p for p in self._gradient_of if p not in present]
 
-    def _name_new(self):
-        """After their places, as all ranks see them."""
+    def _name_new(self, groups):
+        """Names those parameters of all groups that have none, after their places, as all ranks see them."""
         names = self._parameter_names
         taken = set(names.values())
-        for number, parameters in enumerate(self._seen):
+        for number, parameters in enumerate(groups):
             for index, p in enumerate(parameters):
                 if p not in names:
                     names[p] = f"allreduce.noname.{number}.{index}"
@@ -134,7 +168,7 @@ class _Distributed:
     def param_groups(self):
         if not (self._this_step.synchronized or self._this_step.settled) and self._should_synchronize:
             if asks_for_gradients():
-                self._settle()
+                self._settle_for_scaler()
         return self.__dict__["param_groups"]
 
     @param_groups.setter
@@ -183,6 +217,10 @@ class _Distributed:
             self._reduce_all()
             self._this_step.settled = True
 
+    def _settle_for_scaler(self):
+        """GradScaler is about to look at gradients."""
+        self._settle()
+
     def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
         """``torch.nn.utils.clip_grad_norm_`` of the reduced gradients of all parameters.
 
@@ -200,14 +238,14 @@ class _Distributed:
                 "A later DistributedOptimizer was made for parameters of this one "
                 f"({_some(self._lost)}). Use that one."
             )
-        step, touched, gone, at_rest = self._this_step, [], (), ()
+        step, gone = self._this_step, ()
+        _lent_memory.window.close()  # an exception may have ended backward
         try:
             self._plain.join()
             if self._has_peers and self._groups_changed():
                 gone = self._look_at_groups()
             at_rest = self._start_missing(step)
-            for reduction in step.pending:
-                touched += reduction.end()
+            touched = self._end_reductions(step.pending)
             for p in at_rest:
                 p.grad = None
         except BaseException as error:
@@ -217,13 +255,11 @@ class _Distributed:
             step.forget(self._gradient_of.values())
             for p in gone:
                 self._leave(p)
-        if touched:
-            names = [gradient.name for gradient in touched]
-            raise RuntimeError(
-                f"Gradients were changed while they were being reduced ({_some(names)}), so the "
-                "result is unusable. Call optimizer.synchronize() before changing gradients, or "
-                "use optimizer.clip_grad_norm_(), which does."
-            )
+        _refuse_touched(touched)
+
+    def _end_reductions(self, reductions):
+        """Puts their results into the parameters' ``grad``; returns gradients that the script has changed meanwhile."""
+        return [gradient for reduction in reductions for gradient in reduction.end()]
 
     def _start_missing(self, step):
         """Starts what no hook has started: every rank reduces every parameter that it trains.
@@ -297,11 +333,17 @@ class _Distributed:
         """What `check_replicas` compares."""
         return self
 
+    def tensors_kept(self):
+        """By what they are for, besides ``state``: for `memory_report`."""
+        compression = self._reduce_settings.compression
+        memory = compression.tensors_kept() if isinstance(compression, Reducer) else {}
+        return {"parameters": [], "gradients": [], "state": memory}
+
     def _evaluate(self, closure):
         """Calls a closure; if it computed gradients on any rank, reduces them and the loss."""
         loss = closure()
         computed = any(gradient.has_computed() for gradient in self._gradient_of.values())
-        value = float("nan") if loss is None else float(loss)
+        value = float("nan") if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         report = torch.tensor([float(computed), value], dtype=torch.float64)
         op, process_set = self._reduce_settings.op, self._reduce_settings.process_set
         handle = _async.allreduce_async_(
@@ -359,6 +401,17 @@ class _Distributed:
         if every is not None and (not isinstance(every, int) or every <= 0):
             raise ValueError(f"check_replicas: every={every!r} must be a number of steps > 0")
         self._check_every = every
+
+
+def _refuse_touched(gradients):
+    """RuntimeError names those that have been changed too early."""
+    if gradients:
+        names = [gradient.name for gradient in gradients]
+        raise RuntimeError(
+            f"Gradients were changed while they were being reduced ({_some(names)}), so the "
+            "result is unusable. Call optimizer.synchronize() before changing gradients, or "
+            "use optimizer.clip_grad_norm_(), which does."
+        )
 
 
 def _end(hooks, gradients, step):

@@ -15,6 +15,7 @@ import weakref
 import torch
 
 from rueda import _marks
+from rueda.torch._lent_memory import window
 from rueda.torch._outside import outside_graphs
 
 _TOO_OFTEN = (
@@ -29,6 +30,7 @@ class Step:
     __slots__ = (
         "has_discarded",
         "is_partial",
+        "lends",
         "passes",
         "pending",
         "reduces",
@@ -38,6 +40,7 @@ class Step:
 
     def __init__(self, passes):
         self.passes = passes  # backward passes whose gradients are summed
+        self.lends = False  # backward allocates gradients in shared memory
         self.pending = []  # reductions, in the order in which they were started
         self.is_partial = False  # a gradient may wait for more passes, or for its group
         self.has_discarded = False  # gradients of a loss that was not this optimizer's
@@ -142,6 +145,8 @@ class Gradient:
     def complete(self, p):
         """The hook: backward has finished ``p.grad``. Most gradients take the first lines only."""
         step, in_place = self.step, self.in_place
+        if step.lends and not window.is_open:
+            window.open()
         if (
             in_place is not None
             and self.reduction is None

@@ -88,7 +88,10 @@ class Plain:
 
     def refuse_steps(self):
         """Its ``step()`` is an error from now on where gradients are, or would have been, reduced."""
-        plain, is_guarded = self._optimizer(), "_rueda_distributed" in vars(self._optimizer())
+        plain = self._optimizer()
+        if plain is None:
+            return
+        is_guarded = "_rueda_distributed" in vars(plain)
         plain._rueda_distributed = self._distributed
         if is_guarded:
             return
@@ -110,6 +113,11 @@ def _check_step(distributed):
                 "step() of an optimizer that was wrapped by a DistributedOptimizer, which nobody has any "
                 "more, so the gradients were not reduced. Keep what DistributedOptimizer() returned and use that."
             )
+    elif distributed._counts_steps:
+        raise RuntimeError(
+            f"step() of an optimizer that was wrapped by hvd.{distributed._kind}, which counts steps. Use what that "
+            "returned in its place."
+        )
     elif distributed._this_step.pending or distributed._this_step.is_partial:
         raise AssertionError(
             "step() of an optimizer that was wrapped by a DistributedOptimizer, before its gradients "

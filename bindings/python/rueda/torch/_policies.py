@@ -44,6 +44,9 @@ class Policy:
     def agree(self, gradients):
         """Collective, before a step's missing gradients are supplied: what `supply` must know."""
 
+    def adopt(self, gradients):
+        """These are the optimizer's from now on, in the order of their parameters."""
+
 
 class Dense(Policy):
     """One allreduce, alone or of a group; cast by a compressor of Horovod's kind."""

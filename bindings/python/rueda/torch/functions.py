@@ -10,6 +10,7 @@ from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
 from rueda.torch._plain import same_objects
 from rueda.torch.sharding import Sharded
+from rueda.torch.sharding._whole import is_away
 
 
 def require_materialized(name, tensor):
@@ -33,6 +34,9 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         A rank of the job, member of ``process_set``.
     process_set : ProcessSet
         The ranks that take part; only they may call this.
+
+    Parameters of a model whose parameters are sharded (``shard="parameters"``) are passed over: each rank has its share
+    of the first rank's since that was made.
     """
     pending = []
     for name, tensor in named(params):
@@ -42,6 +46,8 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
                 "leave it out, or use broadcast_object"
             )
         require_materialized(name, tensor)
+        if is_away(tensor):
+            continue
         # In place needs packed memory; anything else goes through a packed copy.
         packed = tensor.detach()
         if not packed.is_contiguous():

@@ -18,7 +18,7 @@ from rueda.common.process_sets import global_process_set, require_registered
 from rueda.torch import _owners, sharding
 from rueda.torch._adasum_optimizer import _DistributedDelta
 from rueda.torch._compress_reducer import reducer_for_optimizer
-from rueda.torch._distributed import _Distributed
+from rueda.torch._distributed import _Distributed, derived
 from rueda.torch._gradient_buffers import GradientBuffers
 from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._policies import Settings
@@ -36,11 +36,14 @@ def DistributedOptimizer(
     groups=None,
     sparse_as_dense=False,
     process_set=global_process_set,
-    gradients_in_arena=False,
+    gradients_in_arena=None,
     shard=None,
     share=None,
     state_dtype=None,
     offload=None,
+    module=None,
+    units=None,
+    init=None,
 ):
     """Wraps an optimizer so that ``step()`` uses gradients reduced over all ranks.
 
@@ -69,21 +72,32 @@ def DistributedOptimizer(
         Reduce sparse gradients as dense ones instead of gathering indices and values.
     process_set : ProcessSet
         The ranks whose gradients are reduced; the others step with their own.
-    gradients_in_arena : bool
-        Keep dense gradients in memory that the ranks of a host share (docs/memory.md). ``p.grad``
-        is another tensor after the reduction starts than before it. Without effect under
-        compression; not with Adasum.
+    gradients_in_arena : bool or None
+        Whether dense gradients lie in memory that the ranks of a host share (docs/memory.md). None: those
+        that backward can be made to allocate there, at no cost. True: all, which are copied to a place of
+        their own; ``p.grad`` is another tensor after the reduction starts than before it; not with Adasum.
+        False: none. Without effect under compression.
     shard : None or str
         "state" or "gradients": each rank keeps the optimizer's state, or the reduced gradients too, of a
-        share of every parameter, and updates that (docs/sharding.md). For optimizers that work
-        element by element; not with compression, groups, Adasum.
+        share of every parameter, and updates that (docs/sharding.md). "parameters": the parameters
+        too, which are gathered for the modules that use them. For optimizers that work element by
+        element; not with compression, groups, Adasum.
     share : None or str
-        "host", with ``shard``: all ranks, which are on one host, have one copy of the parameters.
+        "host", with ``shard``: the ranks of a host have one copy of the parameters.
     state_dtype : None or str
         "bf16" or "int8", with ``shard``: what the optimizer's state is kept as between steps.
     offload : None, str or os.PathLike
         A folder, with ``shard``: the optimizer's state lies in a file there between steps, which has no name. "cpu" says
         where the state of parameters on the CPU is already.
+    module : torch.nn.Module, optional
+        For ``shard="parameters"``: the model, which has all of the optimizer's parameters.
+    units : optional
+        Of ``module``: what is gathered as one. None: the blocks of ModuleLists, Sequentials and ModuleDicts, and
+        other modules, from 1 MB on; a number: from so many bytes on; a list of modules and classes of modules; a
+        function that says whether a module is one.
+    init : callable, optional
+        Of a module: gives its parameters their first values, if they are on the device "meta". By default its
+        ``reset_parameters()``.
 
     Returns
     -------
@@ -110,15 +124,21 @@ def DistributedOptimizer(
             backward_passes_per_step,
             state_dtype=state_dtype,
             offload=offload,
+            module=module,
+            units=units,
+            init=init,
         )
     if share is not None:
         raise ValueError("share= is for shard=\"state\" or shard=\"gradients\"")
     for name, given in (("state_dtype", state_dtype), ("offload", offload)):
         if given is not None:
             raise ValueError(f"{name}= is for shard=: what a rank does not share it keeps as its optimizer does")
+    if module is not None or units is not None or init is not None:
+        raise ValueError('module=, units= and init= are for shard="parameters"')
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)
+    lends = gradients_in_arena is None and compression is Compression.none and kind is _Distributed
     settings = Settings(
         op,
         1.0 / gradient_predivide_factor,
@@ -129,12 +149,8 @@ def DistributedOptimizer(
     )
     buffers = gradients_in_arena and compression is Compression.none
     buffers = GradientBuffers() if buffers else None
-    wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (kind, wrapped), {})
-    result = distributed.__new__(distributed)
-    # A learning-rate scheduler made before may have put its own step on the instance.
-    result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers)
+    result = derived(optimizer, kind)
+    result._setup(optimizer, names, settings, backward_passes_per_step, chosen, sparse_as_dense, buffers, lends)
     return result
 
 

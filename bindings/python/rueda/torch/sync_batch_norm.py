@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rueda import _replay
 from rueda.common.process_sets import global_process_set
 from rueda.torch._tensors import blocking
 
@@ -134,7 +135,8 @@ class SyncBatchNorm(_BatchNorm):
                     "Expected more than 1 value per channel over all ranks when training, got "
                     f"input size {tuple(input.shape)}"
                 )
-            self._track(count, mean, squares)
+            if not _replay.repeats():
+                self._track(count, mean, squares)
             mean, variance = (v.to(input.device, wide) for v in (mean, squares / count))
         return _Normalize.apply(
             input, self.weight, self.bias, mean, variance, self.eps, count, self.process_set

@@ -1,68 +1,11 @@
-"""Futures of works: completed by whoever waits for them, at the end of a backward pass, or by a thread.
+"""Futures of works (`rueda.torch._futures`)."""
 
-Callbacks run where a future is completed, and may wait for other futures (PowerSGD's do). So a wait here
-completes what it waits for in its own thread, and the thread that completes what nobody waits for lets
-another one take its place before it runs callbacks: none of them waits for a thread that is taken.
-
-In a backward pass the autograd engine's callback completes them, in the order in which they were asked
-for: then callbacks that start collectives do it in the same order on all ranks.
-"""
-
-import os
-import select
 import threading
 
-import torch
-from torch.autograd import Variable
+from rueda.torch._futures import Helped
 
 
-class _Helped(torch.futures.Future):
-    """A future that a thread which waits for it can complete by itself. ``devices``: of its tensors."""
-
-    def __init__(self, devices):
-        super().__init__(devices=devices or None)
-        self._devices = devices
-
-    def _help(self):
-        raise NotImplementedError
-
-    def wait(self):
-        self._help()
-        return super().wait()
-
-    def done(self):
-        return super().done()
-
-    def then(self, callback):
-        child = _Then(self)
-
-        def finish(parent):
-            try:
-                result = callback(parent)
-            except BaseException as error:
-                child.set_exception(error)
-            else:
-                child.set_result(result)
-
-        super().then(finish)
-        return child
-
-
-class _Then(_Helped):
-    """What `then` gives; waiting for it completes what it comes behind, which runs the callback here."""
-
-    def __init__(self, parent):
-        super().__init__(parent._devices)
-        self._parent = parent
-
-    def _help(self):
-        parent = self._parent
-        if parent is not None and not torch.futures.Future.done(self):
-            parent._help()
-        self._parent = None
-
-
-class WorkFuture(_Helped):
+class WorkFuture(Helped):
     """The result of a work, as Gloo's: the list of its tensors."""
 
     def __init__(self, work, devices):
@@ -70,7 +13,7 @@ class WorkFuture(_Helped):
         self._work = work
         self._lock = threading.Lock()
 
-    def _help(self):
+    def help_on(self):
         with self._lock:
             work, self._work = self._work, None
         if work is None:
@@ -85,78 +28,5 @@ class WorkFuture(_Helped):
     def done(self):
         work = self._work
         if work is not None and work.is_completed():
-            self._help()
+            self.help_on()
         return super().done()
-
-
-def complete_later(future, request):
-    """Sees to it that a future is completed though nobody may wait for it."""
-    if torch._C._current_graph_task_id() == -1:
-        _watcher.watch(future, request)
-    elif torch._C._current_autograd_node() is not None:
-        Variable._execution_engine.queue_callback(future._help)
-    else:
-        # The pass is over, and this is a callback of its end (DDP's with a static graph), which may wait
-        # for the future before any that is queued now.
-        future._help()
-
-
-class _Watcher:
-    """Threads of which one sleeps until requests end, while the others complete their futures."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._poll = None
-        self._futures = {}  # descriptor: (future, request)
-        self._led = False  # a thread sleeps, or is about to
-        self._turn = threading.Semaphore(0)
-        self._idle = 0
-
-    def watch(self, future, request):
-        fd = request.event_fd()
-        with self._lock:
-            if self._poll is None:
-                self._poll = select.epoll()
-            self._futures[fd] = future, request
-            self._lead_on()
-        self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
-
-    def _lead_on(self):
-        """Another thread takes the lead, if none has it. Under the lock."""
-        if self._led:
-            return
-        self._led = True
-        if self._idle:
-            self._idle -= 1
-            self._turn.release()
-        else:
-            threading.Thread(target=self._serve, name="rueda futures", daemon=True).start()
-
-    def _serve(self):
-        while True:
-            ready = self._poll.poll()
-            with self._lock:
-                self._led = False
-                ended = [self._futures.pop(fd, None) for fd, _ in ready]
-                for fd, _ in ready:
-                    self._poll.unregister(fd)
-                if self._futures:
-                    self._lead_on()
-            for future, _ in filter(None, ended):
-                future._help()
-            del ended, ready
-            with self._lock:
-                if not self._led and self._futures:
-                    self._led = True
-                    continue
-                self._idle += 1
-            self._turn.acquire()
-
-
-def _forget():
-    global _watcher
-    _watcher = _Watcher()
-
-
-_forget()
-os.register_at_fork(after_in_child=_forget)

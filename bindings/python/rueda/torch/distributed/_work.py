@@ -10,9 +10,10 @@ from rueda import _ffi
 from rueda._requests import SLICE
 from rueda._runtime import runtime
 from rueda.common.exceptions import DeadlineExceeded
+from rueda.torch._futures import complete_later
 from rueda.torch.distributed import _gpus, _profile
 from rueda.torch.distributed._errors import as_backend_error
-from rueda.torch.distributed._futures import WorkFuture, complete_later
+from rueda.torch.distributed._futures import WorkFuture
 
 # Before 2.7 PyTorch's C++ does not keep the Python part of a work alive, and waits for ever where it is gone; it may
 # wait several times, once for each tensor. So the last works live on, as many as are small enough.
@@ -193,9 +194,9 @@ class Work(_Work):
             future, requests, done = self._future, self._requests, self._done
         if made:
             if done:
-                future._help()
+                future.help_on()
             else:
-                complete_later(future, requests[-1])
+                complete_later(future, lambda: requests[-1])
         return future
 
     def _has_ended(self):

@@ -78,6 +78,8 @@ class Slot:
     def parameter(self):
         return self._parameter()
 
+    form = parameter  # what has its shape and strides
+
     @outside_graphs
     def complete(self, p):
         """The hook: backward has finished ``p.grad``."""

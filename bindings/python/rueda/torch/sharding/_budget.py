@@ -1,7 +1,7 @@
 """Whether there is memory for what an optimizer's first step will ask for, before anything is moved.
 
-Counted are gradients and the optimizer's state; parameters are there already. What is counted is less than what will be
-needed, and what there is, more: who is refused here would have failed.
+Counted are gradients and the optimizer's state; parameters are there already, and move to shared memory where that has
+room. What is counted is less than what will be needed, and what there is, more: who is refused here would have failed.
 """
 
 import collections
@@ -12,8 +12,8 @@ from rueda import _ffi
 from rueda.common import basics
 from rueda.torch.sharding import _layout
 
-Need = collections.namedtuple("Need", "gradients state")
-Need.__doc__ = """Bytes of one rank."""
+Need = collections.namedtuple("Need", "gradients state values", defaults=(0,))
+Need.__doc__ = """Bytes of one rank. ``values``: of parameters that have no memory yet."""
 
 Room = collections.namedtuple("Room", "nbytes what ranks")
 Room.__doc__ = """Memory that there is, what bounds it, and how many ranks share it."""
@@ -25,10 +25,15 @@ CHOICES = (
     ('shard="gradients", state_dtype="int8"', "gradients", "int8", False),
     ('shard="gradients", offload="/a/folder"', "gradients", None, True),
 )
+OF_ABSENT = (
+    ('shard="parameters"', "parameters", None, False),
+    ('shard="parameters", state_dtype="int8"', "parameters", "int8", False),
+    ('shard="parameters", offload="/a/folder"', "parameters", None, True),
+)
 _BYTES = {"bf16": 2, "int8": 1}  # of one number, without scales
 
 
-def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False):
+def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False, absent=0):
     """What a rank needs.
 
     Parameters
@@ -38,6 +43,8 @@ def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False):
     kept : dict
         `kept_for_each_element`'s.
     stage : str or None
+    absent : int
+        Bytes of all parameters that have no memory yet.
     """
     whole = sum(count * itemsize for count, itemsize in sizes)
     parts = 1 if stage is None else ranks
@@ -49,15 +56,24 @@ def need(sizes, kept, stage, ranks, state_dtype=None, in_file=False):
     state //= parts
     if in_file:
         state = min(state, 2 * _layout.BATCH_BYTES * len(kept) // parts)
-    return Need(gradients, state)
+    return Need(gradients, state, absent // ranks if stage == "parameters" else absent)
 
 
-def fits(need, rooms, heap):
-    """The first `Room` that is too small, or None. ``heap``: bytes that are set aside for shared memory already."""
+def fits(need, rooms, heap, moves=(0, 0)):
+    """The first `Room` that is too small, or None.
+
+    Parameters
+    ----------
+    heap : int
+        Bytes that are set aside for shared memory already.
+    moves : (int, int)
+        Of parameters that will lie there: the bytes that they take there, and those that they give back.
+    """
     for room in rooms:
-        total = (need.gradients + need.state) * room.ranks
+        total = (need.gradients + need.state + need.values) * room.ranks
         if room.what == ADDRESSES:
-            total = need.state + max(0, need.gradients - heap)
+            entering, leaving = moves
+            total = need.state + max(0, need.gradients + need.values + entering - heap) - leaving
         if total > room.nbytes:
             return room
     return None
@@ -133,27 +149,35 @@ def _heap():
 def require(parameters, kept, stage, state_dtype, in_file, wire):
     """MemoryError, on all ranks, where one has no room; says what is needed, and what would fit."""
     sizes = [(p.numel(), p.element_size()) for p in parameters if p.requires_grad]
-    asked = need(sizes, kept, stage, wire.size, state_dtype, in_file)
+    absent = sum(p.numel() * p.element_size() for p in parameters if p.is_meta)
+    asked = need(sizes, kept, stage, wire.size, state_dtype, in_file, absent)
     together = basics.local_size() if wire.size == basics.size() else 1  # of a set's ranks, at least this one is here
     here, heap = rooms(together), _heap()
-    short = fits(asked, here, heap)
+    short = fits(asked, here, heap, _moves(sizes, stage, wire.size, absent))
     first = wire.combine(wire.size if short is None else wire.rank, _ffi.MIN)
     if first >= wire.size:
         return
     if short is None:
         raise MemoryError(f"rank {wire.ranks[int(first)]} has too little memory for a step; its own error says why")
-    raise MemoryError(message(sizes, kept, wire.size, asked, short, here, heap))
+    raise MemoryError(message(sizes, kept, wire.size, asked, short, here, heap, absent))
 
 
-def message(sizes, kept, ranks, asked, short, here, heap):
+def _moves(sizes, stage, ranks, absent):
+    whole = 0 if stage is None or absent else sum(count * itemsize for count, itemsize in sizes)
+    return whole // ranks if stage == "parameters" else whole, whole
+
+
+def message(sizes, kept, ranks, asked, short, here, heap, absent=0):
+    values = f"{_mib(asked.values)} for parameters, " if absent else ""
     lines = [
-        f"a step needs {_mib(asked.gradients)} for gradients and {_mib(asked.state)} for the optimizer's state on each rank, more than "
+        f"a step needs {values}{_mib(asked.gradients)} for gradients and {_mib(asked.state)} for the optimizer's state on each rank, more than "
         f"{short.what} leaves: {_mib(short.nbytes)}" + (f" for {short.ranks} ranks" if short.ranks > 1 else "") + "."
     ]
-    for text, stage, state_dtype, in_file in CHOICES:
-        other = need(sizes, kept, stage, ranks, state_dtype, in_file)
-        verdict = "fits" if fits(other, here, heap) is None else "does not fit"
-        lines.append(f"  {text}: {_mib(other.gradients)} + {_mib(other.state)}, {verdict}")
+    for text, stage, state_dtype, in_file in CHOICES if not absent else OF_ABSENT:
+        other = need(sizes, kept, stage, ranks, state_dtype, in_file, absent)
+        verdict = "fits" if fits(other, here, heap, _moves(sizes, stage, ranks, absent)) is None else "does not fit"
+        parts = [other.values] * bool(absent) + [other.gradients, other.state]
+        lines.append(f"  {text}: {' + '.join(map(_mib, parts))}, {verdict}")
     lines.append("  More ranks need less each; so do parameters of bfloat16.")
     return "\n".join(lines)
 

@@ -59,21 +59,22 @@ def room_of_all(wire, count, dtype):
     if wire.rank == 0:
         try:
             block = Block(nbytes)
-            place = _place_of(block.address)
+            place = place_of(block.address)
         except MemoryError:
             pass
     place = wire.from_first(place)
     if place < 0:
         raise MemoryError(f"the first rank has no shared memory for {nbytes} bytes of parameters (RUEDA_HEAP_BYTES)")
-    address = block.address if block is not None else _address_of(wire.ranks[0], place, nbytes)
+    address = block.address if block is not None else address_of(wire.ranks[0], place, nbytes)
     if wire.combine(float(address is not None), _ffi.MIN) == 0:
-        raise ValueError("share='host' is for ranks of one host; leave it out where there are several")
+        raise MemoryError("the first rank's shared memory cannot be seen by all ranks of this host")
     lease = _Lease(address, wire.rank, wire.size, block)
     view = memory_view(address + _HEAD, nbytes - _HEAD, lease)
     return over(np.frombuffer(view, np.uint8), (count,), (1,), dtype)
 
 
-def _place_of(address):
+def place_of(address):
+    """Of this rank's shared memory, for others' `address_of`. ValueError: it is other memory."""
     place, error = ctypes.c_uint64(), _ffi.Error()
     code = _ffi.library.rueda_memory_place(address, ctypes.byref(place), ctypes.byref(error))
     if code != _ffi.OK:
@@ -81,8 +82,8 @@ def _place_of(address):
     return place.value
 
 
-def _address_of(rank, place, nbytes):
-    """None: no memory is shared with that rank."""
+def address_of(rank, place, nbytes):
+    """A rank's memory as it lies here. None: no memory is shared with that rank."""
     address, error = ctypes.c_void_p(), _ffi.Error()
     code = _ffi.library.rueda_peer_memory(
         runtime.require_context(), rank, place, nbytes, ctypes.byref(address), ctypes.byref(error)

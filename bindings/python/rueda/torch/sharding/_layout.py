@@ -6,6 +6,7 @@ are complete while backward goes on. It is cut in equal shares, one for each ran
 """
 
 import collections
+import itertools
 
 BATCH_BYTES = 25 << 20  # of a batch that is full; DDP's size
 ALIGNED = 256  # elements: shares begin at cache lines and vectors of any type, and at blocks of 8-bit state
@@ -62,3 +63,10 @@ def is_dense(shape, stride):
             return False
         expected *= extent
     return True
+
+
+def inner(number, most=6, dims=3):
+    """Extents behind the first of what a piece's share is said to be, so that ranks which bring different pieces do not
+    fit: 84 forms, in turn. Their product divides `ALIGNED`."""
+    forms = [e for e in itertools.product(range(most + 1), repeat=dims) if sum(e) <= most]
+    return tuple(1 << each for each in forms[number % len(forms)])

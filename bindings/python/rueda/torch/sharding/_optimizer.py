@@ -20,6 +20,7 @@ import torch
 
 from rueda import _ffi
 from rueda.common import basics
+from rueda.common.exceptions import HorovodInternalError
 from rueda.torch import _owners
 from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
 from rueda.torch._grad_scaler import asks_for_gradients
@@ -29,33 +30,43 @@ from rueda.torch.sharding import _budget, _keeping, _layout, _opening, _saving, 
 from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
+from rueda.torch.sharding._hosts import Hosts
+from rueda.torch.sharding._journal import Journal
 from rueda.torch.sharding._sources import Plain
-from rueda.torch.sharding._wire import Wire
+from rueda.torch.sharding._wire import Wire, ranks_of
 
-STAGES = "state", "gradients"
+STAGES = "state", "gradients", "parameters"
 
 
-def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None):
-    """The sharded form of an optimizer, which shares its options and its state with it."""
+def wrap(
+    optimizer, names, stage, share, op, process_set, predivide, passes, state_dtype=None, offload=None, kind=None, model=None
+):
+    """The sharded form of an optimizer, which shares its options and its state with it.
+
+    ``kind``: its class, if that is not `Sharded`; ``model``: what that knows of the model.
+    """
     if stage not in STAGES:
         raise ValueError(f"shard={stage!r}: there are {', '.join(map(repr, STAGES))}, and None")
     if share not in (None, "host"):
         raise ValueError(f"share={share!r}: there are 'host' and None")
     if op not in (basics.Average, basics.Sum):
         raise ValueError("shard= reduces with op=Average or Sum")
-    for p in names:
-        if not p.is_cpu or not p.dtype.is_floating_point:
+    for p in names if model is None else (p for group in optimizer.param_groups for p in group["params"]):
+        if not (p.is_cpu or (p.is_meta and model is not None)) or not p.dtype.is_floating_point:
             raise ValueError(
                 f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
             )
     require_elementwise(optimizer)
     codec = _keeping.codec_for(state_dtype)
     wrapped = type(optimizer)
-    sharded = type(wrapped.__name__, (Sharded, wrapped), {})
+    sharded = type(wrapped.__name__, (kind or Sharded, wrapped), {})
     result = sharded.__new__(sharded)
     # A learning-rate scheduler made before may have put its own step on the instance.
     result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
-    wire = Wire(process_set, op, predivide)
+    result._model = model
+    ranks = ranks_of(process_set)
+    hosts = Hosts(ranks) if share == "host" else None
+    wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
     elements = kept_for_each_element(optimizer)
     try:
         keeping = _keeping.keeping_for(codec, offload, wire)
@@ -63,8 +74,10 @@ def wrap(optimizer, names, stage, share, op, process_set, predivide, passes, sta
         _budget.require(parameters, elements, stage, state_dtype, keeping is not None and keeping.file is not None, wire)
     except BaseException:
         wire.close()
+        if hosts is not None:
+            hosts.close()
         raise
-    result._setup(optimizer, names, stage, share == "host", wire, passes, keeping, elements)
+    result._setup(optimizer, names, stage, hosts, wire, passes, keeping, elements)
     return result
 
 
@@ -83,14 +96,16 @@ def _refuse_steps(plain):
 class Sharded:
     """What the class of a sharded optimizer has before the wrapped optimizer's class."""
 
-    def _setup(self, plain, names, stage, shares, wire, passes, keeping, elements):
+    def _setup(self, plain, names, stage, hosts, wire, passes, keeping, elements):
         self._require_state_on_all_or_none(wire)
         self._plain = weakref.ref(plain)
         self._elements = elements  # that state has for each element: {key: bytes}
         self._keeping = keeping  # None: the state stays as it is between steps
         self._failure = None  # of a step, after which there can be no other
         self._parameter_names, self._stage, self._wire, self._passes = names, stage, wire, passes
-        self._shares = shares  # one copy of the values for all ranks
+        self._hosts = hosts  # of one copy of the values on each, or None
+        alone = hosts is not None and hosts.across.size == 1 < hosts.host.size
+        self._journal = Journal(hosts.host) if alone else None  # of steps on one host
         self._reduces = True  # False within no_sync()
         self._launched = 0  # reductions of this step, in the order of batches, pass after pass
         self._settled = self._synchronized = False
@@ -98,12 +113,9 @@ class Sharded:
         self._batches, self._frozen, self._lost = [], [], []
         self._originals = []  # of each group, the parameters that it was given
         self._hooks = {}  # parameter's number: what removes its hook
-        groups = self.__dict__["param_groups"]
-        for group in groups:
-            self._shard_group(group)
-        self._in_order()
+        self._shard_all(self.__dict__["param_groups"])
         _refuse_steps(plain)
-        end = weakref.finalize(self, _end, self._hooks, wire)
+        end = weakref.finalize(self, _end, self._hooks, wire, hosts)
         end.atexit = False
 
     def _require_state_on_all_or_none(self, wire):
@@ -114,6 +126,11 @@ class Sharded:
                 "only some ranks have state in the optimizer that is to be sharded: load it on all, or "
                 "broadcast_optimizer_state before"
             )
+
+    def _shard_all(self, groups):
+        for group in groups:
+            self._shard_group(group)
+        self._in_order()
 
     def _shard_group(self, group):
         """Lays a group's parameters out, and puts this rank's shares in their place."""
@@ -133,7 +150,7 @@ class Sharded:
         )
         state, batches = self.__dict__["state"], []
         for layout in layouts:
-            values = self._values_of_all(layout, trained) if self._shares else None
+            values = None if self._hosts is None else self._values_of_host(layout, trained)
             batch = Batch(
                 layout,
                 trained,
@@ -151,19 +168,23 @@ class Sharded:
                 hook = on_gradient_complete(slot.parameter, slot.complete)
                 self._hooks[id(slot)] = hook
             batches.append(batch)
+        if self._journal is not None:
+            self._journal.watch(batches)
         group["params"] = [batch.shard for batch in batches]
         self._batches += batches
 
-    def _values_of_all(self, layout, parameters):
-        """One memory for a batch's values, with those of the first rank."""
+    def _values_of_host(self, layout, parameters):
+        """One memory for a batch's values, with those of the first rank of all."""
         first = parameters[layout.places[0].parameter]
-        values = room_of_all(self._wire, layout.share * self._wire.size, first.dtype)
-        if self._wire.rank == 0:
+        hosts = self._hosts
+        values = room_of_all(hosts.host, layout.share * self._wire.size, first.dtype)
+        if hosts.host.rank == 0:
             with torch.no_grad():
                 for place in layout.places:
                     p = parameters[place.parameter]
                     view_of(values, place.offset, p).copy_(p)
-        self._wire.barrier()
+            hosts.across.broadcast(values)
+        hosts.host.barrier()
         return values
 
     def _in_order(self):
@@ -327,10 +348,11 @@ class Sharded:
                 closure = functools.partial(self._evaluate, closure)
         _begin_mark()
         try:
-            if self._shares and closure is None:
-                self._wire.barrier()  # nobody reads the values of before any more
-            result = self._update(super().step, closure)
-            self._gather()
+            with self._as_a_whole():
+                if self._hosts is not None and closure is None:
+                    self._hosts.host.barrier()  # nobody reads the values of before any more
+                result = self._update(super().step, closure)
+                self._gather()
         finally:
             _end_mark()
         self._forget(after_step=True)
@@ -342,9 +364,24 @@ class Sharded:
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
     step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
 
+    @contextlib.contextmanager
+    def _as_a_whole(self):
+        """What happens to the values inside happens on all ranks of the host, or on none."""
+        journal = self._journal
+        if journal is None:
+            yield
+            return
+        journal.begin()
+        try:
+            yield
+        except BaseException as error:
+            journal.give_up(isinstance(error, HorovodInternalError))
+            raise
+        journal.end()
+
     def _update(self, step, closure):
         """The wrapped optimizer's step: of all shares, or of one after another if their state is kept elsewhere."""
-        if self._keeping is None:
+        if self._keeping is None and self._journal is None:
             return step(closure) if closure is not None else step()
         if self._failure is not None:
             raise RuntimeError(f"an earlier step failed, begin again from a checkpoint: {self._failure}")
@@ -355,11 +392,15 @@ class Sharded:
         by_batch = functools.partial(
             _stepping.step_by_batch,
             self,
-            _stepping.unhooked(type(self).__mro__[2]),
+            _stepping.unhooked(next(kind for kind in type(self).__mro__ if not issubclass(kind, Sharded))),
             self._keeping,
+            self._journal,
             self.__dict__["param_groups"],
             self._batches,
         )
+        if self._keeping is None:
+            _stepping.hooked(self, by_batch)
+            return result
         try:
             with self._keeping.errors_together(self._wire):
                 _stepping.hooked(self, by_batch)
@@ -375,8 +416,8 @@ class Sharded:
         """Calls a closure, reduces what it computed, and its loss."""
         loss = closure()
         self._reduce_all()
-        if self._shares:
-            self._wire.barrier()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
         if loss is None:
             return None
         value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
@@ -385,14 +426,16 @@ class Sharded:
     @outside_graphs
     def _gather(self):
         """Every rank's share of the new values to every rank."""
-        if self._shares:
-            self._wire.barrier()
-            return
-        started = [
-            self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches
-        ]
+        if self._hosts is None:
+            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches]
+        else:
+            started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
             each.wait()
+        if self._journal is not None:
+            self._journal.all_updated()
+        if self._hosts is not None:
+            self._hosts.host.barrier()
 
     def _forget(self, after_step=False):
         """Of this step, or of one that is given up."""
@@ -417,6 +460,14 @@ class Sharded:
                     p.grad = None
                 else:
                     p.grad = p.grad.detach().zero_() if p.grad.requires_grad else p.grad.zero_()
+
+    def tensors_kept(self):
+        """By what they are for, besides ``state``: for `memory_report`."""
+        return {
+            "parameters": [batch.values for batch in self._batches],
+            "gradients": [each for batch in self._batches for each in (batch.gradients, batch.sum)],
+            "state": [],
+        }
 
     # ---- groups and state ----
 
@@ -503,8 +554,10 @@ class Sharded:
         _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)
 
 
-def _end(hooks, wire):
+def _end(hooks, wire, hosts):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
     for remove in hooks.values():
         remove()
     wire.close()
+    if hosts is not None:
+        hosts.close()

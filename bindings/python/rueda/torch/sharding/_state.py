@@ -129,7 +129,7 @@ def gathered(groups, originals, batches, state, wire):
                 flat = room(batch.total, value.dtype)
                 wire.gather(flat, value.contiguous()).wait()
                 for slot in batch.slots:
-                    part = view_of(flat, slot.offset, slot.parameter)
+                    part = view_of(flat, slot.offset, slot.form)
                     whole.setdefault(numbers[slot.parameter], {})[key] = part.clone(
                         memory_format=torch.preserve_format
                     )

@@ -1,4 +1,4 @@
-"""A wrapped optimizer's step, one batch after another, where its state is kept elsewhere between steps."""
+"""A wrapped optimizer's step, one batch after another: where its state is kept elsewhere between steps, or values in a journal."""
 
 import collections
 import contextlib
@@ -8,8 +8,8 @@ import torch
 from rueda.torch.sharding import _keeping
 
 
-def step_by_batch(optimizer, plain_step, keeping, groups, batches):
-    """``plain_step``, of the wrapped class, once for each batch.
+def step_by_batch(optimizer, plain_step, keeping, journal, groups, batches):
+    """``plain_step``, of the wrapped class, once for each batch. ``keeping``, ``journal``: or None.
 
     What it counts beside the state of parameters, in its options and in itself, it counts once.
     """
@@ -18,30 +18,42 @@ def step_by_batch(optimizer, plain_step, keeping, groups, batches):
     shards, counted = [group["params"] for group in groups], _numbers(vars(optimizer))
     options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
     before = {id(group): option for group, option in zip(groups, options)}
-    keeping.roundings += 1
+    if keeping is not None:
+        keeping.roundings += 1
     try:
         for n, (group, shard) in enumerate(work):
-            parts = state.get(shard, {})
-            extent, opened = _keeping.extent_of(parts), keeping.open(parts)
-            for _, following in work[n + 1 : n + 2]:
-                ahead = _keeping.extent_of(state.get(following, {}))
-                if ahead is not None:
-                    ahead.read_ahead()
-            if opened:
-                state[shard] = opened
+            if keeping is not None:
+                extent = _open(state, keeping, shard, work[n + 1 : n + 2])
             if n:
                 _put_back(vars(optimizer), counted, _numbers(vars(optimizer)))
                 _put_back(group, before[id(group)], [key for key in group if key != "params"])
             group["params"] = [shard]
             optimizer.__dict__["param_groups"] = [group]
+            if journal is not None:
+                journal.before_next()
             plain_step(optimizer)
-            del opened, parts
-            state[shard] = keeping.keep(of[shard], state.get(shard, {}), True, extent)
-            keeping.rest()
+            if journal is not None:
+                journal.after_next()
+            if keeping is not None:
+                state[shard] = keeping.keep(of[shard], state.get(shard, {}), True, extent)
+                keeping.rest()
     finally:
         optimizer.__dict__["param_groups"] = groups
         for group, parameters in zip(groups, shards):
             group["params"] = parameters
+
+
+def _open(state, keeping, shard, following):
+    """A batch's state as the optimizer has it; what follows is read ahead. Returns where in a file it was."""
+    parts = state.get(shard, {})
+    extent, opened = _keeping.extent_of(parts), keeping.open(parts)
+    for _, each in following:
+        ahead = _keeping.extent_of(state.get(each, {}))
+        if ahead is not None:
+            ahead.read_ahead()
+    if opened:
+        state[shard] = opened
+    return extent
 
 
 def _put_back(mapping, before, keys):

@@ -1,5 +1,7 @@
 """The collectives of a sharded optimizer: an ordered group of its ranks, in which nothing is negotiated."""
 
+import math
+
 import torch
 
 from rueda import _ffi
@@ -11,15 +13,25 @@ from rueda.torch._tensors import _DTYPES
 _SECONDS = 1e9  # a wait ends with the group, or with the verdict on a rank
 
 
-class Wire:
-    """Of one rank. Batches are handed to it in the same order on all ranks."""
+def ranks_of(process_set):
+    """Those that work together; who is no member uses its own gradients."""
+    return process_set.ranks if process_set.included() else [basics.rank()]
 
-    def __init__(self, process_set, op, predivide):
-        if process_set.included():
-            ranks, self.rank = process_set.ranks, process_set.rank()
-        else:  # who is no member uses its own gradients
-            ranks, self.rank = [basics.rank()], 0
-        self.size, self.ranks = len(ranks), ranks
+
+class Wire:
+    """Of one rank. Batches are handed to it in the same order on all ranks.
+
+    Parameters
+    ----------
+    ranks : list of int
+        The members, in the order of their shares and of sums.
+    op : int
+        Average or Sum.
+    predivide : float
+    """
+
+    def __init__(self, ranks, op=basics.Sum, predivide=1.0):
+        self.size, self.ranks, self.rank = len(ranks), ranks, ranks.index(basics.rank())
         averages = op == basics.Average
         if predivide == 1.0:
             self._op, self._before, self._after = (_ffi.AVERAGE if averages else _ffi.SUM), 1.0, 1.0
@@ -29,31 +41,34 @@ class Wire:
         if self.size > 1:
             self._group = Group("sharded optimizer", ranks)
 
-    def reduce(self, gradients, target):
-        """Starts: ``target``, a rank's share, gets what is to be applied of the sum of all ranks' ``gradients``."""
+    def reduce(self, gradients, target, inner=()):
+        """Starts: ``target``, a rank's share, gets what is to be applied of the sum of all ranks' ``gradients``.
+
+        ``inner``: extents of a row, which all ranks must say alike.
+        """
         if self._group is None:
             return Local(gradients, target)
         share = target.numel()
         form = Description(
             _ffi.REDUCESCATTER,
             _DTYPES[gradients.dtype],
-            gradients.numel(),
+            rows_of(gradients, inner),
             self._op,
-            output_splits=(share,) * self.size,
+            output_splits=(share // math.prod(inner),) * self.size,
             prescale=self._before,
         )
         return Started(self._group, form, gradients, target, self._after)
 
-    def gather(self, values, own):
+    def gather(self, values, own, inner=()):
         """Starts: every rank's ``values`` get each rank's ``own`` share; may lie in them."""
         if self._group is None:
             return Local(own, values)
         form = Description(
             _ffi.ALLGATHER,
             _DTYPES[values.dtype],
-            own.numel(),
-            output_splits=(own.numel(),) * self.size,
-            rows=values.numel(),
+            rows_of(own, inner),
+            output_splits=(own.numel() // math.prod(inner),) * self.size,
+            rows=values.numel() // math.prod(inner),
         )
         return Started(self._group, form, own, values)
 
@@ -69,13 +84,23 @@ class Wire:
 
     def from_first(self, number):
         """The first rank's."""
+        return self.broadcast(torch.tensor([number], dtype=torch.int64)).item()
+
+    def broadcast(self, values):
+        """The first member's ``values``, in place, which it returns."""
+        if self._group is not None and values.numel():
+            form = Description(_ffi.BROADCAST, _DTYPES[values.dtype], values.numel(), root=self.ranks[0])
+            place = values.data_ptr()
+            self._group.run(form, place, place, values, _SECONDS)
+        return values
+
+    def all_of(self, number):
+        """Every member's, in their order."""
         if self._group is None:
-            return number
-        carried = torch.tensor([number], dtype=torch.int64)
-        form = Description(_ffi.BROADCAST, _ffi.INT64, 1, root=self.ranks[0])
-        place = carried.data_ptr()
-        self._group.run(form, place, place, carried, _SECONDS)
-        return carried.item()
+            return [number]
+        all_numbers, own = torch.empty(self.size, dtype=torch.int64), torch.tensor([number], dtype=torch.int64)
+        self.gather(all_numbers, own).wait()
+        return all_numbers.tolist()
 
     def barrier(self):
         if self._group is not None:
@@ -84,6 +109,11 @@ class Wire:
     def close(self):
         if self._group is not None:
             self._group.close()
+
+
+def rows_of(values, inner):
+    """Their count, or their shape of rows."""
+    return (values.numel() // math.prod(inner), *inner) if inner else values.numel()
 
 
 class Started:

@@ -1,0 +1,93 @@
+"""Checkpoints in folders as DeepSpeed's: ``FOLDER/latest`` names a folder in it, which has the files.
+
+``mp_rank_00_model_states.pt``, written by rank 0, has the model in float32, the whole state of the optimizer as
+PyTorch writes it, and what else is needed to go on, on any number of ranks.
+"""
+
+import os
+import warnings
+
+import torch
+
+from rueda._objects import allgather_object, broadcast_object
+from rueda.common import basics
+
+FILE = "mp_rank_00_model_states.pt"
+LATEST = "latest"
+
+
+def require_one_tag(tag, validation):
+    """DeepSpeed's checkpoint.tag_validation."""
+    if validation == "Ignore":
+        return
+    tags = allgather_object(tag)
+    if len(set(tags)) > 1:
+        text = f"ranks save checkpoints of different tags: {', '.join(map(repr, tags))}"
+        if validation == "Fail":
+            raise ValueError(text)
+        warnings.warn(text)
+
+
+def save(folder, tag, state, save_latest):
+    """By rank 0; returns, or raises, on all ranks when it is there, whole."""
+    problem = None
+    if basics.rank() == 0:
+        try:
+            place = os.path.join(folder, tag)
+            os.makedirs(place, exist_ok=True)
+            _replace(os.path.join(place, FILE), lambda path: torch.save(state, path))
+            if save_latest:
+                _replace(os.path.join(folder, LATEST), lambda path: _write(path, tag))
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    problem = broadcast_object(problem, 0)
+    if problem is not None:
+        raise RuntimeError(f"rank 0 could not save a checkpoint in {folder}: {problem}")
+
+
+def _replace(path, write):
+    """Whoever looks sees the old file or the new one, and no part of it."""
+    write(path + ".new")
+    with open(path + ".new", "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+
+
+def _write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def load(folder, tag):
+    """(path of the folder, what `save` was given), or (None, None) where there is none. Rank 0 reads."""
+    found = None, None, None
+    if basics.rank() == 0:
+        try:
+            found = (*_read(folder, tag), None)
+        except Exception as error:
+            found = None, None, f"{type(error).__name__}: {error}"
+    path, state, problem = broadcast_object(found, 0)
+    if problem is not None:
+        raise RuntimeError(f"rank 0 could not load a checkpoint from {folder}: {problem}")
+    return path, state
+
+
+def _read(folder, tag):
+    if tag is None:
+        latest = os.path.join(folder, LATEST)
+        if not os.path.isfile(latest):
+            warnings.warn(f"{latest} is not there; nothing is loaded. If there is a checkpoint, give its tag")
+            return None, None
+        with open(latest) as file:
+            tag = file.read().strip()
+    path = os.path.join(folder, str(tag))
+    file = os.path.join(path, FILE)
+    if not os.path.isfile(file):
+        raise FileNotFoundError(f"{file} is not there")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=False)
+    except TypeError:  # PyTorch before 1.13 has no such word
+        state = torch.load(file, map_location="cpu")
+    if "rueda" not in state:
+        raise ValueError(f"{file} is not by engine.save_checkpoint(); load_module_only=True takes its model")
+    return path, state
