@@ -2,7 +2,7 @@
 
 import sys
 
-from rueda.torch.sharding._budget import ADDRESSES, Need, Room, fits, message, need
+from rueda.torch.sharding._budget import ADDRESSES, Need, Room, cgroup_room, fits, message, need
 from worlds import launch
 
 ADAM = {"exp_avg": 4, "exp_avg_sq": 4}
@@ -29,6 +29,18 @@ def test_memory_of_a_host_is_for_all_of_its_ranks_and_addresses_of_the_heap_are_
     assert fits(asked, [Room(40, ADDRESSES, 1)], 60, (30, 30)) is None
     assert fits(asked, [Room(10, ADDRESSES, 1)], 90, (30, 30)) is None
     assert fits(asked, [Room(9, ADDRESSES, 1)], 90, (30, 30)).what == ADDRESSES
+
+
+def test_the_tightest_group_counts(tmp_path):
+    for path, most, now, files in (("", "max", 500, 0), ("job", "1000", 700, 100), ("job/rank", "900", 300, 50)):
+        folder = tmp_path / path
+        folder.mkdir(exist_ok=True)
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{now}\n")
+        (folder / "memory.stat").write_text(f"anon 5\nactive_file {files // 2}\ninactive_file {files - files // 2}\n")
+    assert cgroup_room(str(tmp_path), "/job/rank") == 400
+    assert cgroup_room(str(tmp_path), "/") is None
+    assert cgroup_room(str(tmp_path), None) is None
 
 
 def test_the_message_says_what_would_fit():

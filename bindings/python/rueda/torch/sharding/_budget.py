@@ -93,7 +93,7 @@ def rooms(ranks_here):
     free = _field("/proc/meminfo", "MemAvailable")
     if free:
         found.append(Room(free + _field("/proc/meminfo", "SwapFree"), _HOST, ranks_here))
-    group = _cgroup_room("/sys/fs/cgroup")
+    group = cgroup_room("/sys/fs/cgroup", _own_cgroup())
     if group is not None:
         found.append(Room(group, _GROUP, 1))
     return found
@@ -111,14 +111,18 @@ def _field(path, name):
     return 0
 
 
-def _cgroup_room(root):
-    """What the group's limit (version 2) leaves, its cache of files counted as free. None: there is no limit."""
+def _own_cgroup():
+    """The path of this process's group; None: there are none of version 2."""
     try:
         with open("/proc/self/cgroup") as lines:
-            own = next(line.strip()[3:] for line in lines if line.startswith("0::"))
-    except (OSError, StopIteration):
+            return next((line.strip()[3:] for line in lines if line.startswith("0::")), None)
+    except OSError:
         return None
-    least, folder = None, os.path.normpath(root + "/" + own)
+
+
+def cgroup_room(root, own):
+    """What the limits of a group and of those around it leave, their cache of files counted as free. None: no limit."""
+    least, folder = None, os.path.normpath(root + "/" + own) if own is not None else ""
     while folder.startswith(root):
         try:
             with open(folder + "/memory.max") as most, open(folder + "/memory.current") as now, open(folder + "/memory.stat") as stat:

@@ -5,6 +5,8 @@ import copy
 
 import torch
 
+from rueda.torch.sharding._stepping import unhooked
+
 KNOWN = tuple(
     getattr(torch.optim, name)
     for name in (
@@ -94,11 +96,11 @@ def kept_for_each_element(optimizer):
         lambda p: type(optimizer)([p], **optimizer.defaults),  # what has its state from the beginning
     )
     for maker in makers if options else ():
-        p = torch.nn.Parameter(torch.ones(8))
-        p.grad = torch.ones(8)
+        p = torch.nn.Parameter(torch.ones(8, dtype=torch.float32, device="cpu"))
+        p.grad = torch.ones_like(p)
         try:
             made = maker(p)
-            made.step()
+            unhooked(type(made))(made)
         except Exception:
             continue
         state = made.state[p].items()
