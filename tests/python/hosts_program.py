@@ -85,10 +85,12 @@ def sharded():
     import rueda.torch as torch_hvd
     import torch
 
-    def train(**options):
+    def train(late=False, **options):
         torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Linear(300, 501), torch.nn.Tanh(), torch.nn.Linear(501, 200))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if late:
+            options["module"] = model
         optimizer = torch_hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
         for step in range(3):
             optimizer.zero_grad()
@@ -98,7 +100,12 @@ def sharded():
         return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer.state_dict()
 
     expected, _ = train()
-    for options in ({"shard": "state"}, {"shard": "gradients"}, {"shard": "state", "share": "host"}):
+    for options in (
+        {"shard": "state"},
+        {"shard": "gradients", "late": True},
+        {"shard": "state", "share": "host"},
+        {"shard": "parameters", "late": True},
+    ):
         got, state = train(**options)
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
         assert sum(v["momentum_buffer"].numel() for v in state["state"].values()) == got.numel()

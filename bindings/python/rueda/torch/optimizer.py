@@ -90,7 +90,8 @@ def DistributedOptimizer(
         A folder, with ``shard``: the optimizer's state lies in a file there between steps, which has no name. "cpu" says
         where the state of parameters on the CPU is already.
     module : torch.nn.Module, optional
-        For ``shard="parameters"``: the model, which has all of the optimizer's parameters.
+        The model. For ``shard="parameters"``, where it has all of the optimizer's parameters; with the other
+        stages modules then wait for their parameters, which arrive while forward runs, instead of the step for all.
     units : optional
         Of ``module``: what is gathered as one. None: the blocks of ModuleLists, Sequentials and ModuleDicts, and
         other modules, from 1 MB on; a number: from so many bytes on; a list of modules and classes of modules; a

@@ -6,6 +6,7 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
     _layout     which parameters lie together in flat memory, and which part of it is whose (pure)
     _batch      that memory, the hook of a parameter, and what of it is under way
     _host_values  one copy of the values for all ranks of a host
+    _arrivals   modules that wait for what other ranks have updated
     _journal    what undoes a step in which a rank of the host died
     _hosts      who is on which host, and how the hosts' copies come to be the same
     _wire       the collectives: an ordered group of the ranks

@@ -27,6 +27,7 @@ from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
 from rueda.torch.sharding import _budget, _keeping, _layout, _opening, _saving, _state, _stepping
+from rueda.torch.sharding._arrivals import Arrivals
 from rueda.torch.sharding._batch import Batch, view_of
 from rueda.torch.sharding._elementwise import kept_for_each_element, require_elementwise
 from rueda.torch.sharding._host_values import room_of_all
@@ -114,8 +115,11 @@ class Sharded:
         self._originals = []  # of each group, the parameters that it was given
         self._hooks = {}  # parameter's number: what removes its hook
         self._shard_all(self.__dict__["param_groups"])
+        self._arrivals = self._late_arrivals()
+        if self._arrivals is not None:
+            self._arrivals.watch(self._batches)
         _refuse_steps(plain)
-        end = weakref.finalize(self, _end, self._hooks, wire, hosts)
+        end = weakref.finalize(self, _end, self._hooks, wire, hosts, self._arrivals)
         end.atexit = False
 
     def _require_state_on_all_or_none(self, wire):
@@ -187,6 +191,10 @@ class Sharded:
         hosts.host.barrier()
         return values
 
+    def _late_arrivals(self):
+        """None: values are whole after a step, not when modules need them."""
+        return None if self._model is None else Arrivals(self._model.module)
+
     def _in_order(self):
         """Batches come as backward reaches their last parameters."""
         order = {p: n for n, p in enumerate(p for group in self._originals for p in group)}
@@ -195,6 +203,8 @@ class Sharded:
     def _lose(self, p):
         """A later optimizer has been made for the parameter."""
         self._lost.append(self._parameter_names[p])
+        if self._arrivals is not None:
+            self._arrivals.end()
         for batch in self._batches:
             for slot in batch.slots:
                 if slot.parameter is p:
@@ -239,6 +249,8 @@ class Sharded:
     @outside_graphs
     def _reduce_all(self):
         self._check_places()
+        if self._arrivals is not None:
+            self._arrivals.wait()  # what no module has used
         count = len(self._batches)
         while self._launched < self._reductions():
             batch = self._batches[self._launched % count]
@@ -427,7 +439,11 @@ class Sharded:
     def _gather(self):
         """Every rank's share of the new values to every rank."""
         if self._hosts is None:
-            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in self._batches]
+            in_forward = self._batches[::-1]
+            started = [self._wire.gather(batch.values, batch.shard.detach()) for batch in in_forward]
+            if self._arrivals is not None:
+                self._arrivals.start(dict(zip(in_forward, started)))
+                return
         else:
             started = [self._hosts.gather(batch) for batch in self._batches]
         for each in started:
@@ -487,6 +503,8 @@ class Sharded:
             self._parameter_names.setdefault(p, f"group {number}, parameter {index}")
         self._shard_group(groups[-1])
         self._in_order()
+        if self._arrivals is not None:
+            self._arrivals.watch(self._batches)
         self._forget()
 
     def options(self):
@@ -554,8 +572,10 @@ class Sharded:
         _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)
 
 
-def _end(hooks, wire, hosts):
+def _end(hooks, wire, hosts, arrivals):
     """Of an optimizer that nobody has any more: its parameters are free of it."""
+    if arrivals is not None:
+        arrivals.end()
     for remove in hooks.values():
         remove()
     wire.close()

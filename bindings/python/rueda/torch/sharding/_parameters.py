@@ -72,6 +72,9 @@ class ShardedParameters(Sharded):
         self._gathering.optimizer = self  # the model's hooks keep what its parameters need
         self._watch_over(module)
 
+    def _late_arrivals(self):
+        return None  # units are gathered when they are needed
+
     def _require_modules(self, module, groups):
         known = set(module.parameters())
         lost = [self._parameter_names[p] for group in groups for p in group["params"] if p not in known]
