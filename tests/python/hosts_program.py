@@ -1,5 +1,6 @@
 """What the ranks of test_hosts.py run: python hosts_program.py SCENE."""
 
+import contextlib
 import os
 import sys
 
@@ -97,7 +98,9 @@ def sharded():
             x = torch.randn(4, 300, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
             model(x).square().mean().backward()
             optimizer.step()
-        return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer.state_dict()
+        whole = torch_hvd.gathered(model) if options.get("shard") == "parameters" else contextlib.nullcontext()
+        with whole:
+            return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer.state_dict()
 
     expected, _ = train()
     for options in (
