@@ -57,6 +57,9 @@ def test_changes_from_outside_are_named():
     def another(model):
         model.last.bias = torch.nn.Parameter(torch.ones(3))
 
+    def unname(model):
+        model.frozen.weight.data = torch.ones(13, 13)
+
     def unfreeze(model):
         model.frozen.requires_grad_(True)
 
@@ -67,6 +70,7 @@ def test_changes_from_outside_are_named():
         (replace, "replaced (last.weight)"),
         (convert, "replaced (first.weight, first.bias)"),
         (another, "replaced (last.bias)"),
+        (unname, "replaced (frozen.weight)"),
         (unfreeze, "requires_grad was changed after the optimizer was sharded (frozen.weight, frozen.bias)"),
         (freeze, "requires_grad was changed after the optimizer was sharded (first.bias)"),
     ):

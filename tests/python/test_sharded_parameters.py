@@ -7,7 +7,7 @@ import pytest
 import rueda
 import rueda.torch as hvd
 import torch
-from expect import raises
+from expect import is_shared, raises
 from rueda.torch.sharding._elementwise import KNOWN
 from test_sharded_optimizer import Model, backward, batch, check_alike, check_states, train
 from test_sharded_optimizer import wrap as wrap_plain
@@ -386,12 +386,13 @@ def test_steady_steps_send_no_control_message_and_copy_nothing_to_be_reduced():
         model(x).square().mean().backward()
         optimizer.step()
         counts.append(rueda.counters())
-        places.append({t.data_ptr() for t in ours(optimizer, model) if t.numel() != 1})
+        places.append({t.data_ptr() for t in ours(optimizer, model)} - {p.data_ptr() for p in model.parameters()})
     before, after = counts[2], counts[5]
     assert after["control_messages"] == before["control_messages"]
     reduced = after["bytes_reduced"] - before["bytes_reduced"]
     assert reduced > 0 and after["bytes_in_place"] - before["bytes_in_place"] >= reduced
     assert places[2] == places[5]  # the same memory
+    assert len(places[5]) > 2 * len(model) and all(is_shared(place) for place in places[5])
 
 
 @ranks(2)

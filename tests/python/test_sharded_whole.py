@@ -204,6 +204,21 @@ def test_models_that_are_whole_nowhere():
         assert all(bool((p == 0.5).all()) for p in bare.parameters())
 
 
+@ranks(2)
+def test_modules_that_keep_lists_of_their_parameters():
+    torch.manual_seed(3)
+    whole = torch.nn.LSTM(6, 5, 2)
+    with hvd.no_init():
+        model = torch.nn.LSTM(6, 5, 2)
+    torch.manual_seed(3)
+    for each, optimizer in ((model, wrap(model)), (whole, wrap_plain(whole))):
+        for step in range(3):
+            optimizer.zero_grad()
+            each(torch.ones(4, 2, 6) + hvd.rank() + step)[0].square().mean().backward()
+            optimizer.step()
+    check_same(model, whole)
+
+
 @ranks(1, 2, 3)
 def test_parameters_that_are_loaded_one_by_one():
     whole = Large()

@@ -12,6 +12,7 @@ import torch
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.torch._tensors import blocking
+from rueda.torch.sharding._whole import is_away
 
 
 class ReplicasDiffer(RuntimeError):
@@ -36,7 +37,8 @@ def check_replicas(state, process_set=global_process_set):
     Parameters
     ----------
     state : torch.nn.Module, torch.optim.Optimizer, dict or list
-        A module: its parameters (not its buffers: statistics of plain batch normalization differ).
+        A module: its parameters (not its buffers: statistics of plain batch normalization differ; and not
+        what is sharded and not gathered).
         An optimizer: its parameters and the tensors of its state. Otherwise tensors by name, as
         ``model.state_dict()`` or a list of (name, tensor) pairs.
     """
@@ -76,7 +78,7 @@ def _gather(tensor, name, process_set):
 
 def _named_tensors(state):
     if isinstance(state, torch.nn.Module):
-        yield from state.named_parameters()
+        yield from ((name, p) for name, p in state.named_parameters() if not is_away(p))
     elif isinstance(state, torch.optim.Optimizer):
         names = getattr(state, "_parameter_names", {})
         for i, group in enumerate(state.param_groups):

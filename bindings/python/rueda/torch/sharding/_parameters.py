@@ -51,6 +51,8 @@ class ShardedParameters(Sharded):
         self._rename(made, groups)
         forms = {new: old for old, new in made.items()}
         self._originals = [list(group["params"]) for group in groups]
+        for name, p in module.named_parameters():  # frozen ones may not be the optimizer's
+            self._parameter_names.setdefault(p, name)
         group_of = {p: n for n, parameters in enumerate(self._originals) for p in parameters}
         self._frozen = [p for p in group_of if not p.requires_grad]
         built = [self._build(plan._replace(parameters=[made.get(p, p) for p in plan.parameters]), group_of, forms) for plan in plans]
@@ -101,8 +103,6 @@ class ShardedParameters(Sharded):
     def _build(self, plan, group_of, forms):
         """The plan's unit, without values: pieces of one type and group each."""
         parameters = [p for p in plan.parameters if p.dtype.is_floating_point and (p in group_of or not p.requires_grad)]
-        for p in parameters:
-            self._parameter_names.setdefault(p, plan.name)
         together = {}
         for p in parameters:
             kind = (group_of[p] if p.requires_grad else None, p.dtype)

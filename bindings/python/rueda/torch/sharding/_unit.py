@@ -89,6 +89,8 @@ class Unit:
         if not self.is_alone:
             self.is_alone = True
             self.drop()
+            if self.place is not None and self.place.holder is self:
+                self.place.holder = None
             self.place = None
 
     def be_at(self, place):
