@@ -400,6 +400,8 @@ def test_compression_with_a_memory_remembers_once():
 def test_training_is_as_without():
     def train(prepare, **options):
         model = prepare(hvd.convert_sync_batchnorm(model_of()))
+        if options.get("shard") == "parameters":
+            options = {**options, "module": model, "units": [Block]}
         optimizer = hvd.DistributedOptimizer(
             torch.optim.Adam(model.parameters(), 0.01), named_parameters=model.named_parameters(), **options
         )
@@ -408,7 +410,7 @@ def test_training_is_as_without():
             optimizer.zero_grad()
             model(torch.randn(8, 32)).square().sum().backward()
             optimizer.step()
-        return list(model.parameters())
+        return list(model.state_dict().values())
 
-    for options in ({}, {"shard": "gradients"}):
+    for options in ({}, {"shard": "gradients"}, {"shard": "parameters"}):
         assert_equal(train(checkpointed, **options), train(lambda model: model, **options))

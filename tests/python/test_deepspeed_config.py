@@ -296,14 +296,16 @@ def close(some, others, tolerance):
 @ranks(1, 2, 3)
 def test_a_step_is_what_the_configuration_says_in_every_stage():
     expected = by_hand()
-    for stage in (0, 1, 2):
-        engine, *found = train(config_of(stage))
-        close(found[0], expected[0], 1e-5)
-        close(found[1], expected[1], 1e-5)
+    for stage in (0, 1, 2, 3):
+        engine, losses, parameters = train(config_of(stage))
+        if stage == 3:
+            parameters = [value.clone() for value in engine.module_state_dict().values()]
+        close(losses, expected[0], 1e-5)
+        close(parameters, expected[1], 1e-5)
         assert (engine.global_steps, engine.micro_steps, engine.skipped_steps) == (4, 8, 0)
         assert engine.global_samples == 4 * engine.train_batch_size() == 4 * 4 * 2 * hvd.size()
         assert engine.get_global_grad_norm() > 0 and engine.zero_optimization_stage() == stage
-        assert engine.get_lr() == [0.02 * math.log(4) / math.log(4)]
+        assert set(engine.get_lr()) == {0.02}
         hvd.check_replicas(engine.module)
 
 
@@ -398,6 +400,32 @@ def test_training_goes_on_from_a_checkpoint():
             fresh.load_checkpoint(folder, tag="other")
         with pytest.raises(RuntimeError, match="rank 0 could not save a checkpoint"):
             fresh.save_checkpoint("/proc/no/such/folder")
+
+
+@ranks(1, 2)
+def test_checkpoints_go_from_stage_to_stage():
+    folder = folder_of_all()
+    engine, *_ = train(config_of(0), 2)
+    engine.save_checkpoint(folder)
+    _, losses, _ = train(config_of(0), 2, engine=engine, first=4)
+    for stage, offload in ((3, None), (1, "nvme"), (3, "nvme"), (2, "cpu"), (0, None)):
+        zero = {"stage": stage}
+        if offload:
+            zero["offload_optimizer"] = {"device": offload, "nvme_path": folder}
+        fresh, *_ = hvd.initialize(model=network(), config=config_of(stage, zero_optimization=zero))
+        fresh.load_checkpoint(folder, "global_step2")
+        _, found, _ = train(None, 2, engine=fresh, first=4)
+        close(found, losses, 1e-5)
+        fresh.save_checkpoint(folder, f"stage{stage}{offload}")
+    again, *_ = hvd.initialize(model=network(), config=config_of(1))
+    path, _ = again.load_checkpoint(folder)
+    assert path.endswith("stage0None") and again.global_steps == 4
+    for tag in ("stage3nvme", "stage3None", "stage1nvme"):
+        other, *_ = hvd.initialize(model=network(), config=config_of(2))
+        other.load_checkpoint(folder, tag)
+        close(other.module.parameters(), again.module.parameters(), 1e-5)
+        close([train(None, 1, engine=other, first=8)[1]], [train(None, 1, engine=again, first=8)[1]], 1e-5)
+        again.load_checkpoint(folder)
 
 
 @ranks(2)

@@ -164,7 +164,7 @@ def test_what_all_ranks_of_a_host_have_together_counts_once_for_the_host():
         report = hvd.memory_report(model, optimizer)
         counts[share] = report.hosts[0]
         whole = bytes_of(model.parameters())
-        padding = 4 * 64 * size
+        padding = 4096 * size
         for each in report.ranks:
             assert whole <= each.parameters <= whole + padding
             assert 2 * whole / size <= each.state <= 2 * (whole + padding) / size + 8
@@ -173,6 +173,37 @@ def test_what_all_ranks_of_a_host_have_together_counts_once_for_the_host():
         del model, optimizer
     assert counts[None].parameters == size * counts["host"].parameters
     assert counts[None].state == counts["host"].state
+
+
+@ranks(2, 3)
+def test_shares_and_what_is_gathered_count_with_sharded_parameters():
+    model = torch.nn.Sequential(*(torch.nn.Linear(400, 400, bias=False) for _ in range(6)))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(model.parameters()), shard="parameters", module=model, units=[torch.nn.Linear]
+    )
+    for _ in range(2):
+        model(torch.ones(2, 400)).sum().backward()
+        optimizer.step()
+    whole, layer = 6 * 400 * 400 * 4, 400 * 400 * 4
+    report = hvd.memory_report(model, optimizer)
+    for each in report.ranks:
+        assert whole / hvd.size() + 2 * layer <= each.parameters <= whole / hvd.size() + 2.2 * layer
+        assert whole / hvd.size() <= each.gradients <= whole / hvd.size() + 2 * layer + 2.2 * layer / hvd.size()
+        assert each.state == pytest.approx(2 * whole / hvd.size(), rel=0.01)
+
+
+@ranks(2)
+def test_state_that_is_kept_elsewhere_counts_as_it_is_kept():
+    found = {}
+    for options in ({}, {"state_dtype": "bf16"}, {"offload": "/tmp"}):
+        model = torch.nn.Linear(400, 400, bias=False)
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), shard="state", **options)
+        model(torch.ones(2, 400)).sum().backward()
+        optimizer.step()
+        found[next(iter(options), None)] = hvd.memory_report(model, optimizer).ranks[0].state
+    assert found[None] == pytest.approx(2 * 400 * 400 * 4 / 2, rel=0.01)
+    assert found["state_dtype"] == pytest.approx(found[None] / 2, rel=0.02)
+    assert found["offload"] < 1000
 
 
 @ranks(2)

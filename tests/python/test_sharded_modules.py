@@ -89,7 +89,7 @@ def is_tidy(optimizer):
 def test_blocks():
     model, optimizer = compare(Model)
     assert is_tidy(optimizer)
-    assert len(optimizer._gathering._places._places) == (2 if hvd.size() > 1 else 0)
+    assert len(optimizer._gathering._places.buffers) == (2 if hvd.size() > 1 else 0)
 
 
 @ranks(2)
@@ -110,7 +110,7 @@ def test_activation_checkpoints():
         for how in (each(reentrant), three_at_a_time(reentrant)):
             _, optimizer = compare(lambda how=how: Model(how))
             assert is_tidy(optimizer)
-            assert len(optimizer._gathering._places._places) <= 4
+            assert len(optimizer._gathering._places.buffers) <= 4
     for reentrant in (False, True):  # around the units and in them
 
         def make(reentrant=reentrant):

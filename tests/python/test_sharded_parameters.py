@@ -121,6 +121,25 @@ def test_passes_add_up():
     check_close(model, whole)
 
 
+@ranks(2, 3)
+def test_a_pass_waits_for_what_the_one_before_still_sends():
+    """One unit has all parameters, so the next pass's gradients come to where those of the last one are."""
+    model = torch.nn.Sequential(torch.nn.Linear(300, 300, bias=False), torch.nn.Linear(300, 1, bias=False))
+    optimizer = wrap(model, torch.optim.SGD, units=None)
+    graphs = [(model(torch.ones(1, 300)) * 2.0**n).sum() for n in range(12)]
+    expected = None
+    for n, graph in enumerate(graphs):
+        graph.backward()
+        if n == 0:
+            with optimizer.skip_synchronize():
+                optimizer.synchronize()
+            expected = [group["params"][0].grad * (2.0**12 - 1) for group in vars(optimizer)["param_groups"]]
+    optimizer.synchronize()
+    for group, sums in zip(vars(optimizer)["param_groups"], expected):
+        torch.testing.assert_close(group["params"][0].grad, sums, rtol=1e-5, atol=0)
+    optimizer.zero_grad()
+
+
 @ranks(2)
 def test_two_graphs_at_a_time_and_one_that_is_used_twice():
     whole, model = Model(), Model()
@@ -370,7 +389,7 @@ def ours(optimizer, model):
     for unit in passes.units:
         for piece in unit.pieces:
             yield from (piece.shard, piece.sum)
-    for place in passes._places._places:
+    for place in passes._places.buffers:
         yield place.memory
     for buffer in passes._pool._free:
         yield buffer.memory

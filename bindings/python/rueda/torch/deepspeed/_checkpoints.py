@@ -89,5 +89,7 @@ def _read(folder, tag):
     except TypeError:  # PyTorch before 1.13 has no such word
         state = torch.load(file, map_location="cpu")
     if "rueda" not in state:
-        raise ValueError(f"{file} is not by engine.save_checkpoint(); load_module_only=True takes its model")
+        raise ValueError(
+            f"{file} is DeepSpeed's own: engine.optimizer.load_state({path!r}) takes its optimizer, `rueda migrate` its weights"
+        )
     return path, state

@@ -71,7 +71,8 @@ def initialize(
     _say_what_is_ignored(config)
     if config.stage == 0 and torch.cuda.is_available() and torch.version.cuda:
         model.to(torch.device("cuda", basics.local_rank() % torch.cuda.device_count()))
-    broadcast_parameters(model.state_dict(), root_rank=0)
+    there = {name: tensor for name, tensor in model.state_dict().items() if tensor.device.type != "meta"}
+    broadcast_parameters(there, root_rank=0)
     plain = _plain_optimizer(optimizer, model, model_parameters, config)
     distributed = None if plain is None else _optimizers.distributed(plain, model, config)
     scheduler = _scheduler(lr_scheduler, distributed, config)

@@ -5,7 +5,6 @@ import inspect
 import torch
 
 from rueda.common import basics
-from rueda.torch import sharding
 from rueda.torch.compression import Compression
 from rueda.torch.deepspeed._config import ConfigError
 from rueda.torch.optimizer import DistributedOptimizer
@@ -60,24 +59,13 @@ def distributed(optimizer, model, config):
         options["compression"] = getattr(Compression, config.communication)
     if stage == 0:
         return DistributedOptimizer(optimizer, sparse_as_dense=not config.sparse_gradients, **options)
-    shard, known = _SHARDS[stage], inspect.signature(DistributedOptimizer).parameters
-    if shard not in sharding.STAGES:
-        raise ConfigError(f"zero_optimization.stage: {stage} (shard={shard!r}) is not in this rueda, which has 0 to 2")
     if stage == 3:
         if config.fp16 or config.bf16:
-            raise ConfigError(
-                "zero_optimization.stage: 3 excludes fp16 and bf16: parameters are gathered in float32; leave these out"
-            )
+            raise ConfigError("zero_optimization.stage: 3 excludes fp16 and bf16: parameters are gathered in float32; leave these out")
         if config.offload_param not in (None, "cpu"):
-            raise ConfigError("zero_optimization.offload_param.device: 'nvme': parameters stay in memory; leave it out")
+            raise ConfigError("zero_optimization.offload_param.device: 'nvme': parameters stay in memory; write \"cpu\"")
         options["module"] = model
-    if config.offload_optimizer == "cpu" or config.offload_optimizer is None:
-        pass  # parameters that can be sharded are on the host, and so is their state
-    elif "offload" in known:
-        options["offload"] = config.offload_optimizer
-    else:
-        raise ConfigError("zero_optimization.offload_optimizer.device: 'nvme' is not in this rueda; leave it out")
-    return DistributedOptimizer(optimizer, shard=shard, **options)
+    return DistributedOptimizer(optimizer, shard=_SHARDS[stage], offload=config.offload_optimizer, **options)
 
 
 def _names(model, optimizer):

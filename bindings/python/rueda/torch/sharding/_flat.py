@@ -138,9 +138,10 @@ class Piece:
 
     # ---- gradients ----
 
-    def take(self, slot, p, pool):
+    def take(self, slot, p, pool, targets):
         """Brings ``p.grad`` to its place. Whether all have come."""
         if self._gradients is None:
+            self.settle(pool, targets)  # the pass before may still be sent from there
             self._open(pool)
         place = view_of(self._gradients, slot.offset, slot.form)
         bring = place.add_ if slot.has_arrived else place.copy_

@@ -482,8 +482,12 @@ class Sharded:
         return {
             "parameters": [batch.values for batch in self._batches],
             "gradients": [each for batch in self._batches for each in (batch.gradients, batch.sum)],
-            "state": [],
+            "state": self._state_kept(),
         }
+
+    def _state_kept(self):
+        """What is encoded between steps."""
+        return [getattr(value, "parts", None) for each in self.__dict__["state"].values() for value in each.values()]
 
     # ---- groups and state ----
 

@@ -186,6 +186,10 @@ class ShardedParameters(Sharded):
         self._slots = {}
         self._gathering.optimizer = None
 
+    def tensors_kept(self):
+        values, gradients = self._gathering.tensors_kept()
+        return {"parameters": values, "gradients": gradients, "state": self._state_kept()}
+
     # ---- the step ----
 
     @outside_graphs

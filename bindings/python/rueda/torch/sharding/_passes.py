@@ -57,6 +57,15 @@ class Passes:
         self._orders = {}  # whether gradients are on: the order of units in the last such pass
         self._kind, self._order, self._now, self._at = None, [], [], 0
 
+    def tensors_kept(self):
+        """(values, gradients): the memory of shares, and of what is gathered and reduced."""
+        pieces = [piece for unit in self.units for piece in unit.pieces]
+        places = {*self._places.buffers, *(unit.place for unit in self.units if unit.place is not None)}
+        values = [piece.shard for piece in pieces] + [place.memory for place in places]
+        buffers = [*self._pool.buffers, *self._targets.buffers]
+        gradients = [piece.sum for piece in pieces] + [each.memory for each in buffers]
+        return values, gradients + [unit.gradients_alone() for unit in self.units]
+
     # ---- gathering ----
 
     def _gather(self, unit):
@@ -269,7 +278,7 @@ class Passes:
                 f"{slot.name} was used when it was not gathered: its module was not called, or not through its forward. Call the "
                 "model, not a method of it, or do so within hvd.gathered()."
             )
-        if piece.take(slot, p, self._pool):
+        if piece.take(slot, p, self._pool, self._targets):
             self._reduce(piece)
         else:
             self._schedule(piece.unit)
@@ -292,7 +301,7 @@ class Passes:
         for piece in pieces:
             for slot in piece.slots:
                 if slot.parameter.grad is not None:
-                    piece.take(slot, slot.parameter, self._pool)
+                    piece.take(slot, slot.parameter, self._pool, self._targets)
             if piece.owes or piece.has_arrivals:
                 self._reduce(piece)
         while self._reclaim():

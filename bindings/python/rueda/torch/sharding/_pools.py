@@ -29,13 +29,13 @@ class Pool:
     """
 
     def __init__(self, most, reclaim):
-        self._most, self._reclaim, self._free, self._count = most, reclaim, [], 0
+        self._most, self._reclaim, self._free, self.buffers = most, reclaim, [], []
 
     def take(self):
         while not self._free:
-            if self._count < KEPT or not self._reclaim():
-                self._count += 1
-                return Buffer(self._most)
+            if len(self.buffers) < KEPT or not self._reclaim():
+                self.buffers.append(Buffer(self._most))
+                return self.buffers[-1]
         return self._free.pop()
 
     def give_back(self, buffer):
@@ -49,7 +49,7 @@ class Places:
     """
 
     def __init__(self, most):
-        self._most, self._places, self._clock = most, [], 0
+        self._most, self.buffers, self._clock = most, [], 0
 
     def of(self, unit):
         """The unit's place, which no unit uses that is gathered; maybe another than before."""
@@ -64,10 +64,10 @@ class Places:
     def _find(self, unit):
         if unit.is_alone:
             return Buffer(unit.nbytes)
-        idle = [place for place in self._places if place.holder is None or not place.holder.is_busy]
-        if len(self._places) < KEPT or not idle:
-            self._places.append(Buffer(self._most))
-            return self._places[-1]
+        idle = [place for place in self.buffers if place.holder is None or not place.holder.is_busy]
+        if len(self.buffers) < KEPT or not idle:
+            self.buffers.append(Buffer(self._most))
+            return self.buffers[-1]
         return min(idle, key=lambda place: place.used)
 
 

@@ -210,6 +210,10 @@ class Unit:
         self._open_pieces += 1
         return self._gradients
 
+    def gradients_alone(self):
+        """The memory of its gradients, if that is nobody else's."""
+        return self._gradients.memory if self.is_outer and self._gradients is not None else None
+
     def close_gradients(self, pool):
         """That piece has been reduced."""
         self._open_pieces -= 1
