@@ -161,7 +161,7 @@ class Batch:
         if self.frees_gradients:
             if self.gradients is None:
                 self._open()
-            place = view_of(self.gradients, slot.offset, p)
+            place = self.gradients.as_strided(slot.shape, slot.stride, slot.offset)
             bring = place.add_ if slot.has_arrived else place.copy_
             bring(_dense(gradient))
             p.grad = None
@@ -224,5 +224,6 @@ class Batch:
 
 
 def _dense(gradient):
-    gradient = gradient.detach()
+    if gradient.requires_grad:
+        gradient = gradient.detach()
     return gradient.to_dense() if gradient.layout is not torch.strided else gradient

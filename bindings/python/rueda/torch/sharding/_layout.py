@@ -9,6 +9,8 @@ import collections
 import itertools
 
 BATCH_BYTES = 25 << 20  # of a batch that is full; DDP's size
+SMALL_BATCHES = 24  # at least so many, where two of them are all that a rank has of gradients beside its shares
+LEAST_BYTES = 1 << 20  # of such a batch
 ALIGNED = 256  # elements: shares begin at cache lines and vectors of any type, and at blocks of 8-bit state
 
 Place = collections.namedtuple("Place", "parameter offset")
@@ -42,6 +44,11 @@ def batches(kinds, counts, itemsizes, ranks, most_bytes=BATCH_BYTES):
             filling[kind] = places, count
     rest = [Layout(places, count, share(count, ranks)) for places, count in filling.values()]
     return sorted(full + rest, key=lambda batch: -batch.places[-1].parameter)
+
+
+def small(nbytes):
+    """The most bytes of a batch, of parameters of so many bytes, whose gradients are given up as soon as they are reduced."""
+    return min(max(nbytes // SMALL_BATCHES, LEAST_BYTES), BATCH_BYTES)
 
 
 def share(count, ranks):

@@ -11,6 +11,7 @@ gradients (schedulers, GradScaler) does so once for every element, on one rank.
 import contextlib
 import functools
 import math
+import operator
 import os
 import types
 import warnings
@@ -146,12 +147,11 @@ class Sharded:
             before = _owners.own(p, self)
             if before is not None and before is not self:
                 before._lose(p)
-        layouts = _layout.batches(
-            [p.dtype for p in trained],
-            [p.numel() for p in trained],
-            [p.element_size() for p in trained],
-            self._wire.size,
-        )
+        counts, itemsizes = [p.numel() for p in trained], [p.element_size() for p in trained]
+        most = {}
+        if self._stage == "gradients":
+            most["most_bytes"] = _layout.small(sum(map(operator.mul, counts, itemsizes)))
+        layouts = _layout.batches([p.dtype for p in trained], counts, itemsizes, self._wire.size, **most)
         state, batches = self.__dict__["state"], []
         for layout in layouts:
             values = None if self._hosts is None else self._values_of_host(layout, trained)
@@ -244,6 +244,8 @@ class Sharded:
             if batch.missing:
                 return
             batch.reduce(self._wire)
+            if self._stage == "gradients" and self._launched > 0:
+                batches[(self._launched - 1) % count].settle()  # so that two batches of gradients are there at most
             self._launched += 1
 
     @outside_graphs
