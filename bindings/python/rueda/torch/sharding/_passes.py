@@ -25,6 +25,8 @@ from rueda.torch.sharding._pools import Places, Pool
 
 _task = getattr(torch._C, "_current_graph_task_id", None)  # PyTorch 2.1; -1 outside of a backward
 
+_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # those of a checkpoint, or None
+
 Activation = collections.namedtuple("Activation", "numbers places begin end has_begun")
 Activation.__doc__ = """One forward of a module whose backward is to come: numbers of its units, and where these were;
 ``has_begun``: a list that gets an element when backward does."""
@@ -147,6 +149,8 @@ class Passes:
         except BaseException:
             self.recover()
             raise
+        if _in_backward(self._live):
+            unit.recomputed = unit.place
 
     @outside_graphs
     def reach(self, unit):
@@ -201,7 +205,9 @@ class Passes:
 
     def _await_backward(self, frame, tensors):
         self._clock += 1
-        numbers, places = [unit.number for unit in frame.units], [unit.place for unit in frame.units]
+        # What a checkpoint will compute again is where the units will be then.
+        numbers, is_saved = [unit.number for unit in frame.units], _hooks is None or _hooks(True) is None
+        places = [unit.place if is_saved else None for unit in frame.units]
         activation = Activation(numbers, places, frame.begin, self._clock, [])
         passes = weakref.ref(self)
 
@@ -244,7 +250,9 @@ class Passes:
                 self._schedule(unit)
             unit.live = min(unit.live, activation.begin)
             self._gather(unit)
-            unit.be_at(place)
+            for each in (unit.recomputed, place):
+                if each is not None:
+                    unit.be_at(each)
 
     def _schedule(self, unit):
         """What is left of it is done when this backward, or this part of one, ends."""
@@ -259,6 +267,7 @@ class Passes:
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _finish(self, unit):
+        unit.recomputed = None
         if unit.live is not None:
             unit.live = None
             self._live.remove(unit)
@@ -330,7 +339,7 @@ class Passes:
             unit.live = None
         self._live = []
         for unit in self.units:
-            unit.is_scheduled = False
+            unit.is_scheduled, unit.recomputed = False, None
             unit.hide_if_idle()
 
 

@@ -75,7 +75,7 @@ class Second:
     """Holds a place that a unit had when autograd saved parts of it, and has left, until that backward is done."""
 
     def __init__(self, unit):
-        self.unit = unit
+        self.unit, self.name = unit, unit.name
 
     @property
     def is_busy(self):

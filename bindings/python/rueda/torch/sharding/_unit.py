@@ -62,6 +62,7 @@ class Unit:
         self.place, self.is_alone = None, plan.is_outer
         self.is_here, self.is_loaded = False, False
         self.uses, self.live, self.awaited, self.held = 0, None, 0, 0
+        self.recomputed = None  # where it was when a checkpoint computed it again
         self.is_scheduled = False  # for the end of a backward
         self._pending = ()
         self._version = 2 + max((p._version for p in self.parameters), default=0)
@@ -98,6 +99,11 @@ class Unit:
         if place is self.place or getattr(place.holder, "unit", None) is self:
             return
         if place.holder is not None and place.holder.is_busy:
+            if place is self.recomputed:  # nobody asks for the version of what a checkpoint keeps
+                raise RuntimeError(
+                    f"a checkpoint has computed {self.name!r} again where {place.holder.name!r} is gathered now: make one of them no "
+                    "unit of its own (units=)"
+                )
             self._version += 2  # it must not use them
             set_versions(self.parameters, self._version)
             return
