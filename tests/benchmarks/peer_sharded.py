@@ -24,7 +24,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 import rueda.torch as hvd
 from meeting import Meeting, figures, print_row, samples_of, state_of
 
-WARM_UPS, STEPS, TURNS = 3, 9, 3
+WARM_UPS, STEPS, TURNS = 6, 18, 3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 SHARDED = {"plain": {}, "state": {"shard": "state"}, "gradients": {"shard": "gradients"},
            "host": {"shard": "gradients", "share": "host"}, "parameters": {"shard": "parameters", "units": 0}}
@@ -77,7 +77,7 @@ def main():
         times = {way: [] for way in ways}
         for turn in range(TURNS):
             for way, step in steps.items():
-                times[way] += samples_of(meeting, step, lambda: None, 1 if turn else WARM_UPS, STEPS // TURNS, seconds=60)
+                times[way] += samples_of(meeting, step, lambda: None, WARM_UPS if turn == 0 else WARM_UPS // 2, STEPS // TURNS, seconds=60)
         ns = [before, meeting.one_way_ns()]
         found = {way: figures(sorted(each)) for way, each in times.items()}
         for case in mine:
