@@ -90,7 +90,8 @@ int look(dl_phdr_info* info, size_t, void* data) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     if (info->dlpi_phdr[i].p_type != PT_GNU_RELRO) continue;
     const uintptr_t begin = tables.base + info->dlpi_phdr[i].p_vaddr;
-    search.sealed.emplace_back(begin, begin + info->dlpi_phdr[i].p_memsz);
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    search.sealed.emplace_back(begin, (begin + info->dlpi_phdr[i].p_memsz) / page * page);
   }
   return 1;
 }

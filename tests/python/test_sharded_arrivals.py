@@ -3,12 +3,13 @@
 import copy
 import gc
 import pickle
+import weakref
 
 import rueda.torch as hvd
 import torch
 from expect import raises
-from test_sharded_optimizer import Model, check_alike, train, wrap
-from worlds import ranks
+from test_sharded_optimizer import Model, backward, check_alike, train, wrap
+from worlds import ranks, results, run_ranks
 
 WORLD = "torch"
 STAGES = "state", "gradients"
@@ -123,6 +124,64 @@ def test_compiled_models_wait():
     train(torch.compile(model, backend="eager"), optimizer, 3)
     train(whole, plain, 3)
     check_alike(model, whole)
+
+
+@ranks(2)
+def test_two_optimizers_of_one_model_are_both_waited_for():
+    model, whole = Model(), Model()
+    for each, options in ((model, {"module": model, "shard": "state"}), (whole, {})):
+        named = list(each.named_parameters())
+        weights = [(n, p) for n, p in named if n.endswith("weight")]
+        others = [(n, p) for n, p in named if not n.endswith("weight")]
+        optimizers = [
+            hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in part], lr=0.1), part, **options)
+            for part in (weights, others)
+        ]
+        for step in range(3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            backward(each, step)
+            for optimizer in optimizers:
+                optimizer.step()
+            if options:
+                assert all(optimizer._arrivals._under_way for optimizer in optimizers)
+                list(each.parameters())
+                assert not any(optimizer._arrivals._under_way for optimizer in optimizers)
+        del optimizer, optimizers
+        gc.collect()
+        assert type(each.first._parameters) is type(torch.nn.Linear(1, 1)._parameters)
+    check_alike(model, whole)
+
+
+@ranks(2)
+def test_a_model_that_knows_its_optimizer_is_collected():
+    model = Model()
+    model.optimizer = wrap(model, shard="state", module=model)
+    train(model, model.optimizer, 1)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def values_after_leaving():
+    hvd.init()
+    rank = hvd.rank()
+    model = Model()
+    optimizer = wrap(model, shard="state", module=model)
+    train(model, optimizer, 1)
+    hvd.shutdown()
+    finite = all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    hvd.init()
+    hvd.check_replicas(model)
+    optimizer = wrap(model, shard="state", module=model)
+    train(model, optimizer, 1)
+    hvd.shutdown()
+    return {"rank": rank, "finite": finite}
+
+
+def test_what_is_under_way_arrives_before_the_job_is_left():
+    assert all(each["finite"] for each in results(run_ranks(2, values_after_leaving, manual=True)))
 
 
 @ranks(1)

@@ -467,3 +467,72 @@ def test_models_stay_ordinary_and_memory_comes_back():
     del model, optimizer
     gc.collect()
     assert [each() for each in gone] == [None, None]
+
+
+class Halves(torch.nn.Module):
+    """Two large layers, of which a rank may leave out the last, whose batch comes first."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(600, 600) for _ in range(3))
+
+    def forward(self, x, layers=3):
+        for layer in list(self.layers)[:layers]:
+            x = torch.tanh(layer(x))
+        return x
+
+
+@ranks(2)
+def test_a_rank_that_leaves_layers_out_is_not_waited_for_within_backward():
+    for passes in (1, 2):
+        whole, model = Halves(), Halves()
+        for each, optimizer in (
+            (whole, wrap(whole, backward_passes_per_step=passes)),
+            (model, wrap(model, shard="gradients", backward_passes_per_step=passes)),
+        ):
+            for step in range(2):
+                optimizer.zero_grad()
+                for n in range(passes):
+                    x = torch.randn(2, 600, generator=torch.Generator().manual_seed(10 * step + n + hvd.rank()))
+                    each(x, layers=3 - hvd.rank()).square().mean().backward()
+                    hvd.allreduce(torch.ones(1), name="between backward and step")
+                optimizer.step()
+        for p, q in zip(model.parameters(), whole.parameters()):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+@ranks(2)
+def test_a_step_that_fails_on_all_ranks_can_be_made_again():
+    for options in ({"shard": "state"}, {"shard": "gradients"}, {"shard": "gradients", "share": "host"}):
+        whole, model = Model(), Model()
+        plain, optimizer = wrap(whole), wrap(model, **options)
+        train(whole, plain, 3)
+        train(model, optimizer, 1)
+        hook = optimizer.register_step_pre_hook(fails)
+        with raises(RuntimeError, "this step fails"):
+            train(model, optimizer, 1, first=1)
+        hook.remove()
+        hvd.barrier()
+        train(model, optimizer, 2, first=1)
+        check_alike(model, whole)
+
+
+def fails(*_):
+    raise RuntimeError("this step fails")
+
+
+@ranks(2)
+def test_an_optimizer_that_could_not_be_sharded_is_as_before():
+    model = Model()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if hvd.rank() == 0:
+        backward(model, 0)
+        plain.step()
+    with raises(ValueError, "only some ranks have state"):
+        wrap(model, optimizer=plain, shard="state")
+    assert all(p is q for p, q in zip(plain.param_groups[0]["params"], model.parameters()))
+    hvd.broadcast_optimizer_state(plain, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = wrap(model, optimizer=plain, shard="state", share="host")
+    train(model, optimizer, 1)

@@ -28,6 +28,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 from rueda import _ffi, _marks, _stacks
 from rueda._context import Context
@@ -101,6 +102,7 @@ class Runtime:
         self._lock = threading.RLock()  # of the tables, never held for long
         self._context = None
         self._users = set()
+        self.before_leaving = weakref.WeakSet()  # whose finish() waits for what is under way
         self._place = None
         self._was_shut_down = False
         self._forked_from = None  # the rank whose child this process is
@@ -169,6 +171,9 @@ class Runtime:
                 self._users.discard(user)
                 if user is not None and self._users:
                     return False
+            for each in list(self.before_leaving):
+                each.finish()
+            with self._lock:
                 context, self._context, self._place = self._context, None, None
                 self._users = set()
                 if context is None:

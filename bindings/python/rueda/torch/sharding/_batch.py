@@ -4,6 +4,7 @@ Values and gradients lie in memory that the ranks of a host share, where there i
 work on them without a copy. Parameters become views of the values.
 """
 
+import collections
 import weakref
 
 import torch
@@ -152,8 +153,8 @@ class Batch:
             for place in layout.places
         ]
         self.missing = len(self.slots)
-        self._reduction = None  # under way
-        self._has_sum = False  # of earlier passes of this step
+        self._reductions = collections.deque()  # under way: one of each pass
+        self._has_sum = False  # a pass of this step has its place in the sum
 
     def take(self, slot, p):
         """Brings ``p.grad`` to its place."""
@@ -173,7 +174,6 @@ class Batch:
             p.grad = place
 
     def _open(self):
-        self.settle()
         self.gradients = room(self.total, self.dtype, zeroed=False)
         self.gradients[self.layout.count :].zero_()
 
@@ -197,24 +197,24 @@ class Batch:
         if not self.frees_gradients:  # an overflow of the step before may be left in what is no parameter's
             self.gradients[self.layout.count :].zero_()
         target = room(self.layout.share, self.dtype, False) if self._has_sum else self.sum
-        self._reduction = wire.reduce(self.gradients, target)
+        self._reductions.append(wire.reduce(self.gradients, target))
         if self.frees_gradients:
+            self._has_sum = True
             self.gradients = None  # the reduction has them
 
-    def settle(self):
-        """Waits for the reduction, if one is under way."""
-        reduction, self._reduction = self._reduction, None
-        if reduction is None:
-            return
-        target = reduction.wait()
-        if self.frees_gradients:
-            if self._has_sum:
+    def settle(self, waits=True):
+        """Waits for the reductions that are under way, or takes those that have ended. Whether none is under way."""
+        while self._reductions and (waits or self._reductions[0].has_ended()):
+            target = self._reductions.popleft().wait()
+            if target is not self.sum:
                 self.sum.add_(target)
-            self._has_sum = True
+        return not self._reductions
 
-    def begin_step(self, passes, after_step=False):
-        """Forgets what has come."""
-        self.settle()
+    def begin_step(self, passes, after_step=False, waits=True):
+        """Forgets what has come. ``waits``: for what is under way; else it ends when it ends."""
+        if waits:
+            self.settle()
+        self._reductions.clear()
         self._has_sum = False
         self.missing = len(self.slots)
         if self.frees_gradients:

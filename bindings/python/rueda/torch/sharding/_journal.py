@@ -23,7 +23,7 @@ from rueda._memory import memory_view
 from rueda._numpy import np
 from rueda.torch.memory import over
 from rueda.torch.sharding._batch import room
-from rueda.torch.sharding._host_values import address_of, place_of, room_of_all
+from rueda.torch.sharding._host_values import address_of, has_died, place_of, room_of_all
 
 DONE, UNDONE = 1, 2  # what a step is decided to be
 _ALL = (1 << 32) - 1  # progress of a rank that has updated all batches
@@ -50,6 +50,7 @@ class Journal:
     def __init__(self, wire):
         self._wire, self._batches = wire, []
         self._step = self._kept = 0
+        self._before = 0  # what was decided last
         self._words = room_of_all(wire, 1 + 2 * wire.size, torch.int64)  # decision, progress, who has put back
         self._pids = wire.all_of(os.getpid())
         self._scratch = []  # of each rank, as it lies here
@@ -94,10 +95,10 @@ class Journal:
 
     def _decide(self, wanted):
         """What the step is, for all ranks and for good."""
-        before = (self._step - 1) << 2 | DONE if self._step > 1 else 0
         word = ctypes.cast(self._words.data_ptr(), ctypes.POINTER(ctypes.c_uint64))
-        found = _exchange(word, before, self._step << 2 | wanted)
-        return wanted if found == before else found & 3
+        found = _exchange(word, self._before, self._step << 2 | wanted)
+        self._before = self._step << 2 | wanted if found == self._before else found
+        return self._before & 3
 
     # ---- a step ----
 
@@ -145,7 +146,7 @@ class Journal:
         others = [member for member in range(wire.size) if member != wire.rank]
         while is_lost and others:
             for member in others[:]:
-                died = _has_died(self._pids[member]) or time.monotonic() > end  # before the look at what it did
+                died = has_died(self._pids[member]) or time.monotonic() > end  # before the look at what it did
                 if left[member] == self._step:
                     others.remove(member)
                 elif died:
@@ -170,12 +171,3 @@ def _share_of(member, batch):
 
 def _nbytes(tensor):
     return tensor.numel() * tensor.element_size()
-
-
-def _has_died(pid):
-    """Of a process of this host; also if nobody has waited for it yet."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True

@@ -9,7 +9,7 @@ import collections
 import itertools
 
 BATCH_BYTES = 25 << 20  # of a batch that is full; DDP's size
-SMALL_BATCHES = 24  # at least so many, where two of them are all that a rank has of gradients beside its shares
+SMALL_BATCHES = 24  # of which two are what a rank has of gradients beside its shares
 LEAST_BYTES = 1 << 20  # of such a batch
 ALIGNED = 256  # elements: shares begin at cache lines and vectors of any type, and at blocks of 8-bit state
 

@@ -8,6 +8,7 @@
 gradients (schedulers, GradScaler) does so once for every element, on one rank.
 """
 
+import collections
 import contextlib
 import functools
 import math
@@ -54,7 +55,7 @@ def wrap(
     if op not in (basics.Average, basics.Sum):
         raise ValueError("shard= reduces with op=Average or Sum")
     for p in names if model is None else (p for group in optimizer.param_groups for p in group["params"]):
-        if not (p.is_cpu or (p.is_meta and model is not None)) or not p.dtype.is_floating_point:
+        if not (p.is_cpu or (p.is_meta and stage == "parameters")) or not p.dtype.is_floating_point:
             raise ValueError(
                 f"shard={stage!r}: {names[p]} is {p.dtype} on {p.device}; floating-point parameters on the cpu can be sharded"
             )
@@ -70,16 +71,17 @@ def wrap(
     hosts = Hosts(ranks) if share == "host" else None
     wire = Wire(ranks if hosts is None else hosts.ranks, op, predivide)
     elements = kept_for_each_element(optimizer)
+    before = [list(group["params"]) for group in optimizer.param_groups]
     try:
         keeping = _keeping.keeping_for(codec, offload, wire)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         _budget.require(parameters, elements, stage, state_dtype, keeping is not None and keeping.file is not None, wire)
+        result._setup(optimizer, names, stage, hosts, wire, passes, keeping, elements)
     except BaseException:
-        wire.close()
-        if hosts is not None:
-            hosts.close()
+        for group, parameters in zip(optimizer.param_groups, before):
+            group["params"] = parameters  # the plain optimizer can be used, or wrapped otherwise
+        _end(result.__dict__.get("_hooks", {}), wire, hosts, None)
         raise
-    result._setup(optimizer, names, stage, hosts, wire, passes, keeping, elements)
     return result
 
 
@@ -113,6 +115,7 @@ class Sharded:
         self._settled = self._synchronized = False
         self._should_synchronize = True
         self._batches, self._frozen, self._lost = [], [], []
+        self._flying = collections.deque()  # batches whose gradients are given up when they are reduced
         self._originals = []  # of each group, the parameters that it was given
         self._hooks = {}  # parameter's number: what removes its hook
         self._shard_all(self.__dict__["param_groups"])
@@ -126,7 +129,6 @@ class Sharded:
     def _require_state_on_all_or_none(self, wire):
         has_state = float(any(self.__dict__["state"].values()))
         if wire.combine(has_state, _ffi.MIN) != wire.combine(has_state, _ffi.MAX):
-            wire.close()
             raise ValueError(
                 "only some ranks have state in the optimizer that is to be sharded: load it on all, or "
                 "broadcast_optimizer_state before"
@@ -244,9 +246,11 @@ class Sharded:
             if batch.missing:
                 return
             batch.reduce(self._wire)
-            if self._stage == "gradients" and self._launched > 0:
-                batches[(self._launched - 1) % count].settle()  # so that two batches of gradients are there at most
             self._launched += 1
+            if batch.frees_gradients:
+                self._flying.append(batch)
+                while len(self._flying) > 1 and self._flying[0].settle(waits=False):  # peers may be far behind
+                    self._flying.popleft()
 
     @outside_graphs
     def _reduce_all(self):
@@ -258,10 +262,10 @@ class Sharded:
             batch = self._batches[self._launched % count]
             if batch.missing:
                 batch.supply()
+            if batch.frees_gradients and self._launched > 0:
+                self._batches[(self._launched - 1) % count].settle()
             batch.reduce(self._wire)
             self._launched += 1
-            if self._stage == "gradients" and self._launched <= self._reductions() - count:
-                batch.settle()
         for batch in self._batches:
             batch.settle()
             batch.shard.grad = batch.sum
@@ -350,6 +354,21 @@ class Sharded:
 
     def step(self, closure=None):
         """Waits for this rank's shares, updates them, and gets the other ranks'. ``closure`` as in the wrapped optimizer."""
+        try:
+            result = self._step(super().step, closure)
+        except BaseException:
+            self._abandon()
+            raise
+        self._forget(after_step=True)
+        plain = self._plain()
+        if plain is not None:  # for its schedulers, which warn if they step and the optimizer has not
+            plain._opt_called = True
+        return result
+
+    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
+    step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+
+    def _step(self, step, closure):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -365,18 +384,13 @@ class Sharded:
             with self._as_a_whole():
                 if self._hosts is not None and closure is None:
                     self._hosts.host.barrier()  # nobody reads the values of before any more
-                result = self._update(super().step, closure)
+                result = self._update(step, closure)
                 self._gather()
+            return result
         finally:
             _end_mark()
-        self._forget(after_step=True)
-        plain = self._plain()
-        if plain is not None:  # for its schedulers, which warn if they step and the optimizer has not
-            plain._opt_called = True
-        return result
 
-    outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
-    step.hooked = True  # the wrapped step runs PyTorch's step hooks; once is enough
+    outside_graphs(_step, calls_too=False)
 
     @contextlib.contextmanager
     def _as_a_whole(self):
@@ -434,7 +448,8 @@ class Sharded:
             self._hosts.host.barrier()
         if loss is None:
             return None
-        value = self._wire.combine(float(loss), _ffi.SUM) / self._wire.size
+        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        value = self._wire.combine(value, _ffi.SUM) / self._wire.size
         return torch.full_like(loss.detach(), value) if isinstance(loss, torch.Tensor) else value
 
     @outside_graphs
@@ -459,8 +474,17 @@ class Sharded:
         """Of this step, or of one that is given up."""
         self._launched = 0
         self._settled = self._synchronized = False
+        self._flying.clear()
         for batch in self._batches:
             batch.begin_step(self._passes, after_step)
+
+    def _abandon(self):
+        """A step that failed: the next one begins anew. What is under way ends when it ends."""
+        self._launched = 0
+        self._settled = self._synchronized = False
+        self._flying.clear()
+        for batch in self._batches:
+            batch.begin_step(self._passes, after_step=True, waits=False)
 
     def zero_grad(self, set_to_none=True):
         """Of the model's parameters; refused while gradients are being reduced."""

@@ -223,6 +223,9 @@ class ShardedParameters(Sharded):
         self._settled = self._synchronized = False
         self._gathering.forget(self._batches)
 
+    def _abandon(self):
+        self._settled = self._synchronized = False
+
     def add_param_group(self, group):
         if self._gathering is None:  # while the optimizer is being made
             return super().add_param_group(group)

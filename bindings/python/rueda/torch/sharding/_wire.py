@@ -124,6 +124,10 @@ class Started:
         self._group, self._form, self._factor = group, form, factor
         self._request = group.start(form, source.data_ptr(), target.data_ptr(), self._keep)
 
+    def has_ended(self):
+        """Whether `wait` would return at once."""
+        return self._request.test()
+
     def wait(self):
         """The target."""
         request, self._request = self._request, None
@@ -149,6 +153,9 @@ class Local:
         if source.data_ptr() != target.data_ptr():
             target.copy_(source)
         self._target = target
+
+    def has_ended(self):
+        return True
 
     def wait(self):
         return self._target
