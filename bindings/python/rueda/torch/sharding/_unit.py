@@ -267,11 +267,14 @@ class Unit:
         self.held += 1
 
     def let_go(self):
-        """This rank keeps its share of what the values are now."""
+        """This rank keeps its share of what the values are now. Those that were replaced are given up, and named."""
         self.held -= 1
         if self.held == 0:
             for piece, values in zip(self.pieces, self._whole):
                 piece.keep_share(values)
             self._whole = None
             self.has_changed()
-            self.hide()
+            try:
+                self._require_untouched()
+            finally:
+                self.hide(checks=False)
