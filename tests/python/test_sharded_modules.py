@@ -81,7 +81,7 @@ def compare(make, check=check_same, call=lambda model: None, reference=lambda mo
 
 def is_tidy(optimizer):
     units = optimizer._gathering.units
-    assert not any(u.is_here or u.uses or u.live is not None or u.awaited for u in units), [(u.name, u.__dict__) for u in units]
+    assert not any(u.is_here or u.uses or u.live is not None or u.awaited or u.owes for u in units), [(u.name, u.__dict__) for u in units]
     return True
 
 

@@ -11,6 +11,7 @@ from expect import is_shared, raises
 from rueda.torch.sharding._elementwise import KNOWN
 from test_sharded_optimizer import Model, backward, batch, check_alike, check_states, train
 from test_sharded_optimizer import wrap as wrap_plain
+from torch.utils.checkpoint import checkpoint
 from worlds import ranks
 
 WORLD = "torch"
@@ -195,6 +196,95 @@ def test_parameters_that_only_some_ranks_use():
             each(torch.ones(2, 6) + step, left=step % 2 == hvd.rank()).square().mean().backward()
             optimizer.step()
     check_same(model, whole)
+
+
+class Uneven(torch.nn.Module):
+    """A rank that is told so leaves parameters of every unit unused, also of the one around all others."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = torch.nn.LayerNorm(6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+        def forward(self, x, is_short):
+            x = torch.tanh(self.up(self.norm(x)))
+            return x if is_short else x + self.down(x)
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.layers = torch.nn.ModuleList(self.Layer() for _ in range(4))
+        self.is_reentrant = None  # of checkpoints of two layers
+        self.first, self.last, self.extra = (torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x, is_short, times=1):
+        def two(x, layers):
+            return layers[1](layers[0](x, is_short), is_short)
+
+        x = self.first(x)
+        for layers in [self.layers[:2], self.layers[2:]] * times:
+            x = two(x, layers) if self.is_reentrant is None else checkpoint(two, x, layers, use_reentrant=self.is_reentrant)
+        return self.last(x) if is_short else self.last(x) * self.extra(x)
+
+
+@ranks(2, 3)
+def test_units_of_several_groups_of_which_some_ranks_use_a_part():
+    def decaying(model):
+        groups = [[p for p in model.parameters() if (p.dim() > 1) == is_matrix] for is_matrix in (True, False)]
+        return torch.optim.AdamW([{"params": groups[1], "weight_decay": 0.0}, {"params": groups[0]}], lr=0.01, weight_decay=0.1)
+
+    def inputs(step):
+        return torch.ones(2, 6) + step + hvd.rank() + torch.arange(6.0)
+
+    def once(model, optimizer, step, is_short):
+        model(inputs(step), is_short).square().mean().backward()
+
+    def with_layers_twice(model, optimizer, step, is_short):
+        model(inputs(step), is_short, times=2).square().mean().backward()
+
+    def two_graphs(model, optimizer, step, is_short):
+        losses = [model(inputs(step + n), is_short).square().mean() for n in range(3)]
+        for loss in losses:
+            loss.backward()
+
+    def two_forwards_in_one_graph(model, optimizer, step, is_short):
+        (model(inputs(step), is_short) * model(inputs(step + 1), not is_short)).square().mean().backward()
+
+    def beside_one_without_backward(model, optimizer, step, is_short):
+        kept = model(inputs(step), is_short)
+        once(model, optimizer, step, is_short)
+        assert kept.requires_grad
+
+    def within_gathered(model, optimizer, step, is_short):
+        with hvd.gathered(model):
+            x = model.first(inputs(step)).tanh()
+            for layer in model.layers:
+                parts = (layer.up, layer.down) if is_short else (layer.down, layer.up)  # who is complete first differs
+                for part in parts:
+                    x = part(x).tanh()
+            (x if is_short else model.extra(x)).square().mean().backward()
+
+    def with_checkpoints(is_reentrant):
+        def train(model, optimizer, step, is_short):
+            model.is_reentrant = is_reentrant
+            once(model, optimizer, step, is_short)
+
+        return train
+
+    ways = [once, with_layers_twice, two_graphs, two_forwards_in_one_graph, beside_one_without_backward, within_gathered]
+    for way in ways + [with_checkpoints(is_reentrant) for is_reentrant in (False, True)]:
+        whole, model = Uneven(), Uneven()
+        sharded = wrap(model, optimizer=decaying(model), units=[Uneven.Layer])
+        assert [len(unit.pieces) for unit in sharded._gathering.units] == [2] * 5
+        for each, optimizer in ((whole, wrap_plain(whole, optimizer=decaying(whole), backward_passes_per_step=9)), (model, sharded)):
+            for step in range(4):
+                optimizer.zero_grad()
+                way(each, optimizer, step, is_short=step % hvd.size() == hvd.rank())
+                optimizer.step()
+        check_close(model, whole)
+        if way is not within_gathered and way is not with_layers_twice:  # those need gradients of all layers at a time
+            assert len(sharded._gathering._pool.buffers) == 2, way
+            assert not any(unit.owes or unit.awaited for unit in sharded._gathering.units), way
 
 
 @ranks(2, 3)

@@ -56,6 +56,25 @@ def test_gathered_parameters_can_be_read_and_changed():
         pass
 
 
+@ranks(1, 2)
+def test_parameters_that_are_replaced_within_are_given_up_and_the_others_let_go():
+    model, whole = Odd(), Odd()
+    optimizer, plain = wrap(model), wrap_plain(whole)
+    with raises(RuntimeError, "were replaced (image.weight)", "Change values in place"), hvd.gathered(model):
+        model.image.weight.data = torch.zeros_like(model.image.weight)
+        torch.nn.init.constant_(model.last.weight, 0.5)
+    with raises(RuntimeError, "were replaced (first.weight)"), hvd.gathered(model):
+        for layer in (model.first, model.last):
+            layer.weight.data = torch.zeros_like(layer.weight)
+        raise KeyError
+    assert not any(unit.held or unit.is_here for unit in optimizer._gathering.units)
+    torch.nn.init.constant_(whole.last.weight, 0.5)
+    check_same(model, whole)
+    train_odd(model, optimizer, 2)
+    train_odd(whole, plain, 2)
+    check_same(model, whole)
+
+
 @ranks(2)
 def test_gathering_at_the_wrong_time_is_refused():
     model = Odd()

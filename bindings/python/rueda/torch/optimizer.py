@@ -135,7 +135,7 @@ def DistributedOptimizer(
         if given is not None:
             raise ValueError(f"{name}= is for shard=: what a rank does not share it keeps as its optimizer does")
     if module is not None or units is not None or init is not None:
-        raise ValueError('module=, units= and init= are for shard="parameters"')
+        raise ValueError('module= is for shard=; units= and init= are for shard="parameters"')
     chosen = make_groups(groups, num_groups, names, optimizer)
     compression = reducer_for_optimizer(compression, op, chosen)
     kind = _kind_for(op, gradients_in_arena, process_set)

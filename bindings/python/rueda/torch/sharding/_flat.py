@@ -87,8 +87,6 @@ class Piece:
         This rank's share of the reduced gradients.
     gradients_at : int
         Bytes into the unit's gradients.
-    owes : bool
-        Backward has begun, and the others wait for this rank's gradients.
     """
 
     def __init__(self, layout, parameters, forms, names, rank, size, is_trained, number):
@@ -104,7 +102,6 @@ class Piece:
         self.slots = [
             Slot(parameters[number], forms[number], names[parameters[number]], self, offset) for number, offset in layout.places
         ]
-        self.missing, self.owes = len(self.slots), False
         self._gradients = None
         self._reduction, self._target = None, None  # under way; where to, if not to the sum
         self.has_sum = False  # of this step
@@ -139,7 +136,7 @@ class Piece:
     # ---- gradients ----
 
     def take(self, slot, p, pool, targets):
-        """Brings ``p.grad`` to its place. Whether all have come."""
+        """Brings ``p.grad`` to its place."""
         if self._gradients is None:
             self.settle(pool, targets)  # the pass before may still be sent from there
             self._open(pool)
@@ -147,18 +144,11 @@ class Piece:
         bring = place.add_ if slot.has_arrived else place.copy_
         bring(_dense(p.grad))
         p.grad = None
-        if not slot.has_arrived:
-            slot.has_arrived = True
-            self.missing -= 1
-        return self.missing == 0
+        slot.has_arrived = True
 
     def _open(self, pool):
         self._gradients = self.unit.open_gradients(pool).part(self.gradients_at, self.total, self.dtype)
         self._gradients[self.layout.count :].zero_()
-
-    @property
-    def has_arrivals(self):
-        return self.missing < len(self.slots)
 
     def reduce(self, wire, pool, targets):
         """Starts the reduction of what has come; what has not is zero."""
@@ -169,7 +159,6 @@ class Piece:
             if not slot.has_arrived:
                 view_of(self._gradients, slot.offset, slot.form).zero_()
             slot.has_arrived = False
-        self.missing, self.owes = len(self.slots), False
         target = self.sum
         if self.has_sum:
             self._target = targets.take()
@@ -199,4 +188,4 @@ class Piece:
             self.unit.close_gradients(pool)
         for slot in self.slots:
             slot.has_arrived = False
-        self.missing, self.owes, self.has_sum = len(self.slots), False, False
+        self.has_sum = False

@@ -7,7 +7,8 @@
     reductions                     | 2               | 1               | 0
 
 What comes next is what came next in the pass before. All ranks must run the same modules in the same order, as
-collectives are called in it.
+collectives are called in it. Which parameters have got gradients on a rank decides nothing: a unit is reduced when
+its backward has ended, all of its pieces.
 
 Autograd runs its nodes latest first. So when it reaches what a module gave out, all that was computed after the
 module ended is done, and with it every unit whose forward began later.
@@ -27,9 +28,9 @@ _task = getattr(torch._C, "_current_graph_task_id", None)  # PyTorch 2.1; -1 out
 
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # those of a checkpoint, or None
 
-Activation = collections.namedtuple("Activation", "numbers places begin end has_begun")
+Activation = collections.namedtuple("Activation", "numbers places begin end awaited has_begun")
 Activation.__doc__ = """One forward of a module whose backward is to come: numbers of its units, and where these were;
-``has_begun``: a list that gets an element when backward does."""
+``awaited``: of its pass, how many such there are of each unit; ``has_begun``: a list that gets an element when backward does."""
 
 
 class Frame:
@@ -56,6 +57,8 @@ class Passes:
         shares = [piece.layout.share * piece.shard.element_size() for piece in trained]
         self._targets = Pool(max(shares, default=0), self._reclaim)
         self._frames, self._live, self._clock = [], [], 0
+        self._ends = {}  # what a backward that is running has to finish when it ends
+        self._awaited = collections.Counter()  # by numbers of units: forwards of this pass whose backward has not begun
         self._orders = {}  # whether gradients are on: the order of units in the last such pass
         self._kind, self._order, self._now, self._at = None, [], [], 0
 
@@ -103,6 +106,7 @@ class Passes:
             self._orders[self._kind] = self._now
         self._kind = torch.is_grad_enabled()
         self._order, self._now, self._at = self._orders.get(self._kind, []), [], 0
+        self._awaited = collections.Counter()
 
     def values_have_changed(self):
         """By a step: what is gathered is old, and the next pass will begin at its beginning."""
@@ -208,7 +212,9 @@ class Passes:
         # What a checkpoint will compute again is where the units will be then.
         numbers, is_saved = [unit.number for unit in frame.units], _hooks is None or _hooks(True) is None
         places = [unit.place if is_saved else None for unit in frame.units]
-        activation = Activation(numbers, places, frame.begin, self._clock, [])
+        # Through what a checkpoint without a backward of its own computes again no backward will come.
+        is_awaited = not _in_backward(self._live) or (_hooks is not None and is_saved)
+        activation = Activation(numbers, places, frame.begin, self._clock, self._awaited, [] if is_awaited else [True])
         passes = weakref.ref(self)
 
         def hook(gradient):
@@ -224,9 +230,8 @@ class Passes:
                 if base is not None and base.grad_fn is not None:
                     base.register_hook(hook)
                 found = True
-        if found:
-            for unit in frame.units:
-                unit.awaited += 1
+        if found and is_awaited:
+            self._awaited.update(numbers)
 
     # ---- backward ----
 
@@ -239,64 +244,68 @@ class Passes:
                 self._finish(unit)
         if not activation.has_begun:
             activation.has_begun.append(True)
-            for unit in mine:
-                unit.awaited -= 1
+            activation.awaited.subtract(activation.numbers)
         for unit, place in zip(mine, activation.places):
             if unit.live is None:
                 unit.live = activation.begin
                 self._live.append(unit)
-                for piece in unit.pieces:
-                    piece.owes = piece.is_trained
                 self._schedule(unit)
-            unit.live = min(unit.live, activation.begin)
+            unit.live, unit.awaited = min(unit.live, activation.begin), activation.awaited
             self._gather(unit)
             for each in (unit.recomputed, place):
                 if each is not None:
                     unit.be_at(each)
 
     def _schedule(self, unit):
-        """What is left of it is done when this backward, or this part of one, ends."""
-        if unit.is_scheduled:
-            return
-        unit.is_scheduled = True
+        """Gradients of it come. What is left of it is done when this backward, or this part of one, ends."""
+        unit.owes = True
+        backward = _task() if _task is not None else unit
+        if backward not in self._ends:
+            self._ends[backward] = []
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(backward))
+        if unit not in self._ends[backward]:
+            self._ends[backward].append(unit)
 
-        def end():
-            unit.is_scheduled, unit.awaited = False, 0
+    def _end(self, backward):
+        """Latest units first, whichever got gradients first on this rank."""
+        for unit in sorted(self._ends.pop(backward, ()), key=lambda each: each.number, reverse=True):
+            unit.awaited = None
             self._finish(unit)
 
-        torch.autograd.Variable._execution_engine.queue_callback(end)
-
     def _finish(self, unit):
-        unit.recomputed = None
+        awaited, unit.awaited, unit.recomputed = unit.awaited, None, None
         if unit.live is not None:
             unit.live = None
             self._live.remove(unit)
         unit.hide_if_idle()
-        if unit.awaited <= 0:
-            for piece in unit.pieces:
-                if piece.owes or piece.has_arrivals:
-                    self._reduce(piece)
+        if awaited is None or awaited[unit.number] <= 0:
+            self._reduce(unit)
 
     @outside_graphs
     def complete(self, slot, p):
         """The hook of a parameter: backward has finished ``p.grad``."""
-        piece = slot.piece
-        if piece.unit.live is None and not piece.unit.held:
+        unit = slot.piece.unit
+        if unit.live is None and not unit.held:
             p.grad = None
             raise RuntimeError(
                 f"{slot.name} was used when it was not gathered: its module was not called, or not through its forward. Call the "
                 "model, not a method of it, or do so within hvd.gathered()."
             )
-        if piece.take(slot, p, self._pool, self._targets):
-            self._reduce(piece)
-        else:
-            self._schedule(piece.unit)
+        slot.piece.take(slot, p, self._pool, self._targets)
+        if unit.live is None:
+            self._schedule(unit)
 
     # ---- reductions ----
 
-    def _reduce(self, piece):
-        piece.reduce(self.wire, self._pool, self._targets)
-        self._under_way.append(piece)
+    def _reduce(self, unit):
+        """Its pieces one after another, also those of which this rank has no gradients: others may have some."""
+        if not unit.owes:
+            return
+        unit.owes = False
+        for piece in unit.pieces:
+            if piece.is_trained:
+                piece.reduce(self.wire, self._pool, self._targets)
+                self._under_way.append(piece)
 
     def _reclaim(self):
         """Waits for the oldest reduction. Whether there was one."""
@@ -307,12 +316,12 @@ class Passes:
 
     def reduce_all(self, pieces):
         """All that has come, also gradients that were not computed by backward, into the sums of these pieces."""
-        for piece in pieces:
-            for slot in piece.slots:
-                if slot.parameter.grad is not None:
-                    piece.take(slot, slot.parameter, self._pool, self._targets)
-            if piece.owes or piece.has_arrivals:
-                self._reduce(piece)
+        for unit in self.units:
+            for slot in unit.slots:
+                if slot.parameter.grad is not None and slot.piece.is_trained:
+                    slot.piece.take(slot, slot.parameter, self._pool, self._targets)
+                    unit.owes = True
+            self._reduce(unit)
         while self._reclaim():
             pass
         for piece in pieces:
@@ -326,6 +335,8 @@ class Passes:
             pass
         for piece in pieces:
             piece.forget(self._pool, self._targets)
+        for unit in self.units:
+            unit.owes = False
         if not self._frames and not _in_backward(()):
             self.recover()
 
@@ -337,9 +348,9 @@ class Passes:
                 unit.uses -= 1
         for unit in self._live:
             unit.live = None
-        self._live = []
+        self._live, self._ends = [], {}
         for unit in self.units:
-            unit.is_scheduled, unit.recomputed = False, None
+            unit.awaited, unit.recomputed = None, None
             unit.hide_if_idle()
 
 

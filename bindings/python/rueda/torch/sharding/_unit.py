@@ -41,8 +41,10 @@ class Unit:
         Forwards of its modules that are running.
     live : int or None
         Backward goes through it: when the earliest forward began whose backward has.
-    awaited : int
-        Forwards whose backward has not begun.
+    awaited : collections.Counter or None
+        While it is live: by numbers of units, forwards of the same pass whose backward has not begun.
+    owes : bool
+        Backward has gone through it, and the others wait for this rank's gradients.
     held : int
         Contexts of `gathered` that it is in.
     """
@@ -61,9 +63,9 @@ class Unit:
         self.nbytes = sum(piece.nbytes for piece in pieces)
         self.place, self.is_alone = None, plan.is_outer
         self.is_here, self.is_loaded = False, False
-        self.uses, self.live, self.awaited, self.held = 0, None, 0, 0
+        self.uses, self.live, self.awaited, self.held = 0, None, None, 0
+        self.owes = False
         self.recomputed = None  # where it was when a checkpoint computed it again
-        self.is_scheduled = False  # for the end of a backward
         self._pending = ()
         self._version = 2 + max((p._version for p in self.parameters), default=0)
         self._told = 0  # to the parameters, when it was hidden
@@ -265,11 +267,14 @@ class Unit:
         self.held += 1
 
     def let_go(self):
-        """This rank keeps its share of what the values are now."""
+        """This rank keeps its share of what the values are now. Those that were replaced are given up, and named."""
         self.held -= 1
         if self.held == 0:
             for piece, values in zip(self.pieces, self._whole):
                 piece.keep_share(values)
             self._whole = None
             self.has_changed()
-            self.hide()
+            try:
+                self._require_untouched()
+            finally:
+                self.hide(checks=False)

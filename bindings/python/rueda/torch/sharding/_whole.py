@@ -19,16 +19,11 @@ def gathered(what):
         A module, of a model that was given to ``DistributedOptimizer(..., shard="parameters")`` or a part of it, or that optimizer.
         Only units that it has a parameter of are gathered. Without effect for others.
     """
-    units = units_of(what)
-    entered = []
-    try:
-        for unit, wire in units:
+    with contextlib.ExitStack() as held:  # all are let go, also when that is an error for some
+        for unit, wire in units_of(what):
             unit.hold(wire)
-            entered.append(unit)
+            held.callback(unit.let_go)
         yield
-    finally:
-        for unit in entered:
-            unit.let_go()
 
 
 def units_of(what):
