@@ -152,7 +152,7 @@ def save(folder, step, model, optimizer):
 def resume(folder, step, model, optimizer):
     path = pathlib.Path(folder, str(step))
     files = (path / f"{name}.pt" for name, _ in parts_of(model))
-    hvd.load_parameters(model, (pair for file in files for pair in torch.load(file).items()))
+    hvd.load_parameters(model, (pair for file in files for pair in torch.load(file, weights_only=True).items()))
     optimizer.load_state(path / "optimizer")
 
 

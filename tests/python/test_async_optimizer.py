@@ -272,9 +272,11 @@ def test_a_checkpoint_has_what_is_under_way():
     short = wrap(make(), staleness=1)
     with raises(ValueError, "staleness=2"):
         short.load_state_dict(state)
+    assert not short.state and state["state"]  # it is refused before anything is taken
     with raises(ValueError, "hvd.AsyncOptimizer", "hvd.LocalSGD"):
         hvd.LocalSGD(torch.optim.SGD(make().parameters(), lr=1.0)).load_state_dict(state)
-    optimizer.load_state_dict(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9).state_dict())
+    of_a_sharded_one = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9).state_dict()
+    optimizer.load_state_dict({**of_a_sharded_one, "rueda": {"roundings": 3}})
     train(model, optimizer, 3)
     optimizer.finish()
     hvd.check_replicas(model)

@@ -74,6 +74,28 @@ def test_everything_is_as_without(use_reentrant):
     assert_equal(gradients(model, run), expected)
 
 
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("last", None)
+
+    def forward(self, x):
+        self.count = self.count + 1
+        self.last = torch.full((2,), float(self.count))
+        return self.linear(x).sin()
+
+
+@pytest.mark.parametrize("use_reentrant", (False, True))
+def test_buffers_that_are_replaced_are_so_once(use_reentrant):
+    model = torch.nn.Sequential(Counting(), Counting())
+    hvd.checkpoint(model, use_reentrant=use_reentrant)
+    for step in range(1, 4):
+        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        assert [(int(each.count), each.last.tolist()) for each in model] == [(step, [step, step])] * 2
+
+
 def test_less_is_kept():
     kept = {}
     for form, model in (("plain", model_of(8)), ("checkpointed", checkpointed(model_of(8)))):

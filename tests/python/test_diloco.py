@@ -184,6 +184,32 @@ def test_what_travels_may_be_compressed():
 
 
 @ranks(2)
+def test_after_a_wait_that_was_interrupted_local_work_stays():
+    class Interrupted:
+        handles = ()
+
+        def wait(self):
+            raise KeyboardInterrupt
+
+    whole, model = make(), make()
+    plain, optimizer = adam(whole), wrap(model, every=2, delay=1)
+    train(whole, plain, 4)
+    train(model, optimizer, 2)
+    under_way = optimizer._fragments[0].under_way
+    under_way.give_up(60)
+    under_way._parts = [Interrupted()]
+    with raises(KeyboardInterrupt):
+        train(model, optimizer, 1, first=2)
+    with raises(RuntimeError, "was interrupted"):
+        under_way.wait()
+    optimizer._settle_all()
+    train(model, optimizer, 1, first=3)  # begins another mean
+    check_alike(model, whole)
+    optimizer.finish()
+    hvd.check_replicas(model)
+
+
+@ranks(2)
 def test_a_checkpoint_has_both_levels():
     for options in ({}, {"fragments": 2, "delay": 2}):
         whole, model = make(), make()
@@ -199,8 +225,10 @@ def test_a_checkpoint_has_both_levels():
         train(model, optimizer, 11, first=5)
         check_alike(model, whole)
     adam(make()).load_state_dict(state)  # a plain one takes the inner one's
+    other = wrap(make(), every=4)
     with raises(ValueError, "fragments=2, not 1"):
-        wrap(make(), every=4).load_state_dict(state)
+        other.load_state_dict(state)
+    assert not other.state and state["state"]  # it is refused before anything is taken
     with raises(ValueError, "hvd.DiLoCo", "hvd.LocalSGD"):
         hvd.LocalSGD(adam(make())).load_state_dict(state)
     optimizer.load_state_dict(adam(model).state_dict())

@@ -84,7 +84,7 @@ def test_no_code_of_a_file_is_run(tmp_path, monkeypatch):
     assert not (tmp_path / "evil").exists()
 
 
-def test_files_of_torch_save_are_converted(tmp_path, capsys):
+def test_files_of_torch_save_are_converted(tmp_path, capsys, monkeypatch):
     model, optimizer = deepspeed_files.trained()
     torch.save({"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "both.pt")
     torch.save(model.state_dict(), tmp_path / "model.pt")
@@ -99,6 +99,13 @@ def test_files_of_torch_save_are_converted(tmp_path, capsys):
         assert file.forms.keys() == model.state_dict().keys()
         assert torch.equal(file.tensor("last.weight"), model.last.weight)
     assert not (tmp_path / "model" / "optimizer").exists()
+    leftover = tmp_path / "model" / "model.safetensors.new"  # of a conversion that was killed
+    leftover.write_bytes(b"")
+    assert convert([str(tmp_path / "model.pt"), str(tmp_path / "model")]) == 0 and not leftover.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(_safetensors.Writer, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert convert([str(tmp_path / "model.pt"), str(tmp_path / "model")]) == 1 and not leftover.exists()
+    assert "No space left" in capsys.readouterr().err
     for name, words in (("nothing.pt", "neither a model's"), ("no.pt", "neither a checkpoint")):
         assert convert([str(tmp_path / name), str(tmp_path / "x")]) == 1
         assert words in capsys.readouterr().err

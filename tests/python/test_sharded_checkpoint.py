@@ -1,5 +1,6 @@
 """State of sharded optimizers on disk: written by each rank, read by any number of ranks and by plain optimizers."""
 
+import copy
 import json
 import os
 import pathlib
@@ -12,7 +13,8 @@ import rueda.torch as hvd
 import torch
 from expect import raises
 from rueda.torch import _safetensors
-from rueda.torch.sharding import load_plain
+from rueda.torch.sharding import _checkpoint, _saving, load_plain
+from rueda.torch.sharding._sources import Plain
 from test_sharded_optimizer import STAGES, Model, check_alike, check_states, train, wrap
 from worlds import ranks, run_ranks
 
@@ -176,6 +178,76 @@ def test_an_error_of_one_rank_is_one_of_all_and_leaves_the_last_save():
     other = torch.nn.Linear(4, 4)
     with raises(ValueError, "parameter group of 9"):
         wrap(other, torch.optim.Adam, shard="state").load_state_dict(before)
+    remove(folder)
+
+
+@ranks(1, 2)
+def test_frozen_parameters_keep_their_values_in_whatever_order_they_lie():
+    folder, model = shared_folder(), Model()
+    torch.manual_seed(4)
+    frozen = torch.nn.Parameter(torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    optimizer = torch.optim.Adam([*model.parameters(), frozen], lr=0.1)
+    frozen.grad = torch.randn_like(frozen)
+    optimizer.step()
+    frozen.grad = None
+    frozen.requires_grad_(False)
+    state = optimizer.state[frozen]
+    state["exp_avg_sq"] = state["exp_avg_sq"].contiguous()  # two orders in one state
+    optimizer = hvd.DistributedOptimizer(optimizer, shard="state")
+    train(model, optimizer, 1)
+    optimizer.save_state(folder)
+    expected = in_one_order(optimizer.state_dict())
+    check_states(load_plain(folder), expected)
+    optimizer.load_state(folder)
+    check_states(optimizer.state_dict(), expected)
+    remove(folder)
+
+
+def in_one_order(state_dict):
+    for values in state_dict["state"].values():
+        images = {key: v for key, v in values.items() if isinstance(v, torch.Tensor) and v.dim() == 4}
+        values.update({key: v.contiguous(memory_format=torch.channels_last) for key, v in images.items()})
+    return state_dict
+
+
+def test_a_plain_state_of_several_orders_is_saved_and_one_of_several_shapes_refused(tmp_path):
+    weight = torch.nn.Parameter(torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    weight.grad = torch.randn(2, 3, 4, 5)
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0]["exp_avg_sq"] = state["state"][0]["exp_avg_sq"].contiguous()
+    _saving.save_whole(tmp_path, Plain(state))
+    check_states(load_plain(tmp_path), in_one_order(copy.deepcopy(state)))
+    state["state"][0]["row_var"] = torch.ones(2, 1, 4, 1)  # as Adafactor has it
+    state["param_groups"][0]["param_names"] = ["conv.weight"]
+    with raises(ValueError, "conv.weight", "'row_var'", "(2, 1, 4, 1)"):
+        _saving.save_whole(tmp_path / "other", Plain(state))
+
+
+@ranks(2)
+def test_what_fails_when_the_index_is_there_undoes_nothing():
+    folder, model = shared_folder(), Model()
+    optimizer = wrap(model, torch.optim.Adam, shard="state")
+    for step, name in enumerate(("_sync_folder", "_remove_others")):
+        train(model, optimizer, 1, first=step)
+        original = getattr(_checkpoint, name)
+
+        def fail(*arguments):
+            raise OSError(5, "Input/output error")
+
+        setattr(_checkpoint, name, fail)
+        try:
+            optimizer.save_state(folder)
+        finally:
+            setattr(_checkpoint, name, original)
+        check_states(load_plain(folder), optimizer.state_dict())
+        hvd.barrier()
+    assert len(os.listdir(folder)) == 5, os.listdir(folder)
+    hvd.barrier()
+    optimizer.save_state(folder)
+    assert hvd.rank() or len(os.listdir(folder)) == 3, os.listdir(folder)
+    check_states(load_plain(folder), optimizer.state_dict())
     remove(folder)
 
 

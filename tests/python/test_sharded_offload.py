@@ -100,6 +100,8 @@ def test_an_error_of_the_disk_is_one_of_all_ranks():
     with raises(ValueError, "offload=5"):
         wrap(Model(), shard="state", offload=5)
     optimizer = wrap(model, torch.optim.Adam, shard="state", offload=folder)
+    start = optimizer.state_dict()
+    optimizer.save_state(folder + "/saved")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     if hvd.rank() == 1:  # whose disk has no room
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
@@ -108,8 +110,12 @@ def test_an_error_of_the_disk_is_one_of_all_ranks():
             train(model, optimizer, 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    with raises(RuntimeError, "an earlier step failed, begin again from a checkpoint"):
+    for begin_again in (lambda: optimizer.load_state_dict(start), lambda: optimizer.load_state(folder + "/saved")):
+        with raises(RuntimeError, "an earlier step failed, begin again from a checkpoint"):
+            train(model, optimizer, 1)
+        begin_again()
         train(model, optimizer, 1)
+        optimizer._failure = OSError("another")
     other = Model()
     optimizer = wrap(other, torch.optim.Adam, shard="state", offload=folder)
     train(other, optimizer, 2)

@@ -105,24 +105,30 @@ class _Once:
         owner = getattr(function, "__self__", function)
         owner = owner._module if isinstance(owner, _Forward) else owner
         self._around = getattr(_here, "around", ())
-        self._buffers = list(owner.buffers()) if isinstance(owner, torch.nn.Module) else []
+        self._owner = owner if isinstance(owner, torch.nn.Module) else None
 
     def __call__(self, *args, **kwargs):
         with contextlib.ExitStack() as stack:
             if stack.enter_context(self._region.run()):
                 for make in self._around:
                     stack.enter_context(entered_again(make))
-                stack.enter_context(_as_before(self._buffers))
+                stack.enter_context(_as_before(self._owner))
             return self._function(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def _as_before(buffers):
-    before = [(buffer, buffer.detach().clone()) for buffer in buffers]
+def _as_before(owner):
+    """A module's buffers, whether they are changed in place or replaced."""
+    before = [
+        (module._buffers, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in (owner.modules() if owner is not None else ())
+        for name, buffer in module._buffers.items()
+    ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, values in before:
-                if not torch.equal(buffer, values):  # their versions say nothing: batch_norm leaves them
+            for buffers, name, buffer, values in before:
+                buffers[name] = buffer
+                if buffer is not None and not torch.equal(buffer, values):  # their versions say nothing: batch_norm leaves them
                     buffer.data.copy_(values)  # which nothing that backward needs notices

@@ -11,6 +11,7 @@ import torch
 
 from rueda._objects import allgather_object, broadcast_object
 from rueda.common import basics
+from rueda.torch.sharding import _unpickling
 
 FILE = "mp_rank_00_model_states.pt"
 LATEST = "latest"
@@ -58,12 +59,15 @@ def _write(path, text):
         file.write(text)
 
 
-def load(folder, tag):
-    """(path of the folder, what `save` was given), or (None, None) where there is none. Rank 0 reads."""
+def load(folder, tag, weights_only=True):
+    """(path of the folder, what `save` was given), or (None, None) where there is none. Rank 0 reads.
+
+    ``weights_only``: tensors and plain values, and no code that a file names is run.
+    """
     found = None, None, None
     if basics.rank() == 0:
         try:
-            found = (*_read(folder, tag), None)
+            found = (*_read(folder, tag, weights_only), None)
         except Exception as error:
             found = None, None, f"{type(error).__name__}: {error}"
     path, state, problem = broadcast_object(found, 0)
@@ -72,7 +76,7 @@ def load(folder, tag):
     return path, state
 
 
-def _read(folder, tag):
+def _read(folder, tag, weights_only):
     if tag is None:
         latest = os.path.join(folder, LATEST)
         if not os.path.isfile(latest):
@@ -80,16 +84,30 @@ def _read(folder, tag):
             return None, None
         with open(latest) as file:
             tag = file.read().strip()
+        if os.path.isabs(tag) or os.pardir in tag.split(os.sep):
+            raise ValueError(f"{latest} names {tag!r}, which does not lie in that folder")
     path = os.path.join(folder, str(tag))
     file = os.path.join(path, FILE)
     if not os.path.isfile(file):
         raise FileNotFoundError(f"{file} is not there")
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=False)
-    except TypeError:  # PyTorch before 1.13 has no such word
-        state = torch.load(file, map_location="cpu")
-    if "rueda" not in state:
+    state = _look(file) if weights_only else _run(file)
+    if not isinstance(state, dict) or "rueda" not in state:
         raise ValueError(
             f"{file} is DeepSpeed's own: engine.optimizer.load_state({path!r}) takes its optimizer, `rueda migrate` its weights"
         )
     return path, state
+
+
+def _look(file):
+    try:
+        return _unpickling.load(file, mapped=False)
+    except ValueError as error:
+        raise ValueError(f"{error}; if you trust who wrote it, load with weights_only=False") from error
+
+
+def _run(file):
+    """What is in it, by whatever code it names."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=False)
+    except TypeError:  # PyTorch before 1.13 has no such word
+        return torch.load(file, map_location="cpu")

@@ -217,9 +217,14 @@ class Engine(torch.nn.Module):
         load_optimizer_states=True,
         load_lr_scheduler_states=True,
         load_module_only=False,
+        weights_only=True,
     ):
-        """All ranks call it. Returns (path, client_state); (None, None) where there is no ``latest``."""
-        path, state = _checkpoints.load(load_dir, tag)
+        """All ranks call it. Returns (path, client_state); (None, None) where there is no ``latest``.
+
+        ``weights_only=False``: a client_state with objects other than tensors and plain values; code that the file
+        names is run for them, so it must be of somebody you trust.
+        """
+        path, state = _checkpoints.load(load_dir, tag, weights_only)
         if path is None:
             return None, None
         self.load_module_state_dict(state["module"], load_module_strict)

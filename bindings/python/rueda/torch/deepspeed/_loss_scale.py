@@ -6,6 +6,8 @@ DeepSpeed's rules: a step with an overflow is skipped and halves the scale, once
 
 
 class FixedScale:
+    """As the configuration says, whatever a checkpoint has."""
+
     def __init__(self, scale=1.0):
         self.scale = float(scale)
 
@@ -16,7 +18,7 @@ class FixedScale:
         return {"scale": self.scale}
 
     def load_state_dict(self, state):
-        self.scale = state["scale"]
+        pass
 
 
 class DynamicScale:
@@ -56,5 +58,7 @@ class DynamicScale:
         return {"scale": self.scale, "left": self._left, "step": self._step, "last_overflow": self._last_overflow}
 
     def load_state_dict(self, state):
+        if "left" not in state:  # of a `FixedScale`
+            return
         self.scale, self._left = state["scale"], state["left"]
         self._step, self._last_overflow = state["step"], state["last_overflow"]

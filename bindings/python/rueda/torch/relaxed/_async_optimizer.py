@@ -259,7 +259,10 @@ class _AsyncOptimizer(Relaxed):
     # ---- checkpoints ----
 
     def _own_state(self):
-        """Waits for what is under way, which a step would do later."""
+        """Waits for what is under way, which a step would do later.
+
+        With a `Reducer` all ranks must: its collectives follow each other, and a rank that does not wait lacks in them.
+        """
         numbers = {p: number for number, (_, p) in enumerate(self._all_parameters())}
         before = [(p, p.grad) for p in numbers]
         try:
@@ -281,21 +284,22 @@ class _AsyncOptimizer(Relaxed):
             ],
         }
 
-    def load_state_dict(self, state_dict):
-        """As `Relaxed.load_state_dict`; gradients under way are given up."""
-        _give_up(self._late, _SETTLE_SECONDS)
-        self._placed = None
-        super().load_state_dict(state_dict)
+    def _check_own_state(self, state):
+        if len(state["late"]) > self._staleness:
+            raise ValueError(
+                f"this is the state of hvd.AsyncOptimizer with staleness={len(state['late'])}, not {self._staleness}"
+            )
 
     def _take_own_state(self, state):
+        """Gradients under way are given up."""
+        _give_up(self._late, _SETTLE_SECONDS)
+        self._placed = None
         self._steps = 0 if state is None else state["steps"]
         self.staleness_seen = collections.Counter({} if state is None else state["staleness_seen"])
         parameters = [p for _, p in self._all_parameters()]
         for late in () if state is None else state["late"]:
             gradients = [(parameters[number], grad.clone()) for number, grad in late["gradients"].items()]
             self._late.append(_Late(late["step"], gradients, late["options"]))
-        if len(self._late) > self._staleness:
-            raise ValueError(f"this is the state of hvd.AsyncOptimizer with staleness={len(self._late)}, not {self._staleness}")
 
 
 def _give_up(late, seconds):

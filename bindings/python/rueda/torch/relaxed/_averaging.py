@@ -25,7 +25,7 @@ class Averaging:
 
     def __init__(self, pairs, process_set, compression=Compression.none):
         self._parts = []
-        self._results = None
+        self._results = self._error = None
         if not process_set.included() or process_set.size() == 1:
             self._results = [tensor for _, tensor in pairs]
             return
@@ -37,11 +37,15 @@ class Averaging:
             raise
 
     def wait(self):
-        """The means, in the order of the pairs; raises how it failed."""
+        """The means, in the order of the pairs; raises how it failed, each time."""
+        if self._error is not None:
+            raise self._error
         if self._results is None:
             try:
                 self._results = [part.wait() for part in self._parts]
-            except BaseException:
+            except BaseException as error:
+                interrupted = RuntimeError("the wait for these means was interrupted, and they were given up")
+                self._error = error if isinstance(error, Exception) else interrupted
                 self.give_up()
                 raise
             self._parts = []

@@ -134,10 +134,12 @@ class _DiLoCo(Periodic):
         self._cut(members, self.local_steps)
 
     def _cut(self, members, apart):
-        parts = _fragments.cut([p.numel() for _, p in members], self._count)
-        self._fragments = [_Fragment([members[number] for number in part]) for part in parts]
+        self._fragments = [_Fragment([members[number] for number in part]) for part in self._parts(members)]
         for fragment in self._fragments:
             fragment.apart = apart
+
+    def _parts(self, members):
+        return _fragments.cut([p.numel() for _, p in members], self._count)
 
     def _members(self):
         return [(name, p) for name, p in self._all_parameters() if p.is_floating_point() or p.is_complex()]
@@ -172,7 +174,8 @@ class _DiLoCo(Periodic):
         fragment.since = 0
 
     def _outer_step(self, fragment, mix):
-        means, fragment.under_way = fragment.under_way.wait(), None
+        under_way, fragment.under_way = fragment.under_way, None
+        means = under_way.wait()  # after an error the ranks' own parameters stay
         for (_, p), mean in zip(fragment.members, means):
             self._outer_of[p].grad = mean
         self.outer.step()
@@ -200,6 +203,7 @@ class _DiLoCo(Periodic):
                 self._outer_step(fragment, 0.0)
 
     def _own_state(self):
+        """Waits for the means under way: with a `Reducer` all ranks must, or this one's collectives lack theirs."""
         return {
             **super()._own_state(),
             "is_out": self._is_out,
@@ -216,6 +220,11 @@ class _DiLoCo(Periodic):
             ],
         }
 
+    def _check_own_state(self, state):
+        had, own = len(state["fragments"]), len(self._parts(self._members()))
+        if had != own:
+            raise ValueError(f"this is the state of hvd.DiLoCo with fragments={had}, not {own}")
+
     def _take_own_state(self, state):
         super()._take_own_state(state)
         for fragment in self._fragments:
@@ -229,10 +238,6 @@ class _DiLoCo(Periodic):
         if state is None:
             self.outer.state.clear()
             return
-        if len(state["fragments"]) != len(self._fragments):
-            raise ValueError(
-                f"this is the state of hvd.DiLoCo with fragments={len(state['fragments'])}, not {len(self._fragments)}"
-            )
         self.outer.load_state_dict(state["outer"])
         for (_, p), outer in zip(members, state["outer_parameters"]):
             self._outer_of[p].copy_(outer)

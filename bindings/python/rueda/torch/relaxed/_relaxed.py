@@ -65,21 +65,35 @@ class Relaxed(_Distributed):
         """What `state_dict` has more than the plain optimizer's."""
         raise NotImplementedError
 
+    def _check_own_state(self, state):
+        """ValueError where `_take_own_state` could not take what `_own_state` gave."""
+
     def _take_own_state(self, state):
         """``state``: what `_own_state` gave; None: a plain optimizer's was loaded."""
         raise NotImplementedError
 
     def state_dict(self):
-        """The wrapped optimizer's, with what this one knows more under the key "rueda"; a plain optimizer can load it."""
+        """The wrapped optimizer's, with what this one knows more under the key "rueda"; a plain optimizer can load it.
+
+        It waits for what is under way. All ranks must call it where compression is int8, top-k or PowerSGD and something
+        may be under way (`AsyncOptimizer`, `DiLoCo` with a delay): their reductions go on while all ranks wait for them.
+        """
         state = super().state_dict()
         state[OWN] = {"kind": self._kind, **self._own_state()}
         return state
 
     def load_state_dict(self, state_dict):
-        """Takes such a one, or a plain optimizer's; that begins anew. ValueError for another wrapper's."""
+        """Takes such a one, or a plain or sharded optimizer's; that begins anew. ValueError for another wrapper's.
+
+        After a ValueError for what this wrapper keeps everything is as it was.
+        """
         own = state_dict.get(OWN)
-        if own is not None and own["kind"] != self._kind:
-            raise ValueError(f"this is the state of hvd.{own['kind']}, not of hvd.{self._kind}")
+        if own is not None and own.get("kind") is None:  # of a sharded one
+            own = None
+        if own is not None:
+            if own["kind"] != self._kind:
+                raise ValueError(f"this is the state of hvd.{own['kind']}, not of hvd.{self._kind}")
+            self._check_own_state(own)
         super().load_state_dict({key: value for key, value in state_dict.items() if key != OWN})
         self._take_own_state(own)
 

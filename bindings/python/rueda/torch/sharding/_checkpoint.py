@@ -101,7 +101,10 @@ def entry(name, shape, stride, scalars, types):
 
 
 def put_index(path, new, run, ranks, roundings, entries, options, members):
-    """Makes a save the folder's; what it names is there. ``new``: a place for it before that."""
+    """Makes a save the folder's, the only one; what it names is there. ``new``: a place for it before that.
+
+    An error means that the folder is as it was: what comes after the rename may fail, and is not told.
+    """
     index = {
         "format": FORMAT,
         "version": VERSION,
@@ -115,6 +118,12 @@ def put_index(path, new, run, ranks, roundings, entries, options, members):
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, os.path.join(path, INDEX))
+    with contextlib.suppress(OSError):  # files of the save before stay until the index is on disk
+        _sync_folder(path)
+        _remove_others(path, run)
+
+
+def _sync_folder(path):
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -122,7 +131,7 @@ def put_index(path, new, run, ranks, roundings, entries, options, members):
         os.close(folder)
 
 
-def remove_others(path, run):
+def _remove_others(path, run):
     """Files of saves before this one, whole or not."""
     for name in os.listdir(path):
         if _FILE.fullmatch(name) and run not in name:

@@ -597,6 +597,7 @@ class Sharded:
 
     def _put_state(self, source, loaded):
         self._forget()
+        self._failure = None
         if self._keeping is not None:
             self._keeping.roundings = source.roundings
         _state.put(self.__dict__["param_groups"], self.__dict__["state"], source, loaded)

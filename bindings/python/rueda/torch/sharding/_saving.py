@@ -2,14 +2,17 @@
 
 import collections
 import contextlib
+import functools
 import os
 import secrets
 
+import torch
+
 from rueda import _ffi
 from rueda.torch import _safetensors
-from rueda.torch.sharding._checkpoint import entry, file_of, put_index, remove_others, tensor_name
-from rueda.torch.sharding._layout import overlap
-from rueda.torch.sharding._state import is_per_element, numbered, opened
+from rueda.torch.sharding._checkpoint import entry, file_of, put_index, tensor_name
+from rueda.torch.sharding._layout import is_dense, overlap
+from rueda.torch.sharding._state import is_per_element, laid_out, numbered, opened, same_order
 
 _Piece = collections.namedtuple("_Piece", "number key dtype first last read")
 _Piece.__doc__ = """What one file has of one parameter's state ``key``; ``read()`` returns it, flat."""
@@ -35,7 +38,6 @@ def save(path, wire, groups, originals, batches, state, names, roundings):
             options = [{k: v for k, v in group.items() if k not in ("params", "param_names")} for group in groups]
             members = [[numbers[p] for p in parameters] for parameters in originals]
             put_index(path, new, run, wire.size, roundings, entries, options, members)
-            remove_others(path, run)
 
 
 def save_whole(path, source):
@@ -46,17 +48,16 @@ def save_whole(path, source):
     entries, pieces = [], []
     for number in place:
         forms = source.forms(number)
-        shape, stride = next(((form[1], form[2]) for form in forms.values()), ((), ()))
+        shape, stride = _common_form(source.names.get(number, number), forms)
         types = {key: form[0] for key, form in forms.items()}
         entries.append(entry(source.names.get(number), shape, stride, source.scalars(number), types))
-        pieces += [_piece_of_source(source, place[number], number, key) for key in forms]
+        pieces += [_piece_of_source(source, place[number], number, key, stride) for key in forms]
     _write(os.path.join(path, file_of(run, 0)), entries, pieces)
     for piece in pieces:
         _add_piece(entries, 0, piece)
     options = [options for options, _ in source.groups]
     members = [[place[n] for n in numbers] for _, numbers in source.groups]
     put_index(path, os.path.join(path, f"index.{run}.new"), run, 1, source.roundings, entries, options, members)
-    remove_others(path, run)
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ def together(wire, what, files=()):
 
 def _entries(originals, batches, state, names):
     """Of all parameters, in the order of their numbers."""
-    forms = {p: (p.shape, p.stride(), _whole_of(p, state)) for p in _unsharded(originals, batches)}
+    forms = {p: (p.shape, _stride_of(p), _whole_of(p, state)) for p in _unsharded(originals, batches)}
     for batch in batches:
         parts = state.get(batch.shard, {})
         types = {key: value.dtype for key, value in parts.items() if is_per_element(value, batch)}
@@ -105,6 +106,11 @@ def _whole_of(p, state):
     return parts, {key: v.dtype for key, v in parts.items() if p.dim() > 0 and getattr(v, "shape", None) == p.shape}
 
 
+def _stride_of(p):
+    """Of what is like it in a file."""
+    return p.stride() if is_dense(p.shape, p.stride()) else torch.empty(p.shape, device="meta").stride()
+
+
 def _pieces(rank, batches, state, numbers):
     """Of a rank's file. One batch's share is open at a time."""
     for batch in batches:
@@ -122,7 +128,12 @@ def _pieces(rank, batches, state, numbers):
         if state.get(p):
             parts, types = _whole_of(p, state)
             for key, dtype in types.items():
-                yield _Piece(number, key, dtype, 0, p.numel(), parts[key].contiguous)
+                read = functools.partial(_laid_out, parts[key], _stride_of(p))
+                yield _Piece(number, key, dtype, 0, p.numel(), read)
+
+
+def _laid_out(value, stride):
+    return laid_out(opened(value).detach(), stride)
 
 
 class _Opening:
@@ -140,12 +151,28 @@ class _Opening:
         return read
 
 
-def _piece_of_source(source, place, number, key):
-    dtype, shape, _ = source.forms(number)[key]
-    count = 1
-    for extent in shape:
-        count *= extent
-    return _Piece(place, key, dtype, 0, count, lambda: source.read(number, key, 0, count))
+def _common_form(name, forms):
+    """(shape, stride) of what a parameter has for each element."""
+    first = next(iter(forms.items()), (None, (None, (), ())))
+    for key, form in forms.items():
+        if form[1] != first[1][1]:
+            raise ValueError(
+                f"state {key!r} of parameter {name} has the shape {form[1]}, {first[0]!r} {first[1][1]}; values of one "
+                "parameter that differ in shape, as Adafactor's, cannot be saved here"
+            )
+    return first[1][1:]
+
+
+def _piece_of_source(source, place, number, key, stride):
+    dtype, shape, own = source.forms(number)[key]
+    count = torch.Size(shape).numel()
+
+    def read():
+        if same_order(shape, own, stride):
+            return source.read(number, key, 0, count)
+        return laid_out(source.whole(number, key), stride)
+
+    return _Piece(place, key, dtype, 0, count, read)
 
 
 def _write(place, entries, pieces):

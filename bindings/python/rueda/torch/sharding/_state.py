@@ -59,14 +59,19 @@ def share_of(batch, source, numbers, elements, typed=True):
 
 def _elements(source, number, key, form, slot, first, last):
     """Those elements in the order in which the parameter's lie."""
-    if _same_order(slot.shape, form[2], slot.stride):
+    if same_order(slot.shape, form[2], slot.stride):
         return source.read(number, key, first, last)
-    flat = torch.empty(slot.shape.numel(), dtype=form[0])
-    flat.as_strided(slot.shape, slot.stride).copy_(source.whole(number, key))
-    return flat[first:last]
+    return laid_out(source.whole(number, key), slot.stride)[first:last]
 
 
-def _same_order(shape, one, other):
+def laid_out(value, stride):
+    """Its elements, flat, as they lie where the stride is this one."""
+    flat = torch.empty(value.numel(), dtype=value.dtype)
+    flat.as_strided(value.shape, stride).copy_(value)
+    return flat
+
+
+def same_order(shape, one, other):
     return all(extent == 1 or a == b for extent, a, b in zip(shape, one, other))
 
 

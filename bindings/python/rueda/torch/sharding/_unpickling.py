@@ -19,6 +19,7 @@ def _rebuild_from_type(rebuild, kind, values, state):
 
 _ALLOWED = {
     ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "Counter"): collections.Counter,
     ("builtins", "set"): set,
     ("builtins", "complex"): complex,
     ("torch", "Size"): torch.Size,
@@ -62,8 +63,8 @@ def _module():
     return types.SimpleNamespace(Unpickler=_Unpickler, load=load, __name__=__name__)
 
 
-def load(path):
-    """The object in a file of ``torch.save``; its tensors are mapped, not read, where PyTorch can.
+def load(path, mapped=True):
+    """The object in a file of ``torch.save``; its tensors are ``mapped``, not read, where PyTorch can.
 
     ValueError names the file if it is none, or wants more than it may.
     """
@@ -78,7 +79,7 @@ def load(path):
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version >= (1, 13):
         options["weights_only"] = False
-    if version >= (2, 1):
+    if mapped and version >= (2, 1):
         options["mmap"] = True
     try:
         return torch.load(path, **options)
