@@ -1,5 +1,6 @@
 """DeepSpeed's configuration: what is obeyed, what may stand there, what is refused by its path; the engine's steps."""
 
+import collections
 import json
 import math
 import os
@@ -8,9 +9,9 @@ import pickle
 import pytest
 import rueda.torch as hvd
 import torch
-from rueda.torch.deepspeed import ConfigError
+from rueda.torch.deepspeed import ConfigError, _checkpoints
 from rueda.torch.deepspeed._config import parse, read
-from rueda.torch.deepspeed._loss_scale import DynamicScale
+from rueda.torch.deepspeed._loss_scale import DynamicScale, FixedScale
 from rueda.torch.deepspeed._schedules import SCHEDULES
 from worlds import launch, ranks
 
@@ -222,6 +223,47 @@ def test_the_loss_scale_follows_overflows():
     assert vars(other) == vars(scale)
 
 
+def test_the_configuration_decides_what_kind_of_loss_scale_there_is():
+    fixed, dynamic = FixedScale(128), DynamicScale(16, 2, 2, False, 4)
+    fixed.load_state_dict(DynamicScale(2, 2, 2, False, 1).state_dict())
+    fixed.load_state_dict(FixedScale(2).state_dict())
+    dynamic.load_state_dict(FixedScale(2).state_dict())
+    assert (fixed.scale, dynamic.scale) == (128, 16)
+
+
+class Note:
+    """What is neither a tensor nor a plain value."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+def test_no_code_of_a_checkpoint_is_run_unless_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "all" / "one"
+    place.mkdir(parents=True)
+    (tmp_path / "all" / "latest").write_text("one\n")
+    schedule = {"milestones": collections.Counter([3, 3, 5])}  # as MultiStepLR has it
+    state = {"rueda": 1, "module": {"w": torch.arange(3.0)}, "lr_scheduler": schedule, "client_state": {"epoch": (7, None)}}
+    torch.save(state, place / _checkpoints.FILE)
+    path, found = _checkpoints._read("all", None, True)
+    assert path == os.path.join("all", "one") and torch.equal(found["module"].pop("w"), torch.arange(3.0))
+    assert found == {**state, "module": {}}
+    torch.save({"module": {}}, place / _checkpoints.FILE)
+    with pytest.raises(ValueError, match="DeepSpeed's own"):
+        _checkpoints._read("all", None, True)
+    torch.save({**state, "client_state": {"note": Note()}}, place / _checkpoints.FILE)
+    with pytest.raises(ValueError, match="mkdir, which could run any code.*weights_only=False"):
+        _checkpoints._read("all", None, True)
+    assert not (tmp_path / "made").exists()
+    _checkpoints._read("all", "one", False)
+    assert (tmp_path / "made").exists()
+    for tag in ("../all/one", str(place)):
+        (tmp_path / "all" / "latest").write_text(tag)
+        with pytest.raises(ValueError, match="does not lie in that folder"):
+            _checkpoints._read("all", None, True)
+
+
 # ---- the engine ----
 
 
@@ -371,6 +413,25 @@ def test_checkpointed_modules_and_tied_weights_in_16_bits():
         found.append([*engine.module.parameters(), *engine.module.buffers()])
         assert engine.module.last.weight is engine.module.inner[0].weight
     assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+@ranks(2)
+def test_recurrent_layers_compute_in_16_bits():
+    for section in ("bf16", "fp16"):
+        for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+            dtype = torch.bfloat16 if section == "bf16" else torch.float16
+            model = kind(8, 3, num_layers=2)
+            engine, *_ = hvd.initialize(model=model, config={**LEAST, "optimizer": ADAM, section: {"enabled": True}})
+            before = [p.detach().clone() for p in model.parameters()]
+            result, _ = engine(samples(0)[0].to(dtype)[:, None])
+            assert result.dtype == dtype
+            engine.backward(result.float().square().sum())
+            found = [(name, p.grad.dtype, bool(p.grad.any())) for name, p in model.named_parameters()]
+            assert all(each[1:] == (torch.float32, True) for each in found), (kind, found)
+            assert all(p is q for p, q in zip(model._flat_weights, model.parameters()))
+            engine.step()
+            if section == "bf16":
+                assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before))
 
 
 def folder_of_all():

@@ -48,10 +48,15 @@ def _in_their_place(model, copies):
         for name, p in owner._parameters.items()
         if p is not None and p in copies
     ]
+    lists = [(owner, owner._flat_weights) for owner in model.modules() if isinstance(owner, torch.nn.RNNBase)]
     try:
         for owner, name, p in places:
             owner._parameters[name] = copies[p]
+        for owner, weights in lists:
+            owner._flat_weights = [copies.get(p, p) for p in weights]
         yield
     finally:
+        for owner, weights in lists:
+            owner._flat_weights = weights
         for owner, name, p in places:
             owner._parameters[name] = p
