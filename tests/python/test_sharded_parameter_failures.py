@@ -24,8 +24,10 @@ def test_wrong_arguments_are_refused():
         wrap_plain(model, shard="parameters")
     with raises(ValueError, "share='host'", 'shard="gradients", share="host"'):
         wrap(model, share="host")
-    for options in ({"module": model}, {"units": 0, "shard": "state"}, {"init": print, "shard": "gradients"}):
-        with raises(ValueError, 'module= is for shard=; units= and init= are for shard="parameters"'):
+    with raises(ValueError, "module= is for shard=;"):
+        wrap_plain(model, module=model)
+    for options in ({"units": 0}, {"units": 0, "shard": "state"}, {"init": print, "shard": "gradients"}):
+        with raises(ValueError, 'units= and init= are for shard="parameters"'):
             wrap_plain(model, **options)
     with raises(ValueError, "LBFGS cannot be sharded"):
         wrap(model, torch.optim.LBFGS)

@@ -270,6 +270,8 @@ class Passes:
         """Latest units first, whichever got gradients first on this rank."""
         for unit in sorted(self._ends.pop(backward, ()), key=lambda each: each.number, reverse=True):
             unit.awaited = None
+            if unit.owes:
+                self._take_left(unit)
             self._finish(unit)
 
     def _finish(self, unit):
@@ -291,9 +293,10 @@ class Passes:
                 f"{slot.name} was used when it was not gathered: its module was not called, or not through its forward. Call the "
                 "model, not a method of it, or do so within hvd.gathered()."
             )
-        slot.piece.take(slot, p, self._pool, self._targets)
-        if unit.live is None:
+        if unit.live is None:  # until the end, as other ranks may come to units in another order
             self._schedule(unit)
+        else:
+            slot.piece.take(slot, p, self._pool, self._targets)
 
     # ---- reductions ----
 
@@ -307,6 +310,13 @@ class Passes:
                 piece.reduce(self.wire, self._pool, self._targets)
                 self._under_way.append(piece)
 
+    def _take_left(self, unit):
+        """Gradients that are not in their places yet."""
+        for slot in unit.slots:
+            if slot.parameter.grad is not None and slot.piece.is_trained:
+                slot.piece.take(slot, slot.parameter, self._pool, self._targets)
+                unit.owes = True
+
     def _reclaim(self):
         """Waits for the oldest reduction. Whether there was one."""
         if not self._under_way:
@@ -317,10 +327,7 @@ class Passes:
     def reduce_all(self, pieces):
         """All that has come, also gradients that were not computed by backward, into the sums of these pieces."""
         for unit in self.units:
-            for slot in unit.slots:
-                if slot.parameter.grad is not None and slot.piece.is_trained:
-                    slot.piece.take(slot, slot.parameter, self._pool, self._targets)
-                    unit.owes = True
+            self._take_left(unit)
             self._reduce(unit)
         while self._reclaim():
             pass
