@@ -29,9 +29,12 @@ bool Channel::State::run_direct() {
   moved |= combine_ops(&budget);
   moved |= fetch_ops(&budget);
   for (; direct != fetched; ++direct, moved = true) {
-    const ChannelOp::Progress& p = running(direct)->progress();
-    if (p.size == Size::kLarge && p.exposed && !all_reached(&ChannelControl::fetched, direct + 1))
-      break;
+    const ChannelOp* op = running(direct);
+    const ChannelOp::Progress& p = op->progress();
+    if (p.size != Size::kLarge || !p.exposed) continue;
+    if (!all_reached(&ChannelControl::fetched, direct + 1)) break;
+    // In place the others' shards have come only now.
+    if (op->times_ != nullptr && op->times_->wire.begin != 0) op->times_->wire.end = stage_clock();
   }
   return moved;
 }
