@@ -1,8 +1,7 @@
 """Memory that training a model takes, one job for each way: memory_sharded.py WAY LAYERS.
 
 The kernel's figure: the proportional share (PSS) of all ranks together, between two steps, minus what it was before the
-model was made. Activations are gone then, and freed memory is given back to the system. Ways as in peer_sharded.py, and
-copies: DDP with buckets of its own, its default.
+model was made. Activations are gone then, and freed memory is given back to the system. WAY is one of sharded_ways.py.
 """
 
 import ctypes
@@ -12,19 +11,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import rueda.torch as hvd
-
-OPTIONS = {"plain": {}, "state": {"shard": "state"}, "gradients": {"shard": "gradients"},
-           "host": {"shard": "gradients", "share": "host"}, "parameters": {"shard": "parameters", "units": 0}}
-
-
-def model_of(layers):
-    torch.manual_seed(3)
-    blocks = [torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0) for _ in range(layers)]
-    return torch.nn.Sequential(*blocks, torch.nn.Linear(512, 1000))
+from sharded_ways import prepare, transformer
 
 
 def pss():
@@ -44,31 +33,13 @@ def of_all():
     return own.item()
 
 
-def prepare(way, model):
-    options = {}
-    if way == "fsdp2":
-        mesh = dist.DeviceMesh.from_group(dist.group.WORLD, "cpu")
-        for part in (*model, model):
-            fully_shard(part, mesh=mesh)
-    elif way in ("ddp", "copies", "zero"):
-        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=way != "copies")
-    elif way == "parameters":
-        options = {"module": model}
-    if way == "zero":
-        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.Adam, lr=1e-5)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
-    if way in OPTIONS:
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **OPTIONS[way], **options)
-    return model, optimizer
-
-
 def main(way, layers):
     torch.set_num_threads(1)
     hvd.init()
     dist.init_process_group("gloo")
     for small in (True, False):  # the first time libraries take what they need
         before = of_all()
-        model, optimizer = prepare(way, model_of(1 if small else layers))
+        model, optimizer = prepare(way, transformer(1 if small else layers), torch.optim.Adam)
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(1, 2, 512)).square().mean().backward()
@@ -76,7 +47,7 @@ def main(way, layers):
         took = of_all() - before
         if small:
             del model, optimizer
-    count = sum(p.numel() for p in model_of(layers).parameters())
+    count = sum(p.numel() for p in transformer(layers).parameters())
     if dist.get_rank() == 0:
         print("memory", json.dumps({"way": way, "parameters": count, "bytes": took}), flush=True)
     dist.barrier()

@@ -2,56 +2,26 @@
 
     OPTIMIZER:WAY:FIGURE[@...]
 
-OPTIMIZER is sgd or adam; FIGURE the step, or what of it is exposed (the step minus that without communication; half a percent of that
-at least, as medians tell no less). What
-is behind @ tells cases apart that are compared with different peers. Ways:
-
-    alone        no communication
-    plain        hvd.DistributedOptimizer at its defaults
-    state, gradients, host       the same with shard=; host: shard="gradients", share="host"
-    parameters   the same with shard="parameters", cut as for fsdp2
-    ddp          DDP over Gloo
-    zero         DDP and ZeroRedundancyOptimizer over Gloo
-    fsdp2        fully_shard over Gloo
+OPTIMIZER is sgd or adam; WAY one of sharded_ways.py; FIGURE the step, or what of it is exposed (the step minus that
+without communication; half a percent of that at least, as medians tell no less). What is behind @ tells cases apart that are
+compared with different peers.
 """
 
 import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import rueda.torch as hvd
 from meeting import Meeting, figures, print_row, samples_of, state_of
+from sharded_ways import prepare, transformer
 
 WARM_UPS, STEPS, TURNS = 6, 18, 3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-SHARDED = {"plain": {}, "state": {"shard": "state"}, "gradients": {"shard": "gradients"},
-           "host": {"shard": "gradients", "share": "host"}, "parameters": {"shard": "parameters", "units": 0}}
-
-
-def transformer():
-    torch.manual_seed(3)
-    layers = [torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0) for _ in range(8)]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(512, 1000))
 
 
 def step_of(way, kind, x):
-    model = transformer()
-    if way == "fsdp2":
-        mesh = dist.DeviceMesh.from_group(dist.group.WORLD, "cpu")
-        for part in (*model, model):
-            fully_shard(part, mesh=mesh)
-    elif way in ("ddp", "zero"):
-        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    if way == "zero":
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, lr=1e-5)
-    else:
-        optimizer = kind(model.parameters(), lr=1e-5)
-    if way in SHARDED:
-        options = {**SHARDED[way], **({"module": model} if way == "parameters" else {})}
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+    model, optimizer = prepare(way, transformer(), kind)
 
     def step():
         optimizer.zero_grad()

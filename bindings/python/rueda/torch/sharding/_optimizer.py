@@ -23,8 +23,8 @@ import torch
 from rueda import _ffi
 from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
-from rueda.torch import _owners
-from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some
+from rueda.torch import _owners, _plain
+from rueda.torch._distributed import _begin_mark, _Distributed, _end_mark, _some, derived
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import on_gradient_complete
 from rueda.torch._outside import outside_graphs
@@ -61,11 +61,7 @@ def wrap(
             )
     require_elementwise(optimizer)
     codec = _keeping.codec_for(state_dtype)
-    wrapped = type(optimizer)
-    sharded = type(wrapped.__name__, (kind or Sharded, wrapped), {})
-    result = sharded.__new__(sharded)
-    # A learning-rate scheduler made before may have put its own step on the instance.
-    result.__dict__.update((k, v) for k, v in vars(optimizer).items() if k != "step")
+    result = derived(optimizer, kind or Sharded)
     result._model = model
     ranks = ranks_of(process_set)
     hosts = Hosts(ranks) if share == "host" else None
@@ -102,7 +98,7 @@ class Sharded:
 
     def _setup(self, plain, names, stage, hosts, wire, passes, keeping, elements):
         self._require_state_on_all_or_none(wire)
-        self._plain = weakref.ref(plain)
+        self._plain = _plain.Plain(plain, self)
         self._elements = elements  # that state has for each element: {key: bytes}
         self._keeping = keeping  # None: the state stays as it is between steps
         self._failure = None  # of a step, after which there can be no other
@@ -360,9 +356,7 @@ class Sharded:
             self._abandon()
             raise
         self._forget(after_step=True)
-        plain = self._plain()
-        if plain is not None:  # for its schedulers, which warn if they step and the optimizer has not
-            plain._opt_called = True
+        self._plain.note_step()
         return result
 
     outside_graphs(step, calls_too=False)  # the wrapped step may be compiled
@@ -470,21 +464,17 @@ class Sharded:
         if self._hosts is not None:
             self._hosts.host.barrier()
 
-    def _forget(self, after_step=False):
-        """Of this step, or of one that is given up."""
+    def _forget(self, after_step=False, waits=True):
+        """Of this step, or of one that is given up. ``waits``: for what is under way; else it ends when it ends."""
         self._launched = 0
         self._settled = self._synchronized = False
         self._flying.clear()
         for batch in self._batches:
-            batch.begin_step(self._passes, after_step)
+            batch.begin_step(self._passes, after_step, waits)
 
     def _abandon(self):
-        """A step that failed: the next one begins anew. What is under way ends when it ends."""
-        self._launched = 0
-        self._settled = self._synchronized = False
-        self._flying.clear()
-        for batch in self._batches:
-            batch.begin_step(self._passes, after_step=True, waits=False)
+        """A step that failed: the next one begins anew."""
+        self._forget(after_step=True, waits=False)
 
     def zero_grad(self, set_to_none=True):
         """Of the model's parameters; refused while gradients are being reduced."""
