@@ -6,6 +6,8 @@ import threading
 
 import torch
 
+from rueda.torch._files import read_all, write_all
+
 SMALLEST = 64 << 10  # bytes that are worth it
 
 
@@ -70,11 +72,12 @@ class _File:
             begin = self._end
             self._end += values.nbytes
             self._pieces += 1
-        _all(os.pwrite, self._file.fileno(), memoryview(values).cast("B"), begin)
+        write_all(self._file.fileno(), memoryview(values).cast("B"), begin)
         return begin
 
     def read(self, values, begin):
-        _all(os.preadv, self._file.fileno(), memoryview(values).cast("B"), begin)
+        if not read_all(self._file.fileno(), memoryview(values).cast("B"), begin):
+            raise OSError("the file of activations has been cut")
 
     def free(self):
         with self._lock:
@@ -105,14 +108,3 @@ class _Piece:
 
 def _bytes_of(values):
     return values.view(-1).view(torch.uint8).numpy()
-
-
-def _all(function, fd, view, offset):
-    """A system call moves as much as it likes."""
-    done = 0
-    while done < len(view):
-        part = view[done : done + (1 << 30)]
-        moved = function(fd, [part] if function is os.preadv else part, offset + done)
-        if moved == 0:
-            raise OSError("the file of activations has been cut")
-        done += moved

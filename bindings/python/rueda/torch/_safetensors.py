@@ -10,6 +10,8 @@ import struct
 
 import torch
 
+from rueda.torch._files import read_all, write_all
+
 _DTYPES = {
     name: getattr(torch, dtype)
     for name, dtype in (
@@ -30,7 +32,6 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_HEADER = 100_000_000  # bytes; the format's own limit
-_MOST_AT_ONCE = 1 << 30  # bytes that one system call moves
 
 
 def itemsize(dtype):
@@ -80,7 +81,7 @@ class Writer:
             end += count
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        self._path, self._sizes = path, iter(self._sizes)
+        self._path, self._sizes, self._end = path, iter(self._sizes), 0
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             self._write(memoryview(struct.pack("<Q", len(text)) + text))
@@ -97,8 +98,8 @@ class Writer:
         self._write(data)
 
     def _write(self, data):
-        while len(data):
-            data = data[os.write(self._file, data[:_MOST_AT_ONCE]) :]
+        write_all(self._file, data, self._end)
+        self._end += len(data)
 
     def __enter__(self):
         return self
@@ -160,11 +161,8 @@ class File:
             raise ValueError(f"{self.path}: {name} has {count} elements, not [{first}, {last})")
         result = torch.empty(last - first, dtype=dtype)
         data, at = _bytes_of(result), self._begins[name] + first * itemsize(dtype)
-        while len(data):
-            count = os.preadv(self._file, [data[:_MOST_AT_ONCE]], at)
-            if count == 0:
-                raise ValueError(f"{self.path} was cut off while it was read")
-            data, at = data[count:], at + count
+        if not read_all(self._file, data, at):
+            raise ValueError(f"{self.path} was cut off while it was read")
         return result
 
     def tensor(self, name):

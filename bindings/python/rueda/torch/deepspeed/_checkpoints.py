@@ -11,6 +11,7 @@ import torch
 
 from rueda._objects import allgather_object, broadcast_object
 from rueda.common import basics
+from rueda.torch._files import replaced
 from rueda.torch.sharding import _unpickling
 
 FILE = "mp_rank_00_model_states.pt"
@@ -36,27 +37,16 @@ def save(folder, tag, state, save_latest):
         try:
             place = os.path.join(folder, tag)
             os.makedirs(place, exist_ok=True)
-            _replace(os.path.join(place, FILE), lambda path: torch.save(state, path))
+            with replaced(os.path.join(place, FILE)) as new:
+                torch.save(state, new)
             if save_latest:
-                _replace(os.path.join(folder, LATEST), lambda path: _write(path, tag))
+                with replaced(os.path.join(folder, LATEST)) as new, open(new, "w") as file:
+                    file.write(tag)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
     problem = broadcast_object(problem, 0)
     if problem is not None:
         raise RuntimeError(f"rank 0 could not save a checkpoint in {folder}: {problem}")
-
-
-def _replace(path, write):
-    """Whoever looks sees the old file or the new one, and no part of it."""
-    write(path + ".new")
-    with open(path + ".new", "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)
-
-
-def _write(path, text):
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def load(folder, tag, weights_only=True):

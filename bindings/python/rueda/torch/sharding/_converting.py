@@ -5,7 +5,6 @@ of ranks. Nothing that a file holds is run; what is no tensor and no plain value
 """
 
 import argparse
-import contextlib
 import os
 import pickle
 import sys
@@ -13,6 +12,7 @@ import sys
 import torch
 
 from rueda.torch import _safetensors
+from rueda.torch._files import replaced
 from rueda.torch.sharding import _deepspeed
 from rueda.torch.sharding._saving import save_whole
 from rueda.torch.sharding._sources import Plain
@@ -35,29 +35,14 @@ def convert(source, target):
     written = []
     if weights:
         place = os.path.join(target, MODEL)
-        _save_weights(place, weights)
+        with replaced(place) as new:
+            _safetensors.save(new, weights)
         written.append(f"{place}: {len(weights)} tensors")
     if state is not None:
         place = os.path.join(target, OPTIMIZER)
         save_whole(place, state)
         written.append(f"{place}: state of {sum(len(numbers) for _, numbers in state.groups)} parameters")
     return written
-
-
-def _save_weights(place, weights):
-    new = place + ".new"
-    _remove(new)  # of a conversion that was killed
-    try:
-        _safetensors.save(new, weights)
-        os.replace(new, place)
-    except BaseException:
-        _remove(new)
-        raise
-
-
-def _remove(path):
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _of_file(path):

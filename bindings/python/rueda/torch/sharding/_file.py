@@ -12,10 +12,10 @@ import weakref
 
 import torch
 
+from rueda.torch._files import read_all, write_all
 from rueda.torch.sharding import _pages
 
 _ALIGNED = 64  # bytes: where tensors begin
-_MOST_AT_ONCE = 1 << 30  # bytes that one system call moves
 
 
 class Extent:
@@ -60,10 +60,7 @@ class Extent:
 
     def _write(self, parts):
         for (offset, *_), part in zip(self.forms, parts):
-            data, at = memoryview(part.reshape(-1).view(torch.uint8).numpy()), self.offset + offset
-            while len(data):
-                count = os.pwrite(self._file.number, data[:_MOST_AT_ONCE], at)
-                data, at = data[count:], at + count
+            write_all(self._file.number, memoryview(part.reshape(-1).view(torch.uint8).numpy()), self.offset + offset)
         os.fdatasync(self._file.number)
         self._forget()
 
@@ -79,12 +76,8 @@ class Extent:
         return result
 
     def _fill(self, offset, flat):
-        data, at = memoryview(flat.numpy()), self.offset + offset
-        while len(data):
-            count = os.preadv(self._file.number, [data[:_MOST_AT_ONCE]], at)
-            if count == 0:
-                raise OSError(errno.EIO, "state of the optimizer is missing", self._file.folder)
-            data, at = data[count:], at + count
+        if not read_all(self._file.number, memoryview(flat.numpy()), self.offset + offset):
+            raise OSError(errno.EIO, "state of the optimizer is missing", self._file.folder)
         self._forget()
 
     def _forget(self):
@@ -100,9 +93,12 @@ class File:
 
     def __init__(self, folder):
         self.folder, self.free, self._end, self._writing = os.fspath(folder), {}, 0, None
-        self.number = _nameless(self.folder)
+        if not os.path.isdir(self.folder):
+            raise NotADirectoryError(errno.ENOTDIR, "offload= needs a folder that is there", self.folder)
+        file = tempfile.TemporaryFile(prefix="rueda-", dir=self.folder, buffering=0)
+        self.number = file.fileno()
         self.pool = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="rueda-offload")
-        weakref.finalize(self, _close, self.pool, self.number)
+        weakref.finalize(self, _close, self.pool, file)
 
     def find(self, nbytes):
         """A place that nobody has, on the disk, not only in the file's length."""
@@ -139,20 +135,7 @@ class File:
         return Extent(self, parts)
 
 
-def _nameless(folder):
-    if not os.path.isdir(folder):
-        raise NotADirectoryError(errno.ENOTDIR, "offload= needs a folder that is there", folder)
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
-            raise
-    number, path = tempfile.mkstemp(prefix="rueda-", dir=folder)
-    os.unlink(path)
-    return number
-
-
-def _close(pool, number):
+def _close(pool, file):
     """Work that is under way has the file, so there is none; but the last may have been what ends it, in its thread."""
     pool.shutdown(wait=False)
-    os.close(number)
+    file.close()
