@@ -12,6 +12,7 @@ import rueda.torch as hvd
 import torch
 from digits import accuracy, digits, make_digits_model, share
 from expect import eventually, raises
+from relaxed_training import batch, check_alike, loss_of, train
 from worlds import ranks, run_ranks
 
 WORLD = "torch"
@@ -22,13 +23,8 @@ def make():
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
 
 
-def batch(step, rank=None):
-    seed = 1000 * step + (hvd.rank() if rank is None else rank)
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
-
-
 def backward(model, step, rank=None):
-    loss = model(batch(step, rank)).square().mean()
+    loss = loss_of(model, step, rank)
     loss.backward()
     return loss
 
@@ -36,18 +32,6 @@ def backward(model, step, rank=None):
 def wrap(model, kind=torch.optim.SGD, **options):
     settings = {"lr": 0.1, "momentum": 0.9} if kind is torch.optim.SGD else {"lr": 0.01}
     return hvd.AsyncOptimizer(kind(model.parameters(), **settings), model.named_parameters(), **options)
-
-
-def train(model, optimizer, steps, first=0):
-    for step in range(first, first + steps):
-        optimizer.zero_grad()
-        backward(model, step)
-        optimizer.step()
-
-
-def check_alike(model, other):
-    for (name, p), q in zip(model.named_parameters(), other.parameters()):
-        assert torch.equal(p, q), name
 
 
 def delayed(steps, staleness, kind=torch.optim.SGD):

@@ -9,6 +9,7 @@ import torch
 from digits import accuracy, digits, make_digits_model, share
 from expect import raises
 from rueda.torch.relaxed import _fragments
+from relaxed_training import batch, check_alike, check_close, differs, loss_of, train
 from worlds import ranks, run_ranks
 
 WORLD = "torch"
@@ -19,47 +20,12 @@ def make():
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5), torch.nn.Linear(5, 3))
 
 
-def batch(step, rank=None):
-    seed = 1000 * step + (hvd.rank() if rank is None else rank)
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def loss_of(model, step, rank=None):
-    return model(batch(step, rank)).square().mean()
-
-
-def train(model, optimizer, steps, first=0):
-    for step in range(first, first + steps):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
-
-
 def adam(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def wrap(model, **options):
     return hvd.DiLoCo(adam(model), model.named_parameters(), **options)
-
-
-def check_alike(model, other):
-    for (name, p), q in zip(model.named_parameters(), other.parameters()):
-        assert torch.equal(p, q), name
-
-
-def check_close(model, other):
-    for (name, p), q in zip(model.named_parameters(), other.parameters()):
-        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
-
-
-def differs(model):
-    """Whether any rank has other parameters."""
-    try:
-        hvd.check_replicas(model)
-    except hvd.ReplicasDiffer:
-        return True
-    return False
 
 
 def alone(steps, every, pieces=1, delay=0, mix=0.0):
