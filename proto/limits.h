@@ -39,6 +39,10 @@ inline constexpr size_t kMaxWaited = 1024;  // ranks that it waited for: those i
 inline constexpr size_t kMaxStoreKeyBytes = 512;
 inline constexpr size_t kMaxStoreValueBytes = size_t{1} << 20;
 
+inline constexpr size_t kMaxMembers = size_t{1} << 16;      // of an epoch, or of one process set
+inline constexpr size_t kMaxProcessSets = size_t{1} << 12;  // that an epoch forms anew
+inline constexpr size_t kMaxDigestBytes = 64;               // of a state's layout
+
 inline constexpr size_t kMaxAddressBytes = 512;  // host names, host ids, addresses, hashes
 inline constexpr size_t kMaxSettingsBytes = size_t{64} << 10;  // agreed_settings
 

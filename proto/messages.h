@@ -193,7 +193,8 @@ enum class StoreOp : uint8_t {
   kPut = 5,
   kAdd = 6,
   kCompareSet = 7,
-  kErase = 8
+  kErase = 8,
+  kEnter = 9
 };
 
 struct StoreRequest {
@@ -232,6 +233,76 @@ struct PlaceInfo {
   std::string layout_hash;
 
   bool operator==(const PlaceInfo&) const = default;
+};
+
+// Why a member asks to enter an epoch.
+enum class EnterCause : uint8_t {
+  kFirst = 0,        // its first init
+  kEpochEnded = 1,   // the epoch ended under it: a peer was lost
+  kInterrupted = 2,  // all members have left the epoch together, for an announced change
+  kLeft = 3,         // it had left in order (shutdown), and calls init again
+  kReady = 4,        // it joins a running job, has built its state's objects and waits to be let in
+};
+
+// Where a member stands when it asks to enter an epoch (StoreOp::kEnter).
+struct Standing {
+  uint64_t member = 0;
+  uint64_t epoch = 0;  // that it was in last; 0: none yet
+  EnterCause cause = EnterCause::kFirst;
+  bool has_state = false;  // holds a state that all members of an epoch have agreed on
+  uint64_t commits = 0;    // the number of the newest commit that it holds
+  std::string layout;      // digest of names, shapes and dtypes of its state; empty: not known yet
+  std::string version;     // of the library
+  std::string settings;    // that ranks must agree on (PlaceInfo::agreed_settings)
+  int64_t pid = 0;
+  // Process sets that it is in or knows of, as members of the epoch before, in the order of their ids.
+  std::vector<std::vector<uint64_t>> process_sets;
+
+  bool operator==(const Standing&) const = default;
+};
+
+enum class EpochAnswer : uint8_t {
+  kEnter = 0,  // be this rank of this epoch
+  kProvisional =
+      1,  // the job runs; build the model, then ask again with kReady. rank, size: as expected
+  kRemoved = 2,  // the job goes on without this member: it ends with code 0
+  kRefused = 3,  // `text` says why: another version, other settings, another layout
+};
+
+// What all members of an epoch do with their state before they go on. Decided once, for all.
+enum class EpochBranch : uint8_t {
+  kFresh = 0,    // the first epoch: rank 0 gives its state to all
+  kRestore = 1,  // an epoch ended in the middle of a step: back to the newest commit, then sync
+  kSync = 2,     // left at a commit: sync
+  kGoOn = 3,     // left at a commit and nobody is new: nothing to copy
+};
+
+struct EpochMember {
+  uint64_t member = 0;
+  std::string host;         // as the job names it
+  int32_t last_rank = -1;   // in the epoch before; -1: it was not in it
+  bool has_target = false;  // holds the state of NewEpoch::target: may be a source
+
+  bool operator==(const EpochMember&) const = default;
+};
+
+// The decider's answer to a Standing.
+struct NewEpoch {
+  EpochAnswer answer = EpochAnswer::kEnter;
+  std::string text;  // of kRemoved, kRefused: why
+  uint64_t epoch = 0;
+  int32_t rank = 0;
+  int32_t size = 1;
+  EpochBranch branch = EpochBranch::kFresh;
+  uint64_t target = 0;     // the commit that all have when they go on
+  uint64_t announced = 0;  // the last announcement that this epoch serves (life page)
+  // Memory of a member that is gone may still be written to: move to fresh memory first.
+  bool fresh_memory = false;
+  std::string tcp_address;           // of this member's host; empty: as its environment says
+  std::vector<EpochMember> members;  // by rank
+  std::vector<std::vector<int32_t>> process_sets;  // to be formed anew, as ranks; empty ones stay
+
+  bool operator==(const NewEpoch&) const = default;
 };
 
 // Time in one stage, of all batches, tensors or marks together.

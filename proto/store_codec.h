@@ -23,7 +23,7 @@ inline void read(Reader& in, StoreRequest* m) {
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read(&m->id); break;
-      case 2: in.read_enum(&m->op, "op", [](StoreOp op) { return op <= StoreOp::kErase; }); break;
+      case 2: in.read_enum(&m->op, "op", [](StoreOp op) { return op <= StoreOp::kEnter; }); break;
       case 3: in.read_text(&m->key, "key", kMaxStoreKeyBytes); break;
       case 4: in.read_bytes(&m->value, "value", kMaxStoreValueBytes); break;
       case 5: in.read(&m->timeout_ns); break;
@@ -82,6 +82,137 @@ inline void read(Reader& in, PlaceInfo* m) {
       case 8: in.read_text(&m->tcp_address, "tcp_address", kMaxAddressBytes); break;
       case 9: in.read_text(&m->agreed_settings, "agreed_settings", kMaxSettingsBytes); break;
       case 10: in.read_text(&m->layout_hash, "layout_hash", kMaxAddressBytes); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const Standing& m) {
+  out.put(1, m.member);
+  out.put(2, m.epoch);
+  out.put_enum(3, m.cause);
+  out.put(4, m.has_state);
+  out.put(5, m.commits);
+  out.put_bytes(6, m.layout);
+  out.put_free_text(7, m.version, kMaxAddressBytes);
+  out.put_bytes(8, m.settings);
+  out.put(9, m.pid);
+  std::string inner;
+  for (const std::vector<uint64_t>& members : m.process_sets) {
+    inner.clear();
+    Writer(&inner).put(1, members);
+    out.put_even_empty(10, inner);
+  }
+}
+
+inline void read(Reader& in, Standing* m) {
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->member); break;
+      case 2: in.read(&m->epoch); break;
+      case 3:
+        in.read_enum(&m->cause, "cause", [](EnterCause c) { return c <= EnterCause::kReady; });
+        break;
+      case 4: in.read(&m->has_state); break;
+      case 5: in.read(&m->commits); break;
+      case 6: in.read_bytes(&m->layout, "layout", kMaxDigestBytes); break;
+      case 7: in.read_text(&m->version, "version", kMaxAddressBytes); break;
+      case 8: in.read_text(&m->settings, "settings", kMaxSettingsBytes); break;
+      case 9: in.read(&m->pid); break;
+      case 10:
+        in.append_message(&m->process_sets, "process_sets", kMaxProcessSets,
+                          [](Reader& inner, std::vector<uint64_t>* members) {
+                            while (inner.next()) {
+                              if (inner.field() == 1)
+                                inner.append(members, "members", kMaxMembers);
+                              else
+                                inner.skip();
+                            }
+                          });
+        break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const EpochMember& m) {
+  out.put(1, m.member);
+  out.put_free_text(2, m.host, kMaxAddressBytes);
+  out.put_zigzag(3, m.last_rank);
+  out.put(4, m.has_target);
+}
+
+inline void read(Reader& in, EpochMember* m) {
+  m->last_rank = 0;  // as proto3 leaves it out
+  while (in.next()) {
+    switch (in.field()) {
+      case 1: in.read(&m->member); break;
+      case 2: in.read_text(&m->host, "host", kMaxAddressBytes); break;
+      case 3: in.read_zigzag(&m->last_rank); break;
+      case 4: in.read(&m->has_target); break;
+      default: in.skip();
+    }
+  }
+}
+
+inline void write(Writer out, const NewEpoch& m) {
+  out.put_enum(1, m.answer);
+  out.put_free_text(2, m.text, kMaxErrorBytes);
+  out.put(3, m.epoch);
+  out.put_zigzag(4, m.rank);
+  out.put_zigzag(5, m.size);
+  out.put_enum(6, m.branch);
+  out.put(7, m.target);
+  out.put(8, m.announced);
+  out.put(9, m.fresh_memory);
+  out.put_free_text(10, m.tcp_address, kMaxAddressBytes);
+  std::string inner;
+  for (const EpochMember& member : m.members) {
+    inner.clear();
+    write(Writer(&inner), member);
+    out.put_even_empty(11, inner);
+  }
+  for (const std::vector<int32_t>& ranks : m.process_sets) {
+    inner.clear();
+    Writer(&inner).put_zigzag(1, ranks);
+    out.put_even_empty(12, inner);
+  }
+}
+
+inline void read(Reader& in, NewEpoch* m) {
+  m->size = 0;
+  while (in.next()) {
+    switch (in.field()) {
+      case 1:
+        in.read_enum(&m->answer, "answer",
+                     [](EpochAnswer a) { return a <= EpochAnswer::kRefused; });
+        break;
+      case 2: in.read_text(&m->text, "text", kMaxErrorBytes); break;
+      case 3: in.read(&m->epoch); break;
+      case 4: in.read_zigzag(&m->rank); break;
+      case 5: in.read_zigzag(&m->size); break;
+      case 6:
+        in.read_enum(&m->branch, "branch", [](EpochBranch b) { return b <= EpochBranch::kGoOn; });
+        break;
+      case 7: in.read(&m->target); break;
+      case 8: in.read(&m->announced); break;
+      case 9: in.read(&m->fresh_memory); break;
+      case 10: in.read_text(&m->tcp_address, "tcp_address", kMaxAddressBytes); break;
+      case 11:
+        in.append_message(&m->members, "members", kMaxMembers,
+                          [](Reader& inner, EpochMember* member) { read(inner, member); });
+        break;
+      case 12:
+        in.append_message(&m->process_sets, "process_sets", kMaxProcessSets,
+                          [](Reader& inner, std::vector<int32_t>* ranks) {
+                            while (inner.next()) {
+                              if (inner.field() == 1)
+                                inner.append_zigzag(ranks, "ranks", kMaxMembers);
+                              else
+                                inner.skip();
+                            }
+                          });
+        break;
       default: in.skip();
     }
   }
@@ -176,6 +307,8 @@ inline void read(Reader& in, RankSummary* m) {
 inline std::string encode(const StoreRequest& m) { return detail::encode_any(m); }
 inline std::string encode(const StoreReply& m) { return detail::encode_any(m); }
 inline std::string encode(const PlaceInfo& m) { return detail::encode_any(m); }
+inline std::string encode(const Standing& m) { return detail::encode_any(m); }
+inline std::string encode(const NewEpoch& m) { return detail::encode_any(m); }
 inline std::string encode(const RankSummary& m) { return detail::encode_any(m); }
 
 inline Status decode(std::string_view bytes, StoreRequest* out) {
@@ -186,6 +319,12 @@ inline Status decode(std::string_view bytes, StoreReply* out) {
 }
 inline Status decode(std::string_view bytes, PlaceInfo* out) {
   return detail::decode_any("PlaceInfo", bytes, out);
+}
+inline Status decode(std::string_view bytes, Standing* out) {
+  return detail::decode_any("Standing", bytes, out);
+}
+inline Status decode(std::string_view bytes, NewEpoch* out) {
+  return detail::decode_any("NewEpoch", bytes, out);
 }
 inline Status decode(std::string_view bytes, RankSummary* out) {
   return detail::decode_any("RankSummary", bytes, out);

@@ -1,0 +1,190 @@
+// MembershipDecider: who belongs to the next epoch of a job. The only place that decides it.
+//
+//   RUNNING(e) ──a member is lost, or an announced change is due──> ENDING(e)
+//      ^                                                               │ all of e are gone or have
+//      │                                                               │ entered, newcomers are here
+//      └──────────────── epoch e' > e is decided ──────────────────────┘
+//                                 │ fewer than min_np are left
+//                                 └──> WAITING: survivors keep their state, until elastic_timeout
+//
+// Pure: events in, actions out, no clock, no processes, no sockets. Its owner (the controller) does
+// what the actions say, in their order, and tells what happens. Epochs are numbered here, and a
+// number is never given twice; so are members. A job of fixed size is the policy in which a lost
+// member ends the job: it has the same path.
+//
+// Threads: one at a time. Every event has a time, which never goes back.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launcher/job/host_plan.h"
+#include "launcher/job/hostfile.h"
+#include "proto/messages.h"
+
+namespace rueda::launcher::membership {
+
+using MemberId = uint64_t;  // from 0; the first members' numbers are their ranks in epoch 1
+using Time = std::chrono::steady_clock::time_point;
+using Seconds = std::chrono::duration<double>;
+
+// What happens when a rank fails, in an elastic job.
+enum class OnFailure {
+  kReplace,  // a new process in its slot, 3 times in 10 minutes; then as kBlacklist. ruedarun's default
+  kShrink,     // the others go on without it
+  kBlacklist,  // its whole host leaves and is not used again before its cooldown. Horovod's way
+};
+// When newcomers enter.
+enum class OnJoin {
+  kReady,  // once they wait to be let in; until then the others train. ruedarun's default
+  kAnnounce,  // the others leave at their next commit as soon as a change is known, and wait. Horovod's
+};
+
+struct Policy {
+  bool elastic = false;  // else: the first loss ends the job, nobody joins
+  int start_np = 1;      // -np: to start with
+  int min_np = 1;
+  int max_np = 0;  // 0: as many as there are slots
+  OnFailure on_failure = OnFailure::kReplace;
+  OnJoin on_join = OnJoin::kReady;
+  int spares = 0;
+  Seconds elastic_timeout{600};
+  int reset_limit = 0;  // 0: none
+  // Of a blacklisted host, in seconds; nothing: for ever.
+  std::optional<std::pair<double, double>> cooldown;
+  int most_replacements = 3;  // of a slot, within replacement_span
+  Seconds replacement_span{600};
+  int most_heals_without_commit = 3;
+  Seconds last_call{0.02};    // after a loss: others that were lost with it
+  Seconds fence_patience{2};  // for the threads of a lost process to be gone; then fresh memory
+  uint64_t seed = 0;          // of the cooldowns' random part
+};
+
+// ---- what happens -------------------------------------------------------------------------------
+
+// The hosts that may be used now, in order: given once, or as discovery found them.
+struct HostsFound {
+  std::vector<HostSlots> hosts;
+};
+// A process that was to be started runs; or could not be started (`error`).
+struct MemberStarted {
+  MemberId member;
+  int64_t pid;
+  std::string error;
+};
+// It is lost: known dead, silent, or its host is. `first`: this is the job's word for the culprit.
+struct MemberLost {
+  MemberId member;
+  std::string how;
+};
+// No thread of it can run any more.
+struct MemberFenced {
+  MemberId member;
+};
+// Its process has been reaped. `failed`: not with code 0, and not stopped by us.
+struct MemberEnded {
+  MemberId member;
+  int exit_code;
+  bool failed;
+  std::string how;
+};
+// It asks to enter an epoch.
+struct MemberEnters {
+  MemberId member;
+  wire::Standing standing;
+};
+// A host is gone with all that ran there.
+struct HostLost {
+  std::string host;
+  std::string how;
+};
+// Its members are to leave at their next commit (rueda drain, a notice of preemption).
+struct HostDrained {
+  std::string host;
+};
+// A member is too slow, and is to be replaced when a replacement is ready.
+struct MemberSlow {
+  MemberId member;
+};
+// Time has passed.
+struct Tick {};
+
+using Event = std::variant<HostsFound, MemberStarted, MemberLost, MemberFenced, MemberEnded,
+                           MemberEnters, HostLost, HostDrained, MemberSlow, Tick>;
+
+// ---- what is to be done -------------------------------------------------------------------------
+
+// Start a process. `place`: the rank that it can expect, for its environment.
+struct StartMember {
+  MemberId member;
+  std::string host;
+  int slot;
+  RankPlace place;
+  bool spare;
+};
+// Its process is to end: it is no part of the job any more, and its end is no failure.
+struct StopMember {
+  MemberId member;
+  std::string why;
+};
+// Tell its members that epoch `epoch` is over, because this one was lost.
+struct EndEpoch {
+  uint64_t epoch;
+  MemberId lost;
+};
+// Answer who waits to enter.
+struct Answer {
+  MemberId member;
+  wire::NewEpoch epoch;
+};
+// Tell all members of the epoch: leave at the next commit. `changes`: 1 removed, 2 added, 3 both.
+struct Announce {
+  uint64_t serial;
+  int changes;
+  std::vector<MemberId> members;
+};
+// A line for the user.
+struct Say {
+  std::string text;
+};
+// The job is over: stop everybody. `text`: why; empty after success.
+struct EndJob {
+  int exit_code;
+  std::string text;
+};
+
+using Action = std::variant<StartMember, StopMember, EndEpoch, Answer, Announce, Say, EndJob>;
+
+class MembershipDecider {
+ public:
+  explicit MembershipDecider(Policy policy);
+  ~MembershipDecider();
+
+  std::vector<Action> on(const Event& event, Time now);
+  // When a Tick is due; nullopt: not before the next event.
+  std::optional<Time> next_deadline() const;
+
+  uint64_t epoch() const;  // that runs, or ran last; 0: none yet
+  struct Seat {
+    MemberId member;
+    std::string host;
+    int slot;
+    Rank rank;
+  };
+  std::vector<Seat> seats() const;  // of that epoch, by rank
+  // The last decision as bytes, and a decider that goes on from there: for who takes over.
+  std::string record() const;
+  static std::unique_ptr<MembershipDecider> resume(Policy policy, std::string_view record);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace rueda::launcher::membership
