@@ -1,10 +1,18 @@
-"""Elastic membership for PyTorch: not available yet; see `rueda.common.elastic`."""
+"""Elastic membership for PyTorch: not available yet; `rueda.elastic` is there for states of plain objects."""
 
 import torch
 
-from rueda.common.elastic import ObjectState, not_available
+from rueda.elastic import ObjectState
 
 __all__ = ["ElasticSampler", "TorchState", "run"]
+
+
+def not_available(*args, **kwargs):
+    """Raises NotImplementedError with what to do instead."""
+    raise NotImplementedError(
+        "elastic membership is not available in this version of rueda.torch: give the job a fixed "
+        "number of ranks, save checkpoints on rank 0, and start it again from the last one"
+    )
 
 
 def run(func):
@@ -14,6 +22,9 @@ def run(func):
 
 class TorchState(ObjectState):
     """Not available yet: making one raises NotImplementedError."""
+
+    def __init__(self, model=None, optimizer=None, **kwargs):
+        not_available()
 
 
 class ElasticSampler(torch.utils.data.Sampler):

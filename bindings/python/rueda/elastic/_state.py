@@ -1,0 +1,120 @@
+"""What an elastic job keeps of its training: saved at commits, brought back after a loss, given to newcomers."""
+
+import queue
+
+from rueda._runtime import runtime
+from rueda.common.exceptions import HostsUpdatedInterrupt
+from rueda.elastic._changes import HostUpdateResult, changes_of, serial_of
+
+__all__ = ["ObjectState", "State"]
+
+
+class State:
+    """Base of all: subclasses say how to `save`, `restore` and `sync`.
+
+    Parameters
+    ----------
+    bcast_object : callable
+        Gives every rank the object of rank 0.
+    get_rank : callable
+        This rank's number.
+    """
+
+    commits = 0  # saves that all ranks have made together; it comes with what is synchronized
+
+    def __init__(self, bcast_object, get_rank):
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages = queue.Queue()
+        self._last_updated_timestamp = 0
+        self._reset_callbacks = []
+
+    def register_reset_callbacks(self, callbacks):
+        """Functions that are called when the ranks have changed, before the state is synchronized."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self):
+        """The ranks have changed: forgets what was announced, then `reset`, then the callbacks."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp, update_res):
+        """Notes that hosts are about to change; the next check interrupts all ranks."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self):
+        """Saves, then checks for changes. All ranks must call it in the same step."""
+        self.save()
+        self.commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self):
+        """HostsUpdatedInterrupt on all ranks, or on none, if any has heard that hosts are about to change."""
+        epoch = runtime.epoch
+        seen = self._last_updated_timestamp
+        newest, changes = self._read_messages(seen)
+        if epoch is not None and epoch.elastic:
+            # When the vote returns all ranks have saved.
+            word = runtime.commit_vote()
+            if serial_of(word) > serial_of(epoch.announced):
+                raise HostsUpdatedInterrupt(changes_of(word) == HostUpdateResult.removed)
+            return
+        # Without a launcher that tells: what Horovod's do, with whoever calls `on_hosts_updated`.
+        seen, self._last_updated_timestamp, changes = self._bcast_object((seen, newest, changes))
+        if self._last_updated_timestamp > seen:
+            raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+
+    def _read_messages(self, newest):
+        changes = HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, update_res = self._host_messages.get()
+            if timestamp > newest:
+                newest, changes = timestamp, changes | update_res
+        return newest, changes
+
+    def save(self):
+        """Keeps the state as it is, in this rank's memory."""
+        raise NotImplementedError()
+
+    def restore(self):
+        """The state as it was saved last."""
+        raise NotImplementedError()
+
+    def sync(self):
+        """Gives all ranks the state of rank 0."""
+        raise NotImplementedError()
+
+    def reset(self):
+        """The ranks have changed: for what depends on rank and size."""
+
+
+class ObjectState(State):
+    """Of plain Python objects, given as keywords, which become attributes; they travel as one."""
+
+    def __init__(self, bcast_object, get_rank, **kwargs):
+        self._bcast_object = bcast_object
+        self._saved_state = kwargs
+        self._set_attrs()
+        super().__init__(bcast_object=bcast_object, get_rank=get_rank)
+
+    def save(self):
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self):
+        self._set_attrs()
+
+    def sync(self):
+        """Rank 0's objects as they are now; they count as saved.
+
+        The last good state stays saved until all have come.
+        """
+        if self._saved_state:
+            mine = {name: getattr(self, name) for name in self._saved_state}
+            self._saved_state = self._bcast_object(mine)
+            self._set_attrs()
+
+    def _set_attrs(self):
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)

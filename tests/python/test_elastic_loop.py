@@ -1,0 +1,131 @@
+"""The loop of `rueda.elastic`, on a runtime that is played: what is called, in which order, for each way an epoch ends."""
+
+import types
+
+import pytest
+from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from rueda.elastic import HostUpdateResult, ObjectState, State, _loop, _state, notification_manager, run_fn
+
+
+class Played:
+    """A runtime whose epochs are given; writes down how they are entered."""
+
+    def __init__(self, log, *branches, elastic=True, provisional=False, ended=True):
+        self.log, self.branches, self.ended, self.word = log, list(branches), ended, 0
+        self.number, self.elastic = 0, elastic
+        self._next()
+        self.epoch.provisional = provisional
+
+    def _next(self):
+        self.number += 1
+        self.epoch = types.SimpleNamespace(
+            number=self.number, branch=self.branches.pop(0), elastic=self.elastic, provisional=False, target=0, announced=0
+        )
+
+    def next_epoch(self, cause, has_state, commits, layout):
+        self.log.append(("enter", cause, has_state))
+        self._next()
+
+    def epoch_ended(self, seconds):
+        return self.ended
+
+    def commit_vote(self):
+        return self.word
+
+
+class Logged(State):
+    def __init__(self, log):
+        super().__init__(lambda value: value, lambda: 0)
+        self.log, self.errors = log, []
+
+    def __getattribute__(self, name):
+        if name in ("save", "restore", "reset"):
+            return lambda: self.log.append(name)
+        return super().__getattribute__(name)
+
+    def sync(self):
+        self.log.append("sync")
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def play(monkeypatch, ends, *branches, errors=(), **options):
+    """The log of a job whose function ends in these ways: an exception, or a result."""
+    log, ends = [], list(ends)
+    played = Played(log, *branches, **options)
+    monkeypatch.setattr(_loop, "runtime", played)
+    monkeypatch.setattr(_state, "runtime", played)
+    state = Logged(log)
+    state.errors = list(errors)
+    state.register_reset_callbacks([lambda: log.append("callback")])
+
+    def train(state):
+        log.append("train")
+        end = ends.pop(0)
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    try:
+        assert run_fn(train, lambda: log.append("reset of the job"))(state) == "done"
+    finally:
+        assert not notification_manager._listeners
+        play.log = log
+    return log
+
+
+AGAIN = ["reset of the job", "reset", "callback"]
+FRESH, RESTORE, SYNC, GO_ON = _loop.FRESH, _loop.RESTORE, _loop.SYNC, _loop.GO_ON
+
+
+def test_after_a_loss_the_state_is_restored_behind_the_callbacks(monkeypatch):
+    log = play(monkeypatch, [HorovodInternalError(), "done"], FRESH, RESTORE)
+    assert log == ["sync", "train", ("enter", _loop.EPOCH_ENDED, True), *AGAIN, "restore", "sync", "train"]
+
+
+@pytest.mark.parametrize("skip_sync", [False, True])
+@pytest.mark.parametrize("branch, then", [(SYNC, ["sync"]), (GO_ON, [])])
+def test_after_an_interrupt_the_epoch_says_whether_to_synchronize(monkeypatch, skip_sync, branch, then):
+    log = play(monkeypatch, [HostsUpdatedInterrupt(skip_sync), "done"], FRESH, branch)
+    assert log == ["sync", "train", ("enter", _loop.INTERRUPTED, True), *AGAIN, *then, "train"]
+
+
+def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
+    with pytest.raises(HorovodInternalError, match="shapes"):
+        play(monkeypatch, [HorovodInternalError("shapes")], FRESH, ended=False)
+    assert play.log == ["sync", "train"]
+
+
+def test_a_loss_within_sync_is_healed_and_a_newcomer_holds_nothing_before_one(monkeypatch):
+    log = play(monkeypatch, ["done"], FRESH, SYNC, RESTORE, provisional=True, errors=[HorovodInternalError()])
+    enters = [("enter", _loop.READY, False), ("enter", _loop.EPOCH_ENDED, False)]
+    assert log == [enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
+
+
+def test_a_job_that_is_not_elastic_runs_once(monkeypatch):
+    with pytest.raises(HorovodInternalError):
+        play(monkeypatch, [HorovodInternalError()], FRESH, elastic=False)
+    assert play.log == ["sync", "train"]
+
+
+def test_a_commit_saves_before_the_vote_that_interrupts(monkeypatch):
+    log = []
+    played = Played(log, FRESH)
+    monkeypatch.setattr(_state, "runtime", played)
+    state = Logged(log)
+    state.commit()
+    for changes in (HostUpdateResult.removed, HostUpdateResult.added, HostUpdateResult.mixed):
+        played.word = 1 << 8 | changes
+        with pytest.raises(HostsUpdatedInterrupt) as caught:
+            state.commit()
+        assert caught.value.skip_sync == (changes == HostUpdateResult.removed)
+    assert log == ["save"] * 4 and state.commits == 4
+
+
+def test_objects_come_back_and_what_was_synchronized_counts_as_saved():
+    state = ObjectState(lambda mine: {**mine, "batch": 7}, lambda: 0, batch=1, epoch=2)
+    state.epoch = 5
+    state.sync()
+    state.batch = state.epoch = 0
+    state.restore()
+    assert (state.batch, state.epoch) == (7, 5)
