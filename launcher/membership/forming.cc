@@ -66,14 +66,7 @@ bool Decider::State::fence_is_due() const {
 // Somebody lives, or will be started when a slot is free or a host is back.
 bool Decider::State::has_hope() const {
   if (alive > 0 || !newcomers.empty()) return true;
-  if (policy.on_failure != OnFailure::kReplace) return false;
-  for (const auto& [id, member] : members) {
-    const bool will_be_free = !member.lives() && !member.fenced;
-    if (will_be_free && hosts.usable(member.host, member.slot) &&
-        !slots.barred(member.host, member.slot))
-      return true;
-  }
-  return false;
+  return policy.on_failure == OnFailure::kReplace && slot_comes_free();
 }
 
 void Decider::State::try_form() {

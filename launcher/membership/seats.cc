@@ -70,6 +70,15 @@ void Decider::State::try_start() {
   if (policy.elastic) fill_seats();
 }
 
+// Somebody is lost whose slot will be free soon.
+bool Decider::State::slot_comes_free() const {
+  return std::any_of(members.begin(), members.end(), [&](const auto& it) {
+    const Member& member = it.second;
+    return !member.lives() && !member.fenced && hosts.usable(member.host, member.slot) &&
+           !slots.barred(member.host, member.slot);
+  });
+}
+
 // Whoever is missing is started: first spares take seats, then free slots get new ranks, then spares
 // are made up for. A slot is free when no thread of who sat there is left.
 void Decider::State::fill_seats() {
@@ -122,7 +131,7 @@ void Decider::State::fill_seats() {
     }
   }
   // A spare that finds no slot of its own sits beside the ranks, where they are fewest.
-  while (spares < policy.spares && alive > 0) {
+  while (spares < policy.spares && alive > 0 && !slot_comes_free()) {
     const HostTable::Host* best = nullptr;
     int best_slot = 0;
     for (const HostTable::Host& host : hosts.hosts()) {

@@ -75,6 +75,7 @@ struct MembershipDecider::State {
   void exchange_slow();
   int seat_cap() const;  // most ranks of an epoch, as hosts are
   int seats_taken() const;
+  bool slot_comes_free() const;
   Member& add_member(const std::string& host, int slot, bool spare);
   void expect_places(const std::vector<MemberId>& started);
   void leave_what_is_gone();
