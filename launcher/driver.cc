@@ -20,6 +20,7 @@
 #include "launcher/job/master_variables.h"
 #include "launcher/mpi/run_mpi.h"
 #include "launcher/one_host.h"
+#include "launcher/processes/discovery.h"
 #include "launcher/processes/guard.h"
 #include "launcher/processes/spawn.h"
 #include "launcher/surroundings.h"
@@ -163,6 +164,10 @@ int run_driver(Options options, const std::vector<std::string>& environment,
                                  "' is a file; -H takes host:slots,... (-H localhost:" +
                                  std::to_string(std::max(options.num_proc, 1)) + ")");
   }
+  if (const std::string& script = options.elastic.discovery_script; !script.empty()) {
+    const Status usable = check_discovery_script(script, find_variable(environment, "PATH"));
+    if (!usable.ok()) return fail(kUsageError, usable.message());
+  }
   const auto standing = look_around(environment, &options);
   if (!standing.ok()) return fail(kUsageError, standing.status().message());
   const FoundHosts& found = standing.value().hosts;
@@ -171,6 +176,9 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   if (!standing.value().said.empty())
     std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
+  if (options.elastic.elastic())
+    return fail(kUsageError, options.elastic_words.front().origin +
+                                 ": elastic jobs cannot be run by this version of ruedarun");
   JobPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);

@@ -33,12 +33,7 @@ class Finding(NamedTuple):
 
 # Names of Horovod (and all that begins with them and a dot) that a script should know about. What
 # is simply not there needs no row.
-_ELASTIC = "elastic membership is not available in this version of rueda", (
-    "give the job a fixed number of ranks, save checkpoints and start it again from the last one"
-)
 _NAMES = {
-    "horovod.torch.elastic": (UNSUPPORTED, *_ELASTIC),
-    "horovod.common.elastic": (UNSUPPORTED, *_ELASTIC),
     "horovod.torch.broadcast_optimizer_state": (
         DIFFERS,
         "no optimizer step is taken to fill an empty state; the root's state travels as it is",
@@ -200,9 +195,8 @@ class _Reader(ast.NodeVisitor):
             return
         word = node.value
         variable = variables.BY_NAME.get(word)
-        if variable is not None and variable.fate in (variables.WARNED, variables.REFUSED):
-            level = UNSUPPORTED if variable.fate == variables.REFUSED else DIFFERS
-            self._add(node, level, f"{word}: {variable.what}", "leave it out")
+        if variable is not None and variable.fate == variables.WARNED:
+            self._add(node, DIFFERS, f"{word}: {variable.what}", "leave it out")
         elif variable is None and word.startswith("HOROVOD_") and word.isidentifier():
             self._add(node, DIFFERS, f"{word} is no variable that Horovod reads", "check its name")
         elif word.split()[:1] == ["mpirun"]:
