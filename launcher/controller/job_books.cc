@@ -1,6 +1,7 @@
 #include "launcher/controller/job_books.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "launcher/job/rank_environment.h"
 #include "launcher/job/summary_report.h"
@@ -26,13 +27,14 @@ Status JobBooks::open() {
   return {};
 }
 
-RankOutput* JobBooks::output_of(Rank rank) {
-  std::unique_ptr<RankOutput>& output = outputs_[rank];
-  if (output == nullptr) {
-    output = std::make_unique<RankOutput>(rank, &console_);
-    output->copy_to(copies_.get());
+RankOutput* JobBooks::output_of(MemberId member, Rank rank) {
+  Output& output = outputs_[member];
+  if (output.lines == nullptr) {
+    output.rank = rank;
+    output.lines = std::make_unique<RankOutput>(rank, &console_);
+    output.lines->copy_to(copies_.get());
   }
-  return output.get();
+  return output.lines.get();
 }
 
 void JobBooks::add_to_poll(std::vector<pollfd>* fds) const {
@@ -48,15 +50,15 @@ void JobBooks::work() {
 }
 
 bool JobBooks::rank_ended(RankEnd end, const std::string& text) {
-  if (!ended_.insert(end.rank).second) return false;
-  store_->mark_dead(end.rank, text);
+  if (!ended_.insert(end.member).second) return false;
+  store_->mark_dead(static_cast<Rank>(end.member), text);
   ends_.push_back(std::move(end));
   return true;
 }
 
 bool JobBooks::any_failed() const {
   return std::any_of(ends_.begin(), ends_.end(),
-                     [](const RankEnd& end) { return end.wait_status != 0; });
+                     [](const RankEnd& end) { return end.wait_status != 0 && !end.removed; });
 }
 
 bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>& tell) {
@@ -70,8 +72,12 @@ bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>
 
 JobEnd JobBooks::end() const {
   JobEnd job;
-  job.ends = ends_;
-  for (const auto& [rank, output] : outputs_) job.last_words[rank] = output->last_words();
+  std::copy_if(ends_.begin(), ends_.end(), std::back_inserter(job.ends),
+               [](const RankEnd& end) { return !end.removed; });
+  // By rank the newest member's.
+  for (const auto& [member, output] : outputs_) {
+    job.last_words[output.rank] = output.lines->last_words();
+  }
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
     if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
@@ -80,9 +86,9 @@ JobEnd JobBooks::end() const {
 }
 
 void JobBooks::close_outputs(const Patience& patience) {
-  for (const auto& [rank, output] : outputs_) {
-    output->end(Stream::kStdout);
-    output->end(Stream::kStderr);
+  for (const auto& [member, output] : outputs_) {
+    output.lines->end(Stream::kStdout);
+    output.lines->end(Stream::kStderr);
   }
   if (!copies_) return;
   for (const std::string& line : copies_->finish(patience.is_wanted)) say(line);

@@ -46,9 +46,12 @@ class JobBooks {
 
   // The store, the files. Before the first rank.
   Status open();
-  // Serves the rank's connection to the store.
-  Status attach(UniqueFd connection, Rank rank) { return store_->add(std::move(connection), rank); }
-  RankOutput* output_of(Rank rank);
+  // Serves the member's connection to the store.
+  Status attach(UniqueFd connection, MemberId member) {
+    return store_->add(std::move(connection), static_cast<Rank>(member));
+  }
+  // Whose lines are printed with this rank in front.
+  RankOutput* output_of(MemberId member, Rank rank);
 
   void say(const std::string& text) { console_.say(text); }
   void narrate(const std::string& text) {
@@ -66,7 +69,7 @@ class JobBooks {
   // The one place where the end of a rank, however it was learnt, becomes known to all others.
   // `text` is what they are told. False: it was known.
   bool rank_ended(RankEnd end, const std::string& text);
-  bool has_ended(Rank rank) const { return ended_.contains(rank); }
+  bool has_ended(MemberId member) const { return ended_.contains(member); }
   bool any_failed() const;
   // The one place where a loss becomes known to the job. The first verdict stands; a newer one
   // about the same rank says more of its cause. Both go to every host by `tell`, before the store
@@ -90,9 +93,13 @@ class JobBooks {
   Console console_;
   std::unique_ptr<OutputCopies> copies_;  // null: none
   std::unique_ptr<rendezvous::StoreServer> store_;
-  std::map<Rank, std::unique_ptr<RankOutput>> outputs_;
+  struct Output {
+    Rank rank = 0;
+    std::unique_ptr<RankOutput> lines;
+  };
+  std::map<MemberId, Output> outputs_;
   std::vector<RankEnd> ends_;
-  std::set<Rank> ended_;
+  std::set<MemberId> ended_;
   std::optional<life::LostRank> lost_;  // the job's first
 };
 
