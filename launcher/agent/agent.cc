@@ -27,6 +27,7 @@
 #include "launcher/agent/rank_process.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/exit_report.h"
+#include "launcher/job/fixed_epochs.h"
 #include "launcher/job/job_id.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/job/summary_report.h"
@@ -138,6 +139,7 @@ class Agent {
   std::unique_ptr<OutputCopies> copies_;  // null: none, or the controller's
   Supervisor supervisor_;
   std::unique_ptr<rendezvous::StoreServer> store_;
+  std::optional<FixedEpochs> epochs_;  // where there is a store
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
   std::optional<life::LostRank> lost_;  // the job's first
@@ -186,6 +188,7 @@ Status Agent::prepare() {
   RUEDA_ASSIGN_OR_RETURN(const rendezvous::JobKey key, rendezvous::JobKey::make_random());
   RUEDA_ASSIGN_OR_RETURN(key_fd_, key.to_memfd());
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  epochs_.emplace(std::vector<std::string>(plan_.places.size(), host_name()));
   remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
     RUEDA_ASSIGN_OR_RETURN(
@@ -249,7 +252,7 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, const Ran
   if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid) + ", " +
           binding.text);
-  if (controller_ == nullptr) return store_->add(std::move(agent_end), rank->place().rank);
+  if (controller_ == nullptr) return store_->add(std::move(agent_end), static_cast<uint64_t>(rank->place().rank));
   controller_->rank_started(rank->place().rank, pid);
   return controller_->attach(std::move(agent_end), rank->place().rank);
 }
@@ -327,6 +330,7 @@ bool Agent::all_ended() const {
 void Agent::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {guard_link_.get(), POLLIN, 0}};
   if (lives_) lives_->add_to_poll(&fds);  // looked at in every round
+  if (store_) fds.push_back({store_->entries_fd(), POLLIN, 0});
   console_.add_to_poll(&fds);
   if (controller_ != nullptr) controller_->add_to_poll(&fds);
   const size_t observed = fds.size();
@@ -516,7 +520,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_pea
   if (controller_ != nullptr) {
     controller_->rank_ended(end);
   } else {
-    store_->mark_dead(number, describe_end(end));
+    store_->mark_dead(static_cast<uint64_t>(number), describe_end(end));
   }
   narrate("rank " + std::to_string(number) + " " + how);
   lives_->ended(number);
@@ -558,7 +562,7 @@ void Agent::rank_lost(const life::LostRank& lost, bool from_controller) {
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
   narrate(lost.describe() + "; known at " + clock_text(lost.noticed_ns));
-  if (controller_ == nullptr) store_->mark_dead(lost.rank, lost.describe());
+  if (controller_ == nullptr) store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
   stop_for_failure();
 }
 
@@ -668,6 +672,7 @@ int Agent::run() {
       look_for_late_ranks();
     }
     reap();
+    if (store_) answer_entries(&*epochs_, store_.get());
     for (const int signal : supervisor_.due(now())) send(signal);
     if (finished()) break;
     console_.flush();
@@ -730,10 +735,11 @@ int Agent::finish(const Status& started) {
   if (store_ != nullptr) {
     store_->stop();
     for (const rendezvous::Report& report : store_->reports()) {
-      if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+      const auto rank = static_cast<Rank>(report.member);
+      if (report.key == "failure") job.reports.emplace_back(rank, report.value);
       wire::RankSummary summary;
       if (report.key == "summary" && wire::decode(report.value, &summary).ok())
-        summaries[report.rank] = std::move(summary);
+        summaries[rank] = std::move(summary);
     }
   }
   if (!started.ok()) {  // has been said, and is nobody else's fault

@@ -34,7 +34,7 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
 // The one place where the end of a rank, however it was learnt, becomes known to all others.
 void JobController::end_rank(RankEnd end, const std::string& text) {
   if (!ended_.insert(end.rank).second) return;
-  store_->mark_dead(end.rank, text);
+  store_->mark_dead(static_cast<uint64_t>(end.rank), text);
   narrate(text);
   if (end.wait_status != 0) supervisor_.rank_failed(clock_now());
   ends_.push_back(std::move(end));
@@ -62,7 +62,7 @@ void JobController::rank_lost(int host, const life::LostRank& lost) {
   }
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
-  store_->mark_dead(lost.rank, lost.describe());
+  store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
   supervisor_.rank_failed(clock_now());
   tell_failure(host);
 }
@@ -188,7 +188,8 @@ JobEnd JobController::job_end() const {
   job.signal = supervisor_.cause_signal();
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+    if (report.key == "failure")
+      job.reports.emplace_back(static_cast<Rank>(report.member), report.value);
   }
   return job;
 }
@@ -218,7 +219,7 @@ int JobController::finish() {
   for (const rendezvous::Report& report : store_->reports()) {
     wire::RankSummary summary;
     if (report.key == "summary" && wire::decode(report.value, &summary).ok())
-      summaries[report.rank] = std::move(summary);
+      summaries[static_cast<Rank>(report.member)] = std::move(summary);
   }
   for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
   if (plan_.summary) {

@@ -17,6 +17,7 @@
 #include "launcher/controller/starter.h"
 #include "launcher/hosts/stream_relay.h"
 #include "launcher/job/exit_report.h"
+#include "launcher/job/fixed_epochs.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/job/supervisor.h"
 #include "launcher/output/rank_output.h"
@@ -103,6 +104,7 @@ class JobController {
   std::string job_id_, token_file_;
   std::optional<rendezvous::JobKey> key_;
   std::unique_ptr<rendezvous::StoreServer> store_;
+  std::optional<FixedEpochs> epochs_;  // where there is a store
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun

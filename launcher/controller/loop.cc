@@ -63,6 +63,7 @@ void JobController::wait_for_events() {
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
+  if (store_ != nullptr) fds.push_back({store_->entries_fd(), POLLIN, 0});
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
   if (const auto lines = console_.next_deadline()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
@@ -298,6 +299,7 @@ int JobController::run() {
   for (;;) {
     reap();
     take_events();
+    if (epochs_) answer_entries(&*epochs_, store_.get());
     relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
       control::ControllerMessage message;
       auto* carried = message.mutable_store_bytes();

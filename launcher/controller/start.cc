@@ -95,6 +95,7 @@ Status JobController::open_store() {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   const int ranks = plan_.options.num_proc;
   outputs_.resize(static_cast<size_t>(ranks));
+  std::vector<std::string> of_rank(static_cast<size_t>(ranks));
   if (!plan_.options.output_folder.empty()) {
     RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder, ranks));
   }
@@ -104,13 +105,15 @@ Status JobController::open_store() {
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return errno_status("cannot open a socket", errno);
       relay_.add(place.rank, UniqueFd(ends[1]));
-      RUEDA_RETURN_IF_ERROR(store_->add(UniqueFd(ends[0]), place.rank));
+      RUEDA_RETURN_IF_ERROR(store_->add(UniqueFd(ends[0]), static_cast<uint64_t>(place.rank)));
+      of_rank[static_cast<size_t>(place.rank)] = hosts_[host].name();
       host_of_[place.rank] = static_cast<int>(host);
       auto output = std::make_unique<RankOutput>(place.rank, &console_);
       output->copy_to(copies_.get());
       outputs_[static_cast<size_t>(place.rank)] = std::move(output);
     }
   }
+  epochs_.emplace(std::move(of_rank));
   return {};
 }
 

@@ -8,7 +8,8 @@ namespace {
 constexpr const char* kOurs[] = {"RUEDA_RANK",       "RUEDA_SIZE",       "RUEDA_LOCAL_RANK",
                                  "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK", "RUEDA_CROSS_SIZE",
                                  "RUEDA_JOB_ID",     "RUEDA_AGENT_FD",   "RUEDA_KEY_FD",
-                                 "RUEDA_LIFE_FDS",   "RUEDA_FLIGHT_FD"};
+                                 "RUEDA_LIFE_FDS",   "RUEDA_FLIGHT_FD",  "RUEDA_MEMBER",
+                                 "RUEDA_ELASTIC"};
 // Set for programs that know other launchers.
 constexpr const char* kCompatible[] = {"RANK",
                                        "WORLD_SIZE",
@@ -91,6 +92,7 @@ Environment rank_environment(const Environment& base, const JobEnvironment& job,
   set(&out, "RUEDA_LOCAL_SIZE", local_size);
   set(&out, "RUEDA_CROSS_RANK", cross_rank);
   set(&out, "RUEDA_CROSS_SIZE", cross_size);
+  set(&out, "RUEDA_MEMBER", rank);
   set(&out, "RUEDA_JOB_ID", job.job_id);
   set(&out, "RUEDA_AGENT_FD", std::to_string(agent_fd));
   set(&out, "RUEDA_KEY_FD", std::to_string(job.key_fd));

@@ -25,6 +25,7 @@ TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
                                                        {"RUEDA_LOCAL_SIZE", "2"},
                                                        {"RUEDA_CROSS_RANK", "1"},
                                                        {"RUEDA_CROSS_SIZE", "2"},
+                                                       {"RUEDA_MEMBER", "3"},
                                                        {"RUEDA_JOB_ID", "abc"},
                                                        {"RUEDA_AGENT_FD", "9"},
                                                        {"RUEDA_KEY_FD", "5"},
