@@ -67,11 +67,11 @@ Status take_place(const rueda::wire::NewEpoch& epoch,
                   const std::optional<rueda::membership::GivenPlace>& given,
                   rueda::membership::JoinOptions* options) {
   if (given && (given->rank != epoch.rank || given->size != epoch.size)) {
-    return rueda::failed_precondition(
-        "the program asks to be rank " + std::to_string(given->rank) + " of " +
-        std::to_string(given->size) + ", but in the epoch that begins it is rank " +
-        std::to_string(epoch.rank) + " of " + std::to_string(epoch.size) +
-        ": leave rank and size out");
+    return rueda::failed_precondition("the program asks to be rank " + std::to_string(given->rank) +
+                                      " of " + std::to_string(given->size) +
+                                      ", but in the epoch that begins it is rank " +
+                                      std::to_string(epoch.rank) + " of " +
+                                      std::to_string(epoch.size) + ": leave rank and size out");
   }
   options->place.rank = epoch.rank;
   options->place.size = epoch.size;

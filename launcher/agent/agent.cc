@@ -252,7 +252,8 @@ Status Agent::start_rank(RankProcess* rank, const JobEnvironment& job, const Ran
   if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid) + ", " +
           binding.text);
-  if (controller_ == nullptr) return store_->add(std::move(agent_end), static_cast<uint64_t>(rank->place().rank));
+  if (controller_ == nullptr)
+    return store_->add(std::move(agent_end), static_cast<uint64_t>(rank->place().rank));
   controller_->rank_started(rank->place().rank, pid);
   return controller_->attach(std::move(agent_end), rank->place().rank);
 }

@@ -16,7 +16,9 @@ wire::NewEpoch FixedEpochs::answer(uint64_t member, const wire::Standing& standi
   wire::NewEpoch epoch;
   if (standing.cause != EnterCause::kFirst && standing.cause != EnterCause::kLeft) {
     epoch.answer = wire::EpochAnswer::kRefused;
-    epoch.text = "this job has a fixed size: what it has lost does not come back (--min-np makes it elastic)";
+    epoch.text =
+        "this job has a fixed size: what it has lost does not come back (--min-np makes it "
+        "elastic)";
     return epoch;
   }
   epoch.epoch = ++given_[member];

@@ -5,11 +5,10 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr const char* kOurs[] = {"RUEDA_RANK",       "RUEDA_SIZE",       "RUEDA_LOCAL_RANK",
-                                 "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK", "RUEDA_CROSS_SIZE",
-                                 "RUEDA_JOB_ID",     "RUEDA_AGENT_FD",   "RUEDA_KEY_FD",
-                                 "RUEDA_LIFE_FDS",   "RUEDA_FLIGHT_FD",  "RUEDA_MEMBER",
-                                 "RUEDA_ELASTIC"};
+constexpr const char* kOurs[] = {
+    "RUEDA_RANK",       "RUEDA_SIZE",   "RUEDA_LOCAL_RANK", "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK",
+    "RUEDA_CROSS_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD",   "RUEDA_KEY_FD",     "RUEDA_LIFE_FDS",
+    "RUEDA_FLIGHT_FD",  "RUEDA_MEMBER", "RUEDA_ELASTIC"};
 // Set for programs that know other launchers.
 constexpr const char* kCompatible[] = {"RANK",
                                        "WORLD_SIZE",

@@ -34,7 +34,8 @@ std::string gist_of(const std::vector<std::string>& lines) {
   std::string gist;
   bool native = false;
   for (const std::string& line : lines) {
-    native = line.find("native stack") != std::string::npos || (native && line.starts_with(kUnderHeading));
+    native = line.find("native stack") != std::string::npos ||
+             (native && line.starts_with(kUnderHeading));
     if (native) continue;
     append_without_times(line, &gist);
     gist += '\n';

@@ -120,13 +120,14 @@ Result<wire::NewEpoch> StoreClient::enter(const wire::Standing& standing, Deadli
   wire::StoreRequest request;
   request.op = wire::StoreOp::kEnter;
   request.value = wire::encode(standing);
-  RUEDA_ASSIGN_OR_RETURN(const auto reply,
-                         call(std::move(request), deadline,
-                              interruptible ? Late::kInterruptible : Late::kForget));
+  RUEDA_ASSIGN_OR_RETURN(
+      const auto reply,
+      call(std::move(request), deadline, interruptible ? Late::kInterruptible : Late::kForget));
   RUEDA_RETURN_IF_ERROR(as_status(reply));
   wire::NewEpoch epoch;
   const Status read = wire::decode(reply.value, &epoch);
-  if (!read.ok()) return unavailable("store: " + keeper_ + " sent nonsense (" + read.message() + ")");
+  if (!read.ok())
+    return unavailable("store: " + keeper_ + " sent nonsense (" + read.message() + ")");
   return epoch;
 }
 

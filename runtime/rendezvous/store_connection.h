@@ -1,7 +1,7 @@
 // StoreConnection: the server's end of one client's stream: frames in, frames out, in bounds.
 //
 // Memory it takes, whatever the client does: one incomplete frame in, kOutputRoom plus one frame
-// out, and kMaxRequests unanswered requests of at most a key each, one standing besides. A client that has more
+// out, kMaxRequests unanswered requests of at most a key each, one standing. A client that has more
 // unanswered requests, or does not read its answers, is not read from until it does: it only stops
 // itself. Threads: the server's, under its lock. Nothing here blocks.
 #pragma once
@@ -64,7 +64,7 @@ class StoreConnection {
   std::list<Waiting> waiting;
   std::optional<Entering> entering;
   std::map<uint64_t, size_t> stored_bytes;  // by this client's sets, of each epoch
-  uint32_t watched_events = 0;  // what the server's epoll set has for it
+  uint32_t watched_events = 0;              // what the server's epoll set has for it
 
  private:
   struct Answer {

@@ -247,8 +247,7 @@ void StoreServer::handle_enter(StoreConnection& client, const wire::StoreRequest
   const bool again = entering && entering->standing.pid == standing.pid &&
                      entering->standing.epoch == standing.epoch &&
                      entering->standing.cause == standing.cause;
-  if (again && entering->answer != nullptr)
-    return client.answer(request.id, {}, entering->answer);
+  if (again && entering->answer != nullptr) return client.answer(request.id, {}, entering->answer);
   if (entering && entering->answer == nullptr)
     client.answer(entering->id, {Code::kAborted, "store: its client has asked again to enter"});
   entering = {request.id, standing, nullptr};
@@ -265,9 +264,8 @@ Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest
       std::accumulate(client.stored_bytes.begin(), client.stored_bytes.end(), size_t{0},
                       [](size_t sum, const auto& of_epoch) { return sum + of_epoch.second; });
   if (is_new && stored + bytes > kMaxStoredBytes) {
-    return {Code::kResourceExhausted, "store: " + name_of(client.member()) +
-                                          " has set more than " + std::to_string(kMaxStoredBytes) +
-                                          " bytes"};
+    return {Code::kResourceExhausted, "store: " + name_of(client.member()) + " has set more than " +
+                                          std::to_string(kMaxStoredBytes) + " bytes"};
   }
   client.entering.reset();  // it has its answer
   RUEDA_RETURN_IF_ERROR(table_.set(request.key, request.value));
@@ -291,7 +289,8 @@ Status StoreServer::handle_report(const StoreConnection& client,
     return {Code::kResourceExhausted,
             "store: " + name_of(client.member()) + " reports too much; this report is not kept"};
   }
-  reports_.push_back({client.member(), request.key, request.value, std::chrono::system_clock::now()});
+  reports_.push_back(
+      {client.member(), request.key, request.value, std::chrono::system_clock::now()});
   return {};
 }
 
@@ -361,7 +360,8 @@ void StoreServer::drop(Id id, const Status& why) {
   const uint64_t member = found->second->member();
   std::erase_if(entries_, [member](const Entry& entry) { return entry.member == member; });
   clients_.erase(found);  // closing the descriptor also takes it out of the epoll set
-  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(member)) != nullptr) return;
+  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(member)) != nullptr)
+    return;
   end_waits(member, "rank " + std::to_string(member) + " ended before all ranks had met (" +
                         why.message() + ")");
   wake();  // the answers go out in the next round

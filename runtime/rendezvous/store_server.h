@@ -121,9 +121,9 @@ class StoreServer {
   bool stopping_ = false;
   KeyTable table_;
   std::map<Id, std::unique_ptr<StoreConnection>> clients_;
-  Id next_id_ = 1;  // 0 is the eventfd
-  uint64_t epoch_ = 0;             // that began last; 0: none yet
-  std::vector<uint64_t> members_;  // of it, by rank
+  Id next_id_ = 1;                                      // 0 is the eventfd
+  uint64_t epoch_ = 0;                                  // that began last; 0: none yet
+  std::vector<uint64_t> members_;                       // of it, by rank
   std::vector<std::pair<uint64_t, std::string>> dead_;  // members, in the order of their deaths
   std::vector<Report> reports_;
   std::vector<Entry> entries_;  // not taken yet

@@ -62,7 +62,8 @@ TEST_CASE("a message at its limits is read and one beyond them is refused by nam
   check_refused(evicting, "evicted");
 }
 
-TEST_CASE("standings and epochs at their limits are read, beyond them they are refused", "[proto]") {
+TEST_CASE("standings and epochs at their limits are read, beyond them they are refused",
+          "[proto]") {
   Standing standing;
   standing.layout.assign(kMaxDigestBytes, 'd');
   standing.process_sets.resize(kMaxProcessSets);

@@ -162,8 +162,8 @@ inline void roll(Dice& dice, GroupCall* m) {
 
 inline void roll(Dice& dice, StoreRequest* m) {
   m->id = dice.number<uint64_t>();
-  m->op = dice.pick({StoreOp::kUnspecified, StoreOp::kSet, StoreOp::kGet, StoreOp::kErase,
-                     StoreOp::kEnter});
+  m->op = dice.pick(
+      {StoreOp::kUnspecified, StoreOp::kSet, StoreOp::kGet, StoreOp::kErase, StoreOp::kEnter});
   m->key = dice.text();
   m->value = dice.bytes();
   m->timeout_ns = dice.number<uint64_t>();
@@ -359,7 +359,8 @@ inline void convert(const Standing& m, v1::Standing* p) {
   p->set_version(m.version);
   p->set_settings(m.settings);
   p->set_pid(m.pid);
-  for (const auto& members : m.process_sets) fill(members, p->add_process_sets()->mutable_members());
+  for (const auto& members : m.process_sets)
+    fill(members, p->add_process_sets()->mutable_members());
 }
 
 inline void convert(const NewEpoch& m, v1::NewEpoch* p) {

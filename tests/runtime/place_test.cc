@@ -25,12 +25,11 @@ void check_refused(const Environment& environment, const std::vector<std::string
     CHECK(place.status().message().find(fragment) != std::string::npos);
 }
 
-const Environment kWhole = {
-    {"RUEDA_RANK", "2"},
-    {"RUEDA_SIZE", "4"},
-    {"RUEDA_AGENT_FD", "5"},
-    {"RUEDA_KEY_FD", "6"},
-    {"RUEDA_MEMBER", "18446744073709551615"}};
+const Environment kWhole = {{"RUEDA_RANK", "2"},
+                            {"RUEDA_SIZE", "4"},
+                            {"RUEDA_AGENT_FD", "5"},
+                            {"RUEDA_KEY_FD", "6"},
+                            {"RUEDA_MEMBER", "18446744073709551615"}};
 
 TEST_CASE("nothing in the environment means a job of one rank", "[place]") {
   auto place = place_in({});
