@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "collectives/base/types.h"
@@ -16,15 +15,18 @@ namespace rueda::launcher {
 
 class FixedEpochs {
  public:
-  // hosts: of each rank, as the job names it. A member's number is its rank.
-  explicit FixedEpochs(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
+  // A member's number is its rank.
+  explicit FixedEpochs(size_t size) : hosts_(size) {}
+
+  // As the job names it.
+  void set_host(Rank rank, const std::string& host) { hosts_[static_cast<size_t>(rank)] = host; }
 
   wire::NewEpoch answer(uint64_t member, const wire::Standing& standing);
   uint64_t newest() const { return newest_; }
   std::vector<uint64_t> members() const;
 
  private:
-  std::vector<std::string> hosts_;
+  std::vector<std::string> hosts_;      // by rank
   std::map<uint64_t, uint64_t> given_;  // the last epoch of each member
   uint64_t newest_ = 0;
 };

@@ -20,7 +20,8 @@ wire::NewEpoch ask(FixedEpochs* epochs, uint64_t member, EnterCause cause = Ente
 }  // namespace
 
 TEST_CASE("the n-th time that a member asks it is given epoch n and its place", "[fixed_epochs]") {
-  FixedEpochs epochs({"a", "a", "b"});
+  FixedEpochs epochs(3);
+  epochs.set_host(2, "b");
   const wire::NewEpoch first = ask(&epochs, 2);
   CHECK(first.answer == EpochAnswer::kEnter);
   CHECK(first.epoch == 1);
@@ -40,7 +41,7 @@ TEST_CASE("the n-th time that a member asks it is given epoch n and its place", 
 }
 
 TEST_CASE("a job of fixed size does not heal", "[fixed_epochs]") {
-  FixedEpochs epochs({"a", "a"});
+  FixedEpochs epochs(2);
   CHECK(ask(&epochs, 0).epoch == 1);
   for (const auto cause : {EnterCause::kEpochEnded, EnterCause::kInterrupted, EnterCause::kReady}) {
     const wire::NewEpoch refused = ask(&epochs, 0, cause);
