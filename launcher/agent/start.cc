@@ -96,7 +96,7 @@ Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   request.arguments = plan_.options.command;
   const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get()};
   request.environment =
-      rank_environment(plan_.base_environment, job, rank->place(), rank_end.get());
+      rank_environment(plan_.base_environment, job, rank->start(), rank_end.get());
   if (observer_ != nullptr) {
     const auto fd = observer_->add(rank->member(), rank->place().rank);
     if (fd.ok()) {
@@ -110,7 +110,6 @@ Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   request.stdin_fd = pick_stdin(rank->place().rank);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
-  set_variable(&request.environment, "RUEDA_MEMBER", std::to_string(rank->member()));
   set_variable(&request.environment, "RUEDA_LIFE_FDS", life.variable);
   request.inherited.push_back(rank_end.get());
   request.inherited.push_back(key_fd_.get());

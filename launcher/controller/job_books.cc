@@ -13,7 +13,8 @@ JobBooks::JobBooks(const BooksPlan& plan)
     : plan_(plan),
       console_(plan.options.prefix, plan.options.prefix_timestamp,
                find_variable(plan.base_environment, "NO_COLOR") == nullptr, plan.options.num_proc,
-               plan.options.fold) {
+               plan.options.fold),
+      epochs_(static_cast<size_t>(plan.options.num_proc)) {
   console_.show_only(plan.options.shown_ranks);
 }
 
@@ -25,6 +26,12 @@ Status JobBooks::open() {
         copies_, OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc));
   }
   return {};
+}
+
+// In a job of fixed size a member's number is its rank.
+Status JobBooks::attach(UniqueFd connection, MemberId member, const std::string& host) {
+  epochs_.set_host(static_cast<Rank>(member), host);
+  return store_->add(std::move(connection), member);
 }
 
 RankOutput* JobBooks::output_of(MemberId member, Rank rank) {
@@ -40,18 +47,20 @@ RankOutput* JobBooks::output_of(MemberId member, Rank rank) {
 void JobBooks::add_to_poll(std::vector<pollfd>* fds) const {
   console_.add_to_poll(fds);
   if (copies_) copies_->add_to_poll(fds);
+  if (store_ != nullptr) fds->push_back({store_->entries_fd(), POLLIN, 0});
 }
 
 void JobBooks::work() {
   if (copies_) {
     for (const std::string& line : copies_->take_problems()) say(line);
   }
+  if (store_ != nullptr) answer_entries(&epochs_, store_.get());
   console_.flush();
 }
 
 bool JobBooks::rank_ended(RankEnd end, const std::string& text) {
   if (!ended_.insert(end.member).second) return false;
-  store_->mark_dead(static_cast<Rank>(end.member), text);
+  store_->mark_dead(end.member, text);
   ends_.push_back(std::move(end));
   return true;
 }
@@ -66,7 +75,7 @@ bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>
   const bool first = !lost_;
   lost_ = lost;
   tell();
-  if (first) store_->mark_dead(lost.rank, lost.describe());
+  if (first) store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
   return first;
 }
 
@@ -80,7 +89,8 @@ JobEnd JobBooks::end() const {
   }
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
+    if (report.key == "failure")
+      job.reports.emplace_back(static_cast<Rank>(report.member), report.value);
   }
   return job;
 }
@@ -103,7 +113,7 @@ int JobBooks::conclude(JobEnd job, const Patience& patience) {
   for (const rendezvous::Report& report : store_->reports()) {
     wire::RankSummary summary;
     if (report.key == "summary" && wire::decode(report.value, &summary).ok())
-      summaries[report.rank] = std::move(summary);
+      summaries[static_cast<Rank>(report.member)] = std::move(summary);
   }
   for (const std::string& line : finish_timelines(plan_.timeline)) say(line);
   if (plan_.summary) {

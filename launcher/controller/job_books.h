@@ -17,6 +17,7 @@
 
 #include "launcher/command/options.h"
 #include "launcher/job/exit_report.h"
+#include "launcher/job/fixed_epochs.h"
 #include "launcher/job/timeline_files.h"
 #include "launcher/output/console.h"
 #include "launcher/output/output_copies.h"
@@ -46,10 +47,8 @@ class JobBooks {
 
   // The store, the files. Before the first rank.
   Status open();
-  // Serves the member's connection to the store.
-  Status attach(UniqueFd connection, MemberId member) {
-    return store_->add(std::move(connection), static_cast<Rank>(member));
-  }
+  // Serves the member's connection to the store. host: where it is, as the job names it.
+  Status attach(UniqueFd connection, MemberId member, const std::string& host);
   // Whose lines are printed with this rank in front.
   RankOutput* output_of(MemberId member, Rank rank);
 
@@ -63,7 +62,7 @@ class JobBooks {
   bool stdout_closed() const { return console_.stdout_closed(); }
   void add_to_poll(std::vector<pollfd>* fds) const;
   std::optional<LineFolder::TimePoint> next_deadline() const { return console_.next_deadline(); }
-  // Prints what there is room for.
+  // Prints what there is room for, and answers who asks to enter an epoch.
   void work();
 
   // The one place where the end of a rank, however it was learnt, becomes known to all others.
@@ -93,6 +92,7 @@ class JobBooks {
   Console console_;
   std::unique_ptr<OutputCopies> copies_;  // null: none
   std::unique_ptr<rendezvous::StoreServer> store_;
+  FixedEpochs epochs_;
   struct Output {
     Rank rank = 0;
     std::unique_ptr<RankOutput> lines;

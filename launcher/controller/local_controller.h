@@ -7,6 +7,7 @@
 
 #include "launcher/controller/job_books.h"
 #include "launcher/hosts/controller_client.h"
+#include "launcher/hosts/machine.h"
 
 namespace rueda::launcher {
 
@@ -21,7 +22,7 @@ class LocalController : public ControllerClient {
   Status open() override;
   void failed(const std::string& why) override;
   Status attach(UniqueFd agent_end, MemberId member) override {
-    return books_.attach(std::move(agent_end), member);
+    return books_.attach(std::move(agent_end), member, host_name());
   }
   OutputTaker* output_of(MemberId member, Rank rank) override {
     return books_.output_of(member, rank);

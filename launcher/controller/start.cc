@@ -105,7 +105,7 @@ Status JobController::add_member(int host, const MemberStart& start) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot open a socket", errno);
   relay_.add(start.member, UniqueFd(ends[1]));
-  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member));
+  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
   members_[start.member] = {host, start.place.rank, 0};
   books_.output_of(start.member, start.place.rank);
   return {};
