@@ -196,10 +196,13 @@ TEST_CASE("what fails among members that stay stops the others, as in every job"
 TEST_CASE("a member that cannot be started is told of, and the others go on") {
   Script::Then then;
   then[{0, "here"}] = [](Script* script) {
-    rlimit usual = {}, none = {};
+    // Room for one more pipe; a rank needs two.
+    const int lowest = dup(STDIN_FILENO);
+    close(lowest);
+    rlimit usual = {};
     getrlimit(RLIMIT_NOFILE, &usual);
-    none.rlim_max = usual.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &none);
+    const rlimit scarce = {static_cast<rlim_t>(lowest) + 3, usual.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &scarce);
     script->order(to_wire(MemberStart{1, {1, 2, 1, 2, 0, 1}}));
     setrlimit(RLIMIT_NOFILE, &usual);
     script->order(stop_message(0, ""));
