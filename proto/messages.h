@@ -186,7 +186,6 @@ struct ResponseList {
 
 enum class StoreOp : uint8_t {
   kUnspecified = 0,
-  kHello = 1,
   kSet = 2,
   kGet = 3,
   kReport = 4,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,8 +46,10 @@ class Agent : public ControlledHost {
  private:
   Status prepare();
   Status start_ranks();
-  Status start_rank(RankProcess* rank, const RankBinding& binding, int null_fd);
-  int pick_stdin(Rank rank, int null_fd) const;
+  Status start_member(const MemberStart& start);
+  Status start_process(RankProcess* rank, const RankBinding& binding);
+  RankBinding binding_of(const RankPlace& place) const;
+  int pick_stdin(Rank rank) const;
 
   void start_observer();
   void wait_for_events();
@@ -56,6 +59,9 @@ class Agent : public ControlledHost {
   void count();
   void check_guard();
   void signal_ranks(int signal);
+  void start_late(const MemberStart& start);
+  void stop_member(MemberId member, const std::string& why);
+  void kill_removed();
   void observe(const HostQuestion& question);
   struct Drained {
     int asked = 0, ranks = 0;
@@ -71,6 +77,9 @@ class Agent : public ControlledHost {
   void send(int signal);
   bool finished();
   bool all_ended() const;
+  RankProcess* find(MemberId member) const;  // null: not here
+  // The newest that has had this rank here; else a number that none here has.
+  MemberId member_of(Rank rank) const;
   void say(const std::string& text) { controller_->say(text); }
   void narrate(const std::string& text) {
     if (plan_.options.verbose) say(text);
@@ -88,7 +97,7 @@ class Agent : public ControlledHost {
   std::optional<life::LostRank> lost_;  // the job's first
   bool replaced_ = false;    // and its process ran on as another program when we stopped it
   bool lost_by_us_ = false;  // it ended because we stopped the job: nobody's failure
-  UniqueFd key_fd_;
+  UniqueFd key_fd_, null_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::unique_ptr<JobObserver> observer_;  // null: could not be started
 
@@ -97,13 +106,14 @@ class Agent : public ControlledHost {
   std::vector<RankCounters> counted_;
   std::vector<int> drain_signals_;
   bool any_failed_ = false;
-  int noticed_ = 0;                // number of the deaths that are noticed together
-  std::set<Rank> dying_together_;  // were ending already when the first failure was noticed
+  int noticed_ = 0;                    // number of the deaths that are noticed together
+  std::set<MemberId> dying_together_;  // were ending already when the first failure was noticed
   int dying_number_ = 0;
   int signals_received_ = 0;
   int last_sent_ = 0;      // to leftovers, too
   std::set<pid_t> swept_;  // leftovers that were sent last_sent_
   std::optional<TimePoint> give_up_at_;
+  std::deque<std::pair<TimePoint, MemberId>> kills_;  // of removed members that go on
 };
 
 }  // namespace rueda::launcher

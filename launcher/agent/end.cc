@@ -40,39 +40,44 @@ std::string clock_text(int64_t monotonic_ns) {
 
 void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_peak) {
   rank->ended();
+  const MemberId member = rank->member();
   const Rank number = rank->place().rank;
   RankEnd end;
   end.rank = number;
+  end.member = member;
+  end.removed = rank->removed();
   // Where a shell was started, people look for the process in it.
-  const pid_t joined = lives_->joined_pid(number);
+  const pid_t joined = lives_->joined_pid(member);
   end.pid = joined > 0 ? joined : rank->pid();
   end.wait_status = wait_status;
   end.resident_peak = resident_peak;
-  end.noticed = dying_together_.contains(number) ? dying_number_ : noticed_;
+  end.noticed = dying_together_.contains(member) ? dying_number_ : noticed_;
   end.stopped = supervisor_.stopping();
-  any_failed_ = any_failed_ || wait_status != 0;
+  const bool failed = wait_status != 0 && !end.removed;
+  any_failed_ = any_failed_ || failed;
   end.hint = oom_.hint(wait_status);
-  if (replaced_ && lost_->rank == number) {
+  if (replaced_ && member_of(lost_->rank) == member) {
     end.hint =
         ", by ruedarun: another program had taken its place (exec) before it had left the job "
         "(shutdown)";
   }
   const std::string how = describe_wait_status(wait_status) + end.hint;
-  if (observer_ != nullptr) observer_->rank_ended(number, wait_status == 0, how);
+  if (observer_ != nullptr) observer_->rank_ended(member, wait_status == 0, how);
   controller_->rank_ended(end);
   narrate("rank " + std::to_string(number) + " " + how);
-  lives_->ended(number);
+  lives_->ended(member);
   // What was told before the process was reaped gets its cause; what nobody saw is told now.
-  if ((lost_ && lost_->rank == number) ||
-      (lives_->has_not_left(number) && (wait_status != 0 || lives_->has_joined(number)))) {
+  if (end.removed) return;
+  if ((lost_ && member_of(lost_->rank) == member) ||
+      (lives_->has_not_left(member) && (wait_status != 0 || lives_->has_joined(member)))) {
     const bool by_us = lost_ ? lost_by_us_ : end.stopped;
     // A command that hides how the process in it ended tells nothing new.
-    const bool hidden = lost_ && wait_status == 0 && lives_->has_joined_inside(number);
+    const bool hidden = lost_ && wait_status == 0 && lives_->has_joined_inside(member);
     const std::string cause = hidden ? lost_->cause.str() : how;
     rank_lost(
-        lives_->verdict(number, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
+        lives_->verdict(member, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
   }
-  if (wait_status != 0) stop_for_failure();
+  if (failed) stop_for_failure();
 }
 
 void Agent::look_at_lives() {
@@ -109,7 +114,7 @@ void Agent::stop_for_failure() {
   supervisor_.rank_failed(time_now());
   dying_number_ = noticed_;
   for (const auto& other : ranks_) {
-    if (other->running() && is_exiting(other->pid())) dying_together_.insert(other->place().rank);
+    if (other->running() && is_exiting(other->pid())) dying_together_.insert(other->member());
   }
 }
 
@@ -128,7 +133,7 @@ void Agent::reap() {
 
 void Agent::send(int signal) {
   narrate("sending " + signal_name(signal) + " to what is left");
-  replaced_ = replaced_ || (lost_ && lives_->was_replaced(lost_->rank));
+  replaced_ = replaced_ || (lost_ && lives_->was_replaced(member_of(lost_->rank)));
   for (const auto& rank : ranks_) {
     rank->signal(signal);
     if (signal != SIGKILL) rank->signal(SIGCONT);  // a stopped process cannot end itself
@@ -166,8 +171,8 @@ HostEnd Agent::end() const {
   end.signal = supervisor_.cause_signal();
   end.lost_by_us = lost_by_us_;
   if (!lost_) return end;
-  end.lost_joined = lives_->has_joined(lost_->rank);
-  end.lost_inside = lives_->has_joined_inside(lost_->rank);
+  end.lost_joined = lives_->has_joined(member_of(lost_->rank));
+  end.lost_inside = lives_->has_joined_inside(member_of(lost_->rank));
   return end;
 }
 
@@ -177,7 +182,7 @@ int Agent::finish(const Status& started) {
     observer_->stop();
     for (const std::string& line : observer_->take_lines()) say(line);
   }
-  const bool failed = any_failed_ || (lost_ && lives_->has_joined_inside(lost_->rank));
+  const bool failed = any_failed_ || (lost_ && lives_->has_joined_inside(member_of(lost_->rank)));
   if (plan_.explains && failed && has_folder) {
     for (const std::string& line : observer_->write_files()) say(line);
   }

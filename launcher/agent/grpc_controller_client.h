@@ -26,13 +26,13 @@ class GrpcControllerClient : public ControllerClient {
   void serve(ControlledHost* host) override { host_ = host; }
   Status open() override { return {}; }
   void failed(const std::string& why) override { failure_ = why; }
-  Status attach(UniqueFd agent_end, Rank rank) override;
-  OutputTaker* output_of(Rank rank) override;
+  Status attach(UniqueFd agent_end, MemberId member) override;
+  OutputTaker* output_of(MemberId member, Rank rank) override;
   bool congested() const override;
   void add_to_poll(std::vector<pollfd>* fds) const override;
   int poll_limit_ms() const override;
   void work() override;
-  void rank_started(Rank rank, pid_t pid) override;
+  void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override;
   void rank_ended(const RankEnd& end) override;
   void rank_lost(const life::LostRank& lost) override;
   void say(const std::string& text) override;
@@ -57,7 +57,7 @@ class GrpcControllerClient : public ControllerClient {
   ControlledHost* host_ = nullptr;
   const Clock::duration silence_;
   StreamRelay relay_;
-  std::map<Rank, std::unique_ptr<OutputTaker>> outputs_;
+  std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;
   bool kill_told_ = false;
   bool goodbye_ = false;

@@ -19,6 +19,7 @@
 #include "launcher/binding/host_binding.h"
 #include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/hosts/member_wire.h"
 #include "launcher/hosts/reach.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/rank_environment.h"
@@ -239,10 +240,7 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   plan.options.grace_seconds = assign.grace_seconds();
   plan.options.verbose = assign.verbose();
   plan.options.stdin_mode = Options::Stdin::kNobody;
-  for (const auto& place : assign.places()) {
-    plan.places.push_back({place.rank(), place.size(), place.local_rank(), place.local_size(),
-                           place.cross_rank(), place.cross_size()});
-  }
+  for (const auto& place : assign.places()) plan.places.push_back(from_wire(place));
   if (plan.places.empty() || plan.options.command.empty())
     return internal_error("the controller's assignment is empty");
   plan.options.num_proc = plan.places.front().size;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "launcher/processes/process_state.h"
 
@@ -16,12 +17,25 @@ bool Agent::all_ended() const {
                       [](const auto& rank) { return rank->running(); });
 }
 
+RankProcess* Agent::find(MemberId member) const {
+  const auto found = std::find_if(ranks_.begin(), ranks_.end(),
+                                  [&](const auto& rank) { return rank->member() == member; });
+  return found == ranks_.end() ? nullptr : found->get();
+}
+
+MemberId Agent::member_of(Rank rank) const {
+  const auto found = std::find_if(ranks_.rbegin(), ranks_.rend(),
+                                  [&](const auto& one) { return one->place().rank == rank; });
+  return found == ranks_.rend() ? std::numeric_limits<MemberId>::max() : (*found)->member();
+}
+
 int Agent::poll_limit_ms() const {
   std::optional<TimePoint> deadline = supervisor_.next_deadline();
   const auto sooner = [&](const std::optional<TimePoint>& other) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   };
   sooner(give_up_at_);
+  if (!kills_.empty()) sooner(kills_.front().first);
   if (lives_) sooner(lives_->next_deadline());
   const int limit = controller_->poll_limit_ms();
   if (!deadline) return limit;
@@ -78,7 +92,7 @@ void Agent::count() {
   if (counters == counted_) return;
   counted_ = counters;
   for (RankCounters& one : counters) {
-    const life::LostRank now = lives_->verdict(one.rank, 0, "", false);
+    const life::LostRank now = lives_->verdict(member_of(one.rank), 0, "", false);
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
@@ -134,11 +148,34 @@ void Agent::follow(const Order& order) {
     case Order::Kind::kMail:
       if (observer_ != nullptr) observer_->mail(order.rank, order.text);
       break;
+    case Order::Kind::kStartMember: start_late(order.start); break;
+    case Order::Kind::kStopMember: stop_member(order.member, order.text); break;
     case Order::Kind::kDrain: {
       const Drained drained = drain_ranks();
       controller_->drained(drained.asked, drained.ranks);
       break;
     }
+  }
+}
+
+// It may be one that works well: it is asked, and killed after the grace period.
+void Agent::stop_member(MemberId member, const std::string& why) {
+  RankProcess* const rank = find(member);
+  if (rank == nullptr || !rank->running() || rank->removed()) return;
+  narrate("rank " + std::to_string(rank->place().rank) + " (pid " + std::to_string(rank->pid()) +
+          ") is stopped: " + why);
+  lives_->expect_end(member);
+  rank->remove();
+  rank->signal(SIGTERM);
+  rank->signal(SIGCONT);  // a stopped process cannot end itself
+  const TimePoint at = time_now() + to_duration(plan_.options.grace_seconds);
+  kills_.push_back({at, member});
+}
+
+void Agent::kill_removed() {
+  while (!kills_.empty() && kills_.front().first <= time_now()) {
+    if (RankProcess* const rank = find(kills_.front().second)) rank->signal(SIGKILL);
+    kills_.pop_front();
   }
 }
 
@@ -192,8 +229,8 @@ void Agent::look_for_late_ranks() {
   std::vector<const RankProcess*> late;
   bool any_here = false;
   for (const auto& rank : ranks_) {
-    if (!rank->running()) continue;
-    if (lives_->has_joined(rank->place().rank))
+    if (!rank->running() || rank->removed()) continue;
+    if (lives_->has_joined(rank->member()))
       any_here = true;
     else
       late.push_back(rank.get());
@@ -224,6 +261,7 @@ int Agent::run() {
       look_for_late_ranks();
     }
     reap();
+    kill_removed();
     for (const int signal : supervisor_.due(time_now())) send(signal);
     if (finished()) break;
     controller_->work();

@@ -39,15 +39,45 @@ Status Agent::prepare() {
   return controller_->open();
 }
 
-int Agent::pick_stdin(Rank rank, int null_fd) const {
+int Agent::pick_stdin(Rank rank) const {
   const Options& options = plan_.options;
   if (options.stdin_mode == Options::Stdin::kOneRank)
-    return rank == options.stdin_rank ? STDIN_FILENO : null_fd;
+    return rank == options.stdin_rank ? STDIN_FILENO : null_.get();
   const bool terminal = options.stdin_mode == Options::Stdin::kAuto && plan_.terminal_stdin;
-  return rank == 0 && terminal ? STDIN_FILENO : null_fd;
+  return rank == 0 && terminal ? STDIN_FILENO : null_.get();
 }
 
-Status Agent::start_rank(RankProcess* rank, const RankBinding& binding, int null_fd) {
+// A slot that had no rank to begin with is not bound.
+RankBinding Agent::binding_of(const RankPlace& place) const {
+  const auto slot = static_cast<size_t>(place.local_rank);
+  if (slot < plan_.bindings.size()) return plan_.bindings[slot];
+  return {{}, plan_.bindings.empty() ? 1 : plan_.bindings.front().threads, "not bound"};
+}
+
+Status Agent::start_member(const MemberStart& start) {
+  ranks_.push_back(
+      std::make_unique<RankProcess>(start, controller_->output_of(start.member, start.place.rank)));
+  Status status = start_process(ranks_.back().get(), binding_of(start.place));
+  if (!status.ok() && !ranks_.back()->running()) ranks_.pop_back();
+  return status;
+}
+
+// The job goes on without it, as its controller sees fit.
+void Agent::start_late(const MemberStart& start) {
+  const Status status = supervisor_.cause() == StopCause::kNone
+                            ? start_member(start)
+                            : failed_precondition("the ranks of this host are being stopped");
+  if (status.ok()) return;
+  controller_->rank_started(
+      start, 0,
+      "rank " + std::to_string(start.place.rank) + " cannot be started: " + status.message());
+  if (RankProcess* const rank = find(start.member)) {
+    rank->remove();
+    rank->signal(SIGKILL);
+  }
+}
+
+Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   int out[2], err[2], talk[2];
   if (pipe2(out, O_CLOEXEC) != 0) return errno_status("cannot open a pipe", errno);
   UniqueFd out_read(out[0]), out_write(out[1]);
@@ -59,20 +89,25 @@ Status Agent::start_rank(RankProcess* rank, const RankBinding& binding, int null
   fcntl(out_read.get(), F_SETFL, O_NONBLOCK);
   fcntl(err_read.get(), F_SETFL, O_NONBLOCK);
 
-  RUEDA_ASSIGN_OR_RETURN(const LifeWatch::Handed life, lives_->add(rank->place().rank));
+  RUEDA_ASSIGN_OR_RETURN(const LifeWatch::Handed life,
+                         lives_->add(rank->member(), rank->place().rank));
   SpawnRequest request;
   request.program = plan_.program;
   request.arguments = plan_.options.command;
   const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get()};
   request.environment =
-      rank_environment(plan_.base_environment, job, rank->place(), rank_end.get());
+      rank_environment(plan_.base_environment, job, rank->start(), rank_end.get());
   if (observer_ != nullptr) {
-    const int fd = observer_->memory_fd(rank->place().rank);
-    set_variable(&request.environment, "RUEDA_FLIGHT_FD", std::to_string(fd));
-    request.inherited.push_back(fd);
+    const auto fd = observer_->add(rank->member(), rank->place().rank);
+    if (fd.ok()) {
+      set_variable(&request.environment, "RUEDA_FLIGHT_FD", std::to_string(fd.value()));
+      request.inherited.push_back(fd.value());
+    } else {
+      narrate("hangs will not be explained: " + fd.status().message());
+    }
   }
   request.cpus = binding.cpus;
-  request.stdin_fd = pick_stdin(rank->place().rank, null_fd);
+  request.stdin_fd = pick_stdin(rank->place().rank);
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
   set_variable(&request.environment, "RUEDA_LIFE_FDS", life.variable);
@@ -82,25 +117,22 @@ Status Agent::start_rank(RankProcess* rank, const RankBinding& binding, int null
   request.hangup_stays_ignored = plan_.hangup_ignored;
   RUEDA_ASSIGN_OR_RETURN(const pid_t pid, spawn_rank(request));
   rank->started(pid, std::move(out_read), std::move(err_read));
-  RUEDA_RETURN_IF_ERROR(lives_->started(rank->place().rank, pid));
-  if (observer_ != nullptr) observer_->rank_started(rank->place().rank, pid);
+  RUEDA_RETURN_IF_ERROR(lives_->started(rank->member(), pid));
+  if (observer_ != nullptr) observer_->rank_started(rank->member(), pid);
   narrate("rank " + std::to_string(rank->place().rank) + " is pid " + std::to_string(pid) + ", " +
           binding.text);
-  controller_->rank_started(rank->place().rank, pid);
-  return controller_->attach(std::move(agent_end), rank->place().rank);
+  controller_->rank_started(rank->start(), pid, "");
+  return controller_->attach(std::move(agent_end), rank->member());
 }
 
 Status Agent::start_ranks() {
-  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null) return errno_status("cannot open /dev/null", errno);
+  null_.reset(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_) return errno_status("cannot open /dev/null", errno);
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + plan_.job_id + ", " +
           std::to_string(plan_.places.size()) + " x " + plan_.program);
   start_observer();
-  for (size_t i = 0; i < plan_.places.size(); ++i) {
-    const RankPlace& place = plan_.places[i];
-    ranks_.push_back(std::make_unique<RankProcess>(place, controller_->output_of(place.rank)));
-    RUEDA_RETURN_IF_ERROR(start_rank(ranks_.back().get(), plan_.bindings[i], null.get()));
-  }
+  for (const RankPlace& place : plan_.places)
+    RUEDA_RETURN_IF_ERROR(start_member({first_member(place.rank), place}));
   return {};
 }
 
@@ -123,7 +155,7 @@ void Agent::start_observer() {
     if (!plan.command.empty()) plan.command += ' ';
     plan.command += word;
   }
-  for (const RankPlace& place : plan_.places) plan.ranks.push_back(place.rank);
+  plan.ranks = plan_.places.size();
   plan.counts = !plan_.explains;
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });

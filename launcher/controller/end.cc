@@ -16,9 +16,11 @@ using State = JobHost::State;
 void JobController::rank_ended(int host, const control::RankEnded& ended) {
   RankEnd end;
   end.rank = ended.rank();
+  end.member = ended.member();
   end.pid = ended.pid();
   end.wait_status = ended.wait_status();
   end.stopped = ended.stopped();
+  end.removed = ended.removed();
   end.host = where(host);
   end.hint = ended.hint();
   end.resident_peak = ended.resident_peak();
@@ -30,7 +32,7 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
 }
 
 void JobController::end_rank(RankEnd end, const std::string& text) {
-  const bool failed = end.wait_status != 0;
+  const bool failed = end.wait_status != 0 && !end.removed;
   if (!books_.rank_ended(std::move(end), text)) return;
   narrate(text);
   if (failed) supervisor_.rank_failed(clock_now());
@@ -89,11 +91,12 @@ void JobController::host_lost(int number, const std::string& why) {
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());
   noticed_.emplace(std::pair(number, -1), noticed);
-  for (const RankPlace& place : host.plan.places) {
-    if (books_.has_ended(place.rank)) continue;
+  for (const auto& [member, known] : members_) {
+    if (known.host != number || books_.has_ended(member)) continue;
     RankEnd end;
-    end.rank = place.rank;
-    end.pid = pids_[place.rank];
+    end.rank = known.rank;
+    end.member = member;
+    end.pid = known.pid;
     end.wait_status = SIGKILL;
     end.noticed = noticed;
     end.stopped = !first;
@@ -107,10 +110,10 @@ void JobController::host_lost(int number, const std::string& why) {
     lost.host.set(host.name());
     lost.cause.set(end.lost);
     lost.operation.set("unknown");
-    if (const auto known = counted.find(end.rank); known != counted.end()) {
-      lost.operations = known->second.operations;
-      lost.operation.set(known->second.operation);
-      lost.step = known->second.step;
+    if (const auto last = counted.find(end.rank); last != counted.end()) {
+      lost.operations = last->second.operations;
+      lost.operation.set(last->second.operation);
+      lost.step = last->second.step;
     }
     rank_lost(number, lost);
     end_rank(std::move(end), rank_text);

@@ -17,6 +17,7 @@
 
 #include "launcher/command/options.h"
 #include "launcher/job/exit_report.h"
+#include "launcher/job/fixed_epochs.h"
 #include "launcher/job/timeline_files.h"
 #include "launcher/output/console.h"
 #include "launcher/output/output_copies.h"
@@ -46,9 +47,10 @@ class JobBooks {
 
   // The store, the files. Before the first rank.
   Status open();
-  // Serves the rank's connection to the store.
-  Status attach(UniqueFd connection, Rank rank) { return store_->add(std::move(connection), rank); }
-  RankOutput* output_of(Rank rank);
+  // Serves the member's connection to the store. host: where it is, as the job names it.
+  Status attach(UniqueFd connection, MemberId member, const std::string& host);
+  // Whose lines are printed with this rank in front.
+  RankOutput* output_of(MemberId member, Rank rank);
 
   void say(const std::string& text) { console_.say(text); }
   void narrate(const std::string& text) {
@@ -60,13 +62,13 @@ class JobBooks {
   bool stdout_closed() const { return console_.stdout_closed(); }
   void add_to_poll(std::vector<pollfd>* fds) const;
   std::optional<LineFolder::TimePoint> next_deadline() const { return console_.next_deadline(); }
-  // Prints what there is room for.
+  // Prints what there is room for, and answers who asks to enter an epoch.
   void work();
 
   // The one place where the end of a rank, however it was learnt, becomes known to all others.
   // `text` is what they are told. False: it was known.
   bool rank_ended(RankEnd end, const std::string& text);
-  bool has_ended(Rank rank) const { return ended_.contains(rank); }
+  bool has_ended(MemberId member) const { return ended_.contains(member); }
   bool any_failed() const;
   // The one place where a loss becomes known to the job. The first verdict stands; a newer one
   // about the same rank says more of its cause. Both go to every host by `tell`, before the store
@@ -90,9 +92,14 @@ class JobBooks {
   Console console_;
   std::unique_ptr<OutputCopies> copies_;  // null: none
   std::unique_ptr<rendezvous::StoreServer> store_;
-  std::map<Rank, std::unique_ptr<RankOutput>> outputs_;
+  FixedEpochs epochs_;
+  struct Output {
+    Rank rank = 0;
+    std::unique_ptr<RankOutput> lines;
+  };
+  std::map<MemberId, Output> outputs_;
   std::vector<RankEnd> ends_;
-  std::set<Rank> ended_;
+  std::set<MemberId> ended_;
   std::optional<life::LostRank> lost_;  // the job's first
 };
 

@@ -42,6 +42,7 @@ class JobController {
  private:
   Status prepare();
   Status open_store();
+  Status add_member(int host, const MemberStart& start);
   void open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
@@ -62,6 +63,7 @@ class JobController {
   void all_probed();
   void tell_failure(int except);
   void rank_lost(int host, const life::LostRank& lost);
+  void rank_started(int host, const control::RankStarted& started);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
   void host_finished(JobHost* host, const control::Finished& finished);
@@ -75,6 +77,9 @@ class JobController {
   std::string why_late(size_t host) const;
   void broadcast(control::Order::Kind kind, int signal, int except = -1);
   void fail(int code, const std::string& text);
+  // None of them speaks for those of another.
+  bool runs_at(int host, MemberId member) const;
+  bool had_rank(int host, Rank rank) const;
   bool all_over() const;
   int count(JobHost::State state) const;
   bool started() const { return assigned_; }
@@ -100,7 +105,12 @@ class JobController {
   std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
   std::vector<JobHost> hosts_;
   std::optional<HostsObserver> observer_;  // from prepare() on
-  std::map<Rank, int> host_of_, pids_;
+  struct Member {
+    int host = 0;
+    Rank rank = 0;
+    int pid = 0;  // once it is started
+  };
+  std::map<MemberId, Member> members_;
   std::vector<ReachTry> tries_;
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours

@@ -7,6 +7,7 @@
 
 #include "launcher/controller/job_books.h"
 #include "launcher/hosts/controller_client.h"
+#include "launcher/hosts/machine.h"
 
 namespace rueda::launcher {
 
@@ -20,15 +21,19 @@ class LocalController : public ControllerClient {
   void serve(ControlledHost* host) override { host_ = host; }
   Status open() override;
   void failed(const std::string& why) override;
-  Status attach(UniqueFd agent_end, Rank rank) override {
-    return books_.attach(std::move(agent_end), rank);
+  Status attach(UniqueFd agent_end, MemberId member) override {
+    return books_.attach(std::move(agent_end), member, host_name());
   }
-  OutputTaker* output_of(Rank rank) override { return books_.output_of(rank); }
+  OutputTaker* output_of(MemberId member, Rank rank) override {
+    return books_.output_of(member, rank);
+  }
   bool congested() const override { return books_.congested(); }
   void add_to_poll(std::vector<pollfd>* fds) const override { books_.add_to_poll(fds); }
   int poll_limit_ms() const override;
   void work() override;
-  void rank_started(Rank, pid_t) override {}  // the agent has said so
+  void rank_started(const MemberStart&, pid_t, const std::string& error) override {
+    if (!error.empty()) books_.say(error);
+  }
   void rank_ended(const RankEnd& end) override { books_.rank_ended(end, describe_end(end)); }
   void rank_lost(const life::LostRank& lost) override;
   void say(const std::string& text) override { books_.say(text); }

@@ -30,6 +30,17 @@ int JobController::count(State state) const {
                                         [&](const JobHost& host) { return host.state == state; }));
 }
 
+bool JobController::runs_at(int host, MemberId member) const {
+  const auto known = members_.find(member);
+  return known != members_.end() && known->second.host == host;
+}
+
+bool JobController::had_rank(int host, Rank rank) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    return entry.second.host == host && entry.second.rank == rank;
+  });
+}
+
 bool JobController::all_over() const {
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
@@ -115,12 +126,9 @@ void JobController::take_events() {
         break;
       case AgentEvent::Kind::kOutput: {
         const auto& output = event.output;
-        const auto known = host_of_.find(output.rank());
-        if (output.stream() < 1 || output.stream() > 2 || known == host_of_.end() ||
-            known->second != event.host) {
+        if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
           break;
-        }
-        RankOutput& taker = *books_.output_of(output.rank());
+        RankOutput& taker = *books_.output_of(output.member(), 0);
         const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
         if (!output.data().empty()) taker.take(stream, output.data());
         if (output.end()) taker.end(stream);
@@ -133,26 +141,21 @@ void JobController::take_events() {
 void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
-  const auto is_theirs = [&](Rank rank) {
-    const auto known = host_of_.find(rank);
-    return known != host_of_.end() && known->second == number;
-  };
+  const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
   if (message.has_probe_report() && host.state == State::kHere) {
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
     host.state = State::kProbed;
     if (count(State::kProbed) == static_cast<int>(hosts_.size())) all_probed();
-  } else if (message.has_rank_started() && is_theirs(message.rank_started().rank())) {
-    pids_[message.rank_started().rank()] = message.rank_started().pid();
-    narrate("rank " + std::to_string(message.rank_started().rank()) + " is pid " +
-            std::to_string(message.rank_started().pid()) + " on " + host.name());
-  } else if (message.has_rank_ended() && is_theirs(message.rank_ended().rank())) {
+  } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
+    rank_started(number, message.rank_started());
+  } else if (message.has_rank_ended() && is_theirs(message.rank_ended().member())) {
     rank_ended(number, message.rank_ended());
-  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().rank())) {
+  } else if (message.has_rank_lost() && had_rank(number, message.rank_lost().rank())) {
     rank_lost(number, from_wire(message.rank_lost()));
-  } else if (message.has_store_bytes() && is_theirs(message.store_bytes().rank())) {
+  } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
-    relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+    relay_.deliver(bytes.member(), bytes.data(), bytes.end());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
   } else if (message.has_observed()) {
@@ -164,6 +167,13 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_finished()) {
     host_finished(&host, message.finished());
   }
+}
+
+void JobController::rank_started(int host, const control::RankStarted& started) {
+  if (!started.error().empty()) return say(where(host) + ": " + started.error());
+  members_[started.member()].pid = started.pid();
+  narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
+          " on " + where(host));
 }
 
 // What a starter has printed; not that its host is not there yet, which check_start() tells.
@@ -296,13 +306,13 @@ int JobController::run() {
   for (;;) {
     reap();
     take_events();
-    relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+    relay_.pump([this](MemberId member, std::string_view bytes, bool end) {
       control::ControllerMessage message;
       auto* carried = message.mutable_store_bytes();
-      carried->set_rank(rank);
+      carried->set_member(member);
       carried->set_data(bytes.data(), bytes.size());
       carried->set_end(end);
-      server_->send(host_of_[rank], std::move(message));
+      server_->send(members_[member].host, std::move(message));
     });
     check_time();
     if (observer_) {

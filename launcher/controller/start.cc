@@ -94,14 +94,20 @@ Status JobController::open_store() {
   RUEDA_RETURN_IF_ERROR(books_.open());
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
-      int ends[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return errno_status("cannot open a socket", errno);
-      relay_.add(place.rank, UniqueFd(ends[1]));
-      RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), place.rank));
-      host_of_[place.rank] = static_cast<int>(host);
+      RUEDA_RETURN_IF_ERROR(add_member(static_cast<int>(host), {first_member(place.rank), place}));
     }
   }
+  return {};
+}
+
+Status JobController::add_member(int host, const MemberStart& start) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return errno_status("cannot open a socket", errno);
+  relay_.add(start.member, UniqueFd(ends[1]));
+  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
+  members_[start.member] = {host, start.place.rank, 0};
+  books_.output_of(start.member, start.place.rank);
   return {};
 }
 

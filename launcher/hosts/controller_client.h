@@ -56,9 +56,9 @@ class ControllerClient {
   virtual void failed(const std::string& why) = 0;
 
   // The controller keeps the store: what the rank writes to its socket is carried there, and back.
-  virtual Status attach(UniqueFd agent_end, Rank rank) = 0;
+  virtual Status attach(UniqueFd agent_end, MemberId member) = 0;
   // The client's.
-  virtual OutputTaker* output_of(Rank rank) = 0;
+  virtual OutputTaker* output_of(MemberId member, Rank rank) = 0;
   // Output is taken more slowly than the ranks write: read no more from them for now.
   virtual bool congested() const = 0;
 
@@ -67,7 +67,8 @@ class ControllerClient {
   virtual int poll_limit_ms() const = 0;
   virtual void work() = 0;
 
-  virtual void rank_started(Rank rank, pid_t pid) = 0;
+  // `error`: why there is no process, of a member that was to be started by an order; else empty.
+  virtual void rank_started(const MemberStart& start, pid_t pid, const std::string& error) = 0;
   virtual void rank_ended(const RankEnd& end) = 0;
   // A verdict on a rank of this host, perhaps without its cause, which comes with a second call.
   // The controller sends the job's first one to every agent as an order.
