@@ -255,7 +255,7 @@ struct Standing {
   std::string version;     // of the library
   std::string settings;    // that ranks must agree on (PlaceInfo::agreed_settings)
   int64_t pid = 0;
-  // Process sets that it is in or knows of, as members of the epoch before, in the order of their ids.
+  // Process sets that it is in or knows of, as members of the epoch before, ordered by id.
   std::vector<std::vector<uint64_t>> process_sets;
 
   bool operator==(const Standing&) const = default;

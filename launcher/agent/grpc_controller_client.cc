@@ -41,8 +41,10 @@ Status GrpcControllerClient::attach(UniqueFd agent_end, Rank rank) {
   return {};
 }
 
-std::unique_ptr<OutputTaker> GrpcControllerClient::output_of(Rank rank) {
-  return std::make_unique<RemoteOutput>(rank, client_);
+OutputTaker* GrpcControllerClient::output_of(Rank rank) {
+  std::unique_ptr<OutputTaker>& output = outputs_[rank];
+  if (output == nullptr) output = std::make_unique<RemoteOutput>(rank, client_);
+  return output.get();
 }
 
 bool GrpcControllerClient::congested() const {
@@ -72,7 +74,7 @@ void GrpcControllerClient::beat(Clock::time_point now) {
   client_->send(std::move(message));
 }
 
-void GrpcControllerClient::take_messages(Clock::time_point now, std::vector<Order>* orders) {
+void GrpcControllerClient::take_messages(Clock::time_point now) {
   for (const control::ControllerMessage& message : client_->take()) {
     last_heard_ = now;
     if (message.has_store_bytes()) {
@@ -81,8 +83,8 @@ void GrpcControllerClient::take_messages(Clock::time_point now, std::vector<Orde
     } else if (message.has_goodbye()) {
       goodbye_ = true;
       job_code_ = message.goodbye().exit_code();
-    } else if (auto order = order_from_wire(message)) {
-      orders->push_back(std::move(*order));
+    } else if (const auto order = order_from_wire(message)) {
+      host_->follow(*order);
     }
   }
 }
@@ -91,13 +93,12 @@ bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
   return client_->gone() || now - last_heard_ > silence_;
 }
 
-std::vector<Order> GrpcControllerClient::work() {
+void GrpcControllerClient::work() {
   const auto now = Clock::now();
   // While we ourselves did not run (stopped, or a host under pressure) nobody was silent.
   if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
   last_work_ = now;
-  std::vector<Order> orders;
-  take_messages(now, &orders);
+  take_messages(now);
   relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
     control::AgentMessage message;
     auto* carried = message.mutable_store_bytes();
@@ -110,9 +111,8 @@ std::vector<Order> GrpcControllerClient::work() {
   // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
   if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
-    orders.push_back({Order::Kind::kKill, 0, {}});
+    host_->follow({Order::Kind::kKill, 0, {}});
   }
-  return orders;
 }
 
 void GrpcControllerClient::rank_started(Rank rank, pid_t pid) {
@@ -163,7 +163,7 @@ void GrpcControllerClient::count(const std::vector<RankCounters>& counters) {
   counters_ = counters;
 }
 
-void GrpcControllerClient::finish(const std::string& failure, const Follow& follow) {
+void GrpcControllerClient::finish() {
   client_->finish_output();
   bool told = false;
   while (!goodbye_ && !controller_is_lost(Clock::now())) {
@@ -171,14 +171,14 @@ void GrpcControllerClient::finish(const std::string& failure, const Follow& foll
     if (!told && client_->output_done()) {
       told = true;
       control::AgentMessage message;
-      message.mutable_finished()->set_failure(failure);
+      message.mutable_finished()->set_failure(failure_);
       message.mutable_finished()->set_exit_code(failure_code_);
       client_->send(std::move(message));
     }
     std::vector<pollfd> fds;
     add_to_poll(&fds);
     poll(fds.data(), fds.size(), poll_limit_ms());
-    follow(work());
+    work();
   }
 }
 

@@ -268,6 +268,21 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   return plan;
 }
 
+// Where the ranks could not be started: there is nobody to tell of.
+class HostWithoutRanks : public ControlledHost {
+ public:
+  explicit HostWithoutRanks(ControllerClient* controller) : controller_(controller) {}
+  void follow(const Order& order) override {
+    if (order.kind == Order::Kind::kObserve) controller_->report({order.question.round, 0, {}});
+  }
+  HostEnd end() const override { return {}; }
+  bool is_wanted() override { return true; }
+  void add_to_poll(std::vector<pollfd>*) const override {}
+
+ private:
+  ControllerClient* const controller_;
+};
+
 // What the ranks are given here, once the controller has said its part.
 using Environment = std::function<std::vector<std::string>(const control::Assign&)>;
 
@@ -294,12 +309,11 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   int exit_code = 0;
   const auto plan = make_plan(assign.value(), link, environment(assign.value()), &exit_code);
   if (!plan.ok()) {
+    HostWithoutRanks host(&controller);
+    controller.serve(&host);
     controller.set_failure_code(exit_code);
-    controller.finish(plan.status().message(), [&](const std::vector<Order>& orders) {
-      for (const Order& order : orders) {
-        if (order.kind == Order::Kind::kObserve) controller.report({order.question.round, 0, {}});
-      }
-    });
+    controller.failed(plan.status().message());
+    controller.finish();
     return exit_code;
   }
   controller.set_failure_code(kLauncherFailure);

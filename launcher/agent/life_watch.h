@@ -7,7 +7,7 @@
 //   /proc          a rank whose counters stand still is looked at: stopped, traced, dumping core
 //
 // Evidence becomes a verdict here and nowhere else; the first one of the job wins
-// (Agent::rank_lost).
+// (JobBooks::rank_lost).
 //
 // Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
 // Failure: where a page cannot be made the rank is not started; where no thread can be, started()

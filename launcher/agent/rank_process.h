@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include <memory>
 #include <utility>
 
 #include "collectives/base/unique_fd.h"
@@ -18,8 +17,8 @@ namespace rueda::launcher {
 
 class RankProcess {
  public:
-  // `output` takes what the rank writes.
-  RankProcess(const RankPlace& place, std::unique_ptr<OutputTaker> output);
+  // `output` takes what the rank writes. Borrowed.
+  RankProcess(const RankPlace& place, OutputTaker* output) : place_(place), output_(output) {}
 
   // Takes over a process and the reading ends of its pipes (non-blocking).
   void started(pid_t pid, UniqueFd out, UniqueFd err);
@@ -46,7 +45,7 @@ class RankProcess {
   const UniqueFd& pipe(Stream stream) const { return pipes_[static_cast<int>(stream)]; }
 
   const RankPlace place_;
-  const std::unique_ptr<OutputTaker> output_;
+  OutputTaker* const output_;
   pid_t pid_ = -1;
   bool running_ = false;
   UniqueFd pipes_[2];

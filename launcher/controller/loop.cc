@@ -38,7 +38,7 @@ bool JobController::all_over() const {
 void JobController::fail(int code, const std::string& text) {
   if (failure_ == 0) {
     failure_ = code;
-    console_.say(text);
+    say(text);
   }
   supervisor_.driver_lost(clock_now());
   broadcast(control::Order::KILL, 0);
@@ -58,13 +58,12 @@ void JobController::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                              {link_.fd.get(), POLLIN, 0},
                              {server_ == nullptr ? -1 : server_->fd(), POLLIN, 0}};
-  console_.add_to_poll(&fds);
-  if (copies_) copies_->add_to_poll(&fds);
+  books_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
-  if (const auto lines = console_.next_deadline()) {
+  if (const auto lines = books_.next_deadline()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
     wait = std::clamp(left, std::chrono::milliseconds(0), wait);
   }
@@ -94,8 +93,7 @@ void JobController::read_signals() {
     supervisor_.signal_received(signal, clock_now());
     broadcast(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL, signal);
     if (signals_received_ == 1) {
-      console_.say(signal_name(signal) +
-                   ": asking the ranks to stop (once more kills them at once)");
+      say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
     }
     // Nothing runs yet that could stop by itself.
     if (!started() && failure_ == 0) fail(128 + signal, "stopped before the ranks were started");
@@ -104,7 +102,7 @@ void JobController::read_signals() {
 
 void JobController::take_events() {
   if (server_ == nullptr) return;
-  server_->hold_output(console_.congested() || (copies_ && copies_->congested()));
+  server_->hold_output(books_.congested());
   for (AgentEvent& event : server_->take()) {
     JobHost& host = hosts_[static_cast<size_t>(event.host)];
     host.last_heard = clock_now();
@@ -122,7 +120,7 @@ void JobController::take_events() {
             known->second != event.host) {
           break;
         }
-        RankOutput& taker = *outputs_[static_cast<size_t>(output.rank())];
+        RankOutput& taker = *books_.output_of(output.rank());
         const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
         if (!output.data().empty()) taker.take(stream, output.data());
         if (output.end()) taker.end(stream);
@@ -162,7 +160,7 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
   } else if (message.has_say()) {
-    console_.say(host.name() + ": " + message.say().text());
+    say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
     host_finished(&host, message.finished());
   }
@@ -173,7 +171,7 @@ void JobController::pump_starter(size_t number) {
   const bool one_host = !plan_.use_srun;
   starters_[number]->pump([&](const std::string& line) {
     if (one_host && hosts_[number].state == State::kAwaited && says_not_yet(line)) return;
-    console_.say(starters_[number]->name() + ": " + line);
+    say(starters_[number]->name() + ": " + line);
   });
 }
 
@@ -214,10 +212,10 @@ void JobController::check_silence(TimePoint at) {
       host_lost(static_cast<int>(i), text.str());
     } else if (silent > kSuspectAfter && !host.suspect) {
       host.suspect = true;
-      console_.say("host " + host.name() + " has given no sign of life for 1 s");
+      say("host " + host.name() + " has given no sign of life for 1 s");
     } else if (silent < kSuspectAfter / 2 && host.suspect) {
       host.suspect = false;
-      console_.say("host " + host.name() + " is back");
+      say("host " + host.name() + " is back");
     }
   }
 }
@@ -244,7 +242,7 @@ void JobController::check_start(TimePoint at) {
                             " s (--start-timeout) of waiting " + who);
   } else {
     last_told_ = at;
-    console_.say("waiting " + who);
+    say("waiting " + who);
   }
 }
 
@@ -308,13 +306,10 @@ int JobController::run() {
     });
     check_time();
     if (observer_) {
-      for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+      for (const std::string& line : observer_->work(clock_now())) say(line);
     }
-    if (copies_) {
-      for (const std::string& line : copies_->take_problems()) console_.say(line);
-    }
-    console_.flush();
-    if (console_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
+    books_.work();
+    if (books_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
       supervisor_.output_closed(clock_now());
       broadcast(control::Order::OUTPUT_CLOSED, 0);
     }

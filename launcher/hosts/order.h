@@ -1,4 +1,4 @@
-// What the controller of a job over several hosts tells an agent.
+// What the controller of a job tells an agent.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Which hosts may be used, and which have failed too often: order, slots, blacklist, cooldowns. Pure.
+// Which hosts may be used, and which have failed too often: order, slots, blacklist, cooldowns.
+// Pure.
 //
 //   listed ──fails──> blacklisted ──its cooldown has passed──> listed (without cooldown: never)
 //     │  drained ──> not used before it has been off the list

@@ -1,9 +1,9 @@
 // MembershipDecider: who belongs to the next epoch of a job. The only place that decides it.
 //
-//   RUNNING(e) ──a member is lost, or an announced change is due──> ENDING(e)
-//      ^                                                               │ all of e are gone or have
-//      │                                                               │ entered, newcomers are here
-//      └──────────────── epoch e' > e is decided ──────────────────────┘
+//   RUNNING(e) ──a member is lost, or an announced change is due─> ENDING(e)
+//      ^                                                              │ all of e are gone or have
+//      │                                                              │ entered, newcomers are here
+//      └──────────────── epoch e' > e is decided ─────────────────────┘
 //                                 │ fewer than min_np are left
 //                                 └──> WAITING: survivors keep their state, until elastic_timeout
 //
@@ -35,14 +35,16 @@ using MemberId = uint64_t;  // from 0; the first members' numbers are their rank
 
 // What happens when a rank fails, in an elastic job.
 enum class OnFailure {
-  kReplace,  // a new process in its slot, 3 times in 10 minutes; then as kBlacklist. ruedarun's default
+  // A new process in its slot, 3 times in 10 minutes; then as kBlacklist. ruedarun's default.
+  kReplace,
   kShrink,     // the others go on without it
   kBlacklist,  // its whole host leaves and is not used again before its cooldown. Horovod's way
 };
 // When newcomers enter.
 enum class OnJoin {
   kReady,  // once they wait to be let in; until then the others train. ruedarun's default
-  kAnnounce,  // the others leave at their next commit as soon as a change is known, and wait. Horovod's
+  // The others leave at their next commit as soon as a change is known, and wait. Horovod's way.
+  kAnnounce,
 };
 
 struct Policy {

@@ -79,8 +79,8 @@ bool Decider::State::slot_comes_free() const {
   });
 }
 
-// Whoever is missing is started: first spares take seats, then free slots get new ranks, then spares
-// are made up for. A slot is free when no thread of who sat there is left.
+// Whoever is missing is started: first spares take seats, then free slots get new ranks, then the
+// spares are made up for. A slot is free when no thread of who sat there is left.
 void Decider::State::fill_seats() {
   std::set<std::pair<std::string, int>> occupied;
   std::map<std::string, int> load;  // ranks of a host, spares not counted
