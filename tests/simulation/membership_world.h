@@ -1,6 +1,7 @@
-// The real MembershipDecider over a clock, a network and members that are all in one thread. Members
-// apply a step when all have entered it, acknowledge it when all have entered the next; they die, stall, are cut off and run
-// on, hosts are drained, vanish and come, and the decider's place is taken over from its record.
+// The real MembershipDecider over a clock, a network and members that are all in one thread.
+// Members apply a step when all have entered it, acknowledge it when all have entered the next;
+// they die, stall, are cut off and run on, hosts are drained, vanish and come, and the decider's
+// place is taken over from its record.
 #pragma once
 
 #include <algorithm>
