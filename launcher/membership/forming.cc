@@ -125,6 +125,7 @@ void Decider::State::try_form() {
               std::to_string(needed) + ": they keep their state and wait for others"});
     if (keeps_leaver || stay.empty()) return;
   } else if (keeps_leaver) {
+    if (stay.size() >= cap && stay.size() > survivors) stay.pop_back();  // a newcomer waits for it
     stay.insert(stay.begin(), last_holder->id);
     target = left_target;
     has_holder = true;

@@ -114,7 +114,10 @@ struct MembershipDecider::State {
     return from + std::chrono::ceil<Time::duration>(wait);
   }
   bool passed(Time from, Seconds wait) const { return now >= after(from, wait); }
-  void do_(Action action) { actions.push_back(std::move(action)); }
+  template <typename What>
+  void do_(What what) {
+    actions.emplace_back(std::in_place_type<What>, std::move(what));
+  }
   Member* find(MemberId id) {
     const auto it = members.find(id);
     return it == members.end() ? nullptr : &it->second;

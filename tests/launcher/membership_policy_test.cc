@@ -156,6 +156,17 @@ TEST_CASE("all hosts blacklisted, or all ranks failed: Horovod's text", "[member
                       "status"));
 }
 
+TEST_CASE("ranks on a host that is no longer found do not save a job whose hosts have all failed",
+          "[membership]") {
+  Policy policy = elastic(2, 1);
+  policy.on_failure = OnFailure::kBlacklist;
+  Job job(policy, {{"a", 1}, {"b", 1}});
+  job.all_first();
+  job.discover({{"b", 1}});
+  job.die(1, 4);
+  CHECK_THAT(job.ended(), Contains("4: Horovod detected") && Contains("every host has failed"));
+}
+
 TEST_CASE("hosts that were found keep their order; new ones come behind", "[membership]") {
   HostTable hosts(std::nullopt, 0);
   hosts.found({{"b", 1, "", 0}, {"a", 2, "", 0}});
@@ -182,6 +193,8 @@ TEST_CASE("ranks go host by host, survivors before newcomers, the leader first",
                                       {3, 1, 1, 3, true},
                                       {7, 0, 1, -1, false},
                                       {8, 2, 0, -1, false}};
+  CHECK(members(in_order({{1, 1, 0, 0, true}, {2, 2, 0, 1, true}, {9, 0, 0, -1, false}})) ==
+        Members{1, 2, 9});  // a host is back that was the first once
   CHECK(members(in_order(all)) == Members{2, 3, 1, 7, 8});
   const auto places = places_of(in_order(all));
   CHECK(places[2].local_rank == 0);
@@ -253,6 +266,19 @@ TEST_CASE("who leaves but alone holds the newest commit stays once more", "[memb
   job.at_commit(0, 5);
   job.at_commit(1, 5);
   CHECK(answer_to(job, 1) == EpochAnswer::kRemoved);
+  CHECK(job.entered() == Members{0});
+}
+
+TEST_CASE("a rank that is lost while it leaves is nobody's fault", "[membership]") {
+  Policy policy = elastic(2, 1);
+  policy.on_failure = OnFailure::kBlacklist;
+  Job job(policy, {{"a", 1}, {"b", 1}});
+  job.all_first();
+  job.on(HostDrained{"b"});
+  job.die(1);
+  CHECK(job.said() == "");
+  job.back(0, 1);
+  job.idle(1);
   CHECK(job.entered() == Members{0});
 }
 
