@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "collectives/base/config.h"
-#include "launcher/agent/agent.h"
 #include "launcher/agent/host_agent.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/controller/controller.h"
@@ -20,6 +19,8 @@
 #include "launcher/job/exit_code.h"
 #include "launcher/job/master_variables.h"
 #include "launcher/mpi/run_mpi.h"
+#include "launcher/one_host.h"
+#include "launcher/processes/discovery.h"
 #include "launcher/processes/guard.h"
 #include "launcher/processes/spawn.h"
 #include "launcher/surroundings.h"
@@ -82,7 +83,14 @@ bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& optio
   return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
 }
 
-int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, bool slurm,
+// Of the job, wherever its ranks run.
+struct JobPlan : BooksPlan {
+  double dead_seconds = 5;
+  double init_patience = AgentPlan().init_patience;
+  bool terminal_stdin = false;
+};
+
+int run_on_hosts(JobPlan plan, std::vector<HostPlan> hosts, bool slurm,
                  std::optional<NodeDoor> nodes, const std::vector<std::string>& environment,
                  const std::string& version, double start_seconds) {
   if (plan.options.stdin_mode == Options::Stdin::kOneRank)
@@ -107,7 +115,7 @@ int run_on_hosts(AgentPlan plan, std::vector<HostPlan> hosts, bool slurm,
 }
 
 // The same command runs on every node: node 0 leads, the others come to it.
-int run_on_nodes(AgentPlan plan, std::vector<HostPlan> hosts, const TorchNodes& nodes,
+int run_on_nodes(JobPlan plan, std::vector<HostPlan> hosts, const TorchNodes& nodes,
                  const std::vector<std::string>& environment, const std::string& version,
                  const Config& config) {
   if (plan.options.mpi)
@@ -125,7 +133,7 @@ int run_on_nodes(AgentPlan plan, std::vector<HostPlan> hosts, const TorchNodes& 
   return run_node_agent(node, version);
 }
 
-int run_under_mpi(const AgentPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
+int run_under_mpi(const JobPlan& plan, std::vector<HostPlan> hosts, const FoundHosts& found) {
   MpirunRequest request;
   request.options = plan.options;
   request.hosts_given = !found.hosts.empty();
@@ -156,6 +164,10 @@ int run_driver(Options options, const std::vector<std::string>& environment,
                                  "' is a file; -H takes host:slots,... (-H localhost:" +
                                  std::to_string(std::max(options.num_proc, 1)) + ")");
   }
+  if (const std::string& script = options.elastic.discovery_script; !script.empty()) {
+    const Status usable = check_discovery_script(script, find_variable(environment, "PATH"));
+    if (!usable.ok()) return fail(kUsageError, usable.message());
+  }
   const auto standing = look_around(environment, &options);
   if (!standing.ok()) return fail(kUsageError, standing.status().message());
   const FoundHosts& found = standing.value().hosts;
@@ -164,7 +176,10 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   if (!standing.value().said.empty())
     std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
-  AgentPlan plan;
+  if (options.elastic.elastic())
+    return fail(kUsageError, options.elastic_words.front().origin +
+                                 ": elastic jobs cannot be run by this version of ruedarun");
+  JobPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);
   if (nodes) {
@@ -207,18 +222,20 @@ int run_driver(Options options, const std::vector<std::string>& environment,
     return run_on_hosts(std::move(plan), std::move(hosts).value(), found.slurm, {}, environment,
                         version, config.value().start_timeout_seconds);
   }
-  plan.places = std::move(hosts.value().front().places);
-  auto bindings = bind_here(options.bind, static_cast<int>(plan.places.size()));
+  AgentPlan agent;
+  agent.places = std::move(hosts.value().front().places);
+  auto bindings = bind_here(options.bind, static_cast<int>(agent.places.size()));
   if (!bindings.ok()) return fail(kUsageError, bindings.status().message());
-  plan.bindings = std::move(bindings).value();
+  agent.bindings = std::move(bindings).value();
   const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));
   if (command.exit_code != 0) return fail(command.exit_code, command.reason);
-  plan.program = command.path;
-  return guard("agent", [&](GuardLink link) {
-    plan.guard = link.guard;
-    plan.hangup_ignored = link.hangup_ignored;
-    return run_agent(plan, std::move(link.fd));
-  });
+  agent.program = command.path;
+  agent.options = plan.options;
+  agent.base_environment = plan.base_environment;
+  agent.dead_seconds = plan.dead_seconds;
+  agent.init_patience = plan.init_patience;
+  agent.terminal_stdin = plan.terminal_stdin;
+  return run_on_one_host(plan, std::move(agent));
 }
 
 }  // namespace rueda::launcher

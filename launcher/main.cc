@@ -70,6 +70,11 @@ int main(int argc, char** argv) {
     if (found.ok()) found = rueda::launcher::add_deepspeed_config(&options.value());
     if (found.ok()) found = rueda::launcher::add_horovod_path(environment, &options.value());
     if (found.ok()) found = rueda::launcher::choose_mpi_transport(environment, &options.value());
+    if (found.ok() && options.value().action == Options::Action::kRun) {
+      found = rueda::launcher::check_elastic(options.value(), [&](const char* name) {
+        return rueda::launcher::find_variable(environment, name);
+      });
+    }
     if (!found.ok()) options = found;
   }
   if (options.ok() && options.value().action != Options::Action::kPrintText) {

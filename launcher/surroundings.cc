@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -79,6 +80,10 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
   const Surroundings around = surroundings(environment);
   Standing out;
   RUEDA_ASSIGN_OR_RETURN(const auto nodes, find_nodes(*options, around.get));
+  if (nodes && options->elastic.elastic())
+    return invalid_argument(options->elastic_words.front().origin +
+                            ": an elastic job is started by one ruedarun, not by one on each node "
+                            "(PET_NNODES)");
   if (nodes) {
     options->num_proc = nodes->ranks();
     out.said = ranks_text(*options) +
@@ -95,10 +100,17 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
     return out;
   }
   FoundHosts& found = out.hosts;
+  if (!options->elastic.discovery_script.empty()) {  // it alone says where the job may be
+    found.source = "--host-discovery-script " + options->elastic.discovery_script;
+    out.own_names = own_names();
+    RUEDA_RETURN_IF_ERROR(check_ranks(*options));
+    return out;
+  }
   RUEDA_ASSIGN_OR_RETURN(found, find_hosts(options->hosts, options->hostfile, around));
   const bool counted_here = options->num_proc == 0;
   if (counted_here && !found.hosts.empty()) {
-    options->num_proc = found.slots();
+    const int most = options->elastic.max_np;
+    options->num_proc = most > 0 ? std::min(found.slots(), most) : found.slots();
   } else if (counted_here && options->auto_ranks) {
     const AutoRanks ranks = auto_ranks(around.get, count_gpu_devices(), count_cores_here());
     options->num_proc = ranks.count;

@@ -186,7 +186,6 @@ struct ResponseList {
 
 enum class StoreOp : uint8_t {
   kUnspecified = 0,
-  kHello = 1,
   kSet = 2,
   kGet = 3,
   kReport = 4,
@@ -255,7 +254,7 @@ struct Standing {
   std::string version;     // of the library
   std::string settings;    // that ranks must agree on (PlaceInfo::agreed_settings)
   int64_t pid = 0;
-  // Process sets that it is in or knows of, as members of the epoch before, in the order of their ids.
+  // Process sets that it is in or knows of, as members of the epoch before, ordered by id.
   std::vector<std::vector<uint64_t>> process_sets;
 
   bool operator==(const Standing&) const = default;

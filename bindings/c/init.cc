@@ -12,6 +12,7 @@
 
 #include "attention/kernel_registry.h"
 #include "bindings/c/context.h"
+#include "bindings/c/entrance.h"
 #include "collectives/base/log.h"
 #include "collectives/host/fork_guard.h"
 #include "collectives/kernels/kernels.h"
@@ -24,15 +25,6 @@
 using rueda::Status;
 
 namespace {
-
-// What a rank needs of its launcher for one init: the store behind the agent's socket, the job's
-// key, the epoch.
-struct Launcher {
-  // Kept for reports as long as the runtime lives.
-  std::shared_ptr<rueda::rendezvous::StoreClient> store;
-  std::optional<rueda::rendezvous::JobKey> key;
-  uint64_t epoch = 1;
-};
 
 // How often this process has met the ranks of a job that no agent started, itself included: all of
 // them count alike.
@@ -62,31 +54,30 @@ rueda::Result<std::unique_ptr<rueda::membership::Joined>> join_without_agent(
   return joined;
 }
 
-rueda::Result<Launcher> meet_launcher(const rueda::membership::Place& place, bool summary) {
-  Launcher launcher;
-  // A rank alone has nobody to meet, but may have something to tell at the end.
-  if (place.size == 1 && (!summary || place.agent_fd < 0)) return launcher;
-  // What this rank starts or forks itself shall not inherit them.
-  for (const int fd : {place.key_fd, place.agent_fd}) {
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    rueda::host::close_in_forked_children(fd);
-  }
-  RUEDA_ASSIGN_OR_RETURN(launcher.key, rueda::rendezvous::JobKey::read_from(place.key_fd));
-  rueda::UniqueFd socket(fcntl(place.agent_fd, F_DUPFD_CLOEXEC, 3));
-  if (!socket)
-    return rueda::errno_status("RUEDA_AGENT_FD is not open: was this process started by a rank?",
-                               errno);
-  launcher.store = std::make_shared<rueda::rendezvous::StoreClient>(std::move(socket));
-  RUEDA_ASSIGN_OR_RETURN(launcher.epoch, launcher.store->hello());
-  return launcher;
-}
-
 Status choose_kernels(const std::string& target) {
   if (target.empty() || rueda::kernels::use_target(target)) return {};
   std::string known;
   for (const std::string& name : rueda::kernels::available_targets())
     known += (known.empty() ? "" : ", ") + name;
   return rueda::invalid_argument("RUEDA_SIMD_TARGET='" + target + "': this CPU has " + known);
+}
+
+// The rank and address of an epoch, for who is in the job of an agent.
+Status take_place(const rueda::wire::NewEpoch& epoch,
+                  const std::optional<rueda::membership::GivenPlace>& given,
+                  rueda::membership::JoinOptions* options) {
+  if (given && (given->rank != epoch.rank || given->size != epoch.size)) {
+    return rueda::failed_precondition("the program asks to be rank " + std::to_string(given->rank) +
+                                      " of " + std::to_string(given->size) +
+                                      ", but in the epoch that begins it is rank " +
+                                      std::to_string(epoch.rank) + " of " +
+                                      std::to_string(epoch.size) + ": leave rank and size out");
+  }
+  options->place.rank = epoch.rank;
+  options->place.size = epoch.size;
+  options->epoch = epoch.epoch;
+  if (!epoch.tcp_address.empty()) options->config.tcp_address = epoch.tcp_address;
+  return {};
 }
 
 // Who has too few descriptors is told how many it takes: three for each other rank of the host (its
@@ -177,10 +168,11 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
     RUEDA_ASSIGN_OR_RETURN(
         options.mpi, rueda::mpi::engine_of_process(static_cast<size_t>(config.mpi_chunk_bytes)));
   }
-  Launcher launcher;
-  if (!options.place.agentless) {
-    RUEDA_ASSIGN_OR_RETURN(launcher, meet_launcher(options.place, config.summary));
-    options.epoch = launcher.epoch;
+  rueda::c_abi::Entrance launcher;
+  if (options.place.agent_fd >= 0) {
+    RUEDA_ASSIGN_OR_RETURN(launcher, rueda::c_abi::enter(options.place, config, {}, false));
+    RUEDA_RETURN_IF_ERROR(take_place(launcher.epoch, given, &options));
+    *size = options.place.size;
   }
   if (agents.life != nullptr) {
     // A connection that ended says who closed it; the agents' verdict says who was lost first.
@@ -205,7 +197,7 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
   member->preemption_signals = config.preemption_signal;
   member->store = launcher.store;
   if (launcher.store != nullptr) {
-    agents.init_verdict = [store = launcher.store, epoch = launcher.epoch] {
+    agents.init_verdict = [store = launcher.store, epoch = options.epoch] {
       return rueda::membership::said_at_init(store.get(), epoch);
     };
     member->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {

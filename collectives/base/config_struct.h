@@ -61,6 +61,11 @@ struct Config {
   bool c10d = false;
   // RUEDA_START_TIMEOUT: seconds that init waits for the other ranks
   double start_timeout_seconds = 120;
+  // RUEDA_ELASTIC_TIMEOUT: seconds that an elastic job with fewer than --min-np ranks waits for
+  // more, then it ends with exit code 124
+  double elastic_timeout_seconds = 600;
+  // RUEDA_DISCOVERY_INTERVAL: seconds between two runs of --host-discovery-script
+  double discovery_interval_seconds = 1;
   // RUEDA_SHUTDOWN_TIMEOUT: seconds that shutdown waits for collectives that have begun
   double shutdown_timeout_seconds = 5;
   // RUEDA_DEAD_SECONDS: how long a rank may be stopped (SIGSTOP) before it counts as dead and is

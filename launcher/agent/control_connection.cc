@@ -243,11 +243,11 @@ class GrpcControlConnection : public ControlConnection {
     first.set_host_index(host_index);
     output_->send(std::move(first));
   }
-  void output(int rank, int stream, std::string_view bytes) override {
+  void output(MemberId member, int stream, std::string_view bytes) override {
     const bool end = bytes.empty();
     do {
       control::OutputMessage message;
-      message.set_rank(rank);
+      message.set_member(member);
       message.set_stream(stream);
       message.set_end(end);
       const std::string_view piece = bytes.substr(0, kMaxOutputPiece);

@@ -13,6 +13,7 @@
 #include "collectives/base/status.h"
 #include "launcher/hosts/ticket.h"
 #include "launcher/hosts/wire.h"
+#include "launcher/job/member.h"
 
 namespace rueda::launcher {
 
@@ -39,8 +40,8 @@ class ControlConnection {
   virtual bool idle() const = 0;
   // Opens the stream of output, after registering.
   virtual void open_output(int host_index) = 0;
-  // rank's bytes; empty: the end of this stream.
-  virtual void output(int rank, int stream, std::string_view bytes) = 0;
+  // A member's bytes; empty: the end of this stream.
+  virtual void output(MemberId member, int stream, std::string_view bytes) = 0;
   virtual size_t output_waiting() const = 0;
   // Ends the stream of output once everything is sent. Then output_done() becomes true.
   virtual void finish_output() = 0;

@@ -9,19 +9,19 @@ namespace {
 // What a rank writes goes to the controller as it is; it is cut into lines there.
 class RemoteOutput : public OutputTaker {
  public:
-  RemoteOutput(Rank rank, ControlConnection* client) : rank_(rank), client_(client) {}
+  RemoteOutput(MemberId member, ControlConnection* client) : member_(member), client_(client) {}
   void take(Stream stream, std::string_view bytes) override {
-    client_->output(rank_, number(stream), bytes);
+    client_->output(member_, number(stream), bytes);
   }
   void end(Stream stream) override {
-    if (!ended_[static_cast<int>(stream)]) client_->output(rank_, number(stream), {});
+    if (!ended_[static_cast<int>(stream)]) client_->output(member_, number(stream), {});
     ended_[static_cast<int>(stream)] = true;
   }
 
  private:
   static int number(Stream stream) { return stream == Stream::kStdout ? 1 : 2; }
 
-  const Rank rank_;
+  const MemberId member_;
   ControlConnection* const client_;
   bool ended_[2] = {false, false};
 };
@@ -36,13 +36,15 @@ GrpcControllerClient::GrpcControllerClient(ControlConnection* client, double sil
       last_work_(last_heard_),
       last_beat_(last_heard_) {}
 
-Status GrpcControllerClient::attach(UniqueFd agent_end, Rank rank) {
-  relay_.add(rank, std::move(agent_end));
+Status GrpcControllerClient::attach(UniqueFd agent_end, MemberId member) {
+  relay_.add(member, std::move(agent_end));
   return {};
 }
 
-std::unique_ptr<OutputTaker> GrpcControllerClient::output_of(Rank rank) {
-  return std::make_unique<RemoteOutput>(rank, client_);
+OutputTaker* GrpcControllerClient::output_of(MemberId member, Rank) {
+  std::unique_ptr<OutputTaker>& output = outputs_[member];
+  if (output == nullptr) output = std::make_unique<RemoteOutput>(member, client_);
+  return output.get();
 }
 
 bool GrpcControllerClient::congested() const {
@@ -72,17 +74,17 @@ void GrpcControllerClient::beat(Clock::time_point now) {
   client_->send(std::move(message));
 }
 
-void GrpcControllerClient::take_messages(Clock::time_point now, std::vector<Order>* orders) {
+void GrpcControllerClient::take_messages(Clock::time_point now) {
   for (const control::ControllerMessage& message : client_->take()) {
     last_heard_ = now;
     if (message.has_store_bytes()) {
       const auto& bytes = message.store_bytes();
-      relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+      relay_.deliver(bytes.member(), bytes.data(), bytes.end());
     } else if (message.has_goodbye()) {
       goodbye_ = true;
       job_code_ = message.goodbye().exit_code();
-    } else if (auto order = order_from_wire(message)) {
-      orders->push_back(std::move(*order));
+    } else if (const auto order = order_from_wire(message)) {
+      host_->follow(*order);
     }
   }
 }
@@ -91,17 +93,16 @@ bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
   return client_->gone() || now - last_heard_ > silence_;
 }
 
-std::vector<Order> GrpcControllerClient::work() {
+void GrpcControllerClient::work() {
   const auto now = Clock::now();
   // While we ourselves did not run (stopped, or a host under pressure) nobody was silent.
   if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
   last_work_ = now;
-  std::vector<Order> orders;
-  take_messages(now, &orders);
-  relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+  take_messages(now);
+  relay_.pump([this](MemberId member, std::string_view bytes, bool end) {
     control::AgentMessage message;
     auto* carried = message.mutable_store_bytes();
-    carried->set_rank(rank);
+    carried->set_member(member);
     carried->set_data(bytes.data(), bytes.size());
     carried->set_end(end);
     client_->send(std::move(message));
@@ -110,26 +111,31 @@ std::vector<Order> GrpcControllerClient::work() {
   // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
   if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
-    orders.push_back({Order::Kind::kKill, 0, {}});
+    host_->follow({Order::Kind::kKill, 0, {}});
   }
-  return orders;
 }
 
-void GrpcControllerClient::rank_started(Rank rank, pid_t pid) {
+void GrpcControllerClient::rank_started(const MemberStart& start, pid_t pid,
+                                        const std::string& error) {
   control::AgentMessage message;
-  message.mutable_rank_started()->set_rank(rank);
-  message.mutable_rank_started()->set_pid(pid);
+  auto* started = message.mutable_rank_started();
+  started->set_member(start.member);
+  started->set_rank(start.place.rank);
+  started->set_pid(pid);
+  started->set_error(error);
   client_->send(std::move(message));
 }
 
 void GrpcControllerClient::rank_ended(const RankEnd& end) {
   control::AgentMessage message;
   auto* ended = message.mutable_rank_ended();
+  ended->set_member(end.member);
   ended->set_rank(end.rank);
   ended->set_pid(end.pid);
   ended->set_wait_status(end.wait_status);
   ended->set_noticed(end.noticed);
   ended->set_stopped(end.stopped);
+  ended->set_removed(end.removed);
   ended->set_hint(end.hint);
   ended->set_resident_peak(end.resident_peak);
   client_->send(std::move(message));
@@ -163,7 +169,7 @@ void GrpcControllerClient::count(const std::vector<RankCounters>& counters) {
   counters_ = counters;
 }
 
-void GrpcControllerClient::finish(const std::string& failure, const Follow& follow) {
+void GrpcControllerClient::finish() {
   client_->finish_output();
   bool told = false;
   while (!goodbye_ && !controller_is_lost(Clock::now())) {
@@ -171,14 +177,14 @@ void GrpcControllerClient::finish(const std::string& failure, const Follow& foll
     if (!told && client_->output_done()) {
       told = true;
       control::AgentMessage message;
-      message.mutable_finished()->set_failure(failure);
+      message.mutable_finished()->set_failure(failure_);
       message.mutable_finished()->set_exit_code(failure_code_);
       client_->send(std::move(message));
     }
     std::vector<pollfd> fds;
     add_to_poll(&fds);
     poll(fds.data(), fds.size(), poll_limit_ms());
-    follow(work());
+    work();
   }
 }
 

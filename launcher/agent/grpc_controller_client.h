@@ -6,11 +6,14 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/agent/control_connection.h"
-#include "launcher/agent/controller_client.h"
+#include "launcher/hosts/controller_client.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/stream_relay.h"
 
@@ -20,23 +23,26 @@ class GrpcControllerClient : public ControllerClient {
  public:
   GrpcControllerClient(ControlConnection* client, double silence_seconds);
 
-  Status attach(UniqueFd agent_end, Rank rank) override;
-  std::unique_ptr<OutputTaker> output_of(Rank rank) override;
+  void serve(ControlledHost* host) override { host_ = host; }
+  Status open() override { return {}; }
+  void failed(const std::string& why) override { failure_ = why; }
+  Status attach(UniqueFd agent_end, MemberId member) override;
+  OutputTaker* output_of(MemberId member, Rank rank) override;
   bool congested() const override;
   void add_to_poll(std::vector<pollfd>* fds) const override;
   int poll_limit_ms() const override;
-  std::vector<Order> work() override;
-  void rank_started(Rank rank, pid_t pid) override;
+  void work() override;
+  void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override;
   void rank_ended(const RankEnd& end) override;
   void rank_lost(const life::LostRank& lost) override;
   void say(const std::string& text) override;
   void report(HostReport report) override;
   void drained(int asked, int ranks) override;
   void count(const std::vector<RankCounters>& counters) override;
-  void finish(const std::string& failure, const Follow& follow) override;
+  void finish() override;
   bool controller_was_lost() const override { return !goodbye_; }
 
-  // The exit code that goes with a failure that finish() tells.
+  // The exit code that goes with failed().
   void set_failure_code(int code) { failure_code_ = code; }
   // The job's, once the controller has said goodbye; nothing when it has gone without.
   std::optional<int> job_code() const { return goodbye_ ? std::optional(job_code_) : std::nullopt; }
@@ -44,15 +50,18 @@ class GrpcControllerClient : public ControllerClient {
  private:
   using Clock = std::chrono::steady_clock;
   void beat(Clock::time_point now);
-  void take_messages(Clock::time_point now, std::vector<Order>* orders);
+  void take_messages(Clock::time_point now);
   bool controller_is_lost(Clock::time_point now);
 
   ControlConnection* const client_;
+  ControlledHost* host_ = nullptr;
   const Clock::duration silence_;
   StreamRelay relay_;
+  std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;
   bool kill_told_ = false;
   bool goodbye_ = false;
+  std::string failure_;
   int failure_code_ = 0;
   int job_code_ = 0;
   std::deque<control::AgentMessage> unhurried_;  // sent one by one while nothing else is

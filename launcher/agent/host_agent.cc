@@ -19,6 +19,7 @@
 #include "launcher/binding/host_binding.h"
 #include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/hosts/member_wire.h"
 #include "launcher/hosts/reach.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/rank_environment.h"
@@ -239,10 +240,7 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   plan.options.grace_seconds = assign.grace_seconds();
   plan.options.verbose = assign.verbose();
   plan.options.stdin_mode = Options::Stdin::kNobody;
-  for (const auto& place : assign.places()) {
-    plan.places.push_back({place.rank(), place.size(), place.local_rank(), place.local_size(),
-                           place.cross_rank(), place.cross_size()});
-  }
+  for (const auto& place : assign.places()) plan.places.push_back(from_wire(place));
   if (plan.places.empty() || plan.options.command.empty())
     return internal_error("the controller's assignment is empty");
   plan.options.num_proc = plan.places.front().size;
@@ -267,6 +265,21 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   plan.program = command.path;
   return plan;
 }
+
+// Where the ranks could not be started: there is nobody to tell of.
+class HostWithoutRanks : public ControlledHost {
+ public:
+  explicit HostWithoutRanks(ControllerClient* controller) : controller_(controller) {}
+  void follow(const Order& order) override {
+    if (order.kind == Order::Kind::kObserve) controller_->report({order.question.round, 0, {}});
+  }
+  HostEnd end() const override { return {}; }
+  bool is_wanted() override { return true; }
+  void add_to_poll(std::vector<pollfd>*) const override {}
+
+ private:
+  ControllerClient* const controller_;
+};
 
 // What the ranks are given here, once the controller has said its part.
 using Environment = std::function<std::vector<std::string>(const control::Assign&)>;
@@ -294,12 +307,11 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   int exit_code = 0;
   const auto plan = make_plan(assign.value(), link, environment(assign.value()), &exit_code);
   if (!plan.ok()) {
+    HostWithoutRanks host(&controller);
+    controller.serve(&host);
     controller.set_failure_code(exit_code);
-    controller.finish(plan.status().message(), [&](const std::vector<Order>& orders) {
-      for (const Order& order : orders) {
-        if (order.kind == Order::Kind::kObserve) controller.report({order.question.round, 0, {}});
-      }
-    });
+    controller.failed(plan.status().message());
+    controller.finish();
     return exit_code;
   }
   controller.set_failure_code(kLauncherFailure);

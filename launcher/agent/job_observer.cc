@@ -31,15 +31,11 @@ int64_t now_ns() {
 
 Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
   std::unique_ptr<JobObserver> observer(new JobObserver(std::move(plan)));
-  for (const Rank rank : observer->plan_.ranks) {
-    RUEDA_ASSIGN_OR_RETURN(FlightMemory memory, FlightMemory::make());
-    observer->ranks_.emplace(rank, std::make_unique<Watched>(std::move(memory)));
-  }
   RUEDA_ASSIGN_OR_RETURN(observer->event_, host::make_event_fd());
   RUEDA_ASSIGN_OR_RETURN(observer->wake_, host::make_event_fd());
   // Without it `rueda status` finds nothing; the job runs all the same.
-  if (auto door = ToolDoor::open(observer->plan_.job_id, observer->plan_.ranks.size(),
-                                 observer->plan_.command);
+  if (auto door =
+          ToolDoor::open(observer->plan_.job_id, observer->plan_.ranks, observer->plan_.command);
       door.ok())
     observer->door_ = std::move(door).value();
   RUEDA_ASSIGN_OR_RETURN(observer->thread_,
@@ -59,20 +55,39 @@ void JobObserver::stop() {
   thread_.join();
 }
 
-int JobObserver::memory_fd(Rank rank) const { return ranks_.at(rank)->memory.fd(); }
-
-void JobObserver::rank_started(Rank rank, pid_t pid) {
+Result<int> JobObserver::add(MemberId member, Rank rank) {
+  RUEDA_ASSIGN_OR_RETURN(FlightMemory memory, FlightMemory::make());
+  auto watched = std::make_unique<Watched>(std::move(memory));
+  watched->rank = rank;
+  const int fd = watched->memory.fd();
   const std::lock_guard<std::mutex> lock(mutex_);
-  ranks_.at(rank)->pid = pid;
-  ranks_.at(rank)->running = true;
+  members_.insert_or_assign(member, std::move(watched));
+  return fd;
 }
 
-void JobObserver::rank_ended(Rank rank, bool well, const std::string& how) {
+void JobObserver::rank_started(MemberId member, pid_t pid) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Watched& watched = *ranks_.at(rank);
+  const auto known = members_.find(member);
+  if (known == members_.end()) return;
+  known->second->pid = pid;
+  known->second->running = true;
+}
+
+void JobObserver::rank_ended(MemberId member, bool well, const std::string& how) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = members_.find(member);
+  if (known == members_.end()) return;
+  Watched& watched = *known->second;
   watched.running = false;
   watched.well = well;
   watched.how = how;
+}
+
+std::map<Rank, JobObserver::Watched*> JobObserver::newest() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::map<Rank, Watched*> by_rank;
+  for (const auto& [member, watched] : members_) by_rank[watched->rank] = watched.get();
+  return by_rank;
 }
 
 std::vector<std::string> JobObserver::take_lines() {
@@ -104,7 +119,8 @@ std::vector<RankCounters> JobObserver::counters() const {
 }
 
 void JobObserver::mail(Rank rank, const std::string& text) {
-  if (const auto known = ranks_.find(rank); known != ranks_.end())
+  const auto ranks = newest();
+  if (const auto known = ranks.find(rank); known != ranks.end())
     flight::write_mail(known->second->memory.bytes(), text);
 }
 
@@ -162,8 +178,10 @@ void JobObserver::run() {
 HostReport JobObserver::report(const HostQuestion& question) {
   HostReport made;
   made.round = question.round;
-  for (RankRecord& record : look(question.stacks_of)) {
-    const Watched& watched = *ranks_.at(record.rank);
+  std::vector<RankRecord> records = look(question.stacks_of);
+  const auto ranks = newest();
+  for (RankRecord& record : records) {
+    const Watched& watched = *ranks.at(record.rank);
     RankView view;
     view.pid = record.flight ? record.flight->pid : watched.pid;
     view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
@@ -177,7 +195,7 @@ HostReport JobObserver::report(const HostQuestion& question) {
 
 void JobObserver::count() {
   std::vector<RankCounters> counters;
-  for (const auto& [rank, watched] : ranks_) {
+  for (const auto& [rank, watched] : newest()) {
     const auto progress = flight::read_progress(watched->memory.bytes());
     if (!progress) continue;
     RankCounters one{rank, *progress};
@@ -199,7 +217,7 @@ void JobObserver::count() {
 
 std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
   std::vector<RankRecord> records;
-  for (const auto& [rank, watched] : ranks_) {
+  for (const auto& [rank, watched] : newest()) {
     RankRecord record;
     record.rank = rank;
     auto flight = flight::read_flight(watched->memory.bytes());
@@ -237,7 +255,8 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
 
 void JobObserver::look_for_stalls() {
   if (plan_.stall_seconds <= 0) return;
-  const bool any = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+  const auto ranks = newest();
+  const bool any = std::any_of(ranks.begin(), ranks.end(), [](const auto& entry) {
     return flight::has_unfinished(entry.second->memory.bytes());
   });
   if (!any) return stalls_.forget();
@@ -270,8 +289,9 @@ std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& recor
       "is gone? --flight-recorder FOLDER names another)";
   if (!writer_.idle()) return {hangs};
   const int64_t now = now_ns();
+  const auto ranks = newest();
   for (const RankRecord& record : records) {
-    const ByteView memory = ranks_.at(record.rank)->memory.bytes();
+    const ByteView memory = ranks.at(record.rank)->memory.bytes();
     std::vector<std::byte> copy(memory.begin(), memory.end());
     writer_.add([folder = folder(), record, now, copy = std::move(copy)] {
       return write_flight_file(folder, record, copy, now);
@@ -287,7 +307,7 @@ std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& recor
 
 void JobObserver::dump() {
   std::vector<Rank> all;
-  for (const auto& [rank, watched] : ranks_) all.push_back(rank);
+  for (const auto& [rank, watched] : newest()) all.push_back(rank);
   say(write(look(all)));
 }
 

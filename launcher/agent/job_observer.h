@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
+#include "launcher/job/member.h"
 #include "launcher/observe/host_report.h"
 #include "launcher/observe/recorder_files.h"
 #include "launcher/observe/stall_story.h"
@@ -33,7 +34,7 @@ namespace rueda::launcher {
 struct ObserverPlan {
   std::string job_id;
   std::string command;        // for people
-  std::vector<Rank> ranks;    // of this host
+  size_t ranks = 0;           // of this host, to begin with
   double stall_seconds = 60;  // 0: hangs are not explained here
   bool counts = false;        // counters() are wanted
   bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
@@ -47,10 +48,11 @@ class JobObserver {
   JobObserver(const JobObserver&) = delete;
   JobObserver& operator=(const JobObserver&) = delete;
 
-  // Memory of this rank's recorder, for its process to inherit.
-  int memory_fd(Rank rank) const;
-  void rank_started(Rank rank, pid_t pid);
-  void rank_ended(Rank rank, bool well, const std::string& how);
+  // Before its process is started: memory of its recorder, for it to inherit. Where a rank has had
+  // several members, the newest is looked at.
+  Result<int> add(MemberId member, Rank rank);
+  void rank_started(MemberId member, pid_t pid);
+  void rank_ended(MemberId member, bool well, const std::string& how);
   // A folder for the files was asked for.
   bool has_folder() const { return !plan_.folder.empty(); }
   // Readable when there are lines to print, or reports.
@@ -78,6 +80,7 @@ class JobObserver {
   struct Watched {
     explicit Watched(FlightMemory m) : memory(std::move(m)) {}
     FlightMemory memory;
+    Rank rank = 0;
     pid_t pid = -1;
     bool running = false, well = false;
     std::string how;
@@ -86,6 +89,8 @@ class JobObserver {
   explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
 
   void run();
+  // By rank; those stay where they are.
+  std::map<Rank, Watched*> newest() const;
   // Ranks with their states; stacks of those that are named.
   std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
   HostReport report(const HostQuestion& question);
@@ -99,12 +104,11 @@ class JobObserver {
   std::string folder() const;
 
   const ObserverPlan plan_;
-  std::map<Rank, std::unique_ptr<Watched>>
-      ranks_;                       // set up before the thread runs; then under mutex_
   UniqueFd event_;                  // to the agent
   UniqueFd wake_;                   // to the thread
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   mutable std::mutex mutex_;
+  std::map<MemberId, std::unique_ptr<Watched>> members_;
   std::vector<std::string> lines_;
   bool stopping_ = false, dump_wanted_ = false;
   bool drain_wanted_ = false;

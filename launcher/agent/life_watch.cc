@@ -60,10 +60,11 @@ LifeWatch::~LifeWatch() {
   }
 }
 
-Result<LifeWatch::Handed> LifeWatch::add(Rank rank) {
+Result<LifeWatch::Handed> LifeWatch::add(MemberId member, Rank rank) {
   UniqueFd page_fd;
   RUEDA_ASSIGN_OR_RETURN(life::LifeMapping page, life::LifeMapping::create(&page_fd));
   auto watched = std::make_unique<Watched>(std::move(page));
+  watched->member = member;
   watched->rank = rank;
   watched->page_fd = std::move(page_fd);
   RUEDA_ASSIGN_OR_RETURN(watched->news, host::make_event_fd());
@@ -75,8 +76,8 @@ Result<LifeWatch::Handed> LifeWatch::add(Rank rank) {
   return handed;
 }
 
-Status LifeWatch::started(Rank rank, pid_t pid) {
-  Watched* const watched = find(rank);
+Status LifeWatch::started(MemberId member, pid_t pid) {
+  Watched* const watched = find(member);
   watched->pid = pid;
   watched->running = true;
   watched->silence.emplace(dead_after_);
@@ -86,13 +87,18 @@ Status LifeWatch::started(Rank rank, pid_t pid) {
   return {};
 }
 
-void LifeWatch::ended(Rank rank) {
-  if (Watched* const watched = find(rank)) watched->running = false;
+void LifeWatch::expect_end(MemberId member) {
+  if (Watched* const watched = find(member)) watched->given = true;
 }
 
-LifeWatch::Watched* LifeWatch::find(Rank rank) const {
-  const auto found = std::find_if(ranks_.begin(), ranks_.end(),
-                                  [rank](const auto& watched) { return watched->rank == rank; });
+void LifeWatch::ended(MemberId member) {
+  if (Watched* const watched = find(member)) watched->running = false;
+}
+
+LifeWatch::Watched* LifeWatch::find(MemberId member) const {
+  const auto found = std::find_if(ranks_.begin(), ranks_.end(), [member](const auto& watched) {
+    return watched->member == member;
+  });
   return found == ranks_.end() ? nullptr : found->get();
 }
 
@@ -165,7 +171,7 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
     if (watched->given) continue;
     if (const auto cause = cause_of(watched.get(), now)) {
       watched->given = true;
-      life::LostRank verdict = this->verdict(watched->rank, watched->pid, *cause, false);
+      life::LostRank verdict = this->verdict(watched->member, watched->pid, *cause, false);
       if (watched->died_ns.load() != 0) verdict.noticed_ns = watched->died_ns.load();
       lost.emplace_back(verdict.noticed_ns, verdict);
       continue;
@@ -214,15 +220,15 @@ void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findi
   }
 }
 
-life::LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause,
+life::LostRank LifeWatch::verdict(MemberId member, pid_t pid, const std::string& cause,
                                   bool is_final) const {
+  const Watched* const watched = find(member);
   life::LostRank lost;
-  lost.rank = rank;
+  lost.rank = watched != nullptr ? watched->rank : static_cast<Rank>(member);
   lost.pid = pid;
   lost.noticed_ns = monotonic_ns();
   lost.cause_is_final = is_final ? 1 : 0;
   lost.host.set(host_);
-  const Watched* const watched = find(rank);
   lost.cause.set(watched != nullptr && is_final && !watched->kill_reason.empty()
                      ? watched->kill_reason
                      : cause);
@@ -235,30 +241,30 @@ life::LostRank LifeWatch::verdict(Rank rank, pid_t pid, const std::string& cause
   return lost;
 }
 
-bool LifeWatch::has_not_left(Rank rank) const {
-  const Watched* const watched = find(rank);
+bool LifeWatch::has_not_left(MemberId member) const {
+  const Watched* const watched = find(member);
   return watched != nullptr &&
          watched->page->owner.load(std::memory_order_acquire) != life::LifePage::kClosed;
 }
 
-bool LifeWatch::was_replaced(Rank rank) const {
-  const Watched* const watched = find(rank);
+bool LifeWatch::was_replaced(MemberId member) const {
+  const Watched* const watched = find(member);
   if (watched == nullptr || !watched->running || watched->died_ns.load() == 0) return false;
   const pid_t joined = watched->page->pid.load(std::memory_order_acquire);
   return joined == watched->pid && !is_dying(watched->pid);
 }
 
-pid_t LifeWatch::joined_pid(Rank rank) const {
-  const Watched* const watched = find(rank);
+pid_t LifeWatch::joined_pid(MemberId member) const {
+  const Watched* const watched = find(member);
   return watched == nullptr ? 0 : watched->page->pid.load(std::memory_order_acquire);
 }
 
-bool LifeWatch::has_joined_inside(Rank rank) const {
-  const pid_t joined = joined_pid(rank);
-  return joined > 0 && joined != find(rank)->pid;
+bool LifeWatch::has_joined_inside(MemberId member) const {
+  const pid_t joined = joined_pid(member);
+  return joined > 0 && joined != find(member)->pid;
 }
 
-bool LifeWatch::has_joined(Rank rank) const { return joined_pid(rank) != 0; }
+bool LifeWatch::has_joined(MemberId member) const { return joined_pid(member) != 0; }
 
 void LifeWatch::tell(const life::LostRank& lost) {
   for (const auto& watched : ranks_) {

@@ -7,7 +7,7 @@
 //   /proc          a rank whose counters stand still is looked at: stopped, traced, dumping core
 //
 // Evidence becomes a verdict here and nowhere else; the first one of the job wins
-// (Agent::rank_lost).
+// (JobBooks::rank_lost).
 //
 // Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
 // Failure: where a page cannot be made the rank is not started; where no thread can be, started()
@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "collectives/base/types.h"
+#include "launcher/job/member.h"
 #include "launcher/job/supervisor.h"
 #include "launcher/processes/silence.h"
 #include "runtime/observe/life/life_page.h"
@@ -45,13 +46,15 @@ class LifeWatch {
     std::vector<int> fds;
     std::string variable;
   };
-  Result<Handed> add(Rank rank);
-  Status started(Rank rank, pid_t pid);
+  Result<Handed> add(MemberId member, Rank rank);
+  Status started(MemberId member, pid_t pid);
   // The ranks are stopped because the user wants it, until the opposite is said: that is no
   // silence.
   void pause(bool paused) { paused_ = paused; }
+  // It is to end: that, and its silence, is no loss.
+  void expect_end(MemberId member);
   // It has been reaped: nothing is looked at any more.
-  void ended(Rank rank);
+  void ended(MemberId member);
 
   // Two descriptors that become readable when look() has something to see.
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -65,27 +68,28 @@ class LifeWatch {
   Findings look(TimePoint now);
 
   // The verdict on a rank whose end was noticed otherwise: what the page knows, and this cause.
-  life::LostRank verdict(Rank rank, pid_t pid, const std::string& cause, bool is_final) const;
+  life::LostRank verdict(MemberId member, pid_t pid, const std::string& cause, bool is_final) const;
   // It has not left the job in order: it was in it, or never came as far.
-  bool has_not_left(Rank rank) const;
+  bool has_not_left(MemberId member) const;
   // It is known to have ended, and yet its process runs: exec has put another program in its place.
-  bool was_replaced(Rank rank) const;
+  bool was_replaced(MemberId member) const;
   // It has begun to join the job.
-  bool has_joined(Rank rank) const;
+  bool has_joined(MemberId member) const;
   // The process that did; 0: none yet.
-  pid_t joined_pid(Rank rank) const;
+  pid_t joined_pid(MemberId member) const;
   // It did, as another process than the one that was started (a shell that has more to do).
-  bool has_joined_inside(Rank rank) const;
+  bool has_joined_inside(MemberId member) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes.
   void tell(const life::LostRank& lost);
 
  private:
   struct Watched {
     explicit Watched(life::LifeMapping mapping) : page(std::move(mapping)) {}
+    MemberId member = 0;
     Rank rank = 0;
     pid_t pid = 0;
     bool running = false;
-    bool given = false;  // its verdict
+    bool given = false;  // its verdict; or none will be
     life::LifeMapping page;
     UniqueFd page_fd, news;
     std::thread waiter;
@@ -102,14 +106,14 @@ class LifeWatch {
   std::optional<std::string> cause_of(Watched* watched, TimePoint now);
   void look_at_silence(Watched* watched, TimePoint now, Findings* findings);
   static pid_t member_of(const Watched& watched);
-  Watched* find(Rank rank) const;
+  Watched* find(MemberId member) const;
 
   const std::string host_;
   const Duration dead_after_;
   UniqueFd deaths_;  // eventfd: a waiter has woken
   UniqueFd alarm_;   // eventfd that all ranks have
   std::atomic<bool> stopping_{false};
-  std::vector<std::unique_ptr<Watched>> ranks_;
+  std::vector<std::unique_ptr<Watched>> ranks_;  // of all members
   bool paused_ = false;
   std::optional<TimePoint> next_look_;
   TimePoint last_look_{};

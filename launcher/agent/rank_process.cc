@@ -11,9 +11,6 @@ constexpr size_t kReadAtOnce = 64 << 10;
 
 }  // namespace
 
-RankProcess::RankProcess(const RankPlace& place, std::unique_ptr<OutputTaker> output)
-    : place_(place), output_(std::move(output)) {}
-
 void RankProcess::started(pid_t pid, UniqueFd out, UniqueFd err) {
   pid_ = pid;
   running_ = true;

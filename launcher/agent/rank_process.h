@@ -7,19 +7,18 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include <memory>
 #include <utility>
 
 #include "collectives/base/unique_fd.h"
-#include "launcher/job/host_plan.h"
+#include "launcher/job/member.h"
 #include "launcher/output/rank_output.h"
 
 namespace rueda::launcher {
 
 class RankProcess {
  public:
-  // `output` takes what the rank writes.
-  RankProcess(const RankPlace& place, std::unique_ptr<OutputTaker> output);
+  // `output` takes what the rank writes. Borrowed.
+  RankProcess(const MemberStart& start, OutputTaker* output) : start_(start), output_(output) {}
 
   // Takes over a process and the reading ends of its pipes (non-blocking).
   void started(pid_t pid, UniqueFd out, UniqueFd err);
@@ -31,7 +30,13 @@ class RankProcess {
     if (running_) kill(pid_, signal);
   }
 
-  const RankPlace& place() const { return place_; }
+  const MemberStart& start() const { return start_; }
+  MemberId member() const { return start_.member; }
+  // That it was started for.
+  const RankPlace& place() const { return start_.place; }
+  // It is no part of the job any more: how it ends is nobody's failure.
+  void remove() { removed_ = true; }
+  bool removed() const { return removed_; }
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   int output_fd(Stream stream) const { return pipe(stream).get(); }
@@ -45,10 +50,10 @@ class RankProcess {
   UniqueFd& pipe(Stream stream) { return pipes_[static_cast<int>(stream)]; }
   const UniqueFd& pipe(Stream stream) const { return pipes_[static_cast<int>(stream)]; }
 
-  const RankPlace place_;
-  const std::unique_ptr<OutputTaker> output_;
+  const MemberStart start_;
+  OutputTaker* const output_;
   pid_t pid_ = -1;
-  bool running_ = false;
+  bool running_ = false, removed_ = false;
   UniqueFd pipes_[2];
 };
 

@@ -57,6 +57,7 @@ constexpr NoEffect kNoEffect[] = {
 std::vector<std::string> known_keys() {
   std::vector<std::string> keys = {kController};
   for (const SettingKey& known : setting_keys()) keys.emplace_back(known.key);
+  for (const ElasticFlag& known : elastic_flags()) keys.emplace_back(known.key);
   for (const NoEffect& known : kNoEffect) keys.emplace_back(known.key);
   return keys;
 }
@@ -126,6 +127,10 @@ Status add_entry(const Entry& entry, const std::string& origin, FileSettings* ou
     out->notes.push_back(origin + " has no effect: " + known.meaning);
     return {};
   }
+  if (const ElasticFlag* flag = elastic_flag_of_key(entry.key)) {
+    out->elastic.push_back({flag, entry.value, origin});
+    return {};
+  }
   bool found = false;
   for (const SettingKey& known : setting_keys()) {
     if (entry.key != known.key) continue;
@@ -174,6 +179,7 @@ Result<FileSettings> parse_config_file(std::string_view text, const std::string&
     const Status added = add_entry(entry, origin, &out);
     if (!added.ok()) return invalid_argument(origin + ": " + added.message());
   }
+  RUEDA_RETURN_IF_ERROR(read_elastic(out.elastic).status());
   return out;
 }
 
@@ -196,6 +202,9 @@ Status add_config_file(Options* options) {
   }
   // What comes later wins: first the file, then the flags.
   options->settings.insert(options->settings.begin(), found.settings.begin(), found.settings.end());
+  auto& elastic = options->elastic_words;
+  elastic.insert(elastic.begin(), found.elastic.begin(), found.elastic.end());
+  RUEDA_ASSIGN_OR_RETURN(options->elastic, read_elastic(elastic));
   if (found.mpi && !options->gloo) options->mpi = options->mpi || *found.mpi;
   options->notes = std::move(found.notes);
   return {};

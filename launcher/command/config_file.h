@@ -17,9 +17,10 @@
 namespace rueda::launcher {
 
 struct FileSettings {
-  std::vector<Setting> settings;   // `flag` is the origin: "params.cache_capacity (f.yaml:3)"
-  std::optional<bool> mpi;         // of controller
-  std::vector<std::string> notes;  // for the user: unknown keys, and those without effect here
+  std::vector<Setting> settings;     // `flag` is the origin: "params.cache_capacity (f.yaml:3)"
+  std::vector<ElasticWord> elastic;  // likewise
+  std::optional<bool> mpi;           // of controller
+  std::vector<std::string> notes;    // for the user: unknown keys, and those without effect here
 };
 
 // The settings of a file's text; `name` is the file's, for messages. Pure. InvalidArgument names

@@ -24,6 +24,7 @@ struct Flag {
 
 constexpr const char* kOptions = "Options";
 constexpr const char* kHosts = "Several hosts";
+constexpr const char* kElastic = "Elastic jobs: ranks may come and go";
 constexpr const char* kMpi = "Under MPI";
 constexpr const char* kQuestions = "Questions (no ranks are started)";
 constexpr const char* kSettings = "Settings for the ranks (each is also a RUEDA_* variable)";
@@ -133,6 +134,19 @@ void add(CLI::App* app, CommandLine* line, const Flag& flag) {
   std::visit(Adder{app, line, flag}, flag.fills)->group(flag.group);
 }
 
+void add(CLI::App* app, CommandLine* line, const ElasticFlag& flag) {
+  const auto keep = [line, &flag](const std::vector<std::string>& words) {
+    std::string value;
+    for (const std::string& word : words) value += (value.empty() ? "" : " ") + word;
+    line->elastic_words.push_back({&flag, std::move(value), flag.name});
+    return true;
+  };
+  app->add_option(flag.spellings, keep, flag.help)
+      ->type_name("TEXT")
+      ->expected(flag.values)
+      ->group(kElastic);
+}
+
 void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
   const auto set = [line, &flag](std::string value, const char* name) {
     line->settings.push_back({flag.variable, std::move(value), name});
@@ -189,6 +203,7 @@ void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
 
 void add_flags(CLI::App* app, CommandLine* line) {
   for (const Flag& flag : kFlags) add(app, line, flag);
+  for (const ElasticFlag& flag : elastic_flags()) add(app, line, flag);
   for (const SettingFlag& flag : setting_flags()) add(app, line, flag);
   for (const Flag& flag : kWithoutEffect) add(app, line, flag);
 }

@@ -11,26 +11,11 @@ namespace rueda::launcher {
 namespace {
 
 // Flags of horovodrun that are not ours, by how they begin.
-constexpr const char* kHorovodrunOnly[] = {"--host-discovery-script",
-                                           "--jsrun",
-                                           "--hierarchical-",
-                                           "--no-hierarchical-",
-                                           "--torus-",
-                                           "--no-torus-",
-                                           "--autotune",
-                                           "--no-autotune",
-                                           "--min-n",
-                                           "--max-n",
-                                           "--slots-per-host",
-                                           "--elastic-timeout",
-                                           "--reset-limit",
-                                           "--blacklist-",
-                                           "--mpi-threads-",
-                                           "--no-mpi-threads-",
-                                           "--binding-args",
-                                           "--num-nccl-streams",
-                                           "--thread-affinity",
-                                           "--gloo-timeout-"};
+constexpr const char* kHorovodrunOnly[] = {
+    "--jsrun",           "--hierarchical-", "--no-hierarchical-", "--torus-",
+    "--no-torus-",       "--autotune",      "--no-autotune",      "--mpi-threads-",
+    "--no-mpi-threads-", "--binding-args",  "--num-nccl-streams", "--thread-affinity",
+    "--gloo-timeout-"};
 
 // What users of other launchers write, and what it is here.
 struct Foreign {
@@ -88,7 +73,7 @@ std::vector<std::string> spelled_for_cli11(const CLI::App& app,
     out[i] = with_two_dashes(with_dashes(app, out[i]));
     if (out[i].find('=') != std::string::npos) continue;
     const CLI::Option* option = app.get_option_no_throw(out[i]);
-    if (option != nullptr && option->get_items_expected_min() > 0) ++i;
+    if (option != nullptr) i += static_cast<size_t>(std::max(option->get_items_expected_min(), 0));
   }
   return out;
 }
@@ -269,7 +254,7 @@ Status check_ranks(const Options& options) {
                             ": there are only " + std::to_string(options.num_proc) +
                             " ranks, from 0");
   }
-  return {};
+  return check_elastic_ranks(options.elastic, options.num_proc);
 }
 
 Result<Options> parse_options(const std::vector<std::string>& arguments,
@@ -296,6 +281,7 @@ Result<Options> parse_options(const std::vector<std::string>& arguments,
 
   RUEDA_RETURN_IF_ERROR(collect_command(app, app.remaining(), &line));
   RUEDA_RETURN_IF_ERROR(collect_count(app, &line));
+  RUEDA_ASSIGN_OR_RETURN(line.elastic, read_elastic(line.elastic_words));
   RUEDA_RETURN_IF_ERROR(check_flags(app, line));
   RUEDA_RETURN_IF_ERROR(collect_environment(&line));
   RUEDA_RETURN_IF_ERROR(collect_stdin(&line));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/base/status.h"
+#include "launcher/command/elastic_options.h"
 
 namespace rueda::launcher {
 
@@ -58,7 +59,9 @@ struct Options {
   bool mpi = false;                // mpirun starts the ranks: mpi/mpirun_command.h
   std::string mpi_args;            // more words for it, as a shell would read them
   std::string mpirun;              // its path; empty: the one that belongs to librueda_mpi.so
-  bool horovod = false;            // `import horovod` means rueda: horovod_path.h
+  ElasticOptions elastic;          // how ranks may come and go
+  std::vector<ElasticWord> elastic_words;  // of which it was made, what comes later wins
+  bool horovod = false;                    // `import horovod` means rueda: horovod_path.h
   Stdin stdin_mode = Stdin::kAuto;
   int stdin_rank = 0;
   std::vector<Setting> settings;

@@ -10,27 +10,22 @@
 #include <string>
 #include <vector>
 
-#include "launcher/command/options.h"
+#include "launcher/controller/job_books.h"
 #include "launcher/hosts/node_ticket.h"
 #include "launcher/job/host_plan.h"
-#include "launcher/job/timeline_files.h"
 #include "launcher/processes/guard.h"
 
 namespace rueda::launcher {
 
-struct ControllerPlan {
-  Options options;
+struct ControllerPlan : BooksPlan {
   std::vector<HostPlan> hosts;
-  std::vector<std::string> base_environment;  // of the ranks
-  std::vector<std::string> own_environment;   // of ssh and the like
-  std::string folder;                         // of the ranks
+  std::vector<std::string> own_environment;  // of ssh and the like
+  std::string folder;                        // of the ranks
   std::string version;
   double start_seconds = 30;  // until all hosts are there
   bool use_srun = false;
   // The other nodes run the same command, and fetch the ticket here.
   std::optional<NodeDoor> nodes;
-  TimelineFiles timeline;
-  bool summary = false;
   double dead_seconds = 5;  // how long a rank may be stopped
 };
 

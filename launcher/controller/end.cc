@@ -8,8 +8,6 @@
 
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/job/exit_code.h"
-#include "launcher/job/summary_report.h"
-#include "proto/store_codec.h"
 
 namespace rueda::launcher {
 
@@ -18,9 +16,11 @@ using State = JobHost::State;
 void JobController::rank_ended(int host, const control::RankEnded& ended) {
   RankEnd end;
   end.rank = ended.rank();
+  end.member = ended.member();
   end.pid = ended.pid();
   end.wait_status = ended.wait_status();
   end.stopped = ended.stopped();
+  end.removed = ended.removed();
   end.host = where(host);
   end.hint = ended.hint();
   end.resident_peak = ended.resident_peak();
@@ -31,13 +31,11 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
   tell_failure(host);
 }
 
-// The one place where the end of a rank, however it was learnt, becomes known to all others.
 void JobController::end_rank(RankEnd end, const std::string& text) {
-  if (!ended_.insert(end.rank).second) return;
-  store_->mark_dead(end.rank, text);
+  const bool failed = end.wait_status != 0 && !end.removed;
+  if (!books_.rank_ended(std::move(end), text)) return;
   narrate(text);
-  if (end.wait_status != 0) supervisor_.rank_failed(clock_now());
-  ends_.push_back(std::move(end));
+  if (failed) supervisor_.rank_failed(clock_now());
 }
 
 // Once: survivors everywhere may raise errors of their own and are stopped then.
@@ -48,21 +46,18 @@ void JobController::tell_failure(int except) {
 }
 
 // The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every
-// host, also back to the one that told it, so that all pending calls end with the same; a newer
-// version about the same rank has its cause.
+// host, also back to the one that told it, so that all pending calls end with the same.
 void JobController::rank_lost(int host, const life::LostRank& lost) {
-  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return;
-  const bool first = !lost_;
-  lost_ = lost;
-  for (size_t other = 0; other < hosts_.size(); ++other) {
-    if (!hosts_[other].talks()) continue;
-    control::ControllerMessage message;
-    *message.mutable_rank_lost() = to_wire(lost);
-    server_->send(static_cast<int>(other), std::move(message));
-  }
+  const bool first = books_.rank_lost(lost, [&] {
+    for (size_t other = 0; other < hosts_.size(); ++other) {
+      if (!hosts_[other].talks()) continue;
+      control::ControllerMessage message;
+      *message.mutable_rank_lost() = to_wire(lost);
+      server_->send(static_cast<int>(other), std::move(message));
+    }
+  });
   if (!first) return;
   lost_by_us_ = supervisor_.stopping();
-  store_->mark_dead(lost.rank, lost.describe());
   supervisor_.rank_failed(clock_now());
   tell_failure(host);
 }
@@ -92,15 +87,16 @@ void JobController::host_lost(int number, const std::string& why) {
     if (failure_ == 0) fail(kUnreachable, text);
     return;
   }
-  console_.say(text);
+  say(text);
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());
   noticed_.emplace(std::pair(number, -1), noticed);
-  for (const RankPlace& place : host.plan.places) {
-    if (ended_.contains(place.rank)) continue;
+  for (const auto& [member, known] : members_) {
+    if (known.host != number || books_.has_ended(member)) continue;
     RankEnd end;
-    end.rank = place.rank;
-    end.pid = pids_[place.rank];
+    end.rank = known.rank;
+    end.member = member;
+    end.pid = known.pid;
     end.wait_status = SIGKILL;
     end.noticed = noticed;
     end.stopped = !first;
@@ -114,10 +110,10 @@ void JobController::host_lost(int number, const std::string& why) {
     lost.host.set(host.name());
     lost.cause.set(end.lost);
     lost.operation.set("unknown");
-    if (const auto known = counted.find(end.rank); known != counted.end()) {
-      lost.operations = known->second.operations;
-      lost.operation.set(known->second.operation);
-      lost.step = known->second.step;
+    if (const auto last = counted.find(end.rank); last != counted.end()) {
+      lost.operations = last->second.operations;
+      lost.operation.set(last->second.operation);
+      lost.step = last->second.step;
     }
     rank_lost(number, lost);
     end_rank(std::move(end), rank_text);
@@ -149,86 +145,53 @@ void JobController::say_goodbye(int exit_code) {
   server_->stop();
 }
 
-// Our reader may be slow or stopped; a signal ends the wait for it.
-void JobController::drain_console() {
-  console_.release_lines();
-  console_.flush();
-  while (console_.pending() && link_.fd && signals_received_ < 2) {
-    std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {link_.fd.get(), POLLIN, 0}};
-    console_.add_to_poll(&fds);
-    poll(fds.data(), fds.size(), -1);
-    if (fds[0].revents != 0) read_signals();
-    if (fds[1].revents != 0) link_.fd.reset();
-    console_.flush();
-  }
+Patience JobController::patience() {
+  Patience patience;
+  patience.is_wanted = [this] {
+    read_signals();
+    pollfd link = {link_.fd.get(), POLLIN, 0};
+    if (link_.fd && poll(&link, 1, 0) > 0) link_.fd.reset();
+    return link_.fd && signals_received_ < 2;
+  };
+  patience.add_to_poll = [this](std::vector<pollfd>* fds) {
+    fds->push_back({signals_.get(), POLLIN, 0});
+    fds->push_back({link_.fd.get(), POLLIN, 0});
+  };
+  return patience;
 }
 
 // A failed job's, from every agent that is still there: they hold them until we say goodbye.
 void JobController::gather_recorders() {
-  const bool failed = std::any_of(ends_.begin(), ends_.end(),
-                                  [](const RankEnd& end) { return end.wait_status != 0; });
-  if (!failed || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
+  if (!books_.any_failed() || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
   observer_->request_dump(false);
   while (observer_->busy() && link_.fd && signals_received_ < 2) {
-    for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+    for (const std::string& line : observer_->work(clock_now())) say(line);
     check_time();
-    console_.flush();
+    books_.work();
     if (observer_->busy()) wait_for_events();
     reap();
     take_events();
   }
 }
 
-// What is known without the ranks' last lines.
 JobEnd JobController::job_end() const {
-  JobEnd job;
-  job.ends = ends_;
-  if (!lost_by_us_) job.lost = lost_;
+  JobEnd job = books_.end();
+  if (!lost_by_us_) job.lost = books_.lost();
   job.cause = supervisor_.cause();
   job.signal = supervisor_.cause_signal();
-  if (store_ == nullptr) return job;
-  for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure") job.reports.emplace_back(report.rank, report.value);
-  }
   return job;
 }
 
 int JobController::finish() {
   gather_recorders();
   say_goodbye(failure_ != 0 ? failure_ : judge(job_end()).exit_code);
-  JobEnd job = job_end();
-  std::map<Rank, wire::RankSummary> summaries;
-  for (size_t rank = 0; rank < outputs_.size() && outputs_[rank] != nullptr; ++rank) {
-    outputs_[rank]->end(Stream::kStdout);
-    outputs_[rank]->end(Stream::kStderr);
-    job.last_words[static_cast<Rank>(rank)] = outputs_[rank]->last_words();
-  }
-  if (copies_) {
-    const auto is_wanted = [this] {
-      read_signals();
-      return link_.fd && signals_received_ < 2;
-    };
-    for (const std::string& line : copies_->finish(is_wanted)) console_.say(line);
-  }
+  books_.close_outputs(patience());
+  books_.close_store();
   if (failure_ != 0) {  // has been said
-    drain_console();
+    books_.drain_console(patience());
     return failure_;
   }
-  store_->stop();
-  for (const rendezvous::Report& report : store_->reports()) {
-    wire::RankSummary summary;
-    if (report.key == "summary" && wire::decode(report.value, &summary).ok())
-      summaries[report.rank] = std::move(summary);
-  }
-  for (const std::string& line : finish_timelines(plan_.timeline)) console_.say(line);
-  if (plan_.summary) {
-    for (const std::string& line : summary_report(summaries, plan_.options.num_proc, job.ends))
-      console_.say(line);
-  }
-  const Verdict verdict = judge(job);
-  for (const std::string& line : verdict.lines) console_.say(line);
-  drain_console();
-  return verdict.exit_code;
+  return books_.conclude(job_end(), patience());
 }
 
 }  // namespace rueda::launcher

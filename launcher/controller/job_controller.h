@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,16 +12,14 @@
 #include "launcher/controller/control_server.h"
 #include "launcher/controller/controller.h"
 #include "launcher/controller/hosts_observer.h"
+#include "launcher/controller/job_books.h"
 #include "launcher/controller/job_host.h"
 #include "launcher/controller/starter.h"
 #include "launcher/hosts/stream_relay.h"
 #include "launcher/job/exit_report.h"
-#include "launcher/job/rank_environment.h"
 #include "launcher/job/supervisor.h"
-#include "launcher/output/rank_output.h"
 #include "runtime/observe/life/life_page.h"
 #include "runtime/rendezvous/job_key.h"
-#include "runtime/rendezvous/store_server.h"
 
 namespace rueda::launcher {
 
@@ -33,13 +30,9 @@ class JobController {
   JobController(const ControllerPlan& plan, GuardLink link)
       : plan_(plan),
         link_(std::move(link)),
-        console_(plan.options.prefix, plan.options.prefix_timestamp,
-                 find_variable(plan.base_environment, "NO_COLOR") == nullptr, plan.options.num_proc,
-                 plan.options.fold),
+        books_(plan),
         supervisor_(std::chrono::duration_cast<Duration>(
-            std::chrono::duration<double>(plan.options.grace_seconds))) {
-    console_.show_only(plan.options.shown_ranks);
-  }
+            std::chrono::duration<double>(plan.options.grace_seconds))) {}
   ~JobController() {
     if (!token_file_.empty()) unlink(token_file_.c_str());
   }
@@ -49,6 +42,7 @@ class JobController {
  private:
   Status prepare();
   Status open_store();
+  Status add_member(int host, const MemberStart& start);
   void open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
@@ -69,6 +63,7 @@ class JobController {
   void all_probed();
   void tell_failure(int except);
   void rank_lost(int host, const life::LostRank& lost);
+  void rank_started(int host, const control::RankStarted& started);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
   void host_finished(JobHost* host, const control::Finished& finished);
@@ -82,41 +77,42 @@ class JobController {
   std::string why_late(size_t host) const;
   void broadcast(control::Order::Kind kind, int signal, int except = -1);
   void fail(int code, const std::string& text);
+  // None of them speaks for those of another.
+  bool runs_at(int host, MemberId member) const;
+  bool had_rank(int host, Rank rank) const;
   bool all_over() const;
   int count(JobHost::State state) const;
   bool started() const { return assigned_; }
   std::string where(int host) const { return hosts_[static_cast<size_t>(host)].name(); }
-  void narrate(const std::string& text) {
-    if (plan_.options.verbose) console_.say(text);
-  }
+  void say(const std::string& text) { books_.say(text); }
+  void narrate(const std::string& text) { books_.narrate(text); }
   void say_goodbye(int exit_code);
+  Patience patience();
   JobEnd job_end() const;
   int finish();
-  void drain_console();
 
   const ControllerPlan& plan_;
   GuardLink link_;
   UniqueFd signals_;
-  Console console_;
-  std::unique_ptr<OutputCopies> copies_;  // null: none
+  JobBooks books_;
   Supervisor supervisor_;
   std::string job_id_, token_file_;
   std::optional<rendezvous::JobKey> key_;
-  std::unique_ptr<rendezvous::StoreServer> store_;
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
   std::optional<ProofDoor> ticket_door_;            // of plan_.nodes, until all are here
   std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
   std::vector<JobHost> hosts_;
-  std::optional<HostsObserver> observer_;             // from prepare() on
-  std::vector<std::unique_ptr<RankOutput>> outputs_;  // by rank
-  std::map<Rank, int> host_of_, pids_;
+  std::optional<HostsObserver> observer_;  // from prepare() on
+  struct Member {
+    int host = 0;
+    Rank rank = 0;
+    int pid = 0;  // once it is started
+  };
+  std::map<MemberId, Member> members_;
   std::vector<ReachTry> tries_;
-  std::vector<RankEnd> ends_;
-  std::set<Rank> ended_;
-  std::optional<life::LostRank> lost_;  // the job's first
-  bool lost_by_us_ = false;             // it ended because we stopped the job: nobody's failure
+  bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;
   bool assigned_ = false, failure_told_ = false;

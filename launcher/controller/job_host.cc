@@ -1,6 +1,7 @@
 #include "launcher/controller/job_host.h"
 
 #include "launcher/hosts/host_environment.h"
+#include "launcher/hosts/member_wire.h"
 #include "launcher/job/rank_environment.h"
 
 namespace rueda::launcher {
@@ -23,15 +24,7 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   assign.set_host_index(host_index);
   assign.set_host_name(host.host.host);
   assign.set_dead_seconds(job.dead_seconds);
-  for (const RankPlace& place : host.places) {
-    auto* added = assign.add_places();
-    added->set_rank(place.rank);
-    added->set_size(place.size);
-    added->set_local_rank(place.local_rank);
-    added->set_local_size(place.local_size);
-    added->set_cross_rank(place.cross_rank);
-    added->set_cross_size(place.cross_size);
-  }
+  for (const RankPlace& place : host.places) to_wire(place, assign.add_places());
   for (const std::string& word : command) assign.add_command(word);
   std::vector<std::string> variables = environment;
   if (find_variable(variables, "RUEDA_TCP_ADDRESS") == nullptr)

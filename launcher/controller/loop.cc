@@ -30,6 +30,17 @@ int JobController::count(State state) const {
                                         [&](const JobHost& host) { return host.state == state; }));
 }
 
+bool JobController::runs_at(int host, MemberId member) const {
+  const auto known = members_.find(member);
+  return known != members_.end() && known->second.host == host;
+}
+
+bool JobController::had_rank(int host, Rank rank) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    return entry.second.host == host && entry.second.rank == rank;
+  });
+}
+
 bool JobController::all_over() const {
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
@@ -38,7 +49,7 @@ bool JobController::all_over() const {
 void JobController::fail(int code, const std::string& text) {
   if (failure_ == 0) {
     failure_ = code;
-    console_.say(text);
+    say(text);
   }
   supervisor_.driver_lost(clock_now());
   broadcast(control::Order::KILL, 0);
@@ -58,13 +69,12 @@ void JobController::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                              {link_.fd.get(), POLLIN, 0},
                              {server_ == nullptr ? -1 : server_->fd(), POLLIN, 0}};
-  console_.add_to_poll(&fds);
-  if (copies_) copies_->add_to_poll(&fds);
+  books_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
   for (const auto& starter : starters_) starter->add_to_poll(&fds);
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
-  if (const auto lines = console_.next_deadline()) {
+  if (const auto lines = books_.next_deadline()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
     wait = std::clamp(left, std::chrono::milliseconds(0), wait);
   }
@@ -94,8 +104,7 @@ void JobController::read_signals() {
     supervisor_.signal_received(signal, clock_now());
     broadcast(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL, signal);
     if (signals_received_ == 1) {
-      console_.say(signal_name(signal) +
-                   ": asking the ranks to stop (once more kills them at once)");
+      say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
     }
     // Nothing runs yet that could stop by itself.
     if (!started() && failure_ == 0) fail(128 + signal, "stopped before the ranks were started");
@@ -104,7 +113,7 @@ void JobController::read_signals() {
 
 void JobController::take_events() {
   if (server_ == nullptr) return;
-  server_->hold_output(console_.congested() || (copies_ && copies_->congested()));
+  server_->hold_output(books_.congested());
   for (AgentEvent& event : server_->take()) {
     JobHost& host = hosts_[static_cast<size_t>(event.host)];
     host.last_heard = clock_now();
@@ -117,12 +126,9 @@ void JobController::take_events() {
         break;
       case AgentEvent::Kind::kOutput: {
         const auto& output = event.output;
-        const auto known = host_of_.find(output.rank());
-        if (output.stream() < 1 || output.stream() > 2 || known == host_of_.end() ||
-            known->second != event.host) {
+        if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
           break;
-        }
-        RankOutput& taker = *outputs_[static_cast<size_t>(output.rank())];
+        RankOutput& taker = *books_.output_of(output.member(), 0);
         const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
         if (!output.data().empty()) taker.take(stream, output.data());
         if (output.end()) taker.end(stream);
@@ -135,26 +141,21 @@ void JobController::take_events() {
 void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
-  const auto is_theirs = [&](Rank rank) {
-    const auto known = host_of_.find(rank);
-    return known != host_of_.end() && known->second == number;
-  };
+  const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
   if (message.has_probe_report() && host.state == State::kHere) {
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
     host.state = State::kProbed;
     if (count(State::kProbed) == static_cast<int>(hosts_.size())) all_probed();
-  } else if (message.has_rank_started() && is_theirs(message.rank_started().rank())) {
-    pids_[message.rank_started().rank()] = message.rank_started().pid();
-    narrate("rank " + std::to_string(message.rank_started().rank()) + " is pid " +
-            std::to_string(message.rank_started().pid()) + " on " + host.name());
-  } else if (message.has_rank_ended() && is_theirs(message.rank_ended().rank())) {
+  } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
+    rank_started(number, message.rank_started());
+  } else if (message.has_rank_ended() && is_theirs(message.rank_ended().member())) {
     rank_ended(number, message.rank_ended());
-  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().rank())) {
+  } else if (message.has_rank_lost() && had_rank(number, message.rank_lost().rank())) {
     rank_lost(number, from_wire(message.rank_lost()));
-  } else if (message.has_store_bytes() && is_theirs(message.store_bytes().rank())) {
+  } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
-    relay_.deliver(bytes.rank(), bytes.data(), bytes.end());
+    relay_.deliver(bytes.member(), bytes.data(), bytes.end());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
   } else if (message.has_observed()) {
@@ -162,10 +163,17 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
   } else if (message.has_say()) {
-    console_.say(host.name() + ": " + message.say().text());
+    say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
     host_finished(&host, message.finished());
   }
+}
+
+void JobController::rank_started(int host, const control::RankStarted& started) {
+  if (!started.error().empty()) return say(where(host) + ": " + started.error());
+  members_[started.member()].pid = started.pid();
+  narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
+          " on " + where(host));
 }
 
 // What a starter has printed; not that its host is not there yet, which check_start() tells.
@@ -173,7 +181,7 @@ void JobController::pump_starter(size_t number) {
   const bool one_host = !plan_.use_srun;
   starters_[number]->pump([&](const std::string& line) {
     if (one_host && hosts_[number].state == State::kAwaited && says_not_yet(line)) return;
-    console_.say(starters_[number]->name() + ": " + line);
+    say(starters_[number]->name() + ": " + line);
   });
 }
 
@@ -214,10 +222,10 @@ void JobController::check_silence(TimePoint at) {
       host_lost(static_cast<int>(i), text.str());
     } else if (silent > kSuspectAfter && !host.suspect) {
       host.suspect = true;
-      console_.say("host " + host.name() + " has given no sign of life for 1 s");
+      say("host " + host.name() + " has given no sign of life for 1 s");
     } else if (silent < kSuspectAfter / 2 && host.suspect) {
       host.suspect = false;
-      console_.say("host " + host.name() + " is back");
+      say("host " + host.name() + " is back");
     }
   }
 }
@@ -244,7 +252,7 @@ void JobController::check_start(TimePoint at) {
                             " s (--start-timeout) of waiting " + who);
   } else {
     last_told_ = at;
-    console_.say("waiting " + who);
+    say("waiting " + who);
   }
 }
 
@@ -298,23 +306,20 @@ int JobController::run() {
   for (;;) {
     reap();
     take_events();
-    relay_.pump([this](Rank rank, std::string_view bytes, bool end) {
+    relay_.pump([this](MemberId member, std::string_view bytes, bool end) {
       control::ControllerMessage message;
       auto* carried = message.mutable_store_bytes();
-      carried->set_rank(rank);
+      carried->set_member(member);
       carried->set_data(bytes.data(), bytes.size());
       carried->set_end(end);
-      server_->send(host_of_[rank], std::move(message));
+      server_->send(members_[member].host, std::move(message));
     });
     check_time();
     if (observer_) {
-      for (const std::string& line : observer_->work(clock_now())) console_.say(line);
+      for (const std::string& line : observer_->work(clock_now())) say(line);
     }
-    if (copies_) {
-      for (const std::string& line : copies_->take_problems()) console_.say(line);
-    }
-    console_.flush();
-    if (console_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
+    books_.work();
+    if (books_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
       supervisor_.output_closed(clock_now());
       broadcast(control::Order::OUTPUT_CLOSED, 0);
     }

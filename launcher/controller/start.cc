@@ -21,6 +21,7 @@
 #include "launcher/hosts/ticket.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/job_id.h"
+#include "launcher/job/rank_environment.h"
 
 namespace rueda::launcher {
 
@@ -41,7 +42,6 @@ Status JobController::prepare() {
 
   job_id_ = make_job_id();
   RUEDA_ASSIGN_OR_RETURN(key_, rendezvous::JobKey::make_random());
-  remove_stale_parts(plan_.timeline);
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
@@ -74,10 +74,9 @@ Status JobController::prepare() {
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
   ticket.addresses = server_->addresses();
-  if (console_.on_terminal()) {
-    console_.say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") + " on " +
-                 counted(hosts_.size(), "host") +
-                 ", shared memory inside a host, TCP between hosts");
+  if (books_.on_terminal()) {
+    say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") + " on " +
+        counted(hosts_.size(), "host") + ", shared memory inside a host, TCP between hosts");
   }
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
@@ -92,25 +91,23 @@ Status JobController::prepare() {
 
 // The store and the ranks' ends of their streams to it; their agents have the others.
 Status JobController::open_store() {
-  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
-  const int ranks = plan_.options.num_proc;
-  outputs_.resize(static_cast<size_t>(ranks));
-  if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder, ranks));
-  }
+  RUEDA_RETURN_IF_ERROR(books_.open());
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
-      int ends[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return errno_status("cannot open a socket", errno);
-      relay_.add(place.rank, UniqueFd(ends[1]));
-      RUEDA_RETURN_IF_ERROR(store_->add(UniqueFd(ends[0]), place.rank));
-      host_of_[place.rank] = static_cast<int>(host);
-      auto output = std::make_unique<RankOutput>(place.rank, &console_);
-      output->copy_to(copies_.get());
-      outputs_[static_cast<size_t>(place.rank)] = std::move(output);
+      RUEDA_RETURN_IF_ERROR(add_member(static_cast<int>(host), {first_member(place.rank), place}));
     }
   }
+  return {};
+}
+
+Status JobController::add_member(int host, const MemberStart& start) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return errno_status("cannot open a socket", errno);
+  relay_.add(start.member, UniqueFd(ends[1]));
+  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
+  members_[start.member] = {host, start.place.rank, 0};
+  books_.output_of(start.member, start.place.rank);
   return {};
 }
 
@@ -180,8 +177,8 @@ Status JobController::write_token_file(const std::string& ticket) {
                        path, ticket.size(), errno);
   }
   token_file_ = path;
-  console_.say("waiting for " + std::to_string(hosts_.size()) + " hosts; on each: ruedarun join " +
-               server_->addresses().front() + " --token-file " + path);
+  say("waiting for " + std::to_string(hosts_.size()) + " hosts; on each: ruedarun join " +
+      server_->addresses().front() + " --token-file " + path);
   return {};
 }
 

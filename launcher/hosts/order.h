@@ -1,9 +1,10 @@
-// What the controller of a job over several hosts tells an agent.
+// What the controller of a job tells an agent.
 #pragma once
 
 #include <string>
 
 #include "collectives/base/types.h"
+#include "launcher/job/member.h"
 #include "launcher/observe/host_report.h"
 #include "runtime/observe/life/life_page.h"
 
@@ -21,14 +22,18 @@ struct Order {
     kKill,
     kObserve,
     kMail,
-    kDrain
+    kDrain,
+    kStartMember,
+    kStopMember
   };
   Kind kind = Kind::kKill;
   int signal = 0;         // of kSignal, kUserSignal
   life::LostRank lost;    // of kRankLost: the job's verdict, for every rank of this host
   HostQuestion question;  // of kObserve
   Rank rank = 0;          // of kMail
-  std::string text;       // of kMail
+  std::string text;       // of kMail; of kStopMember: why, for the user
+  MemberStart start;      // of kStartMember
+  MemberId member = 0;    // of kStopMember
 };
 
 }  // namespace rueda::launcher

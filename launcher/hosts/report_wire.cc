@@ -2,6 +2,7 @@
 
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/hosts/member_wire.h"
 
 namespace rueda::launcher {
 namespace {
@@ -99,6 +100,14 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
     order.kind = Order::Kind::kMail;
     order.rank = message.mail().rank();
     order.text = message.mail().text();
+  } else if (message.has_start_member()) {
+    order.kind = Order::Kind::kStartMember;
+    order.start.member = message.start_member().member();
+    order.start.place = from_wire(message.start_member().place());
+  } else if (message.has_stop_member()) {
+    order.kind = Order::Kind::kStopMember;
+    order.member = message.stop_member().member();
+    order.text = message.stop_member().why();
   } else if (message.has_drain()) {
     order.kind = Order::Kind::kDrain;
   } else if (message.has_order()) {

@@ -6,13 +6,13 @@
 
 namespace rueda::launcher {
 
-void StreamRelay::add(Rank rank, UniqueFd fd) {
+void StreamRelay::add(MemberId member, UniqueFd fd) {
   fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
-  streams_[rank] = {std::move(fd), "", false};
+  streams_[member] = {std::move(fd), "", false};
 }
 
 void StreamRelay::add_to_poll(std::vector<pollfd>* fds) const {
-  for (const auto& [rank, stream] : streams_) {
+  for (const auto& [member, stream] : streams_) {
     const int events =
         (stream.kept.size() < kMaxKept ? POLLIN : 0) | (stream.kept.empty() ? 0 : POLLOUT);
     fds->push_back({stream.fd.get(), static_cast<short>(events), 0});
@@ -49,8 +49,8 @@ void StreamRelay::pump(const Carry& carry) {
   }
 }
 
-void StreamRelay::deliver(Rank rank, std::string_view bytes, bool end) {
-  const auto found = streams_.find(rank);
+void StreamRelay::deliver(MemberId member, std::string_view bytes, bool end) {
+  const auto found = streams_.find(member);
   if (found == streams_.end()) return;
   found->second.kept += bytes;
   found->second.ending = found->second.ending || end;

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/base/types.h"
 #include "collectives/base/unique_fd.h"
+#include "launcher/job/member.h"
 
 namespace rueda::launcher {
 
@@ -24,16 +24,16 @@ class StreamRelay {
   static constexpr size_t kPiece = 256 << 10;
 
   // `end`: the stream has ended and nothing follows.
-  using Carry = std::function<void(Rank rank, std::string_view bytes, bool end)>;
+  using Carry = std::function<void(MemberId member, std::string_view bytes, bool end)>;
 
-  void add(Rank rank, UniqueFd fd);
+  void add(MemberId member, UniqueFd fd);
   void add_to_poll(std::vector<pollfd>* fds) const;
   // Reads what can be read and hands it to `carry`; writes what was kept.
   void pump(const Carry& carry);
   // What the other side has read.
-  void deliver(Rank rank, std::string_view bytes, bool end);
-  // Closes the rank's stream.
-  void drop(Rank rank) { streams_.erase(rank); }
+  void deliver(MemberId member, std::string_view bytes, bool end);
+  // Closes the member's stream.
+  void drop(MemberId member) { streams_.erase(member); }
 
  private:
   struct Stream {
@@ -43,7 +43,7 @@ class StreamRelay {
   };
   bool write_kept(Stream* stream);
 
-  std::map<Rank, Stream> streams_;
+  std::map<MemberId, Stream> streams_;
 };
 
 }  // namespace rueda::launcher

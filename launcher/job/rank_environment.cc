@@ -5,10 +5,10 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr const char* kOurs[] = {"RUEDA_RANK",       "RUEDA_SIZE",       "RUEDA_LOCAL_RANK",
-                                 "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK", "RUEDA_CROSS_SIZE",
-                                 "RUEDA_JOB_ID",     "RUEDA_AGENT_FD",   "RUEDA_KEY_FD",
-                                 "RUEDA_LIFE_FDS",   "RUEDA_FLIGHT_FD"};
+constexpr const char* kOurs[] = {
+    "RUEDA_RANK",       "RUEDA_SIZE",   "RUEDA_LOCAL_RANK", "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK",
+    "RUEDA_CROSS_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD",   "RUEDA_KEY_FD",     "RUEDA_LIFE_FDS",
+    "RUEDA_FLIGHT_FD",  "RUEDA_MEMBER", "RUEDA_ELASTIC"};
 // Set for programs that know other launchers.
 constexpr const char* kCompatible[] = {"RANK",
                                        "WORLD_SIZE",
@@ -77,8 +77,9 @@ Environment base_environment(const Environment& ours, const Options& options) {
 }
 
 Environment rank_environment(const Environment& base, const JobEnvironment& job,
-                             const RankPlace& place, int agent_fd) {
+                             const MemberStart& start, int agent_fd) {
   Environment out = base;
+  const RankPlace& place = start.place;
   const std::string rank = std::to_string(place.rank), size = std::to_string(place.size);
   const std::string local_rank = std::to_string(place.local_rank);
   const std::string local_size = std::to_string(place.local_size);
@@ -91,6 +92,7 @@ Environment rank_environment(const Environment& base, const JobEnvironment& job,
   set(&out, "RUEDA_LOCAL_SIZE", local_size);
   set(&out, "RUEDA_CROSS_RANK", cross_rank);
   set(&out, "RUEDA_CROSS_SIZE", cross_size);
+  set(&out, "RUEDA_MEMBER", std::to_string(start.member));
   set(&out, "RUEDA_JOB_ID", job.job_id);
   set(&out, "RUEDA_AGENT_FD", std::to_string(agent_fd));
   set(&out, "RUEDA_KEY_FD", std::to_string(job.key_fd));

@@ -10,7 +10,7 @@
 
 #include "collectives/base/config.h"
 #include "launcher/command/options.h"
-#include "launcher/job/host_plan.h"
+#include "launcher/job/member.h"
 
 namespace rueda::launcher {
 
@@ -25,9 +25,9 @@ struct JobEnvironment {
 std::vector<std::string> base_environment(const std::vector<std::string>& ours,
                                           const Options& options);
 
-// `base` plus what one rank is told. `agent_fd`: the rank's end of its socket to the agent.
+// `base` plus what one process is told. `agent_fd`: the rank's end of its socket to the agent.
 std::vector<std::string> rank_environment(const std::vector<std::string>& base,
-                                          const JobEnvironment& job, const RankPlace& place,
+                                          const JobEnvironment& job, const MemberStart& start,
                                           int agent_fd);
 
 // Puts a variable in, instead of one of this name.

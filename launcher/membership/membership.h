@@ -1,9 +1,9 @@
 // MembershipDecider: who belongs to the next epoch of a job. The only place that decides it.
 //
-//   RUNNING(e) ──a member is lost, or an announced change is due──> ENDING(e)
-//      ^                                                               │ all of e are gone or have
-//      │                                                               │ entered, newcomers are here
-//      └──────────────── epoch e' > e is decided ──────────────────────┘
+//   RUNNING(e) ──a member is lost, or an announced change is due─> ENDING(e)
+//      ^                                                              │ all of e are gone or have
+//      │                                                              │ entered, newcomers are here
+//      └──────────────── epoch e' > e is decided ─────────────────────┘
 //                                 │ fewer than min_np are left
 //                                 └──> WAITING: survivors keep their state, until elastic_timeout
 //
@@ -26,24 +26,25 @@
 
 #include "launcher/job/host_plan.h"
 #include "launcher/job/hostfile.h"
+#include "launcher/membership/host_table.h"
 #include "proto/messages.h"
 
 namespace rueda::launcher::membership {
 
 using MemberId = uint64_t;  // from 0; the first members' numbers are their ranks in epoch 1
-using Time = std::chrono::steady_clock::time_point;
-using Seconds = std::chrono::duration<double>;
 
 // What happens when a rank fails, in an elastic job.
 enum class OnFailure {
-  kReplace,  // a new process in its slot, 3 times in 10 minutes; then as kBlacklist. ruedarun's default
+  // A new process in its slot, 3 times in 10 minutes; then as kBlacklist. ruedarun's default.
+  kReplace,
   kShrink,     // the others go on without it
   kBlacklist,  // its whole host leaves and is not used again before its cooldown. Horovod's way
 };
 // When newcomers enter.
 enum class OnJoin {
   kReady,  // once they wait to be let in; until then the others train. ruedarun's default
-  kAnnounce,  // the others leave at their next commit as soon as a change is known, and wait. Horovod's
+  // The others leave at their next commit as soon as a change is known, and wait. Horovod's way.
+  kAnnounce,
 };
 
 struct Policy {
@@ -78,7 +79,7 @@ struct MemberStarted {
   int64_t pid;
   std::string error;
 };
-// It is lost: known dead, silent, or its host is. `first`: this is the job's word for the culprit.
+// It is lost: known dead, or silent and killed for that.
 struct MemberLost {
   MemberId member;
   std::string how;
@@ -133,15 +134,25 @@ struct StopMember {
   MemberId member;
   std::string why;
 };
-// Tell its members that epoch `epoch` is over, because this one was lost.
+// Tell its members that epoch `epoch` is over, because this one was lost. `has_left`: it lives, and
+// has said that the epoch has ended under it, but no loss is known: it is no dead peer.
 struct EndEpoch {
   uint64_t epoch;
   MemberId lost;
+  bool has_left = false;
 };
-// Answer who waits to enter.
+// Answer who waits to enter. What all members are told is there once: copies of it for 10,000 ranks
+// would be gigabytes.
 struct Answer {
   MemberId member;
-  wire::NewEpoch epoch;
+  Rank rank;
+  std::shared_ptr<const wire::NewEpoch> common;  // but for the rank
+
+  wire::NewEpoch epoch() const {
+    wire::NewEpoch mine = *common;
+    mine.rank = rank;
+    return mine;
+  }
 };
 // Tell all members of the epoch: leave at the next commit. `changes`: 1 removed, 2 added, 3 both.
 struct Announce {
@@ -163,6 +174,9 @@ using Action = std::variant<StartMember, StopMember, EndEpoch, Answer, Announce,
 
 class MembershipDecider {
  public:
+  // 124: too few ranks for elastic_timeout. 75: reset_limit, or heals without a commit.
+  static constexpr int kTooFew = 124, kTooOften = 75;
+
   explicit MembershipDecider(Policy policy);
   ~MembershipDecider();
 

@@ -11,7 +11,7 @@ namespace rueda::launcher {
 namespace {
 
 constexpr std::string_view kBegins = "stalled for ";
-constexpr std::string_view kFrame = "        ";  // of a stack, below its heading
+constexpr std::string_view kFrameIndent = "        ";  // of a stack, below its heading
 
 bool is_number(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '.'; }
 
@@ -34,7 +34,8 @@ std::string gist_of(const std::vector<std::string>& lines) {
   std::string gist;
   bool native = false;
   for (const std::string& line : lines) {
-    native = line.find("native stack") != std::string::npos || (native && line.starts_with(kFrame));
+    native = line.find("native stack") != std::string::npos ||
+             (native && line.starts_with(kFrameIndent));
     if (native) continue;
     append_without_times(line, &gist);
     gist += '\n';

@@ -5,17 +5,21 @@
 
 #include <charconv>
 #include <fstream>
+#include <type_traits>
+#include <utility>
 
 #include "runtime/membership/launchers/claims.h"
 
 namespace rueda::membership {
 namespace {
 
-Result<int> parse(const char* name, const char* value) {
+template <typename Number = int>
+Result<Number> parse(const char* name, const char* value) {
   const std::string_view text(value);
-  int number = 0;
+  Number number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || rest != text.data() + text.size() || text.empty() || number < 0) {
+  if (error != std::errc() || rest != text.data() + text.size() || text.empty() ||
+      (std::is_signed_v<Number> && std::cmp_less(number, 0))) {
     return failed_precondition(std::string(name) + "='" + value +
                                "' is not a number: start the job with ruedarun");
   }
@@ -83,7 +87,9 @@ Result<Place> read_place(const GetEnv& get_env, const std::optional<GivenPlace>&
   if (found == 0) return place_of_others(get_env);
   // Two variables and a meeting point are enough for whoever starts ranks by hand.
   const bool by_hand = found == 2 && values[2] < 0 && values[3] < 0 && get_env("RUEDA_RENDEZVOUS");
-  if (found != 4 && !by_hand)
+  const char* const member = get_env("RUEDA_MEMBER");
+  if (found == 4 && member == nullptr) missing = "RUEDA_MEMBER";
+  if (!missing.empty() && !by_hand)
     return failed_precondition("some of ruedarun's variables are missing: " + missing);
   if (values[1] < 1 || values[0] >= values[1]) {
     return failed_precondition("RUEDA_RANK=" + std::to_string(values[0]) +
@@ -102,6 +108,11 @@ Result<Place> read_place(const GetEnv& get_env, const std::optional<GivenPlace>&
   }
   place.rank = values[0];
   place.size = values[1];
+  if (!by_hand) {
+    RUEDA_ASSIGN_OR_RETURN(place.member, parse<uint64_t>("RUEDA_MEMBER", member));
+    const char* const elastic = get_env("RUEDA_ELASTIC");
+    place.elastic = elastic != nullptr && std::string_view(elastic) == "1";
+  }
   place.agent_fd = values[2];
   place.key_fd = values[3];
   const char* life = get_env("RUEDA_LIFE_FDS");

@@ -1,6 +1,8 @@
 // Place: which rank of which job this process is, read from the environment that its launcher made.
 //
-// ruedarun sets RUEDA_RANK, RUEDA_SIZE, RUEDA_AGENT_FD, RUEDA_KEY_FD and RUEDA_JOB_ID. Without them
+// ruedarun sets RUEDA_MEMBER, RUEDA_AGENT_FD, RUEDA_KEY_FD and RUEDA_JOB_ID, and as what a member
+// can expect at its start RUEDA_RANK and RUEDA_SIZE: which rank it is comes with each epoch
+// (StoreClient::enter). Without them
 // other launchers' variables count (launchers/claims.h), or RUEDA_RANK, RUEDA_SIZE and
 // RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without
 // those a process is a job of one rank. A conflict or a gap is an error, never a silent size 1.
@@ -8,6 +10,7 @@
 // same.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -29,6 +32,8 @@ struct GivenPlace {
 struct Place {
   Rank rank = 0;
   Rank size = 1;
+  uint64_t member = 0;   // of the job's processes, this one; 0 where there is no agent
+  bool elastic = false;  // members come and go
   int agent_fd = -1;     // socket to the agent (the store); inherited, not owned
   int flight_fd = -1;    // memory of the flight recorder; inherited, not owned; -1: none
   int key_fd = -1;       // memfd with the job's key; inherited, not owned

@@ -39,6 +39,13 @@ Status not_set_in_time(const std::string& key, std::chrono::nanoseconds timeout)
                                        std::chrono::duration<double>(timeout).count()));
 }
 
+uint64_t epoch_of(const std::string& key) {
+  uint64_t epoch = 0;
+  if (!key.starts_with('e')) return 0;
+  const auto [rest, error] = std::from_chars(key.data() + 1, key.data() + key.size(), epoch);
+  return error == std::errc() && rest != key.data() + key.size() && *rest == '/' ? epoch : 0;
+}
+
 Status KeyTable::set(const std::string& key, const std::string& value) {
   RUEDA_RETURN_IF_ERROR(check_key(key));
   RUEDA_RETURN_IF_ERROR(check_value(key, value));
@@ -96,6 +103,13 @@ bool KeyTable::erase(const std::string& key) {
 KeyTable::Value KeyTable::find(const std::string& key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : found->second;
+}
+
+void KeyTable::drop_epochs_before(uint64_t epoch) {
+  std::erase_if(values_, [epoch](const auto& entry) {
+    const uint64_t its = epoch_of(entry.first);
+    return its != 0 && its < epoch;
+  });
 }
 
 void KeyTable::mark_dead(Rank rank, std::string text) {

@@ -20,6 +20,9 @@ Status check_value(const std::string& key, const std::string& value);
 // "store: key 'e1/place/3' was not set within 2.5 s"
 Status not_set_in_time(const std::string& key, std::chrono::nanoseconds timeout);
 
+// 3 of "e3/place/1"; 0: a key of no epoch.
+uint64_t epoch_of(const std::string& key);
+
 class KeyTable {
  public:
   // Shared, since answers that wait to be sent outlive any change of the table.
@@ -32,6 +35,8 @@ class KeyTable {
   Result<int64_t> add(const std::string& key, const std::string& amount);
   // Whether it was set.
   bool erase(const std::string& key);
+  // Keys of epochs before this one go: "e3/..." before epoch 4.
+  void drop_epochs_before(uint64_t epoch);
   // Null when the key is not set.
   Value find(const std::string& key) const;
 
@@ -39,6 +44,8 @@ class KeyTable {
   void mark_dead(Rank rank, std::string text);
   // A new process has taken the rank's place.
   void mark_alive(Rank rank);
+  // Ranks are others' from now on.
+  void forget_deaths() { dead_.clear(); }
   // kUnavailable when `key` belongs to a dead rank, with the text of the first that died: the later
   // ones may well have ended because of it. Else ok.
   Status death_behind(const std::string& key) const;

@@ -15,7 +15,9 @@ Deadline deadline_in(nanoseconds timeout) {
   return std::chrono::steady_clock::now() + std::clamp(timeout, nanoseconds(0), kYear);
 }
 
-Status poll_until(int fd, short events, Deadline deadline) {
+namespace {
+
+Status wait_for(int fd, short events, Deadline deadline, bool interruptible) {
   pollfd waiting{fd, events, 0};
   for (;;) {
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -24,8 +26,19 @@ Status poll_until(int fd, short events, Deadline deadline) {
     const int ready = ::poll(&waiting, 1, static_cast<int>(ms));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return errno_status("poll", errno);
+    if (ready < 0 && interruptible) return {Code::kAborted, "a signal came"};
     if (ready == 0 && left <= nanoseconds(0)) return deadline_exceeded("the time is over");
   }
+}
+
+}  // namespace
+
+Status poll_until(int fd, short events, Deadline deadline) {
+  return wait_for(fd, events, deadline, false);
+}
+
+Status poll_unless_interrupted(int fd, short events, Deadline deadline) {
+  return wait_for(fd, events, deadline, true);
 }
 
 Status poll_patiently(int fd, short events, const Patience& patience) {

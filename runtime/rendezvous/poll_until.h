@@ -17,6 +17,9 @@ Deadline deadline_in(std::chrono::nanoseconds timeout);
 // Returns ok when one of `events` (poll's) or a hang-up has come, kDeadlineExceeded when not.
 Status poll_until(int fd, short events, Deadline deadline);
 
+// The same, but a signal ends the wait: kAborted.
+Status poll_unless_interrupted(int fd, short events, Deadline deadline);
+
 // How long to wait for another process, and what may end it earlier.
 struct Patience {
   // NOLINTNEXTLINE(google-explicit-constructor): a deadline alone is the usual case.

@@ -115,12 +115,20 @@ Result<std::string> StoreClient::peek(const std::string& key) {
   return std::move(reply.value);
 }
 
-Result<uint64_t> StoreClient::hello() {
+Result<wire::NewEpoch> StoreClient::enter(const wire::Standing& standing, Deadline deadline,
+                                          bool interruptible) {
   wire::StoreRequest request;
-  request.op = wire::StoreOp::kHello;
-  RUEDA_ASSIGN_OR_RETURN(const auto reply, call(std::move(request), deadline_in(kGrace)));
+  request.op = wire::StoreOp::kEnter;
+  request.value = wire::encode(standing);
+  RUEDA_ASSIGN_OR_RETURN(
+      const auto reply,
+      call(std::move(request), deadline, interruptible ? Late::kInterruptible : Late::kForget));
   RUEDA_RETURN_IF_ERROR(as_status(reply));
-  return reply.number;
+  wire::NewEpoch epoch;
+  const Status read = wire::decode(reply.value, &epoch);
+  if (!read.ok())
+    return unavailable("store: " + keeper_ + " sent nonsense (" + read.message() + ")");
+  return epoch;
 }
 
 Status StoreClient::report(const std::string& key, const std::string& value) {
@@ -160,7 +168,7 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     if (someone_reads_) {
       // Whoever reads ends within its own deadline and wakes us; ours may be the earlier one.
       if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !mine->second) {
-        if (late == Late::kForget) {
+        if (late != Late::kGiveUp) {
           waiting_.erase(mine);
           return keeper_silent();
         }
@@ -172,14 +180,17 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     lock.unlock();
     wire::StoreReply reply;
     // Half a frame cannot be left for the next reader; none can.
-    const bool comes = poll_until(fd_.get(), POLLIN, deadline).ok();
+    const Status readable = late == Late::kInterruptible
+                                ? poll_unless_interrupted(fd_.get(), POLLIN, deadline)
+                                : poll_until(fd_.get(), POLLIN, deadline);
+    const bool comes = readable.ok();
     const Status read = comes ? read_reply(&reply, deadline) : keeper_silent();
     lock.lock();
     someone_reads_ = false;
-    if (!comes && late == Late::kForget) {
+    if (!comes && late != Late::kGiveUp) {
       waiting_.erase(mine);
       changed_.notify_all();  // another may read on
-      return keeper_silent();
+      return readable.code() == Code::kAborted ? readable : keeper_silent();
     }
     if (!read.ok()) {
       give_up(read);

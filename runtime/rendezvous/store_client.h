@@ -60,15 +60,19 @@ class StoreClient : public Store {
   // kDeadlineExceeded after kMoment, or when the key is not set.
   Result<std::string> peek(const std::string& key);
 
-  // How many hellos this rank has sent, this one included: the epoch of the init that asks.
-  Result<uint64_t> hello();
+  // Asks to enter an epoch and waits until that is decided, which may take long. kAborted when a
+  // signal came meanwhile and `interruptible`: ask again with the same standing, and nothing is
+  // lost. (While another thread reads for this one, the signal is seen when that ends.)
+  Result<wire::NewEpoch> enter(const wire::Standing& standing, Deadline deadline,
+                               bool interruptible = false);
   // Tells the launcher something that it keeps until the end, and waits kMoment for its answer.
   // key: "failure", why this rank fails; or "summary", a RankSummary, of which the last one counts.
   Status report(const std::string& key, const std::string& value);
 
  private:
-  // Whether a launcher that does not answer in time costs the stream, or this call alone.
-  enum class Late { kGiveUp, kForget };
+  // Whether a launcher that does not answer in time costs the stream, or this call alone; the last
+  // one ends at a signal, too.
+  enum class Late { kGiveUp, kForget, kInterruptible };
   Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline,
                                 Late late = Late::kGiveUp);
   Result<wire::StoreReply> change(wire::StoreOp op, const std::string& key,

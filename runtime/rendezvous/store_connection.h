@@ -1,7 +1,7 @@
 // StoreConnection: the server's end of one client's stream: frames in, frames out, in bounds.
 //
 // Memory it takes, whatever the client does: one incomplete frame in, kOutputRoom plus one frame
-// out, and kMaxRequests unanswered requests of at most a key each. A client that has more
+// out, kMaxRequests unanswered requests of at most a key each, one standing. A client that has more
 // unanswered requests, or does not read its answers, is not read from until it does: it only stops
 // itself. Threads: the server's, under its lock. Nothing here blocks.
 #pragma once
@@ -9,10 +9,11 @@
 #include <chrono>
 #include <deque>
 #include <list>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "collectives/base/status.h"
-#include "collectives/base/types.h"
 #include "collectives/base/unique_fd.h"
 #include "proto/messages.h"
 #include "runtime/rendezvous/key_table.h"
@@ -26,6 +27,13 @@ class StoreConnection {
   static constexpr size_t kOutputRoom = size_t{256} << 10;
   static constexpr int kReadsPerTurn = 64;  // then it is another client's turn
 
+  // Its wish to enter an epoch. Once that is answered it stays until the client goes on with
+  // something else: who was interrupted may ask again, and is told the same.
+  struct Entering {
+    uint64_t id;
+    wire::Standing standing;
+    KeyTable::Value answer;  // an encoded NewEpoch; null: not yet
+  };
   // A get that waits for its key.
   struct Waiting {
     uint64_t id;
@@ -34,10 +42,10 @@ class StoreConnection {
     Deadline deadline;
   };
 
-  StoreConnection(UniqueFd fd, Rank rank) : fd_(std::move(fd)), rank_(rank) {}
+  StoreConnection(UniqueFd fd, uint64_t member) : fd_(std::move(fd)), member_(member) {}
 
   int fd() const { return fd_.get(); }
-  Rank rank() const { return rank_; }
+  uint64_t member() const { return member_; }
 
   // Reads what has arrived and appends whole requests; stops for the reasons above. An error means
   // that the connection must be closed: kCancelled when the client closed it, kDataLoss when what
@@ -54,8 +62,9 @@ class StoreConnection {
   size_t buffered_bytes() const { return input_.capacity() + output_.capacity(); }
 
   std::list<Waiting> waiting;
-  size_t stored_bytes = 0;      // by this client's sets
-  uint32_t watched_events = 0;  // what the server's epoll set has for it
+  std::optional<Entering> entering;
+  std::map<uint64_t, size_t> stored_bytes;  // by this client's sets, of each epoch
+  uint32_t watched_events = 0;              // what the server's epoll set has for it
 
  private:
   struct Answer {
@@ -64,7 +73,7 @@ class StoreConnection {
   };
 
   const UniqueFd fd_;
-  const Rank rank_;
+  const uint64_t member_;
   std::string input_;
   std::string output_;
   size_t output_sent_ = 0;

@@ -8,10 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <deque>
+#include <numeric>
+#include <utility>
 
 #include "collectives/base/log.h"
 #include "collectives/host/event_fd.h"
 #include "collectives/host/threads.h"
+#include "proto/store_codec.h"
 #include "runtime/rendezvous/store.h"
 
 namespace rueda::rendezvous {
@@ -24,6 +27,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return errno_status("store server: epoll_create1", errno);
   RUEDA_ASSIGN_OR_RETURN(UniqueFd wake, host::make_event_fd("store server: eventfd"));
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd entries, host::make_event_fd("store server: eventfd"));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = 0;
@@ -31,7 +35,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
     return errno_status("store server: epoll_ctl", errno);
   }
   std::unique_ptr<StoreServer> server(
-      new StoreServer(std::move(epoll), std::move(wake), std::move(last_word)));
+      new StoreServer(std::move(epoll), std::move(wake), std::move(entries), std::move(last_word)));
   RUEDA_ASSIGN_OR_RETURN(server->thread_, host::start_thread([raw = server.get()] { raw->run(); }));
   return server;
 }
@@ -49,7 +53,7 @@ void StoreServer::stop() {
   clients_.clear();
 }
 
-Status StoreServer::add(UniqueFd fd, Rank rank) {
+Status StoreServer::add(UniqueFd fd, uint64_t member) {
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);  // a rank started later must not hold another's stream
   const std::lock_guard lock(mutex_);
   if (stopping_) return cancelled("store server: it is stopped");
@@ -58,31 +62,81 @@ Status StoreServer::add(UniqueFd fd, Rank rank) {
   event.events = EPOLLIN;
   event.data.u64 = id;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
-    return errno_status("store server: rank " + std::to_string(rank) + "'s stream", errno);
+    return errno_status("store server: " + name_of(member) + "'s stream", errno);
   }
-  auto client = std::make_unique<StoreConnection>(std::move(fd), rank);
+  auto client = std::make_unique<StoreConnection>(std::move(fd), member);
   client->watched_events = event.events;
   clients_.emplace(id, std::move(client));
-  table_.mark_alive(rank);
+  std::erase_if(dead_, [member](const auto& death) { return death.first == member; });
+  if (const auto rank = rank_of(member)) table_.mark_alive(*rank);
   return {};
 }
 
-void StoreServer::mark_dead(Rank rank, const std::string& text) {
+std::optional<Rank> StoreServer::rank_of(uint64_t member) const {
+  if (epoch_ == 0) return static_cast<Rank>(member);
+  const auto found = std::find(members_.begin(), members_.end(), member);
+  if (found == members_.end()) return std::nullopt;
+  return static_cast<Rank>(found - members_.begin());
+}
+
+std::string StoreServer::name_of(uint64_t member) const {
+  const auto rank = rank_of(member);
+  return rank ? "rank " + std::to_string(*rank) : "member " + std::to_string(member);
+}
+
+void StoreServer::mark_dead(uint64_t member, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    end_waits(rank, text);
+    end_waits(member, text);
   }
   wake();
 }
 
-void StoreServer::end_waits(Rank dead, const std::string& text) {
-  table_.mark_dead(dead, text);
+void StoreServer::end_waits(uint64_t dead, const std::string& text) {
+  std::erase_if(dead_, [dead](const auto& death) { return death.first == dead; });
+  dead_.emplace_back(dead, text);
+  const auto rank = rank_of(dead);
+  if (!rank) return;
+  table_.mark_dead(*rank, text);
   for (auto& [id, client] : clients_) {
-    if (client->rank() == dead) continue;
+    if (client->member() == dead) continue;
     for (const auto& get : client->waiting)
-      client->answer(get.id, unavailable(text).with_rank(dead));
+      client->answer(get.id, unavailable(text).with_rank(*rank));
     client->waiting.clear();
   }
+}
+
+void StoreServer::begin_epoch(uint64_t epoch, std::vector<uint64_t> members_by_rank) {
+  const std::lock_guard lock(mutex_);
+  table_.drop_epochs_before(epoch_);
+  for (auto& [id, client] : clients_) {
+    std::erase_if(client->stored_bytes, [this](const auto& of_epoch) {
+      return of_epoch.first != 0 && of_epoch.first < epoch_;
+    });
+  }
+  epoch_ = epoch;
+  members_ = std::move(members_by_rank);
+  std::erase_if(dead_, [this](const auto& death) { return !rank_of(death.first); });
+  table_.forget_deaths();
+  for (const auto& [member, text] : dead_) table_.mark_dead(*rank_of(member), text);
+}
+
+std::vector<Entry> StoreServer::take_entries() {
+  const std::lock_guard lock(mutex_);
+  host::clear_event_fd(entries_fd_.get());
+  return std::exchange(entries_, {});
+}
+
+void StoreServer::answer(uint64_t member, const wire::NewEpoch& epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, client] : clients_) {
+      if (client->member() != member || !client->entering || client->entering->answer) continue;
+      client->entering->answer = std::make_shared<const std::string>(wire::encode(epoch));
+      client->answer(client->entering->id, {}, client->entering->answer);
+    }
+  }
+  wake();
 }
 
 std::vector<Report> StoreServer::reports() const {
@@ -142,9 +196,7 @@ void StoreServer::serve(Id id, uint32_t events) {
 
 void StoreServer::handle(StoreConnection& client, wire::StoreRequest request) {
   switch (request.op) {
-    case wire::StoreOp::kHello:
-      client.answer(request.id, {}, nullptr, ++hellos_[client.rank()]);
-      return;
+    case wire::StoreOp::kEnter: return handle_enter(client, request);
     case wire::StoreOp::kSet: client.answer(request.id, handle_set(client, request)); return;
     case wire::StoreOp::kGet: handle_get(client, std::move(request)); return;
     case wire::StoreOp::kReport: client.answer(request.id, handle_report(client, request)); return;
@@ -186,17 +238,38 @@ void StoreServer::handle_change(StoreConnection& client, const wire::StoreReques
   if (before == nullptr && table_.find(key) != nullptr) answer_waiting_for(key);
 }
 
+void StoreServer::handle_enter(StoreConnection& client, const wire::StoreRequest& request) {
+  wire::Standing standing;
+  const Status read = wire::decode(request.value, &standing);
+  if (!read.ok()) return client.answer(request.id, invalid_argument("store: " + read.message()));
+  standing.member = client.member();  // whatever it says
+  auto& entering = client.entering;
+  const bool again = entering && entering->standing.pid == standing.pid &&
+                     entering->standing.epoch == standing.epoch &&
+                     entering->standing.cause == standing.cause;
+  if (again && entering->answer != nullptr) return client.answer(request.id, {}, entering->answer);
+  if (entering && entering->answer == nullptr)
+    client.answer(entering->id, {Code::kAborted, "store: its client has asked again to enter"});
+  entering = {request.id, standing, nullptr};
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.member == client.member(); });
+  entries_.push_back({client.member(), std::move(standing)});
+  host::ring_event_fd(entries_fd_.get());
+}
+
 Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest& request) {
   constexpr size_t kOverhead = 128;  // of a map node, a string and a shared pointer
   const size_t bytes = request.key.size() + request.value.size() + kOverhead;
   const bool is_new = table_.find(request.key) == nullptr;
-  if (is_new && client.stored_bytes + bytes > kMaxStoredBytes) {
-    return {Code::kResourceExhausted, "store: rank " + std::to_string(client.rank()) +
-                                          " has set more than " + std::to_string(kMaxStoredBytes) +
-                                          " bytes"};
+  const size_t stored =
+      std::accumulate(client.stored_bytes.begin(), client.stored_bytes.end(), size_t{0},
+                      [](size_t sum, const auto& of_epoch) { return sum + of_epoch.second; });
+  if (is_new && stored + bytes > kMaxStoredBytes) {
+    return {Code::kResourceExhausted, "store: " + name_of(client.member()) + " has set more than " +
+                                          std::to_string(kMaxStoredBytes) + " bytes"};
   }
+  client.entering.reset();  // it has its answer
   RUEDA_RETURN_IF_ERROR(table_.set(request.key, request.value));
-  if (is_new) client.stored_bytes += bytes;
+  if (is_new) client.stored_bytes[epoch_of(request.key)] += bytes;
   answer_waiting_for(request.key);
   return {};
 }
@@ -206,17 +279,18 @@ Status StoreServer::handle_report(const StoreConnection& client,
   // A failure is told once and stays; of anything else the last word counts.
   if (request.key != "failure") {
     std::erase_if(reports_, [&](const Report& report) {
-      return report.rank == client.rank() && report.key == request.key;
+      return report.member == client.member() && report.key == request.key;
     });
   }
   const auto earlier = std::count_if(reports_.begin(), reports_.end(), [&](const Report& report) {
-    return report.rank == client.rank();
+    return report.member == client.member();
   });
   if (static_cast<size_t>(earlier) >= kMaxReports || request.value.size() > kMaxReportBytes) {
-    return {Code::kResourceExhausted, "store: rank " + std::to_string(client.rank()) +
-                                          " reports too much; this report is not kept"};
+    return {Code::kResourceExhausted,
+            "store: " + name_of(client.member()) + " reports too much; this report is not kept"};
   }
-  reports_.push_back({client.rank(), request.key, request.value, std::chrono::system_clock::now()});
+  reports_.push_back(
+      {client.member(), request.key, request.value, std::chrono::system_clock::now()});
   return {};
 }
 
@@ -280,14 +354,16 @@ void StoreServer::drop(Id id, const Status& why) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
   if (why.code() != Code::kCancelled) {
-    RUEDA_WARN("store", "rank {}'s connection to the store is closed: {}", found->second->rank(),
-               why.message());
+    RUEDA_WARN("store", "{}'s connection to the store is closed: {}",
+               name_of(found->second->member()), why.message());
   }
-  const Rank rank = found->second->rank();
+  const uint64_t member = found->second->member();
+  std::erase_if(entries_, [member](const Entry& entry) { return entry.member == member; });
   clients_.erase(found);  // closing the descriptor also takes it out of the epoll set
-  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(rank)) != nullptr) return;
-  end_waits(rank, "rank " + std::to_string(rank) + " ended before all ranks had met (" +
-                      why.message() + ")");
+  if (last_word_.empty() || table_.find(last_word_ + "/" + std::to_string(member)) != nullptr)
+    return;
+  end_waits(member, "rank " + std::to_string(member) + " ended before all ranks had met (" +
+                        why.message() + ")");
   wake();  // the answers go out in the next round
 }
 

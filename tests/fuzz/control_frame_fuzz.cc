@@ -43,10 +43,12 @@ void stream(Input input) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace rueda;
   fuzz::Input input(data, size);
-  switch (input.number<uint8_t>() % 3) {
+  switch (input.number<uint8_t>() % 5) {
     case 0: fuzz::round_trip<wire::StoreRequest>(input.rest()); break;
     case 1: fuzz::round_trip<wire::StoreReply>(input.rest()); break;
-    default: fuzz::stream(input);
+    case 2: fuzz::stream(input); break;
+    case 3: fuzz::round_trip<wire::Standing>(input.rest()); break;
+    default: fuzz::round_trip<wire::NewEpoch>(input.rest());
   }
   return 0;
 }

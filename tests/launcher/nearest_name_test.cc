@@ -30,11 +30,12 @@ TEST_CASE("a variable that is nearly a setting is told, others are left alone", 
         "RUEDA_FUSION_THRESHOLD?");
   CHECK(lines[1].find("did you mean RUEDA_LOG_LEVEL?") != std::string::npos);
   // Settings, what the launcher and the tests set, and programs' own.
-  CHECK(misspelled_settings({"RUEDA_LOG_LEVEL=debug", "RUEDA_RANK=1", "RUEDA_SIZE=2",
-                             "RUEDA_JOB_ID=x", "RUEDA_AGENT_FD=3", "RUEDA_KEY_FD=4",
-                             "RUEDA_LIFE_FDS=5", "RUEDA_FLIGHT_FD=6", "RUEDA_LOCAL_RANK=0",
-                             "RUEDA_LOCAL_SIZE=1", "RUEDA_CROSS_RANK=0", "RUEDA_CROSS_SIZE=1",
-                             "RUEDA_LIBRARY=x", "RUEDA_RUEDARUN=x", "RUEDA_TEST_SHORT=1",
-                             "RUEDA_MY_OWN=1", "HOROVOD_LOG_LEVELS=1", "PATH=/bin"})
+  CHECK(misspelled_settings({"RUEDA_LOG_LEVEL=debug", "RUEDA_RANK=1",       "RUEDA_SIZE=2",
+                             "RUEDA_JOB_ID=x",        "RUEDA_AGENT_FD=3",   "RUEDA_KEY_FD=4",
+                             "RUEDA_LIFE_FDS=5",      "RUEDA_FLIGHT_FD=6",  "RUEDA_LOCAL_RANK=0",
+                             "RUEDA_MEMBER=0",        "RUEDA_ELASTIC=1",    "RUEDA_LOCAL_SIZE=1",
+                             "RUEDA_CROSS_RANK=0",    "RUEDA_CROSS_SIZE=1", "RUEDA_LIBRARY=x",
+                             "RUEDA_RUEDARUN=x",      "RUEDA_TEST_SHORT=1", "RUEDA_MY_OWN=1",
+                             "HOROVOD_LOG_LEVELS=1",  "PATH=/bin"})
             .empty());
 }

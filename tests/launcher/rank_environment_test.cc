@@ -17,7 +17,7 @@ std::string get(const Environment& environment, const std::string& name) {
 
 TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
   const RankPlace place{3, 4, 1, 2, 1, 2};
-  const auto env = rank_environment({"HOME=/h"}, {"abc", 4, 5}, place, 9);
+  const auto env = rank_environment({"HOME=/h"}, {"abc", 4, 5}, {7, place}, 9);
   const std::map<std::string, std::string> expected = {{"HOME", "/h"},
                                                        {"RUEDA_RANK", "3"},
                                                        {"RUEDA_SIZE", "4"},
@@ -25,6 +25,7 @@ TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
                                                        {"RUEDA_LOCAL_SIZE", "2"},
                                                        {"RUEDA_CROSS_RANK", "1"},
                                                        {"RUEDA_CROSS_SIZE", "2"},
+                                                       {"RUEDA_MEMBER", "7"},
                                                        {"RUEDA_JOB_ID", "abc"},
                                                        {"RUEDA_AGENT_FD", "9"},
                                                        {"RUEDA_KEY_FD", "5"},
@@ -49,9 +50,9 @@ TEST_CASE("a rank is told its place in every dialect", "[rank_environment]") {
 
 TEST_CASE("the user's number of threads wins", "[rank_environment]") {
   const RankPlace place{0, 4, 0, 4, 0, 1};
-  CHECK(get(rank_environment({}, {"", 3, 5}, place, 9), "OMP_NUM_THREADS") == "3");
-  CHECK(get(rank_environment({"OMP_NUM_THREADS=7"}, {"", 2, 5}, place, 9), "OMP_NUM_THREADS") ==
-        "7");
+  CHECK(get(rank_environment({}, {"", 3, 5}, {0, place}, 9), "OMP_NUM_THREADS") == "3");
+  CHECK(get(rank_environment({"OMP_NUM_THREADS=7"}, {"", 2, 5}, {0, place}, 9),
+            "OMP_NUM_THREADS") == "7");
 }
 
 TEST_CASE("variables of other launchers are the user's when the user set them",
@@ -64,7 +65,7 @@ TEST_CASE("variables of other launchers are the user's when the user set them",
 TEST_CASE("a job inside a rank of another job sees nothing of the outer one",
           "[rank_environment]") {
   const auto outer =
-      rank_environment({"RUEDA_LOG_LEVEL=info"}, {"abc", 1, 5}, {6, 8, 6, 8, 0, 1}, 9);
+      rank_environment({"RUEDA_LOG_LEVEL=info"}, {"abc", 1, 5}, {6, {6, 8, 6, 8, 0, 1}}, 9);
   const Environment base = base_environment(outer, {});
   CHECK(get(base, "RUEDA_LOG_LEVEL") == "info");
   for (const char* name : {"RUEDA_RANK", "RUEDA_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD",

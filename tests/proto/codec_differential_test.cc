@@ -60,7 +60,7 @@ struct Quiet {
 
 TEMPLATE_TEST_CASE("encoding gives libprotobuf's bytes and decoding gives the message back",
                    "[proto]", Request, RequestList, ResponseList, GroupWord, GroupCall,
-                   StoreRequest, StoreReply, PlaceInfo, RankSummary) {
+                   StoreRequest, StoreReply, PlaceInfo, Standing, NewEpoch, RankSummary) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("encoding gives libprotobuf's bytes and decoding gives the me
 
 TEMPLATE_TEST_CASE("both parsers agree on every message with a byte changed, inserted or cut",
                    "[proto]", Request, RequestList, ResponseList, GroupWord, GroupCall,
-                   StoreRequest, StoreReply, PlaceInfo, RankSummary) {
+                   StoreRequest, StoreReply, PlaceInfo, Standing, NewEpoch, RankSummary) {
   const Quiet quiet;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Dice dice(seed);
@@ -103,7 +103,7 @@ TEMPLATE_TEST_CASE("both parsers agree on every message with a byte changed, ins
 }
 
 TEMPLATE_TEST_CASE("both parsers agree on a message cut at every byte", "[proto]", RequestList,
-                   ResponseList, StoreReply) {
+                   ResponseList, StoreReply, Standing, NewEpoch) {
   const Quiet quiet;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     Dice dice(seed);

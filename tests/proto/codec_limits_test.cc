@@ -62,6 +62,47 @@ TEST_CASE("a message at its limits is read and one beyond them is refused by nam
   check_refused(evicting, "evicted");
 }
 
+TEST_CASE("standings and epochs at their limits are read, beyond them they are refused",
+          "[proto]") {
+  Standing standing;
+  standing.layout.assign(kMaxDigestBytes, 'd');
+  standing.process_sets.resize(kMaxProcessSets);
+  standing.process_sets[0].assign(kMaxMembers, 1);
+  CHECK(decoded<Standing>(encode(standing)).to_string() == "ok");
+  Standing long_digest;
+  long_digest.layout.assign(kMaxDigestBytes + 1, 'd');
+  check_refused(long_digest, "cannot read Standing: layout has 65 bytes, over the limit of 64");
+  Standing many_sets;
+  many_sets.process_sets.resize(kMaxProcessSets + 1);
+  check_refused(many_sets, "process_sets");
+  Standing large_set;
+  large_set.process_sets = {std::vector<uint64_t>(kMaxMembers + 1, 1)};
+  check_refused(large_set, "members");
+  Standing strange;
+  strange.cause = static_cast<EnterCause>(5);
+  check_refused(strange, "cause 5 is not allowed");
+
+  NewEpoch epoch;
+  epoch.members.resize(kMaxMembers);
+  epoch.process_sets.resize(kMaxProcessSets);
+  CHECK(decoded<NewEpoch>(encode(epoch)).to_string() == "ok");
+  NewEpoch crowded;
+  crowded.members.resize(kMaxMembers + 1);
+  check_refused(crowded, "cannot read NewEpoch: members");
+  NewEpoch more_sets;
+  more_sets.process_sets.resize(kMaxProcessSets + 1);
+  check_refused(more_sets, "process_sets");
+  NewEpoch wide_set;
+  wide_set.process_sets = {std::vector<int32_t>(kMaxMembers + 1, 1)};
+  check_refused(wide_set, "ranks");
+  NewEpoch no_answer;
+  no_answer.answer = static_cast<EpochAnswer>(4);
+  check_refused(no_answer, "answer 4 is not allowed");
+  NewEpoch no_branch;
+  no_branch.branch = static_cast<EpochBranch>(4);
+  check_refused(no_branch, "branch 4 is not allowed");
+}
+
 TEST_CASE("the entries of all responses together are limited", "[proto]") {
   ResponseList list;
   list.responses.resize(2);
@@ -83,7 +124,7 @@ TEST_CASE("kinds, dtypes, ops and codes that do not exist are refused", "[proto]
   CHECK_THAT(decoded<Request>("\x10\x80\x02"s).message(), Contains("kind 256 is not allowed"));
   CHECK_THAT(decoded<Request>("\x18\x02"s).message(), Contains("dtype 2 is not allowed"));
   CHECK_THAT(decoded<Request>("\x20\x09"s).message(), Contains("op 9 is not allowed"));
-  CHECK_THAT(decoded<StoreRequest>("\x10\x09"s).message(), Contains("op 9 is not allowed"));
+  CHECK_THAT(decoded<StoreRequest>("\x10\x0a"s).message(), Contains("op 10 is not allowed"));
   CHECK_THAT(decoded<StoreReply>("\x10\x11"s).message(), Contains("code 17 is not allowed"));
 }
 

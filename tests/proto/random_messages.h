@@ -162,10 +162,12 @@ inline void roll(Dice& dice, GroupCall* m) {
 
 inline void roll(Dice& dice, StoreRequest* m) {
   m->id = dice.number<uint64_t>();
-  m->op = static_cast<StoreOp>(dice.below(9));
+  m->op = dice.pick(
+      {StoreOp::kUnspecified, StoreOp::kSet, StoreOp::kGet, StoreOp::kErase, StoreOp::kEnter});
   m->key = dice.text();
   m->value = dice.bytes();
   m->timeout_ns = dice.number<uint64_t>();
+  m->expected = dice.bytes();
 }
 
 inline void roll(Dice& dice, StoreReply* m) {
@@ -193,6 +195,42 @@ inline void roll(Dice& dice, RankSummary* m) {
   m->heap_peak = dice.number<uint64_t>();
   m->host = dice.number<int32_t>();
   m->host_name = dice.text();
+}
+
+inline void roll(Dice& dice, Standing* m) {
+  m->member = dice.number<uint64_t>();
+  m->epoch = dice.number<uint64_t>();
+  m->cause = static_cast<EnterCause>(dice.below(5));
+  m->has_state = dice.one_in(2);
+  m->commits = dice.number<uint64_t>();
+  m->layout = dice.bytes().substr(0, 64);
+  m->version = dice.text();
+  m->settings = dice.text();
+  m->pid = dice.number<int64_t>();
+  m->process_sets.resize(dice.below(4));
+  for (auto& members : m->process_sets) members = dice.numbers<uint64_t>();
+}
+
+inline void roll(Dice& dice, NewEpoch* m) {
+  m->answer = static_cast<EpochAnswer>(dice.below(4));
+  m->text = dice.text();
+  m->epoch = dice.number<uint64_t>();
+  m->rank = dice.number<int32_t>();
+  m->size = dice.number<int32_t>();
+  m->branch = static_cast<EpochBranch>(dice.below(4));
+  m->target = dice.number<uint64_t>();
+  m->announced = dice.number<uint64_t>();
+  m->fresh_memory = dice.one_in(2);
+  m->tcp_address = dice.text();
+  m->members.resize(dice.below(4));
+  for (EpochMember& member : m->members) {
+    member.member = dice.number<uint64_t>();
+    member.host = dice.text();
+    member.last_rank = dice.number<int32_t>();
+    member.has_target = dice.one_in(2);
+  }
+  m->process_sets.resize(dice.below(4));
+  for (auto& ranks : m->process_sets) ranks = dice.numbers<int32_t>();
 }
 
 inline void roll(Dice& dice, PlaceInfo* m) {
@@ -299,6 +337,7 @@ inline void convert(const StoreRequest& m, v1::StoreRequest* p) {
   p->set_key(m.key);
   p->set_value(m.value);
   p->set_timeout_ns(m.timeout_ns);
+  p->set_expected(m.expected);
 }
 
 inline void convert(const StoreReply& m, v1::StoreReply* p) {
@@ -308,6 +347,41 @@ inline void convert(const StoreReply& m, v1::StoreReply* p) {
   p->set_value(m.value);
   p->set_number(m.number);
   p->set_error_rank(m.error_rank);
+}
+
+inline void convert(const Standing& m, v1::Standing* p) {
+  p->set_member(m.member);
+  p->set_epoch(m.epoch);
+  p->set_cause(static_cast<uint32_t>(m.cause));
+  p->set_has_state(m.has_state);
+  p->set_commits(m.commits);
+  p->set_layout(m.layout);
+  p->set_version(m.version);
+  p->set_settings(m.settings);
+  p->set_pid(m.pid);
+  for (const auto& members : m.process_sets)
+    fill(members, p->add_process_sets()->mutable_members());
+}
+
+inline void convert(const NewEpoch& m, v1::NewEpoch* p) {
+  p->set_answer(static_cast<uint32_t>(m.answer));
+  p->set_text(m.text);
+  p->set_epoch(m.epoch);
+  p->set_rank(m.rank);
+  p->set_size(m.size);
+  p->set_branch(static_cast<uint32_t>(m.branch));
+  p->set_target(m.target);
+  p->set_announced(m.announced);
+  p->set_fresh_memory(m.fresh_memory);
+  p->set_tcp_address(m.tcp_address);
+  for (const EpochMember& member : m.members) {
+    v1::EpochMember* e = p->add_members();
+    e->set_member(member.member);
+    e->set_host(member.host);
+    e->set_last_rank(member.last_rank);
+    e->set_has_target(member.has_target);
+  }
+  for (const auto& ranks : m.process_sets) fill(ranks, p->add_process_sets()->mutable_ranks());
 }
 
 inline void convert(const PlaceInfo& m, v1::PlaceInfo* p) {
@@ -385,6 +459,10 @@ template <>
 struct Twin<StoreReply> : std::type_identity<v1::StoreReply> {};
 template <>
 struct Twin<PlaceInfo> : std::type_identity<v1::PlaceInfo> {};
+template <>
+struct Twin<Standing> : std::type_identity<v1::Standing> {};
+template <>
+struct Twin<NewEpoch> : std::type_identity<v1::NewEpoch> {};
 template <>
 struct Twin<RankSummary> : std::type_identity<v1::RankSummary> {};
 

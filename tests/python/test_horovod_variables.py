@@ -19,6 +19,7 @@ SAMPLES = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "8",
     "HOROVOD_STALL_CHECK_DISABLE": "1",
     "HOROVOD_START_TIMEOUT": "9",
+    "HOROVOD_ELASTIC_TIMEOUT": "11",
     "HOROVOD_TIMELINE": "timeline.json",
     "HOROVOD_TIMELINE_MARK_CYCLES": "1",
     "HOROVOD_LOG_LEVEL": "ERROR",
@@ -50,7 +51,6 @@ def test_every_variable_of_horovod_has_one_row():
             variables.MAPPED,
             variables.GIVEN,
             variables.WARNED,
-            variables.REFUSED,
             variables.ELSEWHERE,
         )
         assert variable.what
@@ -97,7 +97,7 @@ def test_what_asks_for_nothing_and_what_is_honoured_is_silent():
     quiet = {
         v.name: v.quiet[-1]
         for v in variables.VARIABLES
-        if v.fate in (variables.WARNED, variables.REFUSED)
+        if v.fate == variables.WARNED
     }
     build = {v.name: "1" for v in variables.VARIABLES if v.fate == variables.ELSEWHERE}
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
@@ -111,13 +111,6 @@ def test_only_rank_0_warns():
     code, output = launch(2, [sys.executable, "-c", INIT], {"HOROVOD_CYCLE_TIME": "5"})
     assert code == 0, output
     assert output.count("HOROVOD_CYCLE_TIME has no effect") == 1, output
-
-
-def test_what_cannot_be_done_fails_before_anybody_is_met():
-    for name in (v.name for v in variables.VARIABLES if v.fate == variables.REFUSED):
-        done = init_with(**{name: "1"})
-        assert done.returncode != 0 and "size" not in done.stdout
-        assert f"NotImplementedError: {name}=1: {variables.BY_NAME[name].what}" in done.stderr
 
 
 def test_a_value_that_makes_no_sense_is_an_error_where_horovod_takes_zero():
@@ -134,7 +127,8 @@ def test_a_rank_of_horovods_launcher_does_not_become_a_job_of_its_own():
 
 def test_what_the_launcher_gives_is_there():
     given = [v.name for v in variables.VARIABLES if v.fate == variables.GIVEN]
-    names = [name for name in given if name != "HOROVOD_HOSTNAME"]  # horovodrun's
+    others = ("HOROVOD_HOSTNAME", "HOROVOD_ELASTIC")  # horovodrun's, and an elastic job's
+    names = [name for name in given if name not in others]
     program = f"import os; print(*[os.environ.get(n, '-') for n in {names!r}])"
     code, output = launch(2, [sys.executable, "-c", program], options=["--no-prefix"])
     assert code == 0, output

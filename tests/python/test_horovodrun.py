@@ -86,14 +86,17 @@ ORIGINAL = [
 
 # What is refused, and a word of the reason. Everything else starts the job.
 REFUSED = {
-    **dict.fromkeys(
-        ("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit"), "elastic"
-    ),
-    "cooldown_range": "elastic",
-    "host_discovery_script": "elastic",
     "autotune": "autotuner",
     "use_jsrun": "jsrun",
     "thread_affinity": "taskset",
+}
+
+
+# What a flag needs beside it to have an effect.
+WITH = {
+    **dict.fromkeys(("mpi_args", "binding_args"), ["--mpi"]),
+    **dict.fromkeys(("max_num_proc", "elastic_timeout", "reset_limit", "cooldown_range"), ["--min-np", "1"]),
+    "slots": ["--host-discovery-script", "find.sh"],
 }
 
 
@@ -157,7 +160,7 @@ def test_a_flag_is_obeyed_noted_or_refused(spellings, dest, value, parsed_as, tm
         with pytest.raises(Refused, match=f"{spelling}: .*{reason}"):
             plan_of(*arguments)
         return
-    others = ["--mpi"] if dest in ("mpi_args", "binding_args") else []
+    others = WITH.get(dest, [])
     plan, bare = plan_of(*others, *arguments), plan_of(*others)
     fate = next(f.fate for f in horovodrun_flags.FLAGS if spelling in f.spellings)
     if fate == horovodrun_flags.SET:
@@ -206,6 +209,44 @@ def test_mpi_is_ruedaruns_and_its_arguments_mpiruns():
     assert "--mpi" in make_plan({**from_file, "num_proc": Setting(2, "-np")}).options
 
 
+def test_elastic_flags_are_ruedaruns_with_horovods_policy():
+    policy = ["--on-failure", "blacklist", "--join", "announce"]
+    plan = plan_of("--min-np", "1")
+    assert plan.options == ["-np", "2", "--min-np", "1", *policy] and not plan.notes
+    assert "HOROVOD_HOSTNAME" not in plan.environment  # each rank's own, and it may be any
+    plan = plan_of(
+        *"--host-discovery-script ./find.sh --slots-per-host 2 --max-num-proc 8 --reset-limit 3".split(),
+        *"--blacklist-cooldown-range 60 300 --elastic-timeout 9".split(),
+    )
+    assert plan.options[2:] == [
+        *"--max-np 8 --host-discovery-script ./find.sh --slots-per-host 2 --reset-limit 3".split(),
+        *"--blacklist-cooldown-range 60 300".split(),
+        *policy,
+    ]
+    assert plan.environment["RUEDA_ELASTIC_TIMEOUT"] == plan.environment["HOROVOD_ELASTIC_TIMEOUT"] == "9"
+
+
+def test_elastic_flags_of_a_job_that_is_not_elastic_are_said_to_do_nothing():
+    plan = plan_of(*"--max-np 4 --reset-limit 3 --elastic-timeout 9".split())
+    assert plan.options == plan_of().options
+    assert [note.split(":")[0] for note in plan.notes] == [
+        f"{flag} has no effect" for flag in ("--elastic-timeout", "--max-np", "--reset-limit")
+    ]
+    [note] = plan_of("--min-np", "1", "--slots-per-host", "3").notes
+    assert note == "--slots-per-host has no effect: it is for hosts that a discovery script prints"
+
+
+def test_the_files_keys_of_elastic_jobs_are_the_flags():
+    content = {"elastic": {"min_np": 1, "blacklist_cooldown_range": "60 300", "timeout": 9}}
+    settings, notes = horovodrun_config.settings_of(content, "c.yaml")
+    plan = make_plan({**settings, "num_proc": Setting(2, "-np")})
+    assert not notes and not plan.notes
+    assert plan.options[:7] == "-np 2 --min-np 1 --blacklist-cooldown-range 60 300".split()
+    settings, _ = horovodrun_config.settings_of({"elastic": {"blacklist_cooldown_range": "a b"}}, "c.yaml")
+    with pytest.raises(Refused, match="expected two numbers, MIN and MAX, found 'a b'"):
+        make_plan({**settings, "num_proc": Setting(2, "-np")})
+
+
 def test_every_variable_of_rueda_that_is_set_is_one_of_its_settings():
     done = subprocess.run([ruedarun(), "--print-config"], capture_output=True, text=True, check=True)
     known = {line.split()[0] for line in done.stdout.splitlines()}
@@ -226,6 +267,14 @@ def test_every_variable_of_rueda_that_is_set_is_one_of_its_settings():
         ("--thread-affinity -1", "0 or more"),
         ("--stall-check-warning-time-seconds -1", "0 or more"),
         ("--start-timeout 0", "1 or more"),
+        ("--min-np -1", "1 or more, found -1"),
+        ("--max-num-proc 0", "1 or more"),
+        ("--slots-per-host 0", "1 or more"),
+        ("--reset-limit 0", "1 or more"),
+        ("--elastic-timeout 0", "1 or more"),
+        ("--blacklist-cooldown-range 0 9", "1 to 3600 seconds"),
+        ("--blacklist-cooldown-range 9 3601", "1 to 3600 seconds"),
+        ("--blacklist-cooldown-range 9 8", "MIN not above MAX"),
         ("-np 0", "1 or more"),
         ("--network-interfaces no-such-nic", "no interface no-such-nic; it has .*lo"),
         ("--output-filename=", "expected text"),
@@ -247,6 +296,8 @@ def test_a_wrong_value_is_named_with_what_is_accepted(arguments, reason):
         ("-np 2 --log true", "ambiguous option: --log"),
         ("-np 2 --gloo --mpi true", "--mpi: not allowed with argument --gloo"),
         ("-np 2 --autotune --no-autotune true", "not allowed with argument --autotune"),
+        ("-np 2 --min-np two true", "invalid int value: 'two'"),
+        ("-np 2 -H a:1 --host-discovery-script f true", "not allowed with argument -H/--hosts"),
         ("-np 2 -H a:1 --hostfile f true", "not allowed with argument -H/--hosts"),
         ("-np 2 --stall-check --no-stall-check true", "not allowed with"),
         ("-np 2 --blacklist-cooldown-range 1", "expected 2 arguments"),
@@ -261,7 +312,7 @@ def test_a_wrong_command_line_ends_with_2_and_a_reason(arguments, reason, capsys
 
 def test_all_reasons_are_given_at_once(capsys):
     with pytest.raises(SystemExit) as end:
-        horovodrun.run_commandline(["--mpi", "--tcp", "--min-np", "1", "--cache-capacity", "-1", "true"])
+        horovodrun.run_commandline(["--mpi", "--tcp", "--min-np", "0", "--cache-capacity", "-1", "true"])
     assert end.value.code == 2
     error = capsys.readouterr().err
     for flag in ("--tcp: --mpi asks for MPI", "--min-np: ", "--cache-capacity: ", "ranks is missing: -np"):
@@ -494,6 +545,11 @@ def test_what_cannot_be_is_refused_before_any_rank_starts(tmp_path):
         (["--mpi", "--tcp"], "horovodrun: error: --tcp: "),
         (["-H", "else where:2"], "'else where' is no name of a host"),
         (["-H", "localhost:1"], "has 1"),
+        (["--min-np", 3], "--min-np 3 is more than -np 2"),
+        (["--min-np", 1, "--max-np", 1], "-np 2 is more than --max-np 1"),
+        (["--min-np", 1, "--mpi"], "--min-np and --mpi exclude each other"),
+        (["--host-discovery-script", tmp_path / "absent"], "absent': there is no such file"),
+        (["--host-discovery-script", os.devnull], "null': it is no file"),
     ]:
         code, _, err = horovodrun_command("-np", 2, *arguments, "touch", started)
         assert code == 2 and reason in err, err

@@ -21,7 +21,8 @@ MPICH = "mpiexec.mpich"
 
 def clean(env):
     """This process's environment without what any launcher may have put there, and `env`."""
-    ours = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD", "RUEDA_KEY_FD")
+    ours = ("RUEDA_RANK", "RUEDA_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD", "RUEDA_KEY_FD",
+            "RUEDA_MEMBER")
     kept = {
         name: value
         for name, value in os.environ.items()

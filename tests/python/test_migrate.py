@@ -28,7 +28,7 @@ hvd.init(comm=MPI.COMM_WORLD)  # unsupported: init(comm=...) needs MPI
 hvd.init(None)
 os.environ["HOROVOD_FUSION_THRESHOLD"] = "1"
 os.environ["HOROVOD_CYCLE_TIME"] = "5"  # differs: HOROVOD_CYCLE_TIME: rueda has no cycle
-os.environ["HOROVOD_ELASTIC"] = "1"  # unsupported: HOROVOD_ELASTIC
+os.environ["HOROVOD_ELASTIC_TIMEOUT"] = "9"
 os.environ["HOROVOD_FUSION_TRESHOLD"] = "1"  # differs: no variable that Horovod reads
 print(int(os.environ["HOROVOD_RANK"]))
 model = torch.nn.Linear(2, 2)

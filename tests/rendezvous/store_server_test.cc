@@ -1,4 +1,4 @@
-// What only the store behind a socket does: hellos, reports, a dying server, misbehaving clients.
+// What only the store behind a socket does: reports, a dying server, misbehaving clients.
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
@@ -28,11 +28,11 @@ constexpr auto kPatience = 60s;
 
 // A client that writes whatever it likes.
 struct RawClient {
-  RawClient(StoreServer& server, Rank rank) {
+  RawClient(StoreServer& server, uint64_t member) {
     log::init_log("fatal", "store test");  // the server's warnings are expected here
     auto [ours, theirs] = stream_pair();
     fd = std::move(ours);
-    RUEDA_CHECK(server.add(std::move(theirs), rank).ok(), "add");
+    RUEDA_CHECK(server.add(std::move(theirs), member).ok(), "add");
   }
   // Writes what is taken without waiting; returns how much.
   size_t push(const std::string& bytes) {
@@ -99,34 +99,16 @@ size_t asks_taken(RawClient& client, const std::string& ask, StoreClient& other)
 
 }  // namespace
 
-TEST_CASE("hello counts the hellos of each rank", "[store]") {
-  SocketWorld world(2);
-  CHECK(world.client(0).hello().value() == 1);
-  CHECK(world.client(0).hello().value() == 2);
-  CHECK(world.client(1).hello().value() == 1);
-}
-
-TEST_CASE("a second client on a duplicate of the stream goes on counting", "[store]") {
-  auto server = std::move(StoreServer::start()).value();
-  auto [ours, theirs] = stream_pair();
-  REQUIRE(server->add(std::move(theirs), 0).ok());
-  for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
-    StoreClient client(UniqueFd(fcntl(ours.get(), F_DUPFD_CLOEXEC, 0)));
-    CHECK(client.hello().value() == epoch);
-    check_serves(client, "e" + std::to_string(epoch) + "/place/0");
-  }
-}
-
 TEST_CASE("reports are kept with the rank that made them, up to a number", "[store]") {
   SocketWorld world(2);
   CHECK(world.client(1).report("failure", "allreduce 'w': shapes differ").ok());
   CHECK(world.client(0).report("failure", "rank 1 was lost").ok());
   const auto reports = world.server().reports();
   REQUIRE(reports.size() == 2);
-  CHECK(reports[0].rank == 1);
+  CHECK(reports[0].member == 1);
   CHECK(reports[0].key == "failure");
   CHECK(reports[0].value == "allreduce 'w': shapes differ");
-  CHECK(reports[1].rank == 0);
+  CHECK(reports[1].member == 0);
   CHECK(reports[0].time <= reports[1].time);
 
   for (size_t i = 1; i < StoreServer::kMaxReports; ++i) {
@@ -140,7 +122,7 @@ TEST_CASE("who asks after a death among ranks that meet once does not wait", "[s
   log::init_log("fatal", "store test");
   auto server = std::move(StoreServer::start("parted")).value();
   std::vector<std::unique_ptr<StoreClient>> clients;
-  for (Rank rank = 0; rank < 3; ++rank) {
+  for (uint64_t rank = 0; rank < 3; ++rank) {
     auto [ours, theirs] = stream_pair();
     REQUIRE(server->add(std::move(theirs), rank).ok());
     clients.push_back(std::make_unique<StoreClient>(std::move(ours)));
@@ -243,7 +225,7 @@ TEST_CASE("when the server ends, waiting and later calls name the launcher", "[s
   auto [ours, theirs] = stream_pair();
   REQUIRE(server->add(std::move(theirs), 0).ok());
   StoreClient client(std::move(ours));
-  REQUIRE(client.hello().ok());
+  REQUIRE(client.set("here", "v").ok());
   std::vector<std::future<Result<std::string>>> waiting;
   for (int i = 0; i < 4; ++i) {
     waiting.push_back(
@@ -256,7 +238,7 @@ TEST_CASE("when the server ends, waiting and later calls name the launcher", "[s
     CHECK_THAT(status.message(), Contains("the launcher is gone"));
   }
   CHECK(client.set("k", "v").code() == Code::kUnavailable);
-  CHECK(client.hello().status().code() == Code::kUnavailable);
+  CHECK(client.enter({}, deadline_in(kPatience)).status().code() == Code::kUnavailable);
   CHECK(server->add(UniqueFd(), 1).code() == Code::kCancelled);
 }
 
@@ -266,7 +248,7 @@ TEST_CASE("a launcher that sends nonsense loses the client, not the other way ro
   auto [ours, theirs] = stream_pair();
   StoreClient client(std::move(ours));
   REQUIRE(send(theirs.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL) > 0);
-  CHECK(client.hello().status().code() == Code::kUnavailable);
+  CHECK(client.report("failure", "x").code() == Code::kUnavailable);
   CHECK(client.set("k", "v").code() == Code::kUnavailable);
 }
 
@@ -277,9 +259,9 @@ TEST_CASE(
   RawClient survivor(world.server(), 1);
   RawClient dead(world.server(), 2);
   for (RawClient* client : {&survivor, &dead}) {
-    // Requests are handled in order: once the hello is answered, the get waits.
+    // Requests are handled in order: once the report is answered, the get waits.
     client->push(request_frame(wire::StoreOp::kGet, 1, "e1/place/0", "", ~uint64_t{0}));
-    client->push(request_frame(wire::StoreOp::kHello, 2, ""));
+    client->push(request_frame(wire::StoreOp::kReport, 2, "failure"));
     CHECK(client->next_reply().id == 2);
   }
   world.mark_dead(2, "rank 2 was lost");
@@ -289,7 +271,7 @@ TEST_CASE(
   CHECK(told.message == "rank 2 was lost");
   REQUIRE(world.client(0).set("e1/place/0", "address").ok());
   CHECK(dead.next_reply().value == "address");
-  survivor.push(request_frame(wire::StoreOp::kHello, 3, ""));
+  survivor.push(request_frame(wire::StoreOp::kReport, 3, "failure"));
   CHECK(survivor.next_reply().id == 3);  // the get was answered once
 }
 

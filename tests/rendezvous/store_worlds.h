@@ -43,14 +43,16 @@ class SocketWorld : public StoreWorld {
   explicit SocketWorld(Rank size) : server_(std::move(StoreServer::start()).value()) {
     for (Rank rank = 0; rank < size; ++rank) {
       auto [ours, theirs] = stream_pair();
-      RUEDA_CHECK(server_->add(std::move(theirs), rank).ok(), "add");
+      RUEDA_CHECK(server_->add(std::move(theirs), static_cast<uint64_t>(rank)).ok(), "add");
       clients_.push_back(std::make_unique<StoreClient>(std::move(ours)));
     }
   }
   Store& of(Rank rank) override { return client(rank); }
   StoreClient& client(Rank rank) { return *clients_[static_cast<size_t>(rank)]; }
   StoreServer& server() { return *server_; }
-  void mark_dead(Rank rank, const std::string& text) override { server_->mark_dead(rank, text); }
+  void mark_dead(Rank rank, const std::string& text) override {
+    server_->mark_dead(static_cast<uint64_t>(rank), text);
+  }
 
  private:
   std::unique_ptr<StoreServer> server_;

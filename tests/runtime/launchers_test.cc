@@ -238,8 +238,11 @@ TEST_CASE("a program may say itself which rank it is", "[launchers]") {
   }
   given.by_address = true;
   CHECK_FALSE(read({}, given)->one_host);
-  const Environment ours = {
-      {"RUEDA_RANK", "1"}, {"RUEDA_SIZE", "2"}, {"RUEDA_AGENT_FD", "3"}, {"RUEDA_KEY_FD", "4"}};
+  const Environment ours = {{"RUEDA_RANK", "1"},
+                            {"RUEDA_SIZE", "2"},
+                            {"RUEDA_AGENT_FD", "3"},
+                            {"RUEDA_KEY_FD", "4"},
+                            {"RUEDA_MEMBER", "1"}};
   CHECK_FALSE(read(ours, given)->agentless);
   given.rank = 0;
   check_refused(read(ours, given).status(), {"rank 0 of 2", "RUEDA_RANK=1", "RUEDA_SIZE=2"});

@@ -25,8 +25,11 @@ void check_refused(const Environment& environment, const std::vector<std::string
     CHECK(place.status().message().find(fragment) != std::string::npos);
 }
 
-const Environment kWhole = {
-    {"RUEDA_RANK", "2"}, {"RUEDA_SIZE", "4"}, {"RUEDA_AGENT_FD", "5"}, {"RUEDA_KEY_FD", "6"}};
+const Environment kWhole = {{"RUEDA_RANK", "2"},
+                            {"RUEDA_SIZE", "4"},
+                            {"RUEDA_AGENT_FD", "5"},
+                            {"RUEDA_KEY_FD", "6"},
+                            {"RUEDA_MEMBER", "18446744073709551615"}};
 
 TEST_CASE("nothing in the environment means a job of one rank", "[place]") {
   auto place = place_in({});
@@ -46,6 +49,10 @@ TEST_CASE("ruedarun's variables give the place", "[place]") {
   CHECK(place->agent_fd == 5);
   CHECK(place->key_fd == 6);
   CHECK(place->job_id == "job-1");
+  CHECK(place->member == 18446744073709551615U);
+  CHECK_FALSE(place->elastic);
+  environment["RUEDA_ELASTIC"] = "1";
+  CHECK(place_in(environment)->elastic);
 }
 
 TEST_CASE("every missing variable is named", "[place]") {
@@ -59,7 +66,7 @@ TEST_CASE("every missing variable is named", "[place]") {
 
 TEST_CASE("values that are no numbers or do not fit are named", "[place]") {
   for (const auto& [name, value] : kWhole) {
-    for (const char* bad : {"", "x", "1x", "-1", " 1", "99999999999"}) {
+    for (const char* bad : {"", "x", "1x", "-1", " 1", "99999999999999999999"}) {
       Environment environment = kWhole;
       environment[name] = bad;
       check_refused(environment, {name});

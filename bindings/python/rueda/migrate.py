@@ -200,9 +200,8 @@ class _Reader(ast.NodeVisitor):
             return
         word = node.value
         variable = variables.BY_NAME.get(word)
-        if variable is not None and variable.fate in (variables.WARNED, variables.REFUSED):
-            level = UNSUPPORTED if variable.fate == variables.REFUSED else DIFFERS
-            self._add(node, level, f"{word}: {variable.what}", "leave it out")
+        if variable is not None and variable.fate == variables.WARNED:
+            self._add(node, DIFFERS, f"{word}: {variable.what}", "leave it out")
         elif variable is None and word.startswith("HOROVOD_") and word.isidentifier():
             self._add(node, DIFFERS, f"{word} is no variable that Horovod reads", "check its name")
         elif word.split()[:1] == ["mpirun"]:

@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
 _START, _BATCHES, _BYTES = "Starting and ending", "Batches", "How bytes move"
 _HOSTS, _FAILURES, _TELLS = "Between hosts", "Failures and hangs", "What it tells"
-_GPU, _ATTENTION = "GPU tensors", "Attention"
+_GPU, _ATTENTION, _ELASTIC = "GPU tensors", "Attention", "Elastic jobs"
 
 # In the order of ruedarun --print-config.
 SETTINGS = (
@@ -118,6 +118,13 @@ SETTINGS = (
     Setting("RUEDA_START_TIMEOUT", "start_timeout_seconds", 120.0, _START,
         "seconds that init waits for the other ranks",
         unit="seconds", allowed=POSITIVE, horovod="HOROVOD_START_TIMEOUT"),
+    Setting("RUEDA_ELASTIC_TIMEOUT", "elastic_timeout_seconds", 600.0, _ELASTIC,
+        "seconds that an elastic job with fewer than --min-np ranks waits for more, then it ends with "
+        "exit code 124",
+        unit="seconds", allowed=POSITIVE, horovod="HOROVOD_ELASTIC_TIMEOUT"),
+    Setting("RUEDA_DISCOVERY_INTERVAL", "discovery_interval_seconds", 1.0, _ELASTIC,
+        "seconds between two runs of --host-discovery-script",
+        unit="seconds", allowed=POSITIVE),
     Setting("RUEDA_SHUTDOWN_TIMEOUT", "shutdown_timeout_seconds", 5.0, _START,
         "seconds that shutdown waits for collectives that have begun",
         unit="seconds", allowed=POSITIVE),
@@ -282,6 +289,8 @@ FLAGS = (
         dest="cache_capacity", key="params.cache_capacity"),
     Flag(("--start-timeout",), "RUEDA_START_TIMEOUT",
         help="{}, in seconds", dest="start_timeout"),
+    Flag(("--elastic-timeout",), "RUEDA_ELASTIC_TIMEOUT",
+        help="{}, in seconds (600)", dest="elastic_timeout", key="elastic.timeout"),
     Flag(("--no-stall-check",), "RUEDA_STALL_CHECK_TIME_SECONDS", SWITCH,
         "{}=0", on_off=("0", None)),
     Flag(("--stall-check",), "", SWITCH,
@@ -298,7 +307,7 @@ FLAGS = (
 OTHER_VARIABLES = (
     "RUEDA_RANK", "RUEDA_SIZE", "RUEDA_LOCAL_RANK", "RUEDA_LOCAL_SIZE", "RUEDA_CROSS_RANK",
     "RUEDA_CROSS_SIZE", "RUEDA_JOB_ID", "RUEDA_AGENT_FD", "RUEDA_KEY_FD", "RUEDA_LIFE_FDS",
-    "RUEDA_FLIGHT_FD", "RUEDA_LIBRARY", "RUEDA_RUEDARUN", "RUEDA_DEEPSPEED_CONFIG",
+    "RUEDA_FLIGHT_FD", "RUEDA_MEMBER", "RUEDA_ELASTIC", "RUEDA_LIBRARY", "RUEDA_RUEDARUN", "RUEDA_DEEPSPEED_CONFIG",
 )
 
 SETTING = {setting.name: setting for setting in SETTINGS}

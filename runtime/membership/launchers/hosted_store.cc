@@ -109,7 +109,8 @@ void HostedStore::serve_all() {
         if (!reached_at_) reached_at_ = own_end(guest->fd.get());
         came_.notify_all();
       }
-      if (!here_[static_cast<size_t>(rank)] && server_->add(std::move(guest->fd), rank).ok())
+      if (!here_[static_cast<size_t>(rank)] &&
+          server_->add(std::move(guest->fd), static_cast<uint64_t>(rank)).ok())
         here_[static_cast<size_t>(rank)] = true;
       stays = false;
     } else if (!stays) {

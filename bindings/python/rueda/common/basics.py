@@ -102,7 +102,6 @@ def _join(options):
                 f"{place.rank} of {place.size} already: shutdown() leaves that job"
             )
         return
-    variables.refuse(os.environ)
     runtime.init(options)
     if runtime.place.rank == 0:
         for text in variables.warnings_of(os.environ):

@@ -24,6 +24,7 @@ DESTS = {
     "fusion_threshold_mb": Dest("RUEDA_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", check="not negative", factor=1048576),
     "cache_capacity": Dest("RUEDA_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY", check="not negative"),
     "start_timeout": Dest("RUEDA_START_TIMEOUT", "HOROVOD_START_TIMEOUT", check="positive"),
+    "elastic_timeout": Dest("RUEDA_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT", check="positive"),
     "stall_check_warning_time_seconds": Dest("RUEDA_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", check="not negative"),
     "stall_check_shutdown_time_seconds": Dest("RUEDA_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", check="not negative"),
     "no_stall_check": Dest("", "HOROVOD_STALL_CHECK_DISABLE"),
@@ -37,6 +38,7 @@ FILE_KEYS = (
     ("logging", "with_timestamp", "log_with_timestamp"),
     ("params", "fusion_threshold_mb", "fusion_threshold_mb"),
     ("params", "cache_capacity", "cache_capacity"),
+    ("elastic", "timeout", "elastic_timeout"),
     ("stall_check", "warning_time_seconds", "stall_check_warning_time_seconds"),
     ("stall_check", "shutdown_time_seconds", "stall_check_shutdown_time_seconds"),
     ("stall_check", "enabled", "no_stall_check"),
@@ -63,6 +65,10 @@ HONOURED = {
     "HOROVOD_START_TIMEOUT": (
         "RUEDA_START_TIMEOUT",
         "seconds that init waits for the other ranks (default 120)",
+    ),
+    "HOROVOD_ELASTIC_TIMEOUT": (
+        "RUEDA_ELASTIC_TIMEOUT",
+        "seconds that an elastic job with fewer than --min-np ranks waits for more, then it ends with exit code 124 (default 600)",
     ),
     "HOROVOD_TIMELINE": (
         "RUEDA_TIMELINE",

@@ -21,7 +21,7 @@ SET, MET, NOTED, REFUSED = "set", "met", "noted", "refused"
 
 # How a flag takes its value, besides int, float and str.
 ON, OFF = "on", "off"  # no value: its dest becomes True, False
-PAIR = "pair"  # two whole numbers
+PAIR = "pair"  # two whole numbers, MIN and MAX
 NAMES = "names"  # names with commas between; may be given again
 ACTION = "action"  # prints something and exits
 WITHOUT_VALUE = (ON, OFF, ACTION)
@@ -42,10 +42,6 @@ class Flag(NamedTuple):
 
 
 _BY_ITSELF = "rueda chooses by sizes and hosts"
-_NO_ELASTIC = (
-    "the number of ranks cannot change while a job runs (no elastic membership yet); "
-    "start a fixed number of ranks"
-)
 _NO_AUTOTUNE = "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning"
 _ONLY_WITH_AUTOTUNE = "it matters only with --autotune, which rueda does not have"
 
@@ -150,8 +146,8 @@ FLAGS = (
             ("--host-discovery-script",),
             "host_discovery_script",
             str,
-            REFUSED,
-            _NO_ELASTIC,
+            SET,
+            "program that prints the hosts of now, 'host' or 'host:slots' in a line; the job is elastic",
             excludes="hosts",
         ),
         Flag(
@@ -307,12 +303,53 @@ FLAGS = (
     ),
     *_group(
         "elastic",
-        Flag(("--min-np", "--min-num-proc"), "min_num_proc", int, REFUSED, _NO_ELASTIC),
-        Flag(("--max-np", "--max-num-proc"), "max_num_proc", int, REFUSED, _NO_ELASTIC),
-        Flag(("--slots-per-host",), "slots", int, REFUSED, _NO_ELASTIC),
-        Flag(("--elastic-timeout",), "elastic_timeout", int, REFUSED, _NO_ELASTIC),
-        Flag(("--reset-limit",), "reset_limit", int, REFUSED, _NO_ELASTIC),
-        Flag(("--blacklist-cooldown-range",), "cooldown_range", PAIR, REFUSED, _NO_ELASTIC),
+        Flag(
+            ("--min-np", "--min-num-proc"),
+            "min_num_proc",
+            int,
+            SET,
+            "fewest ranks that go on; the job is elastic",
+            checks=("positive",),
+        ),
+        Flag(
+            ("--max-np", "--max-num-proc"),
+            "max_num_proc",
+            int,
+            SET,
+            "most ranks; without it as many as there are slots",
+            checks=("positive",),
+        ),
+        Flag(
+            ("--slots-per-host",),
+            "slots",
+            int,
+            SET,
+            "slots of a host that the discovery script prints without a number",
+            checks=("positive",),
+        ),
+        Flag(
+            ("--elastic-timeout",),
+            "elastic_timeout",
+            int,
+            SET,
+            "seconds that a job with too few ranks waits for more (600)",
+        ),
+        Flag(
+            ("--reset-limit",),
+            "reset_limit",
+            int,
+            SET,
+            "changes of the ranks after which the job ends with exit code 75",
+            checks=("positive",),
+        ),
+        Flag(
+            ("--blacklist-cooldown-range",),
+            "cooldown_range",
+            PAIR,
+            SET,
+            "seconds, 1 to 3600, after which a blacklisted host may be used again; without it never",
+            checks=("1 to 3600",),
+        ),
     ),
     *_group(
         "timeline",
@@ -431,6 +468,12 @@ FLAGS = (
 FILE_KEYS = (
     *horovod_settings.FILE_KEYS,
     ("params", "cycle_time_ms", "cycle_time_ms"),
+    ("elastic", "min_np", "min_num_proc"),
+    ("elastic", "max_np", "max_num_proc"),
+    ("elastic", "host_discovery_script", "host_discovery_script"),
+    ("elastic", "slots_per_host", "slots"),
+    ("elastic", "reset_limit", "reset_limit"),
+    ("elastic", "blacklist_cooldown_range", "cooldown_range"),
     ("params", "hierarchical_allreduce", "hierarchical_allreduce"),
     ("params", "hierarchical_allgather", "hierarchical_allgather"),
     ("params", "torus_allreduce", "torus_allreduce"),

@@ -13,6 +13,17 @@ from rueda.compat import horovod_settings
 from rueda.compat import horovodrun_flags as flags
 
 _ONLY_WITH_MPI = ("binding_args", "mpi_args")
+_MAKE_ELASTIC = ("min_num_proc", "host_discovery_script")
+_ELASTIC = {  # dest: flag of ruedarun
+    "min_num_proc": "--min-np",
+    "max_num_proc": "--max-np",
+    "host_discovery_script": "--host-discovery-script",
+    "slots": "--slots-per-host",
+    "reset_limit": "--reset-limit",
+    "cooldown_range": "--blacklist-cooldown-range",
+}
+# What Horovod does when a rank fails, and when new ranks may come.
+_HOROVODS_POLICY = ("--on-failure", "blacklist", "--join", "announce")
 
 
 class Refused(ValueError):
@@ -49,7 +60,7 @@ def make_plan(settings):
     if "num_proc" not in settings:
         problems.append("the number of ranks is missing: -np N")
     problems += _mpi_problems(settings)
-    notes += _mpi_notes(settings)
+    notes += _mpi_notes(settings) + _elastic_notes(settings)
     if problems:
         raise Refused("\n".join(problems))
 
@@ -58,7 +69,8 @@ def make_plan(settings):
             environment.update(dict.fromkeys(zeroed, "0"))
     if "use_mpi" not in settings:  # as Horovod: mpirun's ranks know their place from mpirun
         hosts = settings["hosts"].value if "hosts" in settings else ""
-        environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
+        if not is_elastic(settings):  # else a rank's host may be any
+            environment["HOROVOD_HOSTNAME"] = re.split(r"[:,]", hosts)[0] if hosts else "localhost"
         environment["HOROVOD_CONTROLLER"] = environment["HOROVOD_CPU_OPERATIONS"] = "gloo"
     return Plan(_options(settings), environment, notes)
 
@@ -68,6 +80,60 @@ def ranks_environment(plan):
     return {**os.environ, **plan.environment}
 
 
+def is_elastic(settings):
+    """Whether the ranks of the job may come and go."""
+    return any(dest in settings for dest in _MAKE_ELASTIC)
+
+
+def _elastic_options(settings):
+    if not is_elastic(settings):
+        return []
+    options = []
+    for dest in _effective(settings):
+        value = settings[dest].value
+        words = _two_numbers(value) if dest == "cooldown_range" else [value]
+        options += [_ELASTIC[dest], *map(str, words)]
+    return [*options, *_HOROVODS_POLICY]
+
+
+def _effective(settings):
+    """The dests of elastic jobs that are given and say something."""
+    found = [dest for dest in _ELASTIC if dest in settings]
+    if not is_elastic(settings):
+        return []
+    return [dest for dest in found if dest != "slots" or "host_discovery_script" in settings]
+
+
+def _elastic_notes(settings):
+    """Horovod ignores in silence what it is given beside."""
+    unused = settings.keys() & {*_ELASTIC, "elastic_timeout"} - {*_effective(settings)}
+    if is_elastic(settings):
+        unused -= {"elastic_timeout"}
+        why = "it is for hosts that a discovery script prints"
+    else:
+        why = "only a least number of ranks (--min-np) or a discovery script makes a job elastic"
+    return [f"{settings[dest].origin} has no effect: {why}" for dest in sorted(unused)]
+
+
+def _two_numbers(value):
+    """MIN and MAX as the flag, the configuration file ("60 300") or `run` has them; None if they are not."""
+    words = value.split() if isinstance(value, str) else value
+    try:
+        return [int(word) if isinstance(word, str) else word for word in words]
+    except (TypeError, ValueError):
+        return None
+
+
+def _pair_problem(value):
+    numbers = _two_numbers(value)
+    is_pair = numbers is not None and len(numbers) == 2
+    if not is_pair or any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
+        return f"expected two numbers, MIN and MAX, found {value!r}"
+    if not 1 <= numbers[0] <= numbers[1] <= 3600:
+        return f"expected 1 to 3600 seconds, MIN not above MAX, found {value!r}"
+    return None
+
+
 def _options(settings):
     value = {dest: setting.value for dest, setting in settings.items()}
     options = ["-np", str(value["num_proc"])]
@@ -75,6 +141,7 @@ def _options(settings):
         options += ["-H", value["hosts"]]
     if value.get("hostfile"):
         options += ["--hostfile", os.fspath(value["hostfile"])]
+    options += _elastic_options(settings)
     if value.get("ssh_port"):
         options += ["--ssh-port", str(value["ssh_port"])]
     if value.get("ssh_identity_file"):
@@ -104,6 +171,8 @@ def _problem(flag, value, hosts):
         return f"expected a whole number, found {value!r}"
     if takes is float and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return f"expected a number, found {value!r}"
+    if takes == flags.PAIR:
+        return _pair_problem(value)
     if takes is str and (not isinstance(value, str) or not value):
         return f"expected text, found {value!r}"
     if "positive" in flag.checks and not value > 0:

@@ -88,7 +88,20 @@ def run(
     args : sequence
     kwargs : dict, optional
     num_proc : int
-        Number of ranks.
+        Number of ranks; of an elastic job, to start with.
+    min_num_proc : int, optional
+        Fewest ranks that go on. The job is elastic: ranks may come and go (``rueda.elastic``).
+    max_num_proc : int, optional
+        Most ranks of an elastic job; default: as many as there are slots.
+    host_discovery_script : str, optional
+        Program that prints the hosts that may be used now, a line ``host`` or ``host:slots`` each; the
+        job is elastic.
+    slots : int, optional
+        Slots of a host that the script prints without a number.
+    reset_limit : int, optional
+        Changes of the ranks after which an elastic job ends.
+    cooldown_range : (int, int), optional
+        Seconds, 1 to 3600, after which a blacklisted host may be used again; default: never.
     hosts, hostfile : str, optional
         As ``-H`` and ``-hostfile`` of horovodrun. Other hosts need a shared folder for temporary files
         (``TMPDIR``), through which the function and its results travel.
@@ -104,8 +117,6 @@ def run(
         As horovodrun's; without meaning on one host.
     disable_cache, use_gloo
         What they ask for is always so.
-    min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script
-        Refused: there is no elastic membership yet.
     use_mpi : bool, optional
         Whether Open MPI's mpirun starts the ranks, and MPI moves bytes between hosts.
     mpi_args : str, optional
@@ -116,7 +127,7 @@ def run(
     Returns
     -------
     list
-        What rank 0, 1, ... returned.
+        What rank 0, 1, ... returned; of an elastic job, the first ``min_num_proc`` ranks of its end.
 
     Raises
     ------
@@ -175,7 +186,7 @@ def run(
         run_task.leave(os.path.join(folder, "function.pickle"), task)
         command = [executable or sys.executable, os.path.abspath(run_task.__file__), folder]
         code, says = _run_job([*plan.options, "--", *command], ranks_environment(plan))
-        return _results(folder, num_proc, code, says)
+        return _results(folder, given["min_num_proc"] or num_proc, code, says)
 
 
 def _renamed(old, old_value, new, new_value, default=None):
@@ -272,13 +283,14 @@ def _read(path):
 
 
 def _results(folder, num_proc, code, says):
-    """The ranks' results; raises if a rank has none."""
+    """What the first num_proc ranks have returned; raises if one of them has nothing."""
     from rueda import _objects
 
-    outcomes = []
-    for rank in range(num_proc):
+    def outcome_of(rank):
         data = _read(os.path.join(folder, f"{rank}.pickle"))
-        outcomes.append((None, None) if data is None else _objects.pickle.loads(data))
+        return (None, None) if data is None else _objects.pickle.loads(data)
+
+    outcomes = [outcome_of(rank) for rank in range(num_proc)]
     failed = [rank for rank, (kind, _) in enumerate(outcomes) if kind != "result"]
     if code == 0 and not failed:
         return [value for _, value in outcomes]
@@ -288,8 +300,8 @@ def _results(folder, num_proc, code, says):
     if culprit is None and len(failed) == num_proc and code != 0:
         refused = code in (rueda_launcher.USAGE_ERROR, 126, 127)  # no rank was started
         raise (Refused if refused else RuntimeError)(text or f"ruedarun ended with code {code}")
-    rank = int(culprit.group(1)) if culprit else failed[0]
-    kind, error = outcomes[rank]
+    rank = int(culprit.group(1)) if culprit else (failed or [0])[0]
+    kind, error = outcome_of(rank)  # of an elastic job it may be one that has no result to give
     trace = _read(os.path.join(folder, f"{rank}.txt"))
     if trace is not None:
         trace = trace.decode("utf-8", "replace").rstrip()

@@ -11,7 +11,7 @@ function.pickle  (function, args, kwargs)
 <rank>.txt       beside an error: its traceback
 ===============  ==============================================================================
 
-Files appear whole: they are renamed into place.
+The rank is that of the end: in an elastic job it may have been another at the start. Files appear whole: they are renamed into place.
 """
 
 import json
@@ -75,23 +75,27 @@ def _error_bytes(error):
         return _objects._pickle(("error", None))
 
 
+def _mine(folder):
+    """This rank's files, without their endings."""
+    rank = os.environ.get("RUEDA_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]  # mpirun's
+    return os.path.join(folder, rank)
+
+
 def main(folder):
     with open(os.path.join(folder, "path.json"), encoding="utf-8") as file:
         find_modules_as_the_caller(*json.load(file))
     import traceback
 
-    rank = os.environ.get("RUEDA_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]  # mpirun's
-    mine = os.path.join(folder, rank)
     try:
         function, args, kwargs = _load(folder)
         data = _result_bytes(function(*args, **kwargs))
     except BaseException as error:
         inside = error.__traceback__.tb_next  # the user's part
         lines = traceback.format_exception(type(error), error, inside)
-        leave(mine + ".txt", "".join(lines).encode("utf-8", "replace"))
-        leave(mine + ".pickle", _error_bytes(error))
+        leave(_mine(folder) + ".txt", "".join(lines).encode("utf-8", "replace"))
+        leave(_mine(folder) + ".pickle", _error_bytes(error))
         raise
-    leave(mine + ".pickle", data)
+    leave(_mine(folder) + ".pickle", data)
 
 
 if __name__ == "__main__":

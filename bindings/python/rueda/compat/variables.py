@@ -8,7 +8,6 @@ honoured   it means what it meant; a ``RUEDA_*`` variable of the same meaning, i
 mapped     it sets a ``RUEDA_*`` variable that is not quite the same
 given      the launcher sets it for every rank, and scripts may read it
 warned     it has no effect here: `init` warns on rank 0, with the reason
-refused    a job with it could not do what is asked: `init` raises
 elsewhere  Horovod's library does not read it while a job runs, and neither does rueda
 =========  =======================================================================================
 """
@@ -18,15 +17,15 @@ from typing import NamedTuple, Tuple
 from rueda.compat import horovod_settings
 
 HONOURED, MAPPED, GIVEN = "honoured", "mapped", "given"
-WARNED, REFUSED, ELSEWHERE = "warned", "refused", "elsewhere"
+WARNED, ELSEWHERE = "warned", "elsewhere"
 
 
 class Variable(NamedTuple):
     name: str
     fate: str
-    what: str  # what it does; WARNED, REFUSED: why not, and what to use
+    what: str  # what it does; WARNED: why not, and what to use
     own: str = ""  # rueda's variable
-    quiet: Tuple[str, ...] = ("", "0")  # WARNED, REFUSED: values that ask for nothing
+    quiet: Tuple[str, ...] = ("", "0")  # WARNED: values that ask for nothing
 
 
 def _all(fate, what, *names, **fields):
@@ -36,10 +35,6 @@ def _all(fate, what, *names, **fields):
 _NO_GPU = "rueda has no such setting for CUDA tensors"
 _NO_MPI = "rueda uses MPI only to move bytes (RUEDA_TRANSPORT=mpi)"
 _NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
-_NO_ELASTIC = (
-    "elastic membership is not available in this version of rueda; start a fixed number of ranks "
-    "and unset it"
-)
 _NO_SPARK = "rueda does not start jobs on Spark; start the script with ruedarun"
 _HIERARCHY = (
     "data takes the shortest way by itself: shared memory inside a host, TCP between hosts"
@@ -141,8 +136,7 @@ VARIABLES = [
         "HOROVOD_GLOO_RENDEZVOUS_PORT",
         quiet=("", "-1"),
     ),
-    Variable("HOROVOD_ELASTIC", REFUSED, _NO_ELASTIC),
-    Variable("HOROVOD_ELASTIC_TIMEOUT", WARNED, _NO_ELASTIC),
+    Variable("HOROVOD_ELASTIC", GIVEN, "1 in a job whose ranks may come and go (--min-np, --host-discovery-script)"),
     *_all(
         WARNED,
         _NO_SPARK,
@@ -214,27 +208,17 @@ VARIABLES = [
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
-def _asked_for(fate, environment):
-    """(variable, value) for those of a fate that are set to something they ask for."""
-    for variable in VARIABLES:
-        value = environment.get(variable.name)
-        if variable.fate == fate and value is not None:
-            if value.strip().lower() not in variable.quiet:
-                yield variable, value
-
-
-def refuse(environment):
-    """NotImplementedError if a variable asks for what rueda cannot do."""
-    for variable, value in _asked_for(REFUSED, environment):
-        raise NotImplementedError(f"{variable.name}={value}: {variable.what}")
-
-
 def warnings_of(environment):
     """One text for each variable that is set and has no effect."""
     return [
         f"{variable.name} has no effect: {variable.what}"  # not its value: one is a secret
-        for variable, _ in _asked_for(WARNED, environment)
+        for variable in VARIABLES
+        if variable.fate == WARNED and _asks_for_something(variable, environment.get(variable.name))
     ]
+
+
+def _asks_for_something(variable, value):
+    return value is not None and value.strip().lower() not in variable.quiet
 
 
 def table():

@@ -19,11 +19,10 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.common.util import extension_available, gpu_available
-from rueda.torch import elastic, timeline
+from rueda.torch import checkpoint, elastic, timeline
 from rueda.torch._futures import get_future
 from rueda.torch.accounting import memory_report
 from rueda.torch.activations import measure_activations
-from rueda.torch.checkpointing import checkpoint
 from rueda.torch.compression import Compression
 from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.deepspeed import initialize

@@ -56,6 +56,21 @@ def _bytes_of(tensor):
     return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
 
 
+def header_of(forms, metadata=None):
+    """What a file begins with, and how many bytes each tensor has behind it. Arguments: see `Writer`."""
+    header, end, sizes = {}, 0, []
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape) in forms.items():
+        count = itemsize(dtype) * _product(shape)
+        header[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [end, end + count]}
+        sizes.append(count)
+        end += count
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, sizes
+
+
 class Writer:
     """Writes a new file.
 
@@ -70,21 +85,11 @@ class Writer:
     """
 
     def __init__(self, path, forms, metadata=None):
-        header, end = {}, 0
-        if metadata:
-            header["__metadata__"] = metadata
-        self._sizes = []
-        for name, (dtype, shape) in forms.items():
-            count = itemsize(dtype) * _product(shape)
-            header[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [end, end + count]}
-            self._sizes.append(count)
-            end += count
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+        text, self._sizes = header_of(forms, metadata)
         self._path, self._sizes, self._end = path, iter(self._sizes), 0
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            self._write(memoryview(struct.pack("<Q", len(text)) + text))
+            self._write(memoryview(text))
         except BaseException:
             os.close(self._file)
             raise

@@ -29,8 +29,8 @@ PARTS = {
     "horovod.runner.common.service": _NO_SERVICES,
     "horovod.runner.http": "rueda's ranks meet through their launcher, without an HTTP server that unpickles what it is "
     "sent; start jobs with ruedarun, or another launcher's environment (docs/launchers.md)",
-    "horovod.runner.elastic": "this version of rueda does not change the number of ranks of a running job; give it a "
-    "fixed number",
+    "horovod.runner.elastic": "hosts are found by a script: horovodrun --host-discovery-script, or horovod.run(); what a "
+    "program needs is in horovod.torch.elastic",
     "horovod.runner.gloo_run": "rueda uses no Gloo; start jobs with ruedarun or horovod.run()",
     "horovod.runner.mpi_run": _NO_MPIRUN,
     "horovod.runner.js_run": _NO_MPIRUN,

@@ -1,0 +1,49 @@
+"""The ranks that save and load together, and how they tell each other what they found."""
+
+import json
+
+from rueda._numpy import np
+from rueda._runtime import runtime
+from rueda.common import basics
+
+_ROW = 1024  # bytes of what a rank says
+_MOST_TEXT = 400  # characters of an error
+
+
+class Ranks:
+    """Those of the job; this one alone where there is none."""
+
+    def __init__(self):
+        self._context = runtime._context
+        self.rank, self.size = (0, 1) if self._context is None else (basics.rank(), basics.size())
+
+    def are_together(self):
+        """Whether they are still those of now; any thread."""
+        return runtime._context is self._context
+
+    def gather(self, record):
+        """Every rank's record, in their order."""
+        if self.size == 1:
+            return [record]
+        from rueda._array_collectives import allgather  # which needs NumPy
+
+        row = json.dumps(record).encode()
+        rows = allgather(np.frombuffer(row.ljust(_ROW), np.uint8).reshape(1, _ROW), "rueda.checkpoint")
+        return [json.loads(each.tobytes()) for each in rows]
+
+
+def agree(ranks, what, action):
+    """What ``action()`` gives on each rank. An error on one is one on all of them, each of which says what it was."""
+    value = failure = None
+    try:
+        value = action()
+    except Exception as error:
+        failure = error
+    told = None if failure is None else f"{type(failure).__name__}: {failure}"[:_MOST_TEXT]
+    records = ranks.gather({"error": told, "value": value})
+    if failure is not None:
+        raise failure
+    for rank, record in enumerate(records):
+        if record["error"] is not None:
+            raise RuntimeError(f"{what}: rank {rank} failed: {record['error']}")
+    return [record["value"] for record in records]

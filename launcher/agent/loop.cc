@@ -1,0 +1,277 @@
+#include "launcher/agent/agent_process.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "launcher/processes/process_state.h"
+
+namespace rueda::launcher {
+
+bool Agent::all_ended() const {
+  return std::none_of(ranks_.begin(), ranks_.end(),
+                      [](const auto& rank) { return rank->running(); });
+}
+
+RankProcess* Agent::find(MemberId member) const {
+  const auto found = std::find_if(ranks_.begin(), ranks_.end(),
+                                  [&](const auto& rank) { return rank->member() == member; });
+  return found == ranks_.end() ? nullptr : found->get();
+}
+
+MemberId Agent::member_of(Rank rank) const {
+  const auto found = std::find_if(ranks_.rbegin(), ranks_.rend(),
+                                  [&](const auto& one) { return one->place().rank == rank; });
+  return found == ranks_.rend() ? std::numeric_limits<MemberId>::max() : (*found)->member();
+}
+
+int Agent::poll_limit_ms() const {
+  std::optional<TimePoint> deadline = supervisor_.next_deadline();
+  const auto sooner = [&](const std::optional<TimePoint>& other) {
+    if (other && (!deadline || *other < *deadline)) deadline = other;
+  };
+  sooner(give_up_at_);
+  if (!kills_.empty()) sooner(kills_.front().first);
+  if (lives_) sooner(lives_->next_deadline());
+  const int limit = controller_->poll_limit_ms();
+  if (!deadline) return limit;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - time_now()).count();
+  const int ms = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+  return limit < 0 ? ms : std::min(ms, limit);
+}
+
+void Agent::wait_for_events() {
+  std::vector<pollfd> fds;
+  add_to_poll(&fds);
+  if (lives_) lives_->add_to_poll(&fds);  // looked at in every round
+  controller_->add_to_poll(&fds);         // likewise
+  const size_t observed = fds.size();
+  fds.push_back({observer_ != nullptr ? observer_->event_fd() : -1, POLLIN, 0});
+  struct Source {
+    size_t index;
+    RankProcess* rank;
+    Stream stream;
+  };
+  std::vector<Source> sources;
+  if (!controller_->congested()) {
+    for (const auto& rank : ranks_) {
+      for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+        if (rank->output_fd(stream) < 0) continue;
+        sources.push_back({fds.size(), rank.get(), stream});
+        fds.push_back({rank->output_fd(stream), POLLIN, 0});
+      }
+    }
+  }
+  if (poll(fds.data(), fds.size(), poll_limit_ms()) < 0) return;  // EINTR: nothing is lost
+
+  if (fds[observed].revents != 0) take_observations();
+  if (observer_ != nullptr) count();
+  if (fds[0].revents != 0) read_signals();
+  if (guard_link_ && fds[1].revents != 0) check_guard();
+  for (const Source& source : sources) {
+    if (fds[source.index].revents != 0) source.rank->pump(source.stream);
+  }
+}
+
+void Agent::take_observations() {
+  for (const std::string& line : observer_->take_lines()) say(line);
+  if (observer_->take_drain()) {
+    const Drained drained = drain_ranks();
+    observer_->drained(drained.asked, drained.ranks);
+  }
+  for (HostReport& report : observer_->take_reports()) controller_->report(std::move(report));
+}
+
+// When the observer has counted anew.
+void Agent::count() {
+  std::vector<RankCounters> counters = observer_->counters();
+  if (counters == counted_) return;
+  counted_ = counters;
+  for (RankCounters& one : counters) {
+    const life::LostRank now = lives_->verdict(member_of(one.rank), 0, "", false);
+    one.operation = now.operation.str();
+    one.operations = now.operations;
+    one.step = now.step;
+  }
+  controller_->count(counters);
+}
+
+void Agent::read_signals() {
+  signalfd_siginfo info = {};
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // reap() looks for itself
+    if (signal == SIGUSR2 && observer_ != nullptr && observer_->has_folder()) {
+      observer_->request_dump();
+      continue;
+    }
+    if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+      signal_ranks(signal);
+      continue;
+    }
+    check_guard();
+    if (!guard_link_) continue;  // the kernel's message that the guard is gone
+    ++signals_received_;
+    supervisor_.signal_received(signal, time_now());
+    if (signals_received_ == 1) {
+      say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
+    }
+  }
+}
+
+// The user's own: to the ranks and not to what they have started, which it would end. A pause
+// (Ctrl-Z) is for all of them, and no silence; it comes as SIGSTOP, because a group without a
+// parent in its session takes no SIGTSTP.
+void Agent::signal_ranks(int signal) {
+  if (signal == SIGTSTP || signal == SIGCONT) {
+    lives_->pause(signal == SIGTSTP);
+    for (const auto& rank : ranks_) rank->signal(signal == SIGTSTP ? SIGSTOP : SIGCONT);
+    return;
+  }
+  for (const auto& rank : ranks_) rank->signal_process(signal);
+}
+
+// Whatever has happened elsewhere stops this host's ranks as if it had happened here.
+void Agent::follow(const Order& order) {
+  switch (order.kind) {
+    case Order::Kind::kRankFailed: supervisor_.rank_failed(time_now()); break;
+    case Order::Kind::kRankLost: verdict_came(order.lost); break;
+    case Order::Kind::kSignal: supervisor_.signal_received(order.signal, time_now()); break;
+    case Order::Kind::kUserSignal: signal_ranks(order.signal); break;
+    case Order::Kind::kOutputClosed: supervisor_.output_closed(time_now()); break;
+    case Order::Kind::kKill: supervisor_.driver_lost(time_now()); break;
+    case Order::Kind::kObserve: observe(order.question); break;
+    case Order::Kind::kMail:
+      if (observer_ != nullptr) observer_->mail(order.rank, order.text);
+      break;
+    case Order::Kind::kStartMember: start_late(order.start); break;
+    case Order::Kind::kStopMember: stop_member(order.member, order.text); break;
+    case Order::Kind::kDrain: {
+      const Drained drained = drain_ranks();
+      controller_->drained(drained.asked, drained.ranks);
+      break;
+    }
+  }
+}
+
+// It may be one that works well: it is asked, and killed after the grace period.
+void Agent::stop_member(MemberId member, const std::string& why) {
+  RankProcess* const rank = find(member);
+  if (rank == nullptr || !rank->running() || rank->removed()) return;
+  narrate("rank " + std::to_string(rank->place().rank) + " (pid " + std::to_string(rank->pid()) +
+          ") is stopped: " + why);
+  lives_->expect_end(member);
+  rank->remove();
+  rank->signal(SIGTERM);
+  rank->signal(SIGCONT);  // a stopped process cannot end itself
+  const TimePoint at = time_now() + to_duration(plan_.options.grace_seconds);
+  kills_.push_back({at, member});
+}
+
+void Agent::kill_removed() {
+  while (!kills_.empty() && kills_.front().first <= time_now()) {
+    if (RankProcess* const rank = find(kills_.front().second)) rank->signal(SIGKILL);
+    kills_.pop_front();
+  }
+}
+
+void Agent::observe(const HostQuestion& question) {
+  if (observer_ == nullptr) return controller_->report({question.round, 0, {}});
+  observer_->request_report(question);
+  for (HostReport& report : observer_->take_reports()) controller_->report(std::move(report));
+}
+
+// Ranks hear of it as of a preemption: with a signal that should_stop() waits for. To those that do
+// not wait for one it would be the end, so they are left alone; one that listens is enough.
+Agent::Drained Agent::drain_ranks() {
+  Drained drained;
+  for (const auto& rank : ranks_) {
+    if (!rank->running()) continue;
+    ++drained.ranks;
+    for (const int signal : drain_signals_) {
+      if (!catches_signal(rank->pid(), signal)) continue;
+      rank->signal_process(signal);
+      ++drained.asked;
+      break;
+    }
+  }
+  return drained;
+}
+
+void Agent::check_guard() {
+  if (!guard_link_) return;
+  pollfd link = {guard_link_.get(), POLLIN, 0};
+  const bool closed = poll(&link, 1, 0) > 0;
+  if (!closed && (plan_.guard == 0 || getppid() == plan_.guard)) return;
+  guard_link_.reset();
+  supervisor_.driver_lost(time_now());
+}
+
+bool Agent::is_wanted() {
+  read_signals();
+  check_guard();
+  return guard_link_ && signals_received_ < 2;
+}
+
+void Agent::add_to_poll(std::vector<pollfd>* fds) const {
+  fds->push_back({signals_.get(), POLLIN, 0});
+  fds->push_back({guard_link_.get(), POLLIN, 0});
+}
+
+// Ranks wait in init for those that have not called it. These may hang before, in an import or on a
+// file server: the user hears of it long before RUEDA_START_TIMEOUT ends the job.
+void Agent::look_for_late_ranks() {
+  if (told_late_ || supervisor_.cause() != StopCause::kNone) return;
+  std::vector<const RankProcess*> late;
+  bool any_here = false;
+  for (const auto& rank : ranks_) {
+    if (!rank->running() || rank->removed()) continue;
+    if (lives_->has_joined(rank->member()))
+      any_here = true;
+    else
+      late.push_back(rank.get());
+  }
+  if (!any_here || late.empty()) return waiting_since_.reset();
+  if (!waiting_since_) waiting_since_ = time_now();
+  if (time_now() - *waiting_since_ < to_duration(plan_.init_patience)) return;
+  told_late_ = true;
+  constexpr size_t kMostTold = 4;
+  for (size_t i = 0; i < std::min(late.size(), kMostTold); ++i) {
+    const std::string pid = std::to_string(late[i]->pid());
+    say("rank " + std::to_string(late[i]->place().rank) + " (pid " + pid +
+        ") has not called init, and others have waited " +
+        std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: " +
+        process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
+  }
+  if (late.size() > kMostTold)
+    say("nor have " + std::to_string(late.size() - kMostTold) + " other ranks");
+}
+
+int Agent::run() {
+  Status status = prepare();
+  if (status.ok()) status = start_ranks();
+  if (!status.ok()) start_failed(status);
+  for (;;) {
+    if (lives_) {
+      look_at_lives();
+      look_for_late_ranks();
+    }
+    reap();
+    kill_removed();
+    for (const int signal : supervisor_.due(time_now())) send(signal);
+    if (finished()) break;
+    controller_->work();
+    wait_for_events();
+  }
+  return finish(status);
+}
+
+int run_agent(const AgentPlan& plan, UniqueFd guard_link, ControllerClient* controller) {
+  return Agent(plan, std::move(guard_link), controller).run();
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,141 @@
+#include "launcher/controller/job_books.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "launcher/job/rank_environment.h"
+#include "launcher/job/summary_report.h"
+#include "proto/store_codec.h"
+
+namespace rueda::launcher {
+
+JobBooks::JobBooks(const BooksPlan& plan)
+    : plan_(plan),
+      console_(plan.options.prefix, plan.options.prefix_timestamp,
+               find_variable(plan.base_environment, "NO_COLOR") == nullptr, plan.options.num_proc,
+               plan.options.fold),
+      epochs_(static_cast<size_t>(plan.options.num_proc)) {
+  console_.show_only(plan.options.shown_ranks);
+}
+
+Status JobBooks::open() {
+  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  remove_stale_parts(plan_.timeline);
+  if (!plan_.options.output_folder.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(
+        copies_, OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc));
+  }
+  return {};
+}
+
+// In a job of fixed size a member's number is its rank.
+Status JobBooks::attach(UniqueFd connection, MemberId member, const std::string& host) {
+  epochs_.set_host(static_cast<Rank>(member), host);
+  return store_->add(std::move(connection), member);
+}
+
+RankOutput* JobBooks::output_of(MemberId member, Rank rank) {
+  Output& output = outputs_[member];
+  if (output.lines == nullptr) {
+    output.rank = rank;
+    output.lines = std::make_unique<RankOutput>(rank, &console_);
+    output.lines->copy_to(copies_.get());
+  }
+  return output.lines.get();
+}
+
+void JobBooks::add_to_poll(std::vector<pollfd>* fds) const {
+  console_.add_to_poll(fds);
+  if (copies_) copies_->add_to_poll(fds);
+  if (store_ != nullptr) fds->push_back({store_->entries_fd(), POLLIN, 0});
+}
+
+void JobBooks::work() {
+  if (copies_) {
+    for (const std::string& line : copies_->take_problems()) say(line);
+  }
+  if (store_ != nullptr) answer_entries(&epochs_, store_.get());
+  console_.flush();
+}
+
+bool JobBooks::rank_ended(RankEnd end, const std::string& text) {
+  if (!ended_.insert(end.member).second) return false;
+  store_->mark_dead(end.member, text);
+  ends_.push_back(std::move(end));
+  return true;
+}
+
+bool JobBooks::any_failed() const {
+  return std::any_of(ends_.begin(), ends_.end(),
+                     [](const RankEnd& end) { return end.wait_status != 0 && !end.removed; });
+}
+
+bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>& tell) {
+  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return false;
+  const bool first = !lost_;
+  lost_ = lost;
+  tell();
+  if (first) store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
+  return first;
+}
+
+JobEnd JobBooks::end() const {
+  JobEnd job;
+  std::copy_if(ends_.begin(), ends_.end(), std::back_inserter(job.ends),
+               [](const RankEnd& end) { return !end.removed; });
+  // By rank the newest member's.
+  for (const auto& [member, output] : outputs_) {
+    job.last_words[output.rank] = output.lines->last_words();
+  }
+  if (store_ == nullptr) return job;
+  for (const rendezvous::Report& report : store_->reports()) {
+    if (report.key == "failure")
+      job.reports.emplace_back(static_cast<Rank>(report.member), report.value);
+  }
+  return job;
+}
+
+void JobBooks::close_outputs(const Patience& patience) {
+  for (const auto& [member, output] : outputs_) {
+    output.lines->end(Stream::kStdout);
+    output.lines->end(Stream::kStderr);
+  }
+  if (!copies_) return;
+  for (const std::string& line : copies_->finish(patience.is_wanted)) say(line);
+}
+
+void JobBooks::close_store() {
+  if (store_ != nullptr) store_->stop();
+}
+
+int JobBooks::conclude(JobEnd job, const Patience& patience) {
+  std::map<Rank, wire::RankSummary> summaries;
+  for (const rendezvous::Report& report : store_->reports()) {
+    wire::RankSummary summary;
+    if (report.key == "summary" && wire::decode(report.value, &summary).ok())
+      summaries[static_cast<Rank>(report.member)] = std::move(summary);
+  }
+  for (const std::string& line : finish_timelines(plan_.timeline)) say(line);
+  if (plan_.summary) {
+    for (const std::string& line : summary_report(summaries, plan_.options.num_proc, job.ends))
+      say(line);
+  }
+  const Verdict verdict = judge(job);
+  for (const std::string& line : verdict.lines) say(line);
+  drain_console(patience);
+  return verdict.exit_code;
+}
+
+void JobBooks::drain_console(const Patience& patience) {
+  console_.release_lines();
+  console_.flush();
+  while (console_.pending() && patience.is_wanted()) {
+    std::vector<pollfd> fds;
+    patience.add_to_poll(&fds);
+    console_.add_to_poll(&fds);
+    poll(fds.data(), fds.size(), -1);
+    console_.flush();
+  }
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,67 @@
+#include "launcher/controller/local_controller.h"
+
+#include <algorithm>
+
+#include "launcher/job/exit_code.h"
+
+namespace rueda::launcher {
+
+Status LocalController::open() {
+  RUEDA_RETURN_IF_ERROR(books_.open());
+  if (books_.on_terminal()) books_.say(first_line_);
+  return {};
+}
+
+void LocalController::failed(const std::string& why) {
+  failed_ = true;
+  books_.say(why);
+}
+
+int LocalController::poll_limit_ms() const {
+  const auto lines = books_.next_deadline();
+  if (!lines) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(*lines - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 3'600'000));
+}
+
+void LocalController::work() {
+  books_.work();
+  if (!books_.stdout_closed() || closed_told_) return;
+  closed_told_ = true;
+  Order order;
+  order.kind = Order::Kind::kOutputClosed;
+  host_->follow(order);
+}
+
+void LocalController::rank_lost(const life::LostRank& lost) {
+  books_.rank_lost(lost, [&] {
+    Order order;
+    order.kind = Order::Kind::kRankLost;
+    order.lost = lost;
+    host_->follow(order);
+  });
+}
+
+void LocalController::finish() {
+  const Patience patience{[this] { return host_->is_wanted(); },
+                          [this](std::vector<pollfd>* fds) { host_->add_to_poll(fds); }};
+  books_.close_outputs(patience);
+  books_.close_store();
+  if (failed_) {  // has been said, and is nobody else's fault
+    books_.drain_console(patience);
+    exit_code_ = kLauncherFailure;
+    return;
+  }
+  JobEnd job = books_.end();
+  const HostEnd end = host_->end();
+  if (!end.lost_by_us && end.lost_joined) {
+    job.lost = books_.lost();
+    job.lost_inside = end.lost_inside;
+  }
+  job.cause = end.cause;
+  job.signal = end.signal;
+  exit_code_ = books_.conclude(std::move(job), patience);
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,23 @@
+// A member is one process of the job, for as long as it lives; its number is never given again. A
+// rank is its number in one epoch. What outlives an epoch goes by members; what people see says
+// ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "launcher/job/host_plan.h"
+
+namespace rueda::launcher {
+
+using MemberId = uint64_t;
+
+// Those that a job begins with have the numbers of their ranks.
+inline MemberId first_member(Rank rank) { return static_cast<MemberId>(rank); }
+
+// A process that is to be started, and the rank that it can expect.
+struct MemberStart {
+  MemberId member = 0;
+  RankPlace place;
+};
+
+}  // namespace rueda::launcher

@@ -1,0 +1,167 @@
+#include <algorithm>
+
+#include "launcher/membership/state.h"
+
+namespace rueda::launcher::membership {
+
+using Decider = MembershipDecider;
+
+void Decider::State::on(const HostsFound& event) {
+  std::set<std::string> away;
+  for (const HostTable::Host& host : hosts.hosts()) {
+    if (!host.listed) away.insert(host.name);
+  }
+  hosts.found(event.hosts);
+  for (const HostSlots& host : event.hosts) {
+    if (away.count(host.host) != 0) slots.forget(host.host);
+  }
+  seats_dirty = true;
+  if (!policy.elastic) return;
+  leave_what_is_gone();
+}
+
+void Decider::State::on(const MemberStarted& event) {
+  if (event.error.empty()) return;
+  on(MemberEnded{event.member, 1, true, "it could not be started: " + event.error});
+}
+
+void Decider::State::on(const MemberLost& event) {
+  Member* member = find(event.member);
+  if (member == nullptr || !member->lives()) return;
+  if (member->is_newcomer()) return lose_newcomer(*member, event.how);
+  lose(*member, event.how);
+}
+
+void Decider::State::on(const MemberFenced& event) {
+  Member* member = find(event.member);
+  if (member != nullptr && !member->lives()) fence(*member);
+}
+
+// None of its threads runs: its slot is free, and so is what it had mapped.
+void Decider::State::fence(Member& member) {
+  member.fenced = seats_dirty = true;
+  unfenced.erase(member.id);
+}
+
+void Decider::State::on(const MemberEnded& event) {
+  Member* member = find(event.member);
+  if (member == nullptr) return;
+  fence(*member);
+  if (first_failed == event.member && !first_code) first_code = std::max(event.exit_code, 1);
+  if (member->lives() && member->is_newcomer()) {
+    lose_newcomer(*member, event.how.empty() ? "it ended" : event.how);
+  } else if (member->lives() && event.failed) {
+    const bool is_first = !first_failed;
+    if (is_first) first_code = std::max(event.exit_code, 1);
+    lose(*member, event.how);
+  } else if (member->lives()) {
+    finished(*member);
+  }
+  if (!member->lives() && member->rank < 0) members.erase(event.member);
+}
+
+// Success of the job: the others are awaited, and nobody is started or replaced any more.
+void Decider::State::finished(Member& member) {
+  member.stage = Stage::kFinished;
+  member.standing.reset();
+  awaited.erase(member.id);
+  leaving.erase(member.id);
+  slow.erase(member.id);
+  if (!member.answered) --unanswered;
+  --alive;
+  if (!std::exchange(finishing, true)) {
+    for (const MemberId id : std::set<MemberId>(newcomers))
+      stop(members.at(id), "the job has finished");
+  }
+  if (alive == 0 && !end_at) end_job(0, "");
+}
+
+void Decider::State::on(const MemberEnters& event) {
+  Member* member = find(event.member);
+  const wire::Standing& standing = event.standing;
+  if (member == nullptr) {
+    Member stranger;
+    stranger.id = event.member;
+    return answer(stranger, wire::EpochAnswer::kRemoved, "the job does not know this rank");
+  }
+  if (!member->lives())
+    return answer(*member, wire::EpochAnswer::kRemoved, "the job has gone on without this rank");
+  if (member->is_newcomer()) return newcomer_enters(*member, standing);
+  if (standing.has_state) known_commits = std::max(known_commits, standing.commits);
+  if (version.empty()) version = standing.version;
+  if (settings.empty()) settings = standing.settings;
+  if (phase == Phase::kRunning) {
+    if (standing.epoch < epoch) return answer(*member);
+    if (!policy.elastic || standing.cause == wire::EnterCause::kLeft) return same_again(*member);
+    begin_ending();
+    if (standing.cause == wire::EnterCause::kEpochEnded) first_left = member->id;
+  }
+  member->standing = standing;
+  awaited.erase(member->id);
+}
+
+void Decider::State::newcomer_enters(Member& member, const wire::Standing& standing) {
+  std::string why;
+  if (!version.empty() && standing.version != version) {
+    why = "its librueda is " + standing.version + ", the job's is " + version;
+  } else if (!settings.empty() && standing.settings != settings) {
+    why = "its settings are not the job's: " + standing.settings + ", there " + settings;
+  }
+  if (!why.empty()) {
+    do_(Say{name_of(member) + " is refused: " + why});
+    answer(member, wire::EpochAnswer::kRefused, why);
+    slots.bar(member.host, member.slot);
+    newcomers.erase(member.id);
+    member.stage = Stage::kGone;
+    member.stopped = seats_dirty = true;
+    return;
+  }
+  if (standing.cause == wire::EnterCause::kReady) {
+    member.stage = Stage::kReady;
+    member.standing = standing;
+    return;
+  }
+  member.stage = Stage::kBuilding;
+  answer(member, wire::EpochAnswer::kProvisional, "");
+}
+
+void Decider::State::on(const HostLost& event) {
+  std::vector<MemberId> there;
+  for (auto& [id, member] : members) {
+    if (member.host != event.host) continue;
+    fence(member);  // nothing of it maps memory of other hosts
+    if (member.lives()) there.push_back(id);
+  }
+  for (const MemberId id : there) {
+    Member& member = members.at(id);
+    if (!member.lives()) continue;
+    if (member.is_newcomer()) {
+      member.stopped = true;
+      lose_newcomer(member, event.how);
+      continue;
+    }
+    if (!first_failed) first_code = 1;  // no code will come
+    lose(member, event.how);
+  }
+  const Member* first = first_failed ? find(*first_failed) : nullptr;
+  if (first != nullptr && first->host == event.host && !first_code) first_code = 1;
+  if (policy.elastic && !finishing && phase != Phase::kOver) blacklist(event.host, event.how);
+}
+
+void Decider::State::on(const HostDrained& event) {
+  if (!policy.elastic || hosts.find(event.host) == nullptr) return;
+  hosts.drain(event.host);
+  seats_dirty = true;
+  for (auto& [id, member] : members) {
+    if (member.host == event.host && member.lives()) leave(member);
+  }
+}
+
+void Decider::State::on(const MemberSlow& event) {
+  const Member* member = find(event.member);
+  if (!policy.elastic || member == nullptr || member->stage != Stage::kInEpoch) return;
+  if (!member->leaving) slow.insert(event.member);
+  seats_dirty = true;
+}
+
+}  // namespace rueda::launcher::membership

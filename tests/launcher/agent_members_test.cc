@@ -1,0 +1,217 @@
+// An agent starts members, and stops them, when its controller says so.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/agent/agent.h"
+#include "launcher/hosts/member_wire.h"
+#include "launcher/hosts/report_wire.h"
+
+namespace rueda::launcher {
+namespace {
+
+// Tells one thing after the other, each when the one before has been done, and writes down what it
+// is told.
+class Script : public ControllerClient {
+ public:
+  void serve(ControlledHost* host) override { host_ = host; }
+  Status open() override { return {}; }
+  void failed(const std::string& why) override { note("failed " + why); }
+  Status attach(UniqueFd agent_end, MemberId member) override {
+    streams_[member] = std::move(agent_end);
+    return {};
+  }
+  OutputTaker* output_of(MemberId member, Rank) override {
+    outputs_.push_back(std::make_unique<Output>(this, member));
+    return outputs_.back().get();
+  }
+  bool congested() const override { return false; }
+  void add_to_poll(std::vector<pollfd>*) const override {}
+  int poll_limit_ms() const override { return -1; }
+  void work() override {}
+  void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override {
+    note("started " + std::to_string(start.member) + " as " + std::to_string(start.place.rank) +
+         (pid > 0 && error.empty() ? "" : ": " + error));
+  }
+  void rank_ended(const RankEnd& end) override {
+    note("ended " + std::to_string(end.member) + " " + std::to_string(end.wait_status) +
+         (end.removed ? " removed" : ""));
+  }
+  void rank_lost(const life::LostRank& lost) override { note("lost " + std::to_string(lost.rank)); }
+  void say(const std::string& text) override { note("says " + text); }
+  void report(HostReport) override {}
+  void drained(int, int) override {}
+  void count(const std::vector<RankCounters>&) override {}
+  void finish() override { note("finished"); }
+  bool controller_was_lost() const override { return false; }
+
+  // Through what it is on the wire.
+  void order(const control::ControllerMessage& message) {
+    host_->follow(order_from_wire(message).value());
+  }
+  // What is done when a member has printed this line.
+  using Then = std::map<std::pair<MemberId, std::string>, std::function<void(Script*)>>;
+  Then then;
+  std::string said;
+
+ private:
+  class Output : public OutputTaker {
+   public:
+    Output(Script* script, MemberId member) : script_(script), member_(member) {}
+    void take(Stream, std::string_view bytes) override {
+      for (const char c : bytes) {
+        if (c != '\n') {
+          line_ += c;
+          continue;
+        }
+        const auto what = script_->then.find({member_, std::exchange(line_, "")});
+        if (what != script_->then.end()) what->second(script_);
+      }
+    }
+    void end(Stream) override {}
+
+   private:
+    Script* const script_;
+    const MemberId member_;
+    std::string line_;
+  };
+  void note(const std::string& what) { said += what + "\n"; }
+
+  ControlledHost* host_ = nullptr;
+  std::map<MemberId, UniqueFd> streams_;
+  std::vector<std::unique_ptr<Output>> outputs_;
+};
+
+AgentPlan plan(int ranks, const std::string& script) {
+  AgentPlan plan;
+  plan.options.command = {"sh", "-c", script};
+  plan.options.grace_seconds = 30;
+  plan.program = "/bin/sh";
+  plan.base_environment = {"PATH=/usr/bin:/bin"};
+  plan.job_id = "agent-members-" + std::to_string(getpid());
+  plan.key = rendezvous::JobKey::make_random().value();
+  plan.bindings.resize(1);
+  for (Rank rank = 0; rank < ranks; ++rank) plan.places.push_back({rank, ranks, rank, ranks, 0, 1});
+  return plan;
+}
+
+// In a process of its own, as it becomes a session's leader and waits for every child.
+std::pair<int, std::string> run(const AgentPlan& plan, const Script::Then& then) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    close(ends[0]);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&blocked, signal);
+    sigprocmask(SIG_BLOCK, &blocked, nullptr);
+    int link[2];
+    if (pipe(link) != 0) _exit(99);
+    Script script;
+    script.then = then;
+    const int code = run_agent(plan, UniqueFd(link[0]), &script);
+    const bool written = write(ends[1], script.said.data(), script.said.size()) ==
+                         static_cast<ssize_t>(script.said.size());
+    _exit(written ? code : 99);
+  }
+  close(ends[1]);
+  std::string said;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = read(ends[0], bytes, sizeof(bytes))) > 0;)
+    said.append(bytes, static_cast<size_t>(got));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
+}
+
+bool has(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+constexpr const char* kWaits = "trap 'exit 7' TERM; echo here; while :; do sleep 0.05; done";
+
+}  // namespace
+
+TEST_CASE("a member is started in the place of another, whose end is no failure") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    script->order(to_wire(MemberStart{5, {0, 1, 0, 1, 0, 1}}));
+  };
+  then[{5, "here"}] = [](Script* script) {
+    script->order(stop_message(0, "it is too slow"));
+    script->order(stop_message(5, "the job is smaller now"));
+    script->order(stop_message(17, "nobody has this number"));
+  };
+  const auto [code, said] = run(plan(1, kWaits), then);
+  INFO(said);
+  CHECK(code == 0);
+  CHECK(has(said, "started 0 as 0"));
+  CHECK(has(said, "started 5 as 0"));
+  CHECK(has(said, "ended 0 1792 removed"));
+  CHECK(has(said, "ended 5 1792 removed"));
+  CHECK(said.find("lost") == std::string::npos);
+  CHECK(has(said, "finished"));
+}
+
+TEST_CASE("a member that does not end when it is asked is killed after the grace period") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) { script->order(stop_message(0, "")); };
+  AgentPlan stubborn = plan(1, "trap '' TERM; echo here; while :; do sleep 0.05; done");
+  stubborn.options.grace_seconds = 0.1;
+  const auto [code, said] = run(stubborn, then);
+  INFO(said);
+  CHECK(code == 0);
+  CHECK(has(said, "ended 0 9 removed"));
+}
+
+TEST_CASE("what fails among members that stay stops the others, as in every job") {
+  Script::Then then;
+  then[{1, "here"}] = [](Script* script) {
+    script->order(to_wire(MemberStart{2, {1, 2, 1, 2, 0, 1}}));
+  };
+  AgentPlan failing = plan(2,
+                           "trap 'exit 7' TERM; echo here; [ $RUEDA_MEMBER = 2 ] && exit 3; "
+                           "while :; do sleep 0.05; done");
+  failing.options.grace_seconds = 0.1;
+  const auto [code, said] = run(failing, then);
+  INFO(said);
+  CHECK(has(said, "started 2 as 1"));
+  CHECK(has(said, "ended 2 768"));
+  CHECK(has(said, "ended 0 1792"));
+  CHECK(has(said, "ended 1 1792"));
+}
+
+TEST_CASE("a member that cannot be started is told of, and the others go on") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    // Room for one more pipe; a rank needs two.
+    const int lowest = dup(STDIN_FILENO);
+    close(lowest);
+    rlimit usual = {};
+    getrlimit(RLIMIT_NOFILE, &usual);
+    const rlimit scarce = {static_cast<rlim_t>(lowest) + 3, usual.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &scarce);
+    script->order(to_wire(MemberStart{1, {1, 2, 1, 2, 0, 1}}));
+    setrlimit(RLIMIT_NOFILE, &usual);
+    script->order(stop_message(0, ""));
+  };
+  const auto [code, said] = run(plan(1, kWaits), then);
+  INFO(said);
+  CHECK(code == 0);
+  CHECK(said.find("started 1 as 1: rank 1 cannot be started: ") != std::string::npos);
+  CHECK(has(said, "ended 0 1792 removed"));
+}
+
+}  // namespace rueda::launcher
