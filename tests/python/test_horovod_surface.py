@@ -121,16 +121,11 @@ def test_helpers_do_what_horovods_do(monkeypatch):
         util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__, "mpi_lib")
 
 
-def test_elastic_can_be_imported_and_says_that_it_comes_later():
+def test_elastic_is_one_module_under_both_names():
     elastic, state = load("horovod.torch.elastic"), load("horovod.torch.elastic.state")
-    for use in (
-        lambda: elastic.run(lambda state: None),
-        lambda: elastic.TorchState(model=None),
-        lambda: elastic.ElasticSampler([1, 2]),
-        lambda: state.get_handler_registry(),
-    ):
-        with pytest.raises(NotImplementedError, match="elastic membership is not available"):
-            use()
+    assert elastic.TorchState is state.TorchState is load("rueda.torch").elastic.TorchState
+    assert elastic.ElasticSampler is load("horovod.torch.elastic.sampler").ElasticSampler
+    assert state.get_handler_registry()[0][1] is state.ModelStateHandler
 
 
 def test_outside_of_a_job_the_errors_are_horovods():

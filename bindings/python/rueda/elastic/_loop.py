@@ -100,7 +100,7 @@ def _commits_of_all(state):
 
 def _enter(cause, holds, state):
     """Into the next epoch. SystemExit with code 0 where the job goes on without this rank."""
-    runtime.next_epoch(cause, has_state=holds, commits=state.commits, layout=_layout(state))
+    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=state.commits, layout=_layout(state))
 
 
 def _layout(state):

@@ -1,3 +1,3 @@
 """Horovod's ``horovod.torch.elastic.sampler``, by rueda."""
 
-from rueda.torch.elastic import ElasticSampler  # noqa: F401
+from rueda.torch.elastic.sampler import ElasticSampler  # noqa: F401

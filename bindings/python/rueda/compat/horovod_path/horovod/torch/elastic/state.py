@@ -1,6 +1,10 @@
 """Horovod's ``horovod.torch.elastic.state``, by rueda."""
 
-from rueda.torch.elastic import (  # noqa: F401
+from rueda.torch.elastic.state import (  # noqa: F401
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
     TorchState,
     get_handler_registry,
     set_handler_registry,

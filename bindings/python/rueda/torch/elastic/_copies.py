@@ -1,0 +1,197 @@
+"""Copies of a state dict's tensors, as they were at the last commit.
+
+What only an optimizer's step changes is copied by a thread while the next batch is computed: the step waits
+for it. Until then the tensors themselves are the copy. That nobody else changes them is found out first, by
+comparing contents, and watched from then on.
+"""
+
+import copy
+import threading
+
+import torch
+
+PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
+CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
+
+
+class _Place:
+    """Where a tensor was."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index):
+        self.index = index
+
+
+def _outline(state, tensors):
+    """The state with places instead of tensors, which are put into ``tensors``; the rest is copied."""
+    if isinstance(state, torch.Tensor):
+        tensors.append(state.detach())
+        return _Place(len(tensors) - 1)
+    if isinstance(state, dict):
+        return {key: _outline(value, tensors) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_outline(value, tensors) for value in state)
+    return copy.deepcopy(state)
+
+
+def _filled(outline, tensors):
+    if isinstance(outline, _Place):
+        return tensors[outline.index].clone()
+    if isinstance(outline, dict):
+        return {key: _filled(value, tensors) for key, value in outline.items()}
+    if type(outline) in (list, tuple):
+        return type(outline)(_filled(value, tensors) for value in outline)
+    return copy.deepcopy(outline)
+
+
+def _key(tensor):
+    return tensor.data_ptr(), tensor.shape, tensor.dtype
+
+
+def _buffer(tensor, old):
+    """Memory for a copy: the old one's, where it fits."""
+    if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype and old.device == tensor.device:
+        return old
+    return torch.empty_like(tensor)
+
+
+def _same_bytes(left, right):
+    if left.is_floating_point() or left.is_complex():  # not-a-number is equal to itself here
+        return bool(((left == right) | ((left != left) & (right != right))).all())
+    return torch.equal(left, right)
+
+
+class Copies:
+    """One save of a state dict; `anew` makes the next. Threads: the one that trains; the copying one is inside.
+
+    Parameters
+    ----------
+    take : callable
+        Gives the state dict; its tensors are the ones that train.
+    trusted : set of keys
+        Of tensors that only a step changes: they are copied late.
+    buffers, spare : lists of tensors
+        Memory for these copies, where it fits, and for those of the next save.
+    """
+
+    def __init__(self, take, trusted=frozenset(), buffers=(), spare=()):
+        self._take, self.trusted, self._spare = take, trusted, spare
+        self._live = []
+        self._outline = _outline(take(), self._live)
+        self._versions = [tensor._version for tensor in self._live]
+        self._late = [i for i, tensor in enumerate(self._live) if _key(tensor) in trusted]
+        self._buffers = [
+            _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
+        ]
+        self._thread = self._error = None
+        for i in set(range(len(self._live))).difference(self._late):
+            self._copy(i)
+        if self._late:
+            self._thread = threading.Thread(target=self._copy_late, name="rueda-commit", daemon=True)
+            self._thread.start()
+
+    def anew(self):
+        """The save of what there is now. This one stays what it is until its `anew` is called again."""
+        self.hold()
+        return Copies(self._take, self.trusted, self._spare, self._buffers)
+
+    def hold(self):
+        """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+        return all(self._live[i]._version == self._versions[i] for i in self._late)
+
+    def unchanged(self, tensors):
+        """Of these, the keys of those that still are what they were at the save, by content."""
+        mine = {_key(tensor): i for i, tensor in enumerate(self._live)}
+        return {
+            key
+            for key, i in ((_key(tensor), mine.get(_key(tensor))) for tensor in tensors)
+            if i is not None and _same_bytes(self._live[i], self._buffers[i])
+        }
+
+    def state(self):
+        """A state dict of its own with what was saved."""
+        self.hold()
+        return _filled(self._outline, self._buffers)
+
+    def _copy(self, i):
+        self._buffers[i].copy_(self._live[i])
+
+    def _copy_late(self):
+        try:
+            for i in self._late:
+                self._copy(i)
+        except Exception as error:  # it is raised where the copies are waited for
+            self._error = error
+
+
+class StepGuard:
+    """Sees to it that no step of an optimizer changes what has not been copied.
+
+    Parameters
+    ----------
+    optimizers : list of torch.optim.Optimizer
+        Whose tensors may be copied late; without step hooks (PyTorch before 2.0) none are.
+    copies : callable
+        Gives the newest `Copies` of all states that may have these tensors.
+    """
+
+    def __init__(self, optimizers, copies):
+        self._optimizers, self._copies = optimizers, copies
+        self._clean, self._interval = 0, 0
+        self._armed = False  # saved, and no step since
+        self._handles = []
+        if all(hasattr(each, "register_step_pre_hook") for each in optimizers):
+            self._handles = [each.register_step_pre_hook(self._before_step) for each in optimizers]
+
+    def close(self):
+        """The optimizers step freely again."""
+        for handle in self._handles:
+            handle.remove()
+        for copies in self._copies():
+            copies.hold()
+            copies.trusted = frozenset()
+
+    def saved(self):
+        self._armed = True
+
+    def _before_step(self, optimizer, args, kwargs):
+        if not self._armed:
+            return
+        self._armed = False
+        self._interval += 1
+        intact = all([copies.hold() for copies in self._copies()])
+        if not intact:
+            self._start_anew()
+        elif self._clean < PROBATION or self._interval % CHECK_EVERY == 0:
+            self._look()
+
+    def _parameters(self):
+        return (each for optimizer in self._optimizers for group in optimizer.param_groups for each in group["params"])
+
+    def _tensors(self):
+        yield from (parameter.detach() for parameter in self._parameters())
+        for optimizer in self._optimizers:
+            for state in optimizer.state.values():
+                yield from (each for each in state.values() if isinstance(each, torch.Tensor))
+
+    def _look(self):
+        tensors = list(self._tensors())
+        same = set().union(*(copies.unchanged(tensors) for copies in self._copies()))
+        if any(_key(parameter.detach()) not in same for parameter in self._parameters()):
+            self._start_anew()
+            return
+        self._clean += 1
+        if self._clean >= PROBATION:
+            for copies in self._copies():
+                copies.trusted = frozenset(same)
+
+    def _start_anew(self):
+        self._clean = 0
+        for copies in self._copies():
+            copies.trusted = frozenset()

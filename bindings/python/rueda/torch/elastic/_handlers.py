@@ -1,0 +1,147 @@
+"""How a `TorchState` saves, restores and synchronizes the objects that are more than plain ones."""
+
+import copy
+
+import torch
+
+from rueda.torch._plain import same_objects
+from rueda.torch.elastic._copies import Copies
+from rueda.torch.elastic.sampler import ElasticSampler
+from rueda.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+
+
+class StateHandler:
+    """Of one object, ``value``. Base of all: subclasses say how.
+
+    A `save` that fails leaves what was saved before, if it binds its attributes anew as its last act.
+    """
+
+    def __init__(self, value):
+        self.value = value
+
+    def save(self):
+        """Keeps the object's state as it is now."""
+        raise NotImplementedError()
+
+    def restore(self):
+        """Brings back what was saved."""
+        raise NotImplementedError()
+
+    def sync(self):
+        """Gives all ranks rank 0's."""
+        raise NotImplementedError()
+
+    def set_value(self, value):
+        """Another object takes its place."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """Of a `torch.nn.Module`: parameters and buffers."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.copies = Copies(lambda: self.value.state_dict())
+
+    def save(self):
+        self.copies = self.copies.anew()
+
+    def restore(self):
+        self.value.load_state_dict(self.copies.state())
+
+    def sync(self):
+        self.copies.hold()  # what is broadcast overwrites it
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+
+
+class OptimizerStateHandler(StateHandler):
+    """Of a `torch.optim.Optimizer`: state and options."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.copies = Copies(lambda: self.value.state_dict())
+
+    def save(self):
+        self.copies = self.copies.anew()
+
+    def restore(self):
+        with same_objects(self.value):
+            self.value.load_state_dict(self.copies.state())
+
+    def sync(self):
+        self.copies.hold()
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class DictStateHandler(StateHandler):
+    """Of what has a small ``state_dict``: learning-rate schedulers, gradient scalers."""
+
+    def __init__(self, value):
+        super().__init__(value)
+        self.save()
+
+    def save(self):
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self):
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self):
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+class SamplerStateHandler(DictStateHandler):
+    """Of an `ElasticSampler`: what all ranks together have processed."""
+
+    def sync(self):
+        state = broadcast_object(self.value.state_dict())
+        recorded = set().union(*allgather_object(self.value.state_dict().get("processed_indices", set())))
+        if recorded:
+            state["processed_indices"] = recorded
+        self.value.load_state_dict(state)
+
+
+def _schedulers():
+    module = torch.optim.lr_scheduler
+    # Before PyTorch 2.0 the base has another name; ReduceLROnPlateau was none of them until 2.2.
+    kinds = [getattr(module, "LRScheduler", module._LRScheduler), module.ReduceLROnPlateau]
+    return [(kind, DictStateHandler) for kind in kinds]
+
+
+def _scalers():
+    kinds = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
+    return [(kind, DictStateHandler) for kind in kinds if kind is not None]
+
+
+_registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+    *_schedulers(),
+    *_scalers(),
+]
+
+
+def get_handler_registry():
+    """The list of (class, class of its handler); the first that fits an object handles it."""
+    return _registry
+
+
+def set_handler_registry(registry):
+    """Another list, for states that are made from now on."""
+    global _registry
+    _registry = registry
+
+
+def handler_of(value):
+    """A new handler, or None: it is a plain object."""
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None

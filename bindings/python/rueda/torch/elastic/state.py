@@ -1,0 +1,127 @@
+"""`TorchState`: what an elastic job of PyTorch keeps."""
+
+import hashlib
+
+import torch
+
+from rueda.elastic import ObjectState
+from rueda.torch import mpi_ops
+from rueda.torch.elastic._copies import StepGuard
+from rueda.torch.elastic._handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    get_handler_registry,
+    handler_of,
+    set_handler_registry,
+)
+from rueda.torch.elastic.sampler import ElasticSampler
+from rueda.torch.functions import broadcast_object
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class TorchState(ObjectState):
+    """Model, optimizer and whatever else training goes on from; each becomes an attribute.
+
+    Modules, optimizers, `ElasticSampler`, learning-rate schedulers and gradient scalers keep their identity: they are
+    saved, restored and synchronized in place. Anything else is a plain object, as in `ObjectState`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, optional
+    optimizer : torch.optim.Optimizer, optional
+    **kwargs
+        More of them, or plain objects.
+    """
+
+    def __init__(self, model=None, optimizer=None, **kwargs):
+        kwargs.update(model=model, optimizer=optimizer)
+        self._handlers, self._guard = {}, None
+        for name in list(kwargs):
+            handler = handler_of(kwargs[name])
+            if handler is not None:
+                object.__setattr__(self, name, kwargs.pop(name))
+                self._handlers[name] = handler
+        super().__init__(bcast_object=broadcast_object, get_rank=mpi_ops.rank, **kwargs)
+        self._watch_steps()
+
+    def save(self):
+        """Keeps everything, or, with an error, what was kept before."""
+        before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        try:
+            for handler in self._handlers.values():
+                handler.save()
+            super().save()
+        except BaseException:
+            for handler, attributes in before:
+                if hasattr(handler, "copies"):  # its memory is used again
+                    handler.copies.hold()
+                vars(handler).clear()
+                vars(handler).update(attributes)
+            raise
+        if self._guard is not None:
+            self._guard.saved()
+
+    def restore(self):
+        """Everything as it was saved last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self):
+        """Everything as it is on rank 0; when all of it has come, it counts as saved."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+        self.save()
+
+    def reset(self):
+        """Samplers deal out what is left to the ranks that there are now."""
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()
+
+    def verified(self):
+        """Whether what is saved is whole: False if somebody else changed what only the optimizer may change."""
+        return all([copies.hold() for copies in self._copies()])
+
+    def layout(self):
+        """Digest of what must be the same on all ranks: names, shapes and dtypes of the models, the optimizers' groups."""
+        digest = hashlib.sha256()
+        for name, handler in sorted(self._handlers.items()):
+            digest.update(f"{name}: {type(handler.value).__name__}\n".encode())
+            if isinstance(handler.value, torch.nn.Module):
+                for key, each in handler.value.state_dict().items():
+                    kind = f"{tuple(each.shape)} {each.dtype}" if isinstance(each, torch.Tensor) else type(each).__name__
+                    digest.update(f"{key} {kind}\n".encode())
+            elif isinstance(handler.value, torch.optim.Optimizer):
+                digest.update(f"{[len(group['params']) for group in handler.value.param_groups]}\n".encode())
+        digest.update(repr(sorted(self._saved_state)).encode())
+        return digest.digest()
+
+    def __setattr__(self, name, value):
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        super().__setattr__(name, value)
+        if handler is not None:
+            handler.set_value(value)
+            self._watch_steps()
+
+    def _copies(self):
+        found = (getattr(handler, "copies", None) for handler in self._handlers.values())
+        return [copies for copies in found if copies is not None]
+
+    def _watch_steps(self):
+        if self._guard is not None:
+            self._guard.close()
+        optimizers = [each.value for each in self._handlers.values() if isinstance(each.value, torch.optim.Optimizer)]
+        self._guard = StepGuard(optimizers, self._copies) if optimizers else None

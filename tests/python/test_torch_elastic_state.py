@@ -1,0 +1,274 @@
+"""What `rueda.torch.elastic` keeps of models, optimizers and samplers: one process, ranks played where they matter."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import rueda.torch as hvd  # noqa: E402
+from rueda import _runtime  # noqa: E402
+from rueda.torch.elastic import ElasticSampler, TorchState, _copies  # noqa: E402
+from rueda.torch.elastic import sampler as sampler_module  # noqa: E402
+from rueda.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def job():
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr(type(_runtime.runtime), "epoch", None, raising=False)
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """Sets size and rank that samplers see."""
+
+    def play(size, rank):
+        monkeypatch.setattr(sampler_module.mpi_ops, "size", lambda: size)
+        monkeypatch.setattr(sampler_module.mpi_ops, "rank", lambda: rank)
+
+    return play
+
+
+def made(kind=torch.optim.Adam, **more):
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    return TorchState(model, kind(model.parameters(), lr=0.1), batch=0, **more)
+
+
+def train(state, steps=1):
+    for _ in range(steps):
+        state.optimizer.zero_grad()
+        state.model(torch.randn(8, 4)).square().mean().backward()
+        state.optimizer.step()
+        state.batch += 1
+
+
+def contents(state):
+    return copy.deepcopy((state.model.state_dict(), state.optimizer.state_dict(), state.batch))
+
+
+def same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("commits", [0, 1, 3, 6])
+@pytest.mark.parametrize("unsaved", [0, 2])
+def test_what_was_committed_comes_back_whatever_the_way_it_was_copied(kind, commits, unsaved):
+    state = made(kind)
+    for _ in range(commits):
+        train(state)
+        state.commit()
+    kept = contents(state)
+    train(state, unsaved)
+    parameters = list(state.model.parameters())
+    state.restore()
+    assert same(contents(state), kept) and state.commits == commits
+    assert all(map(lambda a, b: a is b, parameters, state.model.parameters()))
+    train(state)  # nothing that trains is the copy
+    state.restore()
+    assert same(contents(state), kept)
+
+
+def late(state):
+    """How many tensors the last save left to the thread."""
+    return sum(len(copies._late) for copies in state._copies())
+
+
+def test_what_only_steps_change_is_copied_late_after_a_time_and_buffers_never():
+    state = made()
+    seen = []
+    for _ in range(6):
+        train(state)
+        state.commit()
+        seen.append(late(state))
+    parameters = len(list(state.model.parameters()))
+    assert seen[:3] == [0, 0, 0] and seen[-1] == parameters + 3 * parameters
+
+
+def test_weights_that_the_script_changes_by_itself_are_copied_at_once():
+    for change in (lambda p: p.data.clamp_(-0.01, 0.01), lambda p: p.mul_(0.5)):
+        state = made()
+        for _ in range(6):
+            with torch.no_grad():
+                for parameter in state.model.parameters():
+                    change(parameter)
+            train(state)
+            state.commit()
+            assert late(state) == 0
+
+
+def test_a_change_that_comes_later_is_noticed_and_the_commit_then_counts_for_nothing():
+    state = made()
+    for _ in range(6):
+        train(state)
+        state.commit()
+    assert late(state) and state.verified()
+    with torch.no_grad():
+        state.model[0].weight.mul_(2)
+    assert not state.verified()
+    train(state)
+    state.commit()
+    assert late(state) == 0 and state.verified()
+
+
+def test_a_save_that_fails_leaves_the_last_one(monkeypatch):
+    state = made()
+    train(state)
+    state.save()
+    kept = contents(state)
+    train(state)
+    for name in ("optimizer", "model"):
+        handler = state._handlers[name]
+        monkeypatch.setattr(handler.copies, "_take", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            state.commit()
+        monkeypatch.undo()
+    state.restore()
+    assert same(contents(state), kept)
+
+
+def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monkeypatch):
+    state = made()
+    for _ in range(6):
+        train(state)
+        state.commit()
+    kept = contents(state)
+
+    def overwritten(parameters, root_rank):
+        for tensor in parameters.values():
+            tensor.zero_()
+        raise hvd.HorovodInternalError("a rank was lost")
+
+    from rueda.torch.elastic import _handlers
+
+    monkeypatch.setattr(_handlers, "broadcast_parameters", overwritten)
+    with pytest.raises(hvd.HorovodInternalError):
+        state.sync()
+    monkeypatch.undo()
+    state.restore()
+    assert same(contents(state), kept)
+    train(state)
+    newest = contents(state)
+    state.sync()
+    train(state)
+    state.restore()
+    assert same(contents(state), newest)
+
+
+def test_schedulers_and_scalers_keep_their_identity():
+    state = made()
+    scheduler = torch.optim.lr_scheduler.StepLR(state.optimizer, 1, 0.5)
+    scaler = torch.amp.GradScaler("cpu") if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+    state = TorchState(state.model, state.optimizer, scheduler=scheduler, scaler=scaler, batch=0)
+    train(state)
+    scheduler.step()
+    state.commit()
+    train(state)
+    scheduler.step()
+    assert state.optimizer.param_groups[0]["lr"] == 0.025
+    state.restore()
+    assert state.scheduler is scheduler and state.scaler is scaler and scheduler.optimizer is state.optimizer
+    assert scheduler.last_epoch == 1 and state.optimizer.param_groups[0]["lr"] == 0.05
+    state.sync()
+    assert state.scheduler is scheduler
+
+
+def test_an_object_may_be_replaced_and_classes_may_have_handlers_of_their_own():
+    state = made()
+    train(state)
+    other = torch.nn.Linear(2, 2)
+    state.model = other
+    weight = other.weight.detach().clone()
+    with torch.no_grad():
+        other.weight.zero_()
+    state.restore()
+    assert torch.equal(other.weight, weight)
+
+    class Mine:
+        number = 3
+
+    class MineHandler(StateHandler):
+        def save(self):
+            self.saved = self.value.number
+
+        def restore(self):
+            self.value.number = self.saved
+
+        def sync(self):
+            pass
+
+    registry = get_handler_registry()
+    set_handler_registry([*registry, (Mine, MineHandler)])
+    try:
+        state = TorchState(mine=Mine())
+        state.save()
+        state.mine.number = 4
+        state.restore()
+        assert state.mine.number == 3
+    finally:
+        set_handler_registry(registry)
+
+
+def test_layouts_differ_where_states_do():
+    assert made().layout() == made().layout()
+    other = TorchState(torch.nn.Linear(4, 4), batch=0)
+    assert len({made().layout(), other.layout(), made(torch.optim.SGD).layout(), made(epoch=1).layout()}) == 4
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("samples, before, after", [(17, 4, 3), (20, 2, 5), (8, 3, 2), (1, 2, 3), (100, 1, 7)])
+def test_samples_are_dealt_out_anew_to_the_ranks_that_are_left(ranks, shuffle, samples, before, after):
+    states, done = [], set()
+    for rank in range(before):
+        ranks(before, rank)
+        sampler = ElasticSampler(range(samples), shuffle=shuffle, seed=3)
+        assert len(sampler) == len(list(sampler))
+        done.update(list(sampler)[:2])
+        sampler.record_batch(0, 2)
+        states.append(sampler.state_dict())
+        assert set(sampler) >= set(sampler.get_indices(0, 2))
+    assert all(state == states[0] for state in states)
+    rest = []
+    for rank in range(after):
+        ranks(before, 0)
+        sampler = ElasticSampler(range(samples), shuffle=shuffle, seed=3)
+        sampler.load_state_dict(states[0])
+        ranks(after, rank)
+        state = TorchState(sampler=sampler)
+        state.on_reset()
+        rest.append(list(sampler))
+        assert sampler.processed_indices == done
+    assert len({len(each) for each in rest}) == 1
+    assert set().union(*rest) == set(range(samples)) - done
+
+
+def test_samples_recorded_by_number_count_too_and_an_epoch_begins_with_none(ranks):
+    ranks(2, 0)
+    sampler = ElasticSampler(range(10), shuffle=False)
+    sampler.record_indices({0, 9})
+    sampler.reset()
+    assert sampler.remaining_indices == list(range(1, 9)) and sampler.processed_indices == {0, 9}
+    state = sampler.state_dict()
+    other = ElasticSampler(range(10), shuffle=False)
+    other.load_state_dict(state)
+    assert other.remaining_indices == sampler.remaining_indices
+    sampler.set_epoch(1)
+    assert not sampler.processed_indices and len(sampler.remaining_indices) == 10
+
+
+def test_probation_is_as_long_as_the_tests_think():
+    assert _copies.PROBATION == 3
