@@ -173,12 +173,13 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
     RUEDA_ASSIGN_OR_RETURN(launcher, rueda::c_abi::enter(options.place, config, {}, false));
     RUEDA_RETURN_IF_ERROR(take_place(launcher.epoch, given, &options));
     *size = options.place.size;
+    if (agents.life != nullptr) agents.life->enter(options.epoch, options.place.elastic);
   }
   if (agents.life != nullptr) {
     // A connection that ended says who closed it; the agents' verdict says who was lost first.
     options.agents_verdict = [&agents] {
       const auto lost = agents.life->wait_for_verdict(std::chrono::milliseconds(500));
-      return lost ? lost->verdict() : Status();
+      return lost ? lost->verdict(agents.life->epoch()) : Status();
     };
   }
   auto joining = options.place.agentless

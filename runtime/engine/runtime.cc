@@ -62,7 +62,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
   const Status opened = runtime->record(config.timeline, config.timeline_mark_cycles);
   RUEDA_ASSIGN_OR_RETURN(runtime->thread_,
                          host::start_thread([driver = runtime->progress_] { driver->loop(); }));
-  if (runtime->agents_.life) runtime->agents_.life->wait_until_owned();
+  if (runtime->agents_.life) runtime->agents_.life->wait_until_begun();
   if (!opened.ok()) return opened.with_message(opened.message() + " (RUEDA_TIMELINE)");
   return runtime;
 }
