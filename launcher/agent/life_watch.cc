@@ -19,6 +19,8 @@ namespace {
 
 constexpr Duration kLookEvery = std::chrono::milliseconds(250);
 constexpr Duration kCrashLook = std::chrono::milliseconds(5);  // while a handler has the last word
+// Whose threads still run then is stopped, or stuck in the kernel: the usual looks do.
+constexpr Duration kFenceLimit = std::chrono::seconds(2);
 constexpr Duration kCrashLimit = std::chrono::seconds(10);
 
 int64_t monotonic_ns() {
@@ -35,6 +37,11 @@ std::string seconds_text(Duration d) {
 // "rank 3 (pid 4711)"
 std::string name_of(Rank rank, pid_t pid) {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + ")";
+}
+
+// Others of its epoch count on it. Who has been in none yet is missed by its parent alone.
+bool is_missed(life::Presence presence) {
+  return presence == life::Presence::kInEpoch || presence == life::Presence::kBetween;
 }
 
 }  // namespace
@@ -87,6 +94,10 @@ Status LifeWatch::started(MemberId member, pid_t pid) {
   return {};
 }
 
+void LifeWatch::set_rank(MemberId member, Rank rank) {
+  if (Watched* const watched = find(member)) watched->rank = rank;
+}
+
 void LifeWatch::expect_end(MemberId member) {
   if (Watched* const watched = find(member)) watched->given = true;
 }
@@ -116,12 +127,14 @@ void LifeWatch::wait_for_end(Watched* watched) {
   std::atomic<uint32_t>& word = watched->page->owner;
   while (!stopping_.load()) {
     const uint32_t value = word.load(std::memory_order_acquire);
-    if ((value & FUTEX_OWNER_DIED) != 0) {
+    const bool missed = is_missed(watched->page->where());
+    // Who comes next in this place has put itself into the word before it is in an epoch.
+    if ((value & FUTEX_OWNER_DIED) != 0 && missed && word.load() == value) {
       watched->died_ns.store(monotonic_ns());
       host::ring_event_fd(deaths_.get());
       break;
     }
-    // A rank that begins, or leaves, changes the word without waking us: it is the same word still.
+    // A process that begins changes the word without waking us: it is the same word still.
     syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
   }
   watched->waiter_ended.store(true);
@@ -163,14 +176,19 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
   host::clear_event_fd(alarm_.get());
   const bool due = !next_look_ || now >= *next_look_;
   const Duration every = kLookEvery;
-  bool running = false, crashing = false;
+  bool running = false, crashing = false, ending = false;
   std::vector<std::pair<int64_t, life::LostRank>> lost;
   for (const auto& watched : ranks_) {
     if (!watched->running) continue;
     running = true;
-    if (watched->given) continue;
+    if (watched->given) {
+      ending = look_at_threads(watched.get(), now, &findings) || ending;
+      continue;
+    }
     if (const auto cause = cause_of(watched.get(), now)) {
       watched->given = true;
+      watched->lost_at = now;
+      ending = true;
       life::LostRank verdict = this->verdict(watched->member, watched->pid, *cause, false);
       if (watched->died_ns.load() != 0) verdict.noticed_ns = watched->died_ns.load();
       lost.emplace_back(verdict.noticed_ns, verdict);
@@ -185,10 +203,19 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
   if (due) last_look_ = now;
   if (!running) {
     next_look_.reset();
-  } else if (due || (crashing && now + kCrashLook < *next_look_)) {
-    next_look_ = now + (crashing ? kCrashLook : every);
+  } else if (due || ((crashing || ending) && now + kCrashLook < *next_look_)) {
+    next_look_ = now + (crashing || ending ? kCrashLook : every);
   }
   return findings;
+}
+
+// True while the next look should come soon.
+bool LifeWatch::look_at_threads(Watched* watched, TimePoint now, Findings* findings) {
+  if (!watched->lost_at || watched->fenced) return false;
+  if (!all_threads_exiting(member_of(*watched))) return now - *watched->lost_at < kFenceLimit;
+  watched->fenced = true;
+  findings->fenced.push_back(watched->member);
+  return false;
 }
 
 void LifeWatch::look_at_silence(Watched* watched, TimePoint now, Findings* findings) {
@@ -224,6 +251,7 @@ life::LostRank LifeWatch::verdict(MemberId member, pid_t pid, const std::string&
                                   bool is_final) const {
   const Watched* const watched = find(member);
   life::LostRank lost;
+  lost.member = member;
   lost.rank = watched != nullptr ? watched->rank : static_cast<Rank>(member);
   lost.pid = pid;
   lost.noticed_ns = monotonic_ns();
@@ -243,8 +271,7 @@ life::LostRank LifeWatch::verdict(MemberId member, pid_t pid, const std::string&
 
 bool LifeWatch::has_not_left(MemberId member) const {
   const Watched* const watched = find(member);
-  return watched != nullptr &&
-         watched->page->owner.load(std::memory_order_acquire) != life::LifePage::kClosed;
+  return watched != nullptr && watched->page->where() != life::Presence::kLeft;
 }
 
 bool LifeWatch::was_replaced(MemberId member) const {
@@ -267,10 +294,17 @@ bool LifeWatch::has_joined_inside(MemberId member) const {
 bool LifeWatch::has_joined(MemberId member) const { return joined_pid(member) != 0; }
 
 void LifeWatch::tell(const life::LostRank& lost) {
+  if (lost.epoch != 0 && lost.epoch < told_epoch_) return;
+  told_epoch_ = lost.epoch;
   for (const auto& watched : ranks_) {
     watched->page->lost.publish(lost);
     host::ring_event_fd(watched->news.get());
   }
+}
+
+void LifeWatch::announce(uint64_t word) {
+  for (const auto& watched : ranks_)
+    watched->page->announced.store(word, std::memory_order_release);
 }
 
 }  // namespace rueda::launcher

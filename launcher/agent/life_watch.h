@@ -51,6 +51,8 @@ class LifeWatch {
   // The ranks are stopped because the user wants it, until the opposite is said: that is no
   // silence.
   void pause(bool paused) { paused_ = paused; }
+  // Which rank it is in the epoch that begins.
+  void set_rank(MemberId member, Rank rank);
   // It is to end: that, and its silence, is no loss.
   void expect_end(MemberId member);
   // It has been reaped: nothing is looked at any more.
@@ -62,6 +64,9 @@ class LifeWatch {
 
   struct Findings {
     std::vector<life::LostRank> lost;  // in the order in which they were noticed
+    // Their end was noticed, and no thread of them can run any more. Not told of who has been
+    // reaped.
+    std::vector<MemberId> fenced;
     std::vector<std::string> remarks;  // for the user: who is silent, who goes on
   };
   // Kills ranks that have been stopped for too long.
@@ -79,8 +84,12 @@ class LifeWatch {
   pid_t joined_pid(MemberId member) const;
   // It did, as another process than the one that was started (a shell that has more to do).
   bool has_joined_inside(MemberId member) const;
-  // The ranks of this host get the verdict, or its newer version, from whatever host it comes.
+  // The ranks of this host get the verdict, or its newer version, from whatever host it comes:
+  // those that are in its epoch, or have not come to it yet, give up. What is told of an earlier
+  // epoch than the last is no news to anybody.
   void tell(const life::LostRank& lost);
+  // The members of this host are about to change: serial << 8 | changes (LifePage::announced).
+  void announce(uint64_t word);
 
  private:
   struct Watched {
@@ -89,7 +98,9 @@ class LifeWatch {
     Rank rank = 0;
     pid_t pid = 0;
     bool running = false;
-    bool given = false;  // its verdict; or none will be
+    bool given = false;                // its verdict; or none will be
+    std::optional<TimePoint> lost_at;  // our verdict
+    bool fenced = false;
     life::LifeMapping page;
     UniqueFd page_fd, news;
     std::thread waiter;
@@ -104,6 +115,7 @@ class LifeWatch {
       : host_(std::move(host)), dead_after_(dead_after) {}
   void wait_for_end(Watched* watched);
   std::optional<std::string> cause_of(Watched* watched, TimePoint now);
+  static bool look_at_threads(Watched* watched, TimePoint now, Findings* findings);
   void look_at_silence(Watched* watched, TimePoint now, Findings* findings);
   static pid_t member_of(const Watched& watched);
   Watched* find(MemberId member) const;
@@ -114,6 +126,7 @@ class LifeWatch {
   UniqueFd alarm_;   // eventfd that all ranks have
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Watched>> ranks_;  // of all members
+  uint64_t told_epoch_ = 0;                      // that ended last; 0: none, or the job
   bool paused_ = false;
   std::optional<TimePoint> next_look_;
   TimePoint last_look_{};

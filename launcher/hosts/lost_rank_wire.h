@@ -8,6 +8,8 @@ namespace rueda::launcher {
 
 inline control::RankLost to_wire(const life::LostRank& lost) {
   control::RankLost message;
+  message.set_epoch(lost.epoch);
+  message.set_member(lost.member);
   message.set_rank(lost.rank);
   message.set_pid(lost.pid);
   message.set_operations(lost.operations);
@@ -22,6 +24,8 @@ inline control::RankLost to_wire(const life::LostRank& lost) {
 
 inline life::LostRank from_wire(const control::RankLost& message) {
   life::LostRank lost;
+  lost.epoch = message.epoch();
+  lost.member = message.member();
   lost.rank = message.rank();
   lost.pid = message.pid();
   lost.operations = message.operations();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -62,6 +63,18 @@ bool is_exiting(pid_t pid) {
   constexpr unsigned long kPfExiting = 0x4;  // PF_EXITING of linux/sched.h
   const auto stat = read_stat(pid);
   return !stat || stat->state == 'Z' || stat->state == 'X' || (stat->flags & kPfExiting) != 0;
+}
+
+bool all_threads_exiting(pid_t pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir(tasks.c_str()), closedir);
+  if (threads == nullptr) return errno == ENOENT;
+  // An exiting thread starts no other.
+  while (const dirent* entry = readdir(threads.get())) {
+    if (std::atoi(entry->d_name) > 0 && !is_exiting(static_cast<pid_t>(std::atoi(entry->d_name))))
+      return false;
+  }
+  return true;
 }
 
 constexpr unsigned long kPfDumpCore = 0x200;  // of linux/sched.h

@@ -21,6 +21,10 @@ std::vector<pid_t> children_of(pid_t parent);
 // The kernel has begun to end this process (it may take long to free much memory), or it is gone.
 bool is_exiting(pid_t pid);
 
+// None of its threads runs, or can run again, outside the kernel: what memory it shares with others
+// stays as it is.
+bool all_threads_exiting(pid_t pid);
+
 // What a process does now, as /proc tells it; 'X' when it is gone. Cheap enough for a few hundred
 // looks a second.
 ProcessState read_process_state(pid_t pid);

@@ -46,11 +46,14 @@ void Coordinator::break_down(const Status& verdict) {
 }
 
 void Coordinator::hear_verdict() {
+  if (!agents_.life || goodbye_said_) return;
   const std::optional<life::LostRank> lost = agents_.life->lost();
-  if (!lost || goodbye_said_) return;
+  if (!lost) return;
   // Who had said goodbye before is missed by nobody.
-  if (!suspects() && std::find(left_.begin(), left_.end(), lost->rank) != left_.end()) return;
-  end_everything(lost->verdict(), true);
+  const Status verdict = lost->verdict(membership_.epoch);
+  const Rank rank = verdict.facts().rank;
+  if (!suspects() && std::find(left_.begin(), left_.end(), rank) != left_.end()) return;
+  end_everything(verdict, true);
 }
 
 // While a suspicion lasts nothing is run; what is started is taken, as nobody sleeps who has left
@@ -80,7 +83,7 @@ void Coordinator::end_everything(const Status& verdict, bool peers_know) {
   finisher_.forget_first_to_leave();
   verdict_ = verdict;
   const Facts& about = verdict.facts();
-  if (about.rank >= 0 && about.host.empty())
+  if (about.rank >= 0 && about.rank < membership_.size && about.host.empty())
     verdict_ = verdict.with_host(membership_.hosts[static_cast<size_t>(about.rank)]);
   RUEDA_INFO("coordinator", "giving up: {}", verdict.message());
   fabric_.transport->abort(verdict_, peers_know);

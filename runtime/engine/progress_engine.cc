@@ -31,10 +31,7 @@ void ProgressEngine::attach(Coordinator* coordinator, membership::Fabric* fabric
 
 void ProgressEngine::loop() {
   const DefaultFloatMode mode;
-  if (life_ != nullptr) {
-    if (const Status owned = life_->own(); !owned.ok())
-      RUEDA_INFO("progress", "a death of this rank will be known late: {}", owned.message());
-  }
+  if (life_ != nullptr) life_->begin();
   progress_lock_.lock();
   int yields = 0;
   for (unsigned busy = 1; !coordinator_->ended(); ++busy) {  // for years: it may wrap
@@ -91,7 +88,7 @@ void ProgressEngine::sleep(bool look_at_queue) {
 
 void ProgressEngine::end() {
   coordinator_ = nullptr;
-  if (life_ != nullptr) life_->disown();
+  if (life_ != nullptr) life_->leave();
   refuse_all();
   progress_lock_.unlock();
   if (!queue_->empty() && progress_lock_.try_lock()) {

@@ -1,14 +1,11 @@
 #include "runtime/observe/life/life_line.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <charconv>
+#include <algorithm>
+#include <string>
 
 #include "collectives/host/event_fd.h"
 #include "runtime/observe/life/crash_handlers.h"
@@ -17,13 +14,6 @@ namespace rueda::life {
 namespace {
 
 std::atomic<bool> in_use{false};  // the process has one page
-
-Result<UniqueFd> copy_of(int fd) {
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!copy)
-    return errno_status("RUEDA_LIFE_FDS: descriptor " + std::to_string(fd) + " is not open", errno);
-  return copy;
-}
 
 // A child of the rank may have something else at that number.
 bool is_life_page(int fd) {
@@ -35,23 +25,6 @@ bool is_life_page(int fd) {
 }
 
 }  // namespace
-
-Result<LifeFds> LifeFds::parse(const std::string& text) {
-  LifeFds fds;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (int* fd : {&fds.page, &fds.news, &fds.alarm}) {
-    if (fd != &fds.page && (at == end || *at++ != ','))
-      return invalid_argument("RUEDA_LIFE_FDS='" + text +
-                              "': expected three descriptors, as ruedarun sets them");
-    const auto [rest, error] = std::from_chars(at, end, *fd);
-    if (error != std::errc() || *fd < 0)
-      return invalid_argument("RUEDA_LIFE_FDS='" + text +
-                              "': expected three descriptors, as ruedarun sets them");
-    at = rest;
-  }
-  return fds;
-}
 
 Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_handlers) {
   if (in_use.exchange(true)) return std::unique_ptr<LifeLine>();
@@ -72,11 +45,8 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
       fcntl(fd, F_SETFD, FD_CLOEXEC);
       host::close_in_forked_children(fd);
     }
-    RUEDA_ASSIGN_OR_RETURN(LifeMapping page, LifeMapping::open(fds.page));
-    RUEDA_ASSIGN_OR_RETURN(UniqueFd news, copy_of(fds.news));
-    RUEDA_ASSIGN_OR_RETURN(UniqueFd alarm, copy_of(fds.alarm));
-    return std::unique_ptr<LifeLine>(
-        new LifeLine(std::move(page), std::move(news), std::move(alarm)));
+    RUEDA_ASSIGN_OR_RETURN(LifeKeeper* const keeper, LifeKeeper::of(fds));
+    return std::unique_ptr<LifeLine>(new LifeLine(*keeper));
   }();
   if (!opened.ok()) {
     in_use.store(false);
@@ -84,54 +54,44 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
   }
   auto line = std::move(const_cast<Result<std::unique_ptr<LifeLine>>&>(opened)).value();
   line->page_->pid.store(getpid(), std::memory_order_release);
-  if (crash_handlers) watch_crashes(line->page_.page(), line->alarm_.get());
+  if (crash_handlers) watch_crashes(line->page_, line->keeper_.alarm());
   return line;
 }
 
-LifeLine::~LifeLine() {
-  ignore_crashes();
+LifeLine::~LifeLine() { close(); }
+
+void LifeLine::close() {
+  if (closed_.exchange(true)) return;
   // Also after an init that failed: this rank takes part no more, and its end is nobody's loss.
-  page_->owner.store(LifePage::kClosed, std::memory_order_release);
+  leave();
+  if (!goes_on_) ignore_crashes();
   in_use.store(false);
 }
 
-Status LifeLine::watch(host::EventLoop* loop) { return loop->add(news_.get(), this); }
-void LifeLine::unwatch(host::EventLoop* loop) { loop->remove(news_.get()); }
+void LifeLine::enter(uint64_t epoch, bool elastic) {
+  epoch_ = epoch;
+  if (elastic) page_->be(Presence::kBetween);
+}
+
+Status LifeLine::watch(host::EventLoop* loop) { return loop->add(keeper_.news(), this); }
+void LifeLine::unwatch(host::EventLoop* loop) { loop->remove(keeper_.news()); }
 
 void LifeLine::on_ready(bool, bool) {
-  host::clear_event_fd(news_.get());
+  host::clear_event_fd(keeper_.news());
   news_came_ = true;
 }
 
-Status LifeLine::own() {
-  const Status owned = take_ownership();
-  tried_.store(true);
-  tried_.notify_all();
-  return owned;
-}
-
-Status LifeLine::take_ownership() {
+void LifeLine::begin() {
   use_crash_stack();
-  const uint32_t thread = static_cast<uint32_t>(syscall(SYS_gettid));
-  if (syscall(SYS_get_robust_list, 0, &earlier_head_, &earlier_size_) != 0)
-    return errno_status("get_robust_list", errno);
-  node_.next = reinterpret_cast<RobustNode*>(&head_);
-  head_.list = &node_;
-  head_.futex_offset = static_cast<long>(reinterpret_cast<uintptr_t>(&page_->owner) -
-                                         reinterpret_cast<uintptr_t>(&node_));
-  head_.pending = nullptr;
-  if (syscall(SYS_set_robust_list, &head_, sizeof(head_)) != 0)
-    return errno_status("set_robust_list", errno);
-  owned_ = true;
-  // The agent waits always: without the bit the kernel would wake nobody.
-  page_->owner.store(thread | FUTEX_WAITERS, std::memory_order_release);
-  return {};
+  page_->be(Presence::kInEpoch);
+  begun_.store(true);
+  begun_.notify_all();
 }
 
-void LifeLine::disown() {
-  if (!std::exchange(owned_, false)) return;
-  page_->owner.store(LifePage::kClosed, std::memory_order_release);
-  syscall(SYS_set_robust_list, earlier_head_, earlier_size_);
+void LifeLine::leave() {
+  if (!goes_on_) return page_->be(Presence::kLeft);
+  // Nobody misses who was in no epoch yet.
+  if (page_->where() != Presence::kFresh) page_->be(Presence::kBetween);
 }
 
 void LifeLine::submitted(std::string_view name, int64_t now_ns) {
@@ -144,16 +104,24 @@ void LifeLine::submitted(std::string_view name, int64_t now_ns) {
   page_->operation.publish(last_, again ? offsetof(LastOperation, number) : 0);
 }
 
-std::optional<LostRank> LifeLine::wait_for_verdict(std::chrono::milliseconds limit) const {
-  if (auto told = lost()) return told;
-  pollfd news = {news_.get(), POLLIN, 0};
-  poll(&news, 1, static_cast<int>(limit.count()));
-  return lost();
+std::optional<LostRank> LifeLine::wait_for_verdict(std::chrono::nanoseconds limit) const {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    if (auto told = lost()) return told;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return std::nullopt;
+    // Old news may still be there, and an event loop may take them: so not for long.
+    const auto nap = std::min<int64_t>(left.count(), 10);
+    pollfd news = {keeper_.news(), POLLIN, 0};
+    if (poll(&news, 1, static_cast<int>(nap)) > 0) usleep(1000);
+  }
 }
 
 std::optional<LostRank> LifeLine::lost() const {
   if (page_->lost.version() == 0) return std::nullopt;
-  return page_->lost.read();
+  const LostRank told = page_->lost.read();
+  return told.ends(epoch_) ? std::optional(told) : std::nullopt;
 }
 
 }  // namespace rueda::life

@@ -31,6 +31,7 @@ std::string title_of(const std::string& operation) {
 }  // namespace
 
 std::string LostRank::describe() const {
+  if (rank < 0) return "this epoch of the job has ended: " + cause.str();
   std::string text = "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " +
                      host.str() + ") was lost: " + cause.str();
   if (cause_is_final == 0) text += " [cause pending]";

@@ -1,12 +1,14 @@
-// The life page: one page of memory that a rank shares with its agent and with nobody else. The
-// rank writes what shows that it lives and what it does; the agent writes who was lost.
+// The life page: one page of memory that a process of a job shares with its agent and with nobody
+// else. The rank writes what shows that it lives and what it does; the agent writes who was lost.
 //
-//   rank   owner      a robust futex of the rank's background thread: the kernel marks it at the
-//                     very start of the process's end, long before memory is freed and sockets
-//                     close
+//   rank   owner      a robust futex of a thread that lives as long as the process: the kernel
+//                     marks it at the very start of the process's end, long before memory is freed
+//                     and sockets close
+//          presence   whether that end would be a loss
 //          crash      written by signal handlers, since a core dump comes before that end
 //          operation  what was submitted last; counters
-//   agent  lost       the first verdict of the job, and its cause once that is known
+//   agent  lost       the first verdict of the newest epoch that ended, and its cause once known
+//          announced  that members are about to change
 //
 // Memory:  a sealed memfd made by the agent; the rank inherits the descriptor. No pointers.
 // Threads: owner, crash: as told below. Published fields: one writer, any readers, no locks.
@@ -95,7 +97,9 @@ struct LastOperation {
 // A rank that was lost, as the agents' first verdict says it. The cause becomes final once the
 // process has been reaped: freeing much memory takes long, and the verdict does not wait.
 struct LostRank {
-  int32_t rank = -1;
+  uint64_t epoch = 0;   // that ended with it; 0: the job ends, whatever epoch somebody is in
+  uint64_t member = 0;  // the process's number in its job
+  int32_t rank = -1;    // its number in that epoch; -1: the epoch has ended and nobody is lost
   int32_t pid = 0;
   uint64_t operations = 0;  // submitted by it
   uint64_t step = 0;
@@ -109,8 +113,22 @@ struct LostRank {
   std::string describe() const;
   // "its last operation was ..."; there must have been one.
   std::string describe_last_operation() const;
-  // The error of who waited for it.
-  Status verdict() const { return unavailable(describe()).with_rank(rank).with_host(host.str()); }
+  // Whether somebody in that epoch has to give up.
+  bool ends(uint64_t other) const { return epoch == 0 || epoch >= other; }
+  // The error of who waited for it in that epoch: in another one the rank's number is another's.
+  Status verdict(uint64_t in) const {
+    Status status = unavailable(describe());
+    if (rank < 0 || (epoch != 0 && epoch != in)) return status;
+    return status.with_rank(rank).with_host(host.str());
+  }
+};
+
+// Where a process is in its job.
+enum class Presence : uint32_t {
+  kFresh = 0,    // has been in no epoch yet
+  kInEpoch = 1,  // its end is a loss
+  kBetween = 2,  // has left an epoch for the next: its end is a loss
+  kLeft = 3,     // has left the job in order, or could not join it
 };
 
 enum class Crash : uint32_t {
@@ -121,10 +139,8 @@ enum class Crash : uint32_t {
 
 struct LifePage {
   static constexpr uint64_t kMagic = 0x6566696c61647572;  // "rudalife"
-  static constexpr uint32_t kVersion = 1;
-  // Values of `owner` besides the thread's id.
+  static constexpr uint32_t kVersion = 2;
   static constexpr uint32_t kNoOwner = 0;
-  static constexpr uint32_t kClosed = 0x20000000;  // the rank has left in order
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -134,6 +150,7 @@ struct LifePage {
   // ---- the rank's
   alignas(64) std::atomic<uint32_t> owner{kNoOwner};  // at a multiple of 4, as futexes must be
   std::atomic<int32_t> pid{0};
+  std::atomic<uint32_t> presence{0};           // Presence
   alignas(64) std::atomic<uint32_t> crash{0};  // Crash
   std::atomic<int32_t> crash_signal{0};
   std::atomic<uint64_t> crash_address{0};
@@ -143,6 +160,11 @@ struct LifePage {
 
   // ---- the agent's
   alignas(64) Published<LostRank> lost;
+  // Serial number << 8 | what changes (1: members go, 2: some come); 0: nothing yet.
+  alignas(64) std::atomic<uint64_t> announced{0};
+
+  Presence where() const { return static_cast<Presence>(presence.load(std::memory_order_acquire)); }
+  void be(Presence now) { presence.store(static_cast<uint32_t>(now), std::memory_order_release); }
 };
 static_assert(sizeof(LifePage) <= 4096 && std::atomic<uint64_t>::is_always_lock_free);
 

@@ -25,6 +25,9 @@ def require_materialized(name, tensor):
 def broadcast_parameters(params, root_rank, process_set=global_process_set):
     """Broadcasts tensors in place from ``root_rank``.
 
+    Those of a model whose parameters are sharded (``shard="parameters"``) are passed over: each rank has its share
+    of the first rank's since that was made.
+
     Parameters
     ----------
     params : mapping, iterable of pairs, or list
@@ -34,9 +37,6 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         A rank of the job, member of ``process_set``.
     process_set : ProcessSet
         The ranks that take part; only they may call this.
-
-    Parameters of a model whose parameters are sharded (``shard="parameters"``) are passed over: each rank has its share
-    of the first rank's since that was made.
     """
     pending = []
     for name, tensor in named(params):
