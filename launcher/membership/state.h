@@ -107,6 +107,7 @@ struct MembershipDecider::State {
   // ---- record.cc
   std::string record() const;
   bool restore(std::string_view bytes);
+  void repeat_orders();
   void repeat_end();
 
   // ---- small things
