@@ -15,6 +15,7 @@
 #include "launcher/agent/host_agent.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/controller/controller.h"
+#include "launcher/elastic_job.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/master_variables.h"
@@ -172,13 +173,14 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!standing.ok()) return fail(kUsageError, standing.status().message());
   const FoundHosts& found = standing.value().hosts;
   const std::optional<TorchNodes>& nodes = standing.value().nodes;
+  const bool elastic = options.elastic.elastic();
   auto hosts = plan_hosts(options.num_proc, found.hosts, standing.value().own_names, found.source);
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   if (!standing.value().said.empty())
     std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
-  if (options.elastic.elastic())
+  if (elastic && over_several_hosts(hosts.value(), options))
     return fail(kUsageError, options.elastic_words.front().origin +
-                                 ": elastic jobs cannot be run by this version of ruedarun");
+                                 ": an elastic job runs on one host, this one");
   JobPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);
@@ -223,8 +225,15 @@ int run_driver(Options options, const std::vector<std::string>& environment,
                         version, config.value().start_timeout_seconds);
   }
   AgentPlan agent;
-  agent.places = std::move(hosts.value().front().places);
-  auto bindings = bind_here(options.bind, static_cast<int>(agent.places.size()));
+  int most_ranks = options.num_proc;
+  if (elastic) {
+    plan.elastic = elastic_plan(options, config.value(), standing.value(), plan.base_environment);
+    most_ranks = known_slots(*plan.elastic);
+    agent.elastic = true;
+  } else {
+    agent.places = std::move(hosts.value().front().places);
+  }
+  auto bindings = bind_here(options.bind, most_ranks);
   if (!bindings.ok()) return fail(kUsageError, bindings.status().message());
   agent.bindings = std::move(bindings).value();
   const ResolvedCommand command = resolve_command(options.command.front(), get("PATH"));

@@ -22,8 +22,9 @@ std::string start_line(const AgentPlan& plan) {
   }
   const std::string way =
       transport == nullptr || std::string_view(transport) != "tcp" ? "shared memory" : "TCP";
-  return counted(plan.places.size(), "rank") + " on this host" +
-         (plan.places.size() > 1 ? ", over " + way : "") +
+  const auto ranks = static_cast<size_t>(plan.options.num_proc);
+  return counted(ranks, "rank") + (plan.elastic ? " to begin with" : "") + " on this host" +
+         (ranks > 1 ? ", over " + way : "") +
          (threads > 0 ? ", " + counted(static_cast<size_t>(threads), "thread") + " each" : "");
 }
 

@@ -16,6 +16,7 @@
 #include "bindings/c/entrance.h"
 #include "collectives/base/log.h"
 #include "collectives/host/fork_guard.h"
+#include "collectives/host/heap.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/transport/mpi/load.h"
 #include "proto/store_codec.h"
@@ -273,6 +274,9 @@ rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing standing, bo
       if (later) return made;
       RUEDA_RETURN_IF_ERROR(take_place(launcher.epoch, start->given, &options));
       if (life != nullptr) life->enter(options.epoch, options.place.elastic);
+      rueda::host::Heap* const heap = rueda::host::Heap::existing();
+      if (launcher.epoch.fresh_memory && heap != nullptr)
+        RUEDA_RETURN_IF_ERROR(heap->move_to_fresh_memory());
     }
     auto joining = options.place.agentless
                        ? join_without_agent(&options, start->key)

@@ -50,6 +50,17 @@ size_t slot_bytes_for(size_t bytes) {
 
 std::string in_mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
+const char kNextStep[] = " (for tensors; RUEDA_HEAP_BYTES sets the size)";
+
+Result<UniqueFd> make_file(size_t bytes) {
+  const std::string what = std::string("cannot make shared memory") + kNextStep;
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, memory_file("rueda-heap", what));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
+    return errno_status(what, errno);
+  return fd;
+}
+
 // The process's heap. A forked child that joins a job of its own makes a new one; the old one stays
 // mapped, private, for the tensors in it.
 std::atomic<Heap*> process_heap{nullptr};
@@ -273,12 +284,8 @@ Result<Heap*> Heap::of_process(size_t bytes) {
   std::unique_ptr<Heap, void (*)(Heap*)> made(new Heap, [](Heap* heap) { delete heap; });
   State& state = *made->state_;
   state.bytes = round_up(std::max<size_t>(bytes, 1), state.page);
-  const std::string next_step = " (for tensors; RUEDA_HEAP_BYTES sets the size)";
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd,
-                         memory_file("rueda-heap", "cannot make shared memory" + next_step));
-  if (ftruncate(fd.get(), static_cast<off_t>(state.bytes)) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-    return errno_status("cannot make shared memory" + next_step, errno);
+  const std::string next_step = kNextStep;
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, make_file(state.bytes));
   // No core dump of it: reading the pages that do not exist would make them.
   auto mapping = SharedMapping::of(fd.get(), state.bytes, {.inherited = true});
   if (!mapping.ok()) return mapping.status().with_message(mapping.status().message() + next_step);
@@ -337,6 +344,33 @@ Status Heap::map_at(std::byte* memory, size_t bytes, void* address) {
   madvise(address, size, MADV_DONTDUMP);
   // Fills the page table; where the system cannot, the first use does.
   madvise(address, size, MADV_POPULATE_WRITE);
+  return {};
+}
+
+Status Heap::move_to_fresh_memory() {
+  State& state = *state_;
+  if (state.generation != fork_generation())
+    return failed_precondition("this process was forked from a rank and has no heap of its own");
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, make_file(state.bytes));
+  const std::lock_guard<std::mutex> alone(state.cooling);
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  for (const auto& [offset, span] : state.spans) {
+    for (size_t done = 0; done < span.bytes;) {
+      const size_t piece = std::min(kPiece, span.bytes - done);
+      const ssize_t copied =
+          pwrite(fd.get(), state.base + offset + done, piece, static_cast<off_t>(offset + done));
+      if (copied > 0) {
+        done += static_cast<size_t>(copied);
+      } else if (errno != EINTR) {
+        return errno_status("cannot move shared memory of " + in_mib(state.in_use), errno);
+      }
+    }
+  }
+  RUEDA_RETURN_IF_ERROR(state.mapping->become(fd.get()));
+  state.fd = GuardedFd(std::move(fd));
+  for (const auto& [offset, span] : state.spans)
+    madvise(state.base + offset, span.bytes, MADV_POPULATE_WRITE);  // else the first use does it
+  while (const auto range = state.warm.take_largest()) state.cold.add(*range);  // has no pages now
   return {};
 }
 

@@ -29,6 +29,10 @@ class SharedMapping {
   SharedMapping& operator=(const SharedMapping&) = delete;
   ~SharedMapping();
 
+  // Another file's pages from now on, at the same addresses: also where this process has mapped
+  // parts of the old one itself. Who has it, and forked children, see the new one.
+  Status become(int fd);
+
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
@@ -40,12 +44,13 @@ class SharedMapping {
   };
   struct Registry;
   static Registry& registry();
-  SharedMapping(std::byte* base, size_t bytes, File file)
-      : base_(base), bytes_(bytes), file_(file) {}
+  SharedMapping(std::byte* base, size_t bytes, File file, Options options)
+      : base_(base), bytes_(bytes), file_(file), options_(options) {}
 
   std::byte* base_;
   size_t bytes_;
   File file_;
+  Options options_;
 };
 
 }  // namespace rueda::host

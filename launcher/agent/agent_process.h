@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -48,7 +49,7 @@ class Agent : public ControlledHost {
   Status start_ranks();
   Status start_member(const MemberStart& start);
   Status start_process(RankProcess* rank, const RankBinding& binding);
-  RankBinding binding_of(const RankPlace& place) const;
+  RankBinding binding_of(const MemberStart& start) const;
   int pick_stdin(Rank rank) const;
 
   void start_observer();
@@ -62,6 +63,8 @@ class Agent : public ControlledHost {
   void start_late(const MemberStart& start);
   void stop_member(MemberId member, const std::string& why);
   void kill_removed();
+  void begin_epoch(const std::map<MemberId, Rank>& ranks);
+  void job_over(int exit_code);
   void observe(const HostQuestion& question);
   struct Drained {
     int asked = 0, ranks = 0;
@@ -73,6 +76,7 @@ class Agent : public ControlledHost {
   void look_for_late_ranks();
   void rank_lost(const life::LostRank& lost);
   void verdict_came(const life::LostRank& lost);
+  void tell_loss(const RankEnd& end, const std::string& how);
   void stop_for_failure();
   void send(int signal);
   bool finished();
@@ -94,7 +98,7 @@ class Agent : public ControlledHost {
   Supervisor supervisor_;
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
-  std::optional<life::LostRank> lost_;  // the job's first
+  std::optional<life::LostRank> lost_;  // the job's first; an elastic job's newest
   bool replaced_ = false;    // and its process ran on as another program when we stopped it
   bool lost_by_us_ = false;  // it ended because we stopped the job: nobody's failure
   UniqueFd key_fd_, null_;
@@ -106,6 +110,7 @@ class Agent : public ControlledHost {
   std::vector<RankCounters> counted_;
   std::vector<int> drain_signals_;
   bool any_failed_ = false;
+  bool over_ = false;  // an elastic job
   int noticed_ = 0;                    // number of the deaths that are noticed together
   std::set<MemberId> dying_together_;  // were ending already when the first failure was noticed
   int dying_number_ = 0;

@@ -54,36 +54,43 @@ void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_pea
   end.noticed = dying_together_.contains(member) ? dying_number_ : noticed_;
   end.stopped = supervisor_.stopping();
   const bool failed = wait_status != 0 && !end.removed;
-  any_failed_ = any_failed_ || failed;
+  any_failed_ = any_failed_ || (failed && !plan_.elastic);
   end.hint = oom_.hint(wait_status);
-  if (replaced_ && member_of(lost_->rank) == member) {
+  if (replaced_ && lost_->member == member) {
     end.hint =
         ", by ruedarun: another program had taken its place (exec) before it had left the job "
         "(shutdown)";
   }
   const std::string how = describe_wait_status(wait_status) + end.hint;
   if (observer_ != nullptr) observer_->rank_ended(member, wait_status == 0, how);
-  controller_->rank_ended(end);
+  // In an elastic job a loss comes before the end: what ends with 0 and has not left is no success.
+  if (!plan_.elastic) controller_->rank_ended(end);
   narrate("rank " + std::to_string(number) + " " + how);
   lives_->ended(member);
-  // What was told before the process was reaped gets its cause; what nobody saw is told now.
-  if (end.removed) return;
-  if ((lost_ && member_of(lost_->rank) == member) ||
-      (lives_->has_not_left(member) && (wait_status != 0 || lives_->has_joined(member)))) {
-    const bool by_us = lost_ ? lost_by_us_ : end.stopped;
-    // A command that hides how the process in it ended tells nothing new.
-    const bool hidden = lost_ && wait_status == 0 && lives_->has_joined_inside(member);
-    const std::string cause = hidden ? lost_->cause.str() : how;
-    rank_lost(
-        lives_->verdict(member, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
-  }
+  if (!end.removed) tell_loss(end, how);
+  if (plan_.elastic) controller_->rank_ended(end);
   if (failed) stop_for_failure();
+}
+
+// What was told before the process was reaped gets its cause; what nobody saw is told now.
+void Agent::tell_loss(const RankEnd& end, const std::string& how) {
+  const MemberId member = end.member;
+  const bool known = lost_ && lost_->member == member;
+  if (!known && !(lives_->has_not_left(member) &&
+                  (end.wait_status != 0 || lives_->has_joined(member))))
+    return;
+  const bool by_us = lost_ && !plan_.elastic ? lost_by_us_ : end.stopped;
+  // A command that hides how the process in it ended tells nothing new.
+  const bool hidden = known && end.wait_status == 0 && lives_->has_joined_inside(member);
+  const std::string cause = hidden ? lost_->cause.str() : how;
+  rank_lost(lives_->verdict(member, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
 }
 
 void Agent::look_at_lives() {
   const LifeWatch::Findings findings = lives_->look(time_now());
   for (const std::string& remark : findings.remarks) say(remark);
   for (const life::LostRank& lost : findings.lost) rank_lost(lost);
+  for (const MemberId member : findings.fenced) controller_->rank_fenced(member);
 }
 
 // The one place through which a loss on this host becomes known, from wherever it was noticed.
@@ -93,12 +100,14 @@ void Agent::look_at_lives() {
 // ever hear of different ranks.
 void Agent::rank_lost(const life::LostRank& lost) {
   controller_->rank_lost(lost);
+  RankProcess* const rank = find(lost.member);
+  if (plan_.elastic && rank != nullptr && lives_->was_replaced(lost.member)) rank->signal(SIGKILL);
   stop_for_failure();
 }
 
 // The job's first verdict, or more about the same rank.
 void Agent::verdict_came(const life::LostRank& lost) {
-  const bool first = !lost_;
+  const bool first = !lost_ || lost_->epoch != lost.epoch;
   lost_ = lost;
   lives_->tell(lost);
   if (!first) return;
@@ -108,7 +117,7 @@ void Agent::verdict_came(const life::LostRank& lost) {
 }
 
 void Agent::stop_for_failure() {
-  if (supervisor_.cause() != StopCause::kNone) return;
+  if (plan_.elastic || supervisor_.cause() != StopCause::kNone) return;
   // A killed process may take long to give its memory back, while its peers notice its end at once
   // and exit first. Whoever is on its way out at this moment died together with this one.
   supervisor_.rank_failed(time_now());
@@ -128,12 +137,14 @@ void Agent::reap() {
     });
     if (rank != ranks_.end())
       rank_ended(rank->get(), status, static_cast<uint64_t>(used.ru_maxrss) << 10);
+    else
+      controller_->child_ended(pid, status);
   }
 }
 
 void Agent::send(int signal) {
   narrate("sending " + signal_name(signal) + " to what is left");
-  replaced_ = replaced_ || (lost_ && lives_->was_replaced(member_of(lost_->rank)));
+  replaced_ = replaced_ || (lost_ && lives_->was_replaced(lost_->member));
   for (const auto& rank : ranks_) {
     rank->signal(signal);
     if (signal != SIGKILL) rank->signal(SIGCONT);  // a stopped process cannot end itself
@@ -146,6 +157,7 @@ void Agent::send(int signal) {
 bool Agent::finished() {
   const bool gave_up = give_up_at_ && time_now() >= *give_up_at_;
   if (!all_ended() && !gave_up) return false;
+  if (plan_.elastic && !over_ && supervisor_.cause() == StopCause::kNone) return false;
   // After the last rank: descendants that outlived their ranks have become our children. More
   // appear as these end, which wakes us with SIGCHLD.
   const std::vector<pid_t> left = children_of(getpid());
@@ -171,8 +183,8 @@ HostEnd Agent::end() const {
   end.signal = supervisor_.cause_signal();
   end.lost_by_us = lost_by_us_;
   if (!lost_) return end;
-  end.lost_joined = lives_->has_joined(member_of(lost_->rank));
-  end.lost_inside = lives_->has_joined_inside(member_of(lost_->rank));
+  end.lost_joined = lives_->has_joined(lost_->member);
+  end.lost_inside = lives_->has_joined_inside(lost_->member);
   return end;
 }
 
@@ -182,7 +194,8 @@ int Agent::finish(const Status& started) {
     observer_->stop();
     for (const std::string& line : observer_->take_lines()) say(line);
   }
-  const bool failed = any_failed_ || (lost_ && lives_->has_joined_inside(member_of(lost_->rank)));
+  const bool lost_inside = lost_ && lives_->has_joined_inside(lost_->member);
+  const bool failed = any_failed_ || (lost_inside && !plan_.elastic);
   if (plan_.explains && failed && has_folder) {
     for (const std::string& line : observer_->write_files()) say(line);
   }

@@ -73,6 +73,15 @@ void JobObserver::rank_started(MemberId member, pid_t pid) {
   known->second->running = true;
 }
 
+void JobObserver::begin_epoch(const std::map<MemberId, Rank>& ranks) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [member, watched] : members_) {
+    const auto found = ranks.find(member);
+    watched->in_epoch = found != ranks.end();
+    if (watched->in_epoch) watched->rank = found->second;
+  }
+}
+
 void JobObserver::rank_ended(MemberId member, bool well, const std::string& how) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = members_.find(member);
@@ -86,7 +95,10 @@ void JobObserver::rank_ended(MemberId member, bool well, const std::string& how)
 std::map<Rank, JobObserver::Watched*> JobObserver::newest() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::map<Rank, Watched*> by_rank;
-  for (const auto& [member, watched] : members_) by_rank[watched->rank] = watched.get();
+  for (const auto& [member, watched] : members_) {
+    Watched*& known = by_rank[watched->rank];
+    if (known == nullptr || watched->in_epoch || !known->in_epoch) known = watched.get();
+  }
   return by_rank;
 }
 

@@ -52,6 +52,8 @@ class JobObserver {
   // several members, the newest is looked at.
   Result<int> add(MemberId member, Rank rank);
   void rank_started(MemberId member, pid_t pid);
+  // Members of an epoch are looked at before all others that had, or expect, their ranks.
+  void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void rank_ended(MemberId member, bool well, const std::string& how);
   // A folder for the files was asked for.
   bool has_folder() const { return !plan_.folder.empty(); }
@@ -82,7 +84,7 @@ class JobObserver {
     FlightMemory memory;
     Rank rank = 0;
     pid_t pid = -1;
-    bool running = false, well = false;
+    bool running = false, well = false, in_epoch = false;
     std::string how;
     std::string stacks;  // when they were last asked for
   };

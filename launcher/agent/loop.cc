@@ -24,9 +24,12 @@ RankProcess* Agent::find(MemberId member) const {
 }
 
 MemberId Agent::member_of(Rank rank) const {
-  const auto found = std::find_if(ranks_.rbegin(), ranks_.rend(),
-                                  [&](const auto& one) { return one->place().rank == rank; });
-  return found == ranks_.rend() ? std::numeric_limits<MemberId>::max() : (*found)->member();
+  const RankProcess* best = nullptr;
+  for (const auto& one : ranks_) {
+    if (one->place().rank != rank) continue;
+    if (best == nullptr || one->in_epoch() || !best->in_epoch()) best = one.get();
+  }
+  return best == nullptr ? std::numeric_limits<MemberId>::max() : best->member();
 }
 
 int Agent::poll_limit_ms() const {
@@ -150,6 +153,9 @@ void Agent::follow(const Order& order) {
       break;
     case Order::Kind::kStartMember: start_late(order.start); break;
     case Order::Kind::kStopMember: stop_member(order.member, order.text); break;
+    case Order::Kind::kBeginEpoch: begin_epoch(order.ranks); break;
+    case Order::Kind::kAnnounce: lives_->announce(order.word); break;
+    case Order::Kind::kJobOver: job_over(order.exit_code); break;
     case Order::Kind::kDrain: {
       const Drained drained = drain_ranks();
       controller_->drained(drained.asked, drained.ranks);
@@ -177,6 +183,26 @@ void Agent::kill_removed() {
     if (RankProcess* const rank = find(kills_.front().second)) rank->signal(SIGKILL);
     kills_.pop_front();
   }
+}
+
+void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
+  for (const auto& rank : ranks_) {
+    const auto found = ranks.find(rank->member());
+    if (found == ranks.end()) {
+      rank->leave_epoch();
+      continue;
+    }
+    rank->be(found->second);
+    lives_->set_rank(found->first, found->second);
+  }
+  if (observer_ != nullptr) observer_->begin_epoch(ranks);
+}
+
+void Agent::job_over(int exit_code) {
+  over_ = true;
+  if (exit_code == 0) return;
+  any_failed_ = true;
+  supervisor_.job_over(time_now());
 }
 
 void Agent::observe(const HostQuestion& question) {
@@ -230,6 +256,7 @@ void Agent::look_for_late_ranks() {
   bool any_here = false;
   for (const auto& rank : ranks_) {
     if (!rank->running() || rank->removed()) continue;
+    if (plan_.elastic && !rank->in_epoch()) continue;  // the others go on without it
     if (lives_->has_joined(rank->member()))
       any_here = true;
     else

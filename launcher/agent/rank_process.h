@@ -32,8 +32,15 @@ class RankProcess {
 
   const MemberStart& start() const { return start_; }
   MemberId member() const { return start_.member; }
-  // That it was started for.
+  // That it was started for; its rank is that of its newest epoch.
   const RankPlace& place() const { return start_.place; }
+  void be(Rank rank) {
+    start_.place.rank = rank;
+    in_epoch_ = true;
+  }
+  void leave_epoch() { in_epoch_ = false; }
+  // Others of an epoch count on it.
+  bool in_epoch() const { return in_epoch_; }
   // It is no part of the job any more: how it ends is nobody's failure.
   void remove() { removed_ = true; }
   bool removed() const { return removed_; }
@@ -50,10 +57,10 @@ class RankProcess {
   UniqueFd& pipe(Stream stream) { return pipes_[static_cast<int>(stream)]; }
   const UniqueFd& pipe(Stream stream) const { return pipes_[static_cast<int>(stream)]; }
 
-  const MemberStart start_;
+  MemberStart start_;
   OutputTaker* const output_;
   pid_t pid_ = -1;
-  bool running_ = false, removed_ = false;
+  bool running_ = false, removed_ = false, in_epoch_ = false;
   UniqueFd pipes_[2];
 };
 

@@ -48,8 +48,8 @@ int Agent::pick_stdin(Rank rank) const {
 }
 
 // A slot that had no rank to begin with is not bound.
-RankBinding Agent::binding_of(const RankPlace& place) const {
-  const auto slot = static_cast<size_t>(place.local_rank);
+RankBinding Agent::binding_of(const MemberStart& start) const {
+  const auto slot = static_cast<size_t>(start.slot < 0 ? start.place.local_rank : start.slot);
   if (slot < plan_.bindings.size()) return plan_.bindings[slot];
   return {{}, plan_.bindings.empty() ? 1 : plan_.bindings.front().threads, "not bound"};
 }
@@ -57,7 +57,7 @@ RankBinding Agent::binding_of(const RankPlace& place) const {
 Status Agent::start_member(const MemberStart& start) {
   ranks_.push_back(
       std::make_unique<RankProcess>(start, controller_->output_of(start.member, start.place.rank)));
-  Status status = start_process(ranks_.back().get(), binding_of(start.place));
+  Status status = start_process(ranks_.back().get(), binding_of(start));
   if (!status.ok() && !ranks_.back()->running()) ranks_.pop_back();
   return status;
 }
@@ -94,7 +94,7 @@ Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   SpawnRequest request;
   request.program = plan_.program;
   request.arguments = plan_.options.command;
-  const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get()};
+  const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get(), plan_.elastic};
   request.environment =
       rank_environment(plan_.base_environment, job, rank->start(), rank_end.get());
   if (observer_ != nullptr) {
@@ -129,7 +129,8 @@ Status Agent::start_ranks() {
   null_.reset(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null_) return errno_status("cannot open /dev/null", errno);
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + plan_.job_id + ", " +
-          std::to_string(plan_.places.size()) + " x " + plan_.program);
+          (plan_.elastic ? "elastic" : std::to_string(plan_.places.size())) + " x " +
+          plan_.program);
   start_observer();
   for (const RankPlace& place : plan_.places)
     RUEDA_RETURN_IF_ERROR(start_member({first_member(place.rank), place}));
@@ -155,7 +156,7 @@ void Agent::start_observer() {
     if (!plan.command.empty()) plan.command += ' ';
     plan.command += word;
   }
-  plan.ranks = plan_.places.size();
+  plan.ranks = plan_.elastic ? static_cast<size_t>(plan_.options.num_proc) : plan_.places.size();
   plan.counts = !plan_.explains;
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });

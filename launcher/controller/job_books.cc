@@ -18,8 +18,21 @@ JobBooks::JobBooks(const BooksPlan& plan)
   console_.show_only(plan.options.shown_ranks);
 }
 
-Status JobBooks::open() {
+Status JobBooks::open(std::function<void(const std::string& host, const Order&)> tell) {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  if (plan_.elastic) {
+    const auto begin_epoch = [this](const std::map<MemberId, Rank>& ranks) {
+      for (const auto& [member, rank] : ranks) {
+        Output& output = outputs_[member];
+        output.rank = rank;
+        if (output.lines != nullptr) output.lines->be(rank);
+      }
+    };
+    elastic_ = std::make_unique<ElasticMembers>(
+        *plan_.elastic, store_.get(),
+        ElasticMembers::Doors{std::move(tell), [this](const std::string& text) { say(text); },
+                              begin_epoch});
+  }
   remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
     RUEDA_ASSIGN_OR_RETURN(
@@ -30,7 +43,7 @@ Status JobBooks::open() {
 
 // In a job of fixed size a member's number is its rank.
 Status JobBooks::attach(UniqueFd connection, MemberId member, const std::string& host) {
-  epochs_.set_host(static_cast<Rank>(member), host);
+  if (elastic_ == nullptr) epochs_.set_host(static_cast<Rank>(member), host);
   return store_->add(std::move(connection), member);
 }
 
@@ -47,20 +60,34 @@ RankOutput* JobBooks::output_of(MemberId member, Rank rank) {
 void JobBooks::add_to_poll(std::vector<pollfd>* fds) const {
   console_.add_to_poll(fds);
   if (copies_) copies_->add_to_poll(fds);
-  if (store_ != nullptr) fds->push_back({store_->entries_fd(), POLLIN, 0});
+  if (elastic_ != nullptr)
+    elastic_->add_to_poll(fds);
+  else if (store_ != nullptr)
+    fds->push_back({store_->entries_fd(), POLLIN, 0});
+}
+
+std::optional<LineFolder::TimePoint> JobBooks::next_deadline() const {
+  const auto lines = console_.next_deadline();
+  const auto members = elastic_ != nullptr ? elastic_->next_deadline() : std::nullopt;
+  if (!lines || !members) return lines ? lines : members;
+  return std::min(*lines, *members);
 }
 
 void JobBooks::work() {
   if (copies_) {
     for (const std::string& line : copies_->take_problems()) say(line);
   }
-  if (store_ != nullptr) answer_entries(&epochs_, store_.get());
+  if (elastic_ != nullptr)
+    elastic_->work(std::chrono::steady_clock::now());
+  else if (store_ != nullptr)
+    answer_entries(&epochs_, store_.get());
   console_.flush();
 }
 
 bool JobBooks::rank_ended(RankEnd end, const std::string& text) {
   if (!ended_.insert(end.member).second) return false;
   store_->mark_dead(end.member, text);
+  if (elastic_ != nullptr) elastic_->ended(end);
   ends_.push_back(std::move(end));
   return true;
 }
@@ -79,7 +106,33 @@ bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>
   return first;
 }
 
+Rank JobBooks::rank_of(MemberId member) const {
+  const auto output = outputs_.find(member);
+  return output == outputs_.end() ? static_cast<Rank>(member) : output->second.rank;
+}
+
+JobEnd JobBooks::elastic_end() const {
+  JobEnd job;
+  job.decided.emplace();
+  if (const auto& over = elastic_->over())
+    job.decided = {over->exit_code, over->text, over->failed};
+  const auto& culprit = job.decided->culprit;
+  std::copy_if(ends_.begin(), ends_.end(), std::back_inserter(job.ends),
+               [&](const RankEnd& end) { return end.member == culprit; });
+  if (job.ends.empty()) return job;
+  const Rank rank = job.ends.front().rank;
+  if (const auto output = outputs_.find(*culprit);
+      output != outputs_.end() && output->second.lines != nullptr)
+    job.last_words[rank] = output->second.lines->last_words();
+  for (const rendezvous::Report& report : store_->reports()) {
+    if (report.key == "failure" && report.member == *culprit)
+      job.reports.emplace_back(rank, report.value);
+  }
+  return job;
+}
+
 JobEnd JobBooks::end() const {
+  if (elastic_ != nullptr) return elastic_end();
   JobEnd job;
   std::copy_if(ends_.begin(), ends_.end(), std::back_inserter(job.ends),
                [](const RankEnd& end) { return !end.removed; });
@@ -97,6 +150,7 @@ JobEnd JobBooks::end() const {
 
 void JobBooks::close_outputs(const Patience& patience) {
   for (const auto& [member, output] : outputs_) {
+    if (output.lines == nullptr) continue;
     output.lines->end(Stream::kStdout);
     output.lines->end(Stream::kStderr);
   }
@@ -113,11 +167,13 @@ int JobBooks::conclude(JobEnd job, const Patience& patience) {
   for (const rendezvous::Report& report : store_->reports()) {
     wire::RankSummary summary;
     if (report.key == "summary" && wire::decode(report.value, &summary).ok())
-      summaries[static_cast<Rank>(report.member)] = std::move(summary);
+      summaries[rank_of(report.member)] = std::move(summary);
   }
+  const int size = std::max(plan_.options.num_proc,
+                            summaries.empty() ? 0 : std::prev(summaries.end())->first + 1);
   for (const std::string& line : finish_timelines(plan_.timeline)) say(line);
   if (plan_.summary) {
-    for (const std::string& line : summary_report(summaries, plan_.options.num_proc, job.ends))
+    for (const std::string& line : summary_report(summaries, size, job.ends))
       say(line);
   }
   const Verdict verdict = judge(job);

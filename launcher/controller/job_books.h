@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "launcher/command/options.h"
+#include "launcher/controller/elastic_members.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/job/fixed_epochs.h"
 #include "launcher/job/timeline_files.h"
@@ -32,6 +33,7 @@ struct BooksPlan {
   std::vector<std::string> base_environment;  // of the ranks
   TimelineFiles timeline;
   bool summary = false;
+  std::optional<ElasticPlan> elastic = {};  // nothing: a job of fixed size
 };
 
 // Of a wait at the end: whether somebody still wants the job's end, and what wakes the wait when
@@ -45,8 +47,11 @@ class JobBooks {
  public:
   explicit JobBooks(const BooksPlan& plan);
 
-  // The store, the files. Before the first rank.
-  Status open();
+  // The store, the files. Before the first rank. `tell`: how orders of an elastic job reach a host,
+  // or without a name all of them.
+  Status open(std::function<void(const std::string& host, const Order&)> tell = {});
+  // Who decides who is in the job; null in one of fixed size.
+  ElasticMembers* elastic() { return elastic_.get(); }
   // Serves the member's connection to the store. host: where it is, as the job names it.
   Status attach(UniqueFd connection, MemberId member, const std::string& host);
   // Whose lines are printed with this rank in front.
@@ -61,8 +66,8 @@ class JobBooks {
   bool congested() const { return console_.congested() || (copies_ && copies_->congested()); }
   bool stdout_closed() const { return console_.stdout_closed(); }
   void add_to_poll(std::vector<pollfd>* fds) const;
-  std::optional<LineFolder::TimePoint> next_deadline() const { return console_.next_deadline(); }
-  // Prints what there is room for, and answers who asks to enter an epoch.
+  std::optional<LineFolder::TimePoint> next_deadline() const;
+  // Prints what there is room for, and decides and answers who asks to enter an epoch.
   void work();
 
   // The one place where the end of a rank, however it was learnt, becomes known to all others.
@@ -88,11 +93,15 @@ class JobBooks {
   void drain_console(const Patience& patience);
 
  private:
+  Rank rank_of(MemberId member) const;
+  JobEnd elastic_end() const;
+
   const BooksPlan& plan_;
   Console console_;
   std::unique_ptr<OutputCopies> copies_;  // null: none
   std::unique_ptr<rendezvous::StoreServer> store_;
-  FixedEpochs epochs_;
+  FixedEpochs epochs_;                       // of a job of fixed size
+  std::unique_ptr<ElasticMembers> elastic_;  // of another
   struct Output {
     Rank rank = 0;
     std::unique_ptr<RankOutput> lines;
@@ -100,7 +109,7 @@ class JobBooks {
   std::map<MemberId, Output> outputs_;
   std::vector<RankEnd> ends_;
   std::set<MemberId> ended_;
-  std::optional<life::LostRank> lost_;  // the job's first
+  std::optional<life::LostRank> lost_;  // the first of a job of fixed size
 };
 
 }  // namespace rueda::launcher

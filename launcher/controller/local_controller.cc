@@ -7,7 +7,8 @@
 namespace rueda::launcher {
 
 Status LocalController::open() {
-  RUEDA_RETURN_IF_ERROR(books_.open());
+  RUEDA_RETURN_IF_ERROR(
+      books_.open([this](const std::string&, const Order& order) { host_->follow(order); }));
   if (books_.on_terminal()) books_.say(first_line_);
   return {};
 }
@@ -25,7 +26,15 @@ int LocalController::poll_limit_ms() const {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 3'600'000));
 }
 
+void LocalController::rank_started(const MemberStart& start, pid_t pid, const std::string& error) {
+  if (ElasticMembers* const members = books_.elastic()) members->started(start, pid, error);
+  if (!error.empty()) books_.say(error);
+}
+
 void LocalController::work() {
+  ElasticMembers* const members = books_.elastic();
+  // A rank that ends because we stop it is not replaced.
+  if (members != nullptr && host_->end().cause != StopCause::kNone) members->stop();
   books_.work();
   if (!books_.stdout_closed() || closed_told_) return;
   closed_told_ = true;
@@ -35,6 +44,7 @@ void LocalController::work() {
 }
 
 void LocalController::rank_lost(const life::LostRank& lost) {
+  if (ElasticMembers* const members = books_.elastic()) return members->lost(lost);
   books_.rank_lost(lost, [&] {
     Order order;
     order.kind = Order::Kind::kRankLost;
@@ -55,7 +65,7 @@ void LocalController::finish() {
   }
   JobEnd job = books_.end();
   const HostEnd end = host_->end();
-  if (!end.lost_by_us && end.lost_joined) {
+  if (books_.elastic() == nullptr && !end.lost_by_us && end.lost_joined) {
     job.lost = books_.lost();
     job.lost_inside = end.lost_inside;
   }

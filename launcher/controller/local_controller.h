@@ -31,11 +31,15 @@ class LocalController : public ControllerClient {
   void add_to_poll(std::vector<pollfd>* fds) const override { books_.add_to_poll(fds); }
   int poll_limit_ms() const override;
   void work() override;
-  void rank_started(const MemberStart&, pid_t, const std::string& error) override {
-    if (!error.empty()) books_.say(error);
-  }
+  void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override;
   void rank_ended(const RankEnd& end) override { books_.rank_ended(end, describe_end(end)); }
   void rank_lost(const life::LostRank& lost) override;
+  void rank_fenced(MemberId member) override {
+    if (ElasticMembers* const members = books_.elastic()) members->fenced(member);
+  }
+  void child_ended(pid_t pid, int wait_status) override {
+    if (ElasticMembers* const members = books_.elastic()) members->child_ended(pid, wait_status);
+  }
   void say(const std::string& text) override { books_.say(text); }
   // Not asked for: the agent sees all ranks, and explains by itself (AgentPlan::explains).
   void report(HostReport) override {}

@@ -35,7 +35,7 @@ class ControlledHost {
  public:
   virtual ~ControlledHost() = default;
   virtual void follow(const Order& order) = 0;
-  // From finish() on.
+  // Complete from finish() on; until then the cause may be there already.
   virtual HostEnd end() const = 0;
   // Whether somebody still waits for our end, and descriptors that wake who waits when that may
   // have changed.
@@ -73,6 +73,10 @@ class ControllerClient {
   // A verdict on a rank of this host, perhaps without its cause, which comes with a second call.
   // The controller sends the job's first one to every agent as an order.
   virtual void rank_lost(const life::LostRank& lost) = 0;
+  // No thread of a lost member can run any more, though its process has not been reaped yet.
+  virtual void rank_fenced(MemberId member) = 0;
+  // A child of this process that is none of the agent's has been reaped.
+  virtual void child_ended(pid_t, int /*wait_status*/) {}
   virtual void say(const std::string& text) = 0;
   // Answers to kObserve and kDrain; the ranks' counters go with the next sign of life.
   virtual void report(HostReport report) = 0;

@@ -177,6 +177,26 @@ void add_report(const JobEnd& job, const RankEnd* failed, Verdict* verdict) {
   }
 }
 
+// Ranks may have failed before without ending the job: which of them counts has been decided.
+Verdict decided_verdict(const JobEnd& job) {
+  Verdict verdict;
+  verdict.exit_code = job.decided->exit_code;
+  if (verdict.exit_code == 0) return verdict;
+  const RankEnd* const culprit = job.ends.empty() ? nullptr : &job.ends.front();
+  const std::string& why = job.decided->text;
+  // The culprit's own line says it better.
+  const bool said = culprit != nullptr &&
+                    why.starts_with("rank " + std::to_string(culprit->rank) + " on ");
+  if (!why.empty() && !said) verdict.lines.push_back(why);
+  if (culprit != nullptr) {
+    verdict.culprit = culprit->rank;
+    add_culprit(job, *culprit, true, &verdict);
+    add_report(job, culprit, &verdict);
+  }
+  verdict.lines.push_back("exit code " + std::to_string(verdict.exit_code));
+  return verdict;
+}
+
 }  // namespace
 
 std::string signal_name(int signal) {
@@ -237,6 +257,8 @@ Verdict judge(const JobEnd& job) {
   } else if (job.cause == StopCause::kDriverLost) {
     verdict.exit_code = 128 + SIGKILL;
     verdict.lines.push_back("the ruedarun process that the user started is gone");
+  } else if (job.decided) {
+    return decided_verdict(job);
   } else {
     culprit = find_culprit(job);
     const bool all_well = culprit == nullptr;

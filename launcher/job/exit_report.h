@@ -39,6 +39,13 @@ struct RankEnd {
   bool removed = false;  // was no part of the job any more: how it ended is nobody's failure
 };
 
+// Of an elastic job: what its controller has decided.
+struct DecidedEnd {
+  int exit_code = 0;
+  std::string text = {};                 // why
+  std::optional<MemberId> culprit = {};  // whose the exit code is; the only one of the ends then
+};
+
 struct JobEnd {
   std::vector<RankEnd> ends;
   std::optional<life::LostRank> lost;  // the first that ended without leaving the job
@@ -48,6 +55,7 @@ struct JobEnd {
   // What ranks said about their failure, in order.
   std::vector<std::pair<Rank, std::string>> reports;
   std::map<Rank, std::vector<std::string>> last_words;  // last lines of stderr
+  std::optional<DecidedEnd> decided = {};
 };
 
 struct Verdict {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "launcher/job/host_plan.h"
 
@@ -18,6 +19,8 @@ inline MemberId first_member(Rank rank) { return static_cast<MemberId>(rank); }
 struct MemberStart {
   MemberId member = 0;
   RankPlace place;
+  std::string host = {};  // where, as an elastic job names it
+  int slot = -1;          // of that host; -1: the place's local rank
 };
 
 }  // namespace rueda::launcher

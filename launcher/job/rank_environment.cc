@@ -21,7 +21,8 @@ constexpr const char* kCompatible[] = {"RANK",
                                        "HOROVOD_LOCAL_RANK",
                                        "HOROVOD_LOCAL_SIZE",
                                        "HOROVOD_CROSS_RANK",
-                                       "HOROVOD_CROSS_SIZE"};
+                                       "HOROVOD_CROSS_SIZE",
+                                       "HOROVOD_ELASTIC"};
 
 using Environment = std::vector<std::string>;
 
@@ -97,6 +98,11 @@ Environment rank_environment(const Environment& base, const JobEnvironment& job,
   set(&out, "RUEDA_AGENT_FD", std::to_string(agent_fd));
   set(&out, "RUEDA_KEY_FD", std::to_string(job.key_fd));
 
+  if (job.elastic) {
+    set(&out, "RUEDA_ELASTIC", "1");
+    set(&out, "HOROVOD_ELASTIC", "1");
+    set(&out, "HOROVOD_HOSTNAME", start.host);
+  }
   set(&out, "HOROVOD_RANK", rank);
   set(&out, "HOROVOD_SIZE", size);
   set(&out, "HOROVOD_LOCAL_RANK", local_rank);

@@ -18,6 +18,7 @@ struct JobEnvironment {
   std::string job_id;
   int threads = 1;  // OMP_NUM_THREADS of this rank, unless the user has set it
   int key_fd = -1;
+  bool elastic = false;
 };
 
 // The user's environment ("NAME=value" each) with -x and the settings of flags applied, and without

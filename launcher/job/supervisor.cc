@@ -42,6 +42,11 @@ void Supervisor::output_closed(TimePoint now) {
   stop_for(StopCause::kOutputClosed, SIGPIPE, {{now, SIGTERM}, {now + grace_, SIGKILL}});
 }
 
+void Supervisor::job_over(TimePoint now) {
+  if (cause_ != StopCause::kNone) return;
+  stop_for(StopCause::kRankFailed, 0, {{now, SIGTERM}, {now + grace_, SIGKILL}});
+}
+
 void Supervisor::driver_lost(TimePoint now) {
   stop_for(StopCause::kDriverLost, SIGKILL, {{now, SIGKILL}});
 }

@@ -3,7 +3,8 @@
 //   running ──a rank fails──> failing: survivors may still raise errors of their own
 //      │                          │ min(grace, 2 s)
 //      │ SIGTERM, SIGHUP,         v
-//      ├─our output closed──> SIGTERM ──grace──> SIGKILL
+//      ├─our output closed,
+//      ├─an elastic job is over──> SIGTERM ──grace──> SIGKILL
 //      ├─SIGINT──> SIGINT ──grace/2──> SIGTERM ──grace/2──> SIGKILL
 //      └─driver lost, second signal ──> SIGKILL
 //
@@ -31,6 +32,8 @@ class Supervisor {
   void signal_received(int signal, TimePoint now);
   void output_closed(TimePoint now);
   void driver_lost(TimePoint now);
+  // An elastic job has failed: what its ranks have to say of it has been said.
+  void job_over(TimePoint now);
   // All ranks have ended but some of their descendants have not.
   void leftovers_remain(TimePoint now);
 

@@ -27,7 +27,8 @@ void Decider::State::on(const MemberStarted& event) {
 
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
-  if (member == nullptr || !member->lives()) return;
+  if (member == nullptr) return;
+  if (!member->lives()) return know_more(*member, event.how);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
   lose(*member, event.how);
 }

@@ -17,6 +17,7 @@ void Decider::State::begin_ending() {
   unfenced.clear();
   first_left.reset();
   culprit.clear();
+  culprit_id.reset();
   awaited.clear();
   for (const MemberId id : ranks) {
     if (members.at(id).lives()) awaited.insert(id);
@@ -40,7 +41,10 @@ void Decider::State::lose(Member& member, const std::string& how) {
   seats_dirty = true;
   if (!std::exchange(told_end, true)) do_(EndEpoch{epoch, member.id});
   if (member.stopped) return;
-  if (culprit.empty()) culprit = name_of(member) + " was lost: " + how;
+  if (culprit.empty()) {
+    culprit = name_of(member) + " was lost: " + how;
+    culprit_id = member.id;
+  }
   if (!first_failed) {
     first_failed = member.id;
     first_how = name_of(member) + ": " + how;
@@ -55,6 +59,13 @@ void Decider::State::lose(Member& member, const std::string& how) {
       if (hosts.usable_hosts() > 1) return blacklist(member.host, how);
       slots.bar(member.host, member.slot);
   }
+}
+
+// That it is lost is known before the cause is, often.
+void Decider::State::know_more(const Member& member, const std::string& how) {
+  if (member.rank < 0) return;
+  if (culprit_id == member.id) culprit = name_of(member) + " was lost: " + how;
+  if (first_failed == member.id) first_how = name_of(member) + ": " + how;
 }
 
 // It costs the others nothing but a line.
@@ -121,7 +132,8 @@ void Decider::State::end_job(int code, const std::string& text) {
   if (phase == Phase::kOver) return;
   phase = Phase::kOver;
   end_at.reset();
-  do_(EndJob{code, text});
+  const bool is_first = first_failed && first_code == code;
+  do_(EndJob{code, text, is_first ? first_failed : std::nullopt});
 }
 
 }  // namespace rueda::launcher::membership

@@ -79,7 +79,7 @@ struct MemberStarted {
   int64_t pid;
   std::string error;
 };
-// It is lost: known dead, or silent and killed for that.
+// It is lost: known dead, or silent and killed for that. Comes again when more is known of how.
 struct MemberLost {
   MemberId member;
   std::string how;
@@ -164,10 +164,11 @@ struct Announce {
 struct Say {
   std::string text;
 };
-// The job is over: stop everybody. `text`: why; empty after success.
+// The job is over: stop everybody. `text`: why; empty after success. `failed`: whose the code is.
 struct EndJob {
   int exit_code;
   std::string text;
+  std::optional<MemberId> failed = {};
 };
 
 using Action = std::variant<StartMember, StopMember, EndEpoch, Answer, Announce, Say, EndJob>;

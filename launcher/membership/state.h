@@ -85,6 +85,7 @@ struct MembershipDecider::State {
   // ---- losses.cc: failures and what they cost
   void lose(Member& member, const std::string& how);
   void lose_newcomer(Member& member, const std::string& how);
+  void know_more(const Member& member, const std::string& how);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -159,6 +160,7 @@ struct MembershipDecider::State {
   std::optional<MemberId> first_left;  // says that the epoch ended, while no loss was known
   bool said_waiting = false;
   std::string culprit;  // of this ending
+  std::optional<MemberId> culprit_id;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;

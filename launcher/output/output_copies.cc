@@ -57,10 +57,18 @@ Result<OutputCopies::Files> open_files(const std::string& root, const std::strin
 
 struct OutputCopies::Shared {
   std::vector<Files> files;  // of each rank; the writer's thread alone
+  std::string folder;        // of ranks that come later; likewise
+  int num_ranks = 0;         // to begin with
   std::atomic<size_t> waiting{0};
   UniqueFd wake;
 
   Status write(Rank rank, Stream stream, std::string_view bytes) {
+    while (std::ssize(files) <= rank) {
+      auto more = open_files(folder, folder_of_rank(folder, std::ssize(files), num_ranks));
+      if (!more.ok()) files.emplace_back();  // said once
+      RUEDA_RETURN_IF_ERROR(more.status());
+      files.push_back(std::move(more).value());
+    }
     Files& of_rank = files[static_cast<size_t>(rank)];
     const auto i = static_cast<size_t>(stream);
     UniqueFd& fd = of_rank.streams[i];
@@ -107,7 +115,10 @@ Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& fo
                              std::to_string(kOpenLimit.count()) + " s");
   }
   RUEDA_RETURN_IF_ERROR(*problem);
-  return std::make_unique<OutputCopies>(std::move(*made));
+  auto copies = std::make_unique<OutputCopies>(std::move(*made));
+  copies->shared_->folder = folder;
+  copies->shared_->num_ranks = num_ranks;
+  return copies;
 }
 
 void OutputCopies::write(Rank rank, Stream stream, std::string_view bytes) {

@@ -38,6 +38,7 @@ class OutputCopies {
   static Result<std::unique_ptr<OutputCopies>> create(const std::string& folder, int num_ranks);
   explicit OutputCopies(std::vector<Files> files);  // of each rank
 
+  // A rank of a higher number than there were gets its files with its first bytes.
   void write(Rank rank, Stream stream, std::string_view bytes);
   // The files are slower than the ranks: read no more from them for now.
   bool congested() const;

@@ -28,6 +28,8 @@ class RankOutput : public OutputTaker {
  public:
   RankOutput(Rank rank, Console* console);
 
+  // Its number from now on; of a line that has begun as well.
+  void be(Rank rank) { rank_ = rank; }
   // What the rank writes goes there, too. Borrowed.
   void copy_to(OutputCopies* copies) { copies_ = copies; }
   void take(Stream stream, std::string_view bytes) override;
@@ -37,7 +39,7 @@ class RankOutput : public OutputTaker {
  private:
   LineSplitter::Emit printer(Stream stream);
 
-  const Rank rank_;
+  Rank rank_;
   Console* const console_;
   LineSplitter splitters_[2];
   OutputCopies* copies_ = nullptr;

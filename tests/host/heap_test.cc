@@ -287,6 +287,49 @@ TEST_CASE("a block at a second place is the same memory, and not a child's", "[h
   heap().free(block);
 }
 
+TEST_CASE("what moves to fresh memory keeps contents and addresses, and nobody else reaches it",
+          "[heap][fork]") {
+  constexpr size_t kBytes = 256 << 10;
+  std::byte* const large = allocate(kBytes);
+  std::byte* const small = allocate(100);
+  std::byte* const freed = allocate(kBytes);
+  std::memset(large, 1, kBytes);
+  std::memset(small, 2, 100);
+  std::memset(freed, 3, kBytes);
+  heap().free(freed);
+  void* const second =
+      mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(heap().map_at(large, kBytes, second).ok());
+  const UniqueFd old(fcntl(heap().fd(), F_DUPFD_CLOEXEC, 3));
+  const std::byte* const base = heap().base();
+  const size_t used = heap().in_use();
+
+  REQUIRE(heap().move_to_fresh_memory().ok());
+  CHECK(heap().base() == base);
+  CHECK(heap().in_use() == used);
+  CHECK(all_are(large, kBytes, 1));
+  CHECK(all_are(small, 100, 2));
+  // Who has the old memory writes all over it.
+  const std::vector<std::byte> nonsense(kBytes, std::byte{9});
+  const auto place = static_cast<off_t>(large - base);
+  REQUIRE(pwrite(old.get(), nonsense.data(), kBytes, place) == static_cast<ssize_t>(kBytes));
+  CHECK(all_are(large, kBytes, 1));
+  CHECK(all_are(static_cast<std::byte*>(second), kBytes, 1));
+  large[5] = std::byte{7};
+  CHECK(static_cast<std::byte*>(second)[5] == std::byte{7});
+  std::byte seen{};
+  REQUIRE(pread(heap().fd(), &seen, 1, place + 5) == 1);
+  CHECK(seen == std::byte{7});
+  auto own = PeerHeap::attach(UniqueFd(fcntl(heap().fd(), F_DUPFD_CLOEXEC, 3)));
+  REQUIRE(own.ok());
+  CHECK(own.value()->base() == base);
+  std::byte* const again = allocate(kBytes);
+  CHECK(all_are(again, kBytes, 0));
+  for (std::byte* const block : {again, small}) heap().free(block);
+  munmap(second, kBytes);
+  heap().free(large);
+}
+
 TEST_CASE("what is not zeroed costs no clearing", "[heap]") {
   heap().free(allocate(kHeapBytes));
   std::byte* const first = allocate(1 << 20);

@@ -47,6 +47,7 @@ class Script : public ControllerClient {
          (end.removed ? " removed" : ""));
   }
   void rank_lost(const life::LostRank& lost) override { note("lost " + std::to_string(lost.rank)); }
+  void rank_fenced(MemberId member) override { note("fenced " + std::to_string(member)); }
   void say(const std::string& text) override { note("says " + text); }
   void report(HostReport) override {}
   void drained(int, int) override {}

@@ -1,0 +1,217 @@
+#include "launcher/controller/elastic_members.h"
+
+#include <algorithm>
+
+#include "launcher/command/options.h"
+
+namespace rueda::launcher {
+namespace {
+
+Order order_of(Order::Kind kind) {
+  Order order;
+  order.kind = kind;
+  return order;
+}
+
+}  // namespace
+
+ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors)
+    : plan_(plan), store_(store), doors_(std::move(doors)), decider_(plan.policy) {
+  if (plan.discovery) discovery_.emplace(*plan.discovery);
+}
+
+// ---- what happens -------------------------------------------------------------------------------
+
+void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::string& error) {
+  members_[start.member].pid = pid;
+  events_.push_back(membership::MemberStarted{start.member, pid, error});
+}
+
+void ElasticMembers::lost(const life::LostRank& lost) {
+  if (over_) return;
+  const auto known = members_.find(lost.member);
+  if (known == members_.end()) return;
+  std::optional<life::LostRank>& loss = known->second.loss;
+  if (loss && (loss->cause_is_final != 0 || lost.cause_is_final == 0)) return;
+  loss = lost;
+  // The survivors may have heard of it without its cause.
+  if (told_ && told_->member == lost.member && told_->cause_is_final == 0) {
+    life::LostRank more = lost;
+    more.epoch = told_->epoch;
+    more.rank = told_->rank;
+    tell_loss(std::move(more));
+  }
+  events_.push_back(membership::MemberLost{lost.member, lost.cause.str()});
+}
+
+void ElasticMembers::fenced(MemberId member) {
+  events_.push_back(membership::MemberFenced{member});
+}
+
+void ElasticMembers::ended(const RankEnd& end) {
+  const bool failed = end.wait_status != 0 && !end.removed;
+  events_.push_back(
+      membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
+                              end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint
+                                               : end.lost});
+}
+
+bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
+  return discovery_ && discovery_->ended(pid, wait_status);
+}
+
+// ---- the loop -----------------------------------------------------------------------------------
+
+void ElasticMembers::add_to_poll(std::vector<pollfd>* fds) const {
+  fds->push_back({store_->entries_fd(), POLLIN, 0});
+  if (discovery_) discovery_->add_to_poll(fds);
+}
+
+std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
+  if (over_) return std::nullopt;
+  std::optional<TimePoint> next = decider_.next_deadline();
+  if (!events_.empty()) next = TimePoint{};
+  if (discovery_ && discovery_->failed().ok()) {
+    const TimePoint look = discovery_->next_deadline();
+    if (!next || look < *next) next = look;
+  }
+  return next;
+}
+
+void ElasticMembers::work(TimePoint now) {
+  const auto entries = store_->take_entries();
+  if (over_) return;
+  if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
+  look_for_hosts(now);
+  for (const rendezvous::Entry& entry : entries)
+    events_.push_back(membership::MemberEnters{entry.member, entry.standing});
+  const auto deadline = decider_.next_deadline();
+  if (deadline && now >= *deadline) events_.push_back(membership::Tick{});
+  while (!events_.empty() && !over_) {
+    const membership::Event event = std::move(events_.front());
+    events_.pop_front();
+    decide(event, now);
+  }
+}
+
+void ElasticMembers::look_for_hosts(TimePoint now) {
+  if (!discovery_) return;
+  auto hosts = discovery_->work(now);
+  for (const std::string& line : discovery_->take_said()) doors_.say(line);
+  if (!discovery_->failed().ok()) return finish({kUsageError, discovery_->failed().message(), {}});
+  if (hosts) hosts_found(std::move(*hosts));
+}
+
+void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
+  std::erase_if(hosts, [&](const HostSlots& host) {
+    if (std::ranges::find(plan_.own_names, host.host) != plan_.own_names.end()) return false;
+    if (elsewhere_.insert(host.host).second)
+      doors_.say("host " + host.host +
+                 " is not used: ranks of an elastic job run on this machine only");
+    return true;
+  });
+  events_.push_back(membership::HostsFound{std::move(hosts)});
+}
+
+void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
+  for (const membership::Action& action : decider_.on(event, now)) {
+    if (over_) return;
+    std::visit([this](const auto& what) { perform(what); }, action);
+  }
+}
+
+// ---- what is done -------------------------------------------------------------------------------
+
+void ElasticMembers::perform(const membership::StartMember& action) {
+  members_[action.member] = {action.host, action.place.rank};
+  Order order = order_of(Order::Kind::kStartMember);
+  order.start = {action.member, action.place, action.host, action.slot};
+  doors_.tell(action.host, order);
+}
+
+void ElasticMembers::perform(const membership::StopMember& action) {
+  Known& known = members_[action.member];
+  known.stopped = action.why;
+  Order order = order_of(Order::Kind::kStopMember);
+  order.member = action.member;
+  order.text = action.why;
+  doors_.tell(known.host, order);
+}
+
+void ElasticMembers::perform(const membership::EndEpoch& action) {
+  const Known& known = members_[action.lost];
+  life::LostRank lost;
+  if (known.loss) lost = *known.loss;
+  lost.epoch = action.epoch;
+  lost.member = action.lost;
+  lost.rank = known.rank;
+  if (action.has_left) {
+    lost = {};
+    lost.epoch = action.epoch;
+    lost.cause.set("rank " + std::to_string(known.rank) + " on " + known.host +
+                   " has given it up, and no rank is known to be lost");
+    lost.cause_is_final = 1;
+  } else if (!known.loss) {
+    lost.pid = known.pid;
+    lost.host.set(known.host);
+    lost.cause.set(known.stopped.empty() ? "it ended without leaving the job"
+                                         : "ruedarun stops it: " + known.stopped);
+    lost.cause_is_final = known.stopped.empty() ? 0 : 1;
+  }
+  const std::string text = lost.describe();
+  tell_loss(std::move(lost));
+  if (!action.has_left) store_->mark_dead(action.lost, text);
+}
+
+void ElasticMembers::tell_loss(life::LostRank lost) {
+  Order order = order_of(Order::Kind::kRankLost);
+  order.lost = lost;
+  told_ = std::move(lost);
+  doors_.tell("", order);
+}
+
+void ElasticMembers::perform(const membership::Answer& action) {
+  const wire::NewEpoch& common = *action.common;
+  if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
+  store_->answer(action.member, action.epoch());
+}
+
+// All that goes by ranks hears of the new ones before any member does.
+void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
+  begun_ = epoch.epoch;
+  Order order = order_of(Order::Kind::kBeginEpoch);
+  std::vector<uint64_t> by_rank;
+  for (const wire::EpochMember& one : epoch.members) {
+    order.ranks[one.member] = static_cast<Rank>(by_rank.size());
+    members_[one.member].rank = static_cast<Rank>(by_rank.size());
+    by_rank.push_back(one.member);
+  }
+  store_->begin_epoch(epoch.epoch, std::move(by_rank));
+  doors_.tell("", order);
+  doors_.begin_epoch(order.ranks);
+}
+
+void ElasticMembers::perform(const membership::Announce& action) {
+  Order order = order_of(Order::Kind::kAnnounce);
+  order.word = action.serial << 8 | static_cast<uint64_t>(action.changes);
+  doors_.tell("", order);
+}
+
+void ElasticMembers::perform(const membership::EndJob& action) {
+  finish({action.exit_code, action.text, action.failed});
+}
+
+void ElasticMembers::finish(Over over) {
+  over_ = std::move(over);
+  discovery_.reset();
+  Order order = order_of(Order::Kind::kJobOver);
+  order.exit_code = over_->exit_code;
+  doors_.tell("", order);
+}
+
+void ElasticMembers::stop() {
+  if (!over_) over_ = Over{};
+  discovery_.reset();
+}
+
+}  // namespace rueda::launcher

@@ -1,0 +1,111 @@
+// ElasticMembers: does for a controller what the MembershipDecider decides for an elastic job.
+//
+//   store: who asks to enter ──┐                                  ┌─> orders to the agents: start,
+//   agents: started, lost,     ├─> MembershipDecider ──actions──> │   stop, epoch ended, epoch
+//     fenced, ended            │                                  │   begins, announcement, over
+//   Discovery: hosts ──────────┘                                  └─> store: epoch begins, answers
+//
+// Owns:    the decider, the discovery and its process. Borrows its plan and the store.
+// Threads: its owner's. What happens is queued, and decided in work(): orders may lead to more that
+//          happens before they return.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/hosts/order.h"
+#include "launcher/job/exit_report.h"
+#include "launcher/membership/membership.h"
+#include "launcher/processes/discovery.h"
+#include "runtime/observe/life/life_page.h"
+#include "runtime/rendezvous/store_server.h"
+
+namespace rueda::launcher {
+
+struct ElasticPlan {
+  membership::Policy policy;
+  std::vector<HostSlots> hosts;            // without a script
+  std::optional<DiscoveryPlan> discovery;  // else
+  std::vector<std::string> own_names;      // of hosts that are this machine
+};
+
+class ElasticMembers {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Doors {
+    // An order for a host; without a name for all of them.
+    std::function<void(const std::string& host, const Order&)> tell;
+    std::function<void(const std::string& text)> say;
+    // Whose number is which from now on.
+    std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
+  };
+  ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors);
+
+  // ---- what happens
+  void started(const MemberStart& start, pid_t pid, const std::string& error);
+  void lost(const life::LostRank& lost);
+  void fenced(MemberId member);
+  void ended(const RankEnd& end);
+  bool child_ended(pid_t pid, int wait_status);
+
+  void add_to_poll(std::vector<pollfd>* fds) const;
+  std::optional<TimePoint> next_deadline() const;
+  void work(TimePoint now);
+
+  // How the job has ended, as the decider says.
+  struct Over {
+    int exit_code = 0;
+    std::string text;  // why
+    std::optional<MemberId> failed;
+  };
+  const std::optional<Over>& over() const { return over_; }
+  // It is stopped for another reason: nothing is decided any more.
+  void stop();
+
+ private:
+  void look_for_hosts(TimePoint now);
+  void hosts_found(std::vector<HostSlots> hosts);
+  void decide(const membership::Event& event, TimePoint now);
+  void perform(const membership::StartMember& action);
+  void perform(const membership::StopMember& action);
+  void perform(const membership::EndEpoch& action);
+  void perform(const membership::Answer& action);
+  void perform(const membership::Announce& action);
+  void perform(const membership::Say& action) { doors_.say(action.text); }
+  void perform(const membership::EndJob& action);
+  void begin_epoch(const wire::NewEpoch& epoch);
+  void tell_loss(life::LostRank lost);
+  void finish(Over over);
+
+  const ElasticPlan& plan_;
+  rendezvous::StoreServer* const store_;
+  const Doors doors_;
+  membership::MembershipDecider decider_;
+  std::optional<Discovery> discovery_;
+  std::deque<membership::Event> events_;
+  struct Known {
+    std::string host;
+    Rank rank = 0;             // in its newest epoch; before the first the one to expect
+    pid_t pid = 0;             // of what was started
+    std::string stopped = {};  // why we have stopped it
+    std::optional<life::LostRank> loss = {};
+  };
+  std::map<MemberId, Known> members_;
+  uint64_t begun_ = 0;                  // the newest epoch that was answered
+  std::optional<life::LostRank> told_;  // the newest verdict
+  std::set<std::string> elsewhere_;     // hosts that were said to be none of ours
+  bool begins_ = true;
+  std::optional<Over> over_;
+};
+
+}  // namespace rueda::launcher

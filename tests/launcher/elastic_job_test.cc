@@ -1,0 +1,182 @@
+// Elastic jobs on one host: real ranks that are killed, fail, come and go.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/job.h"
+
+namespace rueda::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// `flags`: of ruedarun. `actions`: of the ranks (elastic_rank.cc).
+Words command(const Words& flags, const Words& actions) {
+  Words all;
+  all.insert(all.end(), flags.begin(), flags.end());
+  all.push_back(ELASTIC_RANK);
+  all.insert(all.end(), actions.begin(), actions.end());
+  return all;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A script that prints what a file holds, which the test changes.
+class HostsFile {
+ public:
+  HostsFile() {
+    static int next = 0;
+    folder_ = std::filesystem::temp_directory_path() /
+              ("elastic-job-" + std::to_string(getpid()) + "-" + std::to_string(next++));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(script()) << "#!/bin/sh\ncat " << (folder_ / "hosts").string() << "\n";
+    chmod(script().c_str(), 0700);
+  }
+  ~HostsFile() { std::filesystem::remove_all(folder_); }
+  std::string script() const { return folder_ / "discover"; }
+  void is(const std::string& text) const {
+    std::ofstream(folder_ / "next") << text;
+    std::filesystem::rename(folder_ / "next", folder_ / "hosts");
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=1"}};
+
+}  // namespace
+
+TEST_CASE("a killed rank is replaced in its slot, and all enter the next epoch") {
+  Job job(command({"-np", "3", "--min-np", "2"}, {"1/3:1=kill", "2+/3:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 1: rank 1 of 3, member 1"));
+  CHECK(has(job.out(), "rank 0 of 3, member 0"));
+  CHECK(has(job.out(), "rank 1 of 3, member 2"));
+  // The newcomer is behind those that were there, and its lines say so.
+  CHECK(has(job.out(), "[2]<stdout>: epoch "));
+  CHECK(has(job.out(), "rank 2 of 3, member 3"));
+  CHECK(has(job.err(), "was lost: killed by signal 9 (SIGKILL)"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("the first rank of the job may be lost as any other, and lines have the rank of their epoch") {
+  Job job(command({"-np", "3", "--min-np", "1", "--on-failure", "shrink"},
+                  {"1/3:0=kill", "2/2:0=fail", "3/1:0=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "[0]<stdout>: epoch 2: rank 0 of 2, member 1"));
+  CHECK(has(job.out(), "[1]<stdout>: epoch 2: rank 1 of 2, member 2"));
+  CHECK(has(job.out(), "[0]<stdout>: epoch 3: rank 0 of 1, member 2"));
+  CHECK_FALSE(has(job.out(), "member 3"));
+  CHECK(has(job.err(), "was lost: exited with code 7"));
+}
+
+TEST_CASE("a rank that ends with 0 and has not left is lost, and no success of the job") {
+  Job job(command({"-np", "2", "--min-np", "1", "--on-failure", "shrink"},
+                  {"1/2:1=quit", "2/1:0=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0"));
+}
+
+TEST_CASE("a host that has failed leaves whole") {
+  Job job(command({"-np", "4", "--min-np", "2", "-H", "localhost:2,127.0.0.1:2", "--on-failure",
+                   "blacklist"},
+                  {"1/4:3=fail", "2+/2:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 1: rank 3 of 4, member 3 on 127.0.0.1"));
+  CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0 on localhost"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on localhost"));
+  CHECK(has(job.err(), "host 127.0.0.1 is not used any more"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("too few ranks for too long end the job with 124") {
+  Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}), kQuick);
+  CHECK(job.wait() == 124);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "1 ranks are left, and --min-np is 2"));
+  CHECK(has(job.err(), "ruedarun: exit code 124"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("more resets than allowed end the job with 75") {
+  Job job(command({"-np", "2", "--min-np", "1", "--reset-limit", "1", "--on-failure", "shrink"},
+                  {"*/*:0=fail"}));
+  CHECK(job.wait() == 7);  // nobody is left before the limit is reached
+  Job again(command({"-np", "3", "--min-np", "1", "--reset-limit", "1", "--on-failure", "shrink"},
+                    {"*/*:0=fail"}));
+  CHECK(again.wait() == 75);
+  INFO(again.out() << again.err());
+  CHECK(has(again.err(), "exceeded limit: 1"));
+  CHECK(again.wait_until_gone());
+}
+
+TEST_CASE("when every rank has failed the job ends as the first of them") {
+  Job job(command({"-np", "2", "--min-np", "1", "--on-failure", "shrink"}, {"*/*:0=fail"}));
+  CHECK(job.wait() == 7);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "rank 0 (pid "));
+  CHECK(has(job.err(), "failed: exited with code 7"));
+  CHECK(has(job.err(), "ruedarun: exit code 7"));
+}
+
+TEST_CASE("ranks come and go as a script finds slots for them") {
+  const HostsFile hosts;
+  hosts.is("localhost:1\n");
+  Job job(command({"-np", "1", "--min-np", "1", "--max-np", "3", "--host-discovery-script",
+                   hosts.script()},
+                  {"2+/1:*=end"}),
+          kQuick);
+  INFO(job.out() << job.err());
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on localhost"));
+  hosts.is("localhost:1\n127.0.0.1:2\n");
+  REQUIRE(job.wait_for_output("rank 2 of 3"));
+  hosts.is("127.0.0.1:1\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "removed: its place is given up"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a script that fails at once is a wrong command line, and no rank is started") {
+  Job job(command({"-np", "1", "--min-np", "1", "--host-discovery-script", "echo nobody >&2; exit 3"},
+                  {"*/*:*=end"}));
+  CHECK(job.wait() == 2);
+  INFO(job.out() << job.err());
+  CHECK(job.out().empty());
+  CHECK(has(job.err(), "exited with code 3: nobody"));
+}
+
+TEST_CASE("signals and the end of ruedarun end an elastic job with all its processes") {
+  Job job(command({"-np", "2", "--min-np", "1"}, {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  SECTION("SIGTERM") {
+    kill(job.pid(), SIGTERM);
+    CHECK(job.wait() == 128 + SIGTERM);
+    CHECK_FALSE(has(job.out(), "member 2"));
+  }
+  SECTION("SIGINT") {
+    kill(job.pid(), SIGINT);
+    CHECK(job.wait() == 128 + SIGINT);
+    CHECK_FALSE(has(job.out(), "member 2"));
+  }
+  SECTION("SIGKILL") {
+    kill(job.pid(), SIGKILL);
+    CHECK(job.wait() == 128 + SIGKILL);
+  }
+  INFO(job.out() << job.err());
+  CHECK(job.wait_until_gone());
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,101 @@
+// A rank of an elastic job, without the library: it enters epoch after epoch at the store, and does
+// in each what its first argument that fits says, "EPOCH/SIZE:RANK=ACTION" with * for any, and "2+"
+// for the second epoch and all that follow:
+//
+//   kill  dies of SIGKILL      fail  exits with 7      end   exits with 0, having left in order
+//   quit  exits with 0, without having left            stay  waits for what comes (no argument, too)
+//
+// In each epoch it prints "epoch 2: rank 1 of 3, member 4 on HOST"; once removed, "removed: WHY".
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "runtime/observe/life/life_keeper.h"
+#include "runtime/rendezvous/store_client.h"
+
+namespace {
+
+using rueda::wire::EnterCause;
+using rueda::wire::EpochAnswer;
+
+constexpr std::chrono::seconds kPatience{90};
+
+// Why the epoch is over for us, as the agent tells it.
+EnterCause wait_for_end(const rueda::life::LifePage& page, int news,
+                        const rueda::wire::NewEpoch& epoch) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
+    if (page.lost.version() != 0 && page.lost.read().ends(epoch.epoch))
+      return EnterCause::kEpochEnded;
+    if (page.announced.load() >> 8 > epoch.announced) return EnterCause::kInterrupted;
+    pollfd told = {news, POLLIN, 0};
+    poll(&told, 1, 2);  // nothing rings for an announcement: ranks look at their next commit
+  }
+  std::puts("nothing came");
+  exit(99);
+}
+
+bool fits(const std::string& word, int number) {
+  if (word == "*") return true;
+  return word.ends_with('+') ? number >= std::stoi(word) : std::to_string(number) == word;
+}
+
+std::string action_in(const rueda::wire::NewEpoch& epoch, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const size_t slash = word.find('/'), colon = word.find(':'), equals = word.find('=');
+    if (fits(word.substr(0, slash), static_cast<int>(epoch.epoch)) &&
+        fits(word.substr(slash + 1, colon - slash - 1), epoch.size) &&
+        fits(word.substr(colon + 1, equals - colon - 1), epoch.rank))
+      return word.substr(equals + 1);
+  }
+  return "stay";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int page_fd = -1, news = -1, alarm = -1;
+  if (std::sscanf(getenv("RUEDA_LIFE_FDS"), "%d,%d,%d", &page_fd, &news, &alarm) != 3) return 98;
+  const auto life = rueda::life::LifeKeeper::of({page_fd, news, alarm});
+  if (!life.ok()) return std::puts(life.status().message().c_str()), 98;
+  rueda::life::LifePage* const page = life.value()->page();
+  rueda::rendezvous::StoreClient store{rueda::UniqueFd(atoi(getenv("RUEDA_AGENT_FD")))};
+  rueda::wire::Standing standing;
+  standing.member = strtoull(getenv("RUEDA_MEMBER"), nullptr, 10);
+  standing.version = "1";
+  standing.pid = getpid();
+  for (;;) {
+    const auto answer = store.enter(standing, std::chrono::steady_clock::now() + kPatience);
+    if (!answer.ok()) return std::puts(answer.status().message().c_str()), 97;
+    const rueda::wire::NewEpoch& epoch = answer.value();
+    if (epoch.answer == EpochAnswer::kProvisional) {
+      standing.cause = EnterCause::kReady;
+      continue;
+    }
+    if (epoch.answer != EpochAnswer::kEnter) {
+      std::printf("removed: %s\n", epoch.text.c_str());
+      page->be(rueda::life::Presence::kLeft);
+      return 0;
+    }
+    page->pid.store(getpid());
+    page->be(rueda::life::Presence::kInEpoch);
+    std::printf("epoch %d: rank %d of %d, member %d on %s\n", static_cast<int>(epoch.epoch),
+                epoch.rank, epoch.size, static_cast<int>(standing.member),
+                getenv("HOROVOD_HOSTNAME"));
+    std::fflush(stdout);
+    const std::string action = action_in(epoch, argc, argv);
+    if (action == "kill") raise(SIGKILL);
+    if (action == "fail") return 7;
+    if (action == "quit") return 0;
+    if (action == "end") return page->be(rueda::life::Presence::kLeft), 0;
+    standing.cause = wait_for_end(*page, news, epoch);
+    standing.epoch = epoch.epoch;
+    standing.has_state = true;
+    standing.commits = epoch.epoch;
+  }
+}
