@@ -33,9 +33,21 @@ Result<MemberPtr> use(const rueda_context* context) {
   RUEDA_RETURN_IF_ERROR(check_process(context->process));
   auto* const own = const_cast<rueda_context*>(context);  // its lock is no part of what it says
   const std::lock_guard lock(own->mutex);
+  if (own->member == nullptr && !own->was_left) {
+    return failed_precondition(
+        "this rank joins a running job: collectives come after elastic.run has let it in");
+  }
   if (own->member == nullptr)
     return failed_precondition("rueda has been shut down on this rank: call init again");
   return own->member;
+}
+
+const EpochRecord* provisional(const rueda_context* context) {
+  if (context == nullptr || !check_process(context->process).ok()) return nullptr;
+  auto* const own = const_cast<rueda_context*>(context);
+  const std::lock_guard lock(own->mutex);
+  const bool is = own->member == nullptr && !own->was_left;
+  return is ? own->epoch.get() : nullptr;
 }
 
 MemberPtr try_use(const rueda_context* context) noexcept {
@@ -58,8 +70,8 @@ attention::Engine* Member::attention() {
   return attention_.get();
 }
 
-void Member::leave() {
-  runtime->shutdown();
+void Member::leave(bool goes_on) {
+  runtime->shutdown(goes_on);
   const std::optional<wire::RankSummary> summary = runtime->summary();
   if (summary && tell_summary) tell_summary(*summary);
 }
@@ -75,7 +87,9 @@ namespace {
 template <typename Get>
 int32_t place(const rueda_context* context, Get get) {
   const MemberPtr member = try_use(context);
-  return member == nullptr ? -1 : get(member->runtime->membership());
+  if (member != nullptr) return get(member->runtime->membership());
+  const auto* const expected = rueda::c_abi::provisional(context);
+  return expected == nullptr ? -1 : get(expected->expected);
 }
 
 void leave(rueda_context* context) {
@@ -84,6 +98,7 @@ void leave(rueda_context* context) {
   {
     const std::lock_guard lock(context->mutex);
     member = std::move(context->member);
+    context->was_left = true;
   }
   if (member != nullptr) member->leave();
 }

@@ -8,14 +8,25 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "attention/engine.h"
 #include "bindings/c/include/rueda/rueda.h"
 #include "collectives/base/status.h"
+#include "proto/messages.h"
 #include "runtime/engine/runtime.h"
+#include "runtime/observe/life/life_keeper.h"
 #include "runtime/rendezvous/store_client.h"
 
 namespace rueda::c_abi {
+
+// What commit_vote keeps between calls, likewise.
+struct CommitVote {
+  std::mutex mutex;
+  engine::RequestPtr request;
+  bool under_way = false;
+  int64_t value = 0;
+};
 
 // What should_stop keeps between calls. Its memory outlives a vote under way: the rank has left
 // before it is destroyed.
@@ -32,6 +43,7 @@ struct StopVote {
 struct Member {
   std::unique_ptr<engine::Runtime> runtime;
   StopVote stop;
+  CommitVote commit;
   std::string preemption_signals;
   int64_t heap_bytes = 0;  // as configured
   // What the launcher keeps for its ranks; null: nobody does.
@@ -41,14 +53,25 @@ struct Member {
 
   // Made with the first attention; waits at its end for its calls, which the runtime's has ended.
   attention::Engine* attention();
-  // Leaves the job. Once.
-  void leave();
+  // Leaves the epoch, for the next one or with the job. Once.
+  void leave(bool goes_on = false);
 
  private:
   std::mutex attention_mutex_;
   std::unique_ptr<attention::Engine> attention_;
 };
 using MemberPtr = std::shared_ptr<Member>;
+
+// What the launcher has said of the epoch that a context is for. Never changes.
+struct EpochRecord {
+  wire::NewEpoch said;
+  uint64_t member = 0;
+  bool elastic = false;
+  life::LifeKeeper* life = nullptr;  // null: no life page
+  int64_t heap_bytes = 0;            // as configured
+  membership::Membership expected;   // of a provisional context: ranks and sizes alone
+  bool provisional() const { return said.answer == wire::EpochAnswer::kProvisional; }
+};
 
 }  // namespace rueda::c_abi
 
@@ -57,8 +80,12 @@ struct rueda_context {
   std::atomic<int64_t> users{1};
   uint64_t process = 0;  // rueda::fork_generation() of its creator: a forked child may not use it
   std::mutex mutex;
-  rueda::c_abi::MemberPtr member;  // guarded; null: has left, or is leaving
-  std::mutex leaving;              // held while the rank leaves
+  rueda::c_abi::MemberPtr member;  // guarded; null: has left, is leaving, or is provisional
+  bool was_left = false;           // guarded
+  std::shared_ptr<const rueda::c_abi::EpochRecord> epoch;  // null: nobody decides epochs here
+  // Guarded by `leaving`: of members, that this rank knew when it left (wire::Standing).
+  std::vector<std::vector<uint64_t>> process_sets;
+  std::mutex leaving;  // held while the rank leaves
 };
 
 struct rueda_request {
@@ -76,6 +103,8 @@ int32_t report(const Status& status, rueda_error* error);
 
 // The member, for one call. An error: there is none (any more), or it is another process's.
 Result<MemberPtr> use(const rueda_context* context);
+// What it was told if it is provisional still; else null.
+const EpochRecord* provisional(const rueda_context* context);
 // Null instead of an error, for functions without one.
 MemberPtr try_use(const rueda_context* context) noexcept;
 // Is this the process in which that generation was made, and no fork of it?

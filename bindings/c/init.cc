@@ -1,7 +1,9 @@
-// The composition root: builds everything that one rank consists of, and takes it apart.
+#include "bindings/c/init.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <map>
@@ -11,7 +13,6 @@
 #include <string_view>
 
 #include "attention/kernel_registry.h"
-#include "bindings/c/context.h"
 #include "bindings/c/entrance.h"
 #include "collectives/base/log.h"
 #include "collectives/host/fork_guard.h"
@@ -23,6 +24,8 @@
 #include "runtime/rendezvous/store_client.h"
 
 using rueda::Status;
+using rueda::c_abi::Made;
+using rueda::c_abi::MemberPtr;
 
 namespace {
 
@@ -128,14 +131,61 @@ rueda::Result<std::optional<rueda::membership::GivenPlace>> given_place(
   return std::optional(std::move(given));
 }
 
-// size: of the job, as soon as it is known.
-rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rueda::Rank* size) {
-  RUEDA_ASSIGN_OR_RETURN(rueda::Config config, rueda::load_config(::getenv));
-  std::optional<rueda::rendezvous::JobKey> key;
-  RUEDA_ASSIGN_OR_RETURN(const auto given, given_place(said, &config, &key));
+// What a member keeps of its launcher's answer.
+std::shared_ptr<const rueda::c_abi::EpochRecord> record_of(const rueda::wire::NewEpoch& said,
+                                                           const rueda::membership::Place& place,
+                                                           const rueda::Config& config) {
+  auto record = std::make_shared<rueda::c_abi::EpochRecord>();
+  record->said = said;
+  record->member = place.member;
+  record->elastic = place.elastic;
+  record->heap_bytes = config.heap_bytes;
+  if (const auto fds = rueda::life::LifeFds::parse(place.life_fds); fds.ok()) {
+    if (const auto life = rueda::life::LifeKeeper::of(fds.value()); life.ok())
+      record->life = life.value();
+  }
+  // As its launcher expected when it started it.
+  const auto number = [](const char* name, int otherwise) {
+    const char* const text = getenv(name);
+    return text != nullptr ? std::max(std::atoi(text), 0) : otherwise;
+  };
+  rueda::membership::Membership& expected = record->expected;
+  expected.rank = said.rank;
+  expected.size = said.size;
+  expected.local_rank = number("RUEDA_LOCAL_RANK", 0);
+  expected.local_size = std::max(number("RUEDA_LOCAL_SIZE", 1), 1);
+  expected.cross_rank = number("RUEDA_CROSS_RANK", 0);
+  expected.cross_size = std::max(number("RUEDA_CROSS_SIZE", 1), 1);
+  return record;
+}
+
+// Process sets of an epoch, as members.
+std::vector<std::vector<uint64_t>> sets_of(const rueda::wire::NewEpoch& epoch) {
+  std::vector<std::vector<uint64_t>> sets;
+  for (const auto& ranks : epoch.process_sets) {
+    sets.emplace_back();
+    for (const int32_t rank : ranks) {
+      const auto at = static_cast<size_t>(rank);
+      if (at < epoch.members.size()) sets.back().push_back(epoch.members[at].member);
+    }
+  }
+  return sets;
+}
+
+// What stays the same however often a process has to try.
+struct Start {
   rueda::membership::JoinOptions options;
-  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv, given));
-  *size = options.place.size;
+  std::optional<rueda::membership::GivenPlace> given;
+  std::optional<rueda::rendezvous::JobKey> key;
+  rueda::engine::Agents agents;
+};
+
+Status prepare(const rueda_init_options* said, Start* start) {
+  rueda::membership::JoinOptions& options = start->options;
+  RUEDA_ASSIGN_OR_RETURN(options.config, rueda::load_config(::getenv));
+  rueda::Config& config = options.config;
+  RUEDA_ASSIGN_OR_RETURN(start->given, given_place(said, &config, &start->key));
+  RUEDA_ASSIGN_OR_RETURN(options.place, rueda::membership::read_place(::getenv, start->given));
   rueda::log::init_log(
       config.log_level,
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
@@ -145,7 +195,7 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
-  rueda::engine::Agents agents;
+  rueda::engine::Agents& agents = start->agents;
   agents.flight_fd = options.place.flight_fd;
   if (!options.place.life_fds.empty()) {
     RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::life::LifeFds::parse(options.place.life_fds));
@@ -157,7 +207,6 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
     fcntl(options.place.flight_fd, F_SETFD, FD_CLOEXEC);
     rueda::host::close_in_forked_children(options.place.flight_fd);
   }
-  options.config = config;
   if (options.place.size > 1 && (config.transport == "mpi" || config.transport == "mpi-only")) {
     if (!options.place.agentless) {
       return rueda::failed_precondition(
@@ -168,37 +217,27 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
     RUEDA_ASSIGN_OR_RETURN(
         options.mpi, rueda::mpi::engine_of_process(static_cast<size_t>(config.mpi_chunk_bytes)));
   }
-  rueda::c_abi::Entrance launcher;
-  if (options.place.agent_fd >= 0) {
-    RUEDA_ASSIGN_OR_RETURN(launcher, rueda::c_abi::enter(options.place, config, {}, false));
-    RUEDA_RETURN_IF_ERROR(take_place(launcher.epoch, given, &options));
-    *size = options.place.size;
-    if (agents.life != nullptr) agents.life->enter(options.epoch, options.place.elastic);
-  }
   if (agents.life != nullptr) {
     // A connection that ended says who closed it; the agents' verdict says who was lost first.
-    options.agents_verdict = [&agents] {
-      const auto lost = agents.life->wait_for_verdict(std::chrono::milliseconds(500));
-      return lost ? lost->verdict(agents.life->epoch()) : Status();
+    options.agents_verdict = [life = agents.life.get()] {
+      const auto lost = life->wait_for_verdict(std::chrono::milliseconds(500));
+      return lost ? lost->verdict(life->epoch()) : Status();
     };
   }
-  auto joining = options.place.agentless
-                     ? join_without_agent(&options, key)
-                     : rueda::membership::join(options, launcher.store.get(),
-                                               launcher.key ? &*launcher.key : nullptr);
-  const rueda::Code code = joining.status().code();
-  if ((code == rueda::Code::kUnavailable || code == rueda::Code::kDeadlineExceeded) &&
-      launcher.store != nullptr) {
-    // Another rank's fault: the launcher shall know whom this one blames. Best effort.
-    (void)launcher.store->report("failure", joining.status().message());
-  }
-  RUEDA_ASSIGN_OR_RETURN(auto joined, std::move(joining));
+  return {};
+}
+
+// The rank is in its epoch; what it keeps of its launcher there.
+rueda::Result<MemberPtr> build(Start* start, std::unique_ptr<rueda::membership::Joined> joined,
+                               const rueda::c_abi::Entrance& launcher) {
+  const rueda::Config& config = start->options.config;
   auto member = std::make_shared<rueda::c_abi::Member>();
   member->heap_bytes = config.heap_bytes;
   member->preemption_signals = config.preemption_signal;
   member->store = launcher.store;
+  rueda::engine::Agents& agents = start->agents;
   if (launcher.store != nullptr) {
-    agents.init_verdict = [store = launcher.store, epoch = options.epoch] {
+    agents.init_verdict = [store = launcher.store, epoch = start->options.epoch] {
       return rueda::membership::said_at_init(store.get(), epoch);
     };
     member->tell_summary = [store = launcher.store](const rueda::wire::RankSummary& summary) {
@@ -216,7 +255,72 @@ rueda::Result<rueda::c_abi::MemberPtr> init(const rueda_init_options* said, rued
   return member;
 }
 
+rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing standing, bool interruptible) {
+  rueda::membership::JoinOptions& options = start->options;
+  rueda::life::LifeLine* const life = start->agents.life.get();
+  for (;;) {
+    Made made;
+    rueda::c_abi::Entrance launcher;
+    if (options.place.agent_fd >= 0) {
+      auto entered = rueda::c_abi::enter(options.place, options.config, standing, interruptible);
+      // Who asks again, or will, is as it was.
+      const bool later =
+          entered.ok() && entered.value().epoch.answer == rueda::wire::EpochAnswer::kProvisional;
+      if (life != nullptr && (later || entered.status().code() == rueda::Code::kAborted))
+        life->goes_on();
+      RUEDA_ASSIGN_OR_RETURN(launcher, std::move(entered));
+      made.epoch = record_of(launcher.epoch, options.place, options.config);
+      if (later) return made;
+      RUEDA_RETURN_IF_ERROR(take_place(launcher.epoch, start->given, &options));
+      if (life != nullptr) life->enter(options.epoch, options.place.elastic);
+    }
+    auto joining = options.place.agentless
+                       ? join_without_agent(&options, start->key)
+                       : rueda::membership::join(options, launcher.store.get(),
+                                                 launcher.key ? &*launcher.key : nullptr);
+    const rueda::Code code = joining.status().code();
+    const bool others = code == rueda::Code::kUnavailable || code == rueda::Code::kDeadlineExceeded;
+    if (others && options.place.elastic && launcher.store != nullptr) {
+      RUEDA_INFO("bootstrap", "epoch {} has ended before all had met: {}", options.epoch,
+                 joining.status().message());
+      standing.cause = rueda::wire::EnterCause::kEpochEnded;
+      standing.process_sets = sets_of(launcher.epoch);
+      continue;
+    }
+    if (others && launcher.store != nullptr) {
+      // Another rank's fault: the launcher shall know whom this one blames. Best effort.
+      (void)launcher.store->report("failure", joining.status().message());
+    }
+    RUEDA_ASSIGN_OR_RETURN(auto joined, std::move(joining));
+    RUEDA_ASSIGN_OR_RETURN(made.member, build(start, std::move(joined), launcher));
+    return made;
+  }
+}
+
 }  // namespace
+
+namespace rueda::c_abi {
+
+Result<Made> make_member(const rueda_init_options* said, wire::Standing standing,
+                         bool interruptible) {
+  Start start;
+  start.options.place.size = 1;
+  Status prepared = prepare(said, &start);
+  if (!prepared.ok()) return with_need(prepared, start.options.place.size);
+  auto made = meet_others(&start, std::move(standing), interruptible);
+  if (!made.ok()) return with_need(made.status(), start.options.place.size);
+  return made;
+}
+
+std::unique_ptr<rueda_context> make_context(Made made) {
+  auto context = std::make_unique<rueda_context>();
+  context->process = host::fork_generation();
+  context->member = std::move(made.member);
+  context->epoch = std::move(made.epoch);
+  return context;
+}
+
+}  // namespace rueda::c_abi
 
 extern "C" {
 
@@ -224,13 +328,8 @@ int32_t rueda_init(const rueda_init_options* options, rueda_context** context, r
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
     *context = nullptr;
-    auto made = std::make_unique<rueda_context>();
-    made->process = rueda::host::fork_generation();
-    rueda::Rank size = 1;
-    auto member = init(options, &size);
-    if (!member.ok()) return with_need(member.status(), size);
-    made->member = std::move(member).value();
-    *context = made.release();
+    RUEDA_ASSIGN_OR_RETURN(auto made, rueda::c_abi::make_member(options, {}, false));
+    *context = rueda::c_abi::make_context(std::move(made)).release();
     return {};
   });
 }

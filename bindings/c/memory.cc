@@ -19,16 +19,23 @@ using rueda::host::PeerHeap;
 
 namespace {
 
+// Made by init where ranks share memory; a rank that is alone, or will join a running job, makes it
+// here.
+Result<Heap*> heap_of(const rueda_context* context) {
+  if (const auto* const later = rueda::c_abi::provisional(context)) {
+    return Heap::of_process(rueda::host::heap_size(later->heap_bytes, later->expected.local_size));
+  }
+  RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
+  const rueda::Rank ranks = member->runtime->membership().local_size;
+  return Heap::of_process(rueda::host::heap_size(member->heap_bytes, ranks));
+}
+
 int32_t allocate(rueda_context* context, size_t bytes, bool zeroed, void** memory,
                  rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (memory == nullptr) return rueda::invalid_argument("nowhere to put the memory (NULL)");
     *memory = nullptr;
-    RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
-    // Made by init where ranks share memory; a rank that is alone makes it here.
-    const rueda::Rank ranks = member->runtime->membership().local_size;
-    RUEDA_ASSIGN_OR_RETURN(Heap* const heap,
-                           Heap::of_process(rueda::host::heap_size(member->heap_bytes, ranks)));
+    RUEDA_ASSIGN_OR_RETURN(Heap* const heap, heap_of(context));
     RUEDA_ASSIGN_OR_RETURN(*memory, heap->allocate(bytes, zeroed));
     return {};
   });

@@ -85,6 +85,10 @@ class Coordinator {
   bool ended() const { return state_ == State::kEnded; }
   // How long this rank's threads slept until another came, by rank.
   std::vector<wire::Waited> waited() const { return late_.totals(); }
+  // A loss that this rank alone has seen; the agents' verdict says more and the same to all ranks.
+  bool suspects() const { return suspicion_.has_value(); }
+  // Gives everything up if the agents have said that this epoch is over.
+  void hear_verdict();
   // From any thread: leave the job in order.
   void request_shutdown();
 
@@ -105,10 +109,7 @@ class Coordinator {
   void break_down(const Status& verdict);
   // peers_know: it is the agents' verdict, which all ranks hear.
   void end_everything(const Status& verdict, bool peers_know = false);
-  // A loss that this rank alone has seen; the agents' verdict says more and the same to all ranks.
-  bool suspects() const { return suspicion_.has_value(); }
   bool look_at_suspicion(Time now);
-  void hear_verdict();
   bool leave();
   bool uses_gpu() const;
   bool gpus_are_done() const;

@@ -46,8 +46,9 @@ void Coordinator::break_down(const Status& verdict) {
 }
 
 void Coordinator::hear_verdict() {
+  if (!agents_.life || goodbye_said_) return;
   const std::optional<life::LostRank> lost = agents_.life->lost();
-  if (!lost || goodbye_said_) return;
+  if (!lost) return;
   // Who had said goodbye before is missed by nobody.
   const Status verdict = lost->verdict(membership_.epoch);
   const Rank rank = verdict.facts().rank;

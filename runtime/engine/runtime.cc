@@ -91,13 +91,34 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
 
 Runtime::~Runtime() { shutdown(); }
 
-void Runtime::shutdown() {
+void Runtime::shutdown(bool goes_on) {
   if (!thread_.joinable()) return;
+  if (goes_on && agents_.life) agents_.life->goes_on();
+  // Who leaves because the epoch has ended leaves nothing behind that ends otherwise.
+  progress_->with_progress_lock([](Coordinator* coordinator) {
+    if (coordinator != nullptr) coordinator->hear_verdict();
+  });
   coordinator_.request_shutdown();
   thread_.join();
   queue_->detach();
   stop_timeline();
   flight_->leave();
+  if (agents_.life) agents_.life->close();
+}
+
+bool Runtime::ended_by_loss(std::chrono::nanoseconds wait) {
+  const auto end = std::chrono::steady_clock::now() + wait;
+  for (;;) {
+    if (agents_.life && agents_.life->lost()) return true;
+    bool suspects = false;
+    progress_->with_progress_lock([&](Coordinator* coordinator) {
+      suspects = coordinator != nullptr && coordinator->suspects();
+    });
+    const Code code = queue_->closed().code();
+    if (code == Code::kUnavailable || code == Code::kDataLoss) return true;
+    if (code != Code::kOk || !suspects || std::chrono::steady_clock::now() >= end) return false;
+    (void)agents_.life->wait_for_verdict(std::chrono::milliseconds(5));
+  }
 }
 
 Status Runtime::record(const std::string& path, bool mark_cycles) {

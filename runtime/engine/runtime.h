@@ -86,8 +86,12 @@ class Runtime {
   Status close_group(uint32_t group);
   // Ends everything in the group, on all members, with kCancelled, this rank's name and the reason.
   Status abort_group(uint32_t group, std::string reason);
-  // Leaves the job; idempotent. Afterwards every start fails and every request has ended.
-  void shutdown();
+  // Leaves the job, or its epoch for the next one (`goes_on`); idempotent. Afterwards every start
+  // fails and every request has ended.
+  void shutdown(bool goes_on = false);
+  // Whether the epoch is over because of another rank: one that was lost, or that this one has lost
+  // its connection to. Waits that long for the agents' word while a loss is suspected.
+  bool ended_by_loss(std::chrono::nanoseconds wait);
   // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
   Status start_timeline(const std::string& path, bool mark_cycles);
   // The file is complete when it returns; nothing happens without one.

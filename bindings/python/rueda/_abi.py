@@ -127,6 +127,25 @@ class Lost(_Answer):
     ]
 
 
+class Standing(ctypes.Structure):
+    """rueda_standing"""
+
+    _fields_ = [
+        ("struct_size", _size_t), ("cause", _int32), ("has_state", _int32), ("commits", _uint64),
+        ("layout", _void_p), ("layout_bytes", _size_t),
+    ]
+
+
+class Epoch(ctypes.Structure):
+    """rueda_epoch"""
+
+    _fields_ = [
+        ("struct_size", _size_t), ("number", _uint64), ("member", _uint64), ("target", _uint64),
+        ("announced", _uint64), ("branch", _int32), ("provisional", _int32), ("size", _int32),
+        ("process_sets", _int32), ("elastic", _int32), ("reserved", _int32),
+    ]
+
+
 class AttentionSpec(ctypes.Structure):
     """rueda_attention_spec"""
 
@@ -230,6 +249,15 @@ FUNCTIONS = {
     "rueda_request_memory_released": (_int32, [_void_p]),
     "rueda_request_stream_wait": (_int32, [_void_p, _void_p, _pointer(Error)]),
     "rueda_should_stop": (_int32, [_void_p, _pointer(_int32), _pointer(Error)]),
+    "rueda_next_epoch": (_int32, [_void_p, _pointer(Standing), _pointer(_void_p), _pointer(Error)]),
+    "rueda_epoch_of": (_int32, [_void_p, _pointer(Epoch)]),
+    "rueda_epoch_members": (_int32, [
+        _void_p, _pointer(_uint64), _pointer(_int32), _pointer(_int32), _int32,
+    ]),
+    "rueda_epoch_process_set": (_int32, [_void_p, _int32, _pointer(_int32), _int32]),
+    "rueda_announced": (_uint64, [_void_p]),
+    "rueda_commit_vote": (_int32, [_void_p, _pointer(_uint64), _pointer(Error)]),
+    "rueda_epoch_ended": (_int32, [_void_p, _int64]),
     "rueda_add_process_set": (_int32, [
         _void_p, _pointer(_int32), _int32, _int32, _pointer(_void_p), _pointer(Error),
     ]),

@@ -34,7 +34,14 @@ from rueda import _ffi, _marks, _stacks
 from rueda._context import Context
 from rueda._forms import Form
 from rueda._requests import GO_ON, SLICE, Request, wait_any
-from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError, WrongCallError
+from rueda._epochs import read_epoch, rewrite_environment
+from rueda.common.exceptions import (
+    DeadlineExceeded,
+    HorovodInternalError,
+    RankLostError,
+    RemovedError,
+    WrongCallError,
+)
 
 _lib = _ffi.library
 _start, _run = _lib.rueda_request_start, _lib.rueda_request_run
@@ -103,6 +110,8 @@ class Runtime:
         self._context = None
         self._users = set()
         self.before_leaving = weakref.WeakSet()  # whose finish() waits for what is under way
+        self.on_new_epoch = []  # called without arguments when this process has entered the next epoch
+        self._epoch = None
         self._place = None
         self._was_shut_down = False
         self._forked_from = None  # the rank whose child this process is
@@ -146,19 +155,88 @@ class Runtime:
                 raised = kind(f"{_self()} initialization failed: {message}")
                 raised.__dict__.update(failed.__dict__)
                 raise raised
-            context = Context(pointer.value)
-            place = Place(
-                *(getattr(_lib, "rueda_" + field)(context) for field in Place._fields[:-1]),
-                is_homogeneous=_lib.rueda_is_homogeneous(context) != 0,
-            )
-            with self._lock:
-                self._clear_handles()
-                self._let_go()
-                self._place = place
-                self._context = context
-                self._users = {user}
+            self._enter(Context(pointer.value), {user})
+
+    def _enter(self, context, users):
+        place = Place(
+            *(getattr(_lib, "rueda_" + field)(context) for field in Place._fields[:-1]),
+            is_homogeneous=_lib.rueda_is_homogeneous(context) != 0,
+        )
+        epoch = read_epoch(context)
+        with self._lock:
+            self._clear_handles()
+            self._let_go()
+            self._place = place
+            self._epoch = epoch
+            self._context = context
+            self._users = users
+        if epoch is None or not epoch.provisional:
             _stacks.show(context)
             _marks.follow(context)
+
+    @property
+    def epoch(self):
+        """The `Epoch` that this process is in; None where no launcher decides epochs, or before init."""
+        return self._epoch
+
+    def next_epoch(self, cause, has_state=False, commits=0, layout=b""):
+        """Leaves this epoch and enters the next one, as a `rueda_standing` says; waits until it is decided.
+
+        Handles of the old epoch have ended, as after a shutdown. RemovedError, which is SystemExit with code 0,
+        where the job goes on without this process.
+        """
+        with self._joining:
+            previous = self.require_context()
+            with self._lock:
+                users = self._users
+            for each in list(self.before_leaving):
+                each.finish()
+            with self._lock:
+                self._persistent.clear()
+                self._persistent = collections.OrderedDict()  # what is in use goes back to the other
+            _marks.follow(None)
+            digest = ctypes.create_string_buffer(layout, len(layout))
+            standing = _ffi.Standing(
+                ctypes.sizeof(_ffi.Standing), cause, bool(has_state), commits, ctypes.addressof(digest), len(layout)
+            )
+            pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ABORTED
+            while code == _ABORTED:  # a signal came; Python has run its handlers
+                code = _lib.rueda_next_epoch(
+                    previous, ctypes.byref(standing), ctypes.byref(pointer), ctypes.byref(error)
+                )
+            if code != _OK:
+                with self._lock:
+                    self._context = self._place = self._epoch = None
+                    self._users = set()
+                    self._was_shut_down = True
+                self._let_go()
+                if code == _ffi.CANCELLED:
+                    raise RemovedError(error.message.decode("utf-8", "replace"))
+                raise _ffi.exception(code, error)
+            self._enter(Context(pointer.value), users)
+            rewrite_environment(self._place)
+        for tell in list(self.on_new_epoch):
+            tell()
+
+    def announced(self):
+        """The newest announcement that members are about to change (rueda_announced); 0: none. Looks at memory."""
+        context = self._context
+        return 0 if context is None else _lib.rueda_announced(context)
+
+    def commit_vote(self):
+        """The newest announcement that any rank has seen. Collective: when it returns all ranks have called it."""
+        context, word, code = self.require_context(), ctypes.c_uint64(), _ABORTED
+        while code == _ABORTED:  # a signal came; Python has run its handlers
+            error = _ffi.Error()
+            code = _lib.rueda_commit_vote(context, ctypes.byref(word), ctypes.byref(error))
+        if code != _OK:
+            raise _ffi.exception(code, error)
+        return word.value
+
+    def epoch_ended(self, seconds):
+        """After an error: whether the epoch is over because of a loss; waits while one is suspected."""
+        context = self._context
+        return context is not None and _lib.rueda_epoch_ended(context, int(seconds * 1e9)) != 0
 
     def shutdown(self, user=None):
         """Leaves the job; operations in flight end with an error. Does nothing when not joined.
@@ -175,6 +253,7 @@ class Runtime:
                 each.finish()
             with self._lock:
                 context, self._context, self._place = self._context, None, None
+                self._epoch = None
                 self._users = set()
                 if context is None:
                     return True

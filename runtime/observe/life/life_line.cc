@@ -58,7 +58,10 @@ Result<std::unique_ptr<LifeLine>> LifeLine::open(const LifeFds& fds, bool crash_
   return line;
 }
 
-LifeLine::~LifeLine() {
+LifeLine::~LifeLine() { close(); }
+
+void LifeLine::close() {
+  if (closed_.exchange(true)) return;
   // Also after an init that failed: this rank takes part no more, and its end is nobody's loss.
   leave();
   if (!goes_on_) ignore_crashes();

@@ -39,6 +39,8 @@ class LifeLine final : private host::FdHandler {
   void enter(uint64_t epoch, bool elastic);
   void begin();
   void leave();
+  // Nothing is shown any more, and another one may be opened; what was said can still be read.
+  void close();
   // What follows is the next epoch, and no end.
   void goes_on() { goes_on_ = true; }
   // Returns once the background thread has begun: from then on its end is known at once.
@@ -66,7 +68,7 @@ class LifeLine final : private host::FdHandler {
   LifeKeeper& keeper_;
   LifePage* const page_;
   uint64_t epoch_ = 0;
-  std::atomic<bool> begun_{false}, goes_on_{false};
+  std::atomic<bool> begun_{false}, goes_on_{false}, closed_{false};
   bool news_came_ = false;
   uint64_t rounds_ = 0;
   LastOperation last_;

@@ -373,6 +373,73 @@ RUEDA_API int32_t rueda_request_stream_wait(rueda_request* request, void* stream
  * give 1 at once. RUEDA_ABORTED: a signal arrived meanwhile; call again. */
 RUEDA_API int32_t rueda_should_stop(rueda_context* context, int32_t* stop, rueda_error* error);
 
+/* ---- Epochs: jobs whose ranks change ----
+ * Under ruedarun a process is a member of its job, with a number that is never used again, and a
+ * rank in one epoch after the other. Who is in the next epoch, and what all do with their state
+ * there, is decided by the launcher. A process that comes to a running job has a provisional
+ * context at first: it knows the rank it can expect, and everything collective is
+ * RUEDA_FAILED_PRECONDITION until it has entered an epoch. */
+typedef struct rueda_standing {
+  size_t struct_size;
+  int32_t cause;      /* 1 the epoch has ended by a loss; 2 left at a commit; 4 ready to join */
+  int32_t has_state;  /* holds a state that all members of an epoch had agreed on */
+  uint64_t commits;   /* the number of the newest commit that it holds */
+  const void* layout; /* digest of names, shapes and dtypes of the state; may be NULL */
+  size_t layout_bytes;
+} rueda_standing;
+/* clang-format off */
+#define RUEDA_STANDING_INIT {sizeof(rueda_standing), 1, 0, 0, NULL, 0}
+/* clang-format on */
+/* Leaves the epoch of `previous`, which is as after rueda_shutdown then, and enters the next one.
+ * Everything that was started in the old one has ended when it is left. Blocks until the next is
+ * decided and all have met in it; who is lost meanwhile leads to the one after that.
+ * RUEDA_ABORTED: a signal came; call again with the same arguments. RUEDA_CANCELLED: the job goes
+ * on without this process, and the message says why. RUEDA_FAILED_PRECONDITION: nobody decides
+ * epochs here, or this process does not fit into the job. */
+RUEDA_API int32_t rueda_next_epoch(rueda_context* previous, const rueda_standing* standing,
+                                   rueda_context** next, rueda_error* error);
+
+typedef struct rueda_epoch {
+  size_t struct_size;
+  uint64_t number;    /* 0: provisional */
+  uint64_t member;    /* this process */
+  uint64_t target;    /* the commit that all have when they go on */
+  uint64_t announced; /* as rueda_announced: the last change that this epoch serves */
+  /* What all do with their state: 0 rank 0's for all, 1 back to the newest commit and then rank
+   * 0's, 2 rank 0's, 3 nothing */
+  int32_t branch;
+  int32_t provisional;
+  int32_t size;         /* ranks, as rueda_epoch_members gives them */
+  int32_t process_sets; /* of the epoch before, to be formed anew */
+  int32_t elastic;      /* members of this job come and go */
+  int32_t reserved;
+} rueda_epoch;
+/* clang-format off */
+#define RUEDA_EPOCH_INIT {sizeof(rueda_epoch), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/* clang-format on */
+/* Also of a context that has left. RUEDA_FAILED_PRECONDITION: nobody decides epochs here. */
+RUEDA_API int32_t rueda_epoch_of(const rueda_context* context, rueda_epoch* epoch);
+/* By rank: the members, their ranks in the epoch before (-1: were not in it), whether they hold the
+ * target's state. Arrays of max_count; each may be NULL. Returns how many there are; -1:
+ * unknown. */
+RUEDA_API int32_t rueda_epoch_members(const rueda_context* context, uint64_t* members,
+                                      int32_t* last_ranks, int32_t* has_target, int32_t max_count);
+/* The ranks that are left of the epoch before's process set at that place (in the order of ids,
+ * without the set of all), up to max_count of them. Returns how many, 0: none is left. */
+RUEDA_API int32_t rueda_epoch_process_set(const rueda_context* context, int32_t index,
+                                          int32_t* ranks, int32_t max_count);
+/* The last announcement that members are about to change: a growing number << 8, and 1 (some go) or
+ * 2 (some come) or both. 0: none. Looks at memory only. */
+RUEDA_API uint64_t rueda_announced(const rueda_context* context);
+/* Collective: *announced is the newest announcement that any rank has seen, the same on all. When
+ * it returns all ranks have called it. A small allreduce. RUEDA_ABORTED: a signal came; call
+ * again. */
+RUEDA_API int32_t rueda_commit_vote(rueda_context* context, uint64_t* announced,
+                                    rueda_error* error);
+/* After an operation has failed: 1 if the epoch is over because a rank was lost, or this rank's
+ * connection to one; waits that long for the launcher's word while a loss is suspected. */
+RUEDA_API int32_t rueda_epoch_ended(const rueda_context* context, int64_t wait_ns);
+
 /* ---- Process sets: groups of ranks that run collectives among themselves ----
  * Both are collective over all ranks of the job, members or not: all call them in the same order
  * and with the same ranks (whose order does not matter); else every rank gets

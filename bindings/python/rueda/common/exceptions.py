@@ -39,6 +39,20 @@ class RankLostError(HorovodInternalError):
     cause_is_final = False
 
 
+class RemovedError(SystemExit):
+    """The job goes on without this process, which ends with code 0 unless somebody catches this.
+
+    ``reason``: why, in one sentence.
+    """
+
+    def __init__(self, reason=""):
+        super().__init__(0)
+        self.reason = reason
+
+    def __str__(self):
+        return self.reason
+
+
 class DeadlineExceeded(TimeoutError):
     """The time given to ``synchronize`` passed. The operation goes on; its handle stays valid."""
 
