@@ -20,17 +20,28 @@ const EpochRecord* record_of(const rueda_context* context) {
   return context->epoch.get();
 }
 
-// What this rank knows of process sets, as members; the set of all is no news.
+// The process sets of this rank, as members: those that the epoch began with and that have not been
+// removed, empty ones too, then those that were added since. The set of all is no news.
 std::vector<std::vector<uint64_t>> sets_of(const rueda::c_abi::Member& member,
                                            const EpochRecord& epoch) {
+  const auto there = member.runtime->process_sets().all();
   std::vector<std::vector<uint64_t>> sets;
-  for (const auto& set : member.runtime->process_sets().all()) {
-    if (set->id == 0) continue;
+  const auto add = [&](const std::vector<int32_t>& ranks) {
     sets.emplace_back();
-    for (const rueda::Rank rank : set->ranks) {
+    for (const int32_t rank : ranks) {
       const auto at = static_cast<size_t>(rank);
       if (at < epoch.said.members.size()) sets.back().push_back(epoch.said.members[at].member);
     }
+  };
+  const auto& first = epoch.said.process_sets;
+  for (const auto& ranks : first) {
+    const bool stays = std::any_of(there.begin(), there.end(),
+                                   [&](const auto& set) { return set->ranks == ranks; });
+    if (ranks.empty() || stays) add(ranks);
+  }
+  for (const auto& set : there) {
+    if (set->id != 0 && std::find(first.begin(), first.end(), set->ranks) == first.end())
+      add(set->ranks);
   }
   return sets;
 }

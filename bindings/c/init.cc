@@ -237,6 +237,7 @@ rueda::Result<MemberPtr> build(Start* start, std::unique_ptr<rueda::membership::
   member->preemption_signals = config.preemption_signal;
   member->store = launcher.store;
   rueda::engine::Agents& agents = start->agents;
+  agents.process_sets = launcher.epoch.process_sets;
   if (launcher.store != nullptr) {
     agents.init_verdict = [store = launcher.store, epoch = start->options.epoch] {
       return rueda::membership::said_at_init(store.get(), epoch);

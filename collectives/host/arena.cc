@@ -150,6 +150,11 @@ Status Arena::reserve_channels(size_t number) {
   return reserve_buffers(number);
 }
 
+Status Arena::reserve_first_channels(size_t number) {
+  RUEDA_RETURN_IF_ERROR(reserve(group(number), layout_.control_bytes()));
+  return reserve_buffers(number);
+}
+
 Status Arena::reserve_controls(size_t number) {
   release_channels(number);
   return reserve(group(number), layout_.control_bytes());

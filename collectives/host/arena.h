@@ -143,6 +143,8 @@ class Arena {
   // channels meanwhile.
   Status reserve_channels(size_t group);
   void release_channels(size_t group);
+  // Of channels that nobody has had yet: others may use them already, and what they wrote stays.
+  Status reserve_first_channels(size_t group);
   // The same in two halves: first without buffers, which operations that are not small need, then
   // these. Nobody may use the buffers before.
   Status reserve_controls(size_t group);

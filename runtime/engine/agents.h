@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "collectives/base/status.h"
 #include "runtime/observe/life/life_line.h"
@@ -22,6 +23,9 @@ struct Agents {
   // anybody hears of it: the launcher then knows that this rank is not the culprit.
   std::function<void(const std::string&)> blame;
   int flight_fd = -1;  // memory of the flight recorder; not owned
+  // That are there from the beginning, the same on all ranks; empty ones and those that are there
+  // already are left out.
+  std::vector<std::vector<int32_t>> process_sets;
 };
 
 }  // namespace rueda::engine

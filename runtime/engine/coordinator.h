@@ -61,6 +61,8 @@ class Coordinator {
 
   Coordinator(const Config& config, std::shared_ptr<RequestQueue> queue, const Parts& parts);
 
+  // Before the first round: process sets that all ranks have from the beginning (Agents).
+  Status form_sets(const std::vector<std::vector<int32_t>>& sets);
   // One round without blocking. True if anything moved. Once ended nothing is under way and no
   // caller memory will be touched.
   bool step();

@@ -24,6 +24,20 @@ bool has_channels(const membership::HostMemory& memory, const ProcessSet& set) {
 
 }  // namespace
 
+Status Coordinator::form_sets(const std::vector<std::vector<int32_t>>& sets) {
+  for (const std::vector<int32_t>& ranks : sets) {
+    const std::vector<int64_t> wanted(ranks.begin(), ranks.end());
+    const auto planned = sets_->plan(wanted);
+    if (!planned.ok()) continue;
+    if (has_channels(memory_, *planned.value()))
+      RUEDA_RETURN_IF_ERROR(memory_.own()->reserve_first_channels(*planned.value()->channels));
+    const ProcessSetPtr set = sets_->add(wanted);
+    newest_serial_ = set->serial;
+    if (set->place) open_group(set, Clock::now());
+  }
+  return {};
+}
+
 void Coordinator::begin_change(Request* request) {
   wire::Request& asked = request->announcement;
   quiet_ = false;

@@ -56,6 +56,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
   }
   std::unique_ptr<Runtime> runtime(
       new Runtime(config, std::move(joined), std::move(agents), std::move(flight)));
+  RUEDA_RETURN_IF_ERROR(runtime->coordinator_.form_sets(runtime->agents_.process_sets));
   if (life::LifeLine* const life = runtime->agents_.life.get())
     RUEDA_RETURN_IF_ERROR(life->watch(runtime->joined_->fabric.loop.get()));
   // Before the first message of a peer is looked at: it belongs into the timeline.

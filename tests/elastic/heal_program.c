@@ -91,6 +91,29 @@ static void add_process_set(int parity) {
   rueda_request_release(request);
 }
 
+/* What there is, each with the sum of its members' ranks + 1, if this is one of them. */
+static void use_process_sets(void) {
+  int32_t ids[64];
+  const int count = rueda_process_sets(context, ids, 64);
+  printf("sets");
+  for (int i = 0; i < count; ++i) {
+    const int64_t shape[1] = {1};
+    int64_t value = 1 + rueda_rank(context);
+    rueda_op op = RUEDA_OP_INIT;
+    rueda_error error = RUEDA_ERROR_INIT;
+    op.dtype = RUEDA_INT64;
+    op.reduce_op = RUEDA_SUM;
+    op.name = "in a set";
+    op.input = op.output = &value;
+    op.shape = shape;
+    op.ndim = 1;
+    op.process_set = ids[i];
+    const int32_t code = rueda_run(context, &op, &error);
+    printf(" %d:%d", (int)ids[i], code == RUEDA_OK ? (int)value : -code);
+  }
+  printf("\n");
+}
+
 static int entries(const char* folder) {
   DIR* const open = opendir(folder);
   int count = -3; /* itself, . and .. */
@@ -127,6 +150,7 @@ int main(void) {
       case 'r': next_epoch(4); break;
       case 'p': add_process_set(0); break;
       case 'P': add_process_set(1); break;
+      case 's': use_process_sets(); break;
       case 'h': tell_holdings(); break;
       case 'v':
         if (rueda_commit_vote(context, &word, &error) == RUEDA_OK) {

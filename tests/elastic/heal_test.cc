@@ -89,17 +89,30 @@ TEST_CASE("a rank that dies in the heal leads to the next one", "[heal]") {
   job.end({0, 2});
 }
 
-TEST_CASE("process sets are told with the ranks that are left of them", "[heal]") {
-  HealJob job(shrinking(3), 3);
-  begin(&job, 3);
-  CHECK(job.ask_all({0, 1, 2}, 'p') == Lines(3, "set 1"));
-  CHECK(job.ask_all({0, 1, 2}, 'P') == Lines(3, "set 2"));
+TEST_CASE("process sets go on with the ranks that are left of them", "[heal]") {
+  HealJob job(shrinking(4), 4);
+  begin(&job, 4);
+  CHECK(job.ask_all({0, 1, 2, 3}, 'p') == Lines(4, "set 1"));
+  CHECK(job.ask_all({0, 1, 2, 3}, 'P') == Lines(4, "set 2"));
+  for (const uint64_t member : {0, 2, 3}) job.tell(member, 'a');
+  job.kill(1, SIGKILL);
+  for (const uint64_t member : {0, 2, 3}) job.answer(member);
+  const std::string sets = " [0 1] [2]";
+  CHECK(job.ask_all({0, 2, 3}, 'n') == Lines{"epoch 2 rank 0 of 3" + sets,
+                                             "epoch 2 rank 1 of 3" + sets,
+                                             "epoch 2 rank 2 of 3" + sets});
+  CHECK(job.ask_all({0, 2, 3}, 's') ==
+        Lines{"sets 0:6 1:3 2:-3", "sets 0:6 1:3 2:-3", "sets 0:6 1:-3 2:3"});
+  // The second one has nobody any more, and the first has the same ranks as the job.
   job.tell(0, 'a');
   job.tell(2, 'a');
-  job.kill(1, SIGKILL);
+  job.kill(3, SIGKILL);
   for (const uint64_t member : {0, 2}) job.answer(member);
   CHECK(job.ask_all({0, 2}, 'n') ==
-        Lines{"epoch 2 rank 0 of 2 [0 1] []", "epoch 2 rank 1 of 2 [0 1] []"});
+        Lines{"epoch 3 rank 0 of 2 [0 1] []", "epoch 3 rank 1 of 2 [0 1] []"});
+  CHECK(job.ask_all({0, 2}, 's') == Lines(2, "sets 0:3"));
+  CHECK(job.ask_all({0, 2}, 'i') ==
+        Lines{"epoch 4 rank 0 of 2 [0 1] []", "epoch 4 rank 1 of 2 [0 1] []"});
   job.end({0, 2});
 }
 

@@ -3,6 +3,9 @@
 Sets are added and removed by all ranks of the job, in the same order; operations in one wait for
 nothing in another. What `rank` means: a set's ``rank()`` counts its members, everything else (its
 ``ranks``, the ``root_rank`` of a broadcast) names ranks of the job.
+
+In an elastic job the sets of an epoch are there in the next one, with those of their members that
+are left. Who joins the job is in none of them, and knows them in the order in which they were added.
 """
 
 import ctypes
@@ -49,17 +52,33 @@ class ProcessSet:
         if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
             raise ValueError(f"ProcessSet needs ranks as ints, got {ranks!r}")
         self.ranks = sorted(ranks)
+        self._given = self.ranks
         self.mpi_comm = None
         self._forget()
 
     def _forget(self):
         self.process_set_id = None
         self.key = None  # another object for each registration, for what is remembered by it
+        self._members = []  # of the job, where a launcher gives these numbers
 
     def _register(self, process_set_id):
         self.process_set_id = process_set_id
         self.key = object()
-        _registered.append(self)
+        epoch = runtime.epoch
+        if epoch is not None and process_set_id != _NOWHERE:
+            self._members = [epoch.members[rank] for rank in self.ranks]
+        if not any(each is self for each in _registered):
+            _registered.append(self)
+
+    def _enter_epoch(self, ids, ranks):
+        """``ids``: of the job's sets, by ranks. ``ranks``: of those members of it that are left."""
+        self.ranks = ranks
+        process_set_id = ids.get(tuple(ranks)) if ranks else _NOWHERE
+        if process_set_id is None:  # rank 0 had not heard that it was added
+            self._forget()
+            _registered.remove(self)
+        else:
+            self._register(process_set_id)
 
     def size(self):
         """Number of members, or None while the set is not registered."""
@@ -109,11 +128,14 @@ class _GlobalProcessSet(ProcessSet):
         return runtime.place.rank >= 0
 
 
+_NOWHERE = -1  # id of one that has no members any more, or that this rank waits to be let into a job for
 _registered = []  # since init; all but the global one
 global_process_set = _GlobalProcessSet()
 
 
 def _no_member(process_set):
+    if not process_set.ranks:
+        return f"none of the ranks of this process set is left in the job: {process_set}"
     return (
         f"rank {runtime.place.rank} is not a member of the provided process set: {process_set}; "
         "only its members may call its operations"
@@ -193,16 +215,27 @@ def add_process_set(process_set):
         On every rank: the ranks are none of the job's, or a set of the same ranks exists.
     HorovodInternalError
         On every rank: ranks named different sets.
+
+    In an elastic job a function that begins anew may add its sets again: what has come from the epoch
+    before with the same ranks is given, and an object is added with the ranks that it was made of.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    ranks = process_set.ranks
+    process_set.ranks = ranks = process_set._given
     if ranks and not (-(2**31) <= ranks[0] and ranks[-1] < 2**31):
         raise ValueError(f"{process_set}: these are no ranks")
+    epoch = runtime.epoch
+    if epoch is not None and epoch.provisional:
+        process_set._register(_NOWHERE)
+        return process_set
     array = (ctypes.c_int32 * len(ranks))(*ranks)
-    process_set._register(
-        runtime.change_process_sets(_ffi.library.rueda_add_process_set, array, len(ranks))
-    )
+    try:
+        added = runtime.change_process_sets(_ffi.library.rueda_add_process_set, array, len(ranks))
+    except ValueError:
+        if epoch is None or ranks not in epoch.process_sets:
+            raise
+        added = _ids()[tuple(ranks)]
+    process_set._register(added)
     return process_set
 
 
@@ -219,6 +252,10 @@ def remove_process_set(process_set):
     """
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
+    if process_set.process_set_id in (0, _NOWHERE):  # what is left of it is the job, or nothing
+        process_set._forget()
+        _registered.remove(process_set)
+        return True
     runtime.change_process_sets(
         _ffi.library.rueda_remove_process_set, process_set.process_set_id
     )
@@ -230,14 +267,23 @@ def remove_process_set(process_set):
     return True
 
 
+def _ids():
+    """{ranks: id} of all sets of the job."""
+    return {tuple(ranks): set_id for set_id, ranks in _known().items()}
+
+
 def add_initial(process_sets):
     """The sets given to ``init``. Those that are registered already only get their id again."""
-    ids = {tuple(ranks): set_id for set_id, ranks in _known().items()}
+    is_outside = runtime.epoch is not None and runtime.epoch.provisional
+    ids = {} if is_outside else _ids()
     seen = {0}
     for process_set in process_sets:
         if not isinstance(process_set, ProcessSet):
             raise ValueError(f"init(process_sets=...): {process_set!r} is no ProcessSet")
         known = ids.get(tuple(process_set.ranks))
+        if is_outside:
+            add_process_set(process_set)
+            continue
         if known in seen:
             raise ValueError(
                 f"init(process_sets=...): {process_set} is given twice, or has all ranks of the "
@@ -256,3 +302,23 @@ def forget_all():
     for process_set in _registered:
         process_set._forget()
     _registered.clear()
+
+
+def _enter_epoch():
+    """Sets are what is left of them; those of who has waited outside are the job's, in their order."""
+    epoch, ids = runtime.epoch, _ids()
+    ranks_of = {member: rank for rank, member in enumerate(epoch.members)}
+    others = iter(epoch.process_sets)
+    for process_set in list(_registered):
+        if process_set._members or not process_set.ranks:
+            left = [ranks_of[member] for member in process_set._members if member in ranks_of]
+        else:
+            left = next(others, None)
+            if left is None:  # nobody has added it yet
+                _registered.remove(process_set)
+                process_set._forget()
+                continue
+        process_set._enter_epoch(ids, sorted(left))
+
+
+runtime.on_new_epoch.append(_enter_epoch)
