@@ -65,6 +65,12 @@ class _DistributedDelta(_Distributed):
         }
         return gone
 
+    def _end_reductions(self, reductions):
+        """All or none: a rank that is lost must not leave the steps of some parameters behind."""
+        for reduction in reductions:
+            reduction.wait()
+        return super()._end_reductions(reductions)
+
     def _delta(self, p):
         """What the wrapped optimizer does to ``p`` with its gradient; ``p`` stays as it is."""
         before = p.detach().clone()

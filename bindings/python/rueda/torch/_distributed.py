@@ -11,7 +11,7 @@ import torch
 from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.torch import _async, _lent_memory, _owners
+from rueda.torch import _async, _epochs, _lent_memory, _owners
 from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
@@ -40,6 +40,11 @@ def derived(optimizer, kind):
     return result
 
 
+def has_peers(process_set):
+    """Whether gradients are reduced: who is no member, or the only one and stays it, uses its own."""
+    return bool(process_set.included()) and (process_set.size() > 1 or _epochs.is_elastic())
+
+
 class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
@@ -50,9 +55,7 @@ class _Distributed:
     def _setup(self, plain, names, settings, passes, groups, sparse_as_dense, buffers, lends=False):
         self._parameter_names = names
         self._reduce_settings = settings
-        # Who is no member, or the only one, uses its own gradients.
-        process_set = settings.process_set
-        self._has_peers = process_set.included() and process_set.size() > 1
+        self._has_peers = has_peers(settings.process_set)
         self._this_step = Step(passes)
         self._sparse_as_dense = sparse_as_dense
         self._this_step.lends = lends and self._has_peers and _lent_memory.is_possible()
@@ -71,6 +74,7 @@ class _Distributed:
             for members in groups:
                 Group([self._gradient_of[p] for p in members])
             self._plain.refuse_steps()
+        _epochs.follow(self)
         end = weakref.finalize(self, _end, self._gradient_hooks, self._gradient_of, self._this_step)
         end.atexit = False
 
@@ -108,6 +112,20 @@ class _Distributed:
             remove = _lent_memory.watched(p, remove, self._gradients_at_once)
         self._gradient_hooks[p] = remove
         runtime.reserve(1)
+
+    def enter_epoch(self):
+        """The ranks have changed: gradients of the step under way are forgotten, and what the ranks had agreed on."""
+        step, gradients = self._this_step, self._gradient_of.values()
+        _lent_memory.window.close()
+        give_up(step.pending, 0)
+        step.forget(gradients)
+        step.synchronized = step.settled = False
+        give_up((gradient.in_place for gradient in gradients if gradient.in_place is not None), 0)
+        for gradient in gradients:
+            gradient.forget()
+            gradient.is_sparse = None
+            gradient.parameter.grad = None  # it may be reduced in part
+        self._steps = 0  # since when all ranks count alike
 
     def _groups_changed(self):
         """Whether parameters came, went, or are trained that were not, since `_look_at_groups`."""

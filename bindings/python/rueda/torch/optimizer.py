@@ -7,7 +7,7 @@ complete; ``step()`` waits for all of them and then lets the wrapped optimizer s
     step():    missing gradients count as zero -> wait for all -> wrapped step
 
 Without compression a dense, contiguous gradient is reduced in place, with no copy. With one rank
-there are no hooks and nothing is reduced.
+there are no hooks and nothing is reduced, unless others may come.
 
 `_gradient` is the hook, `_in_place` its fast path, `_policies` how gradients are reduced, `_reduction`
 one that is under way, `_distributed` the steps.
@@ -18,7 +18,7 @@ from rueda.common.process_sets import global_process_set, require_registered
 from rueda.torch import _owners, sharding
 from rueda.torch._adasum_optimizer import _DistributedDelta
 from rueda.torch._compress_reducer import reducer_for_optimizer
-from rueda.torch._distributed import _Distributed, derived
+from rueda.torch._distributed import _Distributed, derived, has_peers
 from rueda.torch._gradient_buffers import GradientBuffers
 from rueda.torch._parameters import make_groups, name_parameters
 from rueda.torch._policies import Settings
@@ -167,7 +167,7 @@ def _refuse_with_shards(compression, groups, gradients_in_arena):
 
 def _kind_for(op, gradients_in_arena, process_set):
     """The class that reduces gradients or, for Adasum on several ranks, steps."""
-    if op != basics.Adasum or not process_set.included() or process_set.size() == 1:
+    if op != basics.Adasum or not has_peers(process_set):
         return _Distributed
     if gradients_in_arena:
         raise ValueError("gradients_in_arena is not for op=Adasum: gradients are not reduced there")

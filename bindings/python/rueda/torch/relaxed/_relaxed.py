@@ -2,7 +2,7 @@
 
 from rueda.common import basics
 from rueda.common.process_sets import require_registered
-from rueda.torch import _owners
+from rueda.torch import _epochs, _owners
 from rueda.torch._distributed import _Distributed, derived
 from rueda.torch._parameters import name_parameters
 from rueda.torch._policies import Settings
@@ -19,6 +19,7 @@ def wrap(kind, optimizer, named_parameters, process_set, passes, options, compre
             f"hvd.{kind._kind} takes the plain optimizer, not what hvd.DistributedOptimizer (with op=Adasum, shard=, ...) "
             "or another of hvd's wrappers returned"
         )
+    _epochs.refuse(f"hvd.{kind._kind}")
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     require_registered(process_set)

@@ -2,12 +2,14 @@
 
 import torch
 
+from rueda.torch import _epochs
 from rueda.torch.sharding import _optimizer
 from rueda.torch.sharding._parameters import Model, ShardedParameters
 
 
 def wrap(optimizer, names, stage, share, *options, module=None, units=None, init=None, **more):
     """`_optimizer.wrap`, with a model for the stage that needs one."""
+    _epochs.refuse(f"shard={stage!r}")
     if stage != "parameters":
         if units is not None or init is not None:
             raise ValueError('units= and init= are for shard="parameters"')
