@@ -242,7 +242,7 @@ bool Decider::State::restore(std::string_view bytes) {
   // Since then there may have been a state, and announcements.
   trained = phase != Phase::kGathering;
   serial += kUnknownAnnouncements;
-  resumed = seats_dirty = true;
+  resumed = took_over = seats_dirty = true;
   return true;
 }
 
@@ -259,12 +259,10 @@ void Decider::State::repeat_orders() {
   for (const MemberId id : ranks) first.push_back(candidate(members.at(id)));
   const std::vector<RankPlace> places = places_of(first);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    Member& member = members.at(ranks[rank]);
+    const Member& member = members.at(ranks[rank]);
     if (member.answered || !member.lives()) continue;
     do_(StartMember{member.id, member.host, member.slot, places[rank], false});
-    member.answered = true;  // it may have been told since
   }
-  unanswered = 0;
 }
 
 // The members of an epoch that was over may not have heard of it.

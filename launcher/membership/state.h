@@ -166,7 +166,8 @@ struct MembershipDecider::State {
   std::optional<Time> end_at;  // the job fails then at the latest; its exit code is awaited
   std::string end_text;
   bool seats_dirty = false;
-  bool resumed = false;  // times in `hosts` count from the next event
+  bool took_over = false;  // members may have been told what this one does not know of
+  bool resumed = false;    // times in `hosts` count from the next event
 
   Time now{};
   std::vector<Action> actions;
