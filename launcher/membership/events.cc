@@ -90,8 +90,10 @@ void Decider::State::on(const MemberEnters& event) {
   if (standing.has_state) known_commits = std::max(known_commits, standing.commits);
   if (version.empty()) version = standing.version;
   if (settings.empty()) settings = standing.settings;
+  // It was told of this epoch, and the answer may be under way still: what it says is from before.
+  if (standing.epoch < epoch && (phase == Phase::kRunning || member->answered || took_over))
+    return answer(*member);
   if (phase == Phase::kRunning) {
-    if (standing.epoch < epoch) return answer(*member);
     if (!policy.elastic || standing.cause == wire::EnterCause::kLeft) return same_again(*member);
     begin_ending();
     if (standing.cause == wire::EnterCause::kEpochEnded) first_left = member->id;

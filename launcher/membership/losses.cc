@@ -117,11 +117,13 @@ void Decider::State::fail_job(const std::string& why) {
   end_at = after(now, policy.fence_patience);
 }
 
-void Decider::State::end_job(int code, const std::string& text) {
+void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
   phase = Phase::kOver;
   end_at.reset();
-  do_(EndJob{code, text});
+  end_code = code;
+  end_text = std::move(text);
+  do_(EndJob{code, end_text});
 }
 
 }  // namespace rueda::launcher::membership

@@ -8,6 +8,8 @@ namespace rueda::launcher::membership {
 
 MembershipDecider::MembershipDecider(Policy policy)
     : state_(std::make_unique<State>(std::move(policy))) {}
+MembershipDecider::MembershipDecider(MembershipDecider&&) noexcept = default;
+MembershipDecider& MembershipDecider::operator=(MembershipDecider&&) noexcept = default;
 MembershipDecider::~MembershipDecider() = default;
 
 std::vector<Action> MembershipDecider::on(const Event& event, Time now) {
@@ -18,6 +20,7 @@ std::vector<Action> MembershipDecider::on(const Event& event, Time now) {
     state.resumed = false;
     state.now = now;
     state.since = now;
+    state.repeat_orders();
     state.repeat_end();
   }
   if (!state.since) state.since = now;

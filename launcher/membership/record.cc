@@ -1,6 +1,7 @@
 // The record: what who takes over must know, in wire format behind a line that says what it is.
 // Standings are not in it: who waits asks again. Nor are the times of replacements: counting begins
-// anew.
+// anew. It may be older than what was said and done last, but for orders to start and answers of a
+// new epoch: so what can have happened since is taken for granted.
 #include "launcher/membership/state.h"
 #include "proto/store_codec.h"
 
@@ -12,6 +13,7 @@ using wire::detail::Writer;
 
 namespace {
 
+constexpr uint64_t kUnknownAnnouncements = 1 << 20;  // more than there can have been
 constexpr std::string_view kFirstLine = "rueda membership 1\n";
 
 void write(Writer out, const Member& m) {
@@ -27,10 +29,15 @@ void write(Writer out, const Member& m) {
   out.put(10, m.fenced);
   out.put_zigzag(11, m.expected.rank);
   out.put_zigzag(12, m.expected.size);
+  out.put_zigzag(13, m.expected.local_rank);
+  out.put_zigzag(14, m.expected.local_size);
+  out.put_zigzag(15, m.expected.cross_rank);
+  out.put_zigzag(16, m.expected.cross_size);
 }
 
 void read(Reader& in, Member* m) {
-  m->rank = m->expected.rank = m->expected.size = 0;
+  m->rank = 0;
+  m->expected = {0, 0, 0, 0, 0, 0};
   while (in.next()) {
     switch (in.field()) {
       case 1: in.read(&m->id); break;
@@ -45,6 +52,10 @@ void read(Reader& in, Member* m) {
       case 10: in.read(&m->fenced); break;
       case 11: in.read_zigzag(&m->expected.rank); break;
       case 12: in.read_zigzag(&m->expected.size); break;
+      case 13: in.read_zigzag(&m->expected.local_rank); break;
+      case 14: in.read_zigzag(&m->expected.local_size); break;
+      case 15: in.read_zigzag(&m->expected.cross_rank); break;
+      case 16: in.read_zigzag(&m->expected.cross_size); break;
       default: in.skip();
     }
   }
@@ -130,6 +141,9 @@ std::string Decider::State::record() const {
     one.put_zigzag(2, slot);
     out.put_even_empty(24, inner);
   }
+  out.put(25, end_at.has_value());
+  out.put_free_text(26, end_text, wire::kMaxErrorBytes);
+  out.put_zigzag(27, end_code);
   return bytes;
 }
 
@@ -143,6 +157,7 @@ bool Decider::State::restore(std::string_view bytes) {
   uint64_t failed = 0;
   int code = 0;
   bool was_by_loss = false;
+  bool fails = false;
   std::string how, whose;
   try {
     Reader in(bytes.substr(kFirstLine.size()));
@@ -193,6 +208,9 @@ bool Decider::State::restore(std::string_view bytes) {
                               }
                             });
           break;
+        case 25: in.read(&fails); break;
+        case 26: in.read_text(&end_text, "end", wire::kMaxErrorBytes); break;
+        case 27: in.read_zigzag(&end_code); break;
         default: in.skip();
       }
     }
@@ -228,8 +246,33 @@ bool Decider::State::restore(std::string_view bytes) {
   culprit = whose;
   by_loss = was_by_loss;
   if (lost != 0) lost_first = lost - 1;
-  resumed = seats_dirty = true;
+  if (fails) end_at = Time{};  // from the next event on
+  // Since then there may have been a state, and announcements.
+  trained = phase != Phase::kGathering;
+  serial += kUnknownAnnouncements;
+  resumed = took_over = seats_dirty = true;
   return true;
+}
+
+// Orders that may have been lost: who has them already, does nothing.
+void Decider::State::repeat_orders() {
+  if (phase == Phase::kOver) return do_(EndJob{end_code, end_text});
+  if (end_at) end_at = after(now, policy.fence_patience);
+  for (const auto& [id, member] : members) {
+    if (member.stopped && !member.lives() && !member.fenced)
+      do_(StopMember{id, "the job has gone on without this rank"});
+    if (member.stage == Stage::kStarting)
+      do_(StartMember{id, member.host, member.slot, member.expected, member.spare});
+  }
+  if (epoch != 1) return;
+  std::vector<Candidate> first;
+  for (const MemberId id : ranks) first.push_back(candidate(members.at(id)));
+  const std::vector<RankPlace> places = places_of(first);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Member& member = members.at(ranks[rank]);
+    if (member.answered || !member.lives()) continue;
+    do_(StartMember{member.id, member.host, member.slot, places[rank], false});
+  }
 }
 
 // The members of an epoch that was over may not have heard of it.

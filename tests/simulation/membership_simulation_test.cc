@@ -12,15 +12,17 @@ namespace rueda::testing {
 namespace {
 
 TEST_CASE("no fault makes the decider lose, tear or double a commit", "[membership][seeds]") {
-  const Seeds seeds(3000);
-  uint64_t epochs = 0;
+  const Seeds seeds(1000);
+  uint64_t epochs = 0, faults = 0;
   for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
-    MembershipWorld world(seed, MemberBug::kNone);
+    MembershipWorld world(seed);
     const std::string broken = world.run();
     epochs += static_cast<uint64_t>(world.epochs());
+    faults += static_cast<uint64_t>(world.faults());
     INFO("seed " << seed << " epochs " << world.epochs() << " commits " << world.acknowledged());
     REQUIRE(broken == "");
   }
+  std::cout << seeds.count << " jobs, " << faults << " faults, " << epochs << " epochs\n";
   CHECK(epochs > seeds.count);
 }
 
@@ -33,6 +35,29 @@ TEST_CASE("the simulation finds planted mistakes of members", "[membership]") {
     INFO(static_cast<int>(bug));
     CHECK(found == 1);
   }
+}
+
+TEST_CASE("and of the decider", "[membership]") {
+  const auto [bug, rule] = GENERATE(table<DeciderBug, const char*>({
+      {DeciderBug::kOldNumber, "an epoch's number was given again"},
+      {DeciderBug::kOldRecord, "given"},
+      {DeciderBug::kLastIsRoot, "rank 0"},
+      {DeciderBug::kAllAreSources, "a source"},
+      {DeciderBug::kTargetIsOlder, "target"},
+      {DeciderBug::kBeginsAnew, "begin anew"},
+      {DeciderBug::kNoFreshMemory, "a lost rank may write into memory that is in use"},
+      {DeciderBug::kFencesAtOnce, "while its old threads run"},
+      {DeciderBug::kDoesNotWait, "an epoch began while a member trained in the one before"},
+  }));
+  bool found = false;
+  std::string first;
+  for (uint64_t seed = 0; seed < 1000 && !found; ++seed) {
+    const std::string broken = MembershipWorld(seed, MemberBug::kNone, bug).run();
+    if (first.empty()) first = broken;
+    found = broken.find(rule) != std::string::npos;
+  }
+  INFO(static_cast<int>(bug) << ": " << first);
+  CHECK(found);
 }
 
 TEST_CASE("a decision about 10,000 ranks on 1,250 hosts", "[membership]") {
@@ -78,6 +103,15 @@ TEST_CASE("a decision about 10,000 ranks on 1,250 hosts", "[membership]") {
   CHECK(answers >= 9'992);
   std::cout << "9,992 survivors enter: " << cpu() - before << " ms of CPU, the decision among them "
             << longest << " ms\n";
+  before = cpu();
+  const std::string record = decider.record();
+  std::cout << "its record: " << cpu() - before << " ms of CPU, " << record.size() << " bytes; ";
+  before = cpu();
+  auto next = ms::MembershipDecider::resume(policy, record);
+  REQUIRE(next != nullptr);
+  next->on(ms::Tick{}, now);
+  std::cout << "taken over: " << cpu() - before << " ms of CPU\n";
+  CHECK(next->seats().size() == 9'992);
 }
 
 }  // namespace

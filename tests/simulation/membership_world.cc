@@ -4,6 +4,7 @@ namespace rueda::testing {
 
 using wire::EnterCause;
 using wire::EpochAnswer;
+using wire::EpochBranch;
 
 namespace {
 constexpr double kCalm = 20;  // no faults from then on
@@ -21,7 +22,8 @@ uint64_t MembershipWorld::next() {
   return random_ ^ (random_ >> 31U);
 }
 
-MembershipWorld::MembershipWorld(uint64_t seed, MemberBug bug) : random_(mix(seed, 1)), bug_(bug) {
+MembershipWorld::MembershipWorld(uint64_t seed, MemberBug bug, DeciderBug decider_bug)
+    : random_(mix(seed, 1)), bug_(bug), decider_bug_(decider_bug) {
   policy_.elastic = true;
   policy_.start_np = 1 + static_cast<int>(below(4));
   policy_.min_np = 1 + static_cast<int>(below(static_cast<uint64_t>(policy_.start_np)));
@@ -71,7 +73,23 @@ std::string MembershipWorld::run() {
 
 void MembershipWorld::tell(const ms::Event& event) {
   if (ended_) return;
-  for (const ms::Action& action : decider_->on(event, time())) perform(action);
+  std::vector<ms::Action> actions = decider_->on(event, time());
+  if (decider_bug_ != DeciderBug::kNone) plant(actions);
+  bool must_store = record_.empty();
+  for (const ms::Action& action : actions) {
+    const auto* answer = std::get_if<ms::Answer>(&action);
+    const bool is_new = answer != nullptr && answer->common->answer == EpochAnswer::kEnter &&
+                        answer->common->epoch > last_epoch_;
+    must_store |= is_new || std::get_if<ms::StartMember>(&action) != nullptr;
+  }
+  if (decider_bug_ == DeciderBug::kOldRecord) must_store = record_.empty();
+  if (must_store || (random() < 0.2 && decider_bug_ != DeciderBug::kOldRecord))
+    record_ = decider_->record();
+  if (must_store && epochs() > 0 && !calm_ && random() < 0.02) {  // its owner ends before it acts
+    ++faults_;
+    return take_over();
+  }
+  for (const ms::Action& action : actions) perform(action);
   const auto due = decider_->next_deadline();
   if (!due || ended_) return;
   const double when =
@@ -85,10 +103,17 @@ void MembershipWorld::tell(const ms::Event& event) {
 void MembershipWorld::perform(const ms::Action& action) {
   const auto soon = [this] { return now_ + 1e-4 + random() * 0.005; };
   if (const auto* start = std::get_if<ms::StartMember>(&action)) {
-    if (!seen_.insert(start->member).second) broken("a member's number was given twice");
+    if (!seen_.insert(start->member).second) {  // said again by who has taken over
+      const Process& has = processes_[start->member];
+      if (has.host != start->host || has.slot != start->slot)
+        broken("a member's number was given twice");
+      return;
+    }
     if (lost_hosts_.count(start->host) != 0) broken("a rank is started on a host that is lost");
+    check_slot(*start);
     Process& process = processes_[start->member];
     process.host = start->host;
+    process.slot = start->slot;
     process.cut = gone_hosts_.count(start->host) != 0;  // and the decider does not know it yet
     process.newcomer = decider_->epoch() > 0 && last_epoch_ > 0;
     if (last_epoch_ == 0) process.newcomer = false;
@@ -99,6 +124,17 @@ void MembershipWorld::perform(const ms::Action& action) {
     at(soon(), [this, id] { kill(id); });
   } else if (const auto* end = std::get_if<ms::EndEpoch>(&action)) {
     const uint64_t epoch = end->epoch;
+    if (decider_bug_ == DeciderBug::kDoesNotWait) {
+      for (const auto& [id, process] : std::map<ms::MemberId, Process>(processes_)) {
+        if (!process.runs || process.cut || !process.in_epoch) continue;
+        wire::Standing standing{.member = id, .epoch = epoch, .cause = EnterCause::kEpochEnded};
+        standing.has_state = process.has_state;
+        standing.commits = process.history.size();
+        standing.version = "1";
+        at(now_, [this, standing] { tell(ms::MemberEnters{standing.member, standing}); });
+      }
+      return;
+    }
     for (const auto& [id, process] : processes_) {
       const ms::MemberId member = id;
       at(soon(), [this, member, epoch] {
@@ -108,31 +144,12 @@ void MembershipWorld::perform(const ms::Action& action) {
       });
     }
   } else if (const auto* answer = std::get_if<ms::Answer>(&action)) {
-    check(*answer);
+    if (answer->common->answer == EpochAnswer::kEnter && answer->common != newest_)
+      check(*answer->common), newest_ = answer->common;
     const ms::Answer copy = *answer;
     Process& to = processes_[copy.member];
     to.last_sent = std::max(to.last_sent, soon());
-    at(to.last_sent, [this, copy] {
-      Process& p = processes_[copy.member];
-      if (!p.runs || p.cut || !p.waits) return;
-      p.waits = false;
-      if (copy.common->answer == EpochAnswer::kProvisional) {
-        p.newcomer = true;
-        const ms::MemberId id = copy.member;
-        return at(now_ + random() * 0.3, [this, id] { enter(id, EnterCause::kReady); });
-      }
-      if (copy.common->answer != EpochAnswer::kEnter) {
-        p.runs = false;
-        return at(now_ + 0.01,
-                  [this, id = copy.member] { tell(ms::MemberEnded{id, 0, false, ""}); });
-      }
-      p.epoch = copy.common;
-      p.in_epoch = true;
-      p.synced = false;
-      p.word.clear();
-      p.entered = 0;
-      at(now_ + 0.001, [this, id = copy.member] { train(id); });
-    });
+    at(to.last_sent, [this, copy] { deliver(copy); });
   } else if (const auto* words = std::get_if<ms::Announce>(&action)) {
     for (const ms::MemberId id : words->members) {
       at(soon(), [this, id, serial = words->serial] {
@@ -145,28 +162,100 @@ void MembershipWorld::perform(const ms::Action& action) {
   }
 }
 
-// What must hold of each decision.
-void MembershipWorld::check(const ms::Answer& answer) {
-  const wire::NewEpoch& epoch = *answer.common;
-  if (epoch.answer != EpochAnswer::kEnter) return;
-  if (epoch.epoch < last_epoch_) broken("an epoch's number was given again");
-  if (epoch.epoch == last_epoch_) return;
-  last_epoch_ = epoch.epoch;
-  bool survivor = false;
-  for (size_t rank = 0; rank < epoch.members.size(); ++rank) {
+void MembershipWorld::deliver(const ms::Answer& answer) {
+  const ms::MemberId id = answer.member;
+  Process& p = processes_[id];
+  if (!p.runs || p.cut || !p.waits) return;
+  p.waits = false;
+  if (answer.common->answer == EpochAnswer::kProvisional) {
+    p.newcomer = true;
+    return at(now_ + random() * 0.3, [this, id] { enter(id, EnterCause::kReady); });
+  }
+  if (answer.common->answer != EpochAnswer::kEnter) {
+    p.runs = false;
+    return at(now_ + 0.01, [this, id] { tell(ms::MemberEnded{id, 0, false, ""}); });
+  }
+  p.epoch = answer.common;
+  p.memory = answer.common->epoch == last_epoch_ ? memory_ : p.memory;
+  p.in_epoch = true;
+  p.synced = false;
+  p.word.clear();
+  p.entered = 0;
+  at(now_ + 0.001, [this, id] { train(id); });
+}
+
+// Each decision, by the rules of the model.
+void MembershipWorld::check(const wire::NewEpoch& epoch) {
+  if (newest_ && epoch == *newest_) return;  // as the record has it
+  std::set<ms::MemberId> before, now;
+  if (newest_) {
+    for (const wire::EpochMember& member : newest_->members) before.insert(member.member);
+  }
+  for (const wire::EpochMember& member : epoch.members) now.insert(member.member);
+  DecidedEpoch words;
+  words.last_number = words.newest_told = last_epoch_;
+  words.number = epoch.epoch;
+  words.target = epoch.target;
+  words.acknowledged = acknowledged_.size();
+  words.fresh = epoch.branch == EpochBranch::kFresh;
+  words.fresh_memory = epoch.fresh_memory;
+  for (const auto& [id, p] : processes_) {
+    if (now.count(id) != 0 && p.in_epoch && p.runs && !p.cut && p.epoch->epoch == last_epoch_)
+      words.awaits_somebody = true;
+    if (p.writes && !p.cut && now.count(id) == 0 && p.memory == memory_) words.others_write = true;
+  }
+  const char* rule = broken_rule(words, epoch.members.size(), [&](size_t rank) {
     const wire::EpochMember& member = epoch.members[rank];
     const Process& p = processes_[member.member];
-    survivor |= member.last_rank >= 0;
-    if (!member.has_target) continue;
-    if (!p.has_state || p.history.size() != epoch.target)
-      broken("a source does not hold the state");
-  }
-  if (epoch.target < acknowledged_.size()) broken("an acknowledged commit is lost");
-  if (survivor && epoch.members[0].last_rank < 0) broken("rank 0 is a newcomer");
-  if (epoch.branch != wire::EpochBranch::kFresh && !epoch.members[0].has_target)
-    broken("rank 0 has not the newest commit");
+    return DecidedMember{before.count(member.member) != 0, member.has_target, p.has_state,
+                         p.history.size()};
+  });
+  if (*rule != 0) broken(rule);
+  if (epoch.size != static_cast<int32_t>(now.size())) broken("a member has two ranks");
   if (policy_.max_np > 0 && epoch.size > std::max(policy_.max_np, policy_.start_np))
     broken("more ranks than max_np");
+  last_epoch_ = epoch.epoch;
+  memory_ += epoch.fresh_memory ? 1 : 0;
+}
+
+void MembershipWorld::check_slot(const ms::StartMember& start) {
+  for (const auto& [id, p] : processes_) {
+    if (p.host != start.host || p.slot != start.slot || p.cut) continue;
+    if (p.ends) broken("a slot is used while its old threads run");
+  }
+}
+
+// What a decider that errs would have said instead.
+void MembershipWorld::plant(std::vector<ms::Action>& actions) {
+  std::shared_ptr<const wire::NewEpoch> was;
+  std::shared_ptr<wire::NewEpoch> other;
+  for (ms::Action& action : actions) {
+    auto* answer = std::get_if<ms::Answer>(&action);
+    if (answer == nullptr || answer->common->answer != EpochAnswer::kEnter) continue;
+    if (answer->common->epoch <= 1 || answer->common == newest_) continue;
+    if (answer->common != was) {
+      was = answer->common;
+      other = std::make_shared<wire::NewEpoch>(*was);
+      switch (decider_bug_) {
+        case DeciderBug::kOldNumber: other->epoch = last_epoch_; break;
+        case DeciderBug::kLastIsRoot:
+          std::swap(other->members.front(), other->members.back());
+          break;
+        case DeciderBug::kAllAreSources:
+          for (wire::EpochMember& member : other->members) member.has_target = true;
+          break;
+        case DeciderBug::kTargetIsOlder: other->target -= other->target > 0 ? 1 : 0; break;
+        case DeciderBug::kBeginsAnew:
+          other->branch = EpochBranch::kFresh;
+          other->target = 0;
+          for (wire::EpochMember& member : other->members) member.has_target = false;
+          break;
+        case DeciderBug::kNoFreshMemory: other->fresh_memory = false; break;
+        default: return;
+      }
+    }
+    answer->common = other;
+  }
 }
 
 void MembershipWorld::enter(ms::MemberId id, EnterCause cause) {
@@ -266,14 +355,23 @@ void MembershipWorld::kill(ms::MemberId id) {
   if (!p.runs) return;
   p.runs = false;
   if (p.cut) return;
-  if (random() < 0.7)
-    at(now_ + random() * 0.01, [this, id] { tell(ms::MemberLost{id, "killed"}); });
-  at(now_ + 0.01 + (random() < 0.1 ? 3.0 : 0.02) * random(),
-     [this, id] { tell(ms::MemberEnded{id, 137, true, "killed"}); });
+  p.ends = true;
+  p.writes = p.in_epoch;  // who has left its epoch has nothing under way
+  if (random() < 0.7) {
+    at(now_ + random() * 0.01, [this, id] {
+      tell(ms::MemberLost{id, "killed"});
+      if (decider_bug_ == DeciderBug::kFencesAtOnce) tell(ms::MemberFenced{id});
+    });
+  }
+  at(now_ + 0.01 + (random() < 0.1 ? 3.0 : 0.02) * random(), [this, id] {
+    processes_[id].ends = processes_[id].writes = false;
+    tell(ms::MemberEnded{id, 137, true, "killed"});
+  });
 }
 
 void MembershipWorld::fault() {
   if (processes_.empty() || ended_) return;
+  ++faults_;
   const ms::MemberId id = some_member();
   const std::string host = processes_[id].host;
   switch (below(8)) {
@@ -300,14 +398,21 @@ void MembershipWorld::fault() {
   }
 }
 
+// From the record, as old as it may be. Losses are told again; who waits asks again.
 void MembershipWorld::take_over() {
-  auto resumed = ms::MembershipDecider::resume(policy_, decider_->record());
-  if (resumed == nullptr) return broken("a record cannot be read");
-  decider_ = std::move(resumed);
+  decider_ = ms::MembershipDecider::resume(policy_, record_);
+  if (decider_ == nullptr) return broken("a record cannot be read");
   tell(ms::Tick{});
-  for (const auto& [id, process] : processes_) {
-    if (process.waits && process.runs) enter(id, process.asked);
+  for (const std::string& host : std::set<std::string>(lost_hosts_))
+    tell(ms::HostLost{host, "it is silent"});
+  discover();
+  std::vector<ms::MemberId> waiting;
+  for (const auto& [id, process] : std::map<ms::MemberId, Process>(processes_)) {
+    if (process.runs && process.waits) waiting.push_back(id);
+    if (!process.runs && !process.ends && !process.cut)
+      tell(ms::MemberEnded{id, 137, true, "killed"});
   }
+  for (const ms::MemberId id : waiting) enter(id, processes_[id].asked);
 }
 
 }  // namespace rueda::testing

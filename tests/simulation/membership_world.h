@@ -1,7 +1,8 @@
 // The real MembershipDecider over a clock, a network and members that are all in one thread.
 // Members apply a step when all have entered it, acknowledge it when all have entered the next;
 // they die, stall, are cut off and run on, hosts are drained, vanish and come, and the decider's
-// place is taken over from its record.
+// place is taken over from its record, which may be as old as its owner may let it be. Each epoch
+// that it decides is held against the rules of the model, with what members have in truth.
 #pragma once
 
 #include <algorithm>
@@ -14,26 +15,46 @@
 #include <vector>
 
 #include "launcher/membership/membership.h"
+#include "tests/simulation/membership_rules.h"
 
 namespace rueda::testing {
 
 namespace ms = launcher::membership;
 
 enum class MemberBug { kNone, kAcknowledgesAlone, kClaimsState, kAppliesEarly };
+// What a decider, or who keeps its record, may do wrong.
+enum class DeciderBug {
+  kNone,
+  kOldNumber,      // the last epoch's
+  kOldRecord,      // stored after its answers were given
+  kLastIsRoot,     // the last rank is the first
+  kAllAreSources,  // each is said to hold the target
+  kTargetIsOlder,  // by one commit
+  kBeginsAnew,     // whatever there is
+  kNoFreshMemory,  // a thread of a lost member that runs is forgotten
+  kFencesAtOnce,   // and so its slot is used
+  kDoesNotWait,    // for one that is still in the epoch
+};
 
 class MembershipWorld {
  public:
-  MembershipWorld(uint64_t seed, MemberBug bug);
+  explicit MembershipWorld(uint64_t seed, MemberBug bug = MemberBug::kNone,
+                           DeciderBug decider_bug = DeciderBug::kNone);
   // "" or what must never be.
   std::string run();
   int epochs() const { return static_cast<int>(decider_->epoch()); }
   uint64_t acknowledged() const { return acknowledged_.size(); }
+  int faults() const { return faults_; }
 
  private:
   struct Process {
     std::string host;
     bool runs = true;  // as a process; cut off it runs on
     bool cut = false;
+    bool ends = false;    // it was killed, and some thread of it may still run,
+    bool writes = false;  // in memory of its epoch
+    uint64_t memory = 0;  // which memory it has mapped
+    int slot = 0;
     bool newcomer = false;
     bool has_state = false;
     std::vector<uint64_t> history;  // digest after each commit
@@ -56,7 +77,10 @@ class MembershipWorld {
   void at(double when, std::function<void()> what) { queue_.emplace(when, std::move(what)); }
   void tell(const ms::Event& event);
   void perform(const ms::Action& action);
-  void check(const ms::Answer& answer);
+  void plant(std::vector<ms::Action>& actions);
+  void check(const wire::NewEpoch& epoch);
+  void check_slot(const ms::StartMember& start);
+  void deliver(const ms::Answer& answer);
   void enter(ms::MemberId id, wire::EnterCause cause);
   void train(ms::MemberId id);
   void leave_epoch(ms::MemberId id, wire::EnterCause cause);
@@ -77,6 +101,7 @@ class MembershipWorld {
 
   uint64_t random_;
   const MemberBug bug_;
+  const DeciderBug decider_bug_;
   ms::Policy policy_;
   std::unique_ptr<ms::MembershipDecider> decider_;
   std::multimap<double, std::function<void()>> queue_;
@@ -86,6 +111,10 @@ class MembershipWorld {
   std::vector<uint64_t> acknowledged_;
   std::set<std::string> gone_hosts_, lost_hosts_;  // cut off; known to be
   uint64_t last_epoch_ = 0;
+  std::shared_ptr<const wire::NewEpoch> newest_;
+  uint64_t memory_ = 0;  // which all of the newest epoch map
+  std::string record_;
+  int faults_ = 0;
   std::set<ms::MemberId> seen_;
   double last_commit_ = 0;
   bool ended_ = false;
