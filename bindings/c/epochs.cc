@@ -142,7 +142,7 @@ int32_t rueda_epoch_of(const rueda_context* context, rueda_epoch* epoch) {
   whole.number = record->provisional() ? 0 : said.epoch;
   whole.member = record->member;
   whole.target = said.target;
-  whole.announced = said.announced;
+  whole.announced = said.announced << 8;
   whole.branch = static_cast<int32_t>(said.branch);
   whole.provisional = record->provisional() ? 1 : 0;
   whole.size = said.size;

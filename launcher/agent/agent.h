@@ -31,8 +31,8 @@ struct AgentPlan {
   std::vector<RankBinding> bindings;  // of each of `places`; in an elastic job of each slot
   pid_t guard = 0;                    // our parent, who must live; 0: nobody in particular
   bool hangup_ignored = false;
-  double dead_seconds = 5;      // how long a rank may be stopped
-  double init_patience = 30;    // when ranks that have not called init are told of
+  double dead_seconds = 5;    // how long a rank may be stopped
+  double init_patience = 30;  // when ranks that have not called init are told of
   // Ranks come by order of the controller, `places` is empty, and what becomes of the others when
   // one is lost is for the controller to say; the agent stays until the job is over.
   bool elastic = false;

@@ -110,7 +110,7 @@ class Agent : public ControlledHost {
   std::vector<RankCounters> counted_;
   std::vector<int> drain_signals_;
   bool any_failed_ = false;
-  bool over_ = false;  // an elastic job
+  bool over_ = false;                  // an elastic job
   int noticed_ = 0;                    // number of the deaths that are noticed together
   std::set<MemberId> dying_together_;  // were ending already when the first failure was noticed
   int dying_number_ = 0;

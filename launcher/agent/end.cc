@@ -76,8 +76,8 @@ void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_pea
 void Agent::tell_loss(const RankEnd& end, const std::string& how) {
   const MemberId member = end.member;
   const bool known = lost_ && lost_->member == member;
-  if (!known && !(lives_->has_not_left(member) &&
-                  (end.wait_status != 0 || lives_->has_joined(member))))
+  if (!known &&
+      !(lives_->has_not_left(member) && (end.wait_status != 0 || lives_->has_joined(member))))
     return;
   const bool by_us = lost_ && !plan_.elastic ? lost_by_us_ : end.stopped;
   // A command that hides how the process in it ended tells nothing new.

@@ -50,10 +50,9 @@ void ElasticMembers::fenced(MemberId member) {
 
 void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
-  events_.push_back(
-      membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
-                              end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint
-                                               : end.lost});
+  events_.push_back(membership::MemberEnded{
+      end.member, exit_code_of(end.wait_status), failed,
+      end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost});
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {

@@ -173,8 +173,7 @@ int JobBooks::conclude(JobEnd job, const Patience& patience) {
                             summaries.empty() ? 0 : std::prev(summaries.end())->first + 1);
   for (const std::string& line : finish_timelines(plan_.timeline)) say(line);
   if (plan_.summary) {
-    for (const std::string& line : summary_report(summaries, size, job.ends))
-      say(line);
+    for (const std::string& line : summary_report(summaries, size, job.ends)) say(line);
   }
   const Verdict verdict = judge(job);
   for (const std::string& line : verdict.lines) say(line);

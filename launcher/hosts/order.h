@@ -31,14 +31,14 @@ struct Order {
     kJobOver
   };
   Kind kind = Kind::kKill;
-  int signal = 0;         // of kSignal, kUserSignal
-  int exit_code = 0;      // of kJobOver, of an elastic job
-  life::LostRank lost;    // of kRankLost: the verdict, for every rank of this host
-  HostQuestion question;  // of kObserve
-  Rank rank = 0;          // of kMail
-  std::string text;       // of kMail; of kStopMember: why, for the user
-  MemberStart start;      // of kStartMember
-  MemberId member = 0;    // of kStopMember
+  int signal = 0;                       // of kSignal, kUserSignal
+  int exit_code = 0;                    // of kJobOver, of an elastic job
+  life::LostRank lost;                  // of kRankLost: the verdict, for every rank of this host
+  HostQuestion question;                // of kObserve
+  Rank rank = 0;                        // of kMail
+  std::string text;                     // of kMail; of kStopMember: why, for the user
+  MemberStart start;                    // of kStartMember
+  MemberId member = 0;                  // of kStopMember
   std::map<MemberId, Rank> ranks = {};  // of kBeginEpoch: of the whole epoch
   uint64_t word = 0;                    // of kAnnounce, as the life page has it
 };

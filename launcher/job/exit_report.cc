@@ -185,8 +185,8 @@ Verdict decided_verdict(const JobEnd& job) {
   const RankEnd* const culprit = job.ends.empty() ? nullptr : &job.ends.front();
   const std::string& why = job.decided->text;
   // The culprit's own line says it better.
-  const bool said = culprit != nullptr &&
-                    why.starts_with("rank " + std::to_string(culprit->rank) + " on ");
+  const bool said =
+      culprit != nullptr && why.starts_with("rank " + std::to_string(culprit->rank) + " on ");
   if (!why.empty() && !said) verdict.lines.push_back(why);
   if (culprit != nullptr) {
     verdict.culprit = culprit->rank;

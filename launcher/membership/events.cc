@@ -92,7 +92,7 @@ void Decider::State::on(const MemberEnters& event) {
   if (version.empty()) version = standing.version;
   if (settings.empty()) settings = standing.settings;
   // It was told of this epoch, and the answer may be under way still: what it says is from before.
-  if (standing.epoch < epoch && (phase == Phase::kRunning || member->answered))
+  if (standing.epoch < epoch && (phase == Phase::kRunning || member->answered || took_over))
     return answer(*member);
   if (phase == Phase::kRunning) {
     if (!policy.elastic || standing.cause == wire::EnterCause::kLeft) return same_again(*member);

@@ -128,12 +128,14 @@ void Decider::State::fail_job(const std::string& why) {
   end_at = after(now, policy.fence_patience);
 }
 
-void Decider::State::end_job(int code, const std::string& text) {
+void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
   phase = Phase::kOver;
   end_at.reset();
+  end_code = code;
+  end_text = std::move(text);
   const bool is_first = first_failed && first_code == code;
-  do_(EndJob{code, text, is_first ? first_failed : std::nullopt});
+  do_(EndJob{code, end_text, is_first ? first_failed : std::nullopt});
 }
 
 }  // namespace rueda::launcher::membership

@@ -196,9 +196,9 @@ class MembershipDecider {
   };
   std::vector<Seat> seats() const;  // of that epoch, by rank
   // The last decision as bytes, and a decider that goes on from there: for who takes over. Stored
-  // before a StartMember or an Answer with a new epoch is acted on, so that no number is given twice.
-  // Who takes over is told again which members and hosts are gone, which ranks have ended, what hosts
-  // there are; it repeats orders, and who waits asks again.
+  // before a StartMember or an Answer with a new epoch is acted on, so that no number is given
+  // twice. Who takes over is told again which members and hosts are gone and what hosts there are;
+  // it repeats orders, and who waits asks again.
   std::string record() const;
   static std::unique_ptr<MembershipDecider> resume(Policy policy, std::string_view record);
 

@@ -141,6 +141,9 @@ std::string Decider::State::record() const {
     one.put_zigzag(2, slot);
     out.put_even_empty(24, inner);
   }
+  out.put(25, end_at.has_value());
+  out.put_free_text(26, end_text, wire::kMaxErrorBytes);
+  out.put_zigzag(27, end_code);
   return bytes;
 }
 
@@ -154,6 +157,7 @@ bool Decider::State::restore(std::string_view bytes) {
   uint64_t failed = 0;
   int code = 0;
   bool was_by_loss = false;
+  bool fails = false;
   std::string how, whose;
   try {
     Reader in(bytes.substr(kFirstLine.size()));
@@ -204,6 +208,9 @@ bool Decider::State::restore(std::string_view bytes) {
                               }
                             });
           break;
+        case 25: in.read(&fails); break;
+        case 26: in.read_text(&end_text, "end", wire::kMaxErrorBytes); break;
+        case 27: in.read_zigzag(&end_code); break;
         default: in.skip();
       }
     }
@@ -239,15 +246,18 @@ bool Decider::State::restore(std::string_view bytes) {
   culprit = whose;
   by_loss = was_by_loss;
   if (lost != 0) lost_first = lost - 1;
+  if (fails) end_at = Time{};  // from the next event on
   // Since then there may have been a state, and announcements.
   trained = phase != Phase::kGathering;
   serial += kUnknownAnnouncements;
-  resumed = seats_dirty = true;
+  resumed = took_over = seats_dirty = true;
   return true;
 }
 
 // Orders that may have been lost: who has them already, does nothing.
 void Decider::State::repeat_orders() {
+  if (phase == Phase::kOver) return do_(EndJob{end_code, end_text});
+  if (end_at) end_at = after(now, policy.fence_patience);
   for (const auto& [id, member] : members) {
     if (member.stopped && !member.lives() && !member.fenced)
       do_(StopMember{id, "the job has gone on without this rank"});
@@ -259,12 +269,10 @@ void Decider::State::repeat_orders() {
   for (const MemberId id : ranks) first.push_back(candidate(members.at(id)));
   const std::vector<RankPlace> places = places_of(first);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    Member& member = members.at(ranks[rank]);
+    const Member& member = members.at(ranks[rank]);
     if (member.answered || !member.lives()) continue;
     do_(StartMember{member.id, member.host, member.slot, places[rank], false});
-    member.answered = true;  // it may have been told since
   }
-  unanswered = 0;
 }
 
 // The members of an epoch that was over may not have heard of it.

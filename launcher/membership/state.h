@@ -90,7 +90,7 @@ struct MembershipDecider::State {
   void stop(Member& member, const std::string& why);
   void begin_ending();
   void fail_job(const std::string& why);
-  void end_job(int code, const std::string& text);
+  void end_job(int code, std::string text);
 
   // ---- forming.cc: the next epoch
   void try_form();
@@ -167,8 +167,10 @@ struct MembershipDecider::State {
   std::string first_how;
   std::optional<Time> end_at;  // the job fails then at the latest; its exit code is awaited
   std::string end_text;
+  int end_code = 0;
   bool seats_dirty = false;
-  bool resumed = false;  // times in `hosts` count from the next event
+  bool took_over = false;  // members may have been told what this one does not know of
+  bool resumed = false;    // times in `hosts` count from the next event
 
   Time now{};
   std::vector<Action> actions;

@@ -3,7 +3,8 @@
 // for the second epoch and all that follow:
 //
 //   kill  dies of SIGKILL      fail  exits with 7      end   exits with 0, having left in order
-//   quit  exits with 0, without having left            stay  waits for what comes (no argument, too)
+//   quit  exits with 0, without having left
+//   stay  waits for what comes (no argument, too)
 //
 // In each epoch it prints "epoch 2: rank 1 of 3, member 4 on HOST"; once removed, "removed: WHY".
 #include <poll.h>

@@ -191,3 +191,27 @@ TEST_CASE("a rank that we killed is no culprit, though it blamed nobody", "[exit
   CHECK(verdict.exit_code == 4);
   CHECK(verdict.culprit == 1);
 }
+
+TEST_CASE("of an elastic job what was decided counts, whoever had failed before", "[exit_report]") {
+  JobEnd job;
+  job.cause = StopCause::kRankFailed;
+  job.decided = {124, "only 1 ranks were there for 9 s, and --min-np is 2"};
+  CHECK(judge(job).exit_code == 124);
+  CHECK(judge(job).lines == Lines{job.decided->text, "exit code 124"});
+
+  job.decided = {137, "rank 2 on b: killed by signal 9 (SIGKILL)", 5};
+  job.ends = {{2, 12, killed(SIGKILL), 1, false}};
+  job.last_words[2] = {"no more memory"};
+  CHECK(judge(job).culprit == 2);
+  CHECK(judge(job).lines == Lines{"rank 2 (pid 12) failed: killed by signal 9 (SIGKILL)",
+                                  "its last words: no more memory", "exit code 137"});
+  job.decided->text = "every host has failed: rank 2 on b: killed";
+  CHECK(judge(job).lines.front() == job.decided->text);
+
+  job.decided = DecidedEnd{};
+  CHECK(judge(job).exit_code == 0);
+  CHECK(judge(job).lines.empty());
+  job.cause = StopCause::kSignal;
+  job.signal = SIGTERM;
+  CHECK(judge(job).exit_code == 128 + SIGTERM);
+}

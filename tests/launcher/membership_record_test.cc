@@ -93,6 +93,25 @@ TEST_CASE("who takes over does not begin anew: commits may have been made since"
   CHECK_THAT(job.ended(), Contains("no rank is left that holds the state"));
 }
 
+TEST_CASE("a job that is over or fails ends under who takes over as well", "[membership]") {
+  Policy policy;
+  policy.start_np = 2;
+  Job job(policy, {{"a", 2}});
+  job.all_first();
+  job.on(MemberLost{1, "killed"});
+  const bool over = GENERATE(true, false);
+  if (over) job.on(MemberEnded{1, 9, true, "killed"});
+  auto next = MembershipDecider::resume(policy, job.decider.record());
+  REQUIRE(next != nullptr);
+  Time now(std::chrono::seconds(5));
+  auto ends = Job::of<EndJob>(next->on(Tick{}, now));
+  CHECK(ends.size() == (over ? 1U : 0U));
+  if (!over) ends = Job::of<EndJob>(next->on(MemberEnded{1, 9, true, "killed"}, now));
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].exit_code == 9);
+  CHECK_THAT(ends[0].text, Contains("rank 1 on a: killed"));
+}
+
 TEST_CASE("who takes over announces what no member has heard of", "[membership]") {
   Policy policy = three();
   Job job(policy, {{"a", 3}});

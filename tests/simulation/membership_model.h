@@ -23,8 +23,8 @@
 //
 // A cut member knows what it knew: its peers' words as they were then. Everybody else may see what
 // a peer has done at once or, by acting later, late. Who takes over has the record of the last
-// decision, and is told again of losses; who waits asks again. Which of equals is rank 0 is open, so
-// that states which differ in members' names alone are one.
+// decision, and is told again of losses; who waits asks again. Which of equals is rank 0 is open:
+// states that differ in members' names alone are one.
 #pragma once
 
 #include <algorithm>

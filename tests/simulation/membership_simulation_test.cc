@@ -103,6 +103,15 @@ TEST_CASE("a decision about 10,000 ranks on 1,250 hosts", "[membership]") {
   CHECK(answers >= 9'992);
   std::cout << "9,992 survivors enter: " << cpu() - before << " ms of CPU, the decision among them "
             << longest << " ms\n";
+  before = cpu();
+  const std::string record = decider.record();
+  std::cout << "its record: " << cpu() - before << " ms of CPU, " << record.size() << " bytes; ";
+  before = cpu();
+  auto next = ms::MembershipDecider::resume(policy, record);
+  REQUIRE(next != nullptr);
+  next->on(ms::Tick{}, now);
+  std::cout << "taken over: " << cpu() - before << " ms of CPU\n";
+  CHECK(next->seats().size() == 9'992);
 }
 
 }  // namespace

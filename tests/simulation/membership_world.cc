@@ -85,6 +85,10 @@ void MembershipWorld::tell(const ms::Event& event) {
   if (decider_bug_ == DeciderBug::kOldRecord) must_store = record_.empty();
   if (must_store || (random() < 0.2 && decider_bug_ != DeciderBug::kOldRecord))
     record_ = decider_->record();
+  if (must_store && epochs() > 0 && !calm_ && random() < 0.02) {  // its owner ends before it acts
+    ++faults_;
+    return take_over();
+  }
   for (const ms::Action& action : actions) perform(action);
   const auto due = decider_->next_deadline();
   if (!due || ended_) return;
@@ -198,8 +202,7 @@ void MembershipWorld::check(const wire::NewEpoch& epoch) {
   for (const auto& [id, p] : processes_) {
     if (now.count(id) != 0 && p.in_epoch && p.runs && !p.cut && p.epoch->epoch == last_epoch_)
       words.awaits_somebody = true;
-    if (p.writes && !p.cut && now.count(id) == 0 && p.epoch && p.memory == memory_)
-      words.others_write = true;
+    if (p.writes && !p.cut && now.count(id) == 0 && p.memory == memory_) words.others_write = true;
   }
   const char* rule = broken_rule(words, epoch.members.size(), [&](size_t rank) {
     const wire::EpochMember& member = epoch.members[rank];
@@ -218,7 +221,7 @@ void MembershipWorld::check(const wire::NewEpoch& epoch) {
 void MembershipWorld::check_slot(const ms::StartMember& start) {
   for (const auto& [id, p] : processes_) {
     if (p.host != start.host || p.slot != start.slot || p.cut) continue;
-    if (p.writes) broken("a slot is used while its old threads run");
+    if (p.ends) broken("a slot is used while its old threads run");
   }
 }
 
@@ -352,7 +355,8 @@ void MembershipWorld::kill(ms::MemberId id) {
   if (!p.runs) return;
   p.runs = false;
   if (p.cut) return;
-  p.writes = true;
+  p.ends = true;
+  p.writes = p.in_epoch;  // who has left its epoch has nothing under way
   if (random() < 0.7) {
     at(now_ + random() * 0.01, [this, id] {
       tell(ms::MemberLost{id, "killed"});
@@ -360,7 +364,7 @@ void MembershipWorld::kill(ms::MemberId id) {
     });
   }
   at(now_ + 0.01 + (random() < 0.1 ? 3.0 : 0.02) * random(), [this, id] {
-    processes_[id].writes = false;
+    processes_[id].ends = processes_[id].writes = false;
     tell(ms::MemberEnded{id, 137, true, "killed"});
   });
 }
@@ -405,7 +409,7 @@ void MembershipWorld::take_over() {
   std::vector<ms::MemberId> waiting;
   for (const auto& [id, process] : std::map<ms::MemberId, Process>(processes_)) {
     if (process.runs && process.waits) waiting.push_back(id);
-    if (!process.runs && !process.writes && !process.cut)
+    if (!process.runs && !process.ends && !process.cut)
       tell(ms::MemberEnded{id, 137, true, "killed"});
   }
   for (const ms::MemberId id : waiting) enter(id, processes_[id].asked);

@@ -51,7 +51,8 @@ class MembershipWorld {
     std::string host;
     bool runs = true;  // as a process; cut off it runs on
     bool cut = false;
-    bool writes = false;  // it was killed, and some thread of it may still run
+    bool ends = false;    // it was killed, and some thread of it may still run,
+    bool writes = false;  // in memory of its epoch
     uint64_t memory = 0;  // which memory it has mapped
     int slot = 0;
     bool newcomer = false;

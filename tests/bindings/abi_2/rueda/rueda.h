@@ -404,7 +404,7 @@ typedef struct rueda_epoch {
   uint64_t number;    /* 0: provisional */
   uint64_t member;    /* this process */
   uint64_t target;    /* the commit that all have when they go on */
-  uint64_t announced; /* as rueda_announced: the last change that this epoch serves */
+  uint64_t announced; /* the last change that this epoch serves: its number << 8 */
   /* What all do with their state: 0 rank 0's for all, 1 back to the newest commit and then rank
    * 0's, 2 rank 0's, 3 nothing */
   int32_t branch;
