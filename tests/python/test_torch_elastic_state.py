@@ -111,6 +111,16 @@ def test_weights_that_the_script_changes_by_itself_are_copied_at_once():
             assert late(state) == 0
 
 
+def test_a_commit_stays_good_whatever_steps_follow():
+    state = made()
+    for _ in range(3 * _copies.PROBATION):
+        train(state)
+        state.commit()
+        assert state.verified()
+    train(state, steps=2)
+    assert state.verified()
+
+
 def test_a_change_that_comes_later_is_noticed_and_the_commit_then_counts_for_nothing():
     state = made()
     for _ in range(6):

@@ -85,6 +85,7 @@ class Copies:
             _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
         ]
         self._thread = self._error = None
+        self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
         if self._late:
@@ -101,9 +102,10 @@ class Copies:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self._intact = all(self._live[i]._version == self._versions[i] for i in self._late)
         if self._error is not None:
             raise self._error
-        return all(self._live[i]._version == self._versions[i] for i in self._late)
+        return self._intact
 
     def unchanged(self, tensors):
         """Of these, the keys of those that still are what they were at the save, by content."""
