@@ -102,10 +102,14 @@ class Copies:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            self._intact = all(self._live[i]._version == self._versions[i] for i in self._late)
+            self._intact = self.untouched()
         if self._error is not None:
             raise self._error
         return self._intact
+
+    def untouched(self):
+        """Whether nobody has changed, since the save, what is copied late."""
+        return all(self._live[i]._version == self._versions[i] for i in self._late)
 
     def unchanged(self, tensors):
         """Of these, the keys of those that still are what they were at the save, by content."""
@@ -167,7 +171,7 @@ class StepGuard:
             return
         self._armed = False
         self._interval += 1
-        intact = all([copies.hold() for copies in self._copies()])
+        intact = all([copies.hold() and copies.untouched() for copies in self._copies()])
         if not intact:
             self._start_anew()
         elif self._clean < PROBATION or self._interval % CHECK_EVERY == 0:
