@@ -2,7 +2,7 @@
 
     elastic_script.py FOLDER STEPS SIZE [MEMBER:PHASE:STEP ...]
 
-It ends after STEPS steps, once SIZE ranks are there. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
+It ends after STEPS steps, once SIZE ranks have made one together. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
 ``sync``, ``synced``, where STEP counts those of this process. What a rank has acknowledged goes line by line into
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
@@ -68,7 +68,7 @@ def train(state):
     say("epoch", runtime.epoch.number, hvd.rank(), hvd.size())
     if state.step:  # the commit may have been left by an interrupt
         say("did", state.step - 1, state.size, state.total, model.digest())
-    while state.step < steps or hvd.size() != size:
+    while state.step < steps or state.size != size:  # of the newest commit, which all have
         step = state.step
         optimizer.zero_grad()
         generator = torch.Generator().manual_seed(step)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import subprocess
 import sys
 
 import pytest
@@ -63,6 +64,65 @@ def test_a_newcomer_that_dies_costs_the_others_nothing(tmp_path):
     said = job(tmp_path, 3, 10, 3, "1:done:5", "3:sync:0", options=("--min-np", "2"))
     check(said, 10)
     assert sizes(said, 0)[0] == sizes(said, 0)[-1] == 3 and sizes(said, 4) == [3] and said[3] == []
+
+
+def test_the_example_ends_with_equal_parameters(tmp_path):
+    example = SCRIPT.parents[2] / "examples" / "train_elastic.py"
+    code, output = launch(2, [sys.executable, example, "--epochs", "2"], options=("--min-np", "1"))
+    hashes = [line.split()[-1] for line in output.splitlines() if "parameter hash" in line]
+    assert code == 0 and len(hashes) == 2 and len(set(hashes)) == 1, output
+
+
+HOROVOD = """
+import sys, torch
+import horovod.torch as hvd
+from horovod.torch.elastic import TorchState
+from horovod.common.process_sets import ProcessSet, add_process_set
+
+hvd.init()
+model = torch.nn.Linear(8, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01 * hvd.size()), model.named_parameters())
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000000)
+first = ProcessSet([0])
+add_process_set(first)
+
+def on_state_reset():
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * hvd.size()
+
+@hvd.elastic.run
+def train(state):
+    while not state.batch or state.batch % 20 or state.size < 3:
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        state.batch, state.size = state.batch + 1, hvd.size()
+        if state.batch == 20 and hvd.rank() == 0:
+            open(sys.argv[1], "w").write("localhost:2\\n127.0.0.1:1\\n")
+        if state.batch % 5 == 0:
+            state.commit()
+    assert first.ranks == [0] and first.included() == (hvd.rank() == 0)
+    mine = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=first).item() if first.included() else 1
+    print("end", hvd.size(), round(optimizer.param_groups[0]["lr"], 4), mine, flush=True)
+
+state = TorchState(model, optimizer, batch=0, size=0, schedule=schedule)
+state.register_reset_callbacks([on_state_reset])
+train(state)
+"""
+
+
+def test_a_script_of_horovod_grows_as_its_discovery_script_says(tmp_path):
+    hosts, script, program = tmp_path / "hosts", tmp_path / "discover.sh", tmp_path / "train.py"
+    hosts.write_text("localhost:2\n")
+    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    script.chmod(0o700)
+    program.write_text(HOROVOD)
+    command = [sys.executable, "-m", "rueda.compat.horovodrun", "-np", "2", "--min-np", "2", "--max-np", "3"]
+    command += ["--host-discovery-script", str(script), sys.executable, str(program), str(hosts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = sorted(line.split(": ", 1)[1] for line in done.stdout.splitlines() if "end 3" in line)
+    assert ends == ["end 3 0.03 1"] * 2 + ["end 3 0.03 1.0"], done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -33,12 +33,7 @@ class Finding(NamedTuple):
 
 # Names of Horovod (and all that begins with them and a dot) that a script should know about. What
 # is simply not there needs no row.
-_ELASTIC = "elastic membership is not available in this version of rueda", (
-    "give the job a fixed number of ranks, save checkpoints and start it again from the last one"
-)
 _NAMES = {
-    "horovod.torch.elastic": (UNSUPPORTED, *_ELASTIC),
-    "horovod.common.elastic": (UNSUPPORTED, *_ELASTIC),
     "horovod.torch.broadcast_optimizer_state": (
         DIFFERS,
         "no optimizer step is taken to fill an empty state; the root's state travels as it is",
