@@ -99,6 +99,26 @@ def test_what_only_steps_change_is_copied_late_after_a_time_and_buffers_never():
     assert seen[:3] == [0, 0, 0] and seen[-1] == parameters + 3 * parameters
 
 
+def test_sparse_state_is_saved_and_comes_back():
+    layer = torch.nn.Embedding(10, 4, sparse=True)
+    state = TorchState(layer, torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9))
+
+    def step():
+        state.optimizer.zero_grad()
+        layer(torch.randint(10, (3,))).square().sum().backward()
+        state.optimizer.step()
+
+    for _ in range(5):
+        step()
+        state.commit()
+    (kept,) = [each["momentum_buffer"].to_dense() for each in state.optimizer.state.values()]
+    weights = layer.weight.detach().clone()
+    step()
+    state.restore()
+    (now,) = [each["momentum_buffer"] for each in state.optimizer.state.values()]
+    assert now.is_sparse and torch.equal(now.to_dense(), kept) and torch.equal(layer.weight, weights)
+
+
 def test_weights_that_the_script_changes_by_itself_are_copied_at_once():
     for change in (lambda p: p.data.clamp_(-0.01, 0.01), lambda p: p.mul_(0.5)):
         state = made()

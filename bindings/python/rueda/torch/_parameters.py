@@ -6,6 +6,7 @@ import warnings
 import torch
 
 from rueda.common.util import split_list
+from rueda.torch._epochs import is_elastic
 from rueda.torch.functions import broadcast_object, require_materialized
 
 
@@ -64,9 +65,10 @@ def make_groups(groups, num_groups, names, optimizer):
             raise ValueError("groups must consist of the optimizer's parameters")
         chosen = groups
     elif isinstance(groups, int) and groups > 0:
-        # Rank 0's order counts, so that all ranks cut the same groups.
+        # Rank 0's order counts, so that all ranks cut the same groups; names', where a rank may have no peers yet.
         own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        order = broadcast_object([names[p] for p in own], 0, "optimizer_groups")
+        order = [names[p] for p in own]
+        order = sorted(order) if is_elastic() else broadcast_object(order, 0, "optimizer_groups")
         by_name = {names[p]: p for p in own}
         chosen = split_list([by_name[name] for name in order], groups)
     else:

@@ -62,17 +62,25 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
 
 
 class _Outline(pickle.Pickler):
-    """Pickles a state dict without its tensors, of which it writes shape, dtype and kind of device."""
+    """Pickles a state dict without its tensors, of which it writes shape, dtype and kind of device.
+
+    Sparse ones, whose memory depends on their values, are written as they are.
+    """
 
     def __init__(self, stream, tensors):
         super().__init__(stream, protocol=4)
         self._tensors = tensors
 
     def persistent_id(self, obj):
-        if not isinstance(obj, torch.Tensor):
+        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
             return None
         self._tensors.append(obj)
         return len(self._tensors) - 1, tuple(obj.shape), obj.dtype, obj.device.type
+
+    def reducer_override(self, obj):
+        if isinstance(obj, torch.Tensor):  # a sparse one: its parts are no tensors of the state
+            return pickle.loads, (pickle.dumps(obj, protocol=4),)
+        return NotImplemented
 
 
 class _Filler(pickle.Unpickler):

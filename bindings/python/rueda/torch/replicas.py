@@ -97,6 +97,7 @@ def _named_tensors(state):
 
 def _checksum(name, tensor):
     form = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-    dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    whole = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    dense = whole.resolve_conj().resolve_neg().cpu().contiguous()
     data = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
     return zlib.crc32(data) << 31 ^ zlib.crc32(form)  # below 2**63

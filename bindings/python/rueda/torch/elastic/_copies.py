@@ -46,6 +46,9 @@ def _filled(outline, tensors):
 
 
 def _key(tensor):
+    """Which memory it is; None for a sparse one, which has several pieces."""
+    if tensor.layout is not torch.strided:
+        return None
     return tensor.data_ptr(), tensor.shape, tensor.dtype
 
 
@@ -117,7 +120,7 @@ class Copies:
         return {
             key
             for key, i in ((_key(tensor), mine.get(_key(tensor))) for tensor in tensors)
-            if i is not None and _same_bytes(self._live[i], self._buffers[i])
+            if key is not None and i is not None and _same_bytes(self._live[i], self._buffers[i])
         }
 
     def state(self):

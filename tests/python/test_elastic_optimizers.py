@@ -1,0 +1,114 @@
+"""Optimizers of all kinds go on in the next epoch, with ranks that are left and with newcomers."""
+
+import sys
+
+from worlds import launch
+
+SCRIPT = """
+import hashlib, os, signal, sys
+import rueda.torch as hvd
+import torch
+from rueda._runtime import runtime
+from rueda.torch import Compression
+
+hvd.init()
+torch.set_num_threads(1)
+torch.manual_seed(3)
+
+
+def wrapped(layer, **options):
+    optimizer = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.5)
+    return layer, hvd.DistributedOptimizer(optimizer, layer.named_parameters(), **options)
+
+
+def linear():
+    return torch.nn.Linear(48, 48)
+
+
+made = {
+    "plain": wrapped(linear()),
+    "groups": wrapped(linear(), num_groups=1),
+    "cast": wrapped(linear(), compression=Compression.fp16),
+    "int8": wrapped(linear(), compression=Compression.int8),
+    "topk": wrapped(linear(), compression=Compression.topk(0.1)),
+    "powersgd": wrapped(linear(), compression=Compression.powersgd(2)),
+    "adasum": wrapped(linear(), op=hvd.Adasum),
+    "arena": wrapped(linear(), gradients_in_arena=True),
+    "accumulated": wrapped(linear(), backward_passes_per_step=2),
+    "sparse": wrapped(torch.nn.Embedding(10, 48, sparse=True)),
+    "hooked": wrapped(linear()),
+}
+
+
+def hook(state, bucket):
+    return hvd.get_future(hvd.allreduce_async_(bucket.buffer(), name=f"bucket.{bucket.index()}"))
+
+
+hvd.register_comm_hook(made["hooked"][1], hook)
+for layer, optimizer in made.values():
+    optimizer.check_replicas(every=7)
+
+# What has parts of its own is refused, by name.
+for make, name in (
+    (lambda layer: wrapped(layer, shard="state"), "shard='state'"),
+    (lambda layer: hvd.LocalSGD(torch.optim.SGD(layer.parameters(), 0.1), every=4), "hvd.LocalSGD"),
+):
+    try:
+        make(linear())
+    except ValueError as error:
+        assert str(error).startswith(name + " is not for elastic jobs"), error
+    else:
+        raise SystemExit("not refused: " + name)
+
+
+def backward(layer, loss_of):
+    if isinstance(layer, torch.nn.Embedding):
+        loss_of(layer(torch.randint(10, (4,)))).backward()
+    else:
+        loss_of(layer(torch.randn(4, 48))).backward()
+
+
+def die_at(step, place):
+    if [runtime.epoch.member, step, place] == [1, 4, sys.argv[1]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hvd.elastic.run
+def train(state):
+    torch.manual_seed(100 * hvd.rank() + state.step)
+    while state.step < 20 or state.size != int(sys.argv[2]):
+        for number, (layer, optimizer) in enumerate(made.values()):
+            optimizer.zero_grad()
+            for _ in range(2 if layer is made["accumulated"][0] else 1):
+                backward(layer, lambda value: value.square().mean())
+            if number == 5:
+                die_at(state.step, "between")
+            optimizer.step()
+        state.step, state.size = state.step + 1, hvd.size()
+        state.commit()
+
+
+state = hvd.elastic.TorchState(
+    step=0, size=0,
+    **{name: layer for name, (layer, _) in made.items()},
+    **{name + "_optimizer": optimizer for name, (_, optimizer) in made.items()},
+)
+train(state)
+digests = {
+    name: hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in layer.parameters())).hexdigest()
+    for name, (layer, _) in made.items()
+}
+for name, digest in digests.items():
+    assert len(set(hvd.allgather_object(digest))) == 1, name
+print("end", hvd.size(), flush=True)
+hvd.shutdown()
+"""
+
+
+def test_optimizers_of_all_kinds_go_on(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    for failure, size in (("shrink", 2), ("replace", 3)):
+        options = ("--min-np", "1", "--on-failure", failure)
+        code, output = launch(3, [sys.executable, script, "between", size], options=options)
+        assert code == 0 and output.count(f"end {size}") == size, output
