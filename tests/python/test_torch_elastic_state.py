@@ -1,6 +1,8 @@
 """What `rueda.torch.elastic` keeps of models, optimizers and samplers: one process, ranks played where they matter."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 
@@ -305,3 +307,21 @@ def test_samples_recorded_by_number_count_too_and_an_epoch_begins_with_none(rank
 
 def test_probation_is_as_long_as_the_tests_think():
     assert _copies.PROBATION == 3
+
+
+def test_a_process_may_end_while_a_commit_is_being_copied():
+    program = """
+import torch, rueda.torch as hvd
+hvd.init()
+model = torch.nn.Linear(2000, 2000)
+optimizer = torch.optim.Adam(model.parameters())
+state = hvd.elastic.TorchState(model, optimizer)
+for _ in range(6):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2000)).sum().backward()
+    optimizer.step()
+    state.save()
+assert sum(len(copies._late) for copies in state._copies()) == 8
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

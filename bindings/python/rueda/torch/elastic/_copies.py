@@ -5,13 +5,49 @@ for it. Until then the tensors themselves are the copy. That nobody else changes
 comparing contents, and watched from then on.
 """
 
+import atexit
 import copy
+import os
+import queue
 import threading
 
 import torch
 
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
 CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
+
+
+class _Copier:
+    """The thread that copies, begun when it is first needed. To begin one for each commit would be to wait for it."""
+
+    def __init__(self):
+        self._forget()
+
+    def _forget(self):
+        self._tasks = self._thread = None
+
+    def do(self, task):
+        if self._tasks is None:
+            self._tasks = queue.SimpleQueue()
+            self._thread = threading.Thread(target=self._work, args=(self._tasks,), name="rueda-commit", daemon=True)
+            self._thread.start()
+        self._tasks.put(task)
+
+    def end(self):
+        """At exit: a thread that the end of Python finds within PyTorch aborts the process."""
+        if self._tasks is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._forget()
+
+    def _work(self, tasks):
+        for task in iter(tasks.get, None):
+            task()
+
+
+_copier = _Copier()
+os.register_at_fork(after_in_child=_copier._forget)
+atexit.register(_copier.end)
 
 
 class _Place:
@@ -87,13 +123,14 @@ class Copies:
         self._buffers = [
             _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
         ]
-        self._thread = self._error = None
+        self._error = None
+        self._done = None  # is set when the late copies are there; None: nobody need wait for them
         self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
         if self._late:
-            self._thread = threading.Thread(target=self._copy_late, name="rueda-commit", daemon=True)
-            self._thread.start()
+            self._done = threading.Event()
+            _copier.do(self._copy_late)
 
     def anew(self):
         """The save of what there is now. This one stays what it is until its `anew` is called again."""
@@ -102,9 +139,9 @@ class Copies:
 
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._done is not None:
+            self._done.wait()
+            self._done = None
             self._intact = self.untouched()
         if self._error is not None:
             raise self._error
@@ -137,6 +174,8 @@ class Copies:
                 self._copy(i)
         except Exception as error:  # it is raised where the copies are waited for
             self._error = error
+        finally:
+            self._done.set()
 
 
 class StepGuard:
