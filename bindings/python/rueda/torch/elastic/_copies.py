@@ -85,6 +85,7 @@ class Copies:
             _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
         ]
         self._thread = self._error = None
+        self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
         if self._late:
@@ -101,8 +102,13 @@ class Copies:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self._intact = self.untouched()
         if self._error is not None:
             raise self._error
+        return self._intact
+
+    def untouched(self):
+        """Whether nobody has changed, since the save, what is copied late."""
         return all(self._live[i]._version == self._versions[i] for i in self._late)
 
     def unchanged(self, tensors):
@@ -165,7 +171,7 @@ class StepGuard:
             return
         self._armed = False
         self._interval += 1
-        intact = all([copies.hold() for copies in self._copies()])
+        intact = all([copies.hold() and copies.untouched() for copies in self._copies()])
         if not intact:
             self._start_anew()
         elif self._clean < PROBATION or self._interval % CHECK_EVERY == 0:
