@@ -78,9 +78,9 @@ AGAIN = ["reset of the job", "reset", "callback"]
 FRESH, RESTORE, SYNC, GO_ON = _loop.FRESH, _loop.RESTORE, _loop.SYNC, _loop.GO_ON
 
 
-def test_after_a_loss_the_state_is_restored_behind_the_callbacks(monkeypatch):
+def test_after_a_loss_the_state_is_restored_before_the_callbacks_and_then_synchronized(monkeypatch):
     log = play(monkeypatch, [HorovodInternalError(), "done"], FRESH, RESTORE)
-    assert log == ["sync", "train", ("enter", _loop.EPOCH_ENDED, True), *AGAIN, "restore", "sync", "train"]
+    assert log == ["sync", "train", ("enter", _loop.EPOCH_ENDED, True), "restore", *AGAIN, "sync", "train"]
 
 
 @pytest.mark.parametrize("skip_sync", [False, True])

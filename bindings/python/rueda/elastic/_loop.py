@@ -1,8 +1,8 @@
 """Runs a training function again and again, epoch of membership after epoch, until it has returned.
 
-    epoch ──branch──> restore?  sync?  ──> func(state) ──> its result
-      ^                                      │ a rank was lost │ hosts are about to change
-      └──── callbacks <──── next epoch <─────┴─────────────────┘
+    epoch ──branch──> sync? ──> func(state) ──> its result
+      ^                            │ a rank was lost │ hosts are about to change
+      └── callbacks <── restore? <──branch── next epoch
 
 What is done with the state is said by the epoch, the same for all ranks; nothing is decided here. An error
 that did not end the epoch (ranks that disagree, say) goes up: it would come again.
@@ -67,10 +67,16 @@ def _run(func, reset, state, args, kwargs):
     changed = epoch.provisional
     while True:
         try:
+            branch = runtime.epoch.branch
             if changed:
+                if branch == RESTORE and holds:  # a newcomer has nothing to go back to
+                    state.restore()
                 reset()
                 state.on_reset()
-            holds = _take_branch(state, runtime.epoch.branch, holds)
+            if branch != GO_ON:
+                state.sync()
+                state.commits = _commits_of_all(state)
+            holds = True  # a state that all have agreed on
             return func(state, *args, **kwargs)
         except HorovodInternalError:
             if not runtime.epoch_ended(VERDICT_SECONDS):
@@ -80,16 +86,6 @@ def _run(func, reset, state, args, kwargs):
             cause = INTERRUPTED
         _enter(cause, holds, state)
         changed = True
-
-
-def _take_branch(state, branch, holds):
-    """Does with the state what all ranks do; returns whether it is now one that all have agreed on."""
-    if branch == RESTORE and holds:  # a newcomer has nothing to go back to
-        state.restore()
-    if branch != GO_ON:
-        state.sync()
-        state.commits = _commits_of_all(state)
-    return True
 
 
 def _commits_of_all(state):
