@@ -264,15 +264,7 @@ void Decider::State::repeat_orders() {
     if (member.stage == Stage::kStarting)
       do_(StartMember{id, member.host, member.slot, member.expected, member.spare});
   }
-  if (epoch != 1) return;
-  std::vector<Candidate> first;
-  for (const MemberId id : ranks) first.push_back(candidate(members.at(id)));
-  const std::vector<RankPlace> places = places_of(first);
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Member& member = members.at(ranks[rank]);
-    if (member.answered || !member.lives()) continue;
-    do_(StartMember{member.id, member.host, member.slot, places[rank], false});
-  }
+  if (epoch == 1) start_first();
 }
 
 // The members of an epoch that was over may not have heard of it.

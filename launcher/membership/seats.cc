@@ -44,14 +44,12 @@ void Decider::State::try_start() {
   }
   auto first = std::make_shared<wire::NewEpoch>();
   const int size = std::min(seat_cap(), hosts.usable_slots());
-  std::vector<Candidate> all;
   for (const HostTable::Host& host : hosts.hosts()) {
     for (int slot = 0; host.usable() && slot < host.slots && std::ssize(ranks) < size; ++slot) {
       Member& member = add_member(host.name, slot, false);
       member.stage = Stage::kInEpoch;
       member.rank = static_cast<Rank>(ranks.size());
       ranks.push_back(member.id);
-      all.push_back(candidate(member));
       first->members.push_back({member.id, member.host, -1, false});
     }
   }
@@ -62,12 +60,19 @@ void Decider::State::try_start() {
   alive = unanswered = size;
   phase = Phase::kRunning;
   seats_dirty = true;
+  start_first();
+  if (policy.elastic) fill_seats();
+}
+
+void Decider::State::start_first() {
+  std::vector<Candidate> all;
+  for (const MemberId id : ranks) all.push_back(candidate(members.at(id)));
   const std::vector<RankPlace> places = places_of(all);
-  for (size_t rank = 0; rank < places.size(); ++rank) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Member& member = members.at(ranks[rank]);
+    if (member.answered || !member.lives()) continue;
     do_(StartMember{member.id, member.host, member.slot, places[rank], false});
   }
-  if (policy.elastic) fill_seats();
 }
 
 // Somebody is lost whose slot will be free soon.

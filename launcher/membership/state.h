@@ -71,6 +71,7 @@ struct MembershipDecider::State {
 
   // ---- seats.cc: who sits where, who is started
   void try_start();
+  void start_first();  // the members of epoch 1 that have not been told of it
   void fill_seats();
   void exchange_slow();
   int seat_cap() const;  // most ranks of an epoch, as hosts are

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/simulation/explored.h"
 #include "tests/simulation/membership_moves.h"
 
 namespace rueda::testing {
@@ -55,12 +56,6 @@ class States {
 
   std::vector<Model> states_;
   std::vector<uint32_t> slots_;
-};
-
-struct Explored {
-  size_t states = 0;
-  size_t ends = 0;
-  std::string broken;
 };
 
 class Explorer {

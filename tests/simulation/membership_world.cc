@@ -115,8 +115,6 @@ void MembershipWorld::perform(const ms::Action& action) {
     process.host = start->host;
     process.slot = start->slot;
     process.cut = gone_hosts_.count(start->host) != 0;  // and the decider does not know it yet
-    process.newcomer = decider_->epoch() > 0 && last_epoch_ > 0;
-    if (last_epoch_ == 0) process.newcomer = false;
     const ms::MemberId id = start->member;
     at(now_ + 0.05 + random() * 0.5, [this, id] { enter(id, EnterCause::kFirst); });
   } else if (const auto* stop = std::get_if<ms::StopMember>(&action)) {
@@ -127,10 +125,8 @@ void MembershipWorld::perform(const ms::Action& action) {
     if (decider_bug_ == DeciderBug::kDoesNotWait) {
       for (const auto& [id, process] : std::map<ms::MemberId, Process>(processes_)) {
         if (!process.runs || process.cut || !process.in_epoch) continue;
-        wire::Standing standing{.member = id, .epoch = epoch, .cause = EnterCause::kEpochEnded};
-        standing.has_state = process.has_state;
-        standing.commits = process.history.size();
-        standing.version = "1";
+        wire::Standing standing = standing_of(id, EnterCause::kEpochEnded);
+        standing.epoch = epoch;
         at(now_, [this, standing] { tell(ms::MemberEnters{standing.member, standing}); });
       }
       return;
@@ -167,10 +163,8 @@ void MembershipWorld::deliver(const ms::Answer& answer) {
   Process& p = processes_[id];
   if (!p.runs || p.cut || !p.waits) return;
   p.waits = false;
-  if (answer.common->answer == EpochAnswer::kProvisional) {
-    p.newcomer = true;
+  if (answer.common->answer == EpochAnswer::kProvisional)
     return at(now_ + random() * 0.3, [this, id] { enter(id, EnterCause::kReady); });
-  }
   if (answer.common->answer != EpochAnswer::kEnter) {
     p.runs = false;
     return at(now_ + 0.01, [this, id] { tell(ms::MemberEnded{id, 0, false, ""}); });
@@ -258,19 +252,26 @@ void MembershipWorld::plant(std::vector<ms::Action>& actions) {
   }
 }
 
+// What it says of itself.
+wire::Standing MembershipWorld::standing_of(ms::MemberId id, EnterCause cause) {
+  const Process& p = processes_[id];
+  const bool claims = bug_ == MemberBug::kClaimsState;
+  wire::Standing standing;
+  standing.member = id;
+  standing.epoch = p.epoch ? p.epoch->epoch : 0;
+  standing.cause = cause;
+  standing.has_state = p.has_state || claims;
+  standing.commits = p.history.size() + (claims ? 1 : 0);
+  standing.version = "1";
+  return standing;
+}
+
 void MembershipWorld::enter(ms::MemberId id, EnterCause cause) {
   Process& p = processes_[id];
   if (!p.runs) return;
   p.waits = true;
   p.asked = cause;
-  p.asked_epoch = p.epoch ? p.epoch->epoch : 0;
-  wire::Standing standing;
-  standing.member = id;
-  standing.epoch = p.asked_epoch;
-  standing.cause = cause;
-  standing.has_state = p.has_state || bug_ == MemberBug::kClaimsState;
-  standing.commits = bug_ == MemberBug::kClaimsState ? p.history.size() + 1 : p.history.size();
-  standing.version = "1";
+  const wire::Standing standing = standing_of(id, cause);
   p.last_sent = std::max(p.last_sent, now_ + random() * 0.005);
   at(p.last_sent, [this, standing] {
     const Process& from = processes_[standing.member];
@@ -295,13 +296,12 @@ void MembershipWorld::train(ms::MemberId id) {
   uint64_t least = ~0ULL, words = 0;
   for (const wire::EpochMember& word : p.epoch->members) {
     const Process& other = processes_[word.member];
-    const bool here = other.in_epoch && other.epoch->epoch == p.epoch->epoch && sees(p, other);
     if (!other.runs && random() < 0.5) return leave_epoch(id, EnterCause::kEpochEnded);
-    const bool ahead = other.epoch && other.epoch->epoch == p.epoch->epoch && sees(p, other);
-    const uint64_t entered = here || ahead ? other.entered : 0;  // its words stay readable
-    least = std::min(least, entered);
+    // Its words stay readable when it has left.
+    const bool is_read = other.epoch && other.epoch->epoch == p.epoch->epoch && sees(p, other);
+    least = std::min(least, is_read ? other.entered : 0);
     const auto it = other.word.find(p.entered);
-    if (ahead && it != other.word.end()) words = std::max(words, it->second);
+    if (is_read && it != other.word.end()) words = std::max(words, it->second);
   }
   if (!p.synced) {
     const bool fresh = p.epoch->branch == wire::EpochBranch::kFresh;
@@ -320,7 +320,6 @@ void MembershipWorld::train(ms::MemberId id) {
     if (!p.synced) return;
     if (fresh) p.history.clear();
     p.has_state = true;
-    p.newcomer = false;
     p.word[p.entered = p.epoch->target + 1] = p.announced;
     return;
   }
@@ -403,8 +402,7 @@ void MembershipWorld::take_over() {
   decider_ = ms::MembershipDecider::resume(policy_, record_);
   if (decider_ == nullptr) return broken("a record cannot be read");
   tell(ms::Tick{});
-  for (const std::string& host : std::set<std::string>(lost_hosts_))
-    tell(ms::HostLost{host, "it is silent"});
+  for (const std::string& host : lost_hosts_) tell(ms::HostLost{host, "it is silent"});
   discover();
   std::vector<ms::MemberId> waiting;
   for (const auto& [id, process] : std::map<ms::MemberId, Process>(processes_)) {

@@ -55,7 +55,6 @@ class MembershipWorld {
     bool writes = false;  // in memory of its epoch
     uint64_t memory = 0;  // which memory it has mapped
     int slot = 0;
-    bool newcomer = false;
     bool has_state = false;
     std::vector<uint64_t> history;  // digest after each commit
     std::shared_ptr<const wire::NewEpoch> epoch;
@@ -67,7 +66,6 @@ class MembershipWorld {
     double stalled_until = 0;
     double last_sent = 0;
     wire::EnterCause asked = wire::EnterCause::kFirst;
-    uint64_t asked_epoch = 0;
     bool waits = false;
   };
 
@@ -81,6 +79,7 @@ class MembershipWorld {
   void check(const wire::NewEpoch& epoch);
   void check_slot(const ms::StartMember& start);
   void deliver(const ms::Answer& answer);
+  wire::Standing standing_of(ms::MemberId id, wire::EnterCause cause);
   void enter(ms::MemberId id, wire::EnterCause cause);
   void train(ms::MemberId id);
   void leave_epoch(ms::MemberId id, wire::EnterCause cause);

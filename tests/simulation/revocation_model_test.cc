@@ -12,6 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tests/simulation/explored.h"
+
 namespace rueda::testing {
 namespace {
 
@@ -44,12 +46,6 @@ struct Setup {
   int cuts = 0;
   int late = 0;  // data of the generation before that may be under way, from each rank to each
   Bug bug = Bug::kNone;
-};
-
-struct Explored {
-  size_t states = 0;
-  size_t ends = 0;
-  std::string broken;
 };
 
 class Explorer {
