@@ -135,6 +135,17 @@ def test_what_one_rank_cannot_do_all_are_told():
         save(folder, tensor, step=1 if rank == 0 else -1)
     with raises(FileNotFoundError if rank == 1 else RuntimeError, "all ranks need one folder"):
         save(os.path.join(folder, str(rank)), tensor, step=1)
+    with raises(ValueError if rank == 1 else RuntimeError, "a whole number, 0 or more, below 2**63"):
+        save(folder, tensor, step=1 if rank == 0 else 10**2000)
+    long = os.path.join(folder, *["\N{CJK UNIFIED IDEOGRAPH-6A21}" * 80] * 3)  # more than there is room for in what ranks say
+    with raises(FileNotFoundError if rank == 1 else RuntimeError, "all ranks need one folder" if rank == 1 else "rank 1 failed"):
+        save(long if rank == 0 else os.path.join(long, "x"), tensor, step=1)
+    save(long, tensor, step=2, wait=True)
+    if rank == 0:
+        next(pathlib.Path(latest(long)).glob("*-of-*")).unlink()
+    hvd.barrier()
+    with pytest.warns(RuntimeWarning), raises(RuntimeError, "is whole", "is missing" if rank == 0 else ""):
+        resume(long, tensor)
     assert latest(folder) is None and resume(folder, tensor) is None
     remove(folder)
 

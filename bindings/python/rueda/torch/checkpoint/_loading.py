@@ -10,7 +10,7 @@ from rueda.torch import _safetensors
 from rueda.torch._files import read_all
 from rueda.torch.checkpoint import _folder, _tree
 from rueda.torch.checkpoint._folder import Checkpoint, Damaged
-from rueda.torch.checkpoint._ranks import Ranks, agree
+from rueda.torch.checkpoint._ranks import Ranks, agree, short
 from rueda.torch.checkpoint._state import mismatches, put
 
 _BLOCK = 16 << 20  # bytes that are read and hashed at once
@@ -109,7 +109,7 @@ class _Reading:
         try:
             self.manifest, self._tensors = read(self._path, self._state)
         except (Damaged, OSError) as error:
-            return str(error)
+            return short(str(error))
 
     def put(self):
         put(self.manifest["state"], self._tensors, self._state)

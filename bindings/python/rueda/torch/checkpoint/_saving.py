@@ -95,8 +95,8 @@ def _agreed_state(ranks, folder, state, step, keep, what):
     def look():
         nonlocal flat, layout
         _tell()
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step={step!r}: a whole number, 0 or more")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 63:
+            raise ValueError(f"step={step!r:.40}: a whole number, 0 or more, below 2**63")
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise ValueError(f"keep={keep!r}: a whole number, 1 or more, or None for all")
         flat = Flat(state)
