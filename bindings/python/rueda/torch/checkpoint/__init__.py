@@ -15,6 +15,7 @@
     _folder    names, manifests, locks, what is removed
     _loading   read, compare, and only then change
     _ranks     how ranks agree
+    _keeper    checkpoints of what a job commits
 
 The module can be called, too: ``hvd.checkpoint(module)`` is activation checkpointing, `rueda.torch.checkpointing`, which
 has been called so for longer.

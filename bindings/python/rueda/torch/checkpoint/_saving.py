@@ -77,11 +77,16 @@ def wait():
 
 
 def _end(ranks):
-    agree(ranks, "the last save failed", _tell)
+    agree(ranks, "the last save failed", tell)
 
 
-def _tell():
-    """The end of the last save, once."""
+def is_writing():
+    """Whether this rank still writes what it saved last."""
+    return _last is not None and _last.is_under_way()
+
+
+def tell():
+    """Waits for the end of the last save, and tells it, once."""
     global _last
     if _last is not None:
         _last.join()  # which may be interrupted: its memory is not the next one's before
@@ -94,7 +99,7 @@ def _agreed_state(ranks, folder, state, step, keep, what):
 
     def look():
         nonlocal flat, layout
-        _tell()
+        tell()
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 63:
             raise ValueError(f"step={step!r:.40}: a whole number, 0 or more, below 2**63")
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):

@@ -63,6 +63,9 @@ class Writing:
         if self._ranks.rank == 0:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
+    def is_under_way(self):
+        return self._thread.is_alive()
+
     def join(self):
         self._thread.join()
 
