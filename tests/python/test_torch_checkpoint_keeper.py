@@ -74,6 +74,24 @@ def test_every_so_many_commits_one_is_begun_and_the_newest_goes_on():
 
 
 @ranks(2)
+def test_one_rank_loads_alone():
+    folder = shared_folder()
+    keeper = Keeper(folder)
+    for commits in (1, 2):
+        assert keeper.committed(state(commits), commits)
+        checkpoint.wait()
+    if hvd.rank() == 1:  # the other calls nothing
+        loaded = state(-1)
+        assert Keeper(folder).resume(loaded, alone=True) == 2 and loaded["x"].eq(2).all()
+        os.truncate(os.path.join(latest(folder), "state-00001-of-00002.safetensors"), 10)
+        with pytest.warns(RuntimeWarning, match="a damaged checkpoint is passed over"):
+            assert Keeper(folder).resume(loaded, alone=True) == 1
+        assert loaded["batch"] == 1 and loaded["x"].eq(1).all()
+    hvd.barrier()
+    remove(folder)
+
+
+@ranks(2)
 def test_nobody_waits_for_one_that_is_written():
     folder = shared_folder()
     keeper = Keeper(folder, every=3, keep=None)

@@ -11,8 +11,8 @@ import warnings
 from rueda._objects import allgather_object
 from rueda.common.exceptions import HorovodInternalError
 from rueda.torch.checkpoint import _saving
-from rueda.torch.checkpoint._loading import resume
-from rueda.torch.checkpoint._ranks import Ranks, agree, short
+from rueda.torch.checkpoint._loading import resume_on
+from rueda.torch.checkpoint._ranks import Alone, Ranks, agree, short
 
 
 class Keeper:
@@ -76,9 +76,13 @@ class Keeper:
         self._has_begun = True
         return True
 
-    def resume(self, state):
-        """Loads the newest checkpoint that is whole, on all ranks. Returns its number of commits; None: there is none."""
-        return resume(self._folder, state)
+    def resume(self, state, alone=False):
+        """Loads the newest checkpoint that is whole, on all ranks. Returns its number of commits; None: there is none.
+
+        ``alone``: on this one, without a word to others, which a rank that is not in an epoch yet cannot have. Not for
+        models whose parameters are sharded.
+        """
+        return resume_on(Alone() if alone else Ranks(), self._folder, state)
 
     def _look(self):
         """Whether this rank still writes, whether it has begun one before, and how the last one failed."""

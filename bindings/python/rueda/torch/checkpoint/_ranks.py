@@ -32,6 +32,14 @@ class Ranks:
         return [json.loads(each.tobytes()) for each in rows]
 
 
+class Alone(Ranks):
+    """This one, whoever else there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.rank, self.size = 0, 1
+
+
 def short(text):
     """So much of a text as a rank can tell the others: its beginning and its end."""
     kept, result = len(text), text
