@@ -24,6 +24,14 @@ class Forked(_ranks.Ranks):
         super().__init__()
         self.rank, self.size, self._files = rank, size, [s.makefile("rw") for s in sockets]
 
+    @classmethod
+    def of(cls, rank, size, pairs):
+        """One of those that ``pairs`` connect, in its process: keeps its own sockets."""
+        mine = [a for a, _ in pairs] if rank == 0 else [pairs[rank - 1][1]]
+        for each in {s for pair in pairs for s in pair} - set(mine):
+            each.close()
+        return cls(rank, size, mine)
+
     def gather(self, record):
         if self.rank == 0:
             records = [record, *(json.loads(file.readline()) for file in self._files)]
@@ -51,19 +59,21 @@ def save_for_ever(ranks, folder, told, first):
             os.write(told, b"%d\n" % step)
 
 
+def connected(size):
+    """Of the first rank and each other, their sockets."""
+    return [socket.socketpair() for _ in range(size - 1)]
+
+
 def start(folder, size, first):
     """Processes of all ranks, and where the first says what is whole."""
-    pairs = [socket.socketpair() for _ in range(size - 1)]
+    pairs = connected(size)
     reader, writer = os.pipe()
     children = []
     for rank in range(size):
         child = os.fork()
         if child == 0:
             try:
-                mine = [a for a, _ in pairs] if rank == 0 else [pairs[rank - 1][1]]
-                for each in {s for pair in pairs for s in pair} - set(mine):
-                    each.close()
-                save_for_ever(Forked(rank, size, mine), folder, writer, first)
+                save_for_ever(Forked.of(rank, size, pairs), folder, writer, first)
             finally:
                 os._exit(1)
         children.append(child)

@@ -7,14 +7,15 @@ import pathlib
 import struct
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import rueda.torch as hvd
 import torch
 from expect import raises
-from rueda.torch import _safetensors, checkpoint
-from rueda.torch.checkpoint import _saving, _shares, latest, load, resume, save, wait
+from rueda.torch import _files, _safetensors, checkpoint
+from rueda.torch.checkpoint import _copying, _marks, _shares, _writing, latest, load, resume, save, wait
 from test_sharded_checkpoint import remove, shared_folder
 from worlds import ranks, results, run_ranks
 
@@ -134,6 +135,17 @@ def test_what_one_rank_cannot_do_all_are_told():
         save(folder, tensor, step=1 if rank == 0 else -1)
     with raises(FileNotFoundError if rank == 1 else RuntimeError, "all ranks need one folder"):
         save(os.path.join(folder, str(rank)), tensor, step=1)
+    with raises(ValueError if rank == 1 else RuntimeError, "a whole number, 0 or more, below 2**63"):
+        save(folder, tensor, step=1 if rank == 0 else 10**2000)
+    long = os.path.join(folder, *["\N{CJK UNIFIED IDEOGRAPH-6A21}" * 80] * 3)  # more than there is room for in what ranks say
+    with raises(FileNotFoundError if rank == 1 else RuntimeError, "all ranks need one folder" if rank == 1 else "rank 1 failed"):
+        save(long if rank == 0 else os.path.join(long, "x"), tensor, step=1)
+    save(long, tensor, step=2, wait=True)
+    if rank == 0:
+        next(pathlib.Path(latest(long)).glob("*-of-*")).unlink()
+    hvd.barrier()
+    with pytest.warns(RuntimeWarning), raises(RuntimeError, "is whole", "is missing" if rank == 0 else ""):
+        resume(long, tensor)
     assert latest(folder) is None and resume(folder, tensor) is None
     remove(folder)
 
@@ -155,13 +167,13 @@ def test_a_failure_behind_training_is_told_to_all_at_the_next_call():
         assert latest(folder).step == 1 and resume(folder, state) == 1
     save(folder, state, step=4, wait=True)
     assert latest(folder).step == 4
-    marked, _saving._Save._mark = _saving._Save._mark, lambda *_: None
+    marked, _marks.written = _marks.written, lambda *_: None
     try:
         save(folder, state, step=5, timeout=0.05)
         with raises(RuntimeError, "ranks 1 have not written their parts within 0.05 s"):
             wait()
     finally:
-        _saving._Save._mark = marked
+        _marks.written = marked
     assert latest(folder).step == 4
     remove(folder)
 
@@ -169,9 +181,9 @@ def test_a_failure_behind_training_is_told_to_all_at_the_next_call():
 @ranks(2)
 def test_a_copy_that_fails_is_told_as_well():
     folder, rank = shared_folder(), hvd.rank()
-    copied, _saving._copy_part = _saving._copy_part, fail if rank == 1 else _saving._copy_part
+    copied, _copying._copy = _copying._copy, fail if rank == 1 else _copying._copy
     save(folder, {"tensor": torch.arange(1 << 16)}, step=2)
-    _saving._copy_part = copied
+    _copying._copy = copied
     with raises(RuntimeError, "rank 1 failed" if rank == 0 else "planted"):
         wait()
     assert latest(folder) is None
@@ -180,6 +192,62 @@ def test_a_copy_that_fails_is_told_as_well():
 
 def fail(*_):
     raise OSError(5, "planted")
+
+
+def test_a_copy_that_is_interrupted_is_no_checkpoint(tmp_path, monkeypatch):
+    def interrupted(targets, sources, _):
+        targets[0].copy_(sources[0])
+        raise KeyboardInterrupt
+
+    state = {"a": torch.ones(1 << 16), "b": torch.ones(1 << 16)}
+    save(tmp_path, state, step=1, wait=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(_copying, "_copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, state, step=2)
+    with raises(RuntimeError, "the save of step 2", "KeyboardInterrupt"):
+        wait()
+    assert resume(tmp_path, state) == 1
+
+
+def test_a_copy_stays_until_it_is_written_though_somebody_stopped_waiting(tmp_path, monkeypatch):
+    may_write, joined, calls = threading.Event(), _writing.Writing.join, []
+
+    def join(writing):
+        calls.append(writing)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        may_write.set()
+        joined(writing)
+
+    def write_all(*arguments):
+        may_write.wait()
+        _files.write_all(*arguments)
+
+    monkeypatch.setattr(_writing.Writing, "join", join)
+    monkeypatch.setattr(_writing, "write_all", write_all)
+    state = {"x": torch.full((1 << 16,), 1)}
+    try:
+        save(tmp_path, state, step=1, keep=None)
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        state["x"].fill_(2)
+        save(tmp_path, state, step=2, keep=None, wait=True)
+    finally:
+        may_write.set()
+    for step, name in enumerate(sorted(path.name for path in tmp_path.glob("*-step-*")), 1):
+        assert load(tmp_path / name, state) == step and state["x"].eq(step).all()
+
+
+def test_states_that_change_between_saves(tmp_path):
+    """What is kept of a save for the next is of that state alone."""
+    a, b = torch.arange(1 << 10), torch.arange(1 << 8) + 0.5
+    states = [{"a": a, "b": b}, {"b": b, "a": a}, {"a": a.view(32, 32), "b": b}, {"a": b, "b": a}, {"a": a}, {"a": a + 1, "b": -b}]
+    for step, state in enumerate(states):
+        save(tmp_path, state, step=step, wait=True)
+        loaded = {name: torch.zeros_like(value) for name, value in state.items()}
+        assert load(tmp_path, loaded) == step
+        assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
 
 def test_what_is_saved_is_what_was_there_whatever_follows(tmp_path):

@@ -1,6 +1,5 @@
 """`rueda.torch.checkpoint` when saves are killed, when system calls fail, and when files are damaged: a whole one loads."""
 
-import builtins
 import errno
 import os
 import pathlib
@@ -13,11 +12,11 @@ import warnings
 
 import pytest
 import torch
+from checkpoint_faults import Faults
 from expect import raises
 from rueda.torch.checkpoint import Damaged, latest, load, resume, save, wait
 from worlds import HERE
 
-CALLS = "open pwrite fsync close rename replace mkdir unlink rmdir listdir stat fstat ftruncate pread".split()
 
 
 def state(step):
@@ -49,37 +48,6 @@ def test_a_thousand_killed_saves(tmp_path, seed, size):
     kill(tmp_path, 250, seed, size)
 
 
-class Faults:
-    """One system call on a folder's files fails: the n-th. None: they are counted."""
-
-    def __init__(self, n, code):
-        self.n, self.code, self.count, self._originals = n, code, 0, {}
-
-    def __enter__(self):
-        for name in CALLS:
-            self._originals[name] = getattr(os, name)
-            setattr(os, name, self._failing(name, self._originals[name]))
-        self._open = builtins.open
-        builtins.open = self._failing("open", self._open)
-        return self
-
-    def __exit__(self, *_):
-        for name, original in self._originals.items():
-            setattr(os, name, original)
-        builtins.open = self._open
-
-    def _failing(self, name, original):
-        def call(*arguments, **keywords):
-            self.count += 1
-            if self.count != self.n:
-                return original(*arguments, **keywords)
-            if name == "close":
-                original(*arguments)
-            raise OSError(self.code, f"planted in {name}")
-
-        return call
-
-
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_each_system_call_fails_once(tmp_path, code):
     save(tmp_path, state(0), step=0, wait=True)
@@ -108,6 +76,14 @@ def test_each_system_call_fails_once(tmp_path, code):
     assert loaded_step(tmp_path) == 1000
     left = sorted(path.name for path in tmp_path.iterdir())
     assert len(left) == 3 and left[-1] == "lock"  # two, and nothing of those that failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_each_system_call_of_each_rank_fails_once(tmp_path, size):
+    command = [sys.executable, HERE / "checkpoint_faults.py", tmp_path, str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stdout.endswith(" faults\n"), done.stdout + done.stderr
 
 
 def test_a_limit_of_the_kernel(tmp_path):

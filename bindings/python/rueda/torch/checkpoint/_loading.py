@@ -10,7 +10,7 @@ from rueda.torch import _safetensors
 from rueda.torch._files import read_all
 from rueda.torch.checkpoint import _folder, _tree
 from rueda.torch.checkpoint._folder import Checkpoint, Damaged
-from rueda.torch.checkpoint._ranks import Ranks, agree
+from rueda.torch.checkpoint._ranks import Ranks, agree, short
 from rueda.torch.checkpoint._state import mismatches, put
 
 _BLOCK = 16 << 20  # bytes that are read and hashed at once
@@ -26,7 +26,7 @@ def latest(folder):
         damage = _folder.damage_of(folder, name)
         if damage is None:
             return Checkpoint(os.path.join(folder, name), step)
-        _warn(damage)
+        _warn(damage, 3)
     return None
 
 
@@ -81,7 +81,11 @@ def resume(folder, state):
     ValueError
         Names, types or shapes differ, all of which are named.
     """
-    ranks, folder = Ranks(), os.fspath(folder)
+    return resume_on(Ranks(), folder, state)
+
+
+def resume_on(ranks, folder, state):
+    folder = os.fspath(folder)
     what, damages = f"the state could not be loaded from {folder}", []
     candidates = [name for _, _, name in _folder.listed(folder)] if ranks.rank == 0 else []
     while True:
@@ -94,7 +98,7 @@ def resume(folder, state):
             agree(ranks, what, found.put)
             return found.manifest["step"]
         damages.append(f"{failed[0][1]} (rank {failed[0][0]})" if ranks.size > 1 else failed[0][1])
-        _warn(damages[-1])
+        _warn(damages[-1], 4)
     if damages:
         raise RuntimeError(f"no checkpoint in {folder} is whole: {'; '.join(damages)}. To begin anew, use another folder")
     return None
@@ -109,14 +113,14 @@ class _Reading:
         try:
             self.manifest, self._tensors = read(self._path, self._state)
         except (Damaged, OSError) as error:
-            return str(error)
+            return short(str(error))
 
     def put(self):
         put(self.manifest["state"], self._tensors, self._state)
 
 
-def _warn(damage):
-    warnings.warn(f"a damaged checkpoint is passed over: {damage}", RuntimeWarning, stacklevel=3)
+def _warn(damage, stacklevel):
+    warnings.warn(f"a damaged checkpoint is passed over: {damage}", RuntimeWarning, stacklevel=stacklevel)
 
 
 def read(path, state):

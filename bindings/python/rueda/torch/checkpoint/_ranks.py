@@ -7,7 +7,7 @@ from rueda._runtime import runtime
 from rueda.common import basics
 
 _ROW = 1024  # bytes of what a rank says
-_MOST_TEXT = 400  # characters of an error
+_MOST_TEXT = 400  # bytes of an error in it, where each letter that is not of ASCII takes six or twelve
 
 
 class Ranks:
@@ -32,6 +32,23 @@ class Ranks:
         return [json.loads(each.tobytes()) for each in rows]
 
 
+class Alone(Ranks):
+    """This one, whoever else there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.rank, self.size = 0, 1
+
+
+def short(text):
+    """So much of a text as a rank can tell the others: its beginning and its end."""
+    kept, result = len(text), text
+    while len(json.dumps(result)) > _MOST_TEXT:
+        kept -= max(2, kept // 16)
+        result = f"{text[: kept // 2]} ... {text[-(kept // 2) :]}"
+    return result
+
+
 def agree(ranks, what, action):
     """What ``action()`` gives on each rank. An error on one is one on all of them, each of which says what it was."""
     value = failure = None
@@ -39,7 +56,7 @@ def agree(ranks, what, action):
         value = action()
     except Exception as error:
         failure = error
-    told = None if failure is None else f"{type(failure).__name__}: {failure}"[:_MOST_TEXT]
+    told = None if failure is None else short(f"{type(failure).__name__}: {failure}")
     records = ranks.gather({"error": told, "value": value})
     if failure is not None:
         raise failure

@@ -13,17 +13,17 @@ def encoded(value, place, tensors):
 
     ValueError names the place of what has no form there.
     """
+    if isinstance(value, torch.Tensor):  # first: most are, and training waits
+        _require_whole(value, place)
+        if place in tensors:
+            raise ValueError(f"two tensors of the state are called {place!r}: give one of their owners another name")
+        tensors[place] = value.detach() if value.requires_grad else value
+        return {"tensor": place}
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
-    if isinstance(value, torch.Tensor):
-        _require_whole(value, place)
-        if place in tensors:
-            raise ValueError(f"two tensors of the state are called {place!r}: give one of their owners another name")
-        tensors[place] = value.detach()
-        return {"tensor": place}
-    if isinstance(value, collections.abc.Mapping):
+    if isinstance(value, (dict, collections.abc.Mapping)):
         return _encoded_mapping(value, place, tensors)
     for kind, name in ((tuple, "tuple"), (list, "list")):
         if isinstance(value, kind):
@@ -38,7 +38,7 @@ def encoded(value, place, tensors):
 
 def _encoded_mapping(value, place, tensors):
     for key in value:
-        if isinstance(key, bool) or not isinstance(key, (str, int)):
+        if type(key) is not str and (isinstance(key, bool) or not isinstance(key, (str, int))):
             raise ValueError(f"{place!r} has the key {key!r}: keys in a checkpoint are strings and whole numbers")
     name = "counter" if isinstance(value, collections.Counter) else "dict"
     return {name: [[key, encoded(each, f"{place}.{key}", tensors)] for key, each in value.items()]}
