@@ -50,9 +50,10 @@ void ElasticMembers::fenced(MemberId member) {
 
 void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
-  events_.push_back(membership::MemberEnded{
-      end.member, exit_code_of(end.wait_status), failed,
-      end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost});
+  std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
+  members_[end.member].how = how;
+  events_.push_back(membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
+                                            std::move(how)});
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
@@ -153,9 +154,11 @@ void ElasticMembers::perform(const membership::EndEpoch& action) {
   } else if (!known.loss) {
     lost.pid = known.pid;
     lost.host.set(known.host);
-    lost.cause.set(known.stopped.empty() ? "it ended without leaving the job"
-                                         : "ruedarun stops it: " + known.stopped);
-    lost.cause_is_final = known.stopped.empty() ? 0 : 1;
+    lost.cause_is_final = known.stopped.empty() && known.how.empty() ? 0 : 1;
+    if (!known.stopped.empty())
+      lost.cause.set("ruedarun stops it: " + known.stopped);
+    else  // it had left in order before it failed
+      lost.cause.set(known.how.empty() ? "it ended without leaving the job" : known.how);
   }
   const std::string text = lost.describe();
   tell_loss(std::move(lost));

@@ -98,6 +98,7 @@ class ElasticMembers {
     Rank rank = 0;             // in its newest epoch; before the first the one to expect
     pid_t pid = 0;             // of what was started
     std::string stopped = {};  // why we have stopped it
+    std::string how = {};      // it has ended
     std::optional<life::LostRank> loss = {};
   };
   std::map<MemberId, Known> members_;

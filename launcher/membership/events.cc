@@ -71,8 +71,11 @@ void Decider::State::finished(Member& member) {
   if (!member.answered) --unanswered;
   --alive;
   if (!std::exchange(finishing, true)) {
+    who_finished = name_of(member);
     for (const MemberId id : std::set<MemberId>(newcomers))
       stop(members.at(id), "the job has finished");
+    // Who fails because this one has left is not to wait for a verdict.
+    if (policy.elastic && alive > 0) do_(Announce{serial, told | kFinishing, who_lives()});
   }
   if (alive == 0 && !end_at) end_job(0, "");
 }

@@ -208,6 +208,15 @@ wire::EpochBranch Decider::State::branch_of(const wire::NewEpoch& next) const {
   return same ? wire::EpochBranch::kGoOn : wire::EpochBranch::kSync;
 }
 
+// They may wait for ranks that do not come any more: not for ever.
+void Decider::State::begin_rest() {
+  if (rest_since) return;
+  rest_since = now;
+  do_(Say{who_finished + " has ended with code 0, so no rank is started any more; the others have " +
+          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
+          " s to end (--elastic-timeout)"});
+}
+
 void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fresh) {
   const bool has_old = std::any_of(chosen.begin(), chosen.end(), [&](MemberId id) {
     const Member& member = members.at(id);
@@ -271,6 +280,7 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   since = now;
   told = 0;
   by_loss = false;
+  if (finishing) begin_rest();
   first_left.reset();
   unfenced.clear();
   known_commits = std::max(known_commits, target);

@@ -67,6 +67,7 @@ struct MembershipDecider::State {
   // ---- membership.cc: what follows from where things stand
   void advance();
   void announce();
+  std::vector<MemberId> who_lives() const;  // of the epoch
   std::optional<Time> next_deadline() const;
 
   // ---- seats.cc: who sits where, who is started
@@ -99,6 +100,7 @@ struct MembershipDecider::State {
   bool fence_is_due() const;
   bool has_hope() const;
   void refuse_other_layouts(const std::string& layout);
+  void begin_rest();
   void form(std::vector<MemberId> chosen, uint64_t target, bool fresh);
   bool within_limits(uint64_t target);
   wire::EpochBranch branch_of(const wire::NewEpoch& next) const;
@@ -147,6 +149,8 @@ struct MembershipDecider::State {
   uint64_t known_commits = 0;       // the newest that anybody has spoken of
   bool trained = false;             // some epoch was entered by all: there may be a state
   bool finishing = false;           // a member has ended with 0: nobody is replaced any more
+  std::string who_finished;         // the first
+  std::optional<Time> rest_since;   // an epoch was formed after that
   int resets = 0;
   int heals = 0;  // since the last commit
   uint64_t heal_commits = 0;

@@ -141,6 +141,8 @@ struct LifePage {
   static constexpr uint64_t kMagic = 0x6566696c61647572;  // "rudalife"
   static constexpr uint32_t kVersion = 2;
   static constexpr uint32_t kNoOwner = 0;
+  // A rank has ended with success: nobody comes any more. No change that members leave for.
+  static constexpr uint64_t kFinishing = 4;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -160,7 +162,7 @@ struct LifePage {
 
   // ---- the agent's
   alignas(64) Published<LostRank> lost;
-  // Serial number << 8 | what changes (1: members go, 2: some come); 0: nothing yet.
+  // Serial number << 8 | what changes (1: members go, 2: some come, kFinishing); 0: nothing yet.
   alignas(64) std::atomic<uint64_t> announced{0};
 
   Presence where() const { return static_cast<Presence>(presence.load(std::memory_order_acquire)); }
