@@ -94,7 +94,7 @@ class LifeWatch {
  private:
   struct Watched {
     explicit Watched(life::LifeMapping mapping) : page(std::move(mapping)) {}
-    MemberId member = 0;
+    MemberId member = kNoMember;
     Rank rank = 0;
     pid_t pid = 0;
     bool running = false;

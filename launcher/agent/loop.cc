@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "launcher/processes/process_state.h"
 
@@ -29,7 +28,7 @@ MemberId Agent::member_of(Rank rank) const {
     if (one->place().rank != rank) continue;
     if (best == nullptr || one->in_epoch() || !best->in_epoch()) best = one.get();
   }
-  return best == nullptr ? std::numeric_limits<MemberId>::max() : best->member();
+  return best == nullptr ? kNoMember : best->member();
 }
 
 int Agent::poll_limit_ms() const {

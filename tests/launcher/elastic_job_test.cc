@@ -80,12 +80,33 @@ TEST_CASE("rank 0 may be lost as any other, and lines have the rank of their epo
   CHECK(has(job.err(), "was lost: exited with code 7"));
 }
 
+TEST_CASE("rank 0 is who holds the newest commit, the lowest of them") {
+  Job job(command({"-np", "4", "--min-np", "1", "--on-failure", "shrink"},
+                  {"1/4:0=kill", "1/4:1=late", "2/3:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 3, member 2"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 3, member 1"));
+  CHECK(has(job.out(), "epoch 2: rank 2 of 3, member 3"));
+  CHECK(has(job.err(), "3 ranks go on from commit 1"));
+}
+
 TEST_CASE("a rank that ends with 0 and has not left is lost, and no success of the job") {
   Job job(command({"-np", "2", "--min-np", "1", "--on-failure", "shrink"},
                   {"1/2:1=quit", "2/1:0=end"}));
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0"));
+}
+
+TEST_CASE("an epoch that ends without a loss is nobody's loss, also not later") {
+  Job job(command({"-np", "2", "--min-np", "1"}, {"1/2:1=give", "2/2:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1"));
+  CHECK_FALSE(has(job.out(), "member 2"));
+  CHECK_FALSE(has(job.err(), "lost"));
 }
 
 TEST_CASE("a host that has failed leaves whole") {
