@@ -126,7 +126,7 @@ TEST_CASE("too few ranks for too long end the job with 124") {
   Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}), kQuick);
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
-  CHECK(has(job.err(), "1 ranks are left, and --min-np is 2"));
+  CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits for others"));
   CHECK(has(job.err(), "ruedarun: exit code 124"));
   CHECK(job.wait_until_gone());
 }
