@@ -174,6 +174,15 @@ void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
   store_->answer(action.member, action.epoch());
+  const bool is_out = common.answer == wire::EpochAnswer::kRemoved ||
+                      common.answer == wire::EpochAnswer::kRefused;
+  const auto known = members_.find(action.member);
+  if (!is_out || known == members_.end()) return;
+  Order order = order_of(Order::Kind::kStopMember);
+  order.member = action.member;
+  order.text = common.text;
+  order.knows = true;
+  doors_.tell(known->second.host, order);
 }
 
 // All that goes by ranks hears of the new ones before any member does.
