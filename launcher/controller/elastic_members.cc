@@ -174,8 +174,8 @@ void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
   store_->answer(action.member, action.epoch());
-  const bool is_out = common.answer == wire::EpochAnswer::kRemoved ||
-                      common.answer == wire::EpochAnswer::kRefused;
+  const bool is_out =
+      common.answer == wire::EpochAnswer::kRemoved || common.answer == wire::EpochAnswer::kRefused;
   const auto known = members_.find(action.member);
   if (!is_out || known == members_.end()) return;
   Order order = order_of(Order::Kind::kStopMember);
