@@ -41,7 +41,8 @@ void ElasticMembers::lost(const life::LostRank& lost) {
     more.rank = told_->rank;
     tell_loss(std::move(more));
   }
-  events_.push_back(membership::MemberLost{lost.member, lost.cause.str()});
+  events_.push_back(
+      membership::MemberLost{lost.member, lost.cause.str(), lost.cause_is_final != 0});
 }
 
 void ElasticMembers::fenced(MemberId member) {
@@ -173,6 +174,15 @@ void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
   store_->answer(action.member, action.epoch());
+  const bool is_out =
+      common.answer == wire::EpochAnswer::kRemoved || common.answer == wire::EpochAnswer::kRefused;
+  const auto known = members_.find(action.member);
+  if (!is_out || known == members_.end()) return;
+  Order order = order_of(Order::Kind::kStopMember);
+  order.member = action.member;
+  order.text = common.text;
+  order.knows = true;
+  doors_.tell(known->second.host, order);
 }
 
 // All that goes by ranks hears of the new ones before any member does.

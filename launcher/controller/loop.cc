@@ -170,7 +170,12 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
 }
 
 void JobController::rank_started(int host, const control::RankStarted& started) {
-  if (!started.error().empty()) return say(where(host) + ": " + started.error());
+  if (!started.error().empty()) {
+    // There is nothing that could be lost with its host later, or write to the store.
+    relay_.deliver(started.member(), {}, true);
+    members_.erase(started.member());
+    return say(where(host) + ": " + started.error());
+  }
   members_[started.member()].pid = started.pid();
   narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
           " on " + where(host));

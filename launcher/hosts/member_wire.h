@@ -29,10 +29,12 @@ inline control::ControllerMessage to_wire(const MemberStart& start) {
   return message;
 }
 
-inline control::ControllerMessage stop_message(MemberId member, const std::string& why) {
+inline control::ControllerMessage stop_message(MemberId member, const std::string& why,
+                                               bool knows = false) {
   control::ControllerMessage message;
   message.mutable_stop_member()->set_member(member);
   message.mutable_stop_member()->set_why(why);
+  message.mutable_stop_member()->set_knows(knows);
   return message;
 }
 

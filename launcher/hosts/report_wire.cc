@@ -108,6 +108,7 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
     order.kind = Order::Kind::kStopMember;
     order.member = message.stop_member().member();
     order.text = message.stop_member().why();
+    order.knows = message.stop_member().knows();
   } else if (message.has_drain()) {
     order.kind = Order::Kind::kDrain;
   } else if (message.has_order()) {
