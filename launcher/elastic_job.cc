@@ -59,6 +59,17 @@ ElasticPlan elastic_plan(const Options& options, const Config& config, const Sta
   return plan;
 }
 
+std::vector<HostPlan> elastic_hosts(const ElasticPlan& plan) {
+  std::vector<HostPlan> hosts;
+  bool all_ours = true;
+  for (const HostSlots& host : plan.hosts) {
+    const bool ours = std::ranges::find(plan.own_names, host.host) != plan.own_names.end();
+    all_ours = all_ours && ours;
+    hosts.push_back({host, ours, {}});
+  }
+  return all_ours ? std::vector<HostPlan>() : hosts;
+}
+
 int known_slots(const ElasticPlan& plan) {
   int slots = 0;
   for (const HostSlots& host : plan.hosts) slots += host.slots;

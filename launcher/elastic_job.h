@@ -3,6 +3,7 @@
 
 #include "collectives/base/config.h"
 #include "launcher/controller/elastic_members.h"
+#include "launcher/job/host_plan.h"
 #include "launcher/surroundings.h"
 
 namespace rueda::launcher {
@@ -10,6 +11,8 @@ namespace rueda::launcher {
 // `environment`: of the discovery script.
 ElasticPlan elastic_plan(const Options& options, const Config& config, const Standing& standing,
                          const std::vector<std::string>& environment);
+// The hosts of a job that has none elsewhere are nothing.
+std::vector<HostPlan> elastic_hosts(const ElasticPlan& plan);
 // Of the hosts that are known before the job begins; as many as ranks where a script finds them.
 int known_slots(const ElasticPlan& plan);
 

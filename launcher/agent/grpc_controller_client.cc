@@ -147,6 +147,12 @@ void GrpcControllerClient::rank_lost(const life::LostRank& lost) {
   client_->send(std::move(message));
 }
 
+void GrpcControllerClient::rank_fenced(MemberId member) {
+  control::AgentMessage message;
+  message.mutable_rank_fenced()->set_member(member);
+  client_->send(std::move(message));
+}
+
 void GrpcControllerClient::say(const std::string& text) {
   control::AgentMessage message;
   message.mutable_say()->set_text(text);

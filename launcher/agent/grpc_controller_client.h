@@ -35,7 +35,7 @@ class GrpcControllerClient : public ControllerClient {
   void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override;
   void rank_ended(const RankEnd& end) override;
   void rank_lost(const life::LostRank& lost) override;
-  void rank_fenced(MemberId) override {}  // a job over several hosts is of fixed size
+  void rank_fenced(MemberId member) override;
   void say(const std::string& text) override;
   void report(HostReport report) override;
   void drained(int asked, int ranks) override;

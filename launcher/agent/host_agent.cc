@@ -241,11 +241,13 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   plan.options.verbose = assign.verbose();
   plan.options.stdin_mode = Options::Stdin::kNobody;
   for (const auto& place : assign.places()) plan.places.push_back(from_wire(place));
-  if (plan.places.empty() || plan.options.command.empty())
+  plan.elastic = assign.elastic();
+  if (plan.places.empty() != plan.elastic || plan.options.command.empty())
     return internal_error("the controller's assignment is empty");
-  plan.options.num_proc = plan.places.front().size;
+  plan.options.num_proc = plan.elastic ? assign.num_proc() : plan.places.front().size;
   plan.base_environment = std::move(environment);
-  auto bindings = bind_here(assign.bind(), static_cast<int>(plan.places.size()));
+  auto bindings = bind_here(
+      assign.bind(), plan.elastic ? assign.slots() : static_cast<int>(plan.places.size()));
   if (!bindings.ok()) {
     *exit_code = kUsageError;
     return bindings.status();

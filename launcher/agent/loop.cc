@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "launcher/processes/process_state.h"
 
@@ -21,15 +20,6 @@ RankProcess* Agent::find(MemberId member) const {
   const auto found = std::find_if(ranks_.begin(), ranks_.end(),
                                   [&](const auto& rank) { return rank->member() == member; });
   return found == ranks_.end() ? nullptr : found->get();
-}
-
-MemberId Agent::member_of(Rank rank) const {
-  const RankProcess* best = nullptr;
-  for (const auto& one : ranks_) {
-    if (one->place().rank != rank) continue;
-    if (best == nullptr || one->in_epoch() || !best->in_epoch()) best = one.get();
-  }
-  return best == nullptr ? std::numeric_limits<MemberId>::max() : best->member();
 }
 
 int Agent::poll_limit_ms() const {
@@ -95,7 +85,7 @@ void Agent::count() {
   if (counters == counted_) return;
   counted_ = counters;
   for (RankCounters& one : counters) {
-    const life::LostRank now = lives_->verdict(member_of(one.rank), 0, "", false);
+    const life::LostRank now = lives_->verdict(one.member, 0, "", false);
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;

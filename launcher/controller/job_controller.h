@@ -43,6 +43,9 @@ class JobController {
   Status prepare();
   Status open_store();
   Status add_member(int host, const MemberStart& start);
+  void tell(const std::string& host, const Order& order);
+  std::vector<HostSlots> ready_hosts(const std::vector<HostSlots>& found) const;
+  std::vector<Rank> ranks_of(int host) const;
   void open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
@@ -66,7 +69,9 @@ class JobController {
   void rank_started(int host, const control::RankStarted& started);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
-  void host_finished(JobHost* host, const control::Finished& finished);
+  void host_finished(int host, const control::Finished& finished);
+  std::vector<life::LostRank> losses_of(int host, const std::string& cause) const;
+  void elastic_work();
   void host_lost(int host, const std::string& why);
   void reap();
   void pump_starter(size_t number);
@@ -79,8 +84,10 @@ class JobController {
   void fail(int code, const std::string& text);
   // None of them speaks for those of another.
   bool runs_at(int host, MemberId member) const;
-  bool had_rank(int host, Rank rank) const;
   bool all_over() const;
+  bool elastic() const { return plan_.elastic.has_value(); }
+  // Its ranks come and go still.
+  bool goes_on() const;
   int count(JobHost::State state) const;
   bool started() const { return assigned_; }
   std::string where(int host) const { return hosts_[static_cast<size_t>(host)].name(); }

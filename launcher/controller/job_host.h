@@ -41,6 +41,8 @@ struct JobText {
   double grace_seconds = 5, silence_seconds = 5;
   double dead_seconds = 5;
   bool verbose = false, hangup_ignored = false;
+  bool elastic = false;
+  int num_proc = 1;  // of an elastic job: to begin with
 };
 control::Assign make_assignment(const JobText& job, const HostPlan& host, int host_index,
                                 const std::vector<std::string>& command,

@@ -13,6 +13,7 @@
 #include "launcher/hosts/late_start.h"
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/hosts/report_wire.h"
 #include "launcher/job/exit_code.h"
 
 namespace rueda::launcher {
@@ -35,13 +36,13 @@ bool JobController::runs_at(int host, MemberId member) const {
   return known != members_.end() && known->second.host == host;
 }
 
-bool JobController::had_rank(int host, Rank rank) const {
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
-    return entry.second.host == host && entry.second.rank == rank;
-  });
+bool JobController::goes_on() const {
+  const ElasticMembers* const members = books_.elastic();
+  return members != nullptr && !members->over() && supervisor_.cause() == StopCause::kNone;
 }
 
 bool JobController::all_over() const {
+  if (goes_on()) return false;
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
 
@@ -58,10 +59,7 @@ void JobController::fail(int code, const std::string& text) {
 void JobController::broadcast(control::Order::Kind kind, int signal, int except) {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (!hosts_[host].talks() || static_cast<int>(host) == except) continue;
-    control::ControllerMessage message;
-    message.mutable_order()->set_kind(kind);
-    message.mutable_order()->set_signal(signal);
-    server_->send(static_cast<int>(host), std::move(message));
+    server_->send(static_cast<int>(host), to_wire(kind, signal));
   }
 }
 
@@ -151,8 +149,10 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
     rank_started(number, message.rank_started());
   } else if (message.has_rank_ended() && is_theirs(message.rank_ended().member())) {
     rank_ended(number, message.rank_ended());
-  } else if (message.has_rank_lost() && had_rank(number, message.rank_lost().rank())) {
+  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().member())) {
     rank_lost(number, from_wire(message.rank_lost()));
+  } else if (message.has_rank_fenced() && is_theirs(message.rank_fenced().member())) {
+    if (elastic()) books_.elastic()->fenced(message.rank_fenced().member());
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
@@ -165,11 +165,13 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
-    host_finished(&host, message.finished());
+    host_finished(number, message.finished());
   }
 }
 
 void JobController::rank_started(int host, const control::RankStarted& started) {
+  if (elastic())
+    books_.elastic()->started({started.member(), {}}, started.pid(), started.error());
   if (!started.error().empty()) return say(where(host) + ": " + started.error());
   members_[started.member()].pid = started.pid();
   narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
@@ -297,6 +299,14 @@ void JobController::check_time() {
   }
 }
 
+// A rank that ends because we stop it is not replaced.
+void JobController::elastic_work() {
+  ElasticMembers* const members = books_.elastic();
+  if (members == nullptr) return;
+  if (supervisor_.cause() != StopCause::kNone) members->stop();
+  if (members->over() && members->over()->exit_code != 0) supervisor_.job_over(clock_now());
+}
+
 int JobController::run() {
   const Status prepared = prepare();
   if (!prepared.ok()) {
@@ -318,7 +328,9 @@ int JobController::run() {
     if (observer_) {
       for (const std::string& line : observer_->work(clock_now())) say(line);
     }
+    elastic_work();
     books_.work();
+    elastic_work();
     if (books_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
       supervisor_.output_closed(clock_now());
       broadcast(control::Order::OUTPUT_CLOSED, 0);

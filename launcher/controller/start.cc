@@ -17,6 +17,7 @@
 #include "launcher/controller/certificates.h"
 #include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/hosts/report_wire.h"
 #include "launcher/hosts/start_command.h"
 #include "launcher/hosts/ticket.h"
 #include "launcher/job/exit_code.h"
@@ -47,8 +48,8 @@ Status JobController::prepare() {
     entry.plan = host;
     hosts_.push_back(std::move(entry));
   }
-  RUEDA_RETURN_IF_ERROR(open_store());
   open_observer();
+  RUEDA_RETURN_IF_ERROR(open_store());
 
   ControlServer::Setup setup;
   RUEDA_ASSIGN_OR_RETURN(setup.certificates,
@@ -91,7 +92,10 @@ Status JobController::prepare() {
 
 // The store and the ranks' ends of their streams to it; their agents have the others.
 Status JobController::open_store() {
-  RUEDA_RETURN_IF_ERROR(books_.open());
+  JobBooks::ElasticDoors doors;
+  doors.tell = [this](const std::string& host, const Order& order) { tell(host, order); };
+  doors.ready_hosts = [this](const std::vector<HostSlots>& found) { return ready_hosts(found); };
+  RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
       RUEDA_RETURN_IF_ERROR(add_member(static_cast<int>(host), {first_member(place.rank), place}));
@@ -108,7 +112,47 @@ Status JobController::add_member(int host, const MemberStart& start) {
   RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
   members_[start.member] = {host, start.place.rank, 0};
   books_.output_of(start.member, start.place.rank);
+  observer_->add_member(host, start.member, start.place.rank);
   return {};
+}
+
+// Orders of an elastic job.
+void JobController::tell(const std::string& host, const Order& order) {
+  if (order.kind == Order::Kind::kBeginEpoch) {
+    for (const auto& [member, rank] : order.ranks) members_[member].rank = rank;
+    observer_->begin_epoch(order.ranks);
+  }
+  bool told = false;
+  Status status;
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    if (hosts_[number].state != State::kRunning) continue;
+    if (!host.empty() && hosts_[number].name() != host) continue;
+    const int there = static_cast<int>(number);
+    if (order.kind == Order::Kind::kStartMember) status = add_member(there, order.start);
+    if (status.ok()) server_->send(there, to_wire(order));
+    told = true;
+  }
+  if (order.kind != Order::Kind::kStartMember || (told && status.ok())) return;
+  books_.elastic()->started(order.start, 0, told ? status.message() : "the host is gone");
+}
+
+// Those with an agent.
+std::vector<HostSlots> JobController::ready_hosts(const std::vector<HostSlots>& found) const {
+  std::vector<HostSlots> ready;
+  std::copy_if(found.begin(), found.end(), std::back_inserter(ready), [&](const HostSlots& host) {
+    return std::any_of(hosts_.begin(), hosts_.end(), [&](const JobHost& one) {
+      return one.state == State::kRunning && one.name() == host.host;
+    });
+  });
+  return ready;
+}
+
+std::vector<Rank> JobController::ranks_of(int host) const {
+  std::vector<Rank> ranks;
+  for (const auto& [member, known] : members_) {
+    if (known.host == host && !(elastic() && books_.has_ended(member))) ranks.push_back(known.rank);
+  }
+  return ranks;
 }
 
 void JobController::open_observer() {
@@ -116,10 +160,7 @@ void JobController::open_observer() {
   setup.job_id = job_id_;
   for (const std::string& word : plan_.options.command)
     setup.command += (setup.command.empty() ? "" : " ") + word;
-  for (const JobHost& host : hosts_) {
-    setup.ranks.emplace_back();
-    for (const RankPlace& place : host.plan.places) setup.ranks.back().push_back(place.rank);
-  }
+  setup.ranks = static_cast<size_t>(plan_.options.num_proc);
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {
@@ -142,7 +183,8 @@ void JobController::open_observer() {
 std::vector<HostStatus> JobController::host_states() const {
   const TimePoint at = clock_now();
   std::vector<HostStatus> states;
-  for (const JobHost& host : hosts_) {
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
     HostStatus one;
     one.name = host.name();
     switch (host.state) {
@@ -157,7 +199,7 @@ std::vector<HostStatus> JobController::host_states() const {
       one.silent_ms = std::max<int64_t>(
           0, std::chrono::duration_cast<std::chrono::milliseconds>(at - host.last_heard).count());
     }
-    for (const RankPlace& place : host.plan.places) one.ranks.push_back(place.rank);
+    one.ranks = ranks_of(static_cast<int>(number));
     states.push_back(std::move(one));
   }
   return states;
@@ -301,6 +343,8 @@ void JobController::all_probed() {
   job.silence_seconds = plan_.options.silence_seconds;
   job.verbose = plan_.options.verbose;
   job.hangup_ignored = link_.hangup_ignored;
+  job.elastic = elastic();
+  job.num_proc = plan_.options.num_proc;
   std::vector<std::string> named = plan_.options.named_variables;
   for (const auto& [name, value] : plan_.options.environment) named.push_back(name);
   std::vector<std::string> withheld;
@@ -322,6 +366,7 @@ void JobController::all_probed() {
     hosts_[i].state = State::kRunning;
   }
   assigned_ = true;
+  if (elastic()) books_.elastic()->hosts_changed();
 }
 
 }  // namespace rueda::launcher

@@ -37,7 +37,7 @@ struct Hosts {
   HostsObserver observer;
 
   explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
-      : observer({job, "train", {{0, 1}, {2, 3}}, stall_seconds, false, folder},
+      : observer({job, "train", 4, stall_seconds, false, folder},
                  {[this](int host, control::ControllerMessage message) {
                     sent.emplace_back(host, std::move(message));
                   },
@@ -45,7 +45,10 @@ struct Hosts {
                   [] {
                     return std::vector<HostStatus>{{"h0", "running", 0, {0, 1}},
                                                    {"h1", "running", 0, {2, 3}}};
-                  }}) {}
+                  }}) {
+    for (const int rank : {0, 1, 2, 3})
+      observer.add_member(rank / 2, static_cast<MemberId>(rank), rank);
+  }
 
   std::vector<std::string> later(std::chrono::milliseconds time) {
     now += time;
@@ -70,6 +73,7 @@ control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
   control::Observed message;
   message.set_round(round);
   message.set_rank(rank);
+  message.set_member(static_cast<uint64_t>(rank));
   message.set_last(last);
   message.set_now_ns(now_ns() - kBehind);
   flight::Header header{};
