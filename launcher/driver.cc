@@ -81,7 +81,7 @@ Status can_be_made(const std::string& folder) {
 }
 
 bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& options) {
-  return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
+  return hosts.size() != 1 || !hosts.front().ours || !options.token_file.empty();
 }
 
 // Of the job, wherever its ranks run.
@@ -220,7 +220,8 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   }
   if (elastic) {
     plan.elastic = elastic_plan(options, config.value(), standing.value(), plan.base_environment);
-    if (auto all = elastic_hosts(*plan.elastic); !all.empty()) hosts = std::move(all);
+    auto all = elastic_hosts(options, *plan.elastic);
+    if (!all.empty() || plan.elastic->discovery) hosts = std::move(all);
   }
   if (over_several_hosts(hosts.value(), options)) {
     return run_on_hosts(std::move(plan), std::move(hosts).value(), found.slurm, {}, environment,

@@ -59,13 +59,18 @@ ElasticPlan elastic_plan(const Options& options, const Config& config, const Sta
   return plan;
 }
 
-std::vector<HostPlan> elastic_hosts(const ElasticPlan& plan) {
+std::vector<HostPlan> elastic_hosts(const Options& options, const ElasticPlan& plan) {
   std::vector<HostPlan> hosts;
-  bool all_ours = true;
+  bool all_ours = options.token_file.empty();
   for (const HostSlots& host : plan.hosts) {
     const bool ours = std::ranges::find(plan.own_names, host.host) != plan.own_names.end();
     all_ours = all_ours && ours;
-    hosts.push_back({host, ours, {}});
+    const auto known = std::ranges::find_if(
+        hosts, [&](const HostPlan& one) { return one.host.host == host.host; });
+    if (known == hosts.end())
+      hosts.push_back({host, ours, {}});
+    else
+      known->host.slots += host.slots;
   }
   return all_ours ? std::vector<HostPlan>() : hosts;
 }

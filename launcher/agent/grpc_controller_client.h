@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "launcher/agent/control_connection.h"
+#include "launcher/agent/newcomers.h"
 #include "launcher/hosts/controller_client.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/stream_relay.h"
@@ -58,6 +59,7 @@ class GrpcControllerClient : public ControllerClient {
   ControlledHost* host_ = nullptr;
   const Clock::duration silence_;
   StreamRelay relay_;
+  Newcomers newcomers_;
   std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;
   bool kill_told_ = false;

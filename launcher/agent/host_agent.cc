@@ -20,7 +20,7 @@
 #include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/hosts/member_wire.h"
-#include "launcher/hosts/reach.h"
+#include "launcher/hosts/reach_wire.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/guard.h"
@@ -182,22 +182,7 @@ class Introduction {
     const auto key = key_from(task.job_key());
     if (!key.ok()) return;
     listener_->answer_as(task.host_index(), task.hosts(), task.job_id(), key.value());
-    std::vector<ReachTarget> targets;
-    for (const auto& target : task.targets()) {
-      targets.push_back({target.host_index(),
-                         {target.addresses().begin(), target.addresses().end()},
-                         target.port()});
-    }
-    control::AgentMessage message;
-    auto* report = message.mutable_probe_report();
-    for (const ReachTry& one :
-         try_to_reach(task.host_index(), task.hosts(), task.job_id(), key.value(), targets)) {
-      auto* added = report->add_tries();
-      added->set_host_index(one.to);
-      added->set_address(one.address);
-      added->set_error(one.error);
-    }
-    client_->send(std::move(message));
+    client_->send(reach_all(task, key.value()));
   }
 
   ControlConnection* const client_;

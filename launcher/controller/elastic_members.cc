@@ -181,7 +181,9 @@ void ElasticMembers::tell_loss(life::LostRank lost) {
 void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
-  store_->answer(action.member, action.epoch());
+  wire::NewEpoch epoch = action.epoch();
+  epoch.tcp_address = doors_.address_of(members_[action.member].host);
+  store_->answer(action.member, epoch);
 }
 
 // All that goes by ranks hears of the new ones before any member does.

@@ -49,6 +49,8 @@ class ElasticMembers {
     // Those of the hosts that were found where ranks can be started now. Who makes others ready
     // calls hosts_changed() then.
     std::function<std::vector<HostSlots>(const std::vector<HostSlots>& found)> ready_hosts;
+    // Of a host, for its ranks' sockets; empty: as their environment says.
+    std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
     std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
   };

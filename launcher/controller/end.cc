@@ -66,7 +66,9 @@ void JobController::rank_lost(int host, const life::LostRank& lost) {
 
 void JobController::host_finished(int number, const control::Finished& finished) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
-  if (finished.failure().empty() && goes_on()) return host_lost(number, "its agent has ended");
+  if (host.over()) return;
+  if (goes_on() && (finished.failure().empty() || host.may_fail))
+    return host_lost(number, finished.failure().empty() ? "its agent has ended" : finished.failure());
   host.state = State::kFinished;
   narrate("host " + host.name() + " has finished");
   if (!finished.failure().empty())
@@ -100,6 +102,7 @@ void JobController::host_lost(int number, const std::string& why) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
+  if (!ran && host.may_fail && goes_on()) return drop(number, "its agent is lost: " + why);
   host.state = State::kLost;
   const std::string cause = "lost with its host " + host.name() + " (" + why + ")";
   const std::vector<life::LostRank> losses = losses_of(number, cause);
@@ -112,6 +115,8 @@ void JobController::host_lost(int number, const std::string& why) {
   }
   say(text);
   const bool gone_on = goes_on();
+  leave_round(number);
+  if (gone_on) bar_lost(host.name());
   if (gone_on) books_.elastic()->host_lost(host.name(), "the host is gone: " + why, losses);
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());
@@ -132,13 +137,12 @@ void JobController::host_lost(int number, const std::string& why) {
     relay_.drop(lost.member);
   }
   if (gone_on) {  // should it hear us again, it is to stop what it has
-    control::ControllerMessage message;
-    message.mutable_goodbye();
-    server_->send(number, std::move(message));
+    say_goodbye_to(number);
   }
   tell_failure(number);
-  if (static_cast<size_t>(number) < starters_.size() && !plan_.use_srun)
-    starters_[static_cast<size_t>(number)]->kill();
+  if (const auto starter = starters_.find(static_cast<size_t>(number));
+      starter != starters_.end() && !plan_.use_srun)
+    starter->second->kill();
 }
 
 void JobController::say_goodbye(int exit_code) {
@@ -152,7 +156,7 @@ void JobController::say_goodbye(int exit_code) {
   const TimePoint until = clock_now() + std::chrono::seconds(3);
   const auto any_left = [&] {
     return std::any_of(starters_.begin(), starters_.end(),
-                       [](const auto& starter) { return starter->running(); });
+                       [](const auto& starter) { return starter.second->running(); });
   };
   for (reap(); any_left() && clock_now() < until && signals_received_ < 2; reap()) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {server_->fd(), POLLIN, 0}};

@@ -31,7 +31,8 @@ Status JobBooks::open(ElasticDoors doors) {
     elastic_ = std::make_unique<ElasticMembers>(
         *plan_.elastic, store_.get(),
         ElasticMembers::Doors{std::move(doors.tell), [this](const std::string& text) { say(text); },
-                              std::move(doors.ready_hosts), begin_epoch});
+                              std::move(doors.ready_hosts), std::move(doors.address_of),
+                              begin_epoch});
   }
   remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {

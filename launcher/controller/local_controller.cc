@@ -9,23 +9,11 @@ namespace rueda::launcher {
 Status LocalController::open() {
   JobBooks::ElasticDoors doors;
   doors.tell = [this](const std::string&, const Order& order) { host_->follow(order); };
-  doors.ready_hosts = [this](const std::vector<HostSlots>& found) { return ready_hosts(found); };
+  doors.ready_hosts = [](const std::vector<HostSlots>& found) { return found; };  // all are we
+  doors.address_of = [](const std::string&) { return std::string(); };
   RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   if (books_.on_terminal()) books_.say(first_line_);
   return {};
-}
-
-// All are this machine, under whatever name.
-std::vector<HostSlots> LocalController::ready_hosts(std::vector<HostSlots> found) {
-  const std::vector<std::string>& own_names = plan_.elastic->own_names;
-  std::erase_if(found, [&](const HostSlots& host) {
-    if (std::ranges::find(own_names, host.host) != own_names.end()) return false;
-    if (elsewhere_.insert(host.host).second)
-      books_.say("host " + host.host +
-                 " is not used: ranks of an elastic job run on this machine only");
-    return true;
-  });
-  return found;
 }
 
 void LocalController::failed(const std::string& why) {

@@ -2,7 +2,6 @@
 // no port: what the agent tells goes into the job's books at once.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,7 @@ class LocalController : public ControllerClient {
   // `first_line`: what a person at a terminal likes to see before the first line of the ranks.
   // `plan`: borrowed.
   LocalController(const BooksPlan& plan, std::string first_line)
-      : plan_(plan), books_(plan), first_line_(std::move(first_line)) {}
+      : books_(plan), first_line_(std::move(first_line)) {}
 
   void serve(ControlledHost* host) override { host_ = host; }
   Status open() override;
@@ -53,13 +52,9 @@ class LocalController : public ControllerClient {
   int exit_code() const { return exit_code_; }
 
  private:
-  std::vector<HostSlots> ready_hosts(std::vector<HostSlots> found);
-
-  const BooksPlan& plan_;
   JobBooks books_;
   const std::string first_line_;
   ControlledHost* host_ = nullptr;
-  std::set<std::string> elsewhere_;  // hosts that were said to be none of ours
   bool failed_ = false, closed_told_ = false;
   int exit_code_ = 0;
 };

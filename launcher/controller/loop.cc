@@ -70,7 +70,7 @@ void JobController::wait_for_events() {
   books_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
-  for (const auto& starter : starters_) starter->add_to_poll(&fds);
+  for (const auto& [host, starter] : starters_) starter->add_to_poll(&fds);
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
   if (const auto lines = books_.next_deadline()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
@@ -140,11 +140,15 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
   const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
-  if (message.has_probe_report() && host.state == State::kHere) {
+  if (message.has_probe_report() && round_ && round_->awaited.contains(number)) {
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
-    host.state = State::kProbed;
-    if (count(State::kProbed) == static_cast<int>(hosts_.size())) all_probed();
+    round_->awaited.erase(number);
+    if (host.state == State::kHere) host.state = State::kProbed;
+    if (round_->awaited.empty()) end_round();
+  } else if (message.has_listening() && round_ && round_->opening.erase(number) != 0) {
+    host.probe_port = message.listening().port();
+    if (round_->opening.empty()) probe();
   } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
     rank_started(number, message.rank_started());
   } else if (message.has_rank_ended() && is_theirs(message.rank_ended().member())) {
@@ -190,14 +194,16 @@ void JobController::pump_starter(size_t number) {
 void JobController::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-    for (size_t i = 0; i < starters_.size(); ++i) {
-      if (!starters_[i]->running() || starters_[i]->pid() != pid) continue;
-      starters_[i]->ended(status);
-      pump_starter(i);
-      starter_ended(i);
+    if (elastic() && books_.elastic() != nullptr && books_.elastic()->child_ended(pid, status))
+      continue;
+    for (const auto& [host, starter] : starters_) {
+      if (!starter->running() || starter->pid() != pid) continue;
+      starter->ended(status);
+      pump_starter(host);
+      starter_ended(host);
     }
   }
-  for (size_t i = 0; i < starters_.size(); ++i) pump_starter(i);
+  for (const auto& [host, starter] : starters_) pump_starter(host);
 }
 
 // Before its host was there: it is only late, or cannot be started at all.
@@ -206,7 +212,9 @@ void JobController::starter_ended(size_t number) {
   JobHost& host = hosts_[number];
   const bool awaited = plan_.use_srun ? count(State::kAwaited) > 0 : host.state == State::kAwaited;
   if (!awaited || failure_ != 0) return;
-  if (plan_.use_srun || !starter.may_come_later()) return fail(kUnreachable, starter.describe());
+  const bool final = plan_.use_srun || !starter.may_come_later();
+  if (final && host.may_fail) return drop(static_cast<int>(number), starter.describe());
+  if (final) return fail(kUnreachable, starter.describe());
   host.why_late = starter.last_line();
   host.again_at = clock_now() + pause_before(++host.tries);
   narrate("host " + host.name() + " is not there yet: " + host.why_late);
@@ -260,8 +268,8 @@ void JobController::check_start(TimePoint at) {
 
 std::string JobController::why_late(size_t number) const {
   const JobHost& host = hosts_[number];
-  const bool has_starter = !plan_.use_srun && number < starters_.size();
-  if (has_starter && starters_[number]->connected()) {
+  const auto starter = plan_.use_srun ? starters_.end() : starters_.find(number);
+  if (starter != starters_.end() && starter->second->connected()) {
     return " (it is connected to, and no agent has come from there: a login that takes its time" +
            hint_of_large_packets(host.name()) + ")";
   }
@@ -281,8 +289,10 @@ void JobController::check_time() {
   }
   supervisor_.due(at);  // the agents act; we remember that it has begun
   check_silence(at);
-  if (!started() && failure_ == 0) check_start(at);
+  if (!started() && failure_ == 0 && !finds_hosts()) check_start(at);
   start_late_hosts(at);
+  if (goes_on()) look_at_hosts(at);
+  if (elastic() && !goes_on()) forget_newcomers();
   if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
     const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
     give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;

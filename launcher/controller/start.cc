@@ -46,14 +46,17 @@ Status JobController::prepare() {
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
+    entry.invited = clock_now();
     hosts_.push_back(std::move(entry));
   }
   open_observer();
+  if (elastic()) listed_ = plan_.elastic->hosts;
   RUEDA_RETURN_IF_ERROR(open_store());
 
   ControlServer::Setup setup;
   RUEDA_ASSIGN_OR_RETURN(setup.certificates,
-                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
+                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket(),
+                                           elastic() && !one_ticket()));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
@@ -68,21 +71,23 @@ Status JobController::prepare() {
   setup.version = plan_.version;
   setup.port = plan_.options.listen_port;
   for (const JobHost& host : hosts_) setup.hosts.push_back(host.name());
-  Ticket ticket;
-  ticket.job_id = job_id_;
-  ticket.token = setup.token;
-  ticket.authority = setup.certificates.authority;
+  ticket_.job_id = job_id_;
+  ticket_.token = setup.token;
+  ticket_.authority = setup.certificates.authority;
+  issuer_ = std::move(setup.certificates.issuer);
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
-  ticket.addresses = server_->addresses();
+  ticket_.addresses = server_->addresses();
   if (books_.on_terminal()) {
-    say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") + " on " +
-        counted(hosts_.size(), "host") + ", shared memory inside a host, TCP between hosts");
+    say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") +
+        (elastic() ? " to begin with" : "") +
+        (finds_hosts() ? "" : " on " + counted(hosts_.size(), "host")) + ", shared memory inside a host, TCP between hosts");
   }
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
-          name_hosts(ticket.addresses));
+          name_hosts(ticket_.addresses));
   for (const KeyPair& agent : agents) {
+    Ticket ticket = ticket_;
     ticket.certificate = agent.certificate;
     ticket.private_key = agent.private_key;
     tickets_.push_back(write_ticket(ticket));
@@ -95,6 +100,7 @@ Status JobController::open_store() {
   JobBooks::ElasticDoors doors;
   doors.tell = [this](const std::string& host, const Order& order) { tell(host, order); };
   doors.ready_hosts = [this](const std::vector<HostSlots>& found) { return ready_hosts(found); };
+  doors.address_of = [this](const std::string& host) { return address_of(host); };
   RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
@@ -114,37 +120,6 @@ Status JobController::add_member(int host, const MemberStart& start) {
   books_.output_of(start.member, start.place.rank);
   observer_->add_member(host, start.member, start.place.rank);
   return {};
-}
-
-// Orders of an elastic job.
-void JobController::tell(const std::string& host, const Order& order) {
-  if (order.kind == Order::Kind::kBeginEpoch) {
-    for (const auto& [member, rank] : order.ranks) members_[member].rank = rank;
-    observer_->begin_epoch(order.ranks);
-  }
-  bool told = false;
-  Status status;
-  for (size_t number = 0; number < hosts_.size(); ++number) {
-    if (hosts_[number].state != State::kRunning) continue;
-    if (!host.empty() && hosts_[number].name() != host) continue;
-    const int there = static_cast<int>(number);
-    if (order.kind == Order::Kind::kStartMember) status = add_member(there, order.start);
-    if (status.ok()) server_->send(there, to_wire(order));
-    told = true;
-  }
-  if (order.kind != Order::Kind::kStartMember || (told && status.ok())) return;
-  books_.elastic()->started(order.start, 0, told ? status.message() : "the host is gone");
-}
-
-// Those with an agent.
-std::vector<HostSlots> JobController::ready_hosts(const std::vector<HostSlots>& found) const {
-  std::vector<HostSlots> ready;
-  std::copy_if(found.begin(), found.end(), std::back_inserter(ready), [&](const HostSlots& host) {
-    return std::any_of(hosts_.begin(), hosts_.end(), [&](const JobHost& one) {
-      return one.state == State::kRunning && one.name() == host.host;
-    });
-  });
-  return ready;
 }
 
 std::vector<Rank> JobController::ranks_of(int host) const {
@@ -232,7 +207,7 @@ Status JobController::start_agents() {
     RUEDA_ASSIGN_OR_RETURN(auto starter,
                            Starter::start(name_hosts(names), srun_command(names, own_program()),
                                           plan_.own_environment, tickets_.front()));
-    starters_.push_back(std::move(starter));
+    starters_[0] = std::move(starter);
     return {};
   }
   if (plan_.nodes) {
@@ -242,7 +217,7 @@ Status JobController::start_agents() {
   const size_t ours = plan_.nodes ? 1 : hosts_.size();  // other nodes start themselves
   for (size_t i = 0; i < ours; ++i) {
     RUEDA_ASSIGN_OR_RETURN(auto starter, start_agent(i));
-    starters_.push_back(std::move(starter));
+    starters_[i] = std::move(starter);
   }
   return {};
 }
@@ -276,97 +251,10 @@ void JobController::start_late_hosts(TimePoint at) {
     if (!hosts_[i].again_at || at < *hosts_[i].again_at) continue;
     hosts_[i].again_at.reset();
     auto starter = start_agent(i);
+    if (!starter.ok() && hosts_[i].may_fail) return drop(static_cast<int>(i), starter.status().message());
     if (!starter.ok()) return fail(kUnreachable, starter.status().message());
     starters_[i] = std::move(starter).value();
   }
-}
-
-void JobController::agent_here(int number, const control::Register& agent) {
-  JobHost& host = hosts_[static_cast<size_t>(number)];
-  host.state = State::kHere;
-  host.pid = agent.pid();
-  host.probe_port = agent.probe_port();
-  std::vector<InterfaceAddress> found;
-  for (const auto& entry : agent.interfaces())
-    found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
-  auto ordered = order_addresses(found, plan_.options.network_interfaces);
-  host.reach = {host.name(), agent.host_identity(),
-                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
-                none_allowed(found, plan_.options.network_interfaces)};
-  narrate("host " + host.name() + " is here: agent pid " + std::to_string(agent.pid()) + ", " +
-          std::to_string(agent.usable_cores()) + " cores");
-  if (failure_ != 0) return broadcast(control::Order::KILL, 0);
-  if (count(State::kHere) == static_cast<int>(hosts_.size())) all_here();
-}
-
-void JobController::all_here() {
-  server_->stop_listening();
-  ticket_door_.reset();
-  tickets_.clear();
-  if (!token_file_.empty()) unlink(token_file_.c_str());
-  token_file_.clear();
-  for (size_t me = 0; me < hosts_.size(); ++me) {
-    control::ControllerMessage message;
-    auto* task = message.mutable_probe_task();
-    task->set_job_key(std::string(key_->bytes().begin(), key_->bytes().end()));
-    task->set_job_id(job_id_);
-    task->set_host_index(static_cast<int>(me));
-    task->set_hosts(static_cast<int>(hosts_.size()));
-    for (size_t other = 0; other < hosts_.size(); ++other) {
-      if (other == me) continue;
-      auto* target = task->add_targets();
-      target->set_host_index(static_cast<int>(other));
-      target->set_port(hosts_[other].probe_port);
-      for (const std::string& address : hosts_[other].reach.addresses)
-        target->add_addresses(address);
-    }
-    server_->send(static_cast<int>(me), std::move(message));
-  }
-}
-
-void JobController::all_probed() {
-  std::vector<ReachHost> hosts;
-  for (const JobHost& host : hosts_) hosts.push_back(host.reach);
-  std::vector<std::string> addresses(hosts_.size(), "127.0.0.1");
-  if (hosts_.size() > 1 || !hosts_.front().plan.ours) {
-    auto chosen = choose_addresses(hosts, tries_);
-    if (!chosen.ok()) return fail(kUnreachable, chosen.status().message());
-    addresses = std::move(chosen).value();
-  }
-  JobText job;
-  job.job_id = job_id_;
-  job.key = std::string(key_->bytes().begin(), key_->bytes().end());
-  job.folder = plan_.folder;
-  job.bind = plan_.options.bind;
-  job.dead_seconds = plan_.dead_seconds;
-  job.grace_seconds = plan_.options.grace_seconds;
-  job.silence_seconds = plan_.options.silence_seconds;
-  job.verbose = plan_.options.verbose;
-  job.hangup_ignored = link_.hangup_ignored;
-  job.elastic = elastic();
-  job.num_proc = plan_.options.num_proc;
-  std::vector<std::string> named = plan_.options.named_variables;
-  for (const auto& [name, value] : plan_.options.environment) named.push_back(name);
-  std::vector<std::string> withheld;
-  const auto environment = environment_for_hosts(plan_.base_environment, named, &withheld);
-  if (!withheld.empty()) {
-    narrate("no rank is given " + name_hosts(withheld) +
-            ", which look like secrets (-x NAME gives one to all)");
-  }
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    job.address = addresses[i];
-    narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);
-    control::ControllerMessage message;
-    // A node has the environment of its own command; ours is complete.
-    const bool whole = plan_.nodes && hosts_[i].plan.ours;
-    *message.mutable_assign() =
-        make_assignment(job, hosts_[i].plan, static_cast<int>(i), plan_.options.command,
-                        whole ? plan_.base_environment : environment);
-    server_->send(static_cast<int>(i), std::move(message));
-    hosts_[i].state = State::kRunning;
-  }
-  assigned_ = true;
-  if (elastic()) books_.elastic()->hosts_changed();
 }
 
 }  // namespace rueda::launcher

@@ -23,7 +23,7 @@ class Folder {
     path_ = std::filesystem::temp_directory_path() /
             ("elastic-hosts-" + std::to_string(getpid()) + "-" + std::to_string(next++));
     std::filesystem::create_directories(path_);
-    write("rsh", "#!/bin/sh\nshift\nexec \"$@\"\n");
+    write("there", "#!/bin/sh\nshift\nexec \"$@\"\n");
     write("discover", "#!/bin/sh\ncat " + (path_ / "hosts").string() + "\n");
     hosts_are("");
   }
@@ -44,7 +44,7 @@ class Folder {
 };
 
 Words command(const Folder& folder, const Words& flags, const Words& actions) {
-  Words all = {"--rsh-agent", folder.file("rsh"), "--verbose"};
+  Words all = {"--rsh-agent", folder.file("there"), "--verbose"};
   all.insert(all.end(), flags.begin(), flags.end());
   all.push_back(ELASTIC_RANK);
   all.insert(all.end(), actions.begin(), actions.end());
@@ -66,6 +66,8 @@ int number_after(const std::string& text, const std::string& before) {
   const size_t at = text.find(before);
   return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
 }
+
+const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=30"}};
 
 }  // namespace
 
@@ -123,6 +125,64 @@ TEST_CASE("when every host is gone the job ends with an error") {
   CHECK(job.wait() == 1);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "every rank has failed"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("hosts come and go as a script finds them") {
+  const Folder folder;
+  folder.hosts_are("one:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script",
+                   folder.file("discover")},
+                  {"2+/4:*=end"}),
+          kQuick);
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\ntwo:2\n");
+  REQUIRE(job.wait_for_output("rank 2 of 3", 1));
+  folder.hosts_are("two:1\n");
+  REQUIRE(job.wait_for_output("host one is let go"));
+  folder.hosts_are("two:4\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "of 3, member 1 on two"));
+  CHECK(has(job.out(), "removed: its place is given up"));
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK_FALSE(has(job.err(), "is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that is gone is taken up again, by another agent, after its cooldown") {
+  const Folder folder;
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range",
+                   "1", "1"},
+                  {"3+/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host two is not used for 1 s: the host is gone"));
+  CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0 on one"));
+  CHECK(has(job.out(), "epoch 3: rank 1 of 2, member 2 on two"));
+  CHECK(count(job.err(), "host two is here") == 2);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host on which no agent can be started costs a line") {
+  const Folder folder;
+  folder.write("there", "#!/bin/sh\nif [ $1 = bad ]; then echo no way; exit 3; fi\nshift\nexec \"$@\"\n");
+  folder.hosts_are("bad:1\none:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"2+/2:*=end"}),
+          kQuick);
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  REQUIRE(job.wait_for_output("host bad is not used: host bad cannot be started: there exited"));
+  folder.hosts_are("bad:1\none:1\ntwo:1\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on two"));
+  CHECK(count(job.err(), "host bad is not used") == 1);
   CHECK(job.wait_until_gone());
 }
 
