@@ -20,7 +20,10 @@ bool is_listed(const std::vector<HostSlots>& list, const std::string& name) {
 
 void JobController::tell(const std::string& host, const Order& order) {
   if (order.kind == Order::Kind::kBeginEpoch) {
-    for (const auto& [member, rank] : order.ranks) members_[member].rank = rank;
+    for (const auto& [member, rank] : order.ranks) {
+      if (const auto known = members_.find(member); known != members_.end())
+        known->second.rank = rank;
+    }
     observer_->begin_epoch(order.ranks);
   }
   bool told = false;

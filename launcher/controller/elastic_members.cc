@@ -39,7 +39,8 @@ void ElasticMembers::lost(const life::LostRank& lost) {
     more.rank = told_->rank;
     tell_loss(std::move(more));
   }
-  events_.push_back(membership::MemberLost{lost.member, lost.cause.str()});
+  events_.push_back(
+      membership::MemberLost{lost.member, lost.cause.str(), lost.cause_is_final != 0});
 }
 
 void ElasticMembers::fenced(MemberId member) {
@@ -181,9 +182,18 @@ void ElasticMembers::tell_loss(life::LostRank lost) {
 void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
+  const auto known = members_.find(action.member);
   wire::NewEpoch epoch = action.epoch();
-  epoch.tcp_address = doors_.address_of(members_[action.member].host);
+  if (known != members_.end()) epoch.tcp_address = doors_.address_of(known->second.host);
   store_->answer(action.member, epoch);
+  const bool is_out = common.answer == wire::EpochAnswer::kRemoved ||
+                      common.answer == wire::EpochAnswer::kRefused;
+  if (!is_out || known == members_.end()) return;
+  Order order = order_of(Order::Kind::kStopMember);
+  order.member = action.member;
+  order.text = common.text;
+  order.knows = true;
+  doors_.tell(known->second.host, order);
 }
 
 // All that goes by ranks hears of the new ones before any member does.

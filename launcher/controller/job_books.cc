@@ -99,11 +99,11 @@ bool JobBooks::any_failed() const {
 }
 
 bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>& tell) {
-  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return false;
+  if (lost_ && (lost_->member != lost.member || lost_->cause_is_final != 0)) return false;
   const bool first = !lost_;
   lost_ = lost;
   tell();
-  if (first) store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
+  if (first) store_->mark_dead(lost.member, lost.describe());
   return first;
 }
 
@@ -144,7 +144,7 @@ JobEnd JobBooks::end() const {
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
     if (report.key == "failure")
-      job.reports.emplace_back(static_cast<Rank>(report.member), report.value);
+      job.reports.emplace_back(rank_of(report.member), report.value);
   }
   return job;
 }

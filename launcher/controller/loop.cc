@@ -176,7 +176,12 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
 void JobController::rank_started(int host, const control::RankStarted& started) {
   if (elastic())
     books_.elastic()->started({started.member(), {}}, started.pid(), started.error());
-  if (!started.error().empty()) return say(where(host) + ": " + started.error());
+  if (!started.error().empty()) {
+    // There is nothing that could be lost with its host later, or write to the store.
+    relay_.deliver(started.member(), {}, true);
+    members_.erase(started.member());
+    return say(where(host) + ": " + started.error());
+  }
   members_[started.member()].pid = started.pid();
   narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
           " on " + where(host));
@@ -332,7 +337,8 @@ int JobController::run() {
       carried->set_member(member);
       carried->set_data(bytes.data(), bytes.size());
       carried->set_end(end);
-      server_->send(members_[member].host, std::move(message));
+      const auto known = members_.find(member);
+      if (known != members_.end()) server_->send(known->second.host, std::move(message));
     });
     check_time();
     if (observer_) {

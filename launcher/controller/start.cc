@@ -114,8 +114,9 @@ Status JobController::add_member(int host, const MemberStart& start) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot open a socket", errno);
-  relay_.add(start.member, UniqueFd(ends[1]));
-  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
+  UniqueFd stores(ends[0]), relayed(ends[1]);
+  RUEDA_RETURN_IF_ERROR(books_.attach(std::move(stores), start.member, where(host)));
+  relay_.add(start.member, std::move(relayed));
   members_[start.member] = {host, start.place.rank, 0};
   books_.output_of(start.member, start.place.rank);
   observer_->add_member(host, start.member, start.place.rank);

@@ -34,10 +34,12 @@ inline MemberStart from_wire(const control::StartMember& message) {
   return {message.member(), from_wire(message.place()), {}, message.slot() - 1};
 }
 
-inline control::ControllerMessage stop_message(MemberId member, const std::string& why) {
+inline control::ControllerMessage stop_message(MemberId member, const std::string& why,
+                                               bool knows = false) {
   control::ControllerMessage message;
   message.mutable_stop_member()->set_member(member);
   message.mutable_stop_member()->set_why(why);
+  message.mutable_stop_member()->set_knows(knows);
   return message;
 }
 

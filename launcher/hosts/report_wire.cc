@@ -110,7 +110,8 @@ control::ControllerMessage to_wire(const Order& order) {
       break;
     case Order::Kind::kDrain: message.mutable_drain(); break;
     case Order::Kind::kStartMember: return to_wire(order.start);
-    case Order::Kind::kStopMember: return stop_message(order.member, order.text);
+    case Order::Kind::kStopMember: 
+      return stop_message(order.member, order.text, order.knows);
     case Order::Kind::kBeginEpoch: {
       auto* members = message.mutable_begin_epoch()->mutable_members();
       members->Resize(static_cast<int>(order.ranks.size()), 0);
@@ -150,6 +151,7 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
     order.kind = Order::Kind::kStopMember;
     order.member = message.stop_member().member();
     order.text = message.stop_member().why();
+    order.knows = message.stop_member().knows();
   } else if (message.has_begin_epoch()) {
     order.kind = Order::Kind::kBeginEpoch;
     for (const uint64_t member : message.begin_epoch().members())

@@ -28,9 +28,9 @@ void Decider::State::on(const MemberStarted& event) {
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
   if (member == nullptr) return;
-  if (!member->lives()) return know_more(*member, event.how);
+  if (!member->lives()) return know_more(*member, event.how, event.is_final);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
-  lose(*member, event.how);
+  lose(*member, event.how, event.is_final);
 }
 
 void Decider::State::on(const MemberFenced& event) {
@@ -57,6 +57,8 @@ void Decider::State::on(const MemberEnded& event) {
     lose(*member, event.how);
   } else if (member->lives()) {
     finished(*member);
+  } else {
+    know_more(*member, "", true);
   }
   if (!member->lives() && member->rank < 0) members.erase(event.member);
 }

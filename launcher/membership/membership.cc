@@ -53,6 +53,7 @@ std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,
 
 void MembershipDecider::State::advance() {
   if (phase == Phase::kOver) return;
+  say_losses(false);
   if (hosts.expire(now)) seats_dirty = true;
   if (end_at) {
     if (first_code || now >= *end_at) end_job(first_code.value_or(1), end_text);
@@ -94,6 +95,7 @@ std::optional<Time> MembershipDecider::State::next_deadline() const {
   if (phase == Phase::kOver) return next;
   if (end_at) return end_at;
   at(hosts.next_back());
+  for (const LossLine& line : loss_lines) at(line.until);
   if (!since || (phase != Phase::kGathering && phase != Phase::kEnding)) return next;
   at(after(*since, policy.elastic_timeout));
   if (phase != Phase::kEnding) return next;
