@@ -3,6 +3,7 @@
 // for the second epoch and all that follow:
 //
 //   kill  dies of SIGKILL      fail  exits with 7      end   exits with 0, having left in order
+//   last  likewise, once the last rank has ended
 //   quit  exits with 0, without having left
 //   give  gives the epoch up, though nobody is lost
 //   late  waits for what comes, and is behind the others by the commit of this epoch
@@ -106,7 +107,11 @@ int main(int argc, char** argv) {
     if (action == "kill") raise(SIGKILL);
     if (action == "fail") return 7;
     if (action == "quit") return 0;
-    if (action == "end") return page->be(rueda::life::Presence::kLeft), 0;
+    // Waits for a key that nobody sets.
+    if (action == "last")
+      (void)store.get("e" + std::to_string(epoch.epoch) + "/end/" + std::to_string(epoch.size - 1),
+                      kPatience);
+    if (action == "end" || action == "last") return page->be(rueda::life::Presence::kLeft), 0;
     standing.cause =
         action == "give" ? EnterCause::kEpochEnded : wait_for_end(*page, news, epoch);
     standing.epoch = epoch.epoch;
