@@ -136,7 +136,7 @@ std::string agent_name(int host) {
 }
 
 Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared,
-                                       bool keeps_issuer) {
+                                       std::unique_ptr<Issuer>* issuer) {
   Key key(EVP_EC_gen("P-256"));
   if (!key) return failed("key");
   Certificate authority =
@@ -152,8 +152,8 @@ Result<Certificates> make_certificates(const std::string& job_id, int hosts, boo
                                      shared ? kSharedAgentName : agent_name(host), job_id));
     made.agents.push_back(std::move(agent));
   }
-  if (keeps_issuer)
-    made.issuer = std::make_unique<OwnIssuer>(std::move(authority), std::move(key), job_id);
+  if (issuer != nullptr)
+    *issuer = std::make_unique<OwnIssuer>(std::move(authority), std::move(key), job_id);
   return made;
 }
 

@@ -35,12 +35,11 @@ struct Certificates {
   std::string authority;  // PEM
   KeyPair controller;
   std::vector<KeyPair> agents;  // by host; one where it is shared
-  std::unique_ptr<Issuer> issuer;  // null: its key is gone
 };
 
-// P-256, valid from a day ago (clocks differ) for a year.
+// P-256, valid from a day ago (clocks differ) for a year. `issuer`: who keeps the key; null: nobody.
 Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared,
-                                       bool keeps_issuer = false);
+                                       std::unique_ptr<Issuer>* issuer = nullptr);
 
 // 64 hexadecimal digits from the kernel's random numbers.
 Result<std::string> make_token();

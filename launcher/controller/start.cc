@@ -56,7 +56,7 @@ Status JobController::prepare() {
   ControlServer::Setup setup;
   RUEDA_ASSIGN_OR_RETURN(setup.certificates,
                          make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket(),
-                                           elastic() && !one_ticket()));
+                                           elastic() && !one_ticket() ? &issuer_ : nullptr));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
@@ -74,7 +74,6 @@ Status JobController::prepare() {
   ticket_.job_id = job_id_;
   ticket_.token = setup.token;
   ticket_.authority = setup.certificates.authority;
-  issuer_ = std::move(setup.certificates.issuer);
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
   ticket_.addresses = server_->addresses();
