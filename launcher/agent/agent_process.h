@@ -85,8 +85,6 @@ class Agent : public ControlledHost {
   bool finished();
   bool all_ended() const;
   RankProcess* find(MemberId member) const;  // null: not here
-  // The newest that has had this rank here, or kNoMember.
-  MemberId member_of(Rank rank) const;
   void say(const std::string& text) { controller_->say(text); }
   void narrate(const std::string& text) {
     if (plan_.options.verbose) say(text);

@@ -58,6 +58,7 @@ void JobObserver::stop() {
 Result<int> JobObserver::add(MemberId member, Rank rank) {
   RUEDA_ASSIGN_OR_RETURN(FlightMemory memory, FlightMemory::make());
   auto watched = std::make_shared<Watched>(std::move(memory));
+  watched->member = member;
   watched->rank = rank;
   const int fd = watched->memory.fd();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -204,6 +205,7 @@ HostReport JobObserver::report(const HostQuestion& question) {
   for (RankRecord& record : records) {
     const Watched& watched = *ranks.at(record.rank);
     RankView view;
+    view.member = watched.member;
     view.pid = record.flight ? record.flight->pid : watched.pid;
     view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
     record.flight.reset();
@@ -219,7 +221,7 @@ void JobObserver::count() {
   for (const auto& [rank, watched] : newest()) {
     const auto progress = flight::read_progress(watched->memory.bytes());
     if (!progress) continue;
-    RankCounters one{rank, *progress};
+    RankCounters one{rank, *progress, watched->member};
     if (flight::has_unfinished(watched->memory.bytes())) {
       if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
         for (const flight::Operation& operation : flight.value().operations) {

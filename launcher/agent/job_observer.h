@@ -82,6 +82,7 @@ class JobObserver {
   struct Watched {
     explicit Watched(FlightMemory m) : memory(std::move(m)) {}
     FlightMemory memory;
+    MemberId member = 0;
     Rank rank = 0;
     pid_t pid = -1;
     bool running = false, well = false, in_epoch = false;

@@ -22,15 +22,6 @@ RankProcess* Agent::find(MemberId member) const {
   return found == ranks_.end() ? nullptr : found->get();
 }
 
-MemberId Agent::member_of(Rank rank) const {
-  const RankProcess* best = nullptr;
-  for (const auto& one : ranks_) {
-    if (one->place().rank != rank) continue;
-    if (best == nullptr || one->in_epoch() || !best->in_epoch()) best = one.get();
-  }
-  return best == nullptr ? kNoMember : best->member();
-}
-
 int Agent::poll_limit_ms() const {
   std::optional<TimePoint> deadline = supervisor_.next_deadline();
   const auto sooner = [&](const std::optional<TimePoint>& other) {
@@ -94,7 +85,7 @@ void Agent::count() {
   if (counters == counted_) return;
   counted_ = counters;
   for (RankCounters& one : counters) {
-    const life::LostRank now = lives_->verdict(member_of(one.rank), 0, "", false);
+    const life::LostRank now = lives_->verdict(one.member, 0, "", false);
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;

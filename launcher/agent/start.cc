@@ -100,8 +100,9 @@ Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   request.program = plan_.program;
   request.arguments = plan_.options.command;
   const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get(), plan_.elastic};
-  request.environment =
-      rank_environment(plan_.base_environment, job, rank->start(), rank_end.get());
+  MemberStart start = rank->start();
+  if (start.host.empty()) start.host = plan_.host;  // an agent far away has one name
+  request.environment = rank_environment(plan_.base_environment, job, start, rank_end.get());
   if (observer_ != nullptr) {
     const auto fd = observer_->add(rank->member(), rank->place().rank);
     if (fd.ok()) {

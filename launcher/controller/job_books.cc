@@ -18,7 +18,7 @@ JobBooks::JobBooks(const BooksPlan& plan)
   console_.show_only(plan.options.shown_ranks);
 }
 
-Status JobBooks::open(std::function<void(const std::string& host, const Order&)> tell) {
+Status JobBooks::open(ElasticDoors doors) {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   if (plan_.elastic) {
     const auto begin_epoch = [this](const std::map<MemberId, Rank>& ranks) {
@@ -30,7 +30,8 @@ Status JobBooks::open(std::function<void(const std::string& host, const Order&)>
     };
     elastic_ = std::make_unique<ElasticMembers>(
         *plan_.elastic, store_.get(),
-        ElasticMembers::Doors{std::move(tell), [this](const std::string& text) { say(text); },
+        ElasticMembers::Doors{std::move(doors.tell), [this](const std::string& text) { say(text); },
+                              std::move(doors.ready_hosts), std::move(doors.address_of),
                               begin_epoch});
   }
   remove_stale_parts(plan_.timeline);

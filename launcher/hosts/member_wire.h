@@ -26,7 +26,12 @@ inline control::ControllerMessage to_wire(const MemberStart& start) {
   control::ControllerMessage message;
   message.mutable_start_member()->set_member(start.member);
   to_wire(start.place, message.mutable_start_member()->mutable_place());
+  message.mutable_start_member()->set_slot(start.slot + 1);
   return message;
+}
+
+inline MemberStart from_wire(const control::StartMember& message) {
+  return {message.member(), from_wire(message.place()), {}, message.slot() - 1};
 }
 
 inline control::ControllerMessage stop_message(MemberId member, const std::string& why,

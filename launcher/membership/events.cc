@@ -150,7 +150,11 @@ void Decider::State::on(const HostLost& event) {
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;
   if (first != nullptr && first->host == event.host && !first_code) first_code = 1;
-  if (policy.elastic && !finishing && phase != Phase::kOver) blacklist(event.host, event.how);
+  // One that was taken off the list is not to blame.
+  const HostTable::Host* host = hosts.find(event.host);
+  const bool listed = host != nullptr && host->listed;
+  if (policy.elastic && listed && !finishing && phase != Phase::kOver)
+    blacklist(event.host, event.how);
 }
 
 void Decider::State::on(const HostDrained& event) {
