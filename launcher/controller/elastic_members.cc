@@ -41,7 +41,8 @@ void ElasticMembers::lost(const life::LostRank& lost) {
     more.rank = told_->rank;
     tell_loss(std::move(more));
   }
-  events_.push_back(membership::MemberLost{lost.member, lost.cause.str()});
+  events_.push_back(
+      membership::MemberLost{lost.member, lost.cause.str(), lost.cause_is_final != 0});
 }
 
 void ElasticMembers::fenced(MemberId member) {

@@ -26,8 +26,10 @@ void Decider::State::on(const MemberStarted& event) {
 }
 
 void Decider::State::on(const MemberLost& event) {
+  if (event.is_final) explain(event.member, event.how);
   Member* member = find(event.member);
   if (member == nullptr) return;
+  member->is_explained |= event.is_final;
   if (!member->lives()) return know_more(*member, event.how);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
   lose(*member, event.how);
@@ -45,9 +47,12 @@ void Decider::State::fence(Member& member) {
 }
 
 void Decider::State::on(const MemberEnded& event) {
+  explain(event.member, event.failed ? event.how : "");
   Member* member = find(event.member);
   if (member == nullptr) return;
   fence(*member);
+  if (event.failed && !member->lives() && !member->is_explained) know_more(*member, event.how);
+  member->is_explained = true;
   if (first_failed == event.member && !first_code) first_code = std::max(event.exit_code, 1);
   if (member->lives() && member->is_newcomer()) {
     lose_newcomer(*member, event.how.empty() ? "it ended" : event.how);
@@ -144,6 +149,7 @@ void Decider::State::on(const HostLost& event) {
       continue;
     }
     if (!first_failed) first_code = 1;  // no code will come
+    member.is_explained = true;
     lose(member, event.how);
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;

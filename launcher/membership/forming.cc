@@ -245,8 +245,8 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   }
   next->branch = fresh ? wire::EpochBranch::kFresh : branch_of(*next);
   if (by_loss && !culprit.empty())
-    do_(Say{culprit + "; " + std::to_string(next->size) + " ranks go on" +
-            (fresh ? "" : " from commit " + std::to_string(target))});
+    say_loss("; " + std::to_string(next->size) + " ranks go on" +
+             (fresh ? "" : " from commit " + std::to_string(target)));
   current = next;
 
   for (const MemberId id : ranks) {

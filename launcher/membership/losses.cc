@@ -42,7 +42,8 @@ void Decider::State::lose(Member& member, const std::string& how) {
   if (!std::exchange(told_end, true)) do_(EndEpoch{epoch, member.id});
   if (member.stopped) return;
   if (culprit.empty()) {
-    culprit = name_of(member) + " was lost: " + how;
+    culprit_name = name_of(member) + " was lost: ";
+    culprit = culprit_name + how;
     culprit_id = member.id;
   }
   if (!first_failed) {
@@ -64,8 +65,28 @@ void Decider::State::lose(Member& member, const std::string& how) {
 // That it is lost is known before the cause is, often.
 void Decider::State::know_more(const Member& member, const std::string& how) {
   if (member.rank < 0) return;
-  if (culprit_id == member.id) culprit = name_of(member) + " was lost: " + how;
+  if (culprit_id == member.id) culprit = culprit_name + how;
   if (first_failed == member.id) first_how = name_of(member) + ": " + how;
+}
+
+// The line of the loss that the next epoch goes on from: at once, or when its cause is known.
+void Decider::State::say_loss(const std::string& what_follows) {
+  say_unsaid();
+  const Member* member = culprit_id ? find(*culprit_id) : nullptr;
+  if (member == nullptr || member->is_explained) return do_(Say{culprit + what_follows});
+  unsaid = {member->id, culprit_name, culprit, what_follows, now};
+}
+
+void Decider::State::explain(MemberId member, const std::string& how) {
+  if (!unsaid || unsaid->member != member) return;
+  if (!how.empty()) unsaid->text = unsaid->name + how;
+  say_unsaid();
+}
+
+void Decider::State::say_unsaid() {
+  if (!unsaid) return;
+  do_(Say{unsaid->text + unsaid->what_follows});
+  unsaid.reset();
 }
 
 // It costs the others nothing but a line.
@@ -130,6 +151,7 @@ void Decider::State::fail_job(const std::string& why) {
 
 void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
+  say_unsaid();
   phase = Phase::kOver;
   end_at.reset();
   end_code = code;

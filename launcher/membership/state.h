@@ -34,11 +34,20 @@ struct Member {
   bool leaving = false;                    // to be removed at the next boundary
   bool stopped = false;                    // its end is no failure
   bool fenced = false;                     // none of its threads can run any more
+  bool is_explained = false;               // how it was lost is known, and no more will be
   std::optional<wire::Standing> standing;  // it waits to enter
   RankPlace expected;
 
   bool lives() const { return stage < Stage::kFinished; }
   bool is_newcomer() const { return stage < Stage::kInEpoch; }
+};
+
+// A loss that the others have gone on from, and that users have not been told of yet: how it came
+// about is not known, as a process is reaped a moment after its death is seen.
+struct Unsaid {
+  MemberId member;
+  std::string name, text, what_follows;
+  Time since;
 };
 
 enum class Phase : uint8_t { kGathering, kRunning, kEnding, kOver };
@@ -87,6 +96,9 @@ struct MembershipDecider::State {
   void lose(Member& member, const std::string& how);
   void lose_newcomer(Member& member, const std::string& how);
   void know_more(const Member& member, const std::string& how);
+  void explain(MemberId member, const std::string& how);
+  void say_loss(const std::string& what_follows);
+  void say_unsaid();
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -160,8 +172,9 @@ struct MembershipDecider::State {
   bool told_end = false;               // EndEpoch was said
   std::optional<MemberId> first_left;  // says that the epoch ended, while no loss was known
   bool said_waiting = false;
-  std::string culprit;  // of this ending
+  std::string culprit, culprit_name;  // of this ending
   std::optional<MemberId> culprit_id;
+  std::optional<Unsaid> unsaid;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;
