@@ -38,11 +38,13 @@ class Log:
 
     def __init__(self, member, text):
         self.member, self.pid, self.end = member, -1, None
-        self.steps, self.epochs, self.lost, self.removed = [], [], [], False
+        self.steps, self.epochs, self.lost, self.removed, self.seen = [], [], [], False, []
         for line in text.splitlines():
             word, *rest = line.split()
             if word == "process":
                 self.pid = int(rest[0])
+            elif word == "member":
+                self.seen.append(_members(rest[1]))
             elif word == "epoch":
                 self.epochs.append(Epoch(int(rest[0]), int(rest[1]), _members(rest[2]), int(rest[3]), int(rest[4])))
             elif word == "did":
@@ -131,7 +133,10 @@ def judge_culprits(logs, harms, output):
     failures = []
     harmed = {harm.pid: harm for harm in harms if harm.causes}
     members = {log.pid: log.member for log in logs}
-    ranks = {log.member: {epoch.rank for epoch in log.epochs} for log in logs}
+    ranks = {}  # that a member has had; it may have died before it could say so
+    for seen in (seen for log in logs for seen in (*log.seen, *(epoch.members for epoch in log.epochs))):
+        for rank, member in enumerate(seen):
+            ranks.setdefault(member, set()).add(rank)
     for log in logs:
         for lost in log.lost:
             if log.pid in harmed:

@@ -1,7 +1,8 @@
 """A rank of churn's jobs. What it has acknowledged goes to FOLDER/log.<member>, line by line, whatever happens to it.
 
     process PID
-    epoch NUMBER RANK MEMBERS DESCRIPTORS THREADS     it is in, with the state; members by rank, "0,3,4"
+    member NUMBER MEMBERS                             it is in this epoch, and tells who else; by rank, "0,3,4"
+    epoch NUMBER RANK MEMBERS DESCRIPTORS THREADS     it trains in it, with the state
     did STEP MEMBERS SUM DIGEST                       its commit of this step has returned
     lost RANK PID TEXT                                what an error has told of a loss; -1 -1: of no rank
     removed TEXT, end STEPS DIGEST
@@ -39,6 +40,16 @@ signal.signal(signal.SIGUSR1, mishap)
 signal.signal(signal.SIGUSR2, lambda *_: os._exit(7))
 faulthandler.register(signal.SIGURG, open(os.path.join(FOLDER, f"stack.{MEMBER}"), "w"), all_threads=True)
 say("process", os.getpid())
+
+
+def entered():
+    from rueda._runtime import runtime
+
+    say("member", runtime.epoch.number, members_of(runtime.epoch))
+
+
+def members_of(epoch):
+    return ",".join(map(str, epoch.members))
 
 
 def enough():
@@ -112,7 +123,7 @@ def train(trainer, state):
     from rueda._runtime import runtime
 
     epoch = runtime.epoch
-    members = ",".join(map(str, epoch.members))
+    members = members_of(epoch)
     counts = (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
     say("epoch", epoch.number, trainer.hvd.rank(), members, *counts)
     if state.step:  # the commit may have been left by an interrupt
@@ -130,6 +141,9 @@ def train(trainer, state):
 
 
 def main():
+    from rueda._runtime import runtime
+
+    runtime.on_new_epoch.append(entered)
     trainer = {"plain": Plain, "torch": Torch}[PLAN["program"]]()
     hvd = trainer.hvd
     from rueda.common.exceptions import HorovodInternalError, RankLostError, RemovedError
