@@ -39,12 +39,15 @@ class Log:
     def __init__(self, member, text):
         self.member, self.pid, self.end = member, -1, None
         self.steps, self.epochs, self.lost, self.removed, self.seen = [], [], [], False, []
+        self.now = ""  # what it was about to do to itself, and where
         for line in text.splitlines():
             word, *rest = line.split()
             if word == "process":
                 self.pid = int(rest[0])
             elif word == "member":
-                self.seen.append(_members(rest[1]))
+                self.seen.append((int(rest[0]), _members(rest[1])))
+            elif word == "now":
+                self.now = " ".join(rest)
             elif word == "epoch":
                 self.epochs.append(Epoch(int(rest[0]), int(rest[1]), _members(rest[2]), int(rest[3]), int(rest[4])))
             elif word == "did":
@@ -133,10 +136,12 @@ def judge_culprits(logs, harms, output):
     failures = []
     harmed = {harm.pid: harm for harm in harms if harm.causes}
     members = {log.pid: log.member for log in logs}
-    ranks = {}  # that a member has had; it may have died before it could say so
-    for seen in (seen for log in logs for seen in (*log.seen, *(epoch.members for epoch in log.epochs))):
-        for rank, member in enumerate(seen):
+    # Ranks that a member has had; it may have died before it could say so. Of an epoch that nobody came to be in, nothing is known.
+    ranks, seen = {}, {number: members for log in logs for number, members in log.seen}
+    for members_of_it in seen.values():
+        for rank, member in enumerate(members_of_it):
             ranks.setdefault(member, set()).add(rank)
+    all_known = len(seen) == max(seen, default=0)
     for log in logs:
         for lost in log.lost:
             if log.pid in harmed:
@@ -146,7 +151,7 @@ def judge_culprits(logs, harms, output):
     for rank, how in re.findall(r"^ruedarun: rank (\d+) on \S+ was lost: ([^;\n]*)", output, re.MULTILINE):
         fits = [
             harm for pid, harm in harmed.items()
-            if int(rank) in ranks.get(members.get(pid, -1), ()) and any(cause in how for cause in harm.causes)
+            if (not all_known or int(rank) in ranks.get(members.get(pid, -1), ())) and any(cause in how for cause in harm.causes)
         ]  # fmt: skip
         if not fits:
             failures.append(f"(b) ruedarun says that rank {rank} was lost: {how}")

@@ -4,17 +4,22 @@
     member NUMBER MEMBERS                             it is in this epoch, and tells who else; by rank, "0,3,4"
     epoch NUMBER RANK MEMBERS DESCRIPTORS THREADS     it trains in it, with the state
     did STEP MEMBERS SUM DIGEST                       its commit of this step has returned
+    now KIND PHASE                                    it harms itself, as its plan says
     lost RANK PID TEXT                                what an error has told of a loss; -1 -1: of no rank
     removed TEXT, end STEPS DIGEST
 
 SIGUSR1 raises an exception wherever it is, SIGUSR2 ends it with code 7, SIGURG writes its stacks to stack.<member>. It trains until FOLDER/enough is there.
+
+The plan may have ``faults``: {member: [kind, phase, n]}, what a member does to itself when it comes to a phase for the nth time.
 """
 
+import collections
 import faulthandler
 import json
 import os
 import signal
 import sys
+import threading
 
 from arithmetic import MOMENTUM, RATE, contribution, digest
 
@@ -38,8 +43,52 @@ def mishap(*_):
 
 signal.signal(signal.SIGUSR1, mishap)
 signal.signal(signal.SIGUSR2, lambda *_: os._exit(7))
+HARMS = {
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "abort": os.abort,
+    "exit_0": lambda: os._exit(0),
+    "exit_1": lambda: os._exit(1),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "raise": mishap,
+}
+fault = PLAN.get("faults", {}).get(str(MEMBER))
+came = collections.Counter()
+
+
+def reached(phase):
+    """Dies here, if the plan says so. "collective": a little later, from another thread."""
+    came[phase] += 1
+    if fault is None or (phase, came[phase]) != (fault[1], fault[2]):
+        return
+    say("now", fault[0], phase)
+    if phase == "collective":
+        threading.Timer(0.003, HARMS[fault[0]]).start()
+    else:
+        HARMS[fault[0]]()
+
+
+def hooked(state):
+    """The state, with the phases that are inside of it."""
+    vote, sync = state.check_host_updates, state.sync
+
+    def check_host_updates():
+        reached("vote")
+        vote()
+
+    def synchronize():
+        reached("sync")
+        sync()
+        reached("synced")
+
+    state.check_host_updates, state.sync = check_host_updates, synchronize
+    state.register_reset_callbacks([lambda: reached("callback")])
+    return state
+
+
 faulthandler.register(signal.SIGURG, open(os.path.join(FOLDER, f"stack.{MEMBER}"), "w"), all_threads=True)
 say("process", os.getpid())
+reached("start")
 
 
 def entered():
@@ -130,14 +179,18 @@ def train(trainer, state):
         say("did", state.step - 1, state.members, state.total, trainer.digest())
     while state.step != state.last:
         number = state.step
+        reached("gradient")
         is_enough = trainer.most(enough()) and state.last < 0
+        reached("collective")
         state.total = trainer.step(number)
+        reached("applied")
         state.members = members
         state.step = number + 1
         if is_enough:
             state.last = number + 4
         state.commit()
         say("did", number, members, state.total, trainer.digest())
+        reached("acknowledged")
 
 
 def main():
@@ -154,13 +207,15 @@ def main():
             train(trainer, state)
         except RankLostError as error:
             say("lost", error.rank, error.pid, error)
+            reached("ended")
             raise
         except HorovodInternalError as error:
             say("lost", -1, -1, error)
             raise
 
+    reached("built")
     try:
-        run(trainer.state)
+        run(hooked(trainer.state))
     except RemovedError as removal:
         say("removed", removal)
         raise
