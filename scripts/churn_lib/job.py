@@ -1,8 +1,7 @@
-"""One job of churn: starts it, does harm to its ranks while it trains, and looks at what is left."""
+"""An elastic job of ranks that say what they have acknowledged, and an observer: started, watched, judged, cleared away."""
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -11,57 +10,16 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import NamedTuple
 
-from churn_lib.judge import Harm, Log, judge
-from fault_matrix_lib.remains import command_of, names, open_inodes, parent_of, sockets_of
-from fault_matrix_lib.run import agent_of, kill_all, processes_of
+from churn_lib.judge import Log, judge
+from fault_matrix_lib.remains import names, open_inodes, sockets_of
+from fault_matrix_lib.run import kill_all, processes_of
 
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE = 60.0  # seconds without a step: it hangs
 LEFTOVER_LIMIT = 10.0
-KINDS = ("kill", "stop_kill", "pause", "raise", "exit")
-# What is said of such an end. Before a rank has its handlers, signals end it by themselves.
-CAUSES = {
-    "kill": ("SIGKILL",),
-    "stop_kill": ("SIGKILL",),
-    "pause": (),
-    "raise": ("code 1", "SIGUSR1"),
-    "exit": ("code 7", "SIGUSR2"),
-}
-POLICIES = ("replace", "replace", "shrink", "discovery")
-
-
-class Report(NamedTuple):
-    failures: list
-    summary: str
-    harms: int
-    steps: int
-    seconds: float
-    folder: str  # with the logs; "" after success
-
-
 class Hang(Exception):
     """No step within PATIENCE."""
-
-
-class Plan:
-    """What happens in the job of a seed."""
-
-    def __init__(self, seed, kinds, harms):
-        chance = self.chance = random.Random(seed)
-        self.kinds = kinds
-        self.ranks = chance.randint(2, 4)
-        self.program = chance.choice(("plain", "torch"))
-        self.policy = chance.choice(POLICIES)
-        self.join = chance.choice(("ready", "ready", "announce"))
-        self.size = chance.choice((64, 5000, 200_000))
-        self.harms = chance.randint(1, harms)
-        # A slot is given up when it has failed four times: there must be one more than are needed, and no two may be.
-        self.min_np = chance.randint(1, self.ranks - 1) if self.policy == "replace" and self.harms < 8 else 1
-
-    def __str__(self):
-        return f"{self.ranks} ranks, {self.program} of {self.size}, {self.policy}, {self.join}, min-np {self.min_np}"
 
 
 def is_alive(pid):
@@ -72,8 +30,16 @@ def is_alive(pid):
 
 
 class Job:
-    def __init__(self, plan, ruedarun):
-        self.plan, self.chance = plan, plan.chance
+    """Base of all: subclasses say how ranks are harmed (`churn`), and how many are there in the end (`expected`).
+
+    Parameters
+    ----------
+    plan : object
+        With ranks, program, policy, join, min_np, size and faults, which rank.py does to itself.
+    """
+
+    def __init__(self, plan, ruedarun, **variables):
+        self.plan = plan
         self.folder = Path(tempfile.mkdtemp(prefix="test-of-rueda-churn-"))
         (self.folder / "tmp").mkdir()
         self.canary = uuid.uuid4().hex
@@ -88,9 +54,10 @@ class Job:
         else:
             command += ["--on-failure", plan.policy]
         environment = dict(
-            os.environ, CHURN_PLAN=json.dumps({"size": plan.size, "folder": str(self.folder), "program": plan.program}),
-            MATRIX_CANARY=self.canary, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
-            RUEDA_DISCOVERY_INTERVAL="0.2",
+            os.environ, CHURN_PLAN=json.dumps(
+                {"size": plan.size, "folder": str(self.folder), "program": plan.program, "faults": plan.faults}
+            ), MATRIX_CANARY=self.canary, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
+            RUEDA_DISCOVERY_INTERVAL="0.2", **variables,
         )  # fmt: skip
         with open(self.output, "wb") as sink:
             self.process = subprocess.Popen(
@@ -136,71 +103,6 @@ class Job:
         fresh.write_text(text)
         fresh.rename(self.folder / "hosts")
 
-    def victims(self):
-        """(pid, member or -1, whether it is in an epoch) of whom may be harmed: one that has the state is always left."""
-        logs = self.logs()
-        whole = self.whole()
-        left = [(log.pid, log.member, True) for log in whole] if len(whole) > 1 else []
-        agent = agent_of(self.process.pid)
-        said = {log.pid: log for log in logs}
-        for pid in processes_of(self.canary):
-            if pid in (agent, self.process.pid) or pid in self.harmed() or parent_of(pid) != agent:
-                continue
-            if b"rank.py" not in command_of(pid):
-                continue
-            if pid not in said:
-                left.append((pid, -1, False))
-            elif not said[pid].epochs:
-                left.append((pid, said[pid].member, False))
-        return left
-
-    def harm(self):
-        victims = self.victims()
-        if not victims:
-            return
-        pid, member, was_in = self.chance.choice(victims)
-        kind = self.chance.choice(self.plan.kinds)
-        try:
-            if kind in ("stop_kill", "pause"):
-                os.kill(pid, signal.SIGSTOP)
-            self.harms.append(Harm(kind, pid, member, CAUSES[kind], was_in))
-            if kind in ("stop_kill", "pause"):
-                time.sleep(self.chance.choice((0.0, 0.01, 0.3, 1.0)))
-            last = {"pause": signal.SIGCONT, "raise": signal.SIGUSR1, "exit": signal.SIGUSR2}
-            os.kill(pid, last.get(kind, signal.SIGKILL))
-        except ProcessLookupError:
-            pass  # it was removed meanwhile
-        if kind in ("raise", "exit"):  # it ends when it gets to it
-            self.await_(f"process {pid} has ended", lambda: not is_alive(pid))
-
-    def churn(self):
-        self.await_("there is a step", lambda: self.steps() >= 0)
-        while len(self.harms) < self.plan.harms:
-            time.sleep(self.chance.choice((0.0, 0.05, 0.3, 1.0)))
-            if self.plan.policy == "discovery" and self.chance.random() < 0.5:
-                self.offer(self.chance.randint(1, 5))
-            many = len(self.harms)
-            self.harm()
-            if self.chance.random() < 0.4 and len(self.harms) < self.plan.harms:
-                time.sleep(self.chance.choice((0.0, 0.002, 0.02, 0.2)))
-                self.harm()
-            if len(self.harms) == many and len(self.whole()) < 2 and self.plan.policy != "replace":
-                if self.plan.policy == "shrink":
-                    return
-                self.offer(3)
-            # Three losses in a row without a commit would end the job.
-            steps = self.steps()
-            self.await_("there are new steps", lambda: self.steps() > steps + 1)
-
-    def expected(self):
-        """Ranks in the end; None: it depends."""
-        lost = [harm for harm in self.harms if harm.causes]
-        if self.plan.policy == "shrink" and all(harm.was_in for harm in lost):
-            return self.plan.ranks - len(lost)
-        if len(lost) <= 3 and self.plan.policy in ("replace", "discovery"):
-            return self.slots
-        return None
-
     def settle(self):
         wanted = self.expected()
         if wanted is None:
@@ -227,6 +129,36 @@ class Job:
         except subprocess.TimeoutExpired:
             self.write_stacks()
             return [f"(a) the job did not end within {PATIENCE:g} s"], None
+
+    def churn(self):
+        """Until all harm is done."""
+        raise NotImplementedError()
+
+    def expected(self):
+        """Ranks in the end; None: it depends."""
+        raise NotImplementedError()
+
+    def verdicts(self):
+        """Runs it: failures, as texts."""
+        failures, code = self.run()
+        if failures:
+            return failures
+        failures = self.leftovers()
+        return failures + judge(self.logs(), self.harms, code, self.said(), self.plan.size)
+
+    def said(self):
+        """What ruedarun has printed."""
+        return self.output.read_text(errors="replace")
+
+    def end(self):
+        """Nothing of it runs any more."""
+        kill_all(self.canary)
+        self.process.wait()
+
+    def remove(self):
+        """Nor is there any file."""
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def write_stacks(self):
         """Of ranks that live, to stack.<member>."""
@@ -257,24 +189,3 @@ def is_mapped(name):
         except OSError:
             continue
     return False
-
-
-def run_job(seed, ruedarun, kinds=KINDS, harms=6, keep=False):
-    """The Report of the job of a seed."""
-    plan = Plan(seed, kinds, harms)
-    job = Job(plan, ruedarun)
-    started, steps = time.monotonic(), 0
-    try:
-        failures, code = job.run()
-        steps = job.steps() + 1
-        if not failures:
-            failures = job.leftovers()
-            failures += judge(job.logs(), job.harms, code, job.output.read_text(errors="replace"), plan.size)
-    finally:
-        kill_all(job.canary)
-        job.process.wait()
-    kept = str(job.folder) if failures or keep else ""
-    if not kept:
-        shutil.rmtree(job.folder, ignore_errors=True)
-    done = ", ".join(f"{harm.kind} {harm.member}" for harm in job.harms)
-    return Report(failures, f"{plan}: {done}", len(job.harms), steps, time.monotonic() - started, kept)
