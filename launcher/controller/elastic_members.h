@@ -46,6 +46,11 @@ class ElasticMembers {
     // An order for a host; without a name for all of them.
     std::function<void(const std::string& host, const Order&)> tell;
     std::function<void(const std::string& text)> say;
+    // Those of the hosts that were found where ranks can be started now. Who makes others ready
+    // calls hosts_changed() then.
+    std::function<std::vector<HostSlots>(const std::vector<HostSlots>& found)> ready_hosts;
+    // Of a host, for its ranks' sockets; empty: as their environment says.
+    std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
     std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
   };
@@ -56,6 +61,11 @@ class ElasticMembers {
   void lost(const life::LostRank& lost);
   void fenced(MemberId member);
   void ended(const RankEnd& end);
+  // With all that ran there: a verdict for each of them, whose ends follow.
+  void host_lost(const std::string& host, const std::string& how,
+                 const std::vector<life::LostRank>& losses);
+  // Other hosts are ready than before.
+  void hosts_changed();
   bool child_ended(pid_t pid, int wait_status);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -104,7 +114,8 @@ class ElasticMembers {
   std::map<MemberId, Known> members_;
   uint64_t begun_ = 0;                  // the newest epoch that was answered
   std::optional<life::LostRank> told_;  // the newest verdict
-  std::set<std::string> elsewhere_;     // hosts that were said to be none of ours
+  std::vector<HostSlots> found_;        // the hosts that there are
+  bool any_ready_ = false;              // the decider has been told of some
   bool begins_ = true;
   std::optional<Over> over_;
 };

@@ -28,9 +28,9 @@ void Decider::State::on(const MemberStarted& event) {
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
   if (member == nullptr) return;
-  if (!member->lives()) return know_more(*member, event.how);
+  if (!member->lives()) return know_more(*member, event.how, event.is_final);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
-  lose(*member, event.how);
+  lose(*member, event.how, event.is_final);
 }
 
 void Decider::State::on(const MemberFenced& event) {
@@ -57,6 +57,8 @@ void Decider::State::on(const MemberEnded& event) {
     lose(*member, event.how);
   } else if (member->lives()) {
     finished(*member);
+  } else {
+    know_more(*member, "", true);
   }
   if (!member->lives() && member->rank < 0) members.erase(event.member);
 }
@@ -151,7 +153,11 @@ void Decider::State::on(const HostLost& event) {
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;
   if (first != nullptr && first->host == event.host && !first_code) first_code = 1;
-  if (policy.elastic && !finishing && phase != Phase::kOver) blacklist(event.host, event.how);
+  // One that was taken off the list is not to blame.
+  const HostTable::Host* host = hosts.find(event.host);
+  const bool listed = host != nullptr && host->listed;
+  if (policy.elastic && listed && !finishing && phase != Phase::kOver)
+    blacklist(event.host, event.how);
 }
 
 void Decider::State::on(const HostDrained& event) {

@@ -54,6 +54,7 @@ std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,
 
 void MembershipDecider::State::advance() {
   if (phase == Phase::kOver) return;
+  say_losses(false);
   if (hosts.expire(now)) seats_dirty = true;
   if (end_at) {
     if (first_code || now >= *end_at) end_job(first_code.value_or(1), end_text);
@@ -103,6 +104,7 @@ std::optional<Time> MembershipDecider::State::next_deadline() const {
   if (end_at) return end_at;
   at(hosts.next_back());
   if (rest_since) at(after(*rest_since, policy.elastic_timeout));
+  for (const LossLine& line : loss_lines) at(line.until);
   if (!since || (phase != Phase::kGathering && phase != Phase::kEnding)) return next;
   at(after(*since, policy.elastic_timeout));
   if (phase != Phase::kEnding) return next;

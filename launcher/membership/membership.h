@@ -83,6 +83,7 @@ struct MemberStarted {
 struct MemberLost {
   MemberId member;
   std::string how;
+  bool is_final = true;  // no more will be known
 };
 // No thread of it can run any more.
 struct MemberFenced {

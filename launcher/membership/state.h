@@ -85,9 +85,10 @@ struct MembershipDecider::State {
   Candidate candidate(const Member& member) const;
 
   // ---- losses.cc: failures and what they cost
-  void lose(Member& member, const std::string& how);
+  void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
-  void know_more(const Member& member, const std::string& how);
+  void know_more(const Member& member, const std::string& how, bool is_final);
+  void say_losses(bool at_once);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -166,6 +167,19 @@ struct MembershipDecider::State {
   bool said_waiting = false;
   std::string culprit;  // of this ending
   std::optional<MemberId> culprit_id;
+  struct Loss {
+    MemberId member = 0;
+    std::string name, how;
+    bool is_final = false;
+  };
+  std::vector<Loss> losses;  // of this ending, that nobody wanted
+  // What is said of earlier ones, once all their causes are known.
+  struct LossLine {
+    std::vector<Loss> losses;
+    std::string end;
+    Time until;
+  };
+  std::vector<LossLine> loss_lines;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;

@@ -138,7 +138,7 @@ TEST_CASE("who trains on when another has ended with 0 is told at once that it c
   for (const uint64_t member : {0, 2}) {
     const std::string line = job.answer(member);
     CHECK_THAT(line, Contains(" ended 0: "));
-    CHECK_THAT(line, Contains("rank 1 on here has left the job"));
+    CHECK_THAT(line, Contains("has been shut down without submitting it"));
   }
   CHECK(job.ended_with == -1);
   job.end({0, 2});

@@ -384,6 +384,18 @@ TEST_CASE("a lost host is lost with all, and who was there is removed when it co
   CHECK(answer_to(job, 1) == EpochAnswer::kRemoved);
 }
 
+TEST_CASE("a host that was off the list when it was lost is not to blame for it", "[membership]") {
+  Job job(elastic(3, 1), {{"a", 1}, {"b", 2}});
+  job.all_first();
+  job.discover({{"a", 1}});
+  job.on(HostLost{"b", "it is switched off"});
+  job.back(0, 1);
+  job.idle(1);
+  CHECK(job.entered() == Members{0});
+  job.discover({{"a", 1}, {"b", 2}});
+  CHECK(job.started().size() == 2);
+}
+
 TEST_CASE("after a rank's success nobody is replaced, and a failure is the job's", "[membership]") {
   Job job(elastic(3), {{"a", 4}});
   job.all_first();
