@@ -105,9 +105,9 @@ class Agent : public ControlledHost {
   UniqueFd key_fd_, null_;
   // In an elastic job those that have ended are taken out.
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::set<MemberId> ordered_;               // all that were ever to be started
-  std::map<MemberId, std::string> causes_;   // of those of ours that are lost, as was told first
-  std::unique_ptr<JobObserver> observer_;  // null: could not be started
+  std::set<MemberId> ordered_;              // all that were ever to be started
+  std::map<MemberId, std::string> causes_;  // of those of ours that are lost, as was told first
+  std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
   std::optional<TimePoint> waiting_since_;  // in init, for others
   bool told_late_ = false;

@@ -93,7 +93,7 @@ class JobObserver {
 
   void run();
   std::map<Rank, std::shared_ptr<Watched>> newest() const;  // by rank
-  void forget_ended();                                       // with mutex_
+  void forget_ended();                                      // with mutex_
   // Ranks with their states; stacks of those that are named.
   std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
   HostReport report(const HostQuestion& question);

@@ -143,8 +143,7 @@ JobEnd JobBooks::end() const {
   }
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure")
-      job.reports.emplace_back(rank_of(report.member), report.value);
+    if (report.key == "failure") job.reports.emplace_back(rank_of(report.member), report.value);
   }
   return job;
 }
