@@ -38,8 +38,8 @@ std::string clock_text(int64_t monotonic_ns) {
 
 }  // namespace
 
-// A lost one's processes go with it, and not at the job's end; before it is reaped, since until then
-// its group is its own.
+// A lost one's processes go with it, and not at the job's end; before it is reaped, since until
+// then its group is its own.
 void Agent::end_children_of(const RankProcess& rank, bool well) const {
   if (!plan_.elastic || over_ || supervisor_.cause() != StopCause::kNone) return;
   const bool lost = lives_->has_joined(rank.member()) && lives_->has_not_left(rank.member());

@@ -148,8 +148,8 @@ bool LifeWatch::is_fenced(const Watched& watched) {
   if (joined <= 0 || joined == watched.pid) return all_threads_exiting(watched.pid);
   const uint64_t since = started_at(joined);
   if (since == 0) return true;  // reaped
-  const bool is_other = joined == watched.inside ? since != watched.inside_since
-                                                 : !descends_from(joined, getpid());
+  const bool is_other =
+      joined == watched.inside ? since != watched.inside_since : !descends_from(joined, getpid());
   return is_other || all_threads_exiting(joined);
 }
 

@@ -9,7 +9,8 @@
 // Evidence becomes a verdict here and nowhere else; the first one of the job wins
 // (JobBooks::rank_lost).
 //
-// Owns:    a life page and an eventfd per rank, the threads, until it is told to forget the rank. Threads: the agent's, unless said.
+// Owns:    a life page and an eventfd per rank, the threads, until it is told to forget the rank.
+// Threads: the agent's, unless said.
 // Failure: where a page cannot be made the rank is not started; where no thread can be, started()
 // says so.
 #pragma once
@@ -130,8 +131,8 @@ class LifeWatch {
 
   const std::string host_;
   const Duration dead_after_;
-  UniqueFd deaths_;  // eventfd: a waiter has woken
-  UniqueFd alarm_;   // eventfd that all ranks have
+  UniqueFd deaths_;                              // eventfd: a waiter has woken
+  UniqueFd alarm_;                               // eventfd that all ranks have
   std::vector<std::unique_ptr<Watched>> ranks_;  // of all members
   uint64_t told_epoch_ = 0;                      // that ended last; 0: none, or the job
   bool paused_ = false;

@@ -134,8 +134,8 @@ void Decider::State::try_form() {
   if (std::ssize(stay) < needed) {
     if (late)
       return end_job(kTooFew,
-                     "only " + ranks_text(stay.size()) +
-                         (stay.size() == 1 ? " was" : " were") + " there for " +
+                     "only " + ranks_text(stay.size()) + (stay.size() == 1 ? " was" : " were") +
+                         " there for " +
                          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
                          " s, and --min-np is " + std::to_string(needed));
     if (!std::exchange(said_waiting, true)) do_(Say{waiting_text(stay.size(), needed, has_holder)});

@@ -26,8 +26,8 @@ bool is_exiting(pid_t pid);
 // stays as it is.
 bool all_threads_exiting(pid_t pid);
 
-// When it was started, in ticks since the machine was, which tells processes of one number apart; 0:
-// there is none.
+// When it was started, in ticks since the machine was, which tells processes of one number apart;
+// 0: there is none.
 uint64_t started_at(pid_t pid);
 
 // What a process does now, as /proc tells it; 'X' when it is gone. Cheap enough for a few hundred

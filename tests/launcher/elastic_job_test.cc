@@ -141,7 +141,7 @@ TEST_CASE("a lost rank is replaced though the shell around it lives, which ends 
 
 TEST_CASE("what is left of a lost rank is ended while the job goes on") {
   SECTION("the shell around it, after the grace period") {
-    Job job(wrapped({"-np", "2", "--min-np", "1", "--on-failure", "shrink", "--grace-period", "0.1"},
+    Job job(wrapped({"-np", "2", "--min-np", "1", "--on-failure", "shrink", "--grace-period", ".1"},
                     "1/2:1=kill", "trap 'echo asked' TERM; sleep 1000 & wait; wait"));
     REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
     REQUIRE(job.wait_for_output("asked"));
@@ -151,7 +151,14 @@ TEST_CASE("what is left of a lost rank is ended while the job goes on") {
     CHECK(job.wait_until_gone());
   }
   SECTION("its children at once") {
-    Words all = {"-np", "2", "--min-np", "1", "--on-failure", "shrink", "sh", "-c",
+    Words all = {"-np",
+                 "2",
+                 "--min-np",
+                 "1",
+                 "--on-failure",
+                 "shrink",
+                 "sh",
+                 "-c",
                  "sleep 1000 & exec " ELASTIC_RANK " 1/2:1=kill"};
     Job job(all);
     REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
@@ -194,7 +201,7 @@ TEST_CASE("too few ranks for too long end the job with 124") {
   Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}), kQuick);
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
-  CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits for others"));
+  CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits"));
   CHECK(has(job.err(), "ruedarun: exit code 124"));
   CHECK(job.wait_until_gone());
 }

@@ -112,8 +112,7 @@ int main(int argc, char** argv) {
       (void)store.get("e" + std::to_string(epoch.epoch) + "/end/" + std::to_string(epoch.size - 1),
                       kPatience);
     if (action == "end" || action == "last") return page->be(rueda::life::Presence::kLeft), 0;
-    standing.cause =
-        action == "give" ? EnterCause::kEpochEnded : wait_for_end(*page, news, epoch);
+    standing.cause = action == "give" ? EnterCause::kEpochEnded : wait_for_end(*page, news, epoch);
     standing.epoch = epoch.epoch;
     standing.has_state = true;
     if (action != "late") standing.commits = epoch.epoch;

@@ -149,8 +149,10 @@ TEST_CASE("what is said of a loss names all that were lost, and waits for their 
     job.on(MemberLost{2, "it ended as well", false});
     job.on(MemberLost{1, "killed by signal 9"});
     job.on(MemberLost{3, "killed by signal 11"});
-    CHECK(job.said() == "rank 1 on a was lost: killed by signal 9; "
-                        "rank 3 on a was lost: killed by signal 11" + end);
+    CHECK(job.said() ==
+          "rank 1 on a was lost: killed by signal 9; "
+          "rank 3 on a was lost: killed by signal 11" +
+              end);
     job.on(MemberEnded{2, 137, true, ""});
     job.back(0, 5);
     job.pass(1);

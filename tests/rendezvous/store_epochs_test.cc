@@ -90,7 +90,7 @@ TEST_CASE("who asks again is answered once more, or counts once", "[store]") {
   CHECK(client()->enter(standing(0), deadline_in(0s)).status().code() == Code::kDeadlineExceeded);
   CHECK(client()->report("failure", "so that the server has read both").ok());
   CHECK(server->take_entries().empty());  // it is the same wish
-  server->answer(7, epoch_of(1, 0, 1));  // while nobody reads
+  server->answer(7, epoch_of(1, 0, 1));   // while nobody reads
   CHECK(client()->enter(standing(0), deadline_in(kGenerous)).value() == epoch_of(1, 0, 1));
   CHECK(server->take_entries().empty());
 
