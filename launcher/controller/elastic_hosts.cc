@@ -122,8 +122,8 @@ void JobController::bar_lost(const std::string& name) {
   if (!is_listed(listed_, name)) return;
   const auto& cooldown = plan_.elastic->policy.cooldown;
   const double seconds = cooldown ? cooldown->first : 365.0 * 24 * 3600;
-  barred_[name] = clock_now() + std::chrono::duration_cast<Duration>(
-                                    std::chrono::duration<double>(seconds));
+  barred_[name] =
+      clock_now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 void JobController::say_goodbye_to(int host) {

@@ -189,8 +189,8 @@ void ElasticMembers::perform(const membership::Answer& action) {
   wire::NewEpoch epoch = action.epoch();
   if (known != members_.end()) epoch.tcp_address = doors_.address_of(known->second.host);
   store_->answer(action.member, epoch);
-  const bool is_out = common.answer == wire::EpochAnswer::kRemoved ||
-                      common.answer == wire::EpochAnswer::kRefused;
+  const bool is_out =
+      common.answer == wire::EpochAnswer::kRemoved || common.answer == wire::EpochAnswer::kRefused;
   if (!is_out || known == members_.end()) return;
   Order order = order_of(Order::Kind::kStopMember);
   order.member = action.member;
