@@ -65,11 +65,11 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   hosts_changed();
 }
 
-// Nothing is decided, and no timeout begins, before the first host that was found is ready.
+// Nothing is decided, and no timeout begins, while the first hosts are made ready.
 void ElasticMembers::hosts_changed() {
-  std::vector<HostSlots> ready = doors_.ready_hosts(found_);
-  any_ready_ = any_ready_ || !ready.empty() || found_.empty();
-  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready)});
+  ReadyHosts ready = doors_.ready_hosts(found_);
+  any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
+  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready.hosts)});
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {

@@ -1,6 +1,6 @@
 // The class behind run_controller. start.cc: until agents are started; hosts.cc: from an agent that
-// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop; end.cc:
-// ends of ranks and hosts, and of the job.
+// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop;
+// end.cc: ends of ranks and hosts, and of the job.
 #pragma once
 
 #include <deque>
@@ -48,7 +48,7 @@ class JobController {
   Status open_store();
   Status add_member(int host, const MemberStart& start);
   void tell(const std::string& host, const Order& order);
-  std::vector<HostSlots> ready_hosts(const std::vector<HostSlots>& found);
+  ReadyHosts ready_hosts(const std::vector<HostSlots>& found);
   std::vector<Rank> ranks_of(int host) const;
   void open_observer();
   std::vector<HostStatus> host_states() const;

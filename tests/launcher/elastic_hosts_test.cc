@@ -186,6 +186,22 @@ TEST_CASE("a host on which no agent can be started costs a line") {
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE(
+    "when no agent can be started on any host, the job waits no longer than for too few ranks") {
+  const Folder folder;
+  folder.write("there", "#!/bin/sh\necho no way\nexit 3\n");
+  folder.hosts_are("bad:1\nworse:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {}),
+          {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=0.5"}});
+  CHECK(job.wait() == 124);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host bad is not used"));
+  CHECK(has(job.err(), "host worse is not used"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("signals end an elastic job on all its hosts") {
   const Folder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
