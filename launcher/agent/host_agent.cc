@@ -231,8 +231,8 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
     return internal_error("the controller's assignment is empty");
   plan.options.num_proc = plan.elastic ? assign.num_proc() : plan.places.front().size;
   plan.base_environment = std::move(environment);
-  auto bindings = bind_here(
-      assign.bind(), plan.elastic ? assign.slots() : static_cast<int>(plan.places.size()));
+  auto bindings = bind_here(assign.bind(),
+                            plan.elastic ? assign.slots() : static_cast<int>(plan.places.size()));
   if (!bindings.ok()) {
     *exit_code = kUsageError;
     return bindings.status();

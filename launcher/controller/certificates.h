@@ -37,7 +37,7 @@ struct Certificates {
   std::vector<KeyPair> agents;  // by host; one where it is shared
 };
 
-// P-256, valid from a day ago (clocks differ) for a year. `issuer`: who keeps the key; null: nobody.
+// P-256, valid from a day ago (clocks differ) for a year. `issuer`: keeps the key; null: nobody.
 Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared,
                                        std::unique_ptr<Issuer>* issuer = nullptr);
 

@@ -383,7 +383,8 @@ class GrpcControlServer : public ControlServer {
   GrpcControlServer(const Setup& setup, UniqueFd wake)
       : listen_on_(setup.addresses),
         port_(setup.port),
-        hub_(setup.token, setup.version, setup.hosts, std::move(wake)), service_(&hub_) {}
+        hub_(setup.token, setup.version, setup.hosts, std::move(wake)),
+        service_(&hub_) {}
   ~GrpcControlServer() override { stop(); }
 
   Status open(const Setup& setup) {

@@ -49,21 +49,25 @@ std::string JobController::address_of(const std::string& name) const {
 }
 
 // Those with an agent. The others are invited.
-std::vector<HostSlots> JobController::ready_hosts(const std::vector<HostSlots>& found) {
+ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
   listed_ = found;
   std::erase_if(barred_, [&](const auto& entry) {
     return !entry.second && !is_listed(listed_, entry.first);
   });
-  std::vector<HostSlots> ready;
+  ReadyHosts ready;
   for (const HostSlots& host : found) {
     const auto known = std::ranges::find_if(
         hosts_, [&](const JobHost& one) { return !one.over() && one.name() == host.host; });
     if (known != hosts_.end()) {
-      if (known->state == State::kRunning) ready.push_back(host);
+      if (known->state == State::kRunning)
+        ready.hosts.push_back(host);
+      else
+        ready.more_come = true;
       continue;
     }
     if (barred_.contains(host.host) || issuer_ == nullptr) continue;
     const Status invited = invite(host);
+    ready.more_come = ready.more_come || invited.ok();
     if (invited.ok()) continue;
     barred_[host.host].reset();
     say("host " + host.host + " is not used: " + invited.message());
@@ -114,7 +118,9 @@ void JobController::drop(int number, const std::string& why) {
     starter->second->kill();
   leave_round(number);
   close_door();
-  if (goes_on()) begin_round_if_due();
+  if (!goes_on()) return;
+  books_.elastic()->hosts_changed();
+  begin_round_if_due();
 }
 
 // A machine that is gone is not asked for again before the decider would use it.
@@ -122,8 +128,8 @@ void JobController::bar_lost(const std::string& name) {
   if (!is_listed(listed_, name)) return;
   const auto& cooldown = plan_.elastic->policy.cooldown;
   const double seconds = cooldown ? cooldown->first : 365.0 * 24 * 3600;
-  barred_[name] = clock_now() + std::chrono::duration_cast<Duration>(
-                                    std::chrono::duration<double>(seconds));
+  barred_[name] =
+      clock_now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 void JobController::say_goodbye_to(int host) {

@@ -65,11 +65,11 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   hosts_changed();
 }
 
-// Nothing is decided, and no timeout begins, before the first host that was found is ready.
+// Nothing is decided, and no timeout begins, while the first hosts are made ready.
 void ElasticMembers::hosts_changed() {
-  std::vector<HostSlots> ready = doors_.ready_hosts(found_);
-  any_ready_ = any_ready_ || !ready.empty() || found_.empty();
-  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready)});
+  ReadyHosts ready = doors_.ready_hosts(found_);
+  any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
+  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready.hosts)});
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
@@ -189,8 +189,8 @@ void ElasticMembers::perform(const membership::Answer& action) {
   wire::NewEpoch epoch = action.epoch();
   if (known != members_.end()) epoch.tcp_address = doors_.address_of(known->second.host);
   store_->answer(action.member, epoch);
-  const bool is_out = common.answer == wire::EpochAnswer::kRemoved ||
-                      common.answer == wire::EpochAnswer::kRefused;
+  const bool is_out =
+      common.answer == wire::EpochAnswer::kRemoved || common.answer == wire::EpochAnswer::kRefused;
   if (!is_out || known == members_.end()) return;
   Order order = order_of(Order::Kind::kStopMember);
   order.member = action.member;

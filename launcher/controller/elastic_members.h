@@ -38,6 +38,12 @@ struct ElasticPlan {
   std::vector<std::string> own_names;      // of hosts that are this machine
 };
 
+// Of the hosts that were found, those where ranks can be started now.
+struct ReadyHosts {
+  std::vector<HostSlots> hosts;
+  bool more_come = false;  // others are being made ready
+};
+
 class ElasticMembers {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -46,9 +52,8 @@ class ElasticMembers {
     // An order for a host; without a name for all of them.
     std::function<void(const std::string& host, const Order&)> tell;
     std::function<void(const std::string& text)> say;
-    // Those of the hosts that were found where ranks can be started now. Who makes others ready
-    // calls hosts_changed() then.
-    std::function<std::vector<HostSlots>(const std::vector<HostSlots>& found)> ready_hosts;
+    // Who makes others ready, or gives one up, calls hosts_changed() then.
+    std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
     // Of a host, for its ranks' sockets; empty: as their environment says.
     std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
@@ -115,7 +120,7 @@ class ElasticMembers {
   uint64_t begun_ = 0;                  // the newest epoch that was answered
   std::optional<life::LostRank> told_;  // the newest verdict
   std::vector<HostSlots> found_;        // the hosts that there are
-  bool any_ready_ = false;              // the decider has been told of some
+  bool any_ready_ = false;              // or none will be, for now: the decider is told
   bool begins_ = true;
   std::optional<Over> over_;
 };

@@ -68,7 +68,8 @@ void JobController::host_finished(int number, const control::Finished& finished)
   JobHost& host = hosts_[static_cast<size_t>(number)];
   if (host.over()) return;
   if (goes_on() && (finished.failure().empty() || host.may_fail))
-    return host_lost(number, finished.failure().empty() ? "its agent has ended" : finished.failure());
+    return host_lost(number,
+                     finished.failure().empty() ? "its agent has ended" : finished.failure());
   host.state = State::kFinished;
   narrate("host " + host.name() + " has finished");
   if (!finished.failure().empty())
@@ -184,8 +185,9 @@ Patience JobController::patience() {
 
 // A failed job's, from every agent that is still there: they hold them until we say goodbye.
 void JobController::gather_recorders() {
-  const bool failed = elastic() ? books_.elastic()->over() && books_.elastic()->over()->exit_code != 0
-                                : books_.any_failed();
+  const bool failed = elastic()
+                          ? books_.elastic()->over() && books_.elastic()->over()->exit_code != 0
+                          : books_.any_failed();
   if (!failed || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
   observer_->request_dump(false);
   while (observer_->busy() && link_.fd && signals_received_ < 2) {

@@ -281,8 +281,7 @@ std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
     const std::string& name = hosts[static_cast<size_t>(host)].name;
     const bool gone = gone_.contains(host);
     record.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
-    record.state =
-        gone ? "lost with its host " + name : "its host " + name + " does not answer";
+    record.state = gone ? "lost with its host " + name : "its host " + name + " does not answer";
   }
   std::vector<RankRecord> records;
   for (auto& [rank, record] : round->records) records.push_back(std::move(record));

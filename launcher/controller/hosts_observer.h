@@ -38,10 +38,10 @@ class HostsObserver {
 
   struct Setup {
     std::string job_id, command;
-    size_t ranks = 0;          // to begin with
-    double stall_seconds = 60;             // 0: hangs are not explained
-    bool dump_stalls = false;              // RUEDA_STALL_POLICY is dump or abort
-    std::string folder;  // for files; "": rueda-flight-<job> where some have to be written
+    size_t ranks = 0;           // to begin with
+    double stall_seconds = 60;  // 0: hangs are not explained
+    bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
+    std::string folder;         // for files; "": rueda-flight-<job> where some have to be written
   };
   struct Link {
     std::function<void(int host, control::ControllerMessage)> send;

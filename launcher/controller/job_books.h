@@ -50,7 +50,7 @@ class JobBooks {
   // Of an elastic job: ElasticMembers::Doors.
   struct ElasticDoors {
     std::function<void(const std::string& host, const Order&)> tell;
-    std::function<std::vector<HostSlots>(const std::vector<HostSlots>& found)> ready_hosts;
+    std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
     std::function<std::string(const std::string& host)> address_of;
   };
   // The store, the files. Before the first rank.

@@ -1,6 +1,6 @@
 // The class behind run_controller. start.cc: until agents are started; hosts.cc: from an agent that
-// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop; end.cc:
-// ends of ranks and hosts, and of the job.
+// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop;
+// end.cc: ends of ranks and hosts, and of the job.
 #pragma once
 
 #include <deque>
@@ -48,7 +48,7 @@ class JobController {
   Status open_store();
   Status add_member(int host, const MemberStart& start);
   void tell(const std::string& host, const Order& order);
-  std::vector<HostSlots> ready_hosts(const std::vector<HostSlots>& found);
+  ReadyHosts ready_hosts(const std::vector<HostSlots>& found);
   std::vector<Rank> ranks_of(int host) const;
   void open_observer();
   std::vector<HostStatus> host_states() const;
@@ -130,9 +130,9 @@ class JobController {
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::map<size_t, std::unique_ptr<Starter>> starters_;  // by host, or one srun
-  std::optional<ProofDoor> ticket_door_;            // of plan_.nodes, until all are here
+  std::optional<ProofDoor> ticket_door_;                 // of plan_.nodes, until all are here
   std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
-  std::deque<JobHost> hosts_;  // by number; they stay where they are when others come
+  std::deque<JobHost> hosts_;         // by number; they stay where they are when others come
   std::optional<HostsObserver> observer_;  // from prepare() on
   struct Member {
     int host = 0;
@@ -144,14 +144,14 @@ class JobController {
   // Hosts that try to reach each other: those that are new, and those whose ranks run.
   struct Round {
     std::vector<int> newcomers;
-    std::set<int> opening;   // of the others, who have no port yet at which they answer
-    std::set<int> awaited;   // who has not told yet whom it has reached
+    std::set<int> opening;  // of the others, who have no port yet at which they answer
+    std::set<int> awaited;  // who has not told yet whom it has reached
   };
   std::optional<Round> round_;
   std::optional<TimePoint> first_here_;
-  Ticket ticket_;                     // but for the agent's certificate
-  std::unique_ptr<Issuer> issuer_;    // of an elastic job
-  std::vector<HostSlots> listed_;     // the hosts that there are, of an elastic job
+  Ticket ticket_;                   // but for the agent's certificate
+  std::unique_ptr<Issuer> issuer_;  // of an elastic job
+  std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
   // Hosts that are not invited before this time; nothing: not while they are on the list.
   std::map<std::string, std::optional<TimePoint>> barred_;
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure

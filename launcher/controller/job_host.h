@@ -20,7 +20,7 @@ struct JobHost {
   int pid = 0;
   int probe_port = 0;
   ReachHost reach;
-  std::string address;  // for the ranks' sockets, once it was chosen
+  std::string address;    // for the ranks' sockets, once it was chosen
   bool may_fail = false;  // the job goes on without it
   std::chrono::steady_clock::time_point invited;
   std::chrono::steady_clock::time_point last_heard;

@@ -174,8 +174,7 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
 }
 
 void JobController::rank_started(int host, const control::RankStarted& started) {
-  if (elastic())
-    books_.elastic()->started({started.member(), {}}, started.pid(), started.error());
+  if (elastic()) books_.elastic()->started({started.member(), {}}, started.pid(), started.error());
   if (!started.error().empty()) {
     // There is nothing that could be lost with its host later, or write to the store.
     relay_.deliver(started.member(), {}, true);

@@ -80,7 +80,8 @@ Status JobController::prepare() {
   if (books_.on_terminal()) {
     say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") +
         (elastic() ? " to begin with" : "") +
-        (finds_hosts() ? "" : " on " + counted(hosts_.size(), "host")) + ", shared memory inside a host, TCP between hosts");
+        (finds_hosts() ? "" : " on " + counted(hosts_.size(), "host")) +
+        ", shared memory inside a host, TCP between hosts");
   }
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
@@ -251,7 +252,8 @@ void JobController::start_late_hosts(TimePoint at) {
     if (!hosts_[i].again_at || at < *hosts_[i].again_at) continue;
     hosts_[i].again_at.reset();
     auto starter = start_agent(i);
-    if (!starter.ok() && hosts_[i].may_fail) return drop(static_cast<int>(i), starter.status().message());
+    if (!starter.ok() && hosts_[i].may_fail)
+      return drop(static_cast<int>(i), starter.status().message());
     if (!starter.ok()) return fail(kUnreachable, starter.status().message());
     starters_[i] = std::move(starter).value();
   }

@@ -29,12 +29,9 @@ RankCounters from_wire(const control::RankCounters& message) {
 #define RUEDA_X(name) progress.name = message.name();
   RUEDA_PROGRESS(RUEDA_X)
 #undef RUEDA_X
-  return {message.rank(),
-          progress,
-          message.member(),
-          cut(message.operation(), kMaxStateText),
-          message.operations(),
-          message.step()};
+  return {message.rank(),       progress,
+          message.member(),     cut(message.operation(), kMaxStateText),
+          message.operations(), message.step()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {
@@ -110,8 +107,7 @@ control::ControllerMessage to_wire(const Order& order) {
       break;
     case Order::Kind::kDrain: message.mutable_drain(); break;
     case Order::Kind::kStartMember: return to_wire(order.start);
-    case Order::Kind::kStopMember: 
-      return stop_message(order.member, order.text, order.knows);
+    case Order::Kind::kStopMember: return stop_message(order.member, order.text, order.knows);
     case Order::Kind::kBeginEpoch: {
       auto* members = message.mutable_begin_epoch()->mutable_members();
       members->Resize(static_cast<int>(order.ranks.size()), 0);

@@ -132,8 +132,7 @@ TEST_CASE("hosts come and go as a script finds them") {
   const Folder folder;
   folder.hosts_are("one:1\n");
   Job job(command(folder,
-                  {"-np", "1", "--min-np", "1", "--host-discovery-script",
-                   folder.file("discover")},
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
                   {"2+/4:*=end"}),
           kQuick);
   REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
@@ -153,10 +152,10 @@ TEST_CASE("hosts come and go as a script finds them") {
 
 TEST_CASE("a host that is gone is taken up again, by another agent, after its cooldown") {
   const Folder folder;
-  Job job(command(folder,
-                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range",
-                   "1", "1"},
-                  {"3+/2:*=end"}));
+  Job job(command(
+      folder,
+      {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"},
+      {"3+/2:*=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
   CHECK(job.wait() == 0);
@@ -170,7 +169,8 @@ TEST_CASE("a host that is gone is taken up again, by another agent, after its co
 
 TEST_CASE("a host on which no agent can be started costs a line") {
   const Folder folder;
-  folder.write("there", "#!/bin/sh\nif [ $1 = bad ]; then echo no way; exit 3; fi\nshift\nexec \"$@\"\n");
+  folder.write("there",
+               "#!/bin/sh\nif [ $1 = bad ]; then echo no way; exit 3; fi\nshift\nexec \"$@\"\n");
   folder.hosts_are("bad:1\none:1\n");
   Job job(command(folder,
                   {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
@@ -183,6 +183,22 @@ TEST_CASE("a host on which no agent can be started costs a line") {
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on two"));
   CHECK(count(job.err(), "host bad is not used") == 1);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE(
+    "when no agent can be started on any host, the job waits no longer than for too few ranks") {
+  const Folder folder;
+  folder.write("there", "#!/bin/sh\necho no way\nexit 3\n");
+  folder.hosts_are("bad:1\nworse:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {}),
+          {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=0.5"}});
+  CHECK(job.wait() == 124);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host bad is not used"));
+  CHECK(has(job.err(), "host worse is not used"));
   CHECK(job.wait_until_gone());
 }
 

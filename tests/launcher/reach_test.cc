@@ -263,7 +263,10 @@ TEST_CASE("a host that is invited later has a certificate of its own, and finds 
   setup.version.assign(1, '1');
   setup.hosts = {"h0"};
   setup.addresses = {"127.0.0.1"};
-  Ticket ticket{"0123456789abcdef",           setup.token, {}, setup.certificates.authority,
+  Ticket ticket{"0123456789abcdef",
+                setup.token,
+                {},
+                setup.certificates.authority,
                 setup.certificates.agents[0].certificate,
                 setup.certificates.agents[0].private_key};
   const auto server = ControlServer::start(setup).value();
