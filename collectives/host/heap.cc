@@ -87,8 +87,8 @@ struct Heap::State {
   size_t bytes = 0;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
-  // Before the others. Held alone by who moves everything, shared by who makes, clears or gives back
-  // pages of the file: they hold no other lock meanwhile.
+  // Before the others. Held alone by who moves everything, shared by who makes, clears or gives
+  // back pages of the file.
   std::shared_mutex moving;
   std::mutex cooling;  // before `mutex`: who is short of cold memory waits for what is on the way
   std::mutex mutex;    // of all below

@@ -432,8 +432,8 @@ RUEDA_API int32_t rueda_epoch_members(const rueda_context* context, uint64_t* me
 RUEDA_API int32_t rueda_epoch_process_set(const rueda_context* context, int32_t index,
                                           int32_t* ranks, int32_t max_count);
 /* The last announcement that members are about to change: a growing number << 8, and 1 (some go) or
- * 2 (some come) or both; 4 is in it once a rank has ended with success, after which nobody comes any
- * more. 0: none. Looks at memory only. */
+ * 2 (some come) or both; 4 is in it once a rank has ended with success, after which nobody comes.
+ * 0: none. Looks at memory only. */
 RUEDA_API uint64_t rueda_announced(const rueda_context* context);
 /* Collective: *announced is the newest announcement that any rank has seen, the same on all. When
  * it returns all ranks have called it. A small allreduce. RUEDA_ABORTED: a signal came; call
