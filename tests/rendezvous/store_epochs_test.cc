@@ -133,10 +133,10 @@ TEST_CASE("a signal ends the wait to enter, which can be asked again", "[store]"
   struct sigaction nothing = {}, before = {};
   nothing.sa_handler = [](int) {};  // and no SA_RESTART
   sigaction(SIGUSR1, &nothing, &before);
-  std::atomic<bool> over{false};
+  std::atomic<bool> over{false}, unwanted{false};
   Status interrupted;
   std::thread member([&] {
-    interrupted = world.client(0).enter(standing(0), deadline_in(kGenerous), true).status();
+    interrupted = world.client(0).enter(standing(0), deadline_in(kGenerous), &unwanted).status();
     over.store(true);
   });
   REQUIRE(entries_of(world.server(), 1).size() == 1);
@@ -150,6 +150,19 @@ TEST_CASE("a signal ends the wait to enter, which can be asked again", "[store]"
   CHECK(interrupted.code() == Code::kAborted);
   world.server().answer(0, epoch_of(1, 0, 1));
   CHECK(world.client(0).enter(standing(0), deadline_in(kGenerous)).value() == epoch_of(1, 0, 1));
+}
+
+TEST_CASE("another thread ends the wait to enter", "[store]") {
+  SocketWorld world(1);
+  std::atomic<bool> unwanted{false};
+  auto waits = std::async(std::launch::async, [&] {
+    return world.client(0).enter(standing(0), deadline_in(kGenerous), &unwanted).status();
+  });
+  REQUIRE(entries_of(world.server(), 1).size() == 1);
+  unwanted.store(true);
+  CHECK(waits.get().code() == Code::kFailedPrecondition);
+  // The stream serves the next one.
+  CHECK(world.client(0).set("e1/place/0", "here").ok());
 }
 
 TEST_CASE("a wish to enter that is none is refused, and the connection stays", "[store]") {
