@@ -228,7 +228,8 @@ wire::EpochBranch Decider::State::branch_of(const wire::NewEpoch& next) const {
 void Decider::State::begin_rest() {
   if (rest_since) return;
   rest_since = now;
-  do_(Say{who_finished + " has ended with code 0, so no rank is started any more; the others have " +
+  do_(Say{who_finished +
+          " has ended with code 0, so no rank is started any more; the others have " +
           std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
           " s to end (--elastic-timeout)"});
 }

@@ -414,8 +414,9 @@ TEST_CASE("after a rank's success nobody is replaced, and a failure is the job's
   }
 }
 
-TEST_CASE("after a rank's success the others are told, and may heal, but have no more than a timeout",
-          "[membership]") {
+TEST_CASE(
+    "after a rank's success the others are told, and may heal, but have no more than a timeout",
+    "[membership]") {
   Policy policy = elastic(3, 3);
   policy.elastic_timeout = Seconds(60);
   Job job(policy, {{"a", 3}});
