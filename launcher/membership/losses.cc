@@ -71,22 +71,29 @@ void Decider::State::know_more(const Member& member, const std::string& how) {
 
 // The line of the loss that the next epoch goes on from: at once, or when its cause is known.
 void Decider::State::say_loss(const std::string& what_follows) {
-  say_unsaid();
   const Member* member = culprit_id ? find(*culprit_id) : nullptr;
-  if (member == nullptr || member->is_explained) return do_(Say{culprit + what_follows});
-  unsaid = {member->id, culprit_name, culprit, what_follows, now};
+  const bool is_explained = member == nullptr || member->is_explained;
+  unsaid.push_back({culprit_id, culprit_name, culprit, what_follows, now, is_explained});
+  say_explained();
 }
 
 void Decider::State::explain(MemberId member, const std::string& how) {
-  if (!unsaid || unsaid->member != member) return;
-  if (!how.empty()) unsaid->text = unsaid->name + how;
-  say_unsaid();
+  for (Unsaid& line : unsaid) {
+    if (line.member != member) continue;
+    if (!how.empty()) line.text = line.name + how;
+    line.is_explained = true;
+  }
+  say_explained();
 }
 
-void Decider::State::say_unsaid() {
-  if (!unsaid) return;
-  do_(Say{unsaid->text + unsaid->what_follows});
-  unsaid.reset();
+// In the order of the losses.
+void Decider::State::say_explained(bool all) {
+  while (!unsaid.empty()) {
+    const Unsaid& line = unsaid.front();
+    if (!all && !line.is_explained && !passed(line.since, policy.fence_patience)) return;
+    do_(Say{line.text + line.what_follows});
+    unsaid.pop_front();
+  }
 }
 
 // It costs the others nothing but a line.
@@ -151,7 +158,7 @@ void Decider::State::fail_job(const std::string& why) {
 
 void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
-  say_unsaid();
+  say_explained(true);
   phase = Phase::kOver;
   end_at.reset();
   end_code = code;

@@ -54,7 +54,7 @@ std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,
 void MembershipDecider::State::advance() {
   if (phase == Phase::kOver) return;
   if (hosts.expire(now)) seats_dirty = true;
-  if (unsaid && passed(unsaid->since, policy.fence_patience)) say_unsaid();
+  say_explained();
   if (end_at) {
     if (first_code || now >= *end_at) end_job(first_code.value_or(1), end_text);
     return;
@@ -95,7 +95,7 @@ std::optional<Time> MembershipDecider::State::next_deadline() const {
   if (phase == Phase::kOver) return next;
   if (end_at) return end_at;
   at(hosts.next_back());
-  if (unsaid) at(after(unsaid->since, policy.fence_patience));
+  if (!unsaid.empty()) at(after(unsaid.front().since, policy.fence_patience));
   if (!since || (phase != Phase::kGathering && phase != Phase::kEnding)) return next;
   at(after(*since, policy.elastic_timeout));
   if (phase != Phase::kEnding) return next;

@@ -2,6 +2,7 @@
 // record.cc. Nobody else includes this.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,9 +46,10 @@ struct Member {
 // A loss that the others have gone on from, and that users have not been told of yet: how it came
 // about is not known, as a process is reaped a moment after its death is seen.
 struct Unsaid {
-  MemberId member;
+  std::optional<MemberId> member;
   std::string name, text, what_follows;
   Time since;
+  bool is_explained;
 };
 
 enum class Phase : uint8_t { kGathering, kRunning, kEnding, kOver };
@@ -98,7 +100,7 @@ struct MembershipDecider::State {
   void know_more(const Member& member, const std::string& how);
   void explain(MemberId member, const std::string& how);
   void say_loss(const std::string& what_follows);
-  void say_unsaid();
+  void say_explained(bool all = false);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -174,7 +176,7 @@ struct MembershipDecider::State {
   bool said_waiting = false;
   std::string culprit, culprit_name;  // of this ending
   std::optional<MemberId> culprit_id;
-  std::optional<Unsaid> unsaid;
+  std::deque<Unsaid> unsaid;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;

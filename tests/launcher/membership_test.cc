@@ -206,6 +206,26 @@ TEST_CASE("a loss is told when its cause is known, and the others go on before",
   }
 }
 
+TEST_CASE("losses are told in their order, each with its cause", "[membership]") {
+  Policy policy = elastic(3);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 3}});
+  job.all_first();
+  for (const MemberId member : {2, 1}) {
+    job.on(MemberLost{member, "it ended", false});
+    job.on(MemberFenced{member});
+    for (MemberId other = 0; other < member; ++other) job.back(other, 1);
+    job.idle(0.5);
+    CHECK(job.said().empty());
+  }
+  job.on(MemberEnded{1, 139, true, "killed by signal 11"});
+  CHECK(job.said().empty());
+  job.on(MemberEnded{2, 137, true, "killed by signal 9"});
+  CHECK(job.said() ==
+        "rank 2 on a was lost: killed by signal 9; 2 ranks go on from commit 1\n"
+        "rank 1 on a was lost: killed by signal 11; 1 ranks go on from commit 1\n");
+}
+
 TEST_CASE("who says that the epoch has ended ends it for all", "[membership]") {
   Job job(elastic(2), {{"a", 2}});
   job.all_first();
