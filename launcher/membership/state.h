@@ -2,7 +2,6 @@
 // record.cc. Nobody else includes this.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -35,21 +34,11 @@ struct Member {
   bool leaving = false;                    // to be removed at the next boundary
   bool stopped = false;                    // its end is no failure
   bool fenced = false;                     // none of its threads can run any more
-  bool is_explained = false;               // how it was lost is known, and no more will be
   std::optional<wire::Standing> standing;  // it waits to enter
   RankPlace expected;
 
   bool lives() const { return stage < Stage::kFinished; }
   bool is_newcomer() const { return stage < Stage::kInEpoch; }
-};
-
-// A loss that the others have gone on from, and that users have not been told of yet: how it came
-// about is not known, as a process is reaped a moment after its death is seen.
-struct Unsaid {
-  std::optional<MemberId> member;
-  std::string name, text, what_follows;
-  Time since;
-  bool is_explained;
 };
 
 enum class Phase : uint8_t { kGathering, kRunning, kEnding, kOver };
@@ -78,6 +67,7 @@ struct MembershipDecider::State {
   // ---- membership.cc: what follows from where things stand
   void advance();
   void announce();
+  std::vector<MemberId> who_lives() const;  // of the epoch
   std::optional<Time> next_deadline() const;
 
   // ---- seats.cc: who sits where, who is started
@@ -95,12 +85,10 @@ struct MembershipDecider::State {
   Candidate candidate(const Member& member) const;
 
   // ---- losses.cc: failures and what they cost
-  void lose(Member& member, const std::string& how);
+  void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
-  void know_more(const Member& member, const std::string& how);
-  void explain(MemberId member, const std::string& how);
-  void say_loss(const std::string& what_follows);
-  void say_explained(bool all = false);
+  void know_more(const Member& member, const std::string& how, bool is_final);
+  void say_losses(bool at_once);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -113,6 +101,7 @@ struct MembershipDecider::State {
   bool fence_is_due() const;
   bool has_hope() const;
   void refuse_other_layouts(const std::string& layout);
+  void begin_rest();
   void form(std::vector<MemberId> chosen, uint64_t target, bool fresh);
   bool within_limits(uint64_t target);
   wire::EpochBranch branch_of(const wire::NewEpoch& next) const;
@@ -161,6 +150,8 @@ struct MembershipDecider::State {
   uint64_t known_commits = 0;       // the newest that anybody has spoken of
   bool trained = false;             // some epoch was entered by all: there may be a state
   bool finishing = false;           // a member has ended with 0: nobody is replaced any more
+  std::string who_finished;         // the first
+  std::optional<Time> rest_since;   // an epoch was formed after that
   int resets = 0;
   int heals = 0;  // since the last commit
   uint64_t heal_commits = 0;
@@ -174,9 +165,21 @@ struct MembershipDecider::State {
   bool told_end = false;               // EndEpoch was said
   std::optional<MemberId> first_left;  // says that the epoch ended, while no loss was known
   bool said_waiting = false;
-  std::string culprit, culprit_name;  // of this ending
+  std::string culprit;  // of this ending
   std::optional<MemberId> culprit_id;
-  std::deque<Unsaid> unsaid;
+  struct Loss {
+    MemberId member = 0;
+    std::string name, how;
+    bool is_final = false;
+  };
+  std::vector<Loss> losses;  // of this ending, that nobody wanted
+  // What is said of earlier ones, once all their causes are known.
+  struct LossLine {
+    std::vector<Loss> losses;
+    std::string end;
+    Time until;
+  };
+  std::vector<LossLine> loss_lines;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;
