@@ -27,8 +27,8 @@ void Decider::State::on(const MemberStarted& event) {
 
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
-  if (member == nullptr) return;
-  if (!member->lives()) return know_more(*member, event.how, event.is_final);
+  if (member == nullptr || !member->lives())
+    return know_more(event.member, event.how, event.is_final);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
   lose(*member, event.how, event.is_final);
 }
@@ -46,7 +46,7 @@ void Decider::State::fence(Member& member) {
 
 void Decider::State::on(const MemberEnded& event) {
   Member* member = find(event.member);
-  if (member == nullptr) return;
+  if (member == nullptr) return know_more(event.member, event.failed ? event.how : "", true);
   fence(*member);
   if (first_failed == event.member && !first_code) first_code = std::max(event.exit_code, 1);
   if (member->lives() && member->is_newcomer()) {
@@ -58,7 +58,7 @@ void Decider::State::on(const MemberEnded& event) {
   } else if (member->lives()) {
     finished(*member);
   } else {
-    know_more(*member, "", true);
+    know_more(event.member, event.failed ? event.how : "", true);
   }
   if (!member->lives() && member->rank < 0) members.erase(event.member);
 }

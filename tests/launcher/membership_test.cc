@@ -217,6 +217,41 @@ TEST_CASE("a lost member's threads are waited for; without them memory is fresh"
   CHECK(job.epoch_of(0).fresh_memory == !fenced);
 }
 
+TEST_CASE("a loss is told when its cause is known, though its process is gone by then",
+          "[membership]") {
+  Policy policy = elastic(2);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 2}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended", false});
+  job.on(MemberFenced{1});
+  job.back(0, 1);
+  job.idle(1);
+  CHECK(job.entered() == Members{0});
+  CHECK(job.said().empty());
+  const std::string told =
+      "rank 1 on a was lost: killed by signal 9; 1 rank goes on from commit 1\n";
+  SECTION("it is reaped") {
+    job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+    CHECK(job.said() == told);
+    job.idle(5);
+    CHECK(job.said().empty());
+  }
+  SECTION("more is known") {
+    job.on(MemberLost{1, "killed by signal 9"});
+    CHECK(job.said() == told);
+  }
+  SECTION("its cause never comes") {
+    job.idle(2);
+    CHECK(job.said() == "rank 1 on a was lost: it ended; 1 rank goes on from commit 1\n");
+  }
+  SECTION("the job is over before") {
+    job.on(MemberEnded{0, 0, false, ""});
+    CHECK(job.ended() == "0: ");
+    CHECK(job.said() == "rank 1 on a was lost: it ended; 1 rank goes on from commit 1\n");
+  }
+}
+
 TEST_CASE("who says that the epoch has ended ends it for all", "[membership]") {
   Job job(elastic(2), {{"a", 2}});
   job.all_first();
