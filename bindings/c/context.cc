@@ -93,6 +93,7 @@ int32_t place(const rueda_context* context, Get get) {
 }
 
 void leave(rueda_context* context) {
+  context->given_up.store(true);  // who waits to enter the next epoch ends
   const std::lock_guard leaving(context->leaving);
   MemberPtr member;
   {

@@ -83,9 +83,12 @@ struct rueda_context {
   rueda::c_abi::MemberPtr member;  // guarded; null: has left, is leaving, or is provisional
   bool was_left = false;           // guarded
   std::shared_ptr<const rueda::c_abi::EpochRecord> epoch;  // null: nobody decides epochs here
-  // Guarded by `leaving`: of members, that this rank knew when it left (wire::Standing).
+  // Guarded by `leaving`: of members, that this rank knew when it left (wire::Standing); whether an
+  // epoch that it was given after that has ended before all had met.
   std::vector<std::vector<uint64_t>> process_sets;
-  std::mutex leaving;  // held while the rank leaves
+  bool epoch_ended = false;
+  std::mutex leaving;  // held while the rank leaves, and until it is in the next epoch
+  std::atomic<bool> given_up{false};  // the next epoch is not wanted any more
 };
 
 struct rueda_request {

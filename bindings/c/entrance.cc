@@ -21,7 +21,7 @@ std::atomic<uint64_t> last_epoch{0};
 }  // namespace
 
 Result<Entrance> enter(const membership::Place& place, const Config& config,
-                       wire::Standing standing, bool interruptible) {
+                       wire::Standing standing, const std::atomic<bool>* given_up) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   Entrance entrance;
@@ -48,8 +48,7 @@ Result<Entrance> enter(const membership::Place& place, const Config& config,
   const auto patience = place.elastic ? std::chrono::hours(8760)
                                       : std::chrono::hours(0) + rendezvous::StoreClient::kGrace;
   RUEDA_ASSIGN_OR_RETURN(
-      entrance.epoch,
-      entrance.store->enter(standing, rendezvous::deadline_in(patience), interruptible));
+      entrance.epoch, entrance.store->enter(standing, rendezvous::deadline_in(patience), given_up));
   const wire::NewEpoch& epoch = entrance.epoch;
   switch (epoch.answer) {
     case wire::EpochAnswer::kEnter: break;

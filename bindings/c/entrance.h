@@ -24,9 +24,9 @@ struct Entrance {
 
 // Waits until the next epoch is decided, and for what this member is to do: `standing` says why it
 // asks and what it holds; who it is and in which epoch it was last is filled in. The answer is to
-// enter, or to wait outside (kProvisional). kCancelled: it is removed. kAborted: a signal came, and
-// `interruptible`; ask again.
+// enter, or to wait outside (kProvisional). kCancelled: it is removed. given_up: as
+// StoreClient::enter says.
 Result<Entrance> enter(const membership::Place& place, const Config& config,
-                       wire::Standing standing, bool interruptible);
+                       wire::Standing standing, const std::atomic<bool>* given_up);
 
 }  // namespace rueda::c_abi

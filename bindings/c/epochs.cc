@@ -127,8 +127,18 @@ int32_t rueda_next_epoch(rueda_context* previous, const rueda_standing* standing
     const std::lock_guard leaving(previous->leaving);
     leave_epoch(previous);
     mine.process_sets = previous->process_sets;
-    RUEDA_ASSIGN_OR_RETURN(auto made, rueda::c_abi::make_member(nullptr, std::move(mine), true));
-    *next = rueda::c_abi::make_context(std::move(made)).release();
+    if (previous->epoch_ended) mine.cause = rueda::wire::EnterCause::kEpochEnded;
+    const auto asked_as = mine.cause;
+    auto made = rueda::c_abi::make_member(nullptr, &mine, &previous->given_up);
+    // For who asks again after a signal.
+    previous->process_sets = mine.process_sets;
+    previous->epoch_ended |= mine.cause != asked_as;
+    if (!made.ok()) return made.status();
+    if (previous->given_up.load()) {
+      if (const MemberPtr& member = made.value().member) member->leave();
+      return rueda::failed_precondition("rueda has been shut down on this rank meanwhile");
+    }
+    *next = rueda::c_abi::make_context(std::move(made).value()).release();
     return {};
   });
 }

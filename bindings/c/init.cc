@@ -257,14 +257,17 @@ rueda::Result<MemberPtr> build(Start* start, std::unique_ptr<rueda::membership::
   return member;
 }
 
-rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing standing, bool interruptible) {
+rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing* standing,
+                                const std::atomic<bool>* given_up) {
   rueda::membership::JoinOptions& options = start->options;
   rueda::life::LifeLine* const life = start->agents.life.get();
   for (;;) {
     Made made;
     rueda::c_abi::Entrance launcher;
     if (options.place.agent_fd >= 0) {
-      auto entered = rueda::c_abi::enter(options.place, options.config, standing, interruptible);
+      // From now on the others may count on it.
+      if (life != nullptr && standing->cause == rueda::wire::EnterCause::kReady) life->is_ready();
+      auto entered = rueda::c_abi::enter(options.place, options.config, *standing, given_up);
       // Who asks again, or will, is as it was.
       const bool later =
           entered.ok() && entered.value().epoch.answer == rueda::wire::EpochAnswer::kProvisional;
@@ -288,8 +291,8 @@ rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing standing, bo
     if (others && options.place.elastic && launcher.store != nullptr) {
       RUEDA_INFO("bootstrap", "epoch {} has ended before all had met: {}", options.epoch,
                  joining.status().message());
-      standing.cause = rueda::wire::EnterCause::kEpochEnded;
-      standing.process_sets = sets_of(launcher.epoch);
+      standing->cause = rueda::wire::EnterCause::kEpochEnded;
+      standing->process_sets = sets_of(launcher.epoch);
       continue;
     }
     if (others && launcher.store != nullptr) {
@@ -306,13 +309,13 @@ rueda::Result<Made> meet_others(Start* start, rueda::wire::Standing standing, bo
 
 namespace rueda::c_abi {
 
-Result<Made> make_member(const rueda_init_options* said, wire::Standing standing,
-                         bool interruptible) {
+Result<Made> make_member(const rueda_init_options* said, wire::Standing* standing,
+                         const std::atomic<bool>* given_up) {
   Start start;
   start.options.place.size = 1;
   Status prepared = prepare(said, &start);
   if (!prepared.ok()) return with_need(prepared, start.options.place.size);
-  auto made = meet_others(&start, std::move(standing), interruptible);
+  auto made = meet_others(&start, standing, given_up);
   if (!made.ok()) return with_need(made.status(), start.options.place.size);
   return made;
 }
@@ -333,7 +336,8 @@ int32_t rueda_init(const rueda_init_options* options, rueda_context** context, r
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (context == nullptr) return rueda::invalid_argument("nowhere to put the context (NULL)");
     *context = nullptr;
-    RUEDA_ASSIGN_OR_RETURN(auto made, rueda::c_abi::make_member(options, {}, false));
+    rueda::wire::Standing first;
+    RUEDA_ASSIGN_OR_RETURN(auto made, rueda::c_abi::make_member(options, &first));
     *context = rueda::c_abi::make_context(std::move(made)).release();
     return {};
   });

@@ -14,9 +14,11 @@ struct Made {
 };
 
 // Enters an epoch and meets the others there. In an elastic job who is lost meanwhile leads to the
-// epoch after that. standing: as entrance.h says.
-Result<Made> make_member(const rueda_init_options* said, wire::Standing standing,
-                         bool interruptible);
+// epoch after that. standing: as entrance.h says; when it ends, what was asked last: where an epoch
+// ended before all had met, who asks again comes from that one. given_up: as
+// StoreClient::enter says.
+Result<Made> make_member(const rueda_init_options* said, wire::Standing* standing,
+                         const std::atomic<bool>* given_up = nullptr);
 std::unique_ptr<rueda_context> make_context(Made made);
 
 }  // namespace rueda::c_abi

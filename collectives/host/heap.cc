@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,9 @@ struct Heap::State {
   size_t bytes = 0;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
+  // Before the others. Held alone by who moves everything, shared by who makes, clears or gives
+  // back pages of the file.
+  std::shared_mutex moving;
   std::mutex cooling;  // before `mutex`: who is short of cold memory waits for what is on the way
   std::mutex mutex;    // of all below
   FreeRanges cold, warm;
@@ -328,6 +332,7 @@ Status Heap::map_at(std::byte* memory, size_t bytes, void* address) {
     return failed_precondition("this process was forked from a rank and has no heap of its own");
   const size_t size = round_up(bytes, state.page);
   const auto offset = static_cast<size_t>(memory - state.base);
+  const std::shared_lock stays(state.moving);
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
     const auto it = contains(memory) ? state.spans.find(offset) : state.spans.end();
@@ -352,6 +357,7 @@ Status Heap::move_to_fresh_memory() {
   if (state.generation != fork_generation())
     return failed_precondition("this process was forked from a rank and has no heap of its own");
   RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, make_file(state.bytes));
+  const std::lock_guard all_stand(state.moving);
   const std::lock_guard<std::mutex> alone(state.cooling);
   const std::lock_guard<std::mutex> lock(state.mutex);
   for (const auto& [offset, span] : state.spans) {
@@ -367,7 +373,11 @@ Status Heap::move_to_fresh_memory() {
     }
   }
   RUEDA_RETURN_IF_ERROR(state.mapping->become(fd.get()));
-  state.fd = GuardedFd(std::move(fd));
+  // The number stays: at no moment is it free for another file.
+  while (dup3(fd.get(), state.fd.get(), O_CLOEXEC) < 0) {
+    if (errno != EINTR && errno != EBUSY)
+      return errno_status("cannot keep new shared memory", errno);
+  }
   for (const auto& [offset, span] : state.spans)
     madvise(state.base + offset, span.bytes, MADV_POPULATE_WRITE);  // else the first use does it
   while (const auto range = state.warm.take_largest()) state.cold.add(*range);  // has no pages now
@@ -387,6 +397,7 @@ size_t Heap::peak() const {
 Result<std::byte*> Heap::allocate(size_t bytes, bool zeroed) {
   if (state_->generation != fork_generation())
     return failed_precondition("this process was forked from a rank and has no heap of its own");
+  const std::shared_lock stays(state_->moving);
   return bytes < kSpanBytes && slot_bytes_for(bytes) < kSpanBytes
              ? state_->allocate_slot(slot_bytes_for(bytes))
              : state_->allocate_span(bytes, zeroed);
@@ -397,6 +408,7 @@ void Heap::free(std::byte* memory) {
   State& state = *state_;
   // In a forked child the lock may be held for ever; its copy goes with the process.
   if (state.generation != fork_generation()) return;
+  const std::shared_lock stays(state.moving);
   RUEDA_CHECK(contains(memory), "this memory was not allocated here");
   const auto at = static_cast<size_t>(memory - state.base);
   FreeRanges::Range gone;

@@ -43,9 +43,9 @@ class Heap {
   // in place of what is mapped there: both are whole pages of the caller's, who unmaps `address`
   // before the block is freed. Forked children have nothing there, core dumps neither.
   Status map_at(std::byte* memory, size_t bytes, void* address);
-  // What is allocated is copied into new memory, at the same addresses; nobody may write to it
-  // meanwhile. Who had mapped the old memory, as a process that may still run does, reaches it no
-  // more. Peers have to map the new one.
+  // What is allocated is copied into new memory, at the same addresses; the descriptor keeps its
+  // number. Nobody may write to it meanwhile: that would be lost. Who had mapped the old memory, as
+  // a process that may still run does, reaches it no more. Peers have to map the new one.
   Status move_to_fresh_memory();
   size_t in_use() const;  // bytes allocated now
   size_t peak() const;    // the most that were allocated at any time

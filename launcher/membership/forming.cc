@@ -228,10 +228,9 @@ wire::EpochBranch Decider::State::branch_of(const wire::NewEpoch& next) const {
 void Decider::State::begin_rest() {
   if (rest_since) return;
   rest_since = now;
-  do_(Say{who_finished +
-          " has ended with code 0, so no rank is started any more; the others have " +
-          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
-          " s to end (--elastic-timeout)"});
+  const auto seconds = static_cast<int64_t>(policy.elastic_timeout.count());
+  do_(Say{who_finished + " has ended with code 0, so no rank is started any more; the others " +
+          "have " + std::to_string(seconds) + " s to end (--elastic-timeout)"});
 }
 
 void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fresh) {

@@ -24,6 +24,9 @@ class Finisher {
   void finish(Request* request, const Status& status);
   // Something ends because of another rank: told once, before anybody hears of it.
   void blame(const std::string& text);
+  // An operation fails because a rank leaves, which may say goodbye to its peers later.
+  void misses_somebody() { misses_somebody_ = true; }
+  bool missed_somebody() const { return misses_somebody_; }
   // Ranks leave because another has left: who waits for the second wants to know of the first.
   void set_first_to_leave(Rank rank, const std::string& name) { first_to_leave_ = {rank, name}; }
   // This rank leaves too, or all ends.
@@ -41,6 +44,7 @@ class Finisher {
   flight::FlightRecorder* flight_;
   std::function<void(const std::string&)> blame_;
   Leaver first_to_leave_;
+  bool misses_somebody_ = false;
 };
 
 }  // namespace rueda::engine

@@ -101,7 +101,9 @@ void GroupEngine::perform(action::Note& note) {
 
 // That other members leave a set which is removed is nobody's fault.
 void GroupEngine::perform(action::Blame& blame) {
-  if (!leaving_ || set_->id == 0) shared_.finisher->blame(blame.text);
+  if (leaving_ && set_->id != 0) return;
+  if (blame.has_left) shared_.finisher->misses_somebody();
+  shared_.finisher->blame(blame.text);
 }
 
 void GroupEngine::perform(action::Warn& warn) {

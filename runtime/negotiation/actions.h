@@ -60,6 +60,7 @@ struct Note {
 // Something ends because of another rank; before any operation hears of it.
 struct Blame {
   std::string text;
+  bool has_left = true;  // that one has left in order; else it is late
 };
 // For the log of the root rank.
 struct Warn {

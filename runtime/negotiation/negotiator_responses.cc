@@ -91,7 +91,7 @@ void Negotiator::handle_response(wire::Response response) {
   if (!response.error.empty()) {
     // Somebody has left, or has not come in time: the launcher shall know why this rank fails.
     if (response.error_code == Code::kCancelled || response.error_code == Code::kDeadlineExceeded)
-      act(action::Blame{response.error});
+      act(action::Blame{response.error, response.error_code == Code::kCancelled});
     Status status = Status(response.error_code, response.error)
                         .with_rank(static_cast<Rank>(response.error_rank) - 1);
     if (!response.error_of_group) status = status.naming_operation();

@@ -116,13 +116,12 @@ Result<std::string> StoreClient::peek(const std::string& key) {
 }
 
 Result<wire::NewEpoch> StoreClient::enter(const wire::Standing& standing, Deadline deadline,
-                                          bool interruptible) {
+                                          const std::atomic<bool>* given_up) {
   wire::StoreRequest request;
   request.op = wire::StoreOp::kEnter;
   request.value = wire::encode(standing);
-  RUEDA_ASSIGN_OR_RETURN(
-      const auto reply,
-      call(std::move(request), deadline, interruptible ? Late::kInterruptible : Late::kForget));
+  RUEDA_ASSIGN_OR_RETURN(const auto reply,
+                         call(std::move(request), deadline, Late::kForget, given_up));
   RUEDA_RETURN_IF_ERROR(as_status(reply));
   wire::NewEpoch epoch;
   const Status read = wire::decode(reply.value, &epoch);
@@ -143,8 +142,8 @@ Status StoreClient::report(const std::string& key, const std::string& value) {
   return as_status(reply);
 }
 
-Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline deadline,
-                                           Late late) {
+Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline deadline, Late late,
+                                           const std::atomic<bool>* given_up) {
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) return broken_;
@@ -156,6 +155,9 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
   if (!sent.ok()) give_up(sent);
   for (;;) {
     const auto mine = waiting_.find(request.id);
+    const Deadline until =
+        given_up == nullptr ? deadline : std::min(deadline, deadline_in(kGivenUpLook));
+    const bool is_last = until == deadline;
     if (mine->second) {
       wire::StoreReply reply = std::move(*mine->second);
       waiting_.erase(mine);
@@ -165,9 +167,14 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
       waiting_.erase(mine);
       return broken_;
     }
+    if (given_up != nullptr && given_up->load()) {
+      waiting_.erase(mine);
+      changed_.notify_all();  // another may read on
+      return failed_precondition("rueda has been shut down on this rank meanwhile");
+    }
     if (someone_reads_) {
       // Whoever reads ends within its own deadline and wakes us; ours may be the earlier one.
-      if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !mine->second) {
+      if (changed_.wait_until(lock, until) == std::cv_status::timeout && is_last && !mine->second) {
         if (late != Late::kGiveUp) {
           waiting_.erase(mine);
           return keeper_silent();
@@ -180,13 +187,14 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
     lock.unlock();
     wire::StoreReply reply;
     // Half a frame cannot be left for the next reader; none can.
-    const Status readable = late == Late::kInterruptible
-                                ? poll_unless_interrupted(fd_.get(), POLLIN, deadline)
-                                : poll_until(fd_.get(), POLLIN, deadline);
+    const Status readable = given_up != nullptr ? poll_unless_interrupted(fd_.get(), POLLIN, until)
+                                                : poll_until(fd_.get(), POLLIN, until);
     const bool comes = readable.ok();
+    const bool goes_on = !comes && !is_last && readable.code() != Code::kAborted;
     const Status read = comes ? read_reply(&reply, deadline) : keeper_silent();
     lock.lock();
     someone_reads_ = false;
+    if (goes_on) continue;
     if (!comes && late != Late::kGiveUp) {
       waiting_.erase(mine);
       changed_.notify_all();  // another may read on

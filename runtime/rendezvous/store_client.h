@@ -12,6 +12,7 @@
 //          next client.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -60,11 +61,12 @@ class StoreClient : public Store {
   // kDeadlineExceeded after kMoment, or when the key is not set.
   Result<std::string> peek(const std::string& key);
 
-  // Asks to enter an epoch and waits until that is decided, which may take long. kAborted when a
-  // signal came meanwhile and `interruptible`: ask again with the same standing, and nothing is
-  // lost. (While another thread reads for this one, the signal is seen when that ends.)
+  // Asks to enter an epoch and waits until that is decided, which may take long. With `given_up` it
+  // is kAborted when a signal came meanwhile: ask again with the same standing, and nothing is
+  // lost. (While another thread reads for this one, the signal is seen when that ends.) And
+  // kFailedPrecondition soon after another thread has set it.
   Result<wire::NewEpoch> enter(const wire::Standing& standing, Deadline deadline,
-                               bool interruptible = false);
+                               const std::atomic<bool>* given_up = nullptr);
   // Tells the launcher something that it keeps until the end, and waits kMoment for its answer.
   // key: "failure", why this rank fails; or "summary", a RankSummary, of which the last one counts.
   Status report(const std::string& key, const std::string& value);
@@ -72,9 +74,11 @@ class StoreClient : public Store {
  private:
   // Whether a launcher that does not answer in time costs the stream, or this call alone; the last
   // one ends at a signal, too.
-  enum class Late { kGiveUp, kForget, kInterruptible };
+  enum class Late { kGiveUp, kForget };
+  static constexpr std::chrono::milliseconds kGivenUpLook{100};
   Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline,
-                                Late late = Late::kGiveUp);
+                                Late late = Late::kGiveUp,
+                                const std::atomic<bool>* given_up = nullptr);
   Result<wire::StoreReply> change(wire::StoreOp op, const std::string& key,
                                   const std::string& value, const std::string& expected = "");
   Status send_frame(const std::string& frame, Deadline deadline);

@@ -26,10 +26,11 @@ void set(std::vector<std::string>* environment, const std::string& name, int64_t
 
 }  // namespace
 
-HealJob::HealJob(Policy policy, int slots)
+HealJob::HealJob(Policy policy, int slots, bool in_shells)
     : decider_(policy),
       key_(rendezvous::JobKey::make_random().value()),
-      job_("heal-" + std::to_string(getpid()) + "-" + std::to_string(slots)) {
+      job_("heal-" + std::to_string(getpid()) + "-" + std::to_string(slots)),
+      in_shells_(in_shells) {
   auto store = rendezvous::StoreServer::start();
   REQUIRE(store.ok());
   store_ = std::move(store).value();
@@ -64,7 +65,7 @@ void HealJob::start(const StartMember& order) {
                                           "RUEDA_JOB_ID=" + job_, "RUEDA_HEAP_BYTES=67108864",
                                           "RUEDA_LIFE_FDS=" + handed.value().variable};
   for (const char* const name :
-       {"ASAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", "RUEDA_LOG_LEVEL"}) {
+       {"ASAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", "RUEDA_LOG_LEVEL", "RUEDA_START_TIMEOUT"}) {
     if (const char* const value = getenv(name))
       environment.push_back(std::string(name) + "=" + value);
   }
@@ -76,8 +77,11 @@ void HealJob::start(const StartMember& order) {
   std::vector<char*> words;
   for (std::string& variable : environment) words.push_back(variable.data());
   words.push_back(nullptr);
-  char program[] = HEAL_PROGRAM;
-  char* arguments[] = {program, nullptr};
+  char program[] = HEAL_PROGRAM, shell[] = "/bin/sh", option[] = "-c";
+  char script[] = HEAL_PROGRAM "; read forever";
+  char* alone[] = {program, nullptr};
+  char* wrapped[] = {shell, option, script, nullptr};
+  char** const arguments = in_shells_ ? wrapped : alone;
   std::vector<int> kept = handed.value().fds;
   kept.insert(kept.end(), {talk[1], key_fd_.get()});
   const pid_t pid = fork();
@@ -86,7 +90,7 @@ void HealJob::start(const StartMember& order) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     for (const int fd : kept) fcntl(fd, F_SETFD, 0);
-    execve(program, arguments, words.data());
+    execve(arguments[0], arguments, words.data());
     _exit(127);
   }
   for (const int fd : {in[0], out[1], talk[1]}) close(fd);
@@ -148,7 +152,7 @@ void HealJob::work() {
   for (const auto& lost : found.lost) on(MemberLost{lost.member, lost.cause.str()});
   for (const auto member : found.fenced) on(MemberFenced{member});
   for (const auto& entry : store_->take_entries()) {
-    ++members_.at(entry.member).entries;
+    members_.at(entry.member).causes.push_back(entry.standing.cause);
     on(MemberEnters{entry.member, entry.standing});
   }
   std::vector<launcher::MemberId> all;
@@ -204,8 +208,24 @@ std::vector<std::string> HealJob::ask_all(const std::vector<launcher::MemberId>&
 
 void HealJob::until_enters(launcher::MemberId member) {
   until_started(member);
-  const int before = members_.at(member).entries;
-  until("an entry", [&] { return members_.at(member).entries > before; });
+  const auto& causes = members_.at(member).causes;
+  const size_t before = causes.size();
+  until("an entry", [&] { return causes.size() > before; });
+}
+
+void HealJob::interrupt(launcher::MemberId member) {
+  until("an interrupted wait", [&] {
+    ::kill(members_.at(member).pid, SIGUSR1);  // one that comes before the wait is not seen
+    return members_.at(member).text.find("interrupted\n") != std::string::npos;
+  });
+}
+
+void HealJob::until_said(const std::string& words) {
+  until("'" + words + "'", [&] {
+    return std::any_of(said.begin(), said.end(), [&](const std::string& line) {
+      return line.find(words) != std::string::npos;
+    });
+  });
 }
 
 void HealJob::until_epoch(uint64_t epoch) {

@@ -21,7 +21,8 @@ namespace rueda::testing {
 
 class HealJob {
  public:
-  HealJob(launcher::membership::Policy policy, int slots);
+  // in_shells: ranks are started by shells that outlive them.
+  HealJob(launcher::membership::Policy policy, int slots, bool in_shells = false);
   ~HealJob();
 
   void tell(launcher::MemberId member, char what);
@@ -35,11 +36,20 @@ class HealJob {
   std::vector<std::string> ask_all(const std::vector<launcher::MemberId>& members, char what);
   // Until it waits to be let into an epoch.
   void until_enters(launcher::MemberId member);
+  // A signal ends its wait; it says "interrupted", maybe more than once, and asks again.
+  void interrupt(launcher::MemberId member);
   void until_epoch(uint64_t epoch);
   void until_started(launcher::MemberId member);
   void until_announced();
   void kill(launcher::MemberId member, int signal);
   pid_t pid(launcher::MemberId member) const { return members_.at(member).pid; }
+  // Of the program itself where a shell has started it.
+  pid_t joined_pid(launcher::MemberId member) const { return lives_->joined_pid(member); }
+  void until_said(const std::string& words);
+  // Why it has asked to enter an epoch, time and again.
+  const std::vector<wire::EnterCause>& causes(launcher::MemberId member) const {
+    return members_.at(member).causes;
+  }
   // They have ended, with these codes.
   void end(const std::vector<launcher::MemberId>& members);
 
@@ -52,7 +62,7 @@ class HealJob {
     int input = -1, output = -1;
     std::string text;
     bool ended = false;
-    int entries = 0;
+    std::vector<wire::EnterCause> causes;
   };
   void work();
   void on(const launcher::membership::Event& event);
@@ -69,6 +79,7 @@ class HealJob {
   std::string job_;
   std::map<launcher::MemberId, Member> members_;
   bool announced_ = false;
+  const bool in_shells_;
 };
 
 }  // namespace rueda::testing

@@ -2,6 +2,8 @@
  * a line. See heal_job.h. */
 #include <dirent.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +69,9 @@ static void next_epoch(int cause) {
   standing.cause = cause;
   standing.has_state = cause != 4;
   standing.commits = epoch.number;
-  const int32_t code = rueda_next_epoch(context, &standing, &next, &error);
+  int32_t code = 0;
+  while ((code = rueda_next_epoch(context, &standing, &next, &error)) == RUEDA_ABORTED)
+    printf("interrupted\n");
   if (code != RUEDA_OK) {
     printf("refused %d: %s\n", code, error.message);
     return;
@@ -132,8 +136,18 @@ static void tell_holdings(void) {
   printf("holds %d %d %d\n", entries("/proc/self/fd"), entries("/proc/self/task"), shared);
 }
 
+static void* next_epoch_in_thread(void* unused) {
+  next_epoch(1);
+  return unused;
+}
+
+static void take_signal(int signal) { (void)signal; }
+
 int main(void) {
   rueda_error error = RUEDA_ERROR_INIT;
+  struct sigaction interrupts = {.sa_handler = take_signal};
+  pthread_t thread;
+  sigaction(SIGUSR1, &interrupts, NULL);
   setvbuf(stdout, NULL, _IOLBF, 0);
   if (rueda_init(NULL, &context, &error) != RUEDA_OK) {
     printf("init failed %d: %s\n", error.code, error.message);
@@ -156,6 +170,7 @@ int main(void) {
         rueda_shutdown(context);
         printf("left\n");
         break;
+      case 'w': pthread_create(&thread, NULL, next_epoch_in_thread, NULL); break;
       case 'x': _exit(3);
       case 'v':
         if (rueda_commit_vote(context, &word, &error) == RUEDA_OK) {

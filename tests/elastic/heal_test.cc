@@ -1,7 +1,9 @@
 // Ranks are lost in every phase, and the others go on in the next epoch, in the same processes.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 
 #include "tests/elastic/heal_job.h"
 
@@ -119,9 +121,11 @@ TEST_CASE("process sets go on with the ranks that are left of them", "[heal]") {
 TEST_CASE("a rank that leaves in order and fails then is lost to the others", "[heal]") {
   HealJob job(shrinking(3), 3);
   begin(&job, 3);
-  CHECK(job.ask(1, 'l') == "left");
+  const bool before = GENERATE(true, false);  // the others begin
+  if (before) CHECK(job.ask(1, 'l') == "left");
   job.tell(0, 'a');
   job.tell(2, 'a');
+  if (!before) CHECK(job.ask(1, 'l') == "left");
   job.tell(1, 'x');
   for (const uint64_t member : {0, 2}) CHECK_THAT(job.answer(member), Contains(" ended 1: "));
   CHECK(job.ask_all({0, 2}, 'n') == Lines{"epoch 2 rank 0 of 2", "epoch 2 rank 1 of 2"});
@@ -165,6 +169,64 @@ TEST_CASE("a newcomer waits outside until the others let it in", "[heal]") {
   CHECK(job.answer(2) == "epoch 3 rank 1 of 2");
   CHECK(job.ask_all({0, 2}, 'a') == Lines(2, "sum of 2"));
   job.end({0, 2});
+}
+
+TEST_CASE("a newcomer in a shell that dies while it waits to be let in costs the others a line",
+          "[heal]") {
+  Policy policy = shrinking(2);
+  policy.on_failure = OnFailure::kReplace;
+  HealJob job(policy, 2, true);
+  begin(&job, 2);
+  REQUIRE(::kill(job.joined_pid(1), SIGKILL) == 0);
+  CHECK_THAT(job.ask(0, 'a'), Contains("ended 1: "));
+  CHECK(job.ask(0, 'n') == "epoch 2 rank 0 of 1");
+  job.kill(1, SIGKILL);  // the shell
+  CHECK_THAT(job.answer(2), Contains("provisional rank "));
+  job.tell(2, 'r');
+  job.until_announced();
+  REQUIRE(::kill(job.joined_pid(2), SIGKILL) == 0);
+  job.until_said("was lost before it was in");
+  CHECK(job.ask(0, 'i') == "epoch 3 rank 0 of 1");
+  CHECK(job.ask(0, 'a') == "sum of 1");
+  job.kill(0, SIGKILL);
+}
+
+TEST_CASE("who is interrupted in its second try still says that an epoch has ended", "[heal]") {
+  setenv("RUEDA_START_TIMEOUT", "1", 1);
+  HealJob job(shrinking(2), 2);
+  unsetenv("RUEDA_START_TIMEOUT");
+  begin(&job, 2);
+  job.tell(1, 'i');
+  job.until_enters(1);
+  job.kill(1, SIGSTOP);  // it will not be there
+  job.tell(0, 'i');
+  job.until_epoch(2);
+  job.until_enters(0);
+  job.interrupt(0);
+  job.kill(1, SIGCONT);
+  std::string line = "interrupted";
+  while (line == "interrupted") line = job.answer(0);
+  CHECK(line == "epoch 3 rank 0 of 2");
+  CHECK(job.answer(1) == "epoch 3 rank 1 of 2");
+  // The same wish again is no news.
+  CHECK(job.causes(0) == std::vector{wire::EnterCause::kFirst, wire::EnterCause::kInterrupted,
+                                     wire::EnterCause::kEpochEnded});
+  CHECK(job.ask_all({0, 1}, 'a') == Lines(2, "sum of 2"));
+  job.end({0, 1});
+}
+
+TEST_CASE("a rank shuts down while another of its threads waits for the next epoch", "[heal]") {
+  HealJob job(shrinking(2), 2);
+  begin(&job, 2);
+  job.tell(0, 'w');
+  job.until_enters(0);
+  job.tell(0, 'l');
+  const Lines said = {job.answer(0), job.answer(0)};
+  CHECK(std::count(said.begin(), said.end(), "left") == 1);
+  const std::string& other = said[said[0] == "left" ? 1 : 0];
+  CHECK(other == "refused 9: rueda has been shut down on this rank meanwhile");
+  job.end({0, 1});
+  CHECK(job.ended_with == 0);
 }
 
 TEST_CASE("fifty heals leave nothing behind in a process", "[heal]") {

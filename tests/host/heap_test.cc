@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -328,6 +329,37 @@ TEST_CASE("what moves to fresh memory keeps contents and addresses, and nobody e
   for (std::byte* const block : {again, small}) heap().free(block);
   munmap(second, kBytes);
   heap().free(large);
+}
+
+TEST_CASE("memory moves while other threads allocate and free, under the same number", "[heap]") {
+  constexpr size_t kBytes = 128 << 10;
+  const int number = heap().fd();
+  std::byte* const kept = allocate(kBytes);
+  std::memset(kept, 1, kBytes);
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0}, rounds{0};
+  const auto use = [&] {
+    do {
+      for (const size_t bytes : {kBytes, size_t{4} << 20, size_t{100}}) {
+        const auto block = heap().allocate(bytes);
+        if (!block.ok() || !all_are(block.value(), bytes, 0)) ++wrong;
+        if (block.ok()) heap().free(block.value());
+      }
+      ++rounds;
+    } while (!done.load());
+  };
+  std::thread first(use), second(use);
+  for (int i = 0; i < 20; ++i) {
+    const int before = rounds.load();
+    if (!heap().move_to_fresh_memory().ok() || heap().fd() != number) ++wrong;
+    while (rounds.load() == before) std::this_thread::yield();
+  }
+  done = true;
+  first.join();
+  second.join();
+  CHECK(wrong == 0);
+  CHECK(all_are(kept, kBytes, 1));
+  heap().free(kept);
 }
 
 TEST_CASE("what is not zeroed costs no clearing", "[heap]") {

@@ -1,9 +1,10 @@
 """Trains in an elastic job, with numbers that can be checked exactly, and dies where its arguments say.
 
-    elastic_script.py FOLDER STEPS SIZE [MEMBER:PHASE:STEP ...]
+    elastic_script.py FOLDER STEPS SIZE [MEMBER:PHASE:STEP[:HOW] ...]
 
 It ends after STEPS steps, once SIZE ranks have made one together. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
-``sync``, ``synced``, where STEP counts those of this process. What a rank has acknowledged goes line by line into
+``sync``, ``synced``, where STEP counts those of this process; ``lost``, where it hears of a loss. HOW: ``kill``,
+``raise``, or the code of a `sys.exit`. What a rank has acknowledged goes line by line into
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
 """
@@ -18,14 +19,19 @@ import torch
 from rueda._runtime import runtime
 
 folder, steps, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-faults = [fault.split(":") for fault in sys.argv[4:]]
+faults = [(*fault.split(":"), "kill")[:4] for fault in sys.argv[4:]]
 
 
 def die_at(phase, step):
     epoch = runtime.epoch
-    for member, where, when in faults:
-        if (int(member), where, int(when)) == (epoch.member, phase, step):
-            os.kill(os.getpid(), signal.SIGKILL)
+    for member, where, when, how in faults:
+        if (int(member), where, int(when)) != (epoch.member, phase, step):
+            continue
+        if how == "raise":
+            raise ValueError("a fault of the script's own")
+        if how != "kill":
+            sys.exit(int(how))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class State(hvd.elastic.TorchState):
@@ -76,9 +82,13 @@ def train(state):
         # The gradient of the count is the step's number + 1 on each rank.
         loss = model.layers(batch).square().mean() + model.count * (step + 1)
         die_at("backward", step)
-        loss.backward()
-        die_at("step", step)
-        optimizer.step()
+        try:
+            loss.backward()
+            die_at("step", step)
+            optimizer.step()
+        except hvd.HorovodInternalError:
+            die_at("lost", step)
+            raise
         state.total += (step + 1) * hvd.size()
         state.step, state.size = step + 1, hvd.size()
         die_at("commit", step)

@@ -15,6 +15,7 @@ from rueda._abi import (
     ALREADY_EXISTS,
     DEADLINE_EXCEEDED,
     FUNCTIONS,
+    FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
@@ -54,7 +55,9 @@ def exception(code, error):
             setattr(raised, name, getattr(lost, name).decode("utf-8", "replace"))
         raised.cause_is_final = lost.cause_is_final != 0
         return raised
-    return _EXCEPTIONS.get(code, HorovodInternalError)(message)
+    raised = _EXCEPTIONS.get(code, HorovodInternalError)(message)
+    raised.ranks_disagree = code == FAILED_PRECONDITION
+    return raised
 
 
 def library_path():

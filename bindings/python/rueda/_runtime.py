@@ -114,6 +114,7 @@ class Runtime:
         self._epoch = None
         self._place = None
         self._was_shut_down = False
+        self._moving = None  # the context from which a thread goes into the next epoch
         self._forked_from = None  # the rank whose child this process is
         self._handles = itertools.count()
         self._reserved = 0  # more operations that are remembered
@@ -200,10 +201,14 @@ class Runtime:
                 ctypes.sizeof(_ffi.Standing), cause, bool(has_state), commits, ctypes.addressof(digest), len(layout)
             )
             pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ABORTED
-            while code == _ABORTED:  # a signal came; Python has run its handlers
-                code = _lib.rueda_next_epoch(
-                    previous, ctypes.byref(standing), ctypes.byref(pointer), ctypes.byref(error)
-                )
+            self._moving = previous
+            try:
+                while code == _ABORTED:  # a signal came; Python has run its handlers
+                    code = _lib.rueda_next_epoch(
+                        previous, ctypes.byref(standing), ctypes.byref(pointer), ctypes.byref(error)
+                    )
+            finally:
+                self._moving = None
             if code != _OK:
                 with self._lock:
                     self._context = self._place = self._epoch = None
@@ -244,6 +249,10 @@ class Runtime:
         ``user``: who is done with it; while others use it nothing happens. None: all are. Returns whether
         nobody is in the job any more.
         """
+        with self._lock:
+            moving = None if user is not None and self._users - {user} else self._moving
+        if moving is not None:
+            _lib.rueda_shutdown(moving)  # another thread waits for the next epoch, for as long as it takes
         with self._joining:
             with self._lock:
                 self._users.discard(user)

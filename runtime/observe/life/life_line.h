@@ -37,6 +37,8 @@ class LifeLine final : private host::FdHandler {
   // Before this process meets the others of an epoch: verdicts of earlier ones concern nobody here.
   // elastic: its end is a loss from now on.
   void enter(uint64_t epoch, bool elastic);
+  // A newcomer waits to be let in: its end is a loss to who lets it in.
+  void is_ready() { page_->be(Presence::kBetween); }
   void begin();
   void leave();
   // Nothing is shown any more, and another one may be opened; what was said can still be read.

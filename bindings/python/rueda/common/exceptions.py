@@ -5,7 +5,11 @@ class HorovodInternalError(RuntimeError):
     """A collective failed: ranks disagree, a rank was lost, or the runtime is not running.
 
     After it every output (and, in place, every input) of the operation is unspecified.
+
+    ``ranks_disagree``: the call was wrong, on this rank or compared with others; it would fail again.
     """
+
+    ranks_disagree = False
 
 
 class RankLostError(HorovodInternalError):

@@ -18,7 +18,9 @@ from rueda.elastic._changes import notification_manager
 EPOCH_ENDED, INTERRUPTED, READY = 1, 2, 4
 FRESH, RESTORE, SYNC, GO_ON = range(4)
 
-VERDICT_SECONDS = 30  # how long the word may take that a rank is lost, after an operation has failed
+# How long the word may take that a rank is lost, after an operation has failed: of one that left in order it comes when
+# its process has ended.
+VERDICT_SECONDS = 30
 
 
 def run_fn(func, reset):
@@ -78,8 +80,9 @@ def _run(func, reset, state, args, kwargs):
                 state.commits = _commits_of_all(state)
             holds = True  # a state that all have agreed on
             return func(state, *args, **kwargs)
-        except HorovodInternalError:
-            if not runtime.epoch_ended(VERDICT_SECONDS):
+        except HorovodInternalError as error:
+            # Who raised it first may have ended by now, and count as lost.
+            if error.ranks_disagree or not runtime.epoch_ended(VERDICT_SECONDS):
                 raise
             cause = EPOCH_ENDED
         except HostsUpdatedInterrupt:

@@ -392,10 +392,13 @@ typedef struct rueda_standing {
 /* clang-format on */
 /* Leaves the epoch of `previous`, which is as after rueda_shutdown then, and enters the next one.
  * Everything that was started in the old one has ended when it is left. Blocks until the next is
- * decided and all have met in it; who is lost meanwhile leads to the one after that.
+ * decided and all have met in it; who is lost meanwhile leads to the one after that. No thread may
+ * write to memory of rueda_alloc meanwhile: where threads of a lost rank may still run, what is in
+ * it moves to new pages (at the same addresses), and what is written then is lost.
  * RUEDA_ABORTED: a signal came; call again with the same arguments. RUEDA_CANCELLED: the job goes
  * on without this process, and the message says why. RUEDA_FAILED_PRECONDITION: nobody decides
- * epochs here, or this process does not fit into the job. */
+ * epochs here, this process does not fit into the job, or another thread has called rueda_shutdown
+ * for `previous`, which ends the wait. */
 RUEDA_API int32_t rueda_next_epoch(rueda_context* previous, const rueda_standing* standing,
                                    rueda_context** next, rueda_error* error);
 
@@ -429,7 +432,8 @@ RUEDA_API int32_t rueda_epoch_members(const rueda_context* context, uint64_t* me
 RUEDA_API int32_t rueda_epoch_process_set(const rueda_context* context, int32_t index,
                                           int32_t* ranks, int32_t max_count);
 /* The last announcement that members are about to change: a growing number << 8, and 1 (some go) or
- * 2 (some come) or both. 0: none. Looks at memory only. */
+ * 2 (some come) or both; 4 is in it once a rank has ended with success, after which nobody comes.
+ * 0: none. Looks at memory only. */
 RUEDA_API uint64_t rueda_announced(const rueda_context* context);
 /* Collective: *announced is the newest announcement that any rank has seen, the same on all. When
  * it returns all ranks have called it. A small allreduce. RUEDA_ABORTED: a signal came; call
@@ -437,7 +441,8 @@ RUEDA_API uint64_t rueda_announced(const rueda_context* context);
 RUEDA_API int32_t rueda_commit_vote(rueda_context* context, uint64_t* announced,
                                     rueda_error* error);
 /* After an operation has failed: 1 if the epoch is over because a rank was lost, or this rank's
- * connection to one; waits that long for the launcher's word while a loss is suspected. */
+ * connection to one; waits that long for the launcher's word while a loss is suspected, or a rank
+ * has left whose process has not ended: if that fails, it is lost. */
 RUEDA_API int32_t rueda_epoch_ended(const rueda_context* context, int64_t wait_ns);
 
 /* ---- Process sets: groups of ranks that run collectives among themselves ----
