@@ -2,10 +2,13 @@
 
     elastic_script.py FOLDER STEPS SIZE [MEMBER:PHASE:STEP ...]
 
-It ends after STEPS steps, once SIZE ranks have made one together. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
+It ends after STEPS steps, once SIZE ranks have made one together. MEMBER: a number; of several, ``1+2``, all
+die when each has acknowledged that step and a checkpoint is whole. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
 ``sync``, ``synced``, where STEP counts those of this process. What a rank has acknowledged goes line by line into
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
+
+TEST_CHECKPOINT: folder of the job's checkpoints.
 """
 
 import hashlib
@@ -15,16 +18,27 @@ import sys
 
 import rueda.torch as hvd
 import torch
+from expect import eventually
 from rueda._runtime import runtime
+from rueda.torch import checkpoint
 
 folder, steps, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 faults = [fault.split(":") for fault in sys.argv[4:]]
+kept = os.environ.get("TEST_CHECKPOINT")
+
+
+def said_by(member):
+    with open(os.path.join(folder, str(member))) as file:
+        return file.read()
 
 
 def die_at(phase, step):
     epoch = runtime.epoch
-    for member, where, when in faults:
-        if (int(member), where, int(when)) == (epoch.member, phase, step):
+    for members, where, when in faults:
+        victims = members.split("+")
+        if str(epoch.member) in victims and (where, int(when)) == (phase, step):
+            if len(victims) > 1:
+                eventually(lambda: checkpoint.latest(kept) and all(f"did {step} " in said_by(each) for each in victims))
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -88,7 +102,7 @@ def train(state):
         die_at("done", step)
 
 
-state = State(model, optimizer, step=0, size=0, total=0)
+state = State(model, optimizer, step=0, size=0, total=0, checkpoint=kept)
 state.register_reset_callbacks([lambda: die_at("reset", state.step)])
 train(state)
 say("end", state.step, state.total, model.digest())
