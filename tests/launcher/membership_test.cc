@@ -260,7 +260,8 @@ TEST_CASE("a state of which ranks know, and which none holds whole, is not begun
   dirty.commits = 4;
   job.on(MemberEnters{0, dirty});
   job.idle(3);
-  CHECK_THAT(job.ended(), Contains("9: no rank is left that holds the state of the job (commit 4)"));
+  CHECK_THAT(job.ended(),
+             Contains("9: no rank is left that holds the state of the job (commit 4)"));
 }
 
 TEST_CASE("the first failed rank's code is the job's, also when it comes late", "[membership]") {
