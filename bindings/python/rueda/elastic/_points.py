@@ -62,6 +62,8 @@ class Points:
                 return result
             except _Again:
                 pass
+            except Unwound:
+                raise
             except HorovodInternalError as error:
                 self._heal(error, False)
 
