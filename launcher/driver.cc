@@ -81,7 +81,7 @@ Status can_be_made(const std::string& folder) {
 }
 
 bool over_several_hosts(const std::vector<HostPlan>& hosts, const Options& options) {
-  return hosts.size() > 1 || !hosts.front().ours || !options.token_file.empty();
+  return hosts.size() != 1 || !hosts.front().ours || !options.token_file.empty();
 }
 
 // Of the job, wherever its ranks run.
@@ -110,6 +110,7 @@ int run_on_hosts(JobPlan plan, std::vector<HostPlan> hosts, bool slurm,
   controller.timeline = plan.timeline;
   controller.summary = plan.summary;
   controller.dead_seconds = plan.dead_seconds;
+  controller.elastic = std::move(plan.elastic);
   controller.options = std::move(plan.options);
   return guard("controller",
                [&](GuardLink link) { return run_controller(controller, std::move(link)); });
@@ -178,9 +179,6 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!hosts.ok()) return fail(kUsageError, hosts.status().message());
   if (!standing.value().said.empty())
     std::fprintf(stderr, "ruedarun: %s\n", standing.value().said.c_str());
-  if (elastic && over_several_hosts(hosts.value(), options))
-    return fail(kUsageError, options.elastic_words.front().origin +
-                                 ": an elastic job runs on one host, this one");
   JobPlan plan;
   plan.options = options;
   plan.base_environment = base_environment(environment, options);
@@ -220,6 +218,11 @@ int run_driver(Options options, const std::vector<std::string>& environment,
     if (command.exit_code != 0) return fail(command.exit_code, command.reason);
     return run_under_mpi(plan, std::move(hosts).value(), found);
   }
+  if (elastic) {
+    plan.elastic = elastic_plan(options, config.value(), standing.value(), plan.base_environment);
+    auto all = elastic_hosts(options, *plan.elastic);
+    if (!all.empty() || plan.elastic->discovery) hosts = std::move(all);
+  }
   if (over_several_hosts(hosts.value(), options)) {
     return run_on_hosts(std::move(plan), std::move(hosts).value(), found.slurm, {}, environment,
                         version, config.value().start_timeout_seconds);
@@ -227,7 +230,6 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   AgentPlan agent;
   int most_ranks = options.num_proc;
   if (elastic) {
-    plan.elastic = elastic_plan(options, config.value(), standing.value(), plan.base_environment);
     most_ranks = known_slots(*plan.elastic);
     agent.elastic = true;
   } else {

@@ -59,6 +59,22 @@ ElasticPlan elastic_plan(const Options& options, const Config& config, const Sta
   return plan;
 }
 
+std::vector<HostPlan> elastic_hosts(const Options& options, const ElasticPlan& plan) {
+  std::vector<HostPlan> hosts;
+  bool all_ours = options.token_file.empty();
+  for (const HostSlots& host : plan.hosts) {
+    const bool ours = std::ranges::find(plan.own_names, host.host) != plan.own_names.end();
+    all_ours = all_ours && ours;
+    const auto known = std::ranges::find_if(
+        hosts, [&](const HostPlan& one) { return one.host.host == host.host; });
+    if (known == hosts.end())
+      hosts.push_back({host, ours, {}});
+    else
+      known->host.slots += host.slots;
+  }
+  return all_ours ? std::vector<HostPlan>() : hosts;
+}
+
 int known_slots(const ElasticPlan& plan) {
   int slots = 0;
   for (const HostSlots& host : plan.hosts) slots += host.slots;

@@ -29,6 +29,7 @@ PARTS = {
     "protozero": ("BSD-2-Clause", "libprotozero-dev", None),
     "RE2": ("BSD-3-Clause", "libre2-dev", r"re2"),
     "spdlog": ("MIT", "libspdlog-dev", None),
+    "xxHash": ("BSD-2-Clause", "libxxhash-dev", None),
     "yaml-cpp": ("MIT", "libyaml-cpp-dev", r"yaml-cpp"),
     "zlib": ("Zlib", "zlib1g-dev", r"z"),
 }

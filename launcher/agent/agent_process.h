@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,7 +61,10 @@ class Agent : public ControlledHost {
   void signal_ranks(int signal);
   void start_late(const MemberStart& start);
   void stop_member(MemberId member, const std::string& why);
-  void kill_removed();
+  void leave_member(MemberId member);
+  void end_later(MemberId member);
+  void end_removed();
+  void forget_ended();
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void job_over(int exit_code);
   void observe(const HostQuestion& question);
@@ -71,19 +73,18 @@ class Agent : public ControlledHost {
   };
   Drained drain_ranks();
   void reap();
+  void end_children_of(const RankProcess& rank, bool well) const;
   void rank_ended(RankProcess* rank, int wait_status, uint64_t resident_peak);
   void look_at_lives();
   void look_for_late_ranks();
   void rank_lost(const life::LostRank& lost);
   void verdict_came(const life::LostRank& lost);
-  void tell_loss(const RankEnd& end, const std::string& how);
+  void tell_loss(const RankProcess& rank, const RankEnd& end, const std::string& how);
   void stop_for_failure();
   void send(int signal);
   bool finished();
   bool all_ended() const;
   RankProcess* find(MemberId member) const;  // null: not here
-  // The newest that has had this rank here; else a number that none here has.
-  MemberId member_of(Rank rank) const;
   void say(const std::string& text) { controller_->say(text); }
   void narrate(const std::string& text) {
     if (plan_.options.verbose) say(text);
@@ -102,8 +103,11 @@ class Agent : public ControlledHost {
   bool replaced_ = false;    // and its process ran on as another program when we stopped it
   bool lost_by_us_ = false;  // it ended because we stopped the job: nobody's failure
   UniqueFd key_fd_, null_;
+  // In an elastic job those that have ended are taken out.
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::unique_ptr<JobObserver> observer_;  // null: could not be started
+  std::set<MemberId> ordered_;              // all that were ever to be started
+  std::map<MemberId, std::string> causes_;  // of those of ours that are lost, as was told first
+  std::unique_ptr<JobObserver> observer_;   // null: could not be started
 
   std::optional<TimePoint> waiting_since_;  // in init, for others
   bool told_late_ = false;
@@ -111,6 +115,7 @@ class Agent : public ControlledHost {
   std::vector<int> drain_signals_;
   bool any_failed_ = false;
   bool over_ = false;                  // an elastic job
+  bool finishing_ = false;             // the loop has ended
   int noticed_ = 0;                    // number of the deaths that are noticed together
   std::set<MemberId> dying_together_;  // were ending already when the first failure was noticed
   int dying_number_ = 0;
@@ -118,7 +123,7 @@ class Agent : public ControlledHost {
   int last_sent_ = 0;      // to leftovers, too
   std::set<pid_t> swept_;  // leftovers that were sent last_sent_
   std::optional<TimePoint> give_up_at_;
-  std::deque<std::pair<TimePoint, MemberId>> kills_;  // of removed members that go on
+  std::multimap<TimePoint, std::pair<MemberId, int>> signals_due_;  // to members that go on
 };
 
 }  // namespace rueda::launcher

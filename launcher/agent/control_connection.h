@@ -35,7 +35,7 @@ class ControlConnection {
   virtual bool gone() const = 0;
   virtual std::string why_gone() const = 0;
 
-  virtual void send(control::AgentMessage message) = 0;
+  virtual void send(control::AgentMessage message) = 0;  // from any thread
   // Everything sent so far has left us.
   virtual bool idle() const = 0;
   // Opens the stream of output, after registering.

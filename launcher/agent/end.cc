@@ -38,6 +38,14 @@ std::string clock_text(int64_t monotonic_ns) {
 
 }  // namespace
 
+// A lost one's processes go with it, and not at the job's end; before it is reaped, since until
+// then its group is its own.
+void Agent::end_children_of(const RankProcess& rank, bool well) const {
+  if (!plan_.elastic || over_ || supervisor_.cause() != StopCause::kNone) return;
+  const bool lost = lives_->has_joined(rank.member()) && lives_->has_not_left(rank.member());
+  if (!well || lost) rank.signal(SIGKILL);
+}
+
 void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_peak) {
   rank->ended();
   const MemberId member = rank->member();
@@ -67,22 +75,28 @@ void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_pea
   if (!plan_.elastic) controller_->rank_ended(end);
   narrate("rank " + std::to_string(number) + " " + how);
   lives_->ended(member);
-  if (!end.removed) tell_loss(end, how);
-  if (plan_.elastic) controller_->rank_ended(end);
+  if (!end.removed) tell_loss(*rank, end, how);
+  if (plan_.elastic) {
+    controller_->rank_ended(end);
+    lives_->forget(member);
+    causes_.erase(member);
+  }
   if (failed) stop_for_failure();
 }
 
 // What was told before the process was reaped gets its cause; what nobody saw is told now.
-void Agent::tell_loss(const RankEnd& end, const std::string& how) {
+void Agent::tell_loss(const RankProcess& rank, const RankEnd& end, const std::string& how) {
   const MemberId member = end.member;
-  const bool known = lost_ && lost_->member == member;
+  const auto told = causes_.find(member);
+  const bool known = told != causes_.end() || (lost_ && lost_->member == member);
   if (!known &&
       !(lives_->has_not_left(member) && (end.wait_status != 0 || lives_->has_joined(member))))
     return;
   const bool by_us = lost_ && !plan_.elastic ? lost_by_us_ : end.stopped;
   // A command that hides how the process in it ended tells nothing new.
-  const bool hidden = known && end.wait_status == 0 && lives_->has_joined_inside(member);
-  const std::string cause = hidden ? lost_->cause.str() : how;
+  const bool hidden = told != causes_.end() && lives_->has_joined_inside(member) &&
+                      (end.wait_status == 0 || rank.is_ended_by_us());
+  const std::string cause = hidden ? told->second : how;
   rank_lost(lives_->verdict(member, end.pid, by_us ? "ruedarun stopped it: " + how : cause, true));
 }
 
@@ -99,9 +113,15 @@ void Agent::look_at_lives() {
 // word comes back to us too (verdict_came). Until then ours hear nothing, so that no two survivors
 // ever hear of different ranks.
 void Agent::rank_lost(const life::LostRank& lost) {
+  const bool first = causes_.emplace(lost.member, lost.cause.str()).second;
   controller_->rank_lost(lost);
   RankProcess* const rank = find(lost.member);
-  if (plan_.elastic && rank != nullptr && lives_->was_replaced(lost.member)) rank->signal(SIGKILL);
+  if (plan_.elastic && rank != nullptr && rank->running()) {
+    if (lives_->was_replaced(lost.member))
+      rank->signal(SIGKILL);
+    else if (first)
+      end_later(lost.member);
+  }
   stop_for_failure();
 }
 
@@ -129,12 +149,17 @@ void Agent::stop_for_failure() {
 
 void Agent::reap() {
   ++noticed_;
-  int status = 0;
-  rusage used{};
-  for (pid_t pid = 0; (pid = wait4(-1, &status, WNOHANG, &used)) > 0;) {
+  siginfo_t ended = {};
+  while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) {
+    const pid_t pid = std::exchange(ended.si_pid, 0);
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const auto& candidate) {
       return candidate->running() && candidate->pid() == pid;
     });
+    if (rank != ranks_.end())
+      end_children_of(**rank, ended.si_code == CLD_EXITED && ended.si_status == 0);
+    int status = 0;
+    rusage used{};
+    if (wait4(pid, &status, WNOHANG, &used) != pid) break;
     if (rank != ranks_.end())
       rank_ended(rank->get(), status, static_cast<uint64_t>(used.ru_maxrss) << 10);
     else
@@ -189,6 +214,7 @@ HostEnd Agent::end() const {
 }
 
 int Agent::finish(const Status& started) {
+  finishing_ = true;
   const bool has_folder = observer_ != nullptr && observer_->has_folder();
   if (observer_ != nullptr) {
     observer_->stop();

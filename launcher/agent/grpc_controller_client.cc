@@ -32,6 +32,7 @@ GrpcControllerClient::GrpcControllerClient(ControlConnection* client, double sil
     : client_(client),
       silence_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(silence_seconds))),
+      newcomers_([client](control::AgentMessage message) { client->send(std::move(message)); }),
       last_heard_(Clock::now()),
       last_work_(last_heard_),
       last_beat_(last_heard_) {}
@@ -80,6 +81,10 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
     if (message.has_store_bytes()) {
       const auto& bytes = message.store_bytes();
       relay_.deliver(bytes.member(), bytes.data(), bytes.end());
+    } else if (message.has_probe_task()) {
+      newcomers_.begin(message.probe_task());
+    } else if (message.has_probe_over()) {
+      newcomers_.end();
     } else if (message.has_goodbye()) {
       goodbye_ = true;
       job_code_ = message.goodbye().exit_code();
@@ -144,6 +149,12 @@ void GrpcControllerClient::rank_ended(const RankEnd& end) {
 void GrpcControllerClient::rank_lost(const life::LostRank& lost) {
   control::AgentMessage message;
   *message.mutable_rank_lost() = to_wire(lost);
+  client_->send(std::move(message));
+}
+
+void GrpcControllerClient::rank_fenced(MemberId member) {
+  control::AgentMessage message;
+  message.mutable_rank_fenced()->set_member(member);
   client_->send(std::move(message));
 }
 

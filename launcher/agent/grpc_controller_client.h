@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "launcher/agent/control_connection.h"
+#include "launcher/agent/newcomers.h"
 #include "launcher/hosts/controller_client.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/stream_relay.h"
@@ -35,7 +36,7 @@ class GrpcControllerClient : public ControllerClient {
   void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override;
   void rank_ended(const RankEnd& end) override;
   void rank_lost(const life::LostRank& lost) override;
-  void rank_fenced(MemberId) override {}  // a job over several hosts is of fixed size
+  void rank_fenced(MemberId member) override;
   void say(const std::string& text) override;
   void report(HostReport report) override;
   void drained(int asked, int ranks) override;
@@ -58,6 +59,7 @@ class GrpcControllerClient : public ControllerClient {
   ControlledHost* host_ = nullptr;
   const Clock::duration silence_;
   StreamRelay relay_;
+  Newcomers newcomers_;
   std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;
   bool kill_told_ = false;

@@ -20,7 +20,7 @@
 #include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/hosts/member_wire.h"
-#include "launcher/hosts/reach.h"
+#include "launcher/hosts/reach_wire.h"
 #include "launcher/job/exit_code.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/guard.h"
@@ -182,22 +182,7 @@ class Introduction {
     const auto key = key_from(task.job_key());
     if (!key.ok()) return;
     listener_->answer_as(task.host_index(), task.hosts(), task.job_id(), key.value());
-    std::vector<ReachTarget> targets;
-    for (const auto& target : task.targets()) {
-      targets.push_back({target.host_index(),
-                         {target.addresses().begin(), target.addresses().end()},
-                         target.port()});
-    }
-    control::AgentMessage message;
-    auto* report = message.mutable_probe_report();
-    for (const ReachTry& one :
-         try_to_reach(task.host_index(), task.hosts(), task.job_id(), key.value(), targets)) {
-      auto* added = report->add_tries();
-      added->set_host_index(one.to);
-      added->set_address(one.address);
-      added->set_error(one.error);
-    }
-    client_->send(std::move(message));
+    client_->send(reach_all(task, key.value()));
   }
 
   ControlConnection* const client_;
@@ -241,11 +226,13 @@ Result<AgentPlan> make_plan(const control::Assign& assign, const GuardLink& link
   plan.options.verbose = assign.verbose();
   plan.options.stdin_mode = Options::Stdin::kNobody;
   for (const auto& place : assign.places()) plan.places.push_back(from_wire(place));
-  if (plan.places.empty() || plan.options.command.empty())
+  plan.elastic = assign.elastic();
+  if (plan.places.empty() != plan.elastic || plan.options.command.empty())
     return internal_error("the controller's assignment is empty");
-  plan.options.num_proc = plan.places.front().size;
+  plan.options.num_proc = plan.elastic ? assign.num_proc() : plan.places.front().size;
   plan.base_environment = std::move(environment);
-  auto bindings = bind_here(assign.bind(), static_cast<int>(plan.places.size()));
+  auto bindings = bind_here(assign.bind(),
+                            plan.elastic ? assign.slots() : static_cast<int>(plan.places.size()));
   if (!bindings.ok()) {
     *exit_code = kUsageError;
     return bindings.status();

@@ -57,10 +57,12 @@ void JobObserver::stop() {
 
 Result<int> JobObserver::add(MemberId member, Rank rank) {
   RUEDA_ASSIGN_OR_RETURN(FlightMemory memory, FlightMemory::make());
-  auto watched = std::make_unique<Watched>(std::move(memory));
+  auto watched = std::make_shared<Watched>(std::move(memory));
+  watched->member = member;
   watched->rank = rank;
   const int fd = watched->memory.fd();
   const std::lock_guard<std::mutex> lock(mutex_);
+  forget_ended();
   members_.insert_or_assign(member, std::move(watched));
   return fd;
 }
@@ -80,6 +82,14 @@ void JobObserver::begin_epoch(const std::map<MemberId, Rank>& ranks) {
     watched->in_epoch = found != ranks.end();
     if (watched->in_epoch) watched->rank = found->second;
   }
+  forget_ended();
+}
+
+// Those of no epoch that goes on, or went on last.
+void JobObserver::forget_ended() {
+  std::erase_if(members_, [](const auto& known) {
+    return !known.second->running && !known.second->in_epoch && !known.second->how.empty();
+  });
 }
 
 void JobObserver::rank_ended(MemberId member, bool well, const std::string& how) {
@@ -92,12 +102,12 @@ void JobObserver::rank_ended(MemberId member, bool well, const std::string& how)
   watched.how = how;
 }
 
-std::map<Rank, JobObserver::Watched*> JobObserver::newest() const {
+std::map<Rank, std::shared_ptr<JobObserver::Watched>> JobObserver::newest() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::map<Rank, Watched*> by_rank;
+  std::map<Rank, std::shared_ptr<Watched>> by_rank;
   for (const auto& [member, watched] : members_) {
-    Watched*& known = by_rank[watched->rank];
-    if (known == nullptr || watched->in_epoch || !known->in_epoch) known = watched.get();
+    std::shared_ptr<Watched>& known = by_rank[watched->rank];
+    if (known == nullptr || watched->in_epoch || !known->in_epoch) known = watched;
   }
   return by_rank;
 }
@@ -195,6 +205,7 @@ HostReport JobObserver::report(const HostQuestion& question) {
   for (RankRecord& record : records) {
     const Watched& watched = *ranks.at(record.rank);
     RankView view;
+    view.member = watched.member;
     view.pid = record.flight ? record.flight->pid : watched.pid;
     view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
     record.flight.reset();
@@ -210,7 +221,7 @@ void JobObserver::count() {
   for (const auto& [rank, watched] : newest()) {
     const auto progress = flight::read_progress(watched->memory.bytes());
     if (!progress) continue;
-    RankCounters one{rank, *progress};
+    RankCounters one{rank, *progress, watched->member};
     if (flight::has_unfinished(watched->memory.bytes())) {
       if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
         for (const flight::Operation& operation : flight.value().operations) {

@@ -82,6 +82,7 @@ class JobObserver {
   struct Watched {
     explicit Watched(FlightMemory m) : memory(std::move(m)) {}
     FlightMemory memory;
+    MemberId member = 0;
     Rank rank = 0;
     pid_t pid = -1;
     bool running = false, well = false, in_epoch = false;
@@ -91,8 +92,8 @@ class JobObserver {
   explicit JobObserver(ObserverPlan plan) : plan_(std::move(plan)), stalls_(plan_.stall_seconds) {}
 
   void run();
-  // By rank; those stay where they are.
-  std::map<Rank, Watched*> newest() const;
+  std::map<Rank, std::shared_ptr<Watched>> newest() const;  // by rank
+  void forget_ended();                                      // with mutex_
   // Ranks with their states; stacks of those that are named.
   std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
   HostReport report(const HostQuestion& question);
@@ -110,7 +111,7 @@ class JobObserver {
   UniqueFd wake_;                   // to the thread
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   mutable std::mutex mutex_;
-  std::map<MemberId, std::unique_ptr<Watched>> members_;
+  std::map<MemberId, std::shared_ptr<Watched>> members_;  // shared while the thread looks
   std::vector<std::string> lines_;
   bool stopping_ = false, dump_wanted_ = false;
   bool drain_wanted_ = false;

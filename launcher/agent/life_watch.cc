@@ -53,18 +53,20 @@ Result<std::unique_ptr<LifeWatch>> LifeWatch::create(std::string host, Duration 
   return watch;
 }
 
-// The waiters sleep on words that others own; they are woken again and again until all have seen
-// that they are to stop, since one may be on its way to sleep.
 LifeWatch::~LifeWatch() {
-  stopping_.store(true);
-  for (const auto& watched : ranks_) {
-    if (!watched->waiter.joinable()) continue;
-    while (!watched->waiter_ended.load()) {
-      syscall(SYS_futex, &watched->page->owner, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-      usleep(100);
-    }
-    watched->waiter.join();
+  for (const auto& watched : ranks_) stop_waiter(watched.get());
+}
+
+// A waiter sleeps on a word that others own; it is woken again and again until it has seen that it
+// is to stop, since it may be on its way to sleep.
+void LifeWatch::stop_waiter(Watched* watched) {
+  if (!watched->waiter.joinable()) return;
+  watched->waiter_stops.store(true);
+  while (!watched->waiter_ended.load()) {
+    syscall(SYS_futex, &watched->page->owner, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+    usleep(100);
   }
+  watched->waiter.join();
 }
 
 Result<LifeWatch::Handed> LifeWatch::add(MemberId member, Rank rank) {
@@ -106,6 +108,13 @@ void LifeWatch::ended(MemberId member) {
   if (Watched* const watched = find(member)) watched->running = false;
 }
 
+void LifeWatch::forget(MemberId member) {
+  Watched* const watched = find(member);
+  if (watched == nullptr) return;
+  stop_waiter(watched);
+  std::erase_if(ranks_, [&](const auto& one) { return one.get() == watched; });
+}
+
 LifeWatch::Watched* LifeWatch::find(MemberId member) const {
   const auto found = std::find_if(ranks_.begin(), ranks_.end(), [member](const auto& watched) {
     return watched->member == member;
@@ -122,10 +131,32 @@ pid_t LifeWatch::member_of(const Watched& watched) {
                                                                                    : watched.pid;
 }
 
+// Remembers who it is while that can be seen: its parent may reap it before its end is looked at,
+// and its number may be another's then.
+void LifeWatch::look_inside(Watched* watched) {
+  const pid_t joined = watched->page->pid.load(std::memory_order_acquire);
+  if (joined <= 0 || joined == watched->pid || joined == watched->inside) return;
+  const uint64_t since = started_at(joined);
+  if (since == 0 || !descends_from(joined, watched->pid)) return;
+  watched->inside = joined;
+  watched->inside_since = since;
+}
+
+// No thread of the process in the job can run any more, whatever becomes of the shell around it.
+bool LifeWatch::is_fenced(const Watched& watched) {
+  const pid_t joined = watched.page->pid.load(std::memory_order_acquire);
+  if (joined <= 0 || joined == watched.pid) return all_threads_exiting(watched.pid);
+  const uint64_t since = started_at(joined);
+  if (since == 0) return true;  // reaped
+  const bool is_other =
+      joined == watched.inside ? since != watched.inside_since : !descends_from(joined, getpid());
+  return is_other || all_threads_exiting(joined);
+}
+
 // A thread of its own.
 void LifeWatch::wait_for_end(Watched* watched) {
   std::atomic<uint32_t>& word = watched->page->owner;
-  while (!stopping_.load()) {
+  while (!watched->waiter_stops.load()) {
     const uint32_t value = word.load(std::memory_order_acquire);
     const bool missed = is_missed(watched->page->where());
     // Who comes next in this place has put itself into the word before it is in an epoch.
@@ -185,6 +216,7 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
       ending = look_at_threads(watched.get(), now, &findings) || ending;
       continue;
     }
+    look_inside(watched.get());
     if (const auto cause = cause_of(watched.get(), now)) {
       watched->given = true;
       watched->lost_at = now;
@@ -212,7 +244,7 @@ LifeWatch::Findings LifeWatch::look(TimePoint now) {
 // True while the next look should come soon.
 bool LifeWatch::look_at_threads(Watched* watched, TimePoint now, Findings* findings) {
   if (!watched->lost_at || watched->fenced) return false;
-  if (!all_threads_exiting(member_of(*watched))) return now - *watched->lost_at < kFenceLimit;
+  if (!is_fenced(*watched)) return now - *watched->lost_at < kFenceLimit;
   watched->fenced = true;
   findings->fenced.push_back(watched->member);
   return false;

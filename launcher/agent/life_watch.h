@@ -9,7 +9,8 @@
 // Evidence becomes a verdict here and nowhere else; the first one of the job wins
 // (JobBooks::rank_lost).
 //
-// Owns:    a life page and two eventfds per rank, the threads. Threads: the agent's, unless said.
+// Owns:    a life page and an eventfd per rank, the threads, until it is told to forget the rank.
+// Threads: the agent's, unless said.
 // Failure: where a page cannot be made the rank is not started; where no thread can be, started()
 // says so.
 #pragma once
@@ -57,6 +58,8 @@ class LifeWatch {
   void expect_end(MemberId member);
   // It has been reaped: nothing is looked at any more.
   void ended(MemberId member);
+  // Nor asked: all that belonged to it is given back.
+  void forget(MemberId member);
 
   // Two descriptors that become readable when look() has something to see.
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -94,7 +97,7 @@ class LifeWatch {
  private:
   struct Watched {
     explicit Watched(life::LifeMapping mapping) : page(std::move(mapping)) {}
-    MemberId member = 0;
+    MemberId member = kNoMember;
     Rank rank = 0;
     pid_t pid = 0;
     bool running = false;
@@ -105,7 +108,10 @@ class LifeWatch {
     UniqueFd page_fd, news;
     std::thread waiter;
     std::atomic<int64_t> died_ns{0};  // by the waiter
-    std::atomic<bool> waiter_ended{false};
+    std::atomic<bool> waiter_stops{false}, waiter_ended{false};
+    // The process in the job, where it is another than `pid`, since it was seen there.
+    pid_t inside = 0;
+    uint64_t inside_since = 0;
     std::optional<TimePoint> crash_seen;
     std::optional<Silence> silence;
     std::string kill_reason;  // we killed it for this
@@ -114,17 +120,19 @@ class LifeWatch {
   LifeWatch(std::string host, Duration dead_after)
       : host_(std::move(host)), dead_after_(dead_after) {}
   void wait_for_end(Watched* watched);
+  static void stop_waiter(Watched* watched);
   std::optional<std::string> cause_of(Watched* watched, TimePoint now);
   static bool look_at_threads(Watched* watched, TimePoint now, Findings* findings);
   void look_at_silence(Watched* watched, TimePoint now, Findings* findings);
   static pid_t member_of(const Watched& watched);
+  static void look_inside(Watched* watched);
+  static bool is_fenced(const Watched& watched);
   Watched* find(MemberId member) const;
 
   const std::string host_;
   const Duration dead_after_;
-  UniqueFd deaths_;  // eventfd: a waiter has woken
-  UniqueFd alarm_;   // eventfd that all ranks have
-  std::atomic<bool> stopping_{false};
+  UniqueFd deaths_;                              // eventfd: a waiter has woken
+  UniqueFd alarm_;                               // eventfd that all ranks have
   std::vector<std::unique_ptr<Watched>> ranks_;  // of all members
   uint64_t told_epoch_ = 0;                      // that ended last; 0: none, or the job
   bool paused_ = false;

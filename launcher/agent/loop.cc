@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "launcher/processes/process_state.h"
 
@@ -23,22 +22,13 @@ RankProcess* Agent::find(MemberId member) const {
   return found == ranks_.end() ? nullptr : found->get();
 }
 
-MemberId Agent::member_of(Rank rank) const {
-  const RankProcess* best = nullptr;
-  for (const auto& one : ranks_) {
-    if (one->place().rank != rank) continue;
-    if (best == nullptr || one->in_epoch() || !best->in_epoch()) best = one.get();
-  }
-  return best == nullptr ? std::numeric_limits<MemberId>::max() : best->member();
-}
-
 int Agent::poll_limit_ms() const {
   std::optional<TimePoint> deadline = supervisor_.next_deadline();
   const auto sooner = [&](const std::optional<TimePoint>& other) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   };
   sooner(give_up_at_);
-  if (!kills_.empty()) sooner(kills_.front().first);
+  if (!signals_due_.empty()) sooner(signals_due_.begin()->first);
   if (lives_) sooner(lives_->next_deadline());
   const int limit = controller_->poll_limit_ms();
   if (!deadline) return limit;
@@ -95,7 +85,7 @@ void Agent::count() {
   if (counters == counted_) return;
   counted_ = counters;
   for (RankCounters& one : counters) {
-    const life::LostRank now = lives_->verdict(member_of(one.rank), 0, "", false);
+    const life::LostRank now = lives_->verdict(one.member, 0, "", false);
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
@@ -152,7 +142,12 @@ void Agent::follow(const Order& order) {
       if (observer_ != nullptr) observer_->mail(order.rank, order.text);
       break;
     case Order::Kind::kStartMember: start_late(order.start); break;
-    case Order::Kind::kStopMember: stop_member(order.member, order.text); break;
+    case Order::Kind::kStopMember:
+      if (order.knows)
+        leave_member(order.member);
+      else
+        stop_member(order.member, order.text);
+      break;
     case Order::Kind::kBeginEpoch: begin_epoch(order.ranks); break;
     case Order::Kind::kAnnounce: lives_->announce(order.word); break;
     case Order::Kind::kJobOver: job_over(order.exit_code); break;
@@ -174,15 +169,42 @@ void Agent::stop_member(MemberId member, const std::string& why) {
   rank->remove();
   rank->signal(SIGTERM);
   rank->signal(SIGCONT);  // a stopped process cannot end itself
-  const TimePoint at = time_now() + to_duration(plan_.options.grace_seconds);
-  kills_.push_back({at, member});
+  signals_due_.emplace(time_now() + to_duration(plan_.options.grace_seconds),
+                       std::pair(member, SIGKILL));
 }
 
-void Agent::kill_removed() {
-  while (!kills_.empty() && kills_.front().first <= time_now()) {
-    if (RankProcess* const rank = find(kills_.front().second)) rank->signal(SIGKILL);
-    kills_.pop_front();
+// It has been told so, and has the grace period to go by itself.
+void Agent::leave_member(MemberId member) {
+  RankProcess* const rank = find(member);
+  if (rank == nullptr || !rank->running() || rank->removed()) return;
+  lives_->expect_end(member);
+  rank->remove();
+  end_later(member);
+}
+
+// What has no part in the job any more: a shell whose command was lost, a program that does not end
+// though it was told that the job goes on without it.
+void Agent::end_later(MemberId member) {
+  const Duration grace = to_duration(plan_.options.grace_seconds);
+  signals_due_.emplace(time_now() + grace, std::pair(member, SIGTERM));
+  signals_due_.emplace(time_now() + 2 * grace, std::pair(member, SIGKILL));
+}
+
+void Agent::end_removed() {
+  while (!signals_due_.empty() && signals_due_.begin()->first <= time_now()) {
+    const auto [member, signal] = signals_due_.begin()->second;
+    signals_due_.erase(signals_due_.begin());
+    RankProcess* const rank = find(member);
+    if (rank == nullptr || !rank->running()) continue;
+    rank->end_it();
+    rank->signal(signal);
+    if (signal != SIGKILL) rank->signal(SIGCONT);
   }
+}
+
+// Ranks come and go for as long as the job runs.
+void Agent::forget_ended() {
+  if (plan_.elastic) std::erase_if(ranks_, [](const auto& rank) { return rank->over(); });
 }
 
 void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
@@ -200,7 +222,10 @@ void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
 
 void Agent::job_over(int exit_code) {
   over_ = true;
-  if (exit_code == 0) return;
+  if (exit_code == 0) {  // of what runs still the job needs nothing
+    for (const auto& rank : ranks_) stop_member(rank->member(), "the job has ended");
+    return;
+  }
   any_failed_ = true;
   supervisor_.job_over(time_now());
 }
@@ -288,7 +313,8 @@ int Agent::run() {
       look_for_late_ranks();
     }
     reap();
-    kill_removed();
+    forget_ended();
+    end_removed();
     for (const int signal : supervisor_.due(time_now())) send(signal);
     if (finished()) break;
     controller_->work();

@@ -44,6 +44,11 @@ class RankProcess {
   // It is no part of the job any more: how it ends is nobody's failure.
   void remove() { removed_ = true; }
   bool removed() const { return removed_; }
+  // It is being ended, after its part in the job was over: how it does says nothing of that.
+  void end_it() { ending_ = true; }
+  bool is_ended_by_us() const { return ending_; }
+  // Nothing of it is left here.
+  bool over() const { return !running_ && !pipes_[0] && !pipes_[1]; }
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   int output_fd(Stream stream) const { return pipe(stream).get(); }
@@ -60,7 +65,7 @@ class RankProcess {
   MemberStart start_;
   OutputTaker* const output_;
   pid_t pid_ = -1;
-  bool running_ = false, removed_ = false, in_epoch_ = false;
+  bool running_ = false, removed_ = false, in_epoch_ = false, ending_ = false;
   UniqueFd pipes_[2];
 };
 

@@ -58,20 +58,25 @@ Status Agent::start_member(const MemberStart& start) {
   ranks_.push_back(
       std::make_unique<RankProcess>(start, controller_->output_of(start.member, start.place.rank)));
   Status status = start_process(ranks_.back().get(), binding_of(start));
-  if (!status.ok() && !ranks_.back()->running()) ranks_.pop_back();
+  if (status.ok() || ranks_.back()->running()) return status;
+  ranks_.pop_back();
+  lives_->forget(start.member);
   return status;
 }
 
-// The job goes on without it, as its controller sees fit.
+// Who takes over a job repeats its orders. What cannot be started the job goes on without, as its
+// controller sees fit.
 void Agent::start_late(const MemberStart& start) {
-  const Status status = supervisor_.cause() == StopCause::kNone
-                            ? start_member(start)
-                            : failed_precondition("the ranks of this host are being stopped");
+  if (!ordered_.insert(start.member).second) return;
+  const bool stays = supervisor_.cause() == StopCause::kNone && !over_ && !finishing_;
+  const Status status =
+      stays ? start_member(start) : failed_precondition("the ranks of this host are being stopped");
   if (status.ok()) return;
   controller_->rank_started(
       start, 0,
       "rank " + std::to_string(start.place.rank) + " cannot be started: " + status.message());
   if (RankProcess* const rank = find(start.member)) {
+    lives_->expect_end(start.member);
     rank->remove();
     rank->signal(SIGKILL);
   }
@@ -95,8 +100,9 @@ Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
   request.program = plan_.program;
   request.arguments = plan_.options.command;
   const JobEnvironment job = {plan_.job_id, binding.threads, key_fd_.get(), plan_.elastic};
-  request.environment =
-      rank_environment(plan_.base_environment, job, rank->start(), rank_end.get());
+  MemberStart start = rank->start();
+  if (start.host.empty()) start.host = plan_.host;  // an agent far away has one name
+  request.environment = rank_environment(plan_.base_environment, job, start, rank_end.get());
   if (observer_ != nullptr) {
     const auto fd = observer_->add(rank->member(), rank->place().rank);
     if (fd.ok()) {
@@ -132,8 +138,10 @@ Status Agent::start_ranks() {
           (plan_.elastic ? "elastic" : std::to_string(plan_.places.size())) + " x " +
           plan_.program);
   start_observer();
-  for (const RankPlace& place : plan_.places)
+  for (const RankPlace& place : plan_.places) {
+    ordered_.insert(first_member(place.rank));
     RUEDA_RETURN_IF_ERROR(start_member({first_member(place.rank), place}));
+  }
   return {};
 }
 

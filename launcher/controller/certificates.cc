@@ -115,16 +115,31 @@ Result<KeyPair> make_pair(X509* authority, EVP_PKEY* authority_key, const std::s
   return pair;
 }
 
+class OwnIssuer : public Issuer {
+ public:
+  OwnIssuer(Certificate authority, Key key, std::string job)
+      : authority_(std::move(authority)), key_(std::move(key)), job_(std::move(job)) {}
+  Result<KeyPair> issue(const std::string& name) const override {
+    return make_pair(authority_.get(), key_.get(), name, job_);
+  }
+
+ private:
+  const Certificate authority_;
+  const Key key_;
+  const std::string job_;
+};
+
 }  // namespace
 
 std::string agent_name(int host) {
   return std::string(kSharedAgentName) + "-" + std::to_string(host);
 }
 
-Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared) {
-  const Key key(EVP_EC_gen("P-256"));
+Result<Certificates> make_certificates(const std::string& job_id, int hosts, bool shared,
+                                       std::unique_ptr<Issuer>* issuer) {
+  Key key(EVP_EC_gen("P-256"));
   if (!key) return failed("key");
-  const Certificate authority =
+  Certificate authority =
       make_certificate(key.get(), nullptr, key.get(), "rueda-authority", job_id);
   if (!authority) return failed("authority");
   Certificates made;
@@ -137,6 +152,8 @@ Result<Certificates> make_certificates(const std::string& job_id, int hosts, boo
                                      shared ? kSharedAgentName : agent_name(host), job_id));
     made.agents.push_back(std::move(agent));
   }
+  if (issuer != nullptr)
+    *issuer = std::make_unique<OwnIssuer>(std::move(authority), std::move(key), job_id);
   return made;
 }
 

@@ -118,6 +118,14 @@ class Hub {
     return host;
   }
 
+  void add_host(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    hosts_.push_back(name);
+    streams_.push_back(nullptr);
+    joined_.push_back(false);
+    waiting_.push_back(0);
+  }
+
   // It must come over the connection of the host that it is said to be of.
   bool knows_output(const control::OutputMessage& first, const Peer& peer) {
     if (!same_secret(first.token(), token_)) return false;
@@ -250,8 +258,8 @@ class Hub {
   }
 
   const std::string token_, version_;
-  const std::vector<std::string> hosts_;
   std::mutex mutex_;  // of what follows; a stream's own mutex may be taken under it
+  std::vector<std::string> hosts_;
   std::vector<AgentStream*> streams_;
   std::vector<bool> joined_;
   std::vector<size_t> waiting_;
@@ -373,7 +381,10 @@ class Service : public control::Control::CallbackService {
 class GrpcControlServer : public ControlServer {
  public:
   GrpcControlServer(const Setup& setup, UniqueFd wake)
-      : hub_(setup.token, setup.version, setup.hosts, std::move(wake)), service_(&hub_) {}
+      : listen_on_(setup.addresses),
+        port_(setup.port),
+        hub_(setup.token, setup.version, setup.hosts, std::move(wake)),
+        service_(&hub_) {}
   ~GrpcControlServer() override { stop(); }
 
   Status open(const Setup& setup) {
@@ -394,12 +405,8 @@ class GrpcControlServer : public ControlServer {
         grpc::SslServerCredentials(tls));
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return internal_error("gRPC's server cannot be started");
-    acceptor_->start([door = std::shared_ptr(std::move(door))](int listener, UniqueFd connection) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-      parameters.listener_fd = listener;
-      parameters.fd = connection.release();
-      door->HandleNewConnection(&parameters);
-    });
+    door_ = std::move(door);
+    accept();
     return {};
   }
 
@@ -411,7 +418,17 @@ class GrpcControlServer : public ControlServer {
   }
   void beat() override { hub_.beat(); }
   void hold_output(bool held) override { hub_.hold_output(held); }
-  void stop_listening() override { acceptor_->stop(); }
+  void stop_listening() override {
+    acceptor_->stop();
+    listens_ = false;
+  }
+  Status listen() override {
+    if (listens_) return {};
+    RUEDA_ASSIGN_OR_RETURN(acceptor_, Acceptor::listen(listen_on_, port_));
+    accept();
+    return {};
+  }
+  void add_host(const std::string& name) override { hub_.add_host(name); }
   void stop() override {
     if (acceptor_ != nullptr) acceptor_->stop();
     if (server_ == nullptr) return;
@@ -422,9 +439,23 @@ class GrpcControlServer : public ControlServer {
   }
 
  private:
+  void accept() {
+    acceptor_->start([door = door_](int listener, UniqueFd connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.listener_fd = listener;
+      parameters.fd = connection.release();
+      door->HandleNewConnection(&parameters);
+    });
+    listens_ = true;
+  }
+
+  const std::vector<std::string> listen_on_;
+  const int port_;
   Hub hub_;
   Service service_;
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<Acceptor> acceptor_;
+  bool listens_ = false;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -5,7 +5,8 @@
 // Safety:  a connection is nothing until TLS has checked the job's certificate on both sides,
 //          within kHandshakeLimit; a stream is nothing until its first message has brought the
 //          token. At most kMaxStrangers connections are accepted within kHandshakeLimit, the rest
-//          waits in the kernel. Once all agents are there nothing listens any more.
+//          waits in the kernel. Once all agents are there nothing listens any more, until another
+//          host is invited.
 // Threads: every member from any thread; stop() from one.
 #pragma once
 
@@ -52,6 +53,10 @@ class ControlServer {
   // While held, output stays where it is: with the agents, then with the ranks.
   virtual void hold_output(bool held) = 0;
   virtual void stop_listening() = 0;
+  // Does nothing while it listens. Other ports than before where the kernel chooses.
+  virtual Status listen() = 0;
+  // One more place, with the next number.
+  virtual void add_host(const std::string& name) = 0;
   // Ends every stream.
   virtual void stop() = 0;
 };

@@ -1,7 +1,5 @@
 #include "launcher/controller/elastic_members.h"
 
-#include <algorithm>
-
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
@@ -41,7 +39,8 @@ void ElasticMembers::lost(const life::LostRank& lost) {
     more.rank = told_->rank;
     tell_loss(std::move(more));
   }
-  events_.push_back(membership::MemberLost{lost.member, lost.cause.str()});
+  events_.push_back(
+      membership::MemberLost{lost.member, lost.cause.str(), lost.cause_is_final != 0});
 }
 
 void ElasticMembers::fenced(MemberId member) {
@@ -50,9 +49,27 @@ void ElasticMembers::fenced(MemberId member) {
 
 void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
-  events_.push_back(membership::MemberEnded{
-      end.member, exit_code_of(end.wait_status), failed,
-      end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost});
+  std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
+  members_[end.member].how = how;
+  events_.push_back(membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
+                                            std::move(how)});
+}
+
+void ElasticMembers::host_lost(const std::string& host, const std::string& how,
+                               const std::vector<life::LostRank>& losses) {
+  for (const life::LostRank& lost : losses) {
+    const auto known = members_.find(lost.member);
+    if (known != members_.end() && !known->second.loss) known->second.loss = lost;
+  }
+  events_.push_back(membership::HostLost{host, how});
+  hosts_changed();
+}
+
+// Nothing is decided, and no timeout begins, while the first hosts are made ready.
+void ElasticMembers::hosts_changed() {
+  ReadyHosts ready = doors_.ready_hosts(found_);
+  any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
+  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready.hosts)});
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
@@ -102,14 +119,8 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
 }
 
 void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
-  std::erase_if(hosts, [&](const HostSlots& host) {
-    if (std::ranges::find(plan_.own_names, host.host) != plan_.own_names.end()) return false;
-    if (elsewhere_.insert(host.host).second)
-      doors_.say("host " + host.host +
-                 " is not used: ranks of an elastic job run on this machine only");
-    return true;
-  });
-  events_.push_back(membership::HostsFound{std::move(hosts)});
+  found_ = std::move(hosts);
+  hosts_changed();
 }
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
@@ -153,9 +164,11 @@ void ElasticMembers::perform(const membership::EndEpoch& action) {
   } else if (!known.loss) {
     lost.pid = known.pid;
     lost.host.set(known.host);
-    lost.cause.set(known.stopped.empty() ? "it ended without leaving the job"
-                                         : "ruedarun stops it: " + known.stopped);
-    lost.cause_is_final = known.stopped.empty() ? 0 : 1;
+    lost.cause_is_final = known.stopped.empty() && known.how.empty() ? 0 : 1;
+    if (!known.stopped.empty())
+      lost.cause.set("ruedarun stops it: " + known.stopped);
+    else  // it had left in order before it failed
+      lost.cause.set(known.how.empty() ? "it ended without leaving the job" : known.how);
   }
   const std::string text = lost.describe();
   tell_loss(std::move(lost));
@@ -172,7 +185,18 @@ void ElasticMembers::tell_loss(life::LostRank lost) {
 void ElasticMembers::perform(const membership::Answer& action) {
   const wire::NewEpoch& common = *action.common;
   if (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_) begin_epoch(common);
-  store_->answer(action.member, action.epoch());
+  const auto known = members_.find(action.member);
+  wire::NewEpoch epoch = action.epoch();
+  if (known != members_.end()) epoch.tcp_address = doors_.address_of(known->second.host);
+  store_->answer(action.member, epoch);
+  const bool is_out =
+      common.answer == wire::EpochAnswer::kRemoved || common.answer == wire::EpochAnswer::kRefused;
+  if (!is_out || known == members_.end()) return;
+  Order order = order_of(Order::Kind::kStopMember);
+  order.member = action.member;
+  order.text = common.text;
+  order.knows = true;
+  doors_.tell(known->second.host, order);
 }
 
 // All that goes by ranks hears of the new ones before any member does.

@@ -38,6 +38,12 @@ struct ElasticPlan {
   std::vector<std::string> own_names;      // of hosts that are this machine
 };
 
+// Of the hosts that were found, those where ranks can be started now.
+struct ReadyHosts {
+  std::vector<HostSlots> hosts;
+  bool more_come = false;  // others are being made ready
+};
+
 class ElasticMembers {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -46,6 +52,10 @@ class ElasticMembers {
     // An order for a host; without a name for all of them.
     std::function<void(const std::string& host, const Order&)> tell;
     std::function<void(const std::string& text)> say;
+    // Who makes others ready, or gives one up, calls hosts_changed() then.
+    std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
+    // Of a host, for its ranks' sockets; empty: as their environment says.
+    std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
     std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
   };
@@ -56,6 +66,11 @@ class ElasticMembers {
   void lost(const life::LostRank& lost);
   void fenced(MemberId member);
   void ended(const RankEnd& end);
+  // With all that ran there: a verdict for each of them, whose ends follow.
+  void host_lost(const std::string& host, const std::string& how,
+                 const std::vector<life::LostRank>& losses);
+  // Other hosts are ready than before.
+  void hosts_changed();
   bool child_ended(pid_t pid, int wait_status);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -98,12 +113,14 @@ class ElasticMembers {
     Rank rank = 0;             // in its newest epoch; before the first the one to expect
     pid_t pid = 0;             // of what was started
     std::string stopped = {};  // why we have stopped it
+    std::string how = {};      // it has ended
     std::optional<life::LostRank> loss = {};
   };
   std::map<MemberId, Known> members_;
   uint64_t begun_ = 0;                  // the newest epoch that was answered
   std::optional<life::LostRank> told_;  // the newest verdict
-  std::set<std::string> elsewhere_;     // hosts that were said to be none of ours
+  std::vector<HostSlots> found_;        // the hosts that there are
+  bool any_ready_ = false;              // or none will be, for now: the decider is told
   bool begins_ = true;
   std::optional<Over> over_;
 };

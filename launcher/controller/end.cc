@@ -28,6 +28,7 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
       noticed_.emplace(std::pair(host, ended.noticed()), static_cast<int>(noticed_.size()));
   end.noticed = number.first->second;
   end_rank(end, describe_end(end));
+  observer_->member_ended(end.member);
   tell_failure(host);
 }
 
@@ -35,12 +36,12 @@ void JobController::end_rank(RankEnd end, const std::string& text) {
   const bool failed = end.wait_status != 0 && !end.removed;
   if (!books_.rank_ended(std::move(end), text)) return;
   narrate(text);
-  if (failed) supervisor_.rank_failed(clock_now());
+  if (failed && !elastic()) supervisor_.rank_failed(clock_now());
 }
 
 // Once: survivors everywhere may raise errors of their own and are stopped then.
 void JobController::tell_failure(int except) {
-  if (failure_told_ || supervisor_.cause() != StopCause::kRankFailed) return;
+  if (failure_told_ || elastic() || supervisor_.cause() != StopCause::kRankFailed) return;
   failure_told_ = true;
   broadcast(control::Order::RANK_FAILED, 0, except);
 }
@@ -48,6 +49,7 @@ void JobController::tell_failure(int except) {
 // The verdict on a lost rank: the first of the job, in the order in which we hear, goes to every
 // host, also back to the one that told it, so that all pending calls end with the same.
 void JobController::rank_lost(int host, const life::LostRank& lost) {
+  if (elastic()) return books_.elastic()->lost(lost);
   const bool first = books_.rank_lost(lost, [&] {
     for (size_t other = 0; other < hosts_.size(); ++other) {
       if (!hosts_[other].talks()) continue;
@@ -62,24 +64,49 @@ void JobController::rank_lost(int host, const life::LostRank& lost) {
   tell_failure(host);
 }
 
-void JobController::host_finished(JobHost* host, const control::Finished& finished) {
-  host->state = State::kFinished;
-  narrate("host " + host->name() + " has finished");
+void JobController::host_finished(int number, const control::Finished& finished) {
+  JobHost& host = hosts_[static_cast<size_t>(number)];
+  if (host.over()) return;
+  if (goes_on() && (finished.failure().empty() || host.may_fail))
+    return host_lost(number,
+                     finished.failure().empty() ? "its agent has ended" : finished.failure());
+  host.state = State::kFinished;
+  narrate("host " + host.name() + " has finished");
   if (!finished.failure().empty())
     fail(finished.exit_code() == 0 ? kLauncherFailure : finished.exit_code(),
-         "host " + host->name() + ": " + finished.failure());
+         "host " + host.name() + ": " + finished.failure());
+}
+
+// What is told of the ranks of a lost host, as they were when it was last heard of.
+std::vector<life::LostRank> JobController::losses_of(int number, const std::string& cause) const {
+  std::vector<life::LostRank> losses;
+  for (const auto& [member, known] : members_) {
+    if (known.host != number || books_.has_ended(member)) continue;
+    life::LostRank& lost = losses.emplace_back();
+    lost.rank = known.rank;
+    lost.member = member;
+    lost.pid = known.pid;
+    lost.cause_is_final = 1;
+    lost.host.set(where(number));
+    lost.cause.set(cause);
+    lost.operation.set("unknown");
+    if (const auto last = observer_ ? observer_->counters_of(member) : std::nullopt) {
+      lost.operations = last->operations;
+      lost.operation.set(last->operation);
+      lost.step = last->step;
+    }
+  }
+  return losses;
 }
 
 void JobController::host_lost(int number, const std::string& why) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
+  if (!ran && host.may_fail && goes_on()) return drop(number, "its agent is lost: " + why);
   host.state = State::kLost;
-  std::map<Rank, RankCounters> counted;
-  for (const RankPlace& place : host.plan.places) {
-    if (auto counters = observer_ ? observer_->counters_of(place.rank) : std::nullopt)
-      counted[place.rank] = std::move(*counters);
-  }
+  const std::string cause = "lost with its host " + host.name() + " (" + why + ")";
+  const std::vector<life::LostRank> losses = losses_of(number, cause);
   if (observer_) observer_->host_gone(number);
   const std::string text =
       "host " + host.name() + " (agent pid " + std::to_string(host.pid) + ") is lost: " + why;
@@ -88,39 +115,35 @@ void JobController::host_lost(int number, const std::string& why) {
     return;
   }
   say(text);
+  const bool gone_on = goes_on();
+  leave_round(number);
+  if (gone_on) bar_lost(host.name());
+  if (gone_on) books_.elastic()->host_lost(host.name(), "the host is gone: " + why, losses);
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());
   noticed_.emplace(std::pair(number, -1), noticed);
-  for (const auto& [member, known] : members_) {
-    if (known.host != number || books_.has_ended(member)) continue;
+  for (const life::LostRank& lost : losses) {
     RankEnd end;
-    end.rank = known.rank;
-    end.member = member;
-    end.pid = known.pid;
+    end.rank = lost.rank;
+    end.member = lost.member;
+    end.pid = lost.pid;
     end.wait_status = SIGKILL;
     end.noticed = noticed;
     end.stopped = !first;
     end.host = host.name();
-    end.lost = "lost with its host " + host.name() + " (" + why + ")";
+    end.lost = cause;
     const std::string rank_text = describe_end(end);
-    life::LostRank lost;
-    lost.rank = end.rank;
-    lost.pid = end.pid;
-    lost.cause_is_final = 1;
-    lost.host.set(host.name());
-    lost.cause.set(end.lost);
-    lost.operation.set("unknown");
-    if (const auto last = counted.find(end.rank); last != counted.end()) {
-      lost.operations = last->second.operations;
-      lost.operation.set(last->second.operation);
-      lost.step = last->second.step;
-    }
-    rank_lost(number, lost);
+    if (!gone_on) rank_lost(number, lost);
     end_rank(std::move(end), rank_text);
+    relay_.drop(lost.member);
+  }
+  if (gone_on) {  // should it hear us again, it is to stop what it has
+    say_goodbye_to(number);
   }
   tell_failure(number);
-  if (static_cast<size_t>(number) < starters_.size() && !plan_.use_srun)
-    starters_[static_cast<size_t>(number)]->kill();
+  if (const auto starter = starters_.find(static_cast<size_t>(number));
+      starter != starters_.end() && !plan_.use_srun)
+    starter->second->kill();
 }
 
 void JobController::say_goodbye(int exit_code) {
@@ -134,7 +157,7 @@ void JobController::say_goodbye(int exit_code) {
   const TimePoint until = clock_now() + std::chrono::seconds(3);
   const auto any_left = [&] {
     return std::any_of(starters_.begin(), starters_.end(),
-                       [](const auto& starter) { return starter->running(); });
+                       [](const auto& starter) { return starter.second->running(); });
   };
   for (reap(); any_left() && clock_now() < until && signals_received_ < 2; reap()) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {server_->fd(), POLLIN, 0}};
@@ -162,7 +185,10 @@ Patience JobController::patience() {
 
 // A failed job's, from every agent that is still there: they hold them until we say goodbye.
 void JobController::gather_recorders() {
-  if (!books_.any_failed() || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
+  const bool failed = elastic()
+                          ? books_.elastic()->over() && books_.elastic()->over()->exit_code != 0
+                          : books_.any_failed();
+  if (!failed || failure_ != 0 || !observer_ || !observer_->has_folder()) return;
   observer_->request_dump(false);
   while (observer_->busy() && link_.fd && signals_received_ < 2) {
     for (const std::string& line : observer_->work(clock_now())) say(line);

@@ -28,7 +28,7 @@ int64_t now_ns() {
 
 HostsObserver::HostsObserver(Setup setup, Link link)
     : setup_(std::move(setup)), link_(std::move(link)), stalls_(setup_.stall_seconds) {
-  if (auto door = ToolDoor::open(setup_.job_id, all_ranks().size(), setup_.command); door.ok())
+  if (auto door = ToolDoor::open(setup_.job_id, setup_.ranks, setup_.command); door.ok())
     door_ = std::move(door).value();
 }
 
@@ -37,23 +37,55 @@ void HostsObserver::add_to_poll(std::vector<pollfd>* fds) const {
 }
 
 int HostsObserver::host_of(Rank rank) const {
-  for (size_t host = 0; host < setup_.ranks.size(); ++host) {
-    const auto& ranks = setup_.ranks[host];
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return static_cast<int>(host);
+  const auto holder = holders_.find(rank);
+  return holder == holders_.end() ? -1 : members_.at(holder->second).host;
+}
+
+// The newest, but one of an epoch first.
+void HostsObserver::number(MemberId member, const Known& known) {
+  const auto [holder, is_new] = holders_.emplace(known.rank, member);
+  if (!is_new && (known.in_epoch || !members_.at(holder->second).in_epoch)) holder->second = member;
+}
+
+void HostsObserver::add_member(int host, MemberId member, Rank rank) {
+  members_[member] = {host, rank};
+  number(member, members_[member]);
+}
+
+void HostsObserver::begin_epoch(const std::map<MemberId, Rank>& ranks) {
+  holders_.clear();
+  std::erase_if(members_, [&](const auto& entry) {
+    const bool gone = entry.second.ended && !ranks.contains(entry.first);
+    if (gone) counters_.erase(entry.first);
+    return gone;
+  });
+  for (auto& [member, known] : members_) {
+    const auto rank = ranks.find(member);
+    known.in_epoch = rank != ranks.end();
+    if (known.in_epoch) known.rank = rank->second;
+    number(member, known);
   }
-  return -1;
+}
+
+void HostsObserver::member_ended(MemberId member) {
+  if (const auto found = members_.find(member); found != members_.end()) found->second.ended = true;
+}
+
+const HostsObserver::Known* HostsObserver::known(int host, MemberId member) const {
+  const auto found = members_.find(member);
+  return found == members_.end() || found->second.host != host ? nullptr : &found->second;
 }
 
 std::set<Rank> HostsObserver::all_ranks() const {
   std::set<Rank> all;
-  for (const auto& ranks : setup_.ranks) all.insert(ranks.begin(), ranks.end());
+  for (const auto& [rank, member] : holders_) all.insert(rank);
   return all;
 }
 
 std::set<int> HostsObserver::askable() const {
   std::set<int> hosts;
-  for (int host = 0; host < static_cast<int>(setup_.ranks.size()); ++host) {
-    if (!gone_.contains(host) && link_.can_be_asked(host)) hosts.insert(host);
+  for (const auto& [member, known] : members_) {
+    if (!gone_.contains(known.host) && link_.can_be_asked(known.host)) hosts.insert(known.host);
   }
   return hosts;
 }
@@ -68,19 +100,23 @@ void HostsObserver::request_dump(bool stacks) {
 
 void HostsObserver::take(int host, const control::Heartbeat& message) {
   for (const control::RankCounters& one : message.ranks()) {
-    if (host_of(one.rank()) == host) counters_[one.rank()] = from_wire(one);
+    if (known(host, one.member()) != nullptr) counters_[one.member()] = from_wire(one);
   }
 }
 
-std::optional<RankCounters> HostsObserver::counters_of(Rank rank) const {
-  const auto known = counters_.find(rank);
+std::optional<RankCounters> HostsObserver::counters_of(MemberId member) const {
+  const auto known = counters_.find(member);
   return known == counters_.end() ? std::nullopt : std::optional(known->second);
 }
 
 void HostsObserver::take(int host, control::Observed message) {
   if (!round_ || message.round() != round_->number || !round_->awaited.contains(host)) return;
   const bool last = message.last();
-  if (host_of(message.rank()) == host) take_view(host, &message);
+  const Known* const member = known(host, message.member());
+  if (message.rank() >= 0 && member != nullptr && holders_.at(member->rank) == message.member()) {
+    message.set_rank(member->rank);
+    take_view(host, &message);
+  }
   if (last) round_->awaited.erase(host);
 }
 
@@ -127,7 +163,11 @@ void HostsObserver::host_gone(int host) {
   gone_.insert(host);
   if (round_) round_->awaited.erase(host);
   if (drain_) drain_->awaited.erase(host);
-  for (const Rank rank : setup_.ranks[static_cast<size_t>(host)]) counters_.erase(rank);
+  for (auto& [member, known] : members_) {
+    if (known.host != host) continue;
+    known.ended = true;
+    counters_.erase(member);
+  }
 }
 
 void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint now) {
@@ -232,17 +272,16 @@ void HostsObserver::begin(Round round, bool whole, const std::set<Rank>& stacks_
 // Those that nobody told of, too.
 std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
   const std::vector<HostStatus> hosts = link_.hosts();
-  for (size_t host = 0; host < setup_.ranks.size(); ++host) {
-    for (const Rank rank : setup_.ranks[host]) {
-      const auto [entry, is_missing] = round->records.try_emplace(rank);
-      if (!is_missing) continue;
-      RankRecord& record = entry->second;
-      record.rank = rank;
-      const bool gone = gone_.contains(static_cast<int>(host));
-      record.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
-      record.state = gone ? "lost with its host " + hosts[host].name
-                          : "its host " + hosts[host].name + " does not answer";
-    }
+  for (const auto& [rank, member] : holders_) {
+    const auto [entry, is_missing] = round->records.try_emplace(rank);
+    if (!is_missing) continue;
+    RankRecord& record = entry->second;
+    record.rank = rank;
+    const int host = members_.at(member).host;
+    const std::string& name = hosts[static_cast<size_t>(host)].name;
+    const bool gone = gone_.contains(host);
+    record.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
+    record.state = gone ? "lost with its host " + name : "its host " + name + " does not answer";
   }
   std::vector<RankRecord> records;
   for (auto& [rank, record] : round->records) records.push_back(std::move(record));
@@ -251,7 +290,12 @@ std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
 
 JobStatus HostsObserver::status_of(std::vector<RankRecord> records) const {
   JobStatus status{setup_.job_id, setup_.command, now_ns(), std::move(records), link_.hosts(), {}};
-  for (const auto& [rank, counters] : counters_) status.counters.push_back(counters);
+  for (const auto& [rank, member] : holders_) {
+    const auto counted = counters_.find(member);
+    if (counted == counters_.end()) continue;
+    status.counters.push_back(counted->second);
+    status.counters.back().rank = rank;
+  }
   return status;
 }
 

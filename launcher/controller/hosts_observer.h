@@ -38,10 +38,10 @@ class HostsObserver {
 
   struct Setup {
     std::string job_id, command;
-    std::vector<std::vector<Rank>> ranks;  // by host
-    double stall_seconds = 60;             // 0: hangs are not explained
-    bool dump_stalls = false;              // RUEDA_STALL_POLICY is dump or abort
-    std::string folder;  // for files; "": rueda-flight-<job> where some have to be written
+    size_t ranks = 0;           // to begin with
+    double stall_seconds = 60;  // 0: hangs are not explained
+    bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
+    std::string folder;         // for files; "": rueda-flight-<job> where some have to be written
   };
   struct Link {
     std::function<void(int host, control::ControllerMessage)> send;
@@ -51,14 +51,19 @@ class HostsObserver {
   HostsObserver(Setup setup, Link link);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
+  // A process of the job, and the rank that it has, or can expect.
+  void add_member(int host, MemberId member, Rank rank);
+  // Whose number is which from now on; who has ended and is none of these is forgotten.
+  void begin_epoch(const std::map<MemberId, Rank>& ranks);
+  void member_ended(MemberId member);
   // From an agent.
   void take(int host, control::Observed message);
   void take(int host, const control::Heartbeat& message);
   void take(int host, const control::Drained& message);
   // Nothing more comes from there.
   void host_gone(int host);
-  // What a rank's host has counted last; nothing before it has counted.
-  std::optional<RankCounters> counters_of(Rank rank) const;
+  // What a member's host has counted last; nothing before it has counted.
+  std::optional<RankCounters> counters_of(MemberId member) const;
 
   // What is due. Returns lines for the user.
   std::vector<std::string> work(TimePoint now);
@@ -104,6 +109,14 @@ class HostsObserver {
   std::set<int> askable() const;
   std::set<Rank> all_ranks() const;
   int host_of(Rank rank) const;
+  struct Known {
+    int host = 0;
+    Rank rank = 0;
+    bool in_epoch = false, ended = false;
+  };
+  // Null: that host has none such.
+  const Known* known(int host, MemberId member) const;
+  void number(MemberId member, const Known& known);
   std::string folder() const;
 
   const Setup setup_;
@@ -111,7 +124,9 @@ class HostsObserver {
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
   StallWatch stalls_;
   StallStory story_;
-  std::map<Rank, RankCounters> counters_;
+  std::map<MemberId, Known> members_;
+  std::map<Rank, MemberId> holders_;  // one of an epoch before all others of this number
+  std::map<MemberId, RankCounters> counters_;
   std::map<int, int64_t> shift_ns_;  // by host: how far our clock is ahead of its
   std::set<int> gone_;
   uint64_t last_number_ = 0;

@@ -18,7 +18,7 @@ JobBooks::JobBooks(const BooksPlan& plan)
   console_.show_only(plan.options.shown_ranks);
 }
 
-Status JobBooks::open(std::function<void(const std::string& host, const Order&)> tell) {
+Status JobBooks::open(ElasticDoors doors) {
   RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
   if (plan_.elastic) {
     const auto begin_epoch = [this](const std::map<MemberId, Rank>& ranks) {
@@ -30,7 +30,8 @@ Status JobBooks::open(std::function<void(const std::string& host, const Order&)>
     };
     elastic_ = std::make_unique<ElasticMembers>(
         *plan_.elastic, store_.get(),
-        ElasticMembers::Doors{std::move(tell), [this](const std::string& text) { say(text); },
+        ElasticMembers::Doors{std::move(doors.tell), [this](const std::string& text) { say(text); },
+                              std::move(doors.ready_hosts), std::move(doors.address_of),
                               begin_epoch});
   }
   remove_stale_parts(plan_.timeline);
@@ -98,11 +99,11 @@ bool JobBooks::any_failed() const {
 }
 
 bool JobBooks::rank_lost(const life::LostRank& lost, const std::function<void()>& tell) {
-  if (lost_ && (lost_->rank != lost.rank || lost_->cause_is_final != 0)) return false;
+  if (lost_ && (lost_->member != lost.member || lost_->cause_is_final != 0)) return false;
   const bool first = !lost_;
   lost_ = lost;
   tell();
-  if (first) store_->mark_dead(static_cast<uint64_t>(lost.rank), lost.describe());
+  if (first) store_->mark_dead(lost.member, lost.describe());
   return first;
 }
 
@@ -142,8 +143,7 @@ JobEnd JobBooks::end() const {
   }
   if (store_ == nullptr) return job;
   for (const rendezvous::Report& report : store_->reports()) {
-    if (report.key == "failure")
-      job.reports.emplace_back(static_cast<Rank>(report.member), report.value);
+    if (report.key == "failure") job.reports.emplace_back(rank_of(report.member), report.value);
   }
   return job;
 }

@@ -47,11 +47,16 @@ class JobBooks {
  public:
   explicit JobBooks(const BooksPlan& plan);
 
-  // The store, the files. Before the first rank. `tell`: how orders of an elastic job reach a host,
-  // or without a name all of them.
-  Status open(std::function<void(const std::string& host, const Order&)> tell = {});
+  // Of an elastic job: ElasticMembers::Doors.
+  struct ElasticDoors {
+    std::function<void(const std::string& host, const Order&)> tell;
+    std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
+    std::function<std::string(const std::string& host)> address_of;
+  };
+  // The store, the files. Before the first rank.
+  Status open(ElasticDoors doors);
   // Who decides who is in the job; null in one of fixed size.
-  ElasticMembers* elastic() { return elastic_.get(); }
+  ElasticMembers* elastic() const { return elastic_.get(); }
   // Serves the member's connection to the store. host: where it is, as the job names it.
   Status attach(UniqueFd connection, MemberId member, const std::string& host);
   // Whose lines are printed with this rank in front.

@@ -1,10 +1,13 @@
-// The class behind run_controller. start.cc: until the ranks run; loop.cc: the loop; end.cc: ends
-// of ranks and hosts, and of the job.
+// The class behind run_controller. start.cc: until agents are started; hosts.cc: from an agent that
+// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop;
+// end.cc: ends of ranks and hosts, and of the job.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "launcher/controller/job_host.h"
 #include "launcher/controller/starter.h"
 #include "launcher/hosts/stream_relay.h"
+#include "launcher/hosts/ticket.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/job/supervisor.h"
 #include "runtime/observe/life/life_page.h"
@@ -43,6 +47,9 @@ class JobController {
   Status prepare();
   Status open_store();
   Status add_member(int host, const MemberStart& start);
+  void tell(const std::string& host, const Order& order);
+  ReadyHosts ready_hosts(const std::vector<HostSlots>& found);
+  std::vector<Rank> ranks_of(int host) const;
   void open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
@@ -59,14 +66,34 @@ class JobController {
   void take_events();
   void take_message(int host, control::AgentMessage* message);
   void agent_here(int host, const control::Register& agent);
-  void all_here();
-  void all_probed();
+  // ---- hosts.cc
+  void begin_round_if_due();
+  void begin_round(std::vector<int> newcomers);
+  void probe();
+  void end_round();
+  void leave_round(int host);
+  std::vector<int> in_round() const;
+  void send_probe(int host, const std::vector<int>& targets);
+  void assign(int host, const std::vector<std::string>& environment);
+  void close_door();
+  // ---- elastic_hosts.cc
+  bool finds_hosts() const { return elastic() && plan_.elastic->discovery.has_value(); }
+  Status invite(const HostSlots& host);
+  void let_go();
+  void drop(int host, const std::string& why);
+  void forget_newcomers();
+  void bar_lost(const std::string& host);
+  void say_goodbye_to(int host);
+  void look_at_hosts(TimePoint at);
+  std::string address_of(const std::string& host) const;
   void tell_failure(int except);
   void rank_lost(int host, const life::LostRank& lost);
   void rank_started(int host, const control::RankStarted& started);
   void rank_ended(int host, const control::RankEnded& ended);
   void end_rank(RankEnd end, const std::string& text);
-  void host_finished(JobHost* host, const control::Finished& finished);
+  void host_finished(int host, const control::Finished& finished);
+  std::vector<life::LostRank> losses_of(int host, const std::string& cause) const;
+  void elastic_work();
   void host_lost(int host, const std::string& why);
   void reap();
   void pump_starter(size_t number);
@@ -79,8 +106,10 @@ class JobController {
   void fail(int code, const std::string& text);
   // None of them speaks for those of another.
   bool runs_at(int host, MemberId member) const;
-  bool had_rank(int host, Rank rank) const;
   bool all_over() const;
+  bool elastic() const { return plan_.elastic.has_value(); }
+  // Its ranks come and go still.
+  bool goes_on() const;
   int count(JobHost::State state) const;
   bool started() const { return assigned_; }
   std::string where(int host) const { return hosts_[static_cast<size_t>(host)].name(); }
@@ -100,10 +129,10 @@ class JobController {
   std::optional<rendezvous::JobKey> key_;
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
-  std::vector<std::unique_ptr<Starter>> starters_;  // by host, or one srun
-  std::optional<ProofDoor> ticket_door_;            // of plan_.nodes, until all are here
+  std::map<size_t, std::unique_ptr<Starter>> starters_;  // by host, or one srun
+  std::optional<ProofDoor> ticket_door_;                 // of plan_.nodes, until all are here
   std::vector<std::string> tickets_;  // by host; one for all where one_ticket(). Until all are here
-  std::vector<JobHost> hosts_;
+  std::deque<JobHost> hosts_;         // by number; they stay where they are when others come
   std::optional<HostsObserver> observer_;  // from prepare() on
   struct Member {
     int host = 0;
@@ -112,6 +141,19 @@ class JobController {
   };
   std::map<MemberId, Member> members_;
   std::vector<ReachTry> tries_;
+  // Hosts that try to reach each other: those that are new, and those whose ranks run.
+  struct Round {
+    std::vector<int> newcomers;
+    std::set<int> opening;  // of the others, who have no port yet at which they answer
+    std::set<int> awaited;  // who has not told yet whom it has reached
+  };
+  std::optional<Round> round_;
+  std::optional<TimePoint> first_here_;
+  Ticket ticket_;                   // but for the agent's certificate
+  std::unique_ptr<Issuer> issuer_;  // of an elastic job
+  std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
+  // Hosts that are not invited before this time; nothing: not while they are on the list.
+  std::map<std::string, std::optional<TimePoint>> barred_;
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;

@@ -38,6 +38,9 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   assign.set_silence_seconds(job.silence_seconds);
   assign.set_verbose(job.verbose);
   assign.set_hangup_ignored(job.hangup_ignored);
+  assign.set_elastic(job.elastic);
+  assign.set_num_proc(job.num_proc);
+  assign.set_slots(host.host.slots);
   return assign;
 }
 

@@ -20,6 +20,9 @@ struct JobHost {
   int pid = 0;
   int probe_port = 0;
   ReachHost reach;
+  std::string address;    // for the ranks' sockets, once it was chosen
+  bool may_fail = false;  // the job goes on without it
+  std::chrono::steady_clock::time_point invited;
   std::chrono::steady_clock::time_point last_heard;
   // While it is late: how often it was tried in vain, why, and when it is tried again.
   int tries = 0;
@@ -41,6 +44,8 @@ struct JobText {
   double grace_seconds = 5, silence_seconds = 5;
   double dead_seconds = 5;
   bool verbose = false, hangup_ignored = false;
+  bool elastic = false;
+  int num_proc = 1;  // of an elastic job: to begin with
 };
 control::Assign make_assignment(const JobText& job, const HostPlan& host, int host_index,
                                 const std::vector<std::string>& command,

@@ -7,8 +7,13 @@
 namespace rueda::launcher {
 
 Status LocalController::open() {
-  RUEDA_RETURN_IF_ERROR(
-      books_.open([this](const std::string&, const Order& order) { host_->follow(order); }));
+  JobBooks::ElasticDoors doors;
+  doors.tell = [this](const std::string&, const Order& order) { host_->follow(order); };
+  doors.ready_hosts = [](const std::vector<HostSlots>& found) {
+    return ReadyHosts{found};
+  };  // all are we
+  doors.address_of = [](const std::string&) { return std::string(); };
+  RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   if (books_.on_terminal()) books_.say(first_line_);
   return {};
 }

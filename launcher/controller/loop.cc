@@ -13,6 +13,7 @@
 #include "launcher/hosts/late_start.h"
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/lost_rank_wire.h"
+#include "launcher/hosts/report_wire.h"
 #include "launcher/job/exit_code.h"
 
 namespace rueda::launcher {
@@ -35,13 +36,13 @@ bool JobController::runs_at(int host, MemberId member) const {
   return known != members_.end() && known->second.host == host;
 }
 
-bool JobController::had_rank(int host, Rank rank) const {
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
-    return entry.second.host == host && entry.second.rank == rank;
-  });
+bool JobController::goes_on() const {
+  const ElasticMembers* const members = books_.elastic();
+  return members != nullptr && !members->over() && supervisor_.cause() == StopCause::kNone;
 }
 
 bool JobController::all_over() const {
+  if (goes_on()) return false;
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
 
@@ -58,10 +59,7 @@ void JobController::fail(int code, const std::string& text) {
 void JobController::broadcast(control::Order::Kind kind, int signal, int except) {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (!hosts_[host].talks() || static_cast<int>(host) == except) continue;
-    control::ControllerMessage message;
-    message.mutable_order()->set_kind(kind);
-    message.mutable_order()->set_signal(signal);
-    server_->send(static_cast<int>(host), std::move(message));
+    server_->send(static_cast<int>(host), to_wire(kind, signal));
   }
 }
 
@@ -72,7 +70,7 @@ void JobController::wait_for_events() {
   books_.add_to_poll(&fds);
   relay_.add_to_poll(&fds);
   if (observer_) observer_->add_to_poll(&fds);
-  for (const auto& starter : starters_) starter->add_to_poll(&fds);
+  for (const auto& [host, starter] : starters_) starter->add_to_poll(&fds);
   auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(kHeartbeat);
   if (const auto lines = books_.next_deadline()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*lines - clock_now());
@@ -142,17 +140,23 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
   const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
-  if (message.has_probe_report() && host.state == State::kHere) {
+  if (message.has_probe_report() && round_ && round_->awaited.contains(number)) {
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
-    host.state = State::kProbed;
-    if (count(State::kProbed) == static_cast<int>(hosts_.size())) all_probed();
+    round_->awaited.erase(number);
+    if (host.state == State::kHere) host.state = State::kProbed;
+    if (round_->awaited.empty()) end_round();
+  } else if (message.has_listening() && round_ && round_->opening.erase(number) != 0) {
+    host.probe_port = message.listening().port();
+    if (round_->opening.empty()) probe();
   } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
     rank_started(number, message.rank_started());
   } else if (message.has_rank_ended() && is_theirs(message.rank_ended().member())) {
     rank_ended(number, message.rank_ended());
-  } else if (message.has_rank_lost() && had_rank(number, message.rank_lost().rank())) {
+  } else if (message.has_rank_lost() && is_theirs(message.rank_lost().member())) {
     rank_lost(number, from_wire(message.rank_lost()));
+  } else if (message.has_rank_fenced() && is_theirs(message.rank_fenced().member())) {
+    if (elastic()) books_.elastic()->fenced(message.rank_fenced().member());
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
@@ -165,12 +169,18 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
-    host_finished(&host, message.finished());
+    host_finished(number, message.finished());
   }
 }
 
 void JobController::rank_started(int host, const control::RankStarted& started) {
-  if (!started.error().empty()) return say(where(host) + ": " + started.error());
+  if (elastic()) books_.elastic()->started({started.member(), {}}, started.pid(), started.error());
+  if (!started.error().empty()) {
+    // There is nothing that could be lost with its host later, or write to the store.
+    relay_.deliver(started.member(), {}, true);
+    members_.erase(started.member());
+    return say(where(host) + ": " + started.error());
+  }
   members_[started.member()].pid = started.pid();
   narrate("rank " + std::to_string(started.rank()) + " is pid " + std::to_string(started.pid()) +
           " on " + where(host));
@@ -188,14 +198,16 @@ void JobController::pump_starter(size_t number) {
 void JobController::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-    for (size_t i = 0; i < starters_.size(); ++i) {
-      if (!starters_[i]->running() || starters_[i]->pid() != pid) continue;
-      starters_[i]->ended(status);
-      pump_starter(i);
-      starter_ended(i);
+    if (elastic() && books_.elastic() != nullptr && books_.elastic()->child_ended(pid, status))
+      continue;
+    for (const auto& [host, starter] : starters_) {
+      if (!starter->running() || starter->pid() != pid) continue;
+      starter->ended(status);
+      pump_starter(host);
+      starter_ended(host);
     }
   }
-  for (size_t i = 0; i < starters_.size(); ++i) pump_starter(i);
+  for (const auto& [host, starter] : starters_) pump_starter(host);
 }
 
 // Before its host was there: it is only late, or cannot be started at all.
@@ -204,7 +216,9 @@ void JobController::starter_ended(size_t number) {
   JobHost& host = hosts_[number];
   const bool awaited = plan_.use_srun ? count(State::kAwaited) > 0 : host.state == State::kAwaited;
   if (!awaited || failure_ != 0) return;
-  if (plan_.use_srun || !starter.may_come_later()) return fail(kUnreachable, starter.describe());
+  const bool final = plan_.use_srun || !starter.may_come_later();
+  if (final && host.may_fail) return drop(static_cast<int>(number), starter.describe());
+  if (final) return fail(kUnreachable, starter.describe());
   host.why_late = starter.last_line();
   host.again_at = clock_now() + pause_before(++host.tries);
   narrate("host " + host.name() + " is not there yet: " + host.why_late);
@@ -258,8 +272,8 @@ void JobController::check_start(TimePoint at) {
 
 std::string JobController::why_late(size_t number) const {
   const JobHost& host = hosts_[number];
-  const bool has_starter = !plan_.use_srun && number < starters_.size();
-  if (has_starter && starters_[number]->connected()) {
+  const auto starter = plan_.use_srun ? starters_.end() : starters_.find(number);
+  if (starter != starters_.end() && starter->second->connected()) {
     return " (it is connected to, and no agent has come from there: a login that takes its time" +
            hint_of_large_packets(host.name()) + ")";
   }
@@ -279,8 +293,10 @@ void JobController::check_time() {
   }
   supervisor_.due(at);  // the agents act; we remember that it has begun
   check_silence(at);
-  if (!started() && failure_ == 0) check_start(at);
+  if (!started() && failure_ == 0 && !finds_hosts()) check_start(at);
   start_late_hosts(at);
+  if (goes_on()) look_at_hosts(at);
+  if (elastic() && !goes_on()) forget_newcomers();
   if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
     const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
     give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;
@@ -295,6 +311,14 @@ void JobController::check_time() {
     for (size_t i = 0; i < hosts_.size(); ++i)
       host_lost(static_cast<int>(i), "its agent has not ended in time");
   }
+}
+
+// A rank that ends because we stop it is not replaced.
+void JobController::elastic_work() {
+  ElasticMembers* const members = books_.elastic();
+  if (members == nullptr) return;
+  if (supervisor_.cause() != StopCause::kNone) members->stop();
+  if (members->over() && members->over()->exit_code != 0) supervisor_.job_over(clock_now());
 }
 
 int JobController::run() {
@@ -312,13 +336,16 @@ int JobController::run() {
       carried->set_member(member);
       carried->set_data(bytes.data(), bytes.size());
       carried->set_end(end);
-      server_->send(members_[member].host, std::move(message));
+      const auto known = members_.find(member);
+      if (known != members_.end()) server_->send(known->second.host, std::move(message));
     });
     check_time();
     if (observer_) {
       for (const std::string& line : observer_->work(clock_now())) say(line);
     }
+    elastic_work();
     books_.work();
+    elastic_work();
     if (books_.stdout_closed() && supervisor_.cause() == StopCause::kNone) {
       supervisor_.output_closed(clock_now());
       broadcast(control::Order::OUTPUT_CLOSED, 0);

@@ -17,6 +17,7 @@
 #include "launcher/controller/certificates.h"
 #include "launcher/hosts/host_environment.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/hosts/report_wire.h"
 #include "launcher/hosts/start_command.h"
 #include "launcher/hosts/ticket.h"
 #include "launcher/job/exit_code.h"
@@ -45,14 +46,17 @@ Status JobController::prepare() {
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
+    entry.invited = clock_now();
     hosts_.push_back(std::move(entry));
   }
-  RUEDA_RETURN_IF_ERROR(open_store());
   open_observer();
+  if (elastic()) listed_ = plan_.elastic->hosts;
+  RUEDA_RETURN_IF_ERROR(open_store());
 
   ControlServer::Setup setup;
   RUEDA_ASSIGN_OR_RETURN(setup.certificates,
-                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket()));
+                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket(),
+                                           elastic() && !one_ticket() ? &issuer_ : nullptr));
   RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
@@ -67,21 +71,23 @@ Status JobController::prepare() {
   setup.version = plan_.version;
   setup.port = plan_.options.listen_port;
   for (const JobHost& host : hosts_) setup.hosts.push_back(host.name());
-  Ticket ticket;
-  ticket.job_id = job_id_;
-  ticket.token = setup.token;
-  ticket.authority = setup.certificates.authority;
+  ticket_.job_id = job_id_;
+  ticket_.token = setup.token;
+  ticket_.authority = setup.certificates.authority;
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
-  ticket.addresses = server_->addresses();
+  ticket_.addresses = server_->addresses();
   if (books_.on_terminal()) {
-    say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") + " on " +
-        counted(hosts_.size(), "host") + ", shared memory inside a host, TCP between hosts");
+    say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") +
+        (elastic() ? " to begin with" : "") +
+        (finds_hosts() ? "" : " on " + counted(hosts_.size(), "host")) +
+        ", shared memory inside a host, TCP between hosts");
   }
   narrate("job " + job_id_ + ", " + std::to_string(plan_.options.num_proc) + " ranks on " +
           std::to_string(hosts_.size()) + " hosts; the controller listens on " +
-          name_hosts(ticket.addresses));
+          name_hosts(ticket_.addresses));
   for (const KeyPair& agent : agents) {
+    Ticket ticket = ticket_;
     ticket.certificate = agent.certificate;
     ticket.private_key = agent.private_key;
     tickets_.push_back(write_ticket(ticket));
@@ -91,7 +97,11 @@ Status JobController::prepare() {
 
 // The store and the ranks' ends of their streams to it; their agents have the others.
 Status JobController::open_store() {
-  RUEDA_RETURN_IF_ERROR(books_.open());
+  JobBooks::ElasticDoors doors;
+  doors.tell = [this](const std::string& host, const Order& order) { tell(host, order); };
+  doors.ready_hosts = [this](const std::vector<HostSlots>& found) { return ready_hosts(found); };
+  doors.address_of = [this](const std::string& host) { return address_of(host); };
+  RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
       RUEDA_RETURN_IF_ERROR(add_member(static_cast<int>(host), {first_member(place.rank), place}));
@@ -104,11 +114,21 @@ Status JobController::add_member(int host, const MemberStart& start) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot open a socket", errno);
-  relay_.add(start.member, UniqueFd(ends[1]));
-  RUEDA_RETURN_IF_ERROR(books_.attach(UniqueFd(ends[0]), start.member, where(host)));
+  UniqueFd stores(ends[0]), relayed(ends[1]);
+  RUEDA_RETURN_IF_ERROR(books_.attach(std::move(stores), start.member, where(host)));
+  relay_.add(start.member, std::move(relayed));
   members_[start.member] = {host, start.place.rank, 0};
   books_.output_of(start.member, start.place.rank);
+  observer_->add_member(host, start.member, start.place.rank);
   return {};
+}
+
+std::vector<Rank> JobController::ranks_of(int host) const {
+  std::vector<Rank> ranks;
+  for (const auto& [member, known] : members_) {
+    if (known.host == host && !(elastic() && books_.has_ended(member))) ranks.push_back(known.rank);
+  }
+  return ranks;
 }
 
 void JobController::open_observer() {
@@ -116,10 +136,7 @@ void JobController::open_observer() {
   setup.job_id = job_id_;
   for (const std::string& word : plan_.options.command)
     setup.command += (setup.command.empty() ? "" : " ") + word;
-  for (const JobHost& host : hosts_) {
-    setup.ranks.emplace_back();
-    for (const RankPlace& place : host.plan.places) setup.ranks.back().push_back(place.rank);
-  }
+  setup.ranks = static_cast<size_t>(plan_.options.num_proc);
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {
@@ -142,7 +159,8 @@ void JobController::open_observer() {
 std::vector<HostStatus> JobController::host_states() const {
   const TimePoint at = clock_now();
   std::vector<HostStatus> states;
-  for (const JobHost& host : hosts_) {
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
     HostStatus one;
     one.name = host.name();
     switch (host.state) {
@@ -157,7 +175,7 @@ std::vector<HostStatus> JobController::host_states() const {
       one.silent_ms = std::max<int64_t>(
           0, std::chrono::duration_cast<std::chrono::milliseconds>(at - host.last_heard).count());
     }
-    for (const RankPlace& place : host.plan.places) one.ranks.push_back(place.rank);
+    one.ranks = ranks_of(static_cast<int>(number));
     states.push_back(std::move(one));
   }
   return states;
@@ -190,7 +208,7 @@ Status JobController::start_agents() {
     RUEDA_ASSIGN_OR_RETURN(auto starter,
                            Starter::start(name_hosts(names), srun_command(names, own_program()),
                                           plan_.own_environment, tickets_.front()));
-    starters_.push_back(std::move(starter));
+    starters_[0] = std::move(starter);
     return {};
   }
   if (plan_.nodes) {
@@ -200,7 +218,7 @@ Status JobController::start_agents() {
   const size_t ours = plan_.nodes ? 1 : hosts_.size();  // other nodes start themselves
   for (size_t i = 0; i < ours; ++i) {
     RUEDA_ASSIGN_OR_RETURN(auto starter, start_agent(i));
-    starters_.push_back(std::move(starter));
+    starters_[i] = std::move(starter);
   }
   return {};
 }
@@ -234,94 +252,11 @@ void JobController::start_late_hosts(TimePoint at) {
     if (!hosts_[i].again_at || at < *hosts_[i].again_at) continue;
     hosts_[i].again_at.reset();
     auto starter = start_agent(i);
+    if (!starter.ok() && hosts_[i].may_fail)
+      return drop(static_cast<int>(i), starter.status().message());
     if (!starter.ok()) return fail(kUnreachable, starter.status().message());
     starters_[i] = std::move(starter).value();
   }
-}
-
-void JobController::agent_here(int number, const control::Register& agent) {
-  JobHost& host = hosts_[static_cast<size_t>(number)];
-  host.state = State::kHere;
-  host.pid = agent.pid();
-  host.probe_port = agent.probe_port();
-  std::vector<InterfaceAddress> found;
-  for (const auto& entry : agent.interfaces())
-    found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
-  auto ordered = order_addresses(found, plan_.options.network_interfaces);
-  host.reach = {host.name(), agent.host_identity(),
-                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
-                none_allowed(found, plan_.options.network_interfaces)};
-  narrate("host " + host.name() + " is here: agent pid " + std::to_string(agent.pid()) + ", " +
-          std::to_string(agent.usable_cores()) + " cores");
-  if (failure_ != 0) return broadcast(control::Order::KILL, 0);
-  if (count(State::kHere) == static_cast<int>(hosts_.size())) all_here();
-}
-
-void JobController::all_here() {
-  server_->stop_listening();
-  ticket_door_.reset();
-  tickets_.clear();
-  if (!token_file_.empty()) unlink(token_file_.c_str());
-  token_file_.clear();
-  for (size_t me = 0; me < hosts_.size(); ++me) {
-    control::ControllerMessage message;
-    auto* task = message.mutable_probe_task();
-    task->set_job_key(std::string(key_->bytes().begin(), key_->bytes().end()));
-    task->set_job_id(job_id_);
-    task->set_host_index(static_cast<int>(me));
-    task->set_hosts(static_cast<int>(hosts_.size()));
-    for (size_t other = 0; other < hosts_.size(); ++other) {
-      if (other == me) continue;
-      auto* target = task->add_targets();
-      target->set_host_index(static_cast<int>(other));
-      target->set_port(hosts_[other].probe_port);
-      for (const std::string& address : hosts_[other].reach.addresses)
-        target->add_addresses(address);
-    }
-    server_->send(static_cast<int>(me), std::move(message));
-  }
-}
-
-void JobController::all_probed() {
-  std::vector<ReachHost> hosts;
-  for (const JobHost& host : hosts_) hosts.push_back(host.reach);
-  std::vector<std::string> addresses(hosts_.size(), "127.0.0.1");
-  if (hosts_.size() > 1 || !hosts_.front().plan.ours) {
-    auto chosen = choose_addresses(hosts, tries_);
-    if (!chosen.ok()) return fail(kUnreachable, chosen.status().message());
-    addresses = std::move(chosen).value();
-  }
-  JobText job;
-  job.job_id = job_id_;
-  job.key = std::string(key_->bytes().begin(), key_->bytes().end());
-  job.folder = plan_.folder;
-  job.bind = plan_.options.bind;
-  job.dead_seconds = plan_.dead_seconds;
-  job.grace_seconds = plan_.options.grace_seconds;
-  job.silence_seconds = plan_.options.silence_seconds;
-  job.verbose = plan_.options.verbose;
-  job.hangup_ignored = link_.hangup_ignored;
-  std::vector<std::string> named = plan_.options.named_variables;
-  for (const auto& [name, value] : plan_.options.environment) named.push_back(name);
-  std::vector<std::string> withheld;
-  const auto environment = environment_for_hosts(plan_.base_environment, named, &withheld);
-  if (!withheld.empty()) {
-    narrate("no rank is given " + name_hosts(withheld) +
-            ", which look like secrets (-x NAME gives one to all)");
-  }
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    job.address = addresses[i];
-    narrate("ranks on " + hosts_[i].name() + " use address " + addresses[i]);
-    control::ControllerMessage message;
-    // A node has the environment of its own command; ours is complete.
-    const bool whole = plan_.nodes && hosts_[i].plan.ours;
-    *message.mutable_assign() =
-        make_assignment(job, hosts_[i].plan, static_cast<int>(i), plan_.options.command,
-                        whole ? plan_.base_environment : environment);
-    server_->send(static_cast<int>(i), std::move(message));
-    hosts_[i].state = State::kRunning;
-  }
-  assigned_ = true;
 }
 
 }  // namespace rueda::launcher

@@ -26,13 +26,20 @@ inline control::ControllerMessage to_wire(const MemberStart& start) {
   control::ControllerMessage message;
   message.mutable_start_member()->set_member(start.member);
   to_wire(start.place, message.mutable_start_member()->mutable_place());
+  message.mutable_start_member()->set_slot(start.slot + 1);
   return message;
 }
 
-inline control::ControllerMessage stop_message(MemberId member, const std::string& why) {
+inline MemberStart from_wire(const control::StartMember& message) {
+  return {message.member(), from_wire(message.place()), {}, message.slot() - 1};
+}
+
+inline control::ControllerMessage stop_message(MemberId member, const std::string& why,
+                                               bool knows = false) {
   control::ControllerMessage message;
   message.mutable_stop_member()->set_member(member);
   message.mutable_stop_member()->set_why(why);
+  message.mutable_stop_member()->set_knows(knows);
   return message;
 }
 

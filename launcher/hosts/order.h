@@ -38,7 +38,8 @@ struct Order {
   Rank rank = 0;                        // of kMail
   std::string text;                     // of kMail; of kStopMember: why, for the user
   MemberStart start;                    // of kStartMember
-  MemberId member = 0;                  // of kStopMember
+  MemberId member = kNoMember;          // of kStopMember
+  bool knows = false;                   // of kStopMember: it was told, and ends by itself if it can
   std::map<MemberId, Rank> ranks = {};  // of kBeginEpoch: of the whole epoch
   uint64_t word = 0;                    // of kAnnounce, as the life page has it
 };

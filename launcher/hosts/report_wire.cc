@@ -20,6 +20,7 @@ control::RankCounters to_wire(const RankCounters& counters) {
   message.set_operation(counters.operation);
   message.set_operations(counters.operations);
   message.set_step(counters.step);
+  message.set_member(counters.member);
   return message;
 }
 
@@ -28,8 +29,9 @@ RankCounters from_wire(const control::RankCounters& message) {
 #define RUEDA_X(name) progress.name = message.name();
   RUEDA_PROGRESS(RUEDA_X)
 #undef RUEDA_X
-  return {message.rank(), progress, cut(message.operation(), kMaxStateText), message.operations(),
-          message.step()};
+  return {message.rank(),       progress,
+          message.member(),     cut(message.operation(), kMaxStateText),
+          message.operations(), message.step()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {
@@ -46,6 +48,7 @@ std::vector<control::AgentMessage> to_wire(HostReport report) {
     observed->set_last(i + 1 == report.ranks.size());
     observed->set_now_ns(report.now_ns);
     observed->set_rank(view.record.rank);
+    observed->set_member(view.member);
     observed->set_pid(view.pid);
     observed->set_life(static_cast<control::Observed::Life>(view.record.life));
     observed->set_state(cut(view.record.state, kMaxStateText));
@@ -66,6 +69,7 @@ Result<RankView> view_from_wire(control::Observed* message) {
     return Status(Code::kDataLoss, "an agent's report makes no sense");
   }
   RankView view;
+  view.member = message->member();
   view.record.rank = message->rank();
   view.record.life = static_cast<RankRecord::Life>(message->life());
   view.record.state = message->state();
@@ -76,12 +80,48 @@ Result<RankView> view_from_wire(control::Observed* message) {
   return view;
 }
 
+control::ControllerMessage to_wire(control::Order::Kind kind, int signal) {
+  control::ControllerMessage message;
+  message.mutable_order()->set_kind(kind);
+  message.mutable_order()->set_signal(signal);
+  return message;
+}
+
 control::ControllerMessage to_wire(const HostQuestion& question) {
   control::ControllerMessage message;
   auto* observe = message.mutable_observe();
   observe->set_round(question.round);
   observe->set_whole(question.whole);
   for (const Rank rank : question.stacks_of) observe->add_stacks_of(rank);
+  return message;
+}
+
+control::ControllerMessage to_wire(const Order& order) {
+  control::ControllerMessage message;
+  switch (order.kind) {
+    case Order::Kind::kRankLost: *message.mutable_rank_lost() = to_wire(order.lost); break;
+    case Order::Kind::kObserve: return to_wire(order.question);
+    case Order::Kind::kMail:
+      message.mutable_mail()->set_rank(order.rank);
+      message.mutable_mail()->set_text(order.text);
+      break;
+    case Order::Kind::kDrain: message.mutable_drain(); break;
+    case Order::Kind::kStartMember: return to_wire(order.start);
+    case Order::Kind::kStopMember: return stop_message(order.member, order.text, order.knows);
+    case Order::Kind::kBeginEpoch: {
+      auto* members = message.mutable_begin_epoch()->mutable_members();
+      members->Resize(static_cast<int>(order.ranks.size()), 0);
+      for (const auto& [member, rank] : order.ranks) members->Set(rank, member);
+      break;
+    }
+    case Order::Kind::kAnnounce: message.mutable_announce()->set_word(order.word); break;
+    case Order::Kind::kJobOver: message.mutable_job_over()->set_exit_code(order.exit_code); break;
+    case Order::Kind::kRankFailed: return to_wire(control::Order::RANK_FAILED, 0);
+    case Order::Kind::kSignal: return to_wire(control::Order::SIGNAL, order.signal);
+    case Order::Kind::kUserSignal: return to_wire(control::Order::USER_SIGNAL, order.signal);
+    case Order::Kind::kOutputClosed: return to_wire(control::Order::OUTPUT_CLOSED, 0);
+    case Order::Kind::kKill: return to_wire(control::Order::KILL, 0);
+  }
   return message;
 }
 
@@ -102,12 +142,22 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
     order.text = message.mail().text();
   } else if (message.has_start_member()) {
     order.kind = Order::Kind::kStartMember;
-    order.start.member = message.start_member().member();
-    order.start.place = from_wire(message.start_member().place());
+    order.start = from_wire(message.start_member());
   } else if (message.has_stop_member()) {
     order.kind = Order::Kind::kStopMember;
     order.member = message.stop_member().member();
     order.text = message.stop_member().why();
+    order.knows = message.stop_member().knows();
+  } else if (message.has_begin_epoch()) {
+    order.kind = Order::Kind::kBeginEpoch;
+    for (const uint64_t member : message.begin_epoch().members())
+      order.ranks.emplace(member, static_cast<Rank>(order.ranks.size()));
+  } else if (message.has_announce()) {
+    order.kind = Order::Kind::kAnnounce;
+    order.word = message.announce().word();
+  } else if (message.has_job_over()) {
+    order.kind = Order::Kind::kJobOver;
+    order.exit_code = message.job_over().exit_code();
   } else if (message.has_drain()) {
     order.kind = Order::Kind::kDrain;
   } else if (message.has_order()) {

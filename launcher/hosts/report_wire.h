@@ -21,6 +21,9 @@ std::vector<control::AgentMessage> to_wire(HostReport report);
 Result<RankView> view_from_wire(control::Observed* message);
 
 control::ControllerMessage to_wire(const HostQuestion& question);
+// An order as a message. kBeginEpoch: its ranks are 0, 1, ... without a gap.
+control::ControllerMessage to_wire(const Order& order);
+control::ControllerMessage to_wire(control::Order::Kind kind, int signal);
 // Empty: the message is no order.
 std::optional<Order> order_from_wire(const control::ControllerMessage& message);
 

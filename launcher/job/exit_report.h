@@ -35,7 +35,7 @@ struct RankEnd {
   std::string lost = {};       // not empty: it was not seen to end; why it is taken for dead
   std::string hint = {};       // why, as far as the kernel told: ", ... out of memory ..."
   uint64_t resident_peak = 0;  // bytes, of it or of a process that it waited for; 0: not known
-  MemberId member = 0;
+  MemberId member = kNoMember;
   bool removed = false;  // was no part of the job any more: how it ended is nobody's failure
 };
 

@@ -28,9 +28,9 @@ void Decider::State::on(const MemberStarted& event) {
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
   if (member == nullptr) return;
-  if (!member->lives()) return know_more(*member, event.how);
+  if (!member->lives()) return know_more(*member, event.how, event.is_final);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
-  lose(*member, event.how);
+  lose(*member, event.how, event.is_final);
 }
 
 void Decider::State::on(const MemberFenced& event) {
@@ -58,6 +58,8 @@ void Decider::State::on(const MemberEnded& event) {
     lose(*member, event.how);
   } else if (member->lives()) {
     finished(*member);
+  } else {
+    know_more(*member, "", true);
   }
   if (!member->lives() && member->rank < 0) members.erase(event.member);
 }
@@ -72,8 +74,11 @@ void Decider::State::finished(Member& member) {
   if (!member.answered) --unanswered;
   --alive;
   if (!std::exchange(finishing, true)) {
+    who_finished = name_of(member);
     for (const MemberId id : std::set<MemberId>(newcomers))
       stop(members.at(id), "the job has finished");
+    // Who fails because this one has left is not to wait for a verdict.
+    if (policy.elastic && alive > 0) do_(Announce{serial, told | kFinishing, who_lives()});
   }
   if (alive == 0 && !end_at) end_job(0, "");
 }
@@ -149,7 +154,11 @@ void Decider::State::on(const HostLost& event) {
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;
   if (first != nullptr && first->host == event.host && !first_code) first_code = 1;
-  if (policy.elastic && !finishing && phase != Phase::kOver) blacklist(event.host, event.how);
+  // One that was taken off the list is not to blame.
+  const HostTable::Host* host = hosts.find(event.host);
+  const bool listed = host != nullptr && host->listed;
+  if (policy.elastic && listed && !finishing && phase != Phase::kOver)
+    blacklist(event.host, event.how);
 }
 
 void Decider::State::on(const HostDrained& event) {

@@ -8,6 +8,23 @@ namespace rueda::launcher::membership {
 
 using Decider = MembershipDecider;
 
+namespace {
+
+std::string ranks_text(size_t count) {
+  return count == 1 ? "1 rank" : std::to_string(count) + " ranks";
+}
+
+std::string waiting_text(size_t there, int needed, bool with_state) {
+  std::string who = there == 0 ? "no rank is" : ranks_text(there) + (there == 1 ? " is" : " are");
+  who += " left, and --min-np is " + std::to_string(needed) + ": ";
+  if (there == 0) return who + "the job waits for new ones";
+  if (!with_state) return who + (there == 1 ? "it waits" : "they wait") + " for others";
+  return who + (there == 1 ? "it keeps its state and waits" : "they keep their state and wait") +
+         " for others";
+}
+
+}  // namespace
+
 void Decider::State::answer(const Member& member, wire::EpochAnswer how, const std::string& text) {
   auto words = std::make_shared<wire::NewEpoch>();
   words->answer = how;
@@ -117,12 +134,11 @@ void Decider::State::try_form() {
   if (std::ssize(stay) < needed) {
     if (late)
       return end_job(kTooFew,
-                     "only " + std::to_string(stay.size()) + " ranks were there for " +
+                     "only " + ranks_text(stay.size()) + (stay.size() == 1 ? " was" : " were") +
+                         " there for " +
                          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
                          " s, and --min-np is " + std::to_string(needed));
-    if (!std::exchange(said_waiting, true))
-      do_(Say{std::to_string(stay.size()) + " ranks are left, and --min-np is " +
-              std::to_string(needed) + ": they keep their state and wait for others"});
+    if (!std::exchange(said_waiting, true)) do_(Say{waiting_text(stay.size(), needed, has_holder)});
     if (keeps_leaver || stay.empty()) return;
   } else if (keeps_leaver) {
     if (stay.size() >= cap && stay.size() > survivors) stay.pop_back();  // a newcomer waits for it
@@ -208,6 +224,15 @@ wire::EpochBranch Decider::State::branch_of(const wire::NewEpoch& next) const {
   return same ? wire::EpochBranch::kGoOn : wire::EpochBranch::kSync;
 }
 
+// They may wait for ranks that do not come any more: not for ever.
+void Decider::State::begin_rest() {
+  if (rest_since) return;
+  rest_since = now;
+  do_(Say{who_finished + " has ended with code 0, so no rank is started any more; the others have " +
+          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
+          " s to end (--elastic-timeout)"});
+}
+
 void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fresh) {
   const bool has_old = std::any_of(chosen.begin(), chosen.end(), [&](MemberId id) {
     const Member& member = members.at(id);
@@ -244,9 +269,14 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
     std::sort(formed.begin(), formed.end());
   }
   next->branch = fresh ? wire::EpochBranch::kFresh : branch_of(*next);
-  if (by_loss && !culprit.empty())
-    do_(Say{culprit + "; " + std::to_string(next->size) + " ranks go on" +
-            (fresh ? "" : " from commit " + std::to_string(target))});
+  const std::string end = ranks_text(candidates.size()) +
+                          (candidates.size() == 1 ? " goes on" : " go on") +
+                          (fresh ? "" : " from commit " + std::to_string(target));
+  if (!losses.empty())
+    loss_lines.push_back({std::exchange(losses, {}), end, after(now, policy.fence_patience)});
+  else if (by_loss && !culprit.empty())
+    do_(Say{culprit + "; " + end});
+  say_losses(false);
   current = next;
 
   for (const MemberId id : ranks) {
@@ -271,6 +301,7 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   since = now;
   told = 0;
   by_loss = false;
+  if (finishing) begin_rest();
   first_left.reset();
   unfenced.clear();
   known_commits = std::max(known_commits, target);

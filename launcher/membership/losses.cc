@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "launcher/membership/state.h"
 
 namespace rueda::launcher::membership {
@@ -18,6 +20,7 @@ void Decider::State::begin_ending() {
   first_left.reset();
   culprit.clear();
   culprit_id.reset();
+  losses.clear();
   awaited.clear();
   for (const MemberId id : ranks) {
     if (members.at(id).lives()) awaited.insert(id);
@@ -25,7 +28,7 @@ void Decider::State::begin_ending() {
 }
 
 // A member of the epoch, that lived until now.
-void Decider::State::lose(Member& member, const std::string& how) {
+void Decider::State::lose(Member& member, const std::string& how, bool is_final) {
   if (phase == Phase::kRunning) begin_ending();
   member.stage = Stage::kGone;
   last_loss = now;
@@ -41,6 +44,7 @@ void Decider::State::lose(Member& member, const std::string& how) {
   seats_dirty = true;
   if (!std::exchange(told_end, true)) do_(EndEpoch{epoch, member.id});
   if (member.stopped) return;
+  losses.push_back({member.id, name_of(member), how, is_final});
   if (culprit.empty()) {
     culprit = name_of(member) + " was lost: " + how;
     culprit_id = member.id;
@@ -61,11 +65,33 @@ void Decider::State::lose(Member& member, const std::string& how) {
   }
 }
 
-// That it is lost is known before the cause is, often.
-void Decider::State::know_more(const Member& member, const std::string& how) {
-  if (member.rank < 0) return;
+// That it is lost is known before the cause is, often. `how` may be empty: nothing new.
+void Decider::State::know_more(const Member& member, const std::string& how, bool is_final) {
+  const auto note = [&](std::vector<Loss>& all) {
+    for (Loss& loss : all) {
+      if (loss.member != member.id || loss.is_final) continue;
+      if (!how.empty()) loss.how = how;
+      loss.is_final = is_final;
+    }
+  };
+  note(losses);
+  for (LossLine& line : loss_lines) note(line.losses);
+  if (member.rank < 0 || how.empty()) return;
   if (culprit_id == member.id) culprit = name_of(member) + " was lost: " + how;
   if (first_failed == member.id) first_how = name_of(member) + ": " + how;
+}
+
+// Once the causes are known, for which a process has to be reaped: the heal does not wait for that.
+void Decider::State::say_losses(bool at_once) {
+  std::erase_if(loss_lines, [&](const LossLine& line) {
+    const bool known = std::all_of(line.losses.begin(), line.losses.end(),
+                                   [](const Loss& loss) { return loss.is_final; });
+    if (!known && !at_once && now < line.until) return false;
+    std::string text;
+    for (const Loss& loss : line.losses) text += loss.name + " was lost: " + loss.how + "; ";
+    do_(Say{text + line.end});
+    return true;
+  });
 }
 
 // It costs the others nothing but a line.
@@ -130,6 +156,7 @@ void Decider::State::fail_job(const std::string& why) {
 
 void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
+  say_losses(true);
   phase = Phase::kOver;
   end_at.reset();
   end_code = code;

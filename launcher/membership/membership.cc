@@ -20,6 +20,7 @@ std::vector<Action> MembershipDecider::on(const Event& event, Time now) {
     state.resumed = false;
     state.now = now;
     state.since = now;
+    if (state.rest_since) state.rest_since = now;
     state.repeat_orders();
     state.repeat_end();
   }
@@ -53,6 +54,7 @@ std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,
 
 void MembershipDecider::State::advance() {
   if (phase == Phase::kOver) return;
+  say_losses(false);
   if (hosts.expire(now)) seats_dirty = true;
   if (end_at) {
     if (first_code || now >= *end_at) end_job(first_code.value_or(1), end_text);
@@ -63,6 +65,9 @@ void MembershipDecider::State::advance() {
   if (!finishing && policy.on_failure == OnFailure::kBlacklist && first_failed &&
       hosts.all_blacklisted())
     return fail_job("every host has failed");
+  if (rest_since && passed(*rest_since, policy.elastic_timeout))
+    return end_job(kTooFew, who_finished + " has ended with code 0, and " + std::to_string(alive) +
+                                " ranks still trained without it when --elastic-timeout was over");
   if (std::exchange(seats_dirty, false) && !finishing) fill_seats();
   if (!slow.empty() && !finishing) exchange_slow();
   if (phase == Phase::kRunning) announce();
@@ -79,11 +84,15 @@ void MembershipDecider::State::announce() {
   }
   if ((changes & ~told) == 0) return;
   told |= changes;
-  Announce words{++serial, told, {}};
+  do_(Announce{++serial, told, who_lives()});
+}
+
+std::vector<MemberId> MembershipDecider::State::who_lives() const {
+  std::vector<MemberId> living;
   for (const MemberId id : ranks) {
-    if (members.at(id).lives()) words.members.push_back(id);
+    if (members.at(id).lives()) living.push_back(id);
   }
-  do_(std::move(words));
+  return living;
 }
 
 std::optional<Time> MembershipDecider::State::next_deadline() const {
@@ -94,6 +103,8 @@ std::optional<Time> MembershipDecider::State::next_deadline() const {
   if (phase == Phase::kOver) return next;
   if (end_at) return end_at;
   at(hosts.next_back());
+  if (rest_since) at(after(*rest_since, policy.elastic_timeout));
+  for (const LossLine& line : loss_lines) at(line.until);
   if (!since || (phase != Phase::kGathering && phase != Phase::kEnding)) return next;
   at(after(*since, policy.elastic_timeout));
   if (phase != Phase::kEnding) return next;

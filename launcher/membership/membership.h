@@ -83,6 +83,7 @@ struct MemberStarted {
 struct MemberLost {
   MemberId member;
   std::string how;
+  bool is_final = true;  // no more will be known
 };
 // No thread of it can run any more.
 struct MemberFenced {
@@ -155,6 +156,8 @@ struct Answer {
   }
 };
 // Tell all members of the epoch: leave at the next commit. `changes`: 1 removed, 2 added, 3 both.
+// With 4 (and no new serial): a member has ended with success, and nobody is started any more.
+inline constexpr int kFinishing = 4;
 struct Announce {
   uint64_t serial;
   int changes;

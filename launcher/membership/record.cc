@@ -144,6 +144,8 @@ std::string Decider::State::record() const {
   out.put(25, end_at.has_value());
   out.put_free_text(26, end_text, wire::kMaxErrorBytes);
   out.put_zigzag(27, end_code);
+  out.put_free_text(28, who_finished, wire::kMaxErrorBytes);
+  out.put(29, rest_since.has_value());
   return bytes;
 }
 
@@ -158,6 +160,7 @@ bool Decider::State::restore(std::string_view bytes) {
   int code = 0;
   bool was_by_loss = false;
   bool fails = false;
+  bool rests = false;
   std::string how, whose;
   try {
     Reader in(bytes.substr(kFirstLine.size()));
@@ -211,6 +214,8 @@ bool Decider::State::restore(std::string_view bytes) {
         case 25: in.read(&fails); break;
         case 26: in.read_text(&end_text, "end", wire::kMaxErrorBytes); break;
         case 27: in.read_zigzag(&end_code); break;
+        case 28: in.read_text(&who_finished, "finished", wire::kMaxErrorBytes); break;
+        case 29: in.read(&rests); break;
         default: in.skip();
       }
     }
@@ -247,6 +252,7 @@ bool Decider::State::restore(std::string_view bytes) {
   by_loss = was_by_loss;
   if (lost != 0) lost_first = lost - 1;
   if (fails) end_at = Time{};  // from the next event on
+  if (rests) rest_since = Time{};
   // Since then there may have been a state, and announcements.
   trained = phase != Phase::kGathering;
   serial += kUnknownAnnouncements;

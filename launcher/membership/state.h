@@ -67,6 +67,7 @@ struct MembershipDecider::State {
   // ---- membership.cc: what follows from where things stand
   void advance();
   void announce();
+  std::vector<MemberId> who_lives() const;  // of the epoch
   std::optional<Time> next_deadline() const;
 
   // ---- seats.cc: who sits where, who is started
@@ -84,9 +85,10 @@ struct MembershipDecider::State {
   Candidate candidate(const Member& member) const;
 
   // ---- losses.cc: failures and what they cost
-  void lose(Member& member, const std::string& how);
+  void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
-  void know_more(const Member& member, const std::string& how);
+  void know_more(const Member& member, const std::string& how, bool is_final);
+  void say_losses(bool at_once);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -99,6 +101,7 @@ struct MembershipDecider::State {
   bool fence_is_due() const;
   bool has_hope() const;
   void refuse_other_layouts(const std::string& layout);
+  void begin_rest();
   void form(std::vector<MemberId> chosen, uint64_t target, bool fresh);
   bool within_limits(uint64_t target);
   wire::EpochBranch branch_of(const wire::NewEpoch& next) const;
@@ -147,6 +150,8 @@ struct MembershipDecider::State {
   uint64_t known_commits = 0;       // the newest that anybody has spoken of
   bool trained = false;             // some epoch was entered by all: there may be a state
   bool finishing = false;           // a member has ended with 0: nobody is replaced any more
+  std::string who_finished;         // the first
+  std::optional<Time> rest_since;   // an epoch was formed after that
   int resets = 0;
   int heals = 0;  // since the last commit
   uint64_t heal_commits = 0;
@@ -162,6 +167,19 @@ struct MembershipDecider::State {
   bool said_waiting = false;
   std::string culprit;  // of this ending
   std::optional<MemberId> culprit_id;
+  struct Loss {
+    MemberId member = 0;
+    std::string name, how;
+    bool is_final = false;
+  };
+  std::vector<Loss> losses;  // of this ending, that nobody wanted
+  // What is said of earlier ones, once all their causes are known.
+  struct LossLine {
+    std::vector<Loss> losses;
+    std::string end;
+    Time until;
+  };
+  std::vector<LossLine> loss_lines;
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/job/member.h"
 #include "launcher/observe/flight_explain.h"
 #include "launcher/observe/flight_pieces.h"
 #include "runtime/observe/counters/counters.h"
@@ -21,6 +22,7 @@ struct HostQuestion {
 
 // One rank. `record.flight` is empty: it is in the pieces.
 struct RankView {
+  MemberId member = 0;
   RankRecord record;
   pid_t pid = -1;
   std::vector<FlightPiece> pieces;
@@ -36,6 +38,7 @@ struct HostReport {
 struct RankCounters {
   Rank rank = 0;
   counters::Progress progress = {};
+  MemberId member = 0;
   // What is told of it if its host is lost, as of this count. Of the job's LostRank.
   std::string operation = {};
   uint64_t operations = 0, step = 0;

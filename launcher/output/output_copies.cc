@@ -64,7 +64,8 @@ struct OutputCopies::Shared {
 
   Status write(Rank rank, Stream stream, std::string_view bytes) {
     while (std::ssize(files) <= rank) {
-      auto more = open_files(folder, folder_of_rank(folder, std::ssize(files), num_ranks));
+      auto more =
+          open_files(folder, folder_of_rank(folder, static_cast<Rank>(files.size()), num_ranks));
       if (!more.ok()) files.emplace_back();  // said once
       RUEDA_RETURN_IF_ERROR(more.status());
       files.push_back(std::move(more).value());

@@ -23,6 +23,7 @@ struct Stat {
   char state = '?';
   pid_t parent = 0;
   unsigned long flags = 0;
+  uint64_t started = 0;
 };
 
 // /proc/<pid>/stat: "pid (name) state ppid pgrp session tty tpgid flags ..."; the name may hold
@@ -40,6 +41,9 @@ std::optional<Stat> read_stat(pid_t pid) {
   Stat stat;
   long skip = 0;
   fields >> stat.state >> stat.parent >> skip >> skip >> skip >> skip >> stat.flags;
+  constexpr int kBetween = 12;  // minflt ... itrealvalue
+  for (int i = 0; i < kBetween; ++i) fields >> skip;
+  fields >> stat.started;
   if (!fields) return std::nullopt;
   return stat;
 }
@@ -63,6 +67,11 @@ bool is_exiting(pid_t pid) {
   constexpr unsigned long kPfExiting = 0x4;  // PF_EXITING of linux/sched.h
   const auto stat = read_stat(pid);
   return !stat || stat->state == 'Z' || stat->state == 'X' || (stat->flags & kPfExiting) != 0;
+}
+
+uint64_t started_at(pid_t pid) {
+  const auto stat = read_stat(pid);
+  return stat ? stat->started : 0;
 }
 
 bool all_threads_exiting(pid_t pid) {

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <set>
 #include <vector>
 
@@ -24,6 +25,10 @@ bool is_exiting(pid_t pid);
 // None of its threads runs, or can run again, outside the kernel: what memory it shares with others
 // stays as it is.
 bool all_threads_exiting(pid_t pid);
+
+// When it was started, in ticks since the machine was, which tells processes of one number apart;
+// 0: there is none.
+uint64_t started_at(pid_t pid);
 
 // What a process does now, as /proc tells it; 'X' when it is gone. Cheap enough for a few hundred
 // looks a second.

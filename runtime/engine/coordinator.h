@@ -89,6 +89,8 @@ class Coordinator {
   std::vector<wire::Waited> waited() const { return late_.totals(); }
   // A loss that this rank alone has seen; the agents' verdict says more and the same to all ranks.
   bool suspects() const { return suspicion_.has_value(); }
+  // Who goes on without it waits in vain; how its process ends says whether it is lost.
+  bool somebody_left() const { return !left_.empty(); }
   // Gives everything up if the agents have said that this epoch is over.
   void hear_verdict();
   // From any thread: leave the job in order.

@@ -49,10 +49,12 @@ void Coordinator::hear_verdict() {
   if (!agents_.life || goodbye_said_) return;
   const std::optional<life::LostRank> lost = agents_.life->lost();
   if (!lost) return;
-  // Who had said goodbye before is missed by nobody.
   const Status verdict = lost->verdict(membership_.epoch);
   const Rank rank = verdict.facts().rank;
-  if (!suspects() && std::find(left_.begin(), left_.end(), rank) != left_.end()) return;
+  // Who had said goodbye before is missed by nobody where the job ends with the loss. Where an
+  // epoch ends it ends for all: a rank may leave in order and fail then.
+  const bool had_left = std::find(left_.begin(), left_.end(), rank) != left_.end();
+  if (lost->epoch == 0 && !suspects() && had_left) return;
   end_everything(verdict, true);
 }
 

@@ -110,10 +110,14 @@ void Runtime::shutdown(bool goes_on) {
 bool Runtime::ended_by_loss(std::chrono::nanoseconds wait) {
   const auto end = std::chrono::steady_clock::now() + wait;
   for (;;) {
+    const bool finishing = agents_.life && agents_.life->job_finishes();  // said after a loss
     if (agents_.life && agents_.life->lost()) return true;
     bool suspects = false;
     progress_->with_progress_lock([&](Coordinator* coordinator) {
-      suspects = coordinator != nullptr && coordinator->suspects();
+      if (coordinator == nullptr) return;
+      // How who has left ends is not known yet.
+      const bool doubts = agents_.life && agents_.life->elastic() && !finishing;
+      suspects = coordinator->suspects() || (doubts && coordinator->somebody_left());
     });
     const Code code = queue_->closed().code();
     if (code == Code::kUnavailable || code == Code::kDataLoss) return true;

@@ -90,7 +90,8 @@ class Runtime {
   // fails and every request has ended.
   void shutdown(bool goes_on = false);
   // Whether the epoch is over because of another rank: one that was lost, or that this one has lost
-  // its connection to. Waits that long for the agents' word while a loss is suspected.
+  // its connection to, or that has failed after it had left. Waits that long for the agents' word
+  // while a loss is suspected.
   bool ended_by_loss(std::chrono::nanoseconds wait);
   // Writes a timeline from here on, as RUEDA_TIMELINE would have; one that is open is ended first.
   Status start_timeline(const std::string& path, bool mark_cycles);

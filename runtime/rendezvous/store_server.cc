@@ -250,7 +250,10 @@ void StoreServer::handle_enter(StoreConnection& client, const wire::StoreRequest
   if (again && entering->answer != nullptr) return client.answer(request.id, {}, entering->answer);
   if (entering && entering->answer == nullptr)
     client.answer(entering->id, {Code::kAborted, "store: its client has asked again to enter"});
+  // Its owner has the wish already, or will take it.
+  const bool known = again && entering->standing == standing;
   entering = {request.id, standing, nullptr};
+  if (known) return;
   std::erase_if(entries_, [&](const Entry& entry) { return entry.member == client.member(); });
   entries_.push_back({client.member(), std::move(standing)});
   host::ring_event_fd(entries_fd_.get());
@@ -267,7 +270,8 @@ Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest
     return {Code::kResourceExhausted, "store: " + name_of(client.member()) + " has set more than " +
                                           std::to_string(kMaxStoredBytes) + " bytes"};
   }
-  client.entering.reset();  // it has its answer
+  // It has gone on with its answer; else a thread of it waits still.
+  if (client.entering && client.entering->answer != nullptr) client.entering.reset();
   RUEDA_RETURN_IF_ERROR(table_.set(request.key, request.value));
   if (is_new) client.stored_bytes[epoch_of(request.key)] += bytes;
   answer_waiting_for(request.key);

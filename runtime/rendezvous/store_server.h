@@ -69,7 +69,7 @@ class StoreServer {
   // may be here while others still read in it. Deaths of members that are no more are forgotten.
   void begin_epoch(uint64_t epoch, std::vector<uint64_t> members_by_rank);
   // Who has asked to enter since the last call, in order; entries_fd() becomes readable with the
-  // first. Who asks again, since a signal interrupted it, comes again unless it has its answer.
+  // first. Who asks the same again, since a signal interrupted it, does not come again.
   std::vector<Entry> take_entries();
   int entries_fd() const { return entries_fd_.get(); }
   // Does nothing when the member does not wait (any more).

@@ -40,6 +40,11 @@ add_library(rueda_sodium INTERFACE)
 target_include_directories(rueda_sodium SYSTEM INTERFACE ${RUEDA_SODIUM_INCLUDE})
 target_link_libraries(rueda_sodium INTERFACE ${RUEDA_SODIUM_LIBRARY})
 
+# xxHash: its header alone, compiled into bindings/c/digest.cc.
+rueda_find(PATH RUEDA_XXHASH_INCLUDE xxhash.h libxxhash-dev)
+add_library(rueda_xxhash INTERFACE)
+target_include_directories(rueda_xxhash SYSTEM INTERFACE ${RUEDA_XXHASH_INCLUDE})
+
 # Open MPI, for librueda_mpi.so alone; without it everything else is built.
 if(PkgConfig_FOUND)
   pkg_check_modules(RUEDA_OPENMPI IMPORTED_TARGET QUIET ompi-c)

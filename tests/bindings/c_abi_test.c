@@ -61,6 +61,23 @@ static rueda_request* start(const rueda_op* op) {
   return work;
 }
 
+static void check_digest(void) {
+  /* XXH3_128bits("") as its specification gives it. */
+  static const uint8_t of_nothing[16] = {0x99, 0xaa, 0x06, 0xd3, 0x01, 0x47, 0x98, 0xd8,
+                                         0x60, 0x01, 0xc3, 0x24, 0x46, 0x8d, 0x49, 0x7f};
+  const char text[] = "the quick brown fox";
+  const void* parts[3];
+  size_t bytes[3] = {9, 0, 10};
+  uint8_t whole[16], cut[16];
+  parts[0] = text, parts[1] = NULL, parts[2] = text + 9;
+  rueda_digest(NULL, NULL, 0, whole);
+  CHECK(memcmp(whole, of_nothing, 16) == 0);
+  rueda_digest(parts, bytes, 3, cut);
+  bytes[0] = 19;
+  rueda_digest(parts, bytes, 1, whole);
+  CHECK(memcmp(whole, cut, 16) == 0 && memcmp(whole, of_nothing, 16) != 0);
+}
+
 static void check_without_context(void) {
   rueda_op op = RUEDA_OP_INIT;
   rueda_request* work = NULL;
@@ -85,6 +102,7 @@ static void check_without_context(void) {
   CHECK(rueda_request_rows(NULL, NULL, 0) == -1);
   rueda_request_release(NULL);
   rueda_shutdown(NULL);
+  check_digest();
   CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 &&
         rueda_split_rows(7, 2, 3) == 2);
   CHECK(rueda_split_rows(0, 0, 3) == 0 && rueda_split_rows(-1, 0, 3) == -1);

@@ -29,7 +29,7 @@ static void allreduce(void) {
   op.ndim = 1;
   if (rueda_run(context, &op, &error) != RUEDA_OK) {
     printf("failed %d lost %d ended %d: %s\n", error.code, error.lost_rank,
-           rueda_epoch_ended(context, INT64_C(30000000000)), error.message);
+           rueda_epoch_ended(context, INT64_C(3600000000000)), error.message);
     return;
   }
   const int count = rueda_epoch_members(context, members, NULL, NULL, 64);
@@ -152,6 +152,11 @@ int main(void) {
       case 'P': add_process_set(1); break;
       case 's': use_process_sets(); break;
       case 'h': tell_holdings(); break;
+      case 'l':
+        rueda_shutdown(context);
+        printf("left\n");
+        break;
+      case 'x': _exit(3);
       case 'v':
         if (rueda_commit_vote(context, &word, &error) == RUEDA_OK) {
           printf("vote %" PRIu64 " seen %d\n", word, word == rueda_announced(context));

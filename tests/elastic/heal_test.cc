@@ -116,6 +116,35 @@ TEST_CASE("process sets go on with the ranks that are left of them", "[heal]") {
   job.end({0, 2});
 }
 
+TEST_CASE("a rank that leaves in order and fails then is lost to the others", "[heal]") {
+  HealJob job(shrinking(3), 3);
+  begin(&job, 3);
+  CHECK(job.ask(1, 'l') == "left");
+  job.tell(0, 'a');
+  job.tell(2, 'a');
+  job.tell(1, 'x');
+  for (const uint64_t member : {0, 2}) CHECK_THAT(job.answer(member), Contains(" ended 1: "));
+  CHECK(job.ask_all({0, 2}, 'n') == Lines{"epoch 2 rank 0 of 2", "epoch 2 rank 1 of 2"});
+  CHECK(job.ask_all({0, 2}, 'a') == Lines(2, "sum of 2"));
+  job.end({0, 2});
+}
+
+TEST_CASE("who trains on when another has ended with 0 is told at once that it cannot", "[heal]") {
+  HealJob job(shrinking(3), 3);
+  begin(&job, 3);
+  job.tell(0, 'a');
+  job.tell(2, 'a');
+  job.end({1});
+  for (const uint64_t member : {0, 2}) {
+    const std::string line = job.answer(member);
+    CHECK_THAT(line, Contains(" ended 0: "));
+    CHECK_THAT(line, Contains("has been shut down without submitting it"));
+  }
+  CHECK(job.ended_with == -1);
+  job.end({0, 2});
+  CHECK(job.ended_with == 0);
+}
+
 TEST_CASE("a newcomer waits outside until the others let it in", "[heal]") {
   Policy policy = shrinking(2);
   policy.on_failure = OnFailure::kReplace;

@@ -52,7 +52,10 @@ class Script : public ControllerClient {
   void report(HostReport) override {}
   void drained(int, int) override {}
   void count(const std::vector<RankCounters>&) override {}
-  void finish() override { note("finished"); }
+  void finish() override {
+    if (at_finish) at_finish(this);
+    note("finished");
+  }
   bool controller_was_lost() const override { return false; }
 
   // Through what it is on the wire.
@@ -62,6 +65,7 @@ class Script : public ControllerClient {
   // What is done when a member has printed this line.
   using Then = std::map<std::pair<MemberId, std::string>, std::function<void(Script*)>>;
   Then then;
+  std::function<void(Script*)> at_finish;
   std::string said;
 
  private:
@@ -164,6 +168,54 @@ TEST_CASE("a member is started in the place of another, whose end is no failure"
   CHECK(has(said, "ended 5 1792 removed"));
   CHECK(said.find("lost") == std::string::npos);
   CHECK(has(said, "finished"));
+}
+
+TEST_CASE("an order to start that is repeated starts no second process") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    for (int i = 0; i < 2; ++i) script->order(to_wire(MemberStart{5, {0, 1, 0, 1, 0, 1}}));
+    script->order(to_wire(MemberStart{0, {0, 1, 0, 1, 0, 1}}));
+    script->order(stop_message(0, ""));
+  };
+  then[{5, "here"}] = [](Script* script) { script->order(stop_message(5, "")); };
+  const auto [code, said] = run(plan(1, kWaits), then);
+  INFO(said);
+  CHECK(said.find("started 5") == said.rfind("started 5"));
+  CHECK(said.find("started 0") == said.rfind("started 0"));
+  CHECK(has(said, "ended 5 1792 removed"));
+}
+
+TEST_CASE("no member is started once the agent has finished") {
+  AgentPlan one = plan(1, "echo here; exit 0");
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    script->at_finish = [](Script* late) {
+      late->order(to_wire(MemberStart{5, {0, 1, 0, 1, 0, 1}}));
+    };
+  };
+  const auto [code, said] = run(one, then);
+  INFO(said);
+  CHECK(said.find("started 5 as 0: rank 0 cannot be started: ") != std::string::npos);
+}
+
+TEST_CASE("a member that was told to leave has the grace period to do so by itself") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) { script->order(stop_message(0, "", true)); };
+  AgentPlan leaving = plan(1, "");
+  SECTION("it does not") {
+    leaving.options.command = {"sh", "-c", kWaits};
+    leaving.options.grace_seconds = 0.1;
+    const auto [code, said] = run(leaving, then);
+    INFO(said);
+    CHECK(code == 0);
+    CHECK(has(said, "ended 0 1792 removed"));
+  }
+  SECTION("it does") {
+    leaving.options.command = {"sh", "-c", "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3"};
+    const auto [code, said] = run(leaving, then);
+    INFO(said);
+    CHECK(has(said, "ended 0 768 removed"));
+  }
 }
 
 TEST_CASE("a member that does not end when it is asked is killed after the grace period") {

@@ -50,6 +50,26 @@ class HostsFile {
   std::filesystem::path folder_;
 };
 
+// Each rank in a shell, which goes on with the second command.
+Words wrapped(const Words& flags, const std::string& actions, const std::string& then) {
+  Words all = flags;
+  all.insert(all.end(), {"sh", "-c", std::string(ELASTIC_RANK) + " " + actions + "; " + then});
+  return all;
+}
+
+// Descriptors, threads and mappings that the agent has.
+size_t held_by(pid_t agent) {
+  const std::string proc = "/proc/" + std::to_string(agent);
+  size_t count = 0;
+  for (const char* const folder : {"/fd", "/task"}) {
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(proc + folder))
+      ++count;
+  }
+  std::ifstream maps(proc + "/maps");
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:") != line.npos;
+  return count;
+}
+
 const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=1"}};
 
 }  // namespace
@@ -80,12 +100,88 @@ TEST_CASE("rank 0 may be lost as any other, and lines have the rank of their epo
   CHECK(has(job.err(), "was lost: exited with code 7"));
 }
 
+TEST_CASE("rank 0 is who holds the newest commit, the lowest of them") {
+  Job job(command({"-np", "4", "--min-np", "1", "--on-failure", "shrink"},
+                  {"1/4:0=kill", "1/4:1=late", "2/3:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 3, member 2"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 3, member 1"));
+  CHECK(has(job.out(), "epoch 2: rank 2 of 3, member 3"));
+  CHECK(has(job.err(), "3 ranks go on from commit 1"));
+}
+
 TEST_CASE("a rank that ends with 0 and has not left is lost, and no success of the job") {
   Job job(command({"-np", "2", "--min-np", "1", "--on-failure", "shrink"},
                   {"1/2:1=quit", "2/1:0=end"}));
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0"));
+}
+
+TEST_CASE("an epoch that ends without a loss is nobody's loss, also not later") {
+  Job job(command({"-np", "2", "--min-np", "1"}, {"1/2:1=give", "2/2:1=end", "2/2:0=last"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1"));
+  CHECK_FALSE(has(job.out(), "member 2"));
+  CHECK(job.err().empty());
+}
+
+TEST_CASE("a lost rank is replaced though the shell around it lives, which ends with the job") {
+  Job job(wrapped({"-np", "2", "--min-np", "2", "--grace-period", "60"}, "1/2:1=kill 2+/2:*=end",
+                  "if [ $RUEDA_MEMBER = 1 ]; then echo goes on; sleep 1000; fi"));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "goes on"));
+  CHECK(has(job.out(), "rank 1 of 2, member 2"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("what is left of a lost rank is ended while the job goes on") {
+  SECTION("the shell around it, after the grace period") {
+    Job job(wrapped({"-np", "2", "--min-np", "1", "--on-failure", "shrink", "--grace-period", ".1"},
+                    "1/2:1=kill", "trap 'echo asked' TERM; sleep 1000 & wait; wait"));
+    REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
+    REQUIRE(job.wait_for_output("asked"));
+    CHECK(eventually([&] { return job.processes().size() == 4; }));
+    kill(job.pid(), SIGKILL);
+    job.wait();
+    CHECK(job.wait_until_gone());
+  }
+  SECTION("its children at once") {
+    Words all = {"-np",
+                 "2",
+                 "--min-np",
+                 "1",
+                 "--on-failure",
+                 "shrink",
+                 "sh",
+                 "-c",
+                 "sleep 1000 & exec " ELASTIC_RANK " 1/2:1=kill"};
+    Job job(all);
+    REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
+    CHECK(eventually([&] { return job.processes().size() == 4; }));
+    kill(job.pid(), SIGKILL);
+    job.wait();
+    CHECK(job.wait_until_gone());
+  }
+}
+
+TEST_CASE("the launcher keeps nothing of ranks that have ended") {
+  // Rank 0 of the ten fails, and all come to its number; each slot is filled again three times.
+  Job job(command({"-np", "10", "--min-np", "1"}, {"*/10:0=fail"}));
+  REQUIRE(job.wait_for_output("epoch 1: rank", 10));
+  const pid_t agent = job.agent();
+  const size_t before = held_by(agent);
+  REQUIRE(job.wait_for_output(" ranks go on from commit ", 31));
+  REQUIRE(job.wait_for_output("member 39"));
+  CHECK(eventually([&] { return held_by(agent) <= before; }));
+  kill(job.pid(), SIGTERM);
+  job.wait();
+  INFO(job.err());
+  CHECK(job.wait_until_gone());
 }
 
 TEST_CASE("a host that has failed leaves whole") {
@@ -105,7 +201,7 @@ TEST_CASE("too few ranks for too long end the job with 124") {
   Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}), kQuick);
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
-  CHECK(has(job.err(), "1 ranks are left, and --min-np is 2"));
+  CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits"));
   CHECK(has(job.err(), "ruedarun: exit code 124"));
   CHECK(job.wait_until_gone());
 }

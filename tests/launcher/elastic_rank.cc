@@ -3,10 +3,14 @@
 // for the second epoch and all that follow:
 //
 //   kill  dies of SIGKILL      fail  exits with 7      end   exits with 0, having left in order
+//   last  likewise, once the last rank has ended
 //   quit  exits with 0, without having left
+//   give  gives the epoch up, though nobody is lost
+//   late  waits for what comes, and is behind the others by the commit of this epoch
 //   stay  waits for what comes (no argument, too)
 //
 // In each epoch it prints "epoch 2: rank 1 of 3, member 4 on HOST"; once removed, "removed: WHY".
+// As one that trains it does nothing before all of the epoch have come.
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -38,6 +42,15 @@ EnterCause wait_for_end(const rueda::life::LifePage& page, int news,
   }
   std::puts("nothing came");
   exit(99);
+}
+
+// Until all have come, or one of them has ended: which it does only when all have come.
+void meet(rueda::rendezvous::StoreClient* store, const rueda::wire::NewEpoch& epoch) {
+  const std::string here = "e" + std::to_string(epoch.epoch) + "/here/";
+  if (!store->set(here + std::to_string(epoch.rank), "").ok()) return;
+  for (int rank = 0; rank < epoch.size; ++rank) {
+    if (!store->get(here + std::to_string(rank), kPatience).ok()) return;
+  }
 }
 
 bool fits(const std::string& word, int number) {
@@ -89,14 +102,19 @@ int main(int argc, char** argv) {
                 epoch.rank, epoch.size, static_cast<int>(standing.member),
                 getenv("HOROVOD_HOSTNAME"));
     std::fflush(stdout);
+    meet(&store, epoch);
     const std::string action = action_in(epoch, argc, argv);
     if (action == "kill") raise(SIGKILL);
     if (action == "fail") return 7;
     if (action == "quit") return 0;
-    if (action == "end") return page->be(rueda::life::Presence::kLeft), 0;
-    standing.cause = wait_for_end(*page, news, epoch);
+    // Waits for a key that nobody sets.
+    if (action == "last")
+      (void)store.get("e" + std::to_string(epoch.epoch) + "/end/" + std::to_string(epoch.size - 1),
+                      kPatience);
+    if (action == "end" || action == "last") return page->be(rueda::life::Presence::kLeft), 0;
+    standing.cause = action == "give" ? EnterCause::kEpochEnded : wait_for_end(*page, news, epoch);
     standing.epoch = epoch.epoch;
     standing.has_state = true;
-    standing.commits = epoch.epoch;
+    if (action != "late") standing.commits = epoch.epoch;
   }
 }

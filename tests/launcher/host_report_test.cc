@@ -88,6 +88,50 @@ TEST_CASE("long texts are cut, and refused where they were not", "[report]") {
   CHECK_FALSE(view_from_wire(&bad).ok());
 }
 
+TEST_CASE("orders of an elastic job are read back", "[report]") {
+  const auto again = [](const Order& order) { return order_from_wire(to_wire(order)).value(); };
+  Order order;
+  order.kind = Order::Kind::kStartMember;
+  order.start = {9, {2, 4, 1, 2, 0, 2}, "node", 1};
+  CHECK(again(order).start.member == 9);
+  CHECK(again(order).start.place.local_size == 2);
+  CHECK(again(order).start.slot == 1);
+  order.start.slot = -1;
+  CHECK(again(order).start.slot == -1);
+  order = {};
+  order.kind = Order::Kind::kStopMember;
+  order.member = 7;
+  order.text = "why";
+  order.knows = true;
+  CHECK(again(order).kind == order.kind);
+  CHECK(again(order).member == 7);
+  CHECK(again(order).text == "why");
+  CHECK(again(order).knows);
+  order = {};
+  order.kind = Order::Kind::kBeginEpoch;
+  order.ranks = {{4, 1}, {8, 0}, {11, 2}};
+  CHECK(again(order).kind == order.kind);
+  CHECK(again(order).ranks == order.ranks);
+  order = {};
+  order.kind = Order::Kind::kAnnounce;
+  order.word = uint64_t{5} << 8 | 3;
+  CHECK(again(order).kind == order.kind);
+  CHECK(again(order).word == order.word);
+  order = {};
+  order.kind = Order::Kind::kJobOver;
+  order.exit_code = 75;
+  CHECK(again(order).kind == order.kind);
+  CHECK(again(order).exit_code == 75);
+  order = {};
+  order.kind = Order::Kind::kRankLost;
+  order.lost.epoch = 3;
+  order.lost.member = 12;
+  order.lost.cause.set("so");
+  CHECK(again(order).kind == order.kind);
+  CHECK(again(order).lost.member == 12);
+  CHECK(again(order).lost.ends(3));
+}
+
 TEST_CASE("orders of the controller are read back; other messages are none", "[report]") {
   const auto order = order_from_wire(to_wire(HostQuestion{5, true, {1, 3}}));
   REQUIRE(order.has_value());

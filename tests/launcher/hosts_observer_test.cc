@@ -37,7 +37,7 @@ struct Hosts {
   HostsObserver observer;
 
   explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
-      : observer({job, "train", {{0, 1}, {2, 3}}, stall_seconds, false, folder},
+      : observer({job, "train", 4, stall_seconds, false, folder},
                  {[this](int host, control::ControllerMessage message) {
                     sent.emplace_back(host, std::move(message));
                   },
@@ -45,7 +45,10 @@ struct Hosts {
                   [] {
                     return std::vector<HostStatus>{{"h0", "running", 0, {0, 1}},
                                                    {"h1", "running", 0, {2, 3}}};
-                  }}) {}
+                  }}) {
+    for (const int rank : {0, 1, 2, 3})
+      observer.add_member(rank / 2, static_cast<MemberId>(rank), rank);
+  }
 
   std::vector<std::string> later(std::chrono::milliseconds time) {
     now += time;
@@ -70,6 +73,7 @@ control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
   control::Observed message;
   message.set_round(round);
   message.set_rank(rank);
+  message.set_member(static_cast<uint64_t>(rank));
   message.set_last(last);
   message.set_now_ns(now_ns() - kBehind);
   flight::Header header{};
@@ -241,4 +245,39 @@ TEST_CASE("`rueda status` is answered without the host that says nothing", "[obs
   CHECK(answer.find("\"rank\":3,\"life\":\"silent\",\"state\":\"its host h1 does not answer\"") !=
         std::string::npos);
   CHECK(answer.find("allreduce 'x'") != std::string::npos);
+}
+
+TEST_CASE("a number is that of the epoch's member, whoever had it before", "[observer]") {
+  Hosts hosts(10);
+  hosts.observer.add_member(0, 7, 2);  // takes the place of member 2, which was lost
+  hosts.observer.member_ended(2);
+  hosts.observer.begin_epoch({{0, 0}, {1, 1}, {3, 2}, {7, 3}});
+  control::Heartbeat beat;
+  beat.add_ranks()->set_rank(2);  // its host does not know of the epoch yet
+  beat.mutable_ranks(0)->set_member(3);
+  beat.mutable_ranks(0)->set_oldest_wait_ms(20'000);
+  hosts.observer.take(1, beat);
+  CHECK(hosts.observer.counters_of(3).has_value());
+  CHECK_FALSE(hosts.observer.counters_of(2).has_value());
+  hosts.later(std::chrono::seconds(2));
+  REQUIRE(hosts.sent.size() == 2);
+  const auto answer = [&] {
+    const uint64_t round = hosts.round();
+    const auto one = [&](int host, uint64_t member, int rank, bool last, double waits) {
+      control::Observed message = view(round, rank, last, waits);
+      message.set_member(member);
+      hosts.observer.take(host, message);
+    };
+    one(0, 0, 0, false, 20);
+    one(0, 1, 1, false, 20);
+    one(0, 7, 3, true, 0);
+    one(1, 2, 2, false, 0);  // of whom nobody speaks any more
+    one(1, 3, 2, true, 20);
+  };
+  answer();
+  hosts.later(std::chrono::milliseconds(10));
+  answer();
+  const auto lines = hosts.later(std::chrono::milliseconds(10));
+  CHECK(has(lines, "in: ranks 0-2"));
+  CHECK(has(lines, "not in: rank 3 (pid 1003)"));
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "launcher/processes/process_tree.h"
 #include "runtime/observe/life/life_line.h"
@@ -154,6 +155,30 @@ TEST_CASE(
   CHECK(second.lost[0].member == 0);
   CHECK(second.lost[0].rank == 7);
   CHECK(second.fenced == std::vector<MemberId>{0});
+}
+
+// Descriptors and threads of this process.
+int held() {
+  int count = 0;
+  for (const char* const folder : {"/proc/self/fd", "/proc/self/task"}) {
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  }
+  return count;
+}
+
+TEST_CASE("who is forgotten holds nothing, wherever its end was", "[life_watch]") {
+  const auto watch = make_watch();
+  const int before = held();
+  for (MemberId member = 0; member < 6; ++member) {
+    Process one(watch.get(), member);
+    if (member % 3 > 0) one.tell('1');
+    if (member % 3 > 1) one.tell('l');
+    one.die();
+    watch->ended(member);
+    watch->forget(member);
+    CHECK_FALSE(watch->has_joined(member));
+  }
+  CHECK(held() == before);
 }
 
 TEST_CASE("who comes to a place whose first process has left in order is watched like it",

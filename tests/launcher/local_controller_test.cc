@@ -22,6 +22,7 @@ class Listener : public ControlledHost {
 life::LostRank lost(Rank rank, const std::string& cause, bool is_final) {
   life::LostRank lost;
   lost.rank = rank;
+  lost.member = first_member(rank);
   lost.pid = 100 + rank;
   lost.cause_is_final = is_final ? 1 : 0;
   lost.cause.set(cause);
@@ -31,6 +32,7 @@ life::LostRank lost(Rank rank, const std::string& cause, bool is_final) {
 RankEnd ended(Rank rank, int wait_status) {
   RankEnd end;
   end.rank = rank;
+  end.member = first_member(rank);
   end.pid = 100 + rank;
   end.wait_status = wait_status;
   return end;

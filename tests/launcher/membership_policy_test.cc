@@ -384,6 +384,18 @@ TEST_CASE("a lost host is lost with all, and who was there is removed when it co
   CHECK(answer_to(job, 1) == EpochAnswer::kRemoved);
 }
 
+TEST_CASE("a host that was off the list when it was lost is not to blame for it", "[membership]") {
+  Job job(elastic(3, 1), {{"a", 1}, {"b", 2}});
+  job.all_first();
+  job.discover({{"a", 1}});
+  job.on(HostLost{"b", "it is switched off"});
+  job.back(0, 1);
+  job.idle(1);
+  CHECK(job.entered() == Members{0});
+  job.discover({{"a", 1}, {"b", 2}});
+  CHECK(job.started().size() == 2);
+}
+
 TEST_CASE("after a rank's success nobody is replaced, and a failure is the job's", "[membership]") {
   Job job(elastic(3), {{"a", 4}});
   job.all_first();
@@ -400,6 +412,40 @@ TEST_CASE("after a rank's success nobody is replaced, and a failure is the job's
     CHECK(job.started().empty());
     CHECK_THAT(job.ended(), Contains("9: rank 1 on a"));
   }
+}
+
+TEST_CASE("after a rank's success the others are told, and may heal, but have no more than a timeout",
+          "[membership]") {
+  Policy policy = elastic(3, 3);
+  policy.elastic_timeout = Seconds(60);
+  Job job(policy, {{"a", 3}});
+  job.all_first();
+  job.die(2, 9);
+  job.exit(0);
+  REQUIRE(job.got<Announce>().size() == 1);
+  CHECK(job.got<Announce>()[0].serial == 0);
+  CHECK(job.got<Announce>()[0].changes == kFinishing);
+  CHECK(job.got<Announce>()[0].members == Members{1});
+  job.back(1, 8);
+  CHECK(job.said() == "");
+  job.idle(1);
+  CHECK(job.entered() == Members{1});  // --min-np or not: nobody comes any more
+  CHECK_THAT(job.said(), Contains("rank 0 on a has ended with code 0, so no rank is started any"));
+  CHECK(job.started().empty());
+  const bool ends = GENERATE(true, false);
+  const auto resumed = MembershipDecider::resume(policy, job.decider.record());
+  if (ends) job.exit(1);
+  job.idle(61);
+  const std::string late = "rank 0 on a has ended with code 0, and 1 ranks still trained";
+  if (ends) {
+    CHECK(job.ended() == "0: ");
+    return;
+  }
+  CHECK_THAT(job.ended(), Contains("124: " + late));
+  resumed->on(Tick{}, Time(std::chrono::seconds(5)));
+  const auto over = Job::of<EndJob>(resumed->on(Tick{}, Time(std::chrono::seconds(66))));
+  REQUIRE(over.size() == 1);
+  CHECK_THAT(over[0].text, Contains(late));
 }
 
 TEST_CASE("who takes over goes on from the record", "[membership]") {

@@ -122,6 +122,49 @@ TEST_CASE("survivors go on when all have come back, from the newest commit", "[m
   CHECK(job.started().empty());
 }
 
+TEST_CASE("what is said of a loss names all that were lost, and waits for their causes",
+          "[membership]") {
+  Policy policy = elastic(4);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 4}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended", false});
+  job.on(MemberLost{3, "it ended too", false});
+  job.back(0, 5);
+  job.back(2, 5);
+  job.pass(2);  // the heal does not wait for what has not been reaped
+  REQUIRE(job.entered() == Members{0, 2});
+  const std::string end = "; 2 ranks go on from commit 5\n";
+  SECTION("known late") {
+    CHECK(job.said().empty());
+    job.on(MemberLost{1, "killed by signal 9"});
+    CHECK(job.said().empty());
+    job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+    CHECK(job.said().empty());
+    job.on(MemberEnded{3, 7, true, ""});
+    CHECK(job.said() ==
+          "rank 1 on a was lost: killed by signal 9; rank 3 on a was lost: it ended too" + end);
+  }
+  SECTION("known after the next loss") {
+    job.on(MemberLost{2, "it ended as well", false});
+    job.on(MemberLost{1, "killed by signal 9"});
+    job.on(MemberLost{3, "killed by signal 11"});
+    CHECK(job.said() ==
+          "rank 1 on a was lost: killed by signal 9; "
+          "rank 3 on a was lost: killed by signal 11" +
+              end);
+    job.on(MemberEnded{2, 137, true, ""});
+    job.back(0, 5);
+    job.pass(1);
+    CHECK(job.entered() == Members{0});
+    CHECK(job.said() == "rank 1 on a was lost: it ended as well; 1 rank goes on from commit 5\n");
+  }
+  SECTION("never known") {
+    job.idle(3);
+    CHECK(job.said() == "rank 1 on a was lost: it ended; rank 3 on a was lost: it ended too" + end);
+  }
+}
+
 TEST_CASE("after a loss there is a last call for others, and one end for all", "[membership]") {
   Policy policy = elastic(4);
   policy.on_failure = OnFailure::kShrink;
@@ -327,7 +370,7 @@ TEST_CASE("below min-np survivors wait, until the timeout", "[membership]") {
   job.back(0, 3);
   job.idle(20);
   CHECK(job.entered().empty());
-  CHECK_THAT(job.said(), Contains("1 ranks are left, and --min-np is 2"));
+  CHECK_THAT(job.said(), Contains("1 rank is left, and --min-np is 2"));
   SECTION("a host is found") {
     job.discover({{"a", 2}, {"b", 1}});
     REQUIRE(job.started().size() == 1);
@@ -337,7 +380,7 @@ TEST_CASE("below min-np survivors wait, until the timeout", "[membership]") {
   }
   SECTION("nothing is found") {
     job.idle(11);
-    CHECK_THAT(job.ended(), Contains("124: only 1 ranks were there for 30 s, and --min-np is 2"));
+    CHECK_THAT(job.ended(), Contains("124: only 1 rank was there for 30 s, and --min-np is 2"));
   }
 }
 

@@ -254,6 +254,41 @@ TEST_CASE("only who has the job's certificate and token becomes an agent", "[con
   CHECK_THAT(knock(second, 1), Catch::Contains("Connection refused"));
 }
 
+TEST_CASE("a host that is invited later has a certificate of its own, and finds an open port",
+          "[control]") {
+  std::unique_ptr<Issuer> issuer;
+  ControlServer::Setup setup;
+  setup.certificates = make_certificates("0123456789abcdef", 1, false, &issuer).value();
+  setup.token = make_token().value();
+  setup.version.assign(1, '1');
+  setup.hosts = {"h0"};
+  setup.addresses = {"127.0.0.1"};
+  Ticket ticket{"0123456789abcdef",
+                setup.token,
+                {},
+                setup.certificates.authority,
+                setup.certificates.agents[0].certificate,
+                setup.certificates.agents[0].private_key};
+  const auto server = ControlServer::start(setup).value();
+  const Welcome welcome(server.get());
+  ticket.addresses = server->addresses();
+  CHECK(knock(ticket, 0).empty());
+  server->stop_listening();
+  const KeyPair pair = issuer->issue(agent_name(1)).value();
+  ticket.certificate = pair.certificate;
+  ticket.private_key = pair.private_key;
+  CHECK_THAT(knock(ticket, 1), Catch::Contains("Connection refused"));
+  REQUIRE(server->listen().ok());
+  ticket.addresses = server->addresses();
+  CHECK(knock(ticket, 1) == "the job has no place for another host");
+  server->add_host("h1");
+  CHECK(knock(ticket, 0) == "its certificate is not that of host h0");
+  CHECK(knock(ticket, 1).empty());
+  CHECK(knock(ticket, 1) == "host h1 of this job has joined already");
+  server->stop_listening();
+  CHECK_THAT(knock(ticket, 1), Catch::Contains("Connection refused"));
+}
+
 TEST_CASE("a shared certificate is good for any free place", "[control]") {
   Door door = open_door(true);
   const Welcome welcome(door.server.get());

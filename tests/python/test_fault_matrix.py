@@ -32,6 +32,15 @@ def test_a_sample_of_the_fault_matrix():
     run_matrix("--sample", timeout=600)
 
 
+def test_a_sample_of_heals():
+    run_matrix("--heal", "--sample", timeout=600)
+
+
+@pytest.mark.slow
+def test_every_loss_in_every_phase_of_an_elastic_job():
+    run_matrix("--heal", "--short", timeout=3000)
+
+
 @pytest.mark.slow
 def test_every_fault_in_every_phase():
     run_matrix("--short", timeout=3000)

@@ -5,8 +5,10 @@ import signal
 import threading
 
 import numpy as np
+import pytest
 import rueda as hvd
 from expect import eventually, raises, same
+from rueda import _runtime
 from worlds import ranks, results, run_ranks
 
 
@@ -167,6 +169,27 @@ def test_wait_any_gives_each_handle_once_as_it_ends():
     for handle in handles:
         hvd.synchronize(handle)
     assert hvd.wait_any(handles) is None
+
+
+class Scripted:
+    """A request that answers `test` as told, then that it has ended."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def test(self):
+        return self.answers.pop(0) if self.answers else True
+
+
+def test_wait_any_gives_what_ends_while_it_looks(monkeypatch):
+    never = [Scripted(*[False] * 100) for _ in range(2)]
+    between = Scripted(False)  # it ends after the first look, before the wait
+    handles = [-10, -11, -12]
+    for handle, request in zip(handles, [never[0], between, never[1]]):
+        entry = _runtime._Entry(None, None, [request])
+        monkeypatch.setitem(_runtime.runtime._entries, handle, entry)
+    monkeypatch.setattr(_runtime, "wait_any", lambda *_: pytest.fail("it waits for the others"))
+    assert hvd.wait_any(handles) == -11
 
 
 @ranks(2)

@@ -183,14 +183,14 @@ def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monk
         state.commit()
     kept = contents(state)
 
-    def overwritten(parameters, root_rank):
-        for tensor in parameters.values():
+    def overwritten(tensors, what):
+        for _, tensor in tensors:
             tensor.zero_()
         raise hvd.HorovodInternalError("a rank was lost")
 
     from rueda.torch.elastic import _handlers
 
-    monkeypatch.setattr(_handlers, "broadcast_parameters", overwritten)
+    monkeypatch.setattr(_handlers, "share_tensors", overwritten)
     with pytest.raises(hvd.HorovodInternalError):
         state.sync()
     monkeypatch.undo()

@@ -134,21 +134,18 @@ class Request:
 
 
 def wait_any(requests, end=None):
-    """The place of a `Request` that has ended whose end nobody has been told; None where none is left.
+    """Waits until one of these `Request`s has ended whose end nobody has been told, or a slice has passed.
 
-    None among them is passed over. ``end``: until when, in `time.monotonic`'s; GO_ON's codes are gone on
-    with, so Ctrl-C raises KeyboardInterrupt. DeadlineExceeded when that has passed.
+    So whoever waits looks at all of them again, and at what others have done with them meanwhile. None
+    among them is passed over. ``end``: until when, in `time.monotonic`'s; DeadlineExceeded when that has
+    passed.
     """
     array = (ctypes.c_void_p * len(requests))(*(None if r is None else r.pointer for r in requests))
     place, error = ctypes.c_int64(), _ffi.Error()
-    where, said = ctypes.byref(place), ctypes.byref(error)
-    while True:
-        left = SLICE if end is None else min(max(end - time.monotonic(), 0.0), SLICE)
-        code = _wait_any(array, len(requests), left, where, said)
-        if place.value >= 0:
-            return place.value
-        if code == _OK:
-            return None
-        passed = code == _ffi.DEADLINE_EXCEEDED and end is not None and time.monotonic() >= end
-        if code not in GO_ON or passed:
-            raise _ffi.exception(code, error)
+    left = SLICE if end is None else min(max(end - time.monotonic(), 0.0), SLICE)
+    code = _wait_any(array, len(requests), left, ctypes.byref(place), ctypes.byref(error))
+    if place.value >= 0 or code == _OK:
+        return
+    passed = code == _ffi.DEADLINE_EXCEEDED and end is not None and time.monotonic() >= end
+    if code not in GO_ON or passed:
+        raise _ffi.exception(code, error)

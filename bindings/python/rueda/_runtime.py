@@ -752,7 +752,8 @@ class Runtime:
             ]
             if not waited:
                 return None
-            wait_any(waited, end)
+            if None not in waited:  # one has ended since the lock was let go: it is the one to give
+                wait_any(waited, end)
 
     def watched(self, handle):
         """The last request of a handle, for who polls its descriptor; it is not used again for another start."""

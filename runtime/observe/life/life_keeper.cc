@@ -33,11 +33,10 @@ Result<LifeFds> LifeFds::parse(const std::string& text) {
   const char* at = text.data();
   const char* const end = at + text.size();
   for (int* fd : {&fds.page, &fds.news, &fds.alarm}) {
-    if (fd != &fds.page && (at == end || *at++ != ','))
-      return invalid_argument("RUEDA_LIFE_FDS='" + text +
-                              "': expected three descriptors, as ruedarun sets them");
+    const bool divided = fd == &fds.page || (at != end && *at == ',');
+    if (divided && fd != &fds.page) ++at;
     const auto [rest, error] = std::from_chars(at, end, *fd);
-    if (error != std::errc() || *fd < 0)
+    if (!divided || error != std::errc() || *fd < 0)
       return invalid_argument("RUEDA_LIFE_FDS='" + text +
                               "': expected three descriptors, as ruedarun sets them");
     at = rest;

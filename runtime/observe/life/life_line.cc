@@ -70,6 +70,7 @@ void LifeLine::close() {
 
 void LifeLine::enter(uint64_t epoch, bool elastic) {
   epoch_ = epoch;
+  elastic_ = elastic;
   if (elastic) page_->be(Presence::kBetween);
 }
 

@@ -58,6 +58,10 @@ class LifeLine final : private host::FdHandler {
   std::optional<LostRank> wait_for_verdict(std::chrono::nanoseconds limit) const;
   // LifePage::announced, as it is now.
   uint64_t announced() const { return page_->announced.load(std::memory_order_acquire); }
+  // A rank has ended with success: from now on a loss ends the job.
+  bool job_finishes() const { return (announced() & LifePage::kFinishing) != 0; }
+  // The job goes on after a loss.
+  bool elastic() const { return elastic_; }
   // True once after something new was said.
   bool take_news() { return std::exchange(news_came_, false); }
 
@@ -68,6 +72,7 @@ class LifeLine final : private host::FdHandler {
   LifeKeeper& keeper_;
   LifePage* const page_;
   uint64_t epoch_ = 0;
+  bool elastic_ = false;
   std::atomic<bool> begun_{false}, goes_on_{false}, closed_{false};
   bool news_came_ = false;
   uint64_t rounds_ = 0;

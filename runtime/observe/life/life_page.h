@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -94,12 +95,15 @@ struct LastOperation {
   int64_t at_ns = 0;      // CLOCK_MONOTONIC
 };
 
+// The number of no process; 0 is that of a job's first.
+inline constexpr uint64_t kNoMember = std::numeric_limits<uint64_t>::max();
+
 // A rank that was lost, as the agents' first verdict says it. The cause becomes final once the
 // process has been reaped: freeing much memory takes long, and the verdict does not wait.
 struct LostRank {
-  uint64_t epoch = 0;   // that ended with it; 0: the job ends, whatever epoch somebody is in
-  uint64_t member = 0;  // the process's number in its job
-  int32_t rank = -1;    // its number in that epoch; -1: the epoch has ended and nobody is lost
+  uint64_t epoch = 0;  // that ended with it; 0: the job ends, whatever epoch somebody is in
+  uint64_t member = kNoMember;  // the process's number in its job; kNoMember: nobody is lost
+  int32_t rank = -1;            // its number in that epoch; -1: the epoch has ended, nobody is lost
   int32_t pid = 0;
   uint64_t operations = 0;  // submitted by it
   uint64_t step = 0;
@@ -141,6 +145,8 @@ struct LifePage {
   static constexpr uint64_t kMagic = 0x6566696c61647572;  // "rudalife"
   static constexpr uint32_t kVersion = 2;
   static constexpr uint32_t kNoOwner = 0;
+  // A rank has ended with success: nobody comes any more. No change that members leave for.
+  static constexpr uint64_t kFinishing = 4;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -160,7 +166,7 @@ struct LifePage {
 
   // ---- the agent's
   alignas(64) Published<LostRank> lost;
-  // Serial number << 8 | what changes (1: members go, 2: some come); 0: nothing yet.
+  // Serial number << 8 | what changes (1: members go, 2: some come, kFinishing); 0: nothing yet.
   alignas(64) std::atomic<uint64_t> announced{0};
 
   Presence where() const { return static_cast<Presence>(presence.load(std::memory_order_acquire)); }

@@ -585,6 +585,13 @@ RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error
  * --summary. Cheap when nothing is recorded. */
 RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);
 
+/* ---- Digests ----
+ * 16 bytes that stand for `count` ranges of memory, one after the other (XXH3 of 128 bits): they do
+ * not depend on how the bytes are cut into ranges. Against chance, not malice. A range of 0 bytes
+ * may be NULL. Needs no context; any thread. */
+RUEDA_API void rueda_digest(const void* const* parts, const size_t* bytes, size_t count,
+                            uint8_t* digest);
+
 /* ---- Int8 compression on GPUs, by rueda's kernels ----
  * Blocks of 256 float32 to 256 int8 and their float32 scale (260 bytes), rounded to nearest even,
  * and back; a block with a number that is not finite comes back as NaN. from, to: memory of GPU

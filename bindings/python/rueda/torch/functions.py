@@ -1,13 +1,11 @@
 """Broadcasting what a training job consists of: parameters, optimizer state, Python objects."""
 
-import io
-import pickle
-
 import torch
 
 from rueda._objects import allgather_object, broadcast_bytes, broadcast_object, named  # noqa: F401
 from rueda.common.process_sets import global_process_set
 from rueda.torch import mpi_ops
+from rueda.torch._outline import Outline
 from rueda.torch._plain import same_objects
 from rueda.torch.sharding import Sharded
 from rueda.torch.sharding._whole import is_away
@@ -20,6 +18,19 @@ def require_materialized(name, tensor):
             f"{name!r} has no shape yet, because its module is lazy: run one batch through the model "
             "on every rank first"
         )
+
+
+def whole_tensors(params):
+    """(name, tensor) of what `broadcast_parameters` broadcasts."""
+    for name, tensor in named(params):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
+                "leave it out, or use broadcast_object"
+            )
+        require_materialized(name, tensor)
+        if not is_away(tensor):
+            yield name, tensor
 
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set):
@@ -39,15 +50,7 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         The ranks that take part; only they may call this.
     """
     pending = []
-    for name, tensor in named(params):
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(
-                f"broadcast_parameters: {name!r} is not a tensor but {type(tensor).__name__}; "
-                "leave it out, or use broadcast_object"
-            )
-        require_materialized(name, tensor)
-        if is_away(tensor):
-            continue
+    for name, tensor in whole_tensors(params):
         # In place needs packed memory; anything else goes through a packed copy.
         packed = tensor.detach()
         if not packed.is_contiguous():
@@ -59,42 +62,6 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         if packed.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(packed)
-
-
-class _Outline(pickle.Pickler):
-    """Pickles a state dict without its tensors, of which it writes shape, dtype and kind of device.
-
-    Sparse ones, whose memory depends on their values, are written as they are.
-    """
-
-    def __init__(self, stream, tensors):
-        super().__init__(stream, protocol=4)
-        self._tensors = tensors
-
-    def persistent_id(self, obj):
-        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
-            return None
-        self._tensors.append(obj)
-        return len(self._tensors) - 1, tuple(obj.shape), obj.dtype, obj.device.type
-
-    def reducer_override(self, obj):
-        if isinstance(obj, torch.Tensor):  # a sparse one: its parts are no tensors of the state
-            return pickle.loads, (pickle.dumps(obj, protocol=4),)
-        return NotImplemented
-
-
-class _Filler(pickle.Unpickler):
-    """Reads such an outline and puts empty tensors where tensors were."""
-
-    def __init__(self, stream, tensors):
-        super().__init__(stream)
-        self._tensors = tensors
-
-    def persistent_load(self, pid):
-        index, shape, dtype, device = pid
-        if index == len(self._tensors):  # a tensor that occurs twice is written once per place
-            self._tensors.append(torch.empty(shape, dtype=dtype, device=device))
-        return self._tensors[index]
 
 
 def broadcast_optimizer_state(
@@ -116,6 +83,16 @@ def broadcast_optimizer_state(
     process_set : ProcessSet
         The ranks that take part; only they may call this.
     """
+    spread_optimizer_state(
+        optimizer, root_rank, process_set, lambda tensors: broadcast_parameters(tensors, root_rank, process_set)
+    )
+
+
+def spread_optimizer_state(optimizer, root_rank, process_set, spread, in_place=False):
+    """`broadcast_optimizer_state`, whose tensors travel as ``spread([(name, tensor), ...])`` sees to it.
+
+    ``in_place``: into those that the optimizer has, where they fit; an error leaves them half new.
+    """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "cannot broadcast the state of torch.optim.LBFGS: give all ranks the same parameters "
@@ -127,18 +104,14 @@ def broadcast_optimizer_state(
         options = broadcast_object(optimizer.options(), root_rank, "optimizer_options", process_set)
         optimizer.set_options(options)
         return
-    tensors = []
+    outline = Outline(optimizer)
     is_root = mpi_ops.rank() == root_rank
-
-    def outline():
-        stream = io.BytesIO()
-        _Outline(stream, tensors).dump(optimizer.state_dict())
-        return stream.getvalue()
-
-    data = broadcast_bytes(outline, root_rank, "optimizer_state", process_set)
-    state = None if is_root else _Filler(io.BytesIO(data), tensors).load()
-    pairs = [(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)]
-    broadcast_parameters(pairs, root_rank, process_set)
+    data = broadcast_bytes(outline.read, root_rank, "optimizer_state", process_set)
+    if not is_root:
+        if in_place:
+            outline.read()
+        state = outline.fill(data)
+    spread([(f"optimizer_state.{i}", each) for i, each in enumerate(outline.tensors)])
     if not is_root:
         with same_objects(optimizer):
             optimizer.load_state_dict(state)

@@ -4,15 +4,12 @@ import copy
 
 import torch
 
+from rueda.common.process_sets import global_process_set
 from rueda.torch._plain import same_objects
 from rueda.torch.elastic._copies import Copies
+from rueda.torch.elastic._sharing import share_tensors
 from rueda.torch.elastic.sampler import ElasticSampler
-from rueda.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from rueda.torch.functions import allgather_object, broadcast_object, spread_optimizer_state, whole_tensors
 
 
 class StateHandler:
@@ -56,8 +53,8 @@ class ModelStateHandler(StateHandler):
         self.value.load_state_dict(self.copies.state())
 
     def sync(self):
-        self.copies.hold()  # what is broadcast overwrites it
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.copies.hold()  # what comes overwrites it
+        share_tensors(whole_tensors(self.value.state_dict()), "model")
 
 
 class OptimizerStateHandler(StateHandler):
@@ -76,7 +73,13 @@ class OptimizerStateHandler(StateHandler):
 
     def sync(self):
         self.copies.hold()
-        broadcast_optimizer_state(self.value, root_rank=0)
+        spread_optimizer_state(
+            self.value,
+            0,
+            global_process_set,
+            lambda tensors: share_tensors(tensors, "optimizer state"),
+            in_place=True,
+        )
 
 
 class DictStateHandler(StateHandler):

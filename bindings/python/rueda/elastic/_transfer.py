@@ -1,0 +1,202 @@
+"""Gives all ranks rank 0's memory; only what differs travels, and every piece of it is checked.
+
+    rank 0    digests of its pieces ──broadcast──┐
+    each      which of mine are other ones? ─────┴──gather──> who holds what, known to all
+    a holder  ──piece──> who lacks it: digest right? else from another holder, TRIES times in all
+
+Where more ranks lack something than hold all of it (the first start of a job), all of it is broadcast, and
+checked likewise. Digests are of 128 bits (XXH3): they find what chance changes.
+"""
+
+import collections
+import ctypes
+
+from rueda import _ffi
+from rueda._array_collectives import allgather, broadcast, broadcast_async, recv_async, send_async
+from rueda._numpy import np
+from rueda._objects import allgather_object
+from rueda._runtime import runtime
+from rueda.common import basics
+from rueda.common.exceptions import HorovodInternalError
+
+PIECE = 4 << 20  # bytes
+WINDOW = 8  # pieces that a rank has under way
+TRIES = 3
+TAG = 0x5354  # of the messages between ranks
+
+Moved = collections.namedtuple("Moved", "pieces wrong")
+Moved.__doc__ = "How many pieces have come to this rank, and how many of them had to come again."
+
+
+def share(arrays, what, names=()):
+    """Fills ``arrays`` with what rank 0 has in its own. All ranks call it; returns `Moved`.
+
+    Parameters
+    ----------
+    arrays : list of numpy.ndarray
+        Of uint8, one-dimensional, writable; as many and as long on all ranks.
+    what : str
+        What they are, for messages.
+    names : iterable of str
+        Theirs; the same on all ranks.
+
+    Raises
+    ------
+    ValueError
+        On all ranks: their arrays differ in number, names or sizes.
+    HorovodInternalError
+        A rank was lost; or a piece came wrong `TRIES` times. What a rank holds in ``arrays`` is then of no use.
+    """
+    pieces = _cut([array.size for array in arrays])
+    _require_same([array.size for array in arrays], what, list(names))
+    if basics.size() == 1 or not pieces:
+        return Moved(0, 0)
+    return _Exchange(arrays, pieces, what).run()
+
+
+def _cut(sizes):
+    """Of each piece, its parts: (array, first byte, byte behind the last)."""
+    pieces, room = [], 0
+    for place, size in enumerate(sizes):
+        first = 0
+        while first < size:
+            if room == 0:
+                pieces.append([])
+                room = PIECE
+            last = min(size, first + room)
+            pieces[-1].append((place, first, last))
+            room -= last - first
+            first = last
+    return pieces
+
+
+def _require_same(sizes, what, names):
+    mine = len(sizes), sum(sizes), digest_of([np.frombuffer(repr((sizes, names)).encode(), np.uint8)]).tobytes()
+    for rank, other in enumerate(allgather_object(mine)):
+        if other != mine:
+            raise ValueError(
+                f"the {what} of rank {rank} ({other[0]} tensors, {other[1]:,} bytes) differs in names or sizes from "
+                f"that of rank {basics.rank()} ({len(sizes)} tensors, {sum(sizes):,} bytes): build the same on all ranks"
+            )
+
+
+def digest_of(parts):
+    """The digest of byte arrays, one after the other: 16 uint8."""
+    digest = np.empty(16, np.uint8)
+    addresses = (ctypes.c_void_p * len(parts))(*(part.ctypes.data for part in parts))
+    lengths = (ctypes.c_size_t * len(parts))(*(part.size for part in parts))
+    _ffi.library.rueda_digest(addresses, lengths, len(parts), digest.ctypes.data)
+    return digest
+
+
+class _Exchange:
+    """One `share`: what this rank has, what all ranks have, and what is under way."""
+
+    def __init__(self, arrays, pieces, what):
+        self.arrays, self.pieces, self.what = arrays, pieces, what
+        self.rank, self.size = basics.rank(), basics.size()
+        self.wrong = self.come = 0
+        mine = np.stack([digest_of(self.parts(k)) for k in range(len(pieces))])
+        self.right = broadcast(mine, 0)
+        self.held = np.all(mine == self.right, axis=1)  # of each piece, whether this rank has it
+
+    def run(self):
+        holds = self.known_to_all()
+        whole = int(holds.all(axis=1).sum())
+        if self.size - whole > whole:
+            self.broadcast_lacking(holds)
+            holds = self.known_to_all()
+        tried = np.zeros_like(holds)  # [source, piece]: a rank got it from there, and wrong
+        for _ in range(TRIES):
+            if holds.all():
+                break
+            moves = self.moves(holds, tried)
+            self.move(moves)
+            holds = self.known_to_all()
+            for piece, source, target in moves:
+                tried[source, piece] |= not holds[target, piece]
+        if holds.all():
+            return Moved(self.come, self.wrong)
+        raise HorovodInternalError(
+            f"{int((~holds).sum())} pieces of the {self.what} came wrong {TRIES} times over: the memory or the "
+            "network of a host changes bits"
+        )
+
+    def known_to_all(self):
+        """[rank, piece]: who holds what."""
+        return allgather(self.held.astype(np.uint8)[np.newaxis]).astype(bool)
+
+    def parts(self, piece):
+        return [self.arrays[place][first:last] for place, first, last in self.pieces[piece]]
+
+    def look(self, piece, parts):
+        """Whether a piece that has come is right."""
+        right = bool((digest_of(parts) == self.right[piece]).all())
+        self.held[piece] = right
+        self.come += 1
+        self.wrong += not right
+        return right
+
+    def broadcast_lacking(self, holds):
+        """Every array of which some rank lacks something, from rank 0."""
+        lacking = np.flatnonzero(~holds.all(axis=0))
+        places = sorted({place for k in lacking for place, _, _ in self.pieces[k]})
+        handles = [broadcast_async(self.arrays[i], 0, f"{self.what}.{i}", out=self.arrays[i]) for i in places]
+        for handle in handles:
+            runtime.synchronize(handle)
+        for k in lacking:
+            if not self.held[k]:
+                self.look(k, self.parts(k))
+
+    def moves(self, holds, tried):
+        """[(piece, source, target)] in the order that all ranks keep. The work of sending is dealt out."""
+        sent, moves = [0] * self.size, []
+        for piece in range(len(self.pieces)):
+            for target in np.flatnonzero(~holds[:, piece]):
+                sources = np.flatnonzero(holds[:, piece] & ~tried[:, piece])
+                if not sources.size:  # all have failed once: again
+                    sources = np.flatnonzero(holds[:, piece])
+                source = min(sources, key=lambda rank: (sent[rank], rank))
+                sent[source] += 1
+                moves.append((piece, int(source), int(target)))
+        return moves
+
+    def move(self, moves):
+        """Round after round, so that no rank has too much under way and none waits in a circle."""
+        before = []
+        for turn in _turns(moves):
+            under_way = [self.begin(*move) for move in turn if self.rank in move[1:]]
+            self.end(before)
+            before = under_way
+        self.end(before)
+
+    def begin(self, piece, source, target):
+        parts = self.parts(piece)
+        if self.rank == source:
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return send_async(whole, target, TAG), None, None
+        whole = parts[0] if len(parts) == 1 else np.empty(sum(part.size for part in parts), np.uint8)
+        return recv_async(whole, source, TAG), piece, whole
+
+    def end(self, under_way):
+        for handle, piece, whole in under_way:
+            runtime.synchronize(handle)
+            if piece is None or not self.look(piece, [whole]):
+                continue
+            parts = self.parts(piece)
+            if len(parts) > 1:
+                ends = np.cumsum([part.size for part in parts])
+                for part, last in zip(parts, ends):
+                    part[:] = whole[last - part.size : last]
+
+
+def _turns(moves):
+    turn, load = [], collections.Counter()
+    for piece, source, target in moves:
+        if max(load[source], load[target]) >= WINDOW:
+            yield turn
+            turn, load = [], collections.Counter()
+        turn.append((piece, source, target))
+        load.update((source, target))
+    yield turn
+

@@ -1,0 +1,184 @@
+// Hosts of an elastic job, which come and go: who is invited, who is let go, and how the decider's
+// orders reach those that are ready.
+#include <algorithm>
+
+#include "launcher/controller/job_controller.h"
+#include "launcher/hosts/report_wire.h"
+#include "launcher/job/rank_environment.h"
+
+namespace rueda::launcher {
+
+using State = JobHost::State;
+
+namespace {
+
+bool is_listed(const std::vector<HostSlots>& list, const std::string& name) {
+  return std::ranges::any_of(list, [&](const HostSlots& host) { return host.host == name; });
+}
+
+}  // namespace
+
+void JobController::tell(const std::string& host, const Order& order) {
+  if (order.kind == Order::Kind::kBeginEpoch) {
+    for (const auto& [member, rank] : order.ranks) {
+      if (const auto known = members_.find(member); known != members_.end())
+        known->second.rank = rank;
+    }
+    observer_->begin_epoch(order.ranks);
+  }
+  bool told = false;
+  Status status;
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    if (hosts_[number].state != State::kRunning) continue;
+    if (!host.empty() && hosts_[number].name() != host) continue;
+    const int there = static_cast<int>(number);
+    if (order.kind == Order::Kind::kStartMember) status = add_member(there, order.start);
+    if (status.ok()) server_->send(there, to_wire(order));
+    told = true;
+  }
+  if (order.kind != Order::Kind::kStartMember || (told && status.ok())) return;
+  books_.elastic()->started(order.start, 0, told ? status.message() : "the host is gone");
+}
+
+std::string JobController::address_of(const std::string& name) const {
+  if (find_variable(plan_.base_environment, "RUEDA_TCP_ADDRESS") != nullptr) return {};
+  for (const JobHost& host : hosts_) {
+    if (host.state == State::kRunning && host.name() == name) return host.address;
+  }
+  return {};
+}
+
+// Those with an agent. The others are invited.
+ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
+  listed_ = found;
+  std::erase_if(barred_, [&](const auto& entry) {
+    return !entry.second && !is_listed(listed_, entry.first);
+  });
+  ReadyHosts ready;
+  for (const HostSlots& host : found) {
+    const auto known = std::ranges::find_if(
+        hosts_, [&](const JobHost& one) { return !one.over() && one.name() == host.host; });
+    if (known != hosts_.end()) {
+      if (known->state == State::kRunning)
+        ready.hosts.push_back(host);
+      else
+        ready.more_come = true;
+      continue;
+    }
+    if (barred_.contains(host.host) || issuer_ == nullptr) continue;
+    const Status invited = invite(host);
+    ready.more_come = ready.more_come || invited.ok();
+    if (invited.ok()) continue;
+    barred_[host.host].reset();
+    say("host " + host.host + " is not used: " + invited.message());
+  }
+  return ready;
+}
+
+// Its agent gets a certificate of its own, and finds us listening.
+Status JobController::invite(const HostSlots& host) {
+  const auto number = hosts_.size();
+  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, issuer_->issue(agent_name(static_cast<int>(number))));
+  RUEDA_RETURN_IF_ERROR(server_->listen());
+  JobHost entry;
+  entry.plan.host = host;
+  entry.plan.ours = std::ranges::count(plan_.elastic->own_names, host.host) != 0;
+  entry.may_fail = true;
+  entry.invited = clock_now();
+  hosts_.push_back(std::move(entry));
+  server_->add_host(host.host);
+  Ticket ticket = ticket_;
+  ticket.addresses = server_->addresses();
+  ticket.certificate = pair.certificate;
+  ticket.private_key = pair.private_key;
+  tickets_.resize(hosts_.size());
+  tickets_.back() = write_ticket(ticket);
+  auto starter = start_agent(number);
+  if (!starter.ok()) {
+    hosts_.back().state = State::kLost;
+    close_door();
+    return starter.status();
+  }
+  starters_[number] = std::move(starter).value();
+  return {};
+}
+
+// One that is not here yet, or cannot be used.
+void JobController::drop(int number, const std::string& why) {
+  JobHost& host = hosts_[static_cast<size_t>(number)];
+  if (host.over()) return;
+  host.state = State::kLost;
+  host.again_at.reset();
+  if (is_listed(listed_, host.name())) {
+    barred_[host.name()].reset();
+    say("host " + host.name() + " is not used: " + why);
+  }
+  say_goodbye_to(number);
+  if (const auto starter = starters_.find(static_cast<size_t>(number)); starter != starters_.end())
+    starter->second->kill();
+  leave_round(number);
+  close_door();
+  if (!goes_on()) return;
+  books_.elastic()->hosts_changed();
+  begin_round_if_due();
+}
+
+// A machine that is gone is not asked for again before the decider would use it.
+void JobController::bar_lost(const std::string& name) {
+  if (!is_listed(listed_, name)) return;
+  const auto& cooldown = plan_.elastic->policy.cooldown;
+  const double seconds = cooldown ? cooldown->first : 365.0 * 24 * 3600;
+  barred_[name] =
+      clock_now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+void JobController::say_goodbye_to(int host) {
+  control::ControllerMessage message;
+  message.mutable_goodbye();
+  server_->send(host, std::move(message));
+}
+
+// Hosts that are not on the list any more, once no rank is left there.
+void JobController::let_go() {
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    JobHost& host = hosts_[number];
+    if (host.over() || is_listed(listed_, host.name())) continue;
+    const int there = static_cast<int>(number);
+    if (host.state != State::kRunning) {
+      drop(there, "");
+      continue;
+    }
+    if (!ranks_of(there).empty()) continue;
+    narrate("host " + host.name() + " is let go");
+    host.state = State::kFinished;
+    observer_->host_gone(there);
+    leave_round(there);
+    say_goodbye_to(there);
+  }
+}
+
+// The job is over before they are in.
+void JobController::forget_newcomers() {
+  listed_.clear();
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (hosts_[host].state != State::kRunning) drop(static_cast<int>(host), "");
+  }
+}
+
+void JobController::look_at_hosts(TimePoint at) {
+  const auto limit = std::chrono::duration<double>(plan_.start_seconds);
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
+    const bool awaited = host.state != State::kRunning && !host.over();
+    if (!host.may_fail || !awaited || at - host.invited < limit) continue;
+    drop(static_cast<int>(number),
+         "no agent has come from there (--start-timeout)" + why_late(number));
+  }
+  let_go();
+  begin_round_if_due();
+  const auto free_again = std::erase_if(
+      barred_, [&](const auto& entry) { return entry.second && at >= *entry.second; });
+  if (free_again != 0) books_.elastic()->hosts_changed();
+}
+
+}  // namespace rueda::launcher

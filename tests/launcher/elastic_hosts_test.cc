@@ -1,0 +1,222 @@
+// Elastic jobs over several hosts, whose agents all run on this machine: what starts them is told a
+// host's name and forgets it.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/job.h"
+
+namespace rueda::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class Folder {
+ public:
+  Folder() {
+    static int next = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("elastic-hosts-" + std::to_string(getpid()) + "-" + std::to_string(next++));
+    std::filesystem::create_directories(path_);
+    write("there", "#!/bin/sh\nshift\nexec \"$@\"\n");
+    write("discover", "#!/bin/sh\ncat " + (path_ / "hosts").string() + "\n");
+    hosts_are("");
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file(const std::string& name) const { return path_ / name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    chmod(file(name).c_str(), 0700);
+  }
+  // What the discovery script prints from now on.
+  void hosts_are(const std::string& text) const {
+    std::ofstream(file("next")) << text;
+    std::filesystem::rename(file("next"), file("hosts"));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+Words command(const Folder& folder, const Words& flags, const Words& actions) {
+  Words all = {"--rsh-agent", folder.file("there"), "--verbose"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  all.push_back(ELASTIC_RANK);
+  all.insert(all.end(), actions.begin(), actions.end());
+  return all;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// The number that follows `before` first.
+int number_after(const std::string& text, const std::string& before) {
+  const size_t at = text.find(before);
+  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
+}
+
+const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=30"}};
+
+}  // namespace
+
+TEST_CASE("a killed rank is replaced on its host, and all enter the next epoch") {
+  const Folder folder;
+  Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "2"},
+                  {"1/3:2=kill", "2+/3:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "[2]<stdout>: epoch 1: rank 2 of 3, member 2 on two"));
+  CHECK(has(job.out(), "rank 0 of 3, member 0 on one"));
+  CHECK(has(job.out(), "rank 1 of 3, member 1 on two"));
+  CHECK(has(job.out(), "rank 2 of 3, member 3 on two"));
+  CHECK(has(job.err(), "rank 2 on two was lost: killed by signal 9 (SIGKILL)"));
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("rank 0 may be lost with its host, as any other") {
+  const Folder folder;
+  Job job(command(folder, {"-np", "4", "-H", "one:2,two:2", "--min-np", "2"}, {"2/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 4, member", 4));
+  kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host one (agent pid "));
+  CHECK(has(job.err(), "rank 0 on one was lost: the host is gone: its connection has ended"));
+  CHECK(has(job.err(), "host one is not used any more: the host is gone"));
+  CHECK(has(job.out(), "[0]<stdout>: epoch 2: rank 0 of 2, member 2 on two"));
+  CHECK(has(job.out(), "[1]<stdout>: epoch 2: rank 1 of 2, member 3 on two"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that has failed leaves whole, and its agent stays for the end") {
+  const Folder folder;
+  Job job(command(folder,
+                  {"-np", "4", "-H", "one:2,two:2", "--min-np", "2", "--on-failure", "blacklist"},
+                  {"1/4:3=fail", "2/2:*=end"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0 on one"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on one"));
+  CHECK(has(job.err(), "host two is not used any more"));
+  CHECK(count(job.err(), "has finished") == 2);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("when every host is gone the job ends with an error") {
+  const Folder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
+  REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1, member 1 on two"));
+  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  CHECK(job.wait() == 1);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "every rank has failed"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("hosts come and go as a script finds them") {
+  const Folder folder;
+  folder.hosts_are("one:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"2+/4:*=end"}),
+          kQuick);
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\ntwo:2\n");
+  REQUIRE(job.wait_for_output("rank 2 of 3", 1));
+  folder.hosts_are("two:1\n");
+  REQUIRE(job.wait_for_output("host one is let go"));
+  folder.hosts_are("two:4\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "of 3, member 1 on two"));
+  CHECK(has(job.out(), "removed: its place is given up"));
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK_FALSE(has(job.err(), "is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that is gone is taken up again, by another agent, after its cooldown") {
+  const Folder folder;
+  Job job(command(
+      folder,
+      {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"},
+      {"3+/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host two is not used for 1 s: the host is gone"));
+  CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0 on one"));
+  CHECK(has(job.out(), "epoch 3: rank 1 of 2, member 2 on two"));
+  CHECK(count(job.err(), "host two is here") == 2);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host on which no agent can be started costs a line") {
+  const Folder folder;
+  folder.write("there",
+               "#!/bin/sh\nif [ $1 = bad ]; then echo no way; exit 3; fi\nshift\nexec \"$@\"\n");
+  folder.hosts_are("bad:1\none:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"2+/2:*=end"}),
+          kQuick);
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  REQUIRE(job.wait_for_output("host bad is not used: host bad cannot be started: there exited"));
+  folder.hosts_are("bad:1\none:1\ntwo:1\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on two"));
+  CHECK(count(job.err(), "host bad is not used") == 1);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE(
+    "when no agent can be started on any host, the job waits no longer than for too few ranks") {
+  const Folder folder;
+  folder.write("there", "#!/bin/sh\necho no way\nexit 3\n");
+  folder.hosts_are("bad:1\nworse:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {}),
+          {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=0.5"}});
+  CHECK(job.wait() == 124);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "host bad is not used"));
+  CHECK(has(job.err(), "host worse is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("signals end an elastic job on all its hosts") {
+  const Folder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  SECTION("SIGTERM") {
+    kill(job.pid(), SIGTERM);
+    CHECK(job.wait() == 128 + SIGTERM);
+  }
+  SECTION("SIGKILL") {
+    kill(job.pid(), SIGKILL);
+    CHECK(job.wait() == 128 + SIGKILL);
+  }
+  INFO(job.out() << job.err());
+  CHECK_FALSE(has(job.out(), "member 2"));
+  CHECK(job.wait_until_gone());
+}
+
+}  // namespace rueda::testing

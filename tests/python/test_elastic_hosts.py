@@ -1,0 +1,72 @@
+"""Elastic jobs over several hosts, which are network namespaces: ranks and hosts that are lost and found, and every step counted."""
+
+import pathlib
+import sys
+import time
+
+import pytest
+
+import namespaces
+from test_elastic_jobs import SCRIPT, check, sizes
+from test_hosts_launch import PATIENCE, Job, wait_until_empty
+
+WHY_NOT = namespaces.why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+
+@pytest.fixture(scope="module")
+def lab():
+    hosts = namespaces.Lab(3, number=2)
+    yield hosts
+    hosts.close()
+
+
+def train(folder, options, steps, size, *faults):
+    return Job(*options, "--rsh-agent", "ip netns exec", sys.executable, SCRIPT, folder, steps, size, *faults)
+
+
+def said_in(folder):
+    """What each member has said, as lists of words."""
+    return {int(path.name): [line.split() for line in path.read_text().splitlines()] for path in folder.iterdir()}
+
+
+def wait_for_step(folder, member, step, job):
+    end = time.monotonic() + PATIENCE
+    while not any(line[:2] == ["did", str(step)] for line in said_in(folder).get(member, [])):
+        assert time.monotonic() < end, job.text
+        time.sleep(0.02)
+
+
+def test_a_rank_that_is_killed_on_another_host_is_replaced_there(lab, tmp_path):
+    one, two, _ = lab.hosts
+    job = train(tmp_path, ["-np", 3, "-H", f"{one}:1,{two}:2", "--min-np", 2], 10, 3, "2:step:5")
+    assert job.wait() == 0, job.text
+    said = said_in(tmp_path)
+    story = check(said, 10)
+    assert sizes(said, 0) == sizes(said, 1) == [3, 2, 3] and sizes(said, 3) == [3]
+    assert {int(size) for size, *_ in story.values()} == {2, 3}
+    assert f"rank 2 on {two} was lost: " in job.text
+
+
+def test_a_host_that_is_cut_off_is_left_behind_and_one_that_is_found_joins(lab, tmp_path):
+    one, two, three = lab.hosts
+    hosts, folder = tmp_path / "hosts", tmp_path / "said"
+    folder.mkdir()
+    hosts.write_text(f"{one}:1\n{two}:1\n")
+    options = ["-np", 2, "--min-np", 1, "--host-discovery-script", f"cat {hosts}", "--silence-timeout", 1]
+    job = train(folder, options, 10, 3)
+    wait_for_step(folder, 0, 5, job)
+    namespaces.ip("link", "set", lab.cable(1), "down")
+    try:
+        job.wait_for(f"host {two} .*is lost: no sign of life for 1 s")
+        job.wait_for("1 ranks? goe?s? on")
+        pathlib.Path(f"{hosts}.new").write_text(f"{one}:1\n{three}:2\n")
+        pathlib.Path(f"{hosts}.new").rename(hosts)
+        assert job.wait() == 0, job.text
+        said = said_in(folder)
+        check(said, 10)
+        assert sizes(said, 0)[:2] == [2, 1] and sizes(said, 0)[-1] == 3
+        assert sizes(said, 1) == [2]  # in no epoch but the first
+        assert wait_until_empty(lab)  # the ranks that were cut off have been ended by their own agent
+    finally:
+        namespaces.ip("link", "set", lab.cable(1), "up")

@@ -1,0 +1,130 @@
+"""State in pieces: what differs travels, from all who hold it, and no piece that has changed is taken."""
+
+import numpy as np
+import pytest
+import rueda as hvd
+import torch
+from expect import raises, same
+from rueda.elastic import _transfer
+from rueda.torch.elastic._sharing import share_tensors
+from worlds import ranks
+
+PIECE = 1000
+SIZES = 1, 0, 999, 2500, 7, 7, 4000  # bytes: pieces of several arrays, arrays of several pieces
+
+
+class Wire:
+    """What is sent between ranks, which may change a bit of it on the way."""
+
+    def __init__(self, patch, changes=lambda number: False):
+        self.sent, self.changes, self.send = 0, changes, _transfer.send_async
+        patch.setattr(_transfer, "send_async", self)
+        patch.setattr(_transfer, "PIECE", PIECE)
+
+    def __call__(self, whole, target, tag):
+        if self.changes(self.sent):
+            whole = whole.copy()
+            place, bit = divmod(self.sent * 7919 % (8 * whole.size), 8)
+            whole[place] ^= 1 << bit
+        self.sent += 1
+        return self.send(whole, target, tag)
+
+
+def content(rank):
+    source = np.random.default_rng(rank)
+    return [source.integers(0, 256, size, np.uint8) for size in SIZES]
+
+
+def pieces():
+    return -(-sum(SIZES) // PIECE)
+
+
+@ranks(1, 2, 3)
+def test_all_get_what_rank_0_has():
+    with pytest.MonkeyPatch.context() as patch:
+        wire = Wire(patch)
+        arrays = content(hvd.rank())
+        moved = _transfer.share(arrays, "state")
+    for mine, right in zip(arrays, content(0)):
+        same(mine, right)
+    assert moved == (0 if hvd.rank() == 0 else pieces(), 0)
+    # Two that lack all of it, and one that has it: it is broadcast.
+    assert wire.sent == (pieces() if hvd.size() == 2 and hvd.rank() == 0 else 0)
+
+
+@ranks(3)
+def test_only_what_differs_travels_and_all_who_hold_it_send():
+    with pytest.MonkeyPatch.context() as patch:
+        wire = Wire(patch)
+        arrays = content(0)
+        if hvd.rank() == 1:
+            for piece in (1, 3, 4, 6):
+                place, first, _ = _transfer._cut(SIZES)[piece][0]
+                arrays[place][first] ^= 1
+        moved = _transfer.share(arrays, "state")
+    for mine, right in zip(arrays, content(0)):
+        same(mine, right)
+    assert moved == (4 if hvd.rank() == 1 else 0, 0)
+    assert wire.sent == (0 if hvd.rank() == 1 else 2)
+
+
+@ranks(2, 3)
+def test_a_piece_that_has_changed_on_the_way_is_fetched_again():
+    lacks = hvd.rank() == hvd.size() - 1
+    with pytest.MonkeyPatch.context() as patch:
+        first = pieces() // (hvd.size() - 1)  # of each holder: what it sends at first
+        Wire(patch, changes=lambda number: number % 2 == 0 and number < first)
+        arrays = content(9 if lacks else 0)
+        moved = _transfer.share(arrays, "state")
+    for mine, right in zip(arrays, content(0)):
+        same(mine, right)
+    assert (moved.wrong > 2) == lacks and moved.pieces == (pieces() + moved.wrong if lacks else 0)
+
+
+@ranks(2)
+def test_what_always_comes_wrong_is_an_error_on_all_ranks():
+    with pytest.MonkeyPatch.context() as patch:
+        Wire(patch, changes=lambda number: True)
+        with raises(hvd.HorovodInternalError, "the state came wrong 3 times"):
+            _transfer.share(content(hvd.rank()), "state")
+
+
+@ranks(3)
+def test_other_sizes_are_an_error_on_all_ranks():
+    with raises(ValueError, "the model of rank", "differs in names or sizes", "build the same on all ranks"):
+        _transfer.share([np.zeros(3 + (hvd.rank() == 1), np.uint8)], "model")
+    with raises(ValueError, "differs in names or sizes"):
+        _transfer.share([np.zeros(3, np.uint8)], "model", [f"weight of {hvd.rank()}"])
+
+
+def test_no_flipped_bit_is_accepted():
+    source = np.random.default_rng(1)
+    piece = source.integers(0, 256, 100_000, np.uint8)
+    right = _transfer.digest_of([piece]).tobytes()
+    assert _transfer.digest_of([piece[:77], piece[77:77], piece[77:]]).tobytes() == right
+    for place in source.integers(0, 8 * piece.size, 10_000):
+        piece[place // 8] ^= 1 << place % 8
+        assert _transfer.digest_of([piece]).tobytes() != right
+        piece[place // 8] ^= 1 << place % 8
+
+
+@ranks(2)
+def test_tensors_of_all_kinds():
+    def made(seed):
+        torch.manual_seed(seed)
+        gaps = torch.rand(6, 4).t()
+        return {
+            "bfloat16": torch.rand(3, 5).bfloat16(),
+            "bool": torch.rand(9) > 0.5,
+            "complex": torch.complex(torch.rand(2), torch.rand(2)),
+            "empty": torch.empty(0, 3),
+            "gaps": gaps,
+            "number": torch.tensor(float(seed)),
+            "parameter": torch.nn.Parameter(torch.rand(7)),
+        }
+
+    mine = made(hvd.rank())
+    places = {name: tensor.data_ptr() for name, tensor in mine.items()}
+    share_tensors(mine.items(), "model")
+    for name, right in made(0).items():
+        assert torch.equal(mine[name], right) and mine[name].data_ptr() == places[name], name
