@@ -327,6 +327,36 @@ TEST_CASE("a job that lost every rank goes on from a checkpoint, or says that it
   }
 }
 
+TEST_CASE("a state of which ranks know, and which none holds whole, is not begun anew",
+          "[membership]") {
+  Job job(elastic(2), {{"a", 2}});
+  job.all_first();
+  job.die(1, 9);
+  wire::Standing dirty;
+  dirty.epoch = job.decider.epoch();
+  dirty.cause = wire::EnterCause::kEpochEnded;
+  dirty.commits = 4;
+  job.on(MemberEnters{0, dirty});
+  job.idle(3);
+  CHECK_THAT(job.ended(),
+             Contains("9: no rank is left that holds the state of the job (commit 4)"));
+}
+
+TEST_CASE("the first failed rank's code is the job's, also when it comes late", "[membership]") {
+  Policy policy = elastic(2);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 2}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended without leaving the job"});
+  job.on(MemberFenced{1});  // before it is reaped
+  job.back(0, 3);
+  job.idle(1);
+  REQUIRE(job.entered() == Members{0});
+  job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+  job.die(0, 7);
+  CHECK_THAT(job.ended(), Contains("137: every rank has failed"));
+}
+
 TEST_CASE("three heals without a commit end the job", "[membership]") {
   Policy policy = elastic(2);
   policy.most_replacements = 100;
