@@ -51,8 +51,8 @@ void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
-  events_.push_back(membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
-                                            std::move(how)});
+  events_.push_back(
+      membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
 }
 
 void ElasticMembers::host_lost(const std::string& host, const std::string& how,

@@ -27,8 +27,8 @@ void Decider::State::on(const MemberStarted& event) {
 
 void Decider::State::on(const MemberLost& event) {
   Member* member = find(event.member);
-  if (member == nullptr) return;
-  if (!member->lives()) return know_more(*member, event.how, event.is_final);
+  if (member == nullptr || !member->lives())
+    return know_more(event.member, event.how, event.is_final);
   if (member->is_newcomer()) return lose_newcomer(*member, event.how);
   lose(*member, event.how, event.is_final);
 }
@@ -45,10 +45,11 @@ void Decider::State::fence(Member& member) {
 }
 
 void Decider::State::on(const MemberEnded& event) {
-  Member* member = find(event.member);
-  if (member == nullptr) return;
-  fence(*member);
+  // Also of one that is forgotten: its threads had ended, and the others went on without it.
   if (first_failed == event.member && !first_code) first_code = std::max(event.exit_code, 1);
+  Member* member = find(event.member);
+  if (member == nullptr) return know_more(event.member, event.failed ? event.how : "", true);
+  fence(*member);
   if (member->lives() && member->is_newcomer()) {
     lose_newcomer(*member, event.how.empty() ? "it ended" : event.how);
   } else if (member->lives() && event.failed) {
@@ -58,7 +59,7 @@ void Decider::State::on(const MemberEnded& event) {
   } else if (member->lives()) {
     finished(*member);
   } else {
-    know_more(*member, "", true);
+    know_more(event.member, event.failed ? event.how : "", true);
   }
   if (!member->lives() && member->rank < 0) members.erase(event.member);
 }
@@ -93,7 +94,7 @@ void Decider::State::on(const MemberEnters& event) {
   if (!member->lives())
     return answer(*member, wire::EpochAnswer::kRemoved, "the job has gone on without this rank");
   if (member->is_newcomer()) return newcomer_enters(*member, standing);
-  if (standing.has_state) known_commits = std::max(known_commits, standing.commits);
+  known_commits = std::max(known_commits, standing.commits);  // also of who holds it no more
   if (version.empty()) version = standing.version;
   if (settings.empty()) settings = standing.settings;
   // It was told of this epoch, and the answer may be under way still: what it says is from before.

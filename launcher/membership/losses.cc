@@ -65,20 +65,22 @@ void Decider::State::lose(Member& member, const std::string& how, bool is_final)
   }
 }
 
-// That it is lost is known before the cause is, often. `how` may be empty: nothing new.
-void Decider::State::know_more(const Member& member, const std::string& how, bool is_final) {
+// That it is lost is known before the cause is, often: it may be forgotten by then, but for the line
+// that waits. `how` may be empty: nothing new.
+void Decider::State::know_more(MemberId id, const std::string& how, bool is_final) {
   const auto note = [&](std::vector<Loss>& all) {
     for (Loss& loss : all) {
-      if (loss.member != member.id || loss.is_final) continue;
+      if (loss.member != id || loss.is_final) continue;
       if (!how.empty()) loss.how = how;
       loss.is_final = is_final;
     }
   };
   note(losses);
   for (LossLine& line : loss_lines) note(line.losses);
-  if (member.rank < 0 || how.empty()) return;
-  if (culprit_id == member.id) culprit = name_of(member) + " was lost: " + how;
-  if (first_failed == member.id) first_how = name_of(member) + ": " + how;
+  const Member* member = find(id);
+  if (member == nullptr || member->rank < 0 || how.empty()) return;
+  if (culprit_id == id) culprit = name_of(*member) + " was lost: " + how;
+  if (first_failed == id) first_how = name_of(*member) + ": " + how;
 }
 
 // Once the causes are known, for which a process has to be reaped: the heal does not wait for that.

@@ -87,7 +87,7 @@ struct MembershipDecider::State {
   // ---- losses.cc: failures and what they cost
   void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
-  void know_more(const Member& member, const std::string& how, bool is_final);
+  void know_more(MemberId id, const std::string& how, bool is_final);
   void say_losses(bool at_once);
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);

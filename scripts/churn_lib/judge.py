@@ -146,9 +146,12 @@ def judge_culprits(logs, harms, output):
         for lost in log.lost:
             if log.pid in harmed:
                 continue  # what it did to itself
-            if lost.pid not in harmed:
+            # One that ended by itself has left in order, for all that its peers know: the error names it first.
+            named = lost.pid if lost.pid >= 0 else next(map(int, re.findall(r"\(pid (\d+)", lost.text)), -1)
+            if named not in harmed:
                 failures.append(f"(b) member {log.member} was told: {lost.text[:300]}")
-    for rank, how in re.findall(r"^ruedarun: rank (\d+) on \S+ was lost: ([^;\n]*)", output, re.MULTILINE):
+    told = "\n".join(line for line in output.splitlines() if line.startswith("ruedarun: rank "))  # several losses may share one
+    for rank, how in re.findall(r"rank (\d+) on \S+ was lost: ([^;\n]*)", told):
         fits = [
             harm for pid, harm in harmed.items()
             if (not all_known or int(rank) in ranks.get(members.get(pid, -1), ())) and any(cause in how for cause in harm.causes)

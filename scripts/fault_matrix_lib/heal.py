@@ -22,7 +22,7 @@ FAULTS = {
     "abort": ("SIGABRT",),
     "exit_0": ("code 0", "without leaving"),
     "exit_1": ("code 1",),
-    "stop": ("SIGKILL", "no sign of life", "silent"),
+    "stop": ("it was stopped",),
 }
 # Of training; of a heal; of a newcomer alone.
 TRAINING = ("gradient", "collective", "applied", "vote", "acknowledged")

@@ -217,6 +217,41 @@ TEST_CASE("a lost member's threads are waited for; without them memory is fresh"
   CHECK(job.epoch_of(0).fresh_memory == !fenced);
 }
 
+TEST_CASE("a loss is told when its cause is known, though its process is gone by then",
+          "[membership]") {
+  Policy policy = elastic(2);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 2}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended", false});
+  job.on(MemberFenced{1});
+  job.back(0, 1);
+  job.idle(1);
+  CHECK(job.entered() == Members{0});
+  CHECK(job.said().empty());
+  const std::string told =
+      "rank 1 on a was lost: killed by signal 9; 1 rank goes on from commit 1\n";
+  SECTION("it is reaped") {
+    job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+    CHECK(job.said() == told);
+    job.idle(5);
+    CHECK(job.said().empty());
+  }
+  SECTION("more is known") {
+    job.on(MemberLost{1, "killed by signal 9"});
+    CHECK(job.said() == told);
+  }
+  SECTION("its cause never comes") {
+    job.idle(2);
+    CHECK(job.said() == "rank 1 on a was lost: it ended; 1 rank goes on from commit 1\n");
+  }
+  SECTION("the job is over before") {
+    job.on(MemberEnded{0, 0, false, ""});
+    CHECK(job.ended() == "0: ");
+    CHECK(job.said() == "rank 1 on a was lost: it ended; 1 rank goes on from commit 1\n");
+  }
+}
+
 TEST_CASE("who says that the epoch has ended ends it for all", "[membership]") {
   Job job(elastic(2), {{"a", 2}});
   job.all_first();
@@ -290,6 +325,36 @@ TEST_CASE("a job that lost every rank goes on from a checkpoint, or says that it
     job.idle(1);
     CHECK_THAT(job.ended(), Contains("7: no rank is left that holds the state of the job"));
   }
+}
+
+TEST_CASE("a state of which ranks know, and which none holds whole, is not begun anew",
+          "[membership]") {
+  Job job(elastic(2), {{"a", 2}});
+  job.all_first();
+  job.die(1, 9);
+  wire::Standing dirty;
+  dirty.epoch = job.decider.epoch();
+  dirty.cause = wire::EnterCause::kEpochEnded;
+  dirty.commits = 4;
+  job.on(MemberEnters{0, dirty});
+  job.idle(3);
+  CHECK_THAT(job.ended(),
+             Contains("9: no rank is left that holds the state of the job (commit 4)"));
+}
+
+TEST_CASE("the first failed rank's code is the job's, also when it comes late", "[membership]") {
+  Policy policy = elastic(2);
+  policy.on_failure = OnFailure::kShrink;
+  Job job(policy, {{"a", 2}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended without leaving the job"});
+  job.on(MemberFenced{1});  // before it is reaped
+  job.back(0, 3);
+  job.idle(1);
+  REQUIRE(job.entered() == Members{0});
+  job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+  job.die(0, 7);
+  CHECK_THAT(job.ended(), Contains("137: every rank has failed"));
 }
 
 TEST_CASE("three heals without a commit end the job", "[membership]") {

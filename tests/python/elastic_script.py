@@ -2,11 +2,14 @@
 
     elastic_script.py FOLDER STEPS SIZE [MEMBER:PHASE:STEP[:HOW] ...]
 
-It ends after STEPS steps, once SIZE ranks have made one together. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
+It ends after STEPS steps, once SIZE ranks have made one together. MEMBER: a number; of several, ``1+2``, all
+die when each has acknowledged that step and a checkpoint is whole. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
 ``sync``, ``synced``, where STEP counts those of this process; ``lost``, where it hears of a loss. HOW: ``kill``,
 ``raise``, or the code of a `sys.exit`. What a rank has acknowledged goes line by line into
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
+
+TEST_CHECKPOINT: folder of the job's checkpoints.
 """
 
 import hashlib
@@ -16,17 +19,28 @@ import sys
 
 import rueda.torch as hvd
 import torch
+from expect import eventually
 from rueda._runtime import runtime
+from rueda.torch import checkpoint
 
 folder, steps, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 faults = [(*fault.split(":"), "kill")[:4] for fault in sys.argv[4:]]
+kept = os.environ.get("TEST_CHECKPOINT")
+
+
+def said_by(member):
+    with open(os.path.join(folder, str(member))) as file:
+        return file.read()
 
 
 def die_at(phase, step):
     epoch = runtime.epoch
-    for member, where, when, how in faults:
-        if (int(member), where, int(when)) != (epoch.member, phase, step):
+    for members, where, when, how in faults:
+        victims = members.split("+")
+        if str(epoch.member) not in victims or (where, int(when)) != (phase, step):
             continue
+        if len(victims) > 1:
+            eventually(lambda: checkpoint.latest(kept) and all(f"did {step} " in said_by(each) for each in victims))
         if how == "raise":
             raise ValueError("a fault of the script's own")
         if how != "kill":
@@ -98,7 +112,7 @@ def train(state):
         die_at("done", step)
 
 
-state = State(model, optimizer, step=0, size=0, total=0)
+state = State(model, optimizer, step=0, size=0, total=0, checkpoint=kept)
 state.register_reset_callbacks([lambda: die_at("reset", state.step)])
 train(state)
 say("end", state.step, state.total, model.digest())

@@ -92,6 +92,13 @@ def test_wrong_names_and_codes_are_found():
     assert any("was told" in each for each in verdicts(story(), harms=[]))
 
 
+def test_a_rank_that_left_is_named_in_the_text():
+    text = "lost -1 -1 allreduce 'x': rank {} (pid {} on vm) has been shut down, and then rank 0 (pid 100 on vm)"
+    assert verdicts(replaced(story(), 0, 6, "lost 1 101 rank 1 (pid 101) was lost", text.format(1, 101))) == []
+    wrong = verdicts(replaced(story(), 0, 6, "lost 1 101 rank 1 (pid 101) was lost", text.format(2, 102)))
+    assert any("(b) member 0 was told" in each for each in wrong), wrong
+
+
 def test_descriptors_that_a_heal_leaves_are_found():
     lines = story()
     last = lines[0][-1]

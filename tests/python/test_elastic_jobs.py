@@ -13,24 +13,29 @@ SCRIPT = pathlib.Path(__file__).with_name("elastic_script.py")
 PHASES = "backward", "step", "commit", "done"
 
 
-def run(folder, ranks, steps, size, *faults, options=("--min-np", "1")):
-    """Runs one; returns its code, its output, and what each member has said, as lists of words."""
+def start(folder, ranks, steps, size, *faults, options=("--min-np", "1"), checkpoint=None):
+    """Runs one; returns its code, its output and what each member has said, as lists of words."""
+    folder.mkdir(exist_ok=True)
     command = [sys.executable, SCRIPT, folder, steps, size, *faults]
-    code, output = launch(ranks, command, options=options)
+    env = {"TEST_CHECKPOINT": str(checkpoint)} if checkpoint else {}
+    code, output = launch(ranks, command, options=options, env=env)
     said = {int(name): [line.split() for line in (folder / name).read_text().splitlines()] for name in os.listdir(folder)}
     return code, output, said
 
 
 def job(*arguments, **options):
-    """The same for one that succeeds; returns what each member has said."""
-    code, output, said = run(*arguments, **options)
+    """What each member of one that ends well has said."""
+    code, output, said = start(*arguments, **options)
     assert code == 0, (output, said)
     return said
 
 
-def check(said, steps):
-    """All members tell one story, and it is the one that a single observer would have counted."""
-    story = {}
+def check(said, steps, story=()):
+    """All members tell one story, and it is the one that a single observer would have counted.
+
+    ``story``: what went before them.
+    """
+    story = dict(story)
     for lines in said.values():
         for word, step, *rest in lines:
             if word == "did":

@@ -4,7 +4,7 @@ import types
 
 import pytest
 from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from rueda.elastic import HostUpdateResult, ObjectState, State, _loop, _state, notification_manager, run_fn
+from rueda.elastic import HostUpdateResult, ObjectState, State, _loop, _points, _state, notification_manager, run_fn
 
 
 class Played:
@@ -32,6 +32,9 @@ class Played:
     def commit_vote(self):
         return self.word
 
+    def largest(self, name, number):
+        return number
+
 
 class Logged(State):
     def __init__(self, log):
@@ -54,6 +57,7 @@ def play(monkeypatch, ends, *branches, errors=(), **options):
     log, ends = [], list(ends)
     played = Played(log, *branches, **options)
     monkeypatch.setattr(_loop, "runtime", played)
+    monkeypatch.setattr(_points, "runtime", played)
     monkeypatch.setattr(_state, "runtime", played)
     state = Logged(log)
     state.errors = list(errors)

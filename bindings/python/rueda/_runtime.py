@@ -238,6 +238,13 @@ class Runtime:
             raise _ffi.exception(code, error)
         return word.value
 
+    def largest(self, name, number):
+        """The largest of all ranks' numbers, of 63 bits. Collective."""
+        memory = ctypes.c_int64(number)
+        address = ctypes.addressof(memory)
+        operation = Operation(_ffi.ALLREDUCE, _ffi.INT64, address, address, (1,), _ffi.MAX)
+        return self.complete("allreduce", name, [operation], memory, lambda requests: memory.value)
+
     def epoch_ended(self, seconds):
         """After an error: whether the epoch is over because of a loss; waits while one is suspected."""
         context = self._context

@@ -1,6 +1,6 @@
 """Runs a training function again and again, epoch of membership after epoch, until it has returned.
 
-    epoch ──branch──> sync? ──> func(state) ──> its result
+    epoch ──branch──> checkpoint? ──> sync? ──> func(state) ──> its result
       ^                            │ a rank was lost │ hosts are about to change
       └── callbacks <── restore? <──branch── next epoch
 
@@ -13,14 +13,9 @@ import functools
 from rueda._runtime import runtime
 from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from rueda.elastic._changes import notification_manager
+from rueda.elastic._points import EPOCH_ENDED, INTERRUPTED, LEFT, READY, Unwound, enter, is_loss, meet, points
 
-# proto/messages.h: EnterCause, EpochBranch.
-EPOCH_ENDED, INTERRUPTED, READY = 1, 2, 4
-FRESH, RESTORE, SYNC, GO_ON = range(4)
-
-# How long the word may take that a rank is lost, after an operation has failed: of one that left in order it comes when
-# its process has ended.
-VERDICT_SECONDS = 30
+FRESH, RESTORE, SYNC, GO_ON = range(4)  # proto/messages.h: EpochBranch
 
 
 def run_fn(func, reset):
@@ -61,48 +56,49 @@ def _nothing():
 def _run(func, reset, state, args, kwargs):
     epoch = runtime.epoch
     if epoch is None or not epoch.elastic:
+        state.load_checkpoint()
         state.sync()
         return func(state, *args, **kwargs)
     holds = not epoch.provisional and epoch.number > 1 and epoch.branch != FRESH
     if epoch.provisional:
-        _enter(READY, False, state)
-    changed = epoch.provisional
+        holds = state.load_checkpoint(alone=True)  # asked for if nobody is left who has trained
+        enter(READY, holds, state)
+    changed, has_met = epoch.provisional, False
     while True:
         try:
+            if runtime.epoch.number > 1 and not has_met:
+                meet(LEFT)
+            has_met = False
             branch = runtime.epoch.branch
             if changed:
                 if branch == RESTORE and holds:  # a newcomer has nothing to go back to
                     state.restore()
                 reset()
                 state.on_reset()
+            if branch == FRESH:
+                state.load_checkpoint()
             if branch != GO_ON:
                 state.sync()
                 state.commits = _commits_of_all(state)
             holds = True  # a state that all have agreed on
+            points.begin(state)
             return func(state, *args, **kwargs)
+        except Unwound:
+            changed = has_met = True
+            continue
         except HorovodInternalError as error:
-            # Who raised it first may have ended by now, and count as lost.
-            if error.ranks_disagree or not runtime.epoch_ended(VERDICT_SECONDS):
+            if not is_loss(error):
                 raise
             cause = EPOCH_ENDED
         except HostsUpdatedInterrupt:
             cause = INTERRUPTED
-        _enter(cause, holds, state)
+        finally:
+            points.end()
+        enter(cause, holds, state)
         changed = True
 
 
 def _commits_of_all(state):
     """The number of rank 0's newest commit, which all ranks have now."""
-    target = runtime.epoch.target
-    return target if target else state.commits
-
-
-def _enter(cause, holds, state):
-    """Into the next epoch. SystemExit with code 0 where the job goes on without this rank."""
-    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=state.commits, layout=_layout(state))
-
-
-def _layout(state):
-    """Digest of what the state consists of; nothing where it does not say."""
-    digest = getattr(state, "layout", None)
-    return digest() if callable(digest) else b""
+    epoch = runtime.epoch
+    return state.commits if epoch.branch == FRESH else epoch.target

@@ -5,6 +5,7 @@ import queue
 from rueda._runtime import runtime
 from rueda.common.exceptions import HostsUpdatedInterrupt
 from rueda.elastic._changes import HostUpdateResult, changes_of, serial_of
+from rueda.elastic._points import points
 
 __all__ = ["ObjectState", "State"]
 
@@ -21,6 +22,8 @@ class State:
     """
 
     commits = 0  # saves that all ranks have made together; it comes with what is synchronized
+    is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
+    is_reset_due = False  # the ranks have changed, and the function went on: the next check interrupts it
 
     def __init__(self, bcast_object, get_rank):
         self._bcast_object = bcast_object
@@ -36,6 +39,7 @@ class State:
     def on_reset(self):
         """The ranks have changed: forgets what was announced, then `reset`, then the callbacks."""
         self._host_messages = queue.Queue()
+        self.is_reset_due = False
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -48,7 +52,12 @@ class State:
         """Saves, then checks for changes. All ranks must call it in the same step."""
         self.save()
         self.commits += 1
-        self.check_host_updates()
+        try:
+            self.check_host_updates()
+        except HostsUpdatedInterrupt:
+            self.committed()
+            raise
+        self.committed()
 
     def check_host_updates(self):
         """HostsUpdatedInterrupt on all ranks, or on none, if any has heard that hosts are about to change."""
@@ -57,9 +66,11 @@ class State:
         newest, changes = self._read_messages(seen)
         if epoch is not None and epoch.elastic:
             # When the vote returns all ranks have saved.
-            word = runtime.commit_vote()
-            if serial_of(word) > serial_of(epoch.announced):
+            word = points.repeat(lambda vote: vote()) if self.is_guarded else runtime.commit_vote()
+            if serial_of(word) > serial_of(runtime.epoch.announced):
                 raise HostsUpdatedInterrupt(changes_of(word) == HostUpdateResult.removed)
+            if self.is_reset_due:
+                raise HostsUpdatedInterrupt(True)
             return
         # Without a launcher that tells: what Horovod's do, with whoever calls `on_hosts_updated`.
         seen, self._last_updated_timestamp, changes = self._bcast_object((seen, newest, changes))
@@ -85,6 +96,25 @@ class State:
     def sync(self):
         """Gives all ranks the state of rank 0."""
         raise NotImplementedError()
+
+    def on_healed(self):
+        """A rank was lost, and the training function goes on: what depends on the ranks is reset at the next commit."""
+        self.is_reset_due = self.depends_on_ranks()
+
+    def depends_on_ranks(self):
+        """Whether `on_reset` does anything."""
+        return bool(self._reset_callbacks) or type(self).reset is not State.reset
+
+    def committed(self):
+        """All ranks have made this commit: for what keeps it elsewhere."""
+
+    def load_checkpoint(self, alone=False):
+        """Before anybody has trained: the newest commit that an earlier job has kept; all ranks call it.
+
+        ``alone``: this rank joins a running job, and cannot talk to others yet. Returns whether there was one; it then
+        counts as saved.
+        """
+        return False
 
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""

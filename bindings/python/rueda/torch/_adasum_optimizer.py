@@ -55,6 +55,8 @@ class Deltas(Policy):
 
 
 class _DistributedDelta(_Distributed):
+    _sends_gradients = False
+
     def _make_policy(self, settings, sparse_as_dense):
         return Deltas(settings, self)
 

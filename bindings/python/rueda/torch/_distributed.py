@@ -11,7 +11,8 @@ import torch
 from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
-from rueda.torch import _async, _epochs, _lent_memory, _owners
+from rueda.elastic._points import points
+from rueda.torch import _async, _epochs, _guarded, _lent_memory, _owners
 from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
@@ -49,6 +50,7 @@ class _Distributed:
     """What the class made by `DistributedOptimizer` has before the wrapped optimizer's class."""
 
     _takes_hooks = True  # of communication (`rueda.torch.relaxed`)
+    _sends_gradients = True  # and nothing else, so that a step can be made again
     _gradients_at_once = 1  # of a parameter: one that is reduced, or several
     _counts_steps = False  # so that a step of the plain optimizer's own would be missed
 
@@ -60,6 +62,7 @@ class _Distributed:
         self._sparse_as_dense = sparse_as_dense
         self._this_step.lends = lends and self._has_peers and _lent_memory.is_possible()
         self._reduce_policy = self._make_policy(settings, sparse_as_dense)
+        self._is_guarded = False  # a step is repeated when a rank was lost (hvd.elastic.guard)
         self._gradient_buffers = buffers
         self._gradient_of = {}  # parameter: its Gradient
         self._gradient_hooks = {}  # parameter: function that removes its hook
@@ -83,6 +86,8 @@ class _Distributed:
 
     def _use_policy(self, policy):
         """Another way to reduce gradients, which may be elsewhere than they are; also for who is alone."""
+        if self._is_guarded:
+            raise ValueError("this optimizer is guarded (hvd.elastic.guard): its gradients are reduced as they are")
         self._reduce_policy = policy
         self._this_step.lends = False
         if not self._has_peers:
@@ -93,6 +98,23 @@ class _Distributed:
             for gradient in self._gradient_of.values():
                 gradient.policy = policy
             policy.adopt(list(self._gradient_of.values()))
+
+    def _can_repeat_steps(self):
+        """Whether a step that was broken off can be made again with other ranks."""
+        return self._is_guarded or (self._sends_gradients and _guarded.tolerant(self._reduce_policy) is not None)
+
+    def _guard(self):
+        """From now on it is, while a function of `rueda.elastic.run` trains."""
+        if self._is_guarded:
+            return
+        if self._this_step.pending:
+            raise RuntimeError("guard() is called before backward, not between it and step()")
+        self._reduce_policy, self._is_guarded = _guarded.tolerant(self._reduce_policy), True
+        self.contributors = self._reduce_settings.process_set.size()
+        for p, gradient in self._gradient_of.items():
+            gradient.policy, gradient.in_place = self._reduce_policy, None
+            if self._this_step.lends:  # the results' memory, too
+                self._gradient_hooks[p] = _lent_memory.watched(p, self._gradient_hooks[p], 1)
 
     def __reduce_ex__(self, protocol):
         """A copy, by `copy` or `pickle`, is of the wrapped class, with options and state, and can be wrapped."""
@@ -118,6 +140,11 @@ class _Distributed:
         step, gradients = self._this_step, self._gradient_of.values()
         _lent_memory.window.close()
         give_up(step.pending, 0)
+        if points.is_healing:
+            if self._is_guarded:
+                return _guarded.enter_epoch(step, gradients)
+            if any(gradient.has_computed() for gradient in gradients):
+                points.spoil()
         step.forget(gradients)
         step.synchronized = step.settled = False
         give_up((gradient.in_place for gradient in gradients if gradient.in_place is not None), 0)
@@ -251,25 +278,35 @@ class _Distributed:
 
     @outside_graphs
     def _reduce_all(self):
+        if self._is_guarded:
+            points.repeat(self._reduce_once)
+        else:
+            self._reduce_once()
+
+    def _reduce_once(self, vote=None):
         if self._lost:
             raise RuntimeError(
                 "A later DistributedOptimizer was made for parameters of this one "
                 f"({_some(self._lost)}). Use that one."
             )
-        step, gone = self._this_step, ()
+        step, gone, at_rest = self._this_step, (), []
         _lent_memory.window.close()  # an exception may have ended backward
         try:
             self._plain.join()
             if self._has_peers and self._groups_changed():
                 gone = self._look_at_groups()
-            at_rest = self._start_missing(step)
-            touched = self._end_reductions(step.pending)
-            for p in at_rest:
-                p.grad = None
+            self._start_missing(step, at_rest)
+            pending = step.pending
+            if vote is not None:
+                self.contributors = _guarded.results(pending, self._reduce_settings.process_set)
+                vote()
+            touched = self._end_reductions(pending)
         except BaseException as error:
             give_up(step.pending, _SETTLE_SECONDS if isinstance(error, Exception) else 0)
             raise
         finally:
+            for p in at_rest:
+                p.grad = None
             step.forget(self._gradient_of.values())
             for p in gone:
                 self._leave(p)
@@ -279,16 +316,16 @@ class _Distributed:
         """Puts their results into the parameters' ``grad``; returns gradients that the script has changed meanwhile."""
         return [gradient for reduction in reductions for gradient in reduction.end()]
 
-    def _start_missing(self, step):
+    def _start_missing(self, step, at_rest):
         """Starts what no hook has started: every rank reduces every parameter that it trains.
 
-        Returns parameters that have got a gradient for their group's sake alone.
+        Parameters that get a gradient for their group's sake alone are put into ``at_rest``.
         """
         if step.has_discarded:  # and backward has not come again to some that were thrown away with those
             for reduction in step.pending[:]:
                 if not reduction.is_wanted():
                     step.discard(reduction)
-        gradients, at_rest = self._gradient_of.values(), []
+        gradients = self._gradient_of.values()
         self._reduce_policy.agree(gradients)
         for gradient in gradients:
             if gradient.reduction is None and not gradient.is_ready:
@@ -299,7 +336,6 @@ class _Distributed:
                     at_rest.append(p)
                 self._reduce_policy.supply(gradient)
                 gradient.start()
-        return at_rest
 
     @contextlib.contextmanager
     def skip_synchronize(self):

@@ -3,6 +3,7 @@
 import weakref
 
 from rueda._runtime import runtime
+from rueda.elastic._points import points
 
 _optimizers = weakref.WeakSet()
 
@@ -14,7 +15,10 @@ def is_elastic():
 
 
 def follow(optimizer):
-    """``optimizer.enter_epoch()`` is called in each new epoch, as long as somebody has the optimizer."""
+    """``optimizer.enter_epoch()`` is called in each new epoch, as long as somebody has the optimizer.
+
+    And again when a training function is left in it that was to go on.
+    """
     _optimizers.add(optimizer)
 
 
@@ -33,3 +37,4 @@ def _tell():
 
 
 runtime.on_new_epoch.append(_tell)
+points.on_unwinding.append(_tell)

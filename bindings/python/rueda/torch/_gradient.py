@@ -99,6 +99,8 @@ class Gradient:
         It is complete, and its group waits for others.
     buffer : GradientBuffer or None
         Where it is brought before it is reduced.
+    spare : torch.Tensor or None
+        Memory for its next result, where that is kept apart from it (`_guarded`).
     is_sparse : bool or None
         What the ranks have agreed on; None while no rank has had a gradient.
     """
@@ -116,6 +118,7 @@ class Gradient:
         "passes_left",
         "policy",
         "reduction",
+        "spare",
         "step",
     )
 
@@ -131,6 +134,7 @@ class Gradient:
         self.in_place = None
         self.is_ready = False
         self.buffer = None
+        self.spare = None
         self.is_sparse = None
 
     @property

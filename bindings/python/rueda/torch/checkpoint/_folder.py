@@ -17,12 +17,15 @@ import json
 import os
 import re
 import shutil
+import time
 import warnings
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "rueda checkpoint", 1
 _NAME = re.compile(r"(\d{6,})-step-(\d+)(\.new|\.old)?")
 _LOCK = "lock"
+_PF_EXITING = 4  # of a process's flags in Linux
+_ENDING_SECONDS = 10.0  # that it may take to let go of its locks
 
 
 class Damaged(ValueError):
@@ -173,11 +176,11 @@ def lock(folder):
         unlock(folder)  # the folder was removed, and made again
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take_lock(file)
         os.ftruncate(file, 0)
         os.pwrite(file, f"process {os.getpid()} of {os.uname().nodename}".encode(), 0)
     except OSError as error:
-        who = os.pread(file, 200, 0).decode(errors="replace") or "another process"
+        who = _holder(file) or "another process"
         if error.errno in (errno.EACCES, errno.EAGAIN):
             os.close(file)
             raise BlockingIOError(
@@ -188,6 +191,35 @@ def lock(folder):
             raise
         warnings.warn(f"{folder} is on a filesystem without locks: see to it that no other job saves there", stacklevel=2)
     _locks[key] = file
+
+
+def _take_lock(file):
+    end = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN) or not _is_ending(_holder(file)) or time.monotonic() > end:
+                raise
+        time.sleep(0.001)
+
+
+def _holder(file):
+    """As it calls itself."""
+    return os.pread(file, 200, 0).decode(errors="replace")
+
+
+def _is_ending(holder):
+    """Whether it is a process of this machine that ends, or has: what it holds is about to be free."""
+    match = re.fullmatch(r"process (\d+) of (.*)", holder)
+    if match is None or match[2] != os.uname().nodename:
+        return False
+    try:
+        with open(f"/proc/{match[1]}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in "ZX" or int(fields[6]) & _PF_EXITING != 0
 
 
 def unlock(folder):

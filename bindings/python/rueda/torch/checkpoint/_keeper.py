@@ -100,7 +100,7 @@ class Keeper:
 
 def _of_all_ranks(value, ranks):
     """A sampler, with what all ranks have processed of it; anything else as it is."""
-    if not hasattr(value, "processed_indices") or not hasattr(value, "load_state_dict"):
+    if not _is_sampler(value):
         return value
     state = value.state_dict()
     if ranks.size > 1:
@@ -108,6 +108,11 @@ def _of_all_ranks(value, ranks):
         if done:
             state = {**state, "processed_indices": done}
     return _Sampled(state)
+
+
+def _is_sampler(value):
+    has = hasattr(type(value), "processed_indices") or "processed_indices" in getattr(value, "__dict__", ())
+    return has and hasattr(value, "load_state_dict")  # its indices may take long to compute
 
 
 class _Sampled:

@@ -1,11 +1,14 @@
 """`TorchState`: what an elastic job of PyTorch keeps."""
 
 import hashlib
+import warnings
 
 import torch
 
 from rueda.elastic import ObjectState
+from rueda.elastic._points import points
 from rueda.torch import mpi_ops
+from rueda.torch.checkpoint._keeper import Keeper
 from rueda.torch.elastic._copies import StepGuard
 from rueda.torch.elastic._handlers import (
     ModelStateHandler,
@@ -40,13 +43,20 @@ class TorchState(ObjectState):
     ----------
     model : torch.nn.Module, optional
     optimizer : torch.optim.Optimizer, optional
+    checkpoint : path, optional
+        Folder that all ranks see, of this job alone: commits become checkpoints there, written while training goes on, and a
+        job that has lost every rank goes on from the newest whole one when it is started again, with any number of ranks.
+    checkpoint_every : int
+        Commits from one checkpoint to the next; more, where writing takes longer.
     **kwargs
         More of them, or plain objects.
     """
 
-    def __init__(self, model=None, optimizer=None, **kwargs):
+    def __init__(self, model=None, optimizer=None, *, checkpoint=None, checkpoint_every=1, **kwargs):
         kwargs.update(model=model, optimizer=optimizer)
         self._handlers, self._guard = {}, None
+        self._keeper = None if checkpoint is None else Keeper(checkpoint, every=checkpoint_every)
+        self._is_begun = False  # what it has counts: a checkpoint is older
         for name in list(kwargs):
             handler = handler_of(kwargs[name])
             if handler is not None:
@@ -84,12 +94,53 @@ class TorchState(ObjectState):
             handler.sync()
         super().sync()
         self.save()
+        self._is_begun = True
+
+    def committed(self):
+        if self._keeper is None:
+            return
+        if self.is_guarded:
+            points.repeat(self._keep)
+        else:
+            self._keep(lambda: None)
+
+    def _keep(self, vote):
+        self._keeper.committed(self._whole(), self.commits)
+        vote()
+
+    def load_checkpoint(self, alone=False):
+        if self._keeper is None or (self._is_begun if alone else self._bcast_object(self._is_begun)):
+            return False
+        whole = self._whole()
+        try:
+            commits = self._keeper.resume(whole, alone)
+        except RuntimeError as error:
+            if not alone:
+                raise
+            warnings.warn(f"this rank joins without a checkpoint: {error}", RuntimeWarning, stacklevel=2)
+            return False
+        if commits is None:
+            return False
+        for name in self._saved_state:
+            setattr(self, name, whole[name])
+        self.commits = commits
+        self.save()
+        return True
+
+    def _whole(self):
+        """All of it by name, as checkpoints have it."""
+        plain = {name: getattr(self, name) for name in self._saved_state}
+        return {**{name: handler.value for name, handler in self._handlers.items()}, **plain}
 
     def reset(self):
         """Samplers deal out what is left to the ranks that there are now."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
+
+    def depends_on_ranks(self):
+        has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
+        return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
 
     def verified(self):
         """Whether what is saved is whole: False if somebody else changed what only the optimizer may change."""

@@ -44,7 +44,7 @@ def require_count(what, value, least):
 class Relaxed(_Distributed):
     """Before the wrapped optimizer's class."""
 
-    _takes_hooks = False
+    _takes_hooks = _sends_gradients = False
     _reduces_in_steps = False  # always, not only in the first ones
     _counts_steps = True  # so the plain optimizer's own are an error
     _kind = ""

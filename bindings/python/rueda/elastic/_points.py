@@ -1,0 +1,134 @@
+"""Places of a training function at which the loss of a rank costs a repetition, and not the function: guarded steps and commits.
+
+All ranks pass the same points in the same order. At each they do something together whose results are kept aside, and
+then vote; a rank that has come through the vote knows that all have entered it, so that all have the results, and
+applies its own. When a rank is lost, those that are left enter the next epoch where they are, and tell each other how
+many points they have passed:
+
+    somebody has passed one more    it was complete: who stands in its vote applies it, too
+    nobody has                      it is done again, by the ranks that there are now
+    somebody has left its function  all leave theirs: for a newcomer, or who was in no point when it heard of the loss
+"""
+
+from rueda._runtime import runtime
+from rueda.common.exceptions import HorovodInternalError
+
+EPOCH_ENDED, INTERRUPTED, READY = 1, 2, 4  # proto/messages.h: EnterCause
+
+# How long the word may take that a rank is lost, after an operation has failed: of one that left in order it comes when
+# its process has ended.
+VERDICT_SECONDS = 30
+
+LEFT = 1 << 62  # instead of a number of points: this rank is in no training function
+
+
+class Unwound(HorovodInternalError):
+    """The training function is left; this rank is in the next epoch already, and has met the others there."""
+
+
+class _Again(Exception):
+    """The vote of a point will not come: the ranks are others."""
+
+
+class Points:
+    """Of the training function that runs in this process, if any. Threads: the one that trains."""
+
+    def __init__(self):
+        self.state = None  # that it trains
+        self.is_healing = False  # the next epoch is entered, and the function goes on in it
+        self.on_unwinding = []  # called without arguments when it is left instead
+        self._is_spoilt = False
+        self._passed = 0
+
+    def begin(self, state):
+        """A function begins on all ranks."""
+        self.state, self._passed = state, 0
+
+    def end(self):
+        self.state = None
+
+    def spoil(self):
+        """While it is healed: the function cannot go on, because of what is lost."""
+        self._is_spoilt = True
+
+    def repeat(self, attempt):
+        """One point: returns what ``attempt(vote)`` does, which is called again as long as a loss comes between.
+
+        It calls ``vote`` when it has its results, and applies them when that has returned; before that it leaves
+        everything as it was.
+        """
+        while True:
+            try:
+                result = attempt(self._vote)
+                self._passed += 1
+                return result
+            except _Again:
+                pass
+            except Unwound:
+                raise
+            except HorovodInternalError as error:
+                self._heal(error, False)
+
+    def _vote(self):
+        """Returns the newest announcement that any rank has seen, or 0."""
+        try:
+            return runtime.commit_vote()
+        except HorovodInternalError as error:
+            if self._heal(error, True):
+                return 0
+            raise _Again() from None
+
+    def _heal(self, error, is_done):
+        """Into the next epoch. Returns whether somebody has passed this point; ``is_done``: this rank has its results."""
+        if self.state is None:
+            raise error
+        while True:
+            if not is_loss(error):
+                raise error
+            self.is_healing, self._is_spoilt = True, False
+            try:
+                enter(EPOCH_ENDED, True, self.state)
+            finally:
+                self.is_healing = False
+            try:
+                newest = meet(LEFT if self._is_spoilt else self._passed)
+                break
+            except HorovodInternalError as another:
+                error = another
+        if newest == LEFT:
+            for tell in self.on_unwinding:
+                tell()
+            raise Unwound("ranks have come, or were not in a guarded step: training goes on from the newest commit")
+        if newest > self._passed and not is_done:
+            raise RuntimeError("ranks call guarded steps and commits in different orders: they have to be the same on all")
+        self.state.on_healed()
+        return newest > self._passed
+
+
+points = Points()
+
+
+def meet(number):
+    """The largest number of all ranks, in a new epoch."""
+    return runtime.largest("rueda.elastic.meet", number)
+
+
+def is_loss(error):
+    """Whether an operation failed because a rank was lost, so that the epoch has ended: all hear that."""
+    # Ranks disagree: who raised that first may have ended by now, and count as lost.
+    return not error.ranks_disagree and runtime.epoch_ended(VERDICT_SECONDS)
+
+
+def enter(cause, holds, state):
+    """Into the next epoch. SystemExit with code 0 where the job goes on without this rank.
+
+    ``holds``: the state is one that all ranks have agreed on.
+    """
+    commits = state.commits if holds else 0
+    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=commits, layout=_layout(state))
+
+
+def _layout(state):
+    """Digest of what the state consists of; nothing where it does not say."""
+    digest = getattr(state, "layout", None)
+    return digest() if callable(digest) else b""

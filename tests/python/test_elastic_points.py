@@ -1,0 +1,95 @@
+"""The points of guarded training on a runtime that is played: what a rank does with its results when a loss comes between."""
+
+import types
+
+import pytest
+from rueda.common.exceptions import HorovodInternalError
+from rueda.elastic import ObjectState, _points
+from rueda.elastic._points import LEFT, Points, Unwound
+
+
+class Played:
+    """A runtime whose votes fail as often as is said, and whose other ranks have passed so many points."""
+
+    def __init__(self, failures, newest, ended=True):
+        self.failures, self.newest, self.ended, self.entered = failures, newest, ended, 0
+        self.epoch = types.SimpleNamespace(announced=0, elastic=True)
+
+    def commit_vote(self):
+        if self.failures:
+            self.failures -= 1
+            raise HorovodInternalError("lost")
+        return 7
+
+    def next_epoch(self, *arguments, **standing):
+        self.entered += 1
+
+    def epoch_ended(self, seconds):
+        return self.ended
+
+    def largest(self, name, number):
+        newest = self.newest.pop(0)
+        if newest is None:
+            raise HorovodInternalError("lost, too")
+        return max(number, newest)
+
+
+def play(monkeypatch, attempt, failures, *newest, **options):
+    played, points = Played(failures, list(newest), **options), Points()
+    monkeypatch.setattr(_points, "runtime", played)
+    points.begin(ObjectState(lambda value: value, lambda: 0))
+    return points, played, points.repeat(attempt)
+
+
+def attempts(log):
+    """One that notes when it has begun, and when it is applied."""
+
+    def attempt(vote):
+        log.append("reduce")
+        word = vote()
+        log.append("apply")
+        return word
+
+    return attempt
+
+
+def test_without_a_loss_it_is_done_once(monkeypatch):
+    log = []
+    _, played, word = play(monkeypatch, attempts(log), 0)
+    assert log == ["reduce", "apply"] and word == 7 and played.entered == 0
+
+
+def test_results_are_made_again_when_nobody_has_come_through_the_vote(monkeypatch):
+    log = []
+    _, played, word = play(monkeypatch, attempts(log), 1, 0)
+    assert log == ["reduce", "reduce", "apply"] and word == 7 and played.entered == 1
+
+
+def test_results_are_applied_when_somebody_has_come_through_the_vote(monkeypatch):
+    log = []
+    points, played, word = play(monkeypatch, attempts(log), 1, 1)
+    assert log == ["reduce", "apply"] and word == 0 and points._passed == 1
+
+
+def test_another_loss_in_the_heal_is_healed_and_the_decision_is_the_later_epochs(monkeypatch):
+    log = []
+    _, played, _ = play(monkeypatch, attempts(log), 1, None, 1)
+    assert log == ["reduce", "apply"] and played.entered == 2
+
+
+def test_all_leave_for_who_has_left(monkeypatch):
+    with pytest.raises(Unwound):
+        play(monkeypatch, attempts([]), 1, LEFT)
+
+
+def test_who_has_no_results_cannot_go_forward(monkeypatch):
+    def attempt(vote):
+        raise HorovodInternalError("lost")
+
+    with pytest.raises(RuntimeError, match="different orders"):
+        play(monkeypatch, attempt, 0, 1)
+
+
+def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
+    with pytest.raises(HorovodInternalError, match="lost"):
+        play(monkeypatch, attempts([]), 1, ended=False)
