@@ -2,9 +2,9 @@
 
     guard_script.py FOLDER STEPS COMMIT_EVERY SIZE [MEMBER:PHASE:STEP ...]
 
-It ends after STEPS steps, once SIZE ranks have made one together.
+It ends after STEPS steps, once SIZE ranks (0: any) have made one together.
 PHASE: ``backward``, ``hook`` (within backward), ``step``, ``vote`` and ``voted`` (of a step), ``applied``, ``commit``, ``next``
-(the next step's beginning), ``healed`` (as soon as it is in another epoch), ``met``. What a rank has acknowledged goes line by
+(the next step's beginning); ``healed`` and ``met``, where STEP is the number of the epoch that is entered. What a rank has acknowledged goes line by
 line into FOLDER/<member>: ``did STEP CONTRIBUTORS SUMS DIGEST``; it is told when a commit has come back.
 """
 
@@ -50,9 +50,9 @@ def deadly_vote():
 
 
 def deadly_meet(number):
-    die_at("healed", state.step)
+    die_at("healed", runtime.epoch.number)
     newest = meet(number)
-    die_at("met", state.step)
+    die_at("met", runtime.epoch.number)
     return newest
 
 
@@ -74,7 +74,7 @@ def acknowledge(step):
 def train(state):
     say("train", runtime.epoch.number, hvd.size())
     acknowledge(state.step)  # a commit may have ended in an interrupt
-    while state.step < steps or state.size != size:
+    while state.step < steps or size not in (0, state.size):
         step = state.step
         die_at("next", step)
         optimizer.zero_grad()
