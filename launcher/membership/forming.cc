@@ -229,8 +229,10 @@ void Decider::State::begin_rest() {
   if (rest_since) return;
   rest_since = now;
   const auto seconds = static_cast<int64_t>(policy.elastic_timeout.count());
-  do_(Say{who_finished + " has ended with code 0, so no rank is started any more; the others "
-          "have " + std::to_string(seconds) + " s to end (--elastic-timeout)"});
+  do_(Say{who_finished +
+          " has ended with code 0, so no rank is started any more; the others "
+          "have " +
+          std::to_string(seconds) + " s to end (--elastic-timeout)"});
 }
 
 void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fresh) {

@@ -65,8 +65,8 @@ void Decider::State::lose(Member& member, const std::string& how, bool is_final)
   }
 }
 
-// That it is lost is known before the cause is, often: it may be forgotten by then, but for the line
-// that waits. `how` may be empty: nothing new.
+// That it is lost is known before the cause is, often: it may be forgotten by then, but for the
+// line that waits. `how` may be empty: nothing new.
 void Decider::State::know_more(MemberId id, const std::string& how, bool is_final) {
   const auto note = [&](std::vector<Loss>& all) {
     for (Loss& loss : all) {
