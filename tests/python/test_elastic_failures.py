@@ -3,13 +3,13 @@
 import sys
 
 import pytest
-from test_elastic_jobs import check, run
+from test_elastic_jobs import check, start
 from worlds import launch
 
 
 @pytest.mark.parametrize("how, code", [("raise", 1), ("3", 3)])
 def test_a_rank_that_fails_in_its_function_is_replaced(tmp_path, how, code):
-    code_of_job, output, said = run(
+    code_of_job, output, said = start(
         tmp_path, 3, 10, 3, f"1:backward:5:{how}", options=("--min-np", "2")
     )
     assert code_of_job == 0, (output, said)
@@ -25,7 +25,7 @@ def test_a_rank_that_fails_in_its_function_is_replaced(tmp_path, how, code):
 
 def test_a_rank_that_fails_in_a_heal_leads_to_the_next_one(tmp_path):
     faults = "1:backward:5", "2:reset:5:raise"
-    code, output, said = run(
+    code, output, said = start(
         tmp_path, 4, 10, 2, *faults, options=("--min-np", "1", "--on-failure", "shrink")
     )
     assert code == 0, (output, said)
@@ -35,7 +35,7 @@ def test_a_rank_that_fails_in_a_heal_leads_to_the_next_one(tmp_path):
 
 
 def test_who_trains_on_when_another_has_ended_is_told_so(tmp_path):
-    code, output, said = run(tmp_path, 3, 10, 3, "1:done:5:0", options=("--min-np", "1"))
+    code, output, said = start(tmp_path, 3, 10, 3, "1:done:5:0", options=("--min-np", "1"))
     assert code == 1, (output, said)
     assert "has been shut down without submitting it" in output, output
     assert [said[member][-1][:2] for member in said] == [["did", "5"]] * 3 and len(said) == 3
@@ -45,7 +45,7 @@ def test_ranks_that_nobody_comes_to_any_more_are_not_left_to_wait(tmp_path):
     # Rank 0 has enough when it hears of the loss. Rank 1 heals, and would train until there are three ranks again.
     faults = "2:backward:5", "0:lost:5:0"
     options = ("--min-np", "1", "--elastic-timeout", "3")
-    code, output, said = run(tmp_path, 3, 10, 3, *faults, options=options)
+    code, output, said = start(tmp_path, 3, 10, 3, *faults, options=options)
     assert code == 124, (output, said)
     assert (
         "has ended with code 0, so no rank is started any more; the others have 3 s to end"
