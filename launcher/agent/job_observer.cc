@@ -203,7 +203,9 @@ HostReport JobObserver::report(const HostQuestion& question) {
   std::vector<RankRecord> records = look(question.stacks_of);
   const auto ranks = newest();
   for (RankRecord& record : records) {
-    const Watched& watched = *ranks.at(record.rank);
+    const auto holder = ranks.find(record.rank);
+    if (holder == ranks.end()) continue;  // it has left since it was looked at
+    const Watched& watched = *holder->second;
     RankView view;
     view.member = watched.member;
     view.pid = record.flight ? record.flight->pid : watched.pid;
@@ -314,7 +316,9 @@ std::vector<std::string> JobObserver::write(const std::vector<RankRecord>& recor
   const int64_t now = now_ns();
   const auto ranks = newest();
   for (const RankRecord& record : records) {
-    const ByteView memory = ranks.at(record.rank)->memory.bytes();
+    const auto holder = ranks.find(record.rank);
+    if (holder == ranks.end()) continue;  // it has left since it was looked at
+    const ByteView memory = holder->second->memory.bytes();
     std::vector<std::byte> copy(memory.begin(), memory.end());
     writer_.add([folder = folder(), record, now, copy = std::move(copy)] {
       return write_flight_file(folder, record, copy, now);

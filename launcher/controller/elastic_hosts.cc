@@ -159,6 +159,7 @@ void JobController::let_go() {
 
 // The job is over before they are in.
 void JobController::forget_newcomers() {
+  if (server_ == nullptr) return;  // nobody could come
   listed_.clear();
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (hosts_[host].state != State::kRunning) drop(static_cast<int>(host), "");

@@ -116,9 +116,9 @@ void JobController::host_lost(int number, const std::string& why) {
   }
   say(text);
   const bool gone_on = goes_on();
-  leave_round(number);
   if (gone_on) bar_lost(host.name());
   if (gone_on) books_.elastic()->host_lost(host.name(), "the host is gone: " + why, losses);
+  leave_round(number);
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());
   noticed_.emplace(std::pair(number, -1), noticed);

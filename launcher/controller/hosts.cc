@@ -50,7 +50,7 @@ void JobController::close_door() {
 
 // The hosts that a job begins with come together, later ones one by one.
 void JobController::begin_round_if_due() {
-  if (round_ || failure_ != 0) return;
+  if (round_ || failure_ != 0 || (elastic() && !goes_on())) return;
   std::vector<int> here;
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (hosts_[host].state == State::kHere) here.push_back(static_cast<int>(host));
@@ -134,6 +134,7 @@ void JobController::end_round() {
     hosts.push_back(hosts_[static_cast<size_t>(host)].reach);
     if (hosts_[static_cast<size_t>(host)].state == State::kRunning) server_->send(host, over);
   }
+  if (elastic() && !goes_on()) return forget_newcomers();  // nobody is let in any more
   if (newcomers.empty()) return begin_round_if_due();
   std::vector<std::string> addresses(hosts.size(), "127.0.0.1");
   if (hosts.size() > 1 || !hosts_[static_cast<size_t>(all.front())].plan.ours) {

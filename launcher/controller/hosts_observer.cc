@@ -346,7 +346,8 @@ void HostsObserver::explain(const Round& round, const std::vector<RankRecord>& r
     control::ControllerMessage message;
     message.mutable_mail()->set_rank(rank);
     message.mutable_mail()->set_text(text.substr(0, flight::kMailBytes));
-    link_.send(host_of(rank), std::move(message));
+    // The ranks may be fewer since.
+    if (const int host = host_of(rank); host >= 0) link_.send(host, std::move(message));
   }
   if (setup_.dump_stalls) request_dump(true);
 }

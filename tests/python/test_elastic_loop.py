@@ -133,3 +133,28 @@ def test_objects_come_back_and_what_was_synchronized_counts_as_saved():
     state.batch = state.epoch = 0
     state.restore()
     assert (state.batch, state.epoch) == (7, 5)
+
+
+def test_a_second_function_syncs_its_state_whatever_the_epoch_said_of_the_first(monkeypatch):
+    log = []
+    played = Played(log, _loop.FRESH, _loop.GO_ON)
+    for module in (_loop, _points):
+        monkeypatch.setattr(module, "runtime", played)
+    monkeypatch.setattr(_loop._finished, "commits", None)
+    ends = [HostsUpdatedInterrupt(True), "first", "second"]
+
+    def train(state):
+        log.append("train")
+        state.commits += 5
+        end = ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    run = run_fn(train, lambda: None)
+    assert run(Logged(log)) == "first"
+    assert log == ["sync", "train", ("enter", _points.INTERRUPTED, True), "reset", "train"]
+    log.clear()
+    second = Logged(log)
+    assert run(second) == "second"
+    assert log == ["sync", "train"] and second.commits == 15  # what the first had made goes on

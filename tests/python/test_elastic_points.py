@@ -3,8 +3,8 @@
 import types
 
 import pytest
-from rueda.common.exceptions import HorovodInternalError
-from rueda.elastic import ObjectState, _points
+from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from rueda.elastic import ObjectState, _points, _state
 from rueda.elastic._points import LEFT, Points, Unwound
 
 
@@ -68,7 +68,7 @@ def test_results_are_made_again_when_nobody_has_come_through_the_vote(monkeypatc
 def test_results_are_applied_when_somebody_has_come_through_the_vote(monkeypatch):
     log = []
     points, played, word = play(monkeypatch, attempts(log), 1, 1)
-    assert log == ["reduce", "apply"] and word == 0 and points._passed == 1
+    assert log == ["reduce", "apply"] and word == 0 and points.passed == 1
 
 
 def test_another_loss_in_the_heal_is_healed_and_the_decision_is_the_later_epochs(monkeypatch):
@@ -93,3 +93,24 @@ def test_who_has_no_results_cannot_go_forward(monkeypatch):
 def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
     with pytest.raises(HorovodInternalError, match="lost"):
         play(monkeypatch, attempts([]), 1, ended=False)
+
+
+def test_all_are_interrupted_at_the_same_commit_after_a_heal(monkeypatch):
+    # One has come through the vote of its first commit, the other stands in it: the next commit interrupts both.
+    interrupted = []
+    for passed, failures, newest in ((1, 1, [1]), (0, 1, [1])):
+        played, points = Played(failures, list(newest)), Points()
+        state = ObjectState(lambda value: value, lambda: 0)
+        state.is_guarded, played.epoch.announced = True, 7 << 8
+        state.register_reset_callbacks([print])
+        for module in (_points, _state):
+            monkeypatch.setattr(module, "runtime", played)
+        monkeypatch.setattr(_state, "points", points)
+        points.begin(state)
+        points.passed = passed
+        while not interrupted or interrupted[-1][0] is not state:
+            try:
+                state.commit()
+            except HostsUpdatedInterrupt:
+                interrupted.append((state, points.passed))
+    assert [passed for _, passed in interrupted] == [2, 2]

@@ -70,6 +70,9 @@ def _run(func, reset, state, args, kwargs):
                 meet(LEFT)
             has_met = False
             branch = runtime.epoch.branch
+            is_later = not changed and _finished.commits is not None
+            if is_later and branch != FRESH:
+                branch = SYNC  # the epoch is older than this call: its branch was that of another state
             if changed:
                 if branch == RESTORE and holds:  # a newcomer has nothing to go back to
                     state.restore()
@@ -79,10 +82,12 @@ def _run(func, reset, state, args, kwargs):
                 state.load_checkpoint()
             if branch != GO_ON:
                 state.sync()
-                state.commits = _commits_of_all(state)
+                state.commits = _commits_of_all(state, is_later)
             holds = True  # a state that all have agreed on
             points.begin(state)
-            return func(state, *args, **kwargs)
+            result = func(state, *args, **kwargs)
+            _finished.commits = max(_finished.commits or 0, state.commits)
+            return result
         except Unwound:
             changed = has_met = True
             continue
@@ -98,7 +103,15 @@ def _run(func, reset, state, args, kwargs):
         changed = True
 
 
-def _commits_of_all(state):
-    """The number of rank 0's newest commit, which all ranks have now."""
+class _finished:
+    """The functions of this process that have returned."""
+
+    commits = None  # the most that a state of theirs had; None: none has returned
+
+
+def _commits_of_all(state, is_later):
+    """The number of rank 0's newest commit, which all ranks have now; it goes on from function to function."""
+    if is_later:
+        return max(state.commits, _finished.commits)
     epoch = runtime.epoch
     return state.commits if epoch.branch == FRESH else epoch.target

@@ -38,11 +38,11 @@ class Points:
         self.is_healing = False  # the next epoch is entered, and the function goes on in it
         self.on_unwinding = []  # called without arguments when it is left instead
         self._is_spoilt = False
-        self._passed = 0
+        self.passed = 0
 
     def begin(self, state):
         """A function begins on all ranks."""
-        self.state, self._passed = state, 0
+        self.state, self.passed = state, 0
 
     def end(self):
         self.state = None
@@ -60,7 +60,7 @@ class Points:
         while True:
             try:
                 result = attempt(self._vote)
-                self._passed += 1
+                self.passed += 1
                 return result
             except _Again:
                 pass
@@ -91,7 +91,7 @@ class Points:
             finally:
                 self.is_healing = False
             try:
-                newest = meet(LEFT if self._is_spoilt else self._passed)
+                newest = meet(LEFT if self._is_spoilt else self.passed)
                 break
             except HorovodInternalError as another:
                 error = another
@@ -99,10 +99,10 @@ class Points:
             for tell in self.on_unwinding:
                 tell()
             raise Unwound("ranks have come, or were not in a guarded step: training goes on from the newest commit")
-        if newest > self._passed and not is_done:
+        if newest > self.passed and not is_done:
             raise RuntimeError("ranks call guarded steps and commits in different orders: they have to be the same on all")
-        self.state.on_healed()
-        return newest > self._passed
+        self.state.on_healed(newest)
+        return newest > self.passed
 
 
 points = Points()

@@ -23,7 +23,8 @@ class State:
 
     commits = 0  # saves that all ranks have made together; it comes with what is synchronized
     is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
-    is_reset_due = False  # the ranks have changed, and the function went on: the next check interrupts it
+    _word = 0  # the newest announcement that any rank had seen, in the newest vote
+    _healed_at = None  # the ranks have changed, and the function went on: a check behind this point interrupts it
 
     def __init__(self, bcast_object, get_rank):
         self._bcast_object = bcast_object
@@ -39,7 +40,7 @@ class State:
     def on_reset(self):
         """The ranks have changed: forgets what was announced, then `reset`, then the callbacks."""
         self._host_messages = queue.Queue()
-        self.is_reset_due = False
+        self._healed_at = None
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -54,10 +55,16 @@ class State:
         self.commits += 1
         try:
             self.check_host_updates()
-        except HostsUpdatedInterrupt:
+        except HostsUpdatedInterrupt as interrupt:
             self.committed()
-            raise
+            # A loss that was healed there has served what was announced before, and others heard of nothing else.
+            served = self.is_guarded and serial_of(self._word) <= serial_of(runtime.epoch.announced)
+            if not served or self._is_reset_due():
+                raise interrupt
+            return
         self.committed()
+        if self._is_reset_due():
+            raise HostsUpdatedInterrupt(True)
 
     def check_host_updates(self):
         """HostsUpdatedInterrupt on all ranks, or on none, if any has heard that hosts are about to change."""
@@ -66,10 +73,10 @@ class State:
         newest, changes = self._read_messages(seen)
         if epoch is not None and epoch.elastic:
             # When the vote returns all ranks have saved.
-            word = points.repeat(lambda vote: vote()) if self.is_guarded else runtime.commit_vote()
-            if serial_of(word) > serial_of(runtime.epoch.announced):
-                raise HostsUpdatedInterrupt(changes_of(word) == HostUpdateResult.removed)
-            if self.is_reset_due:
+            self._word = points.repeat(lambda vote: vote()) if self.is_guarded else runtime.commit_vote()
+            if serial_of(self._word) > serial_of(runtime.epoch.announced):
+                raise HostsUpdatedInterrupt(changes_of(self._word) == HostUpdateResult.removed)
+            if self._is_reset_due():
                 raise HostsUpdatedInterrupt(True)
             return
         # Without a launcher that tells: what Horovod's do, with whoever calls `on_hosts_updated`.
@@ -97,13 +104,19 @@ class State:
         """Gives all ranks the state of rank 0."""
         raise NotImplementedError()
 
-    def on_healed(self):
-        """A rank was lost, and the training function goes on: what depends on the ranks is reset at the next commit."""
-        self.is_reset_due = self.depends_on_ranks()
+    def on_healed(self, point):
+        """A rank was lost, and the training function goes on: what depends on the ranks is reset at the next commit.
+
+        ``point``: the number that the ranks who are furthest have passed. The commit behind that is the next on all.
+        """
+        self._healed_at = point if self.depends_on_ranks() else None
 
     def depends_on_ranks(self):
-        """Whether `on_reset` does anything."""
+        """Whether `on_reset` does anything; the same on all ranks."""
         return bool(self._reset_callbacks) or type(self).reset is not State.reset
+
+    def _is_reset_due(self):
+        return self._healed_at is not None and points.passed > self._healed_at
 
     def committed(self):
         """All ranks have made this commit: for what keeps it elsewhere."""
