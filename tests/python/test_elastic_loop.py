@@ -59,6 +59,7 @@ def play(monkeypatch, ends, *branches, errors=(), **options):
     monkeypatch.setattr(_loop, "runtime", played)
     monkeypatch.setattr(_points, "runtime", played)
     monkeypatch.setattr(_state, "runtime", played)
+    monkeypatch.setattr(_loop._finished, "commits", None)
     state = Logged(log)
     state.errors = list(errors)
     state.register_reset_callbacks([lambda: log.append("callback")])
@@ -116,6 +117,7 @@ def test_a_commit_saves_before_the_vote_that_interrupts(monkeypatch):
     log = []
     played = Played(log, FRESH)
     monkeypatch.setattr(_state, "runtime", played)
+    monkeypatch.setattr(_loop._finished, "commits", None)
     state = Logged(log)
     state.commit()
     for changes in (HostUpdateResult.removed, HostUpdateResult.added, HostUpdateResult.mixed):
