@@ -7,7 +7,7 @@ import time
 import pytest
 
 import namespaces
-from test_elastic_jobs import SCRIPT, check, sizes
+from test_elastic_jobs import SCRIPT, check, said_in, sizes
 from test_hosts_launch import PATIENCE, Job, wait_until_empty
 
 WHY_NOT = namespaces.why_not()
@@ -23,11 +23,6 @@ def lab():
 
 def train(folder, options, steps, size, *faults):
     return Job(*options, "--rsh-agent", "ip netns exec", sys.executable, SCRIPT, folder, steps, size, *faults)
-
-
-def said_in(folder):
-    """What each member has said, as lists of words."""
-    return {int(path.name): [line.split() for line in path.read_text().splitlines()] for path in folder.iterdir()}
 
 
 def wait_for_step(folder, member, step, job):

@@ -1,6 +1,5 @@
 """Elastic jobs of real ranks that are killed in every phase, the heal included: no acknowledged step is lost or doubled."""
 
-import os
 import pathlib
 import random
 import subprocess
@@ -13,14 +12,18 @@ SCRIPT = pathlib.Path(__file__).with_name("elastic_script.py")
 PHASES = "backward", "step", "commit", "done"
 
 
+def said_in(folder):
+    """What each member has said, as lists of words."""
+    return {int(path.name): [line.split() for line in path.read_text().splitlines()] for path in folder.iterdir()}
+
+
 def start(folder, ranks, steps, size, *faults, options=("--min-np", "1"), checkpoint=None):
     """Runs one; returns its code, its output and what each member has said, as lists of words."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, SCRIPT, folder, steps, size, *faults]
     env = {"TEST_CHECKPOINT": str(checkpoint)} if checkpoint else {}
     code, output = launch(ranks, command, options=options, env=env)
-    said = {int(name): [line.split() for line in (folder / name).read_text().splitlines()] for name in os.listdir(folder)}
-    return code, output, said
+    return code, output, said_in(folder)
 
 
 def job(*arguments, **options):

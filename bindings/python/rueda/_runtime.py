@@ -230,13 +230,17 @@ class Runtime:
 
     def commit_vote(self):
         """The newest announcement that any rank has seen. Collective: when it returns all ranks have called it."""
-        context, word, code = self.require_context(), ctypes.c_uint64(), _ABORTED
+        return self._agreed(_lib.rueda_commit_vote, ctypes.c_uint64())
+
+    def _agreed(self, vote, answer):
+        """What a vote of all ranks gives. HorovodInternalError when not initialised, or as operations fail."""
+        context, code = self.require_context(), _ABORTED
         while code == _ABORTED:  # a signal came; Python has run its handlers
             error = _ffi.Error()
-            code = _lib.rueda_commit_vote(context, ctypes.byref(word), ctypes.byref(error))
+            code = vote(context, ctypes.byref(answer), ctypes.byref(error))
         if code != _OK:
             raise _ffi.exception(code, error)
-        return word.value
+        return answer.value
 
     def largest(self, name, number):
         """The largest of all ranks' numbers, of 63 bits. Collective."""
@@ -329,13 +333,7 @@ class Runtime:
 
     def should_stop(self):
         """Collective. HorovodInternalError when not initialised, or as operations fail."""
-        context, stop, code = self.require_context(), ctypes.c_int32(), _ABORTED
-        while code == _ABORTED:  # a signal came; Python has run its handlers
-            error = _ffi.Error()
-            code = _lib.rueda_should_stop(context, ctypes.byref(stop), ctypes.byref(error))
-        if code != _OK:
-            raise _ffi.exception(code, error)
-        return stop.value != 0
+        return self._agreed(_lib.rueda_should_stop, ctypes.c_int32()) != 0
 
     def start_timeline(self, path, mark_cycles):
         """ValueError when not initialised, or when the file cannot be written."""
