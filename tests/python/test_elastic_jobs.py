@@ -63,7 +63,8 @@ def test_ranks_are_killed_one_after_another_in_every_phase(tmp_path):
     faults = "1:backward:5", "3:reset:5", "2:commit:12", "4:sync:3", "5:step:20"
     said = job(tmp_path, 6, 25, 1, *faults, options=("--min-np", "1", "--on-failure", "shrink"))
     story = check(said, 25)
-    assert [int(story[step][0]) for step in (4, 5, 11, 13, 20)] == [6, 4, 4, 2, 1]
+    # What dies after its backward pass may have given all its gradients: that step counts, with it or without it.
+    assert [int(story[step][0]) for step in (4, 5, 11, 13, 19, 21)] == [6, 4, 4, 2, 2, 1]
     assert [member for member, lines in said.items() if lines[-1][0] == "end"] == [0]
 
 
