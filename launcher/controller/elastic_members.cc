@@ -65,6 +65,16 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   hosts_changed();
 }
 
+// What has happened comes first: of two hosts that are drained together one may be the last.
+Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last) {
+  settle(std::chrono::steady_clock::now());
+  if (over_) return failed_precondition("the job is about to end");
+  Result<std::string> outlook = decider_.drain_outlook(host);
+  const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
+  if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
+  return outlook;
+}
+
 // Nothing is decided, and no timeout begins, while the first hosts are made ready.
 void ElasticMembers::hosts_changed() {
   ReadyHosts ready = doors_.ready_hosts(found_);
@@ -103,6 +113,10 @@ void ElasticMembers::work(TimePoint now) {
     events_.push_back(membership::MemberEnters{entry.member, entry.standing});
   const auto deadline = decider_.next_deadline();
   if (deadline && now >= *deadline) events_.push_back(membership::Tick{});
+  settle(now);
+}
+
+void ElasticMembers::settle(TimePoint now) {
   while (!events_.empty() && !over_) {
     const membership::Event event = std::move(events_.front());
     events_.pop_front();

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/hosts/order.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/membership/membership.h"
@@ -69,6 +70,9 @@ class ElasticMembers {
   // With all that ran there: a verdict for each of them, whose ends follow.
   void host_lost(const std::string& host, const std::string& how,
                  const std::vector<life::LostRank>& losses);
+  // Its ranks leave at their next commit, and it is not used before it has been off the list. What
+  // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
+  Result<std::string> drain(const std::string& host, bool as_last = false);
   // Other hosts are ready than before.
   void hosts_changed();
   bool child_ended(pid_t pid, int wait_status);
@@ -89,6 +93,7 @@ class ElasticMembers {
 
  private:
   void look_for_hosts(TimePoint now);
+  void settle(TimePoint now);
   void hosts_found(std::vector<HostSlots> hosts);
   void decide(const membership::Event& event, TimePoint now);
   void perform(const membership::StartMember& action);

@@ -45,6 +45,8 @@ class LocalController : public ControllerClient {
   void report(HostReport) override {}
   void drained(int, int) override {}
   void count(const std::vector<RankCounters>&) override {}
+  Result<std::string> drain_host(const std::string& host) override;
+  void leaves(const std::string&) override {}  // the job goes with it
   void finish() override;
   bool controller_was_lost() const override { return false; }
 

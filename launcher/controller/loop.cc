@@ -166,6 +166,8 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
     observer_->take(number, std::move(*taken->mutable_observed()));
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
+  } else if (message.has_leaves()) {
+    host_leaves(number, message.leaves().why());
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {

@@ -1,5 +1,5 @@
 // What the decider knows, and its steps; one file each: events.cc, seats.cc, losses.cc, forming.cc,
-// record.cc. Nobody else includes this.
+// drain.cc, record.cc. Nobody else includes this.
 #pragma once
 
 #include <memory>
@@ -83,6 +83,9 @@ struct MembershipDecider::State {
   void leave_what_is_gone();
   void leave(Member& member);
   Candidate candidate(const Member& member) const;
+
+  // ---- drain.cc
+  Result<std::string> drain_outlook(const std::string& host) const;
 
   // ---- losses.cc: failures and what they cost
   void lose(Member& member, const std::string& how, bool is_final = true);
