@@ -27,6 +27,7 @@ ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer*
 
 void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::string& error) {
   members_[start.member].pid = pid;
+  members_[start.member].how = error;
   events_.push_back(membership::MemberStarted{start.member, pid, error});
 }
 
@@ -254,6 +255,10 @@ void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
     members_[one.member].rank = static_cast<Rank>(by_rank.size());
     by_rank.push_back(one.member);
   }
+  // Whoever has ended has no more to be said of.
+  std::erase_if(members_, [&](const auto& known) {
+    return !known.second.how.empty() && !order.ranks.contains(known.first);
+  });
   if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
   slow_.reset();
   store_->begin_epoch(epoch.epoch, std::move(by_rank));
