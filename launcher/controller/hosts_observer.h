@@ -87,7 +87,7 @@ class HostsObserver {
     std::vector<int> clients;  // of `rueda status`
     std::map<Rank, RankRecord> records;
     std::map<Rank, MemberId> members;  // whose these are
-    StallWatch::Due due;  // of kExplain
+    StallWatch::Due due;               // of kExplain
     std::vector<std::string> problems;
     bool folder_hangs = false;  // what it was to write is dropped
     std::optional<TimePoint> written_until;

@@ -188,9 +188,9 @@ Result<Reachable> choose_reachable(const std::vector<ReachHost>& hosts,
     }
     if (may_leave.empty() && result.left_out.empty()) return chosen.status();
     if (may_leave.empty()) return result;
-    const int out = *std::max_element(
-        may_leave.rbegin(), may_leave.rend(),
-        [&](int a, int b) { return misses(a, places, reached) < misses(b, places, reached); });
+    const int out = *std::max_element(may_leave.rbegin(), may_leave.rend(), [&](int a, int b) {
+      return misses(a, places, reached) < misses(b, places, reached);
+    });
     may_leave.erase(out);
     result.left_out[out] = chosen.status().message();
   }

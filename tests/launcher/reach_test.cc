@@ -83,7 +83,8 @@ TEST_CASE("a job that can do without some hosts leaves out who spoils it for oth
   std::vector<ReachTry> tries;
   const int bad = GENERATE(0, 1, 3);
   for (int to = 0; to < 4; ++to) {
-    hosts.push_back({"h" + std::to_string(to), "machine " + std::to_string(to),
+    hosts.push_back({"h" + std::to_string(to),
+                     "machine " + std::to_string(to),
                      {"10.0.0." + std::to_string(to)}});
     for (int from = 0; from < 4; ++from) {
       if (from == to) continue;
