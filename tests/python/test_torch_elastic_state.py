@@ -101,6 +101,24 @@ def test_what_only_steps_change_is_copied_late_after_a_time_and_buffers_never():
     assert seen[:3] == [0, 0, 0] and seen[-1] == parameters + 3 * parameters
 
 
+def test_what_is_copied_late_leaves_the_processors_to_the_vote(monkeypatch):
+    begun = []
+    monkeypatch.setattr(_copies._copier, "do", lambda task: (begun.append(task), task()))
+    state = made()
+    for _ in range(_copies.PROBATION + 1):
+        state.commit()
+        train(state)
+    at_vote = []
+    monkeypatch.setattr(state, "check_host_updates", lambda: at_vote.append(len(begun)))
+    before = len(begun)
+    state.commit()
+    assert late(state) and at_vote == [before] and len(begun) == before + 2  # the model's and the optimizer's
+    expected = contents(state)
+    train(state)
+    state.restore()
+    assert same(contents(state), expected)
+
+
 def test_sparse_state_is_saved_and_comes_back():
     layer = torch.nn.Embedding(10, 4, sparse=True)
     state = TorchState(layer, torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9))

@@ -104,6 +104,8 @@ def _same_bytes(left, right):
 class Copies:
     """One save of a state dict; `anew` makes the next. Threads: the one that trains; the copying one is inside.
 
+    Late copies wait for `begin`, or for whoever needs them.
+
     Parameters
     ----------
     take : callable
@@ -124,24 +126,29 @@ class Copies:
             _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
         ]
         self._error = None
-        self._done = None  # is set when the late copies are there; None: nobody need wait for them
+        self._done = None  # is set when the late copies that were begun are there
         self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
-        if self._late:
-            self._done = threading.Event()
-            _copier.do(self._copy_late)
+        self._is_owed = bool(self._late)  # the late copies: nobody has waited for them yet
 
     def anew(self):
         """The save of what there is now. This one stays what it is until its `anew` is called again."""
         self.hold()
         return Copies(self._take, self.trusted, self._spare, self._buffers)
 
+    def begin(self):
+        """The late copies, in the copying thread."""
+        if self._is_owed and self._done is None:
+            self._done = threading.Event()
+            _copier.do(self._copy_late)
+
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
-        if self._done is not None:
+        if self._is_owed:
+            self.begin()
             self._done.wait()
-            self._done = None
+            self._is_owed = False
             self._intact = self.untouched()
         if self._error is not None:
             raise self._error
