@@ -13,6 +13,8 @@ import threading
 
 import torch
 
+from rueda.torch import _large_pages
+
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
 CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
 
@@ -73,7 +75,7 @@ def _outline(state, tensors):
 
 def _filled(outline, tensors):
     if isinstance(outline, _Place):
-        return tensors[outline.index].clone()
+        return _large_pages.clone(tensors[outline.index])
     if isinstance(outline, dict):
         return {key: _filled(value, tensors) for key, value in outline.items()}
     if type(outline) in (list, tuple):
@@ -92,7 +94,7 @@ def _buffer(tensor, old):
     """Memory for a copy: the old one's, where it fits."""
     if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype and old.device == tensor.device:
         return old
-    return torch.empty_like(tensor)
+    return _large_pages.empty_like(tensor)
 
 
 def _same_bytes(left, right):
@@ -142,6 +144,10 @@ class Copies:
         if self._is_owed and self._done is None:
             self._done = threading.Event()
             _copier.do(self._copy_late)
+
+    def prepare(self):
+        """Has memory for the next save, and has it written once: that takes longer than to copy."""
+        self._spare = [_buffer(tensor, None).zero_() for tensor in self._live]
 
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some were changed too early."""

@@ -150,6 +150,10 @@ class TorchState(ObjectState):
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
 
+    def prepare(self):
+        for copies in self._copies():
+            copies.prepare()
+
     def depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
         return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
