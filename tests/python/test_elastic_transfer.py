@@ -131,6 +131,20 @@ def test_a_large_state_is_read_by_several_threads():
 
 
 @ranks(2)
+def test_what_is_offered_may_be_a_copy_and_is_not_believed_to_be_one():
+    lacks = hvd.rank() == 1
+    for is_copy in True, False:
+        with pytest.MonkeyPatch.context() as patch:
+            wire = Wire(patch)
+            arrays, offered = content(9 if lacks else 0), content(0 if is_copy else 5)
+            moved = _transfer.share(arrays, "state", holders=[0], offered=offered)
+        for mine, right in zip(arrays, content(0)):
+            same(mine, right)
+        assert (wire.sent > 0) == (not lacks and not is_copy)
+        assert (moved.wrong > 0) == (lacks and not is_copy)
+
+
+@ranks(2)
 def test_what_always_comes_wrong_is_an_error_on_all_ranks():
     with pytest.MonkeyPatch.context() as patch:
         Wire(patch, changes=lambda number: True)

@@ -121,6 +121,19 @@ def test_what_is_copied_late_leaves_the_processors_to_the_vote(monkeypatch):
     assert same(contents(state), expected)
 
 
+def test_copies_of_what_has_not_changed_since_may_be_read_by_others():
+    state = made()
+    copies = state._handlers["model"].copies
+    assert not any(each is None for each in copies.of(state.model.state_dict().values()))
+    train(state)
+    assert copies.of([torch.zeros(3), state.model[0].weight.detach()]) == [None, None]
+    state.save()
+    copies = state._handlers["model"].copies
+    copies.hold()
+    (copied,) = copies.of([state.model[0].weight.detach()])
+    assert torch.equal(copied, state.model[0].weight) and copied.data_ptr() != state.model[0].weight.data_ptr()
+
+
 def faults(run):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     run()
@@ -228,7 +241,7 @@ def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monk
         state.commit()
     kept = contents(state)
 
-    def overwritten(tensors, what):
+    def overwritten(tensors, what, copies_of):
         for _, tensor in tensors:
             tensor.zero_()
         raise hvd.HorovodInternalError("a rank was lost")

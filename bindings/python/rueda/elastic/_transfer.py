@@ -35,7 +35,7 @@ Moved = collections.namedtuple("Moved", "pieces wrong")
 Moved.__doc__ = "How many pieces have come to this rank, and how many of them had to come again."
 
 
-def share(arrays, what, names=(), holders=None):
+def share(arrays, what, names=(), holders=None, offered=None):
     """Fills ``arrays`` with what rank 0 has in its own. All ranks call it; returns `Moved`.
 
     Parameters
@@ -48,6 +48,8 @@ def share(arrays, what, names=(), holders=None):
         Theirs; the same on all ranks.
     holders : list of int, optional
         Ranks that probably hold what rank 0 does, while others probably do not; by default the epoch says it.
+    offered : list of numpy.ndarray, optional
+        What others may read instead: copies of ``arrays``. If one is none, its pieces come by messages.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def share(arrays, what, names=(), holders=None):
         A rank was lost; or a piece came wrong `TRIES` times. What a rank holds in ``arrays`` is then of no use.
     """
     pieces = _cut([array.size for array in arrays])
-    offer = Offer(arrays)
+    offer = Offer(arrays if offered is None else offered)
     places = _meet([array.size for array in arrays], what, list(names), offer)
     if basics.size() == 1 or not pieces:
         return Moved(0, 0)

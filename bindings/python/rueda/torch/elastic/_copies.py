@@ -167,9 +167,18 @@ class Copies:
         """Whether nobody has changed, since the save, what is copied late."""
         return all(self._live[i]._version == self._versions[i] for i in self._late)
 
+    def of(self, tensors):
+        """Of each tensor its copy, if it has not changed since as far as its version says; else None. After `hold`."""
+        mine = self._places()
+        places = (mine.get(_key(tensor)) for tensor in tensors)
+        return [None if i is None or self._live[i]._version != self._versions[i] else self._buffers[i] for i in places]
+
+    def _places(self):
+        return {_key(tensor): i for i, tensor in enumerate(self._live)}
+
     def unchanged(self, tensors):
         """Of these, the keys of those that still are what they were at the save, by content."""
-        mine = {_key(tensor): i for i, tensor in enumerate(self._live)}
+        mine = self._places()
         return {
             key
             for key, i in ((_key(tensor), mine.get(_key(tensor))) for tensor in tensors)
