@@ -130,8 +130,8 @@ TEST_CASE("a host may be drained though the others then wait, and who asks is to
 TEST_CASE("SIGTERM to a host's agent drains the host") {
   const HostsFolder folder;
   // The agent has a parent that hands signals on; some who end machines tell every process.
-  const auto [agent_too, parent_too] = GENERATE(std::pair(true, false), std::pair(false, true),
-                                                std::pair(true, true));
+  const auto [agent_too, parent_too] =
+      GENERATE(std::pair(true, false), std::pair(false, true), std::pair(true, true));
   folder.write("there", "#!/bin/sh\necho started $1 as $$ >&2\nshift\nexec \"$@\"\n");
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {"2/1:0=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
