@@ -261,8 +261,8 @@ void Agent::job_over(int exit_code) {
   if (exit_code == 0) {  // of what runs still the job needs nothing
     const Duration grace = to_duration(plan_.options.grace_seconds);
     for (const auto& rank : ranks_) {
-      if (rank->running() && rank->removed()) {  // it had time to go
-        signals_due_.emplace(time_now(), std::pair(rank->member(), SIGTERM));
+      if (rank->running() && rank->removed()) {  // it goes by itself, if it does so soon
+        signals_due_.emplace(time_now() + grace / 2, std::pair(rank->member(), SIGTERM));
         signals_due_.emplace(time_now() + grace, std::pair(rank->member(), SIGKILL));
       }
       stop_member(rank->member(), "the job has ended");

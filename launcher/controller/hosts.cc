@@ -64,7 +64,7 @@ void JobController::begin_round_if_due() {
 
 // Hosts whose ranks run open a port again before they are tried.
 void JobController::begin_round(std::vector<int> newcomers) {
-  round_.emplace();
+  round_ = Round{};
   round_->number = ++last_round_number_;
   round_->newcomers = std::move(newcomers);
   round_->awaited.insert(round_->newcomers.begin(), round_->newcomers.end());

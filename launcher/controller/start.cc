@@ -168,7 +168,11 @@ std::vector<HostStatus> JobController::host_states() const {
       case State::kAwaited: one.state = "waiting"; break;
       case State::kHere:
       case State::kProbed: one.state = "starting"; break;
-      case State::kRunning: one.state = host.suspect ? "suspect" : "running"; break;
+      case State::kRunning:
+        one.state = host.suspect                    ? "suspect"
+                    : barred_.contains(host.name()) ? "leaving"
+                                                    : "running";
+        break;
       case State::kFinished: one.state = "finished"; break;
       case State::kLost: one.state = "lost"; break;
     }

@@ -15,17 +15,21 @@ struct Answer {
   std::string out, err;
 };
 
-// `rueda drain` of this job and no other.
-Answer drain(Job* job, const std::string& host) {
+// `rueda COMMAND` of this job and no other, with one word more if there is one.
+Answer ask(Job* job, const std::string& command, const std::string& more = "") {
   const std::string before = "job ";
   const size_t at = job->err().find(before);
   REQUIRE(at != std::string::npos);
   Job::Setup setup;
   setup.program = RUEDA_TOOL;
-  Job tool({"drain", job->err().substr(at + before.size(), 16), host}, setup);
+  Words words = {command, job->err().substr(at + before.size(), 16)};
+  if (!more.empty()) words.push_back(more);
+  Job tool(words, setup);
   const int code = tool.wait();
   return {code, tool.out(), tool.err()};
 }
+
+Answer drain(Job* job, const std::string& host) { return ask(job, "drain", host); }
 
 }  // namespace
 
@@ -159,7 +163,10 @@ TEST_CASE("ranks that have not left in time, or before a second SIGTERM, are kil
   const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
   kill(agent, SIGTERM);
   REQUIRE(job.wait_for_output("SIGTERM: host two is drained"));
-  if (twice) kill(agent, SIGTERM);
+  if (twice) {
+    CHECK(has(ask(&job, "status").out, "host two: leaving, rank 1"));
+    kill(agent, SIGTERM);
+  }
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "two: the ranks that have not left yet are killed"));

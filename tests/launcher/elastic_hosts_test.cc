@@ -164,7 +164,7 @@ TEST_CASE("a host that is lost before it has opened a port holds up no newcomer"
 
 TEST_CASE("an agent that comes when its host is wanted no more is sent away") {
   const HostsFolder folder;
-  // Those of "late" and "other" come when the test says so, the first whatever becomes of its start.
+  // Agents of "late" and "other" come when the test says so, the first though its start was ended.
   folder.write("there", "#!/bin/sh\ncd " + folder.file("") +
                             "\nhost=$1; shift\n"
                             "until_there() { while [ ! -e $1 ]; do sleep 0.02; done; }\n"
