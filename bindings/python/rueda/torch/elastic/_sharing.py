@@ -23,7 +23,7 @@ def share_tensors(tensors, what):
     names = [name for name, _ in tensors]
     tensors = [tensor for _, tensor in tensors]
     packed = [tensor.detach().cpu().contiguous() for tensor in tensors]
-    moved = share([_bytes_of(each) for each in packed], what, names)
+    moved = share([bytes_of(each) for each in packed], what, names)
     if moved.pieces:
         for tensor, each in zip(tensors, packed):
             if each.data_ptr() != tensor.data_ptr():
@@ -32,7 +32,7 @@ def share_tensors(tensors, what):
     return moved
 
 
-def _bytes_of(tensor):
+def bytes_of(tensor):
     """Its memory, for as long as it lives."""
     size = tensor.numel() * tensor.element_size()
     if size == 0:
