@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -198,6 +199,8 @@ class MembershipDecider {
     Rank rank;
   };
   std::vector<Seat> seats() const;  // of that epoch, by rank
+  std::vector<HostSlots> found_hosts() const;  // as they were told last
+  std::set<std::string> hosts_with_members() const;
   // The last decision as bytes, and a decider that goes on from there: for who takes over. Stored
   // before a StartMember or an Answer with a new epoch is acted on, so that no number is given
   // twice. Who takes over is told again which members and hosts are gone and what hosts there are;
