@@ -92,6 +92,8 @@ void Agent::count() {
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
+    one.waited_ns = lives_->waited(one.member).count();
+    one.at_ns = now.noticed_ns;
   }
   controller_->count(counters);
 }

@@ -1,9 +1,13 @@
 #include "launcher/controller/elastic_members.h"
 
+#include <cstdio>
+
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
+
+constexpr std::chrono::seconds kSlowLook{1};
 
 Order order_of(Order::Kind kind) {
   Order order;
@@ -16,6 +20,7 @@ Order order_of(Order::Kind kind) {
 ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors)
     : plan_(plan), store_(store), doors_(std::move(doors)), decider_(plan.policy) {
   if (plan.discovery) discovery_.emplace(*plan.discovery);
+  if (plan.evict_slow) slow_ranks_.emplace(*plan.evict_slow);
 }
 
 // ---- what happens -------------------------------------------------------------------------------
@@ -51,6 +56,7 @@ void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
+  if (slow_ranks_) slow_ranks_->forget(end.member);
   events_.push_back(
       membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
 }
@@ -73,6 +79,12 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
   return outlook;
+}
+
+void ElasticMembers::counted(const RankCounters& counters) {
+  if (slow_ranks_)
+    slow_ranks_->take(counters.member, std::chrono::steady_clock::now(), counters.at_ns,
+                      counters.waited_ns);
 }
 
 // Nothing is decided, and no timeout begins, while the first hosts are made ready.
@@ -101,6 +113,7 @@ std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
     const TimePoint look = discovery_->next_deadline();
     if (!next || look < *next) next = look;
   }
+  if (slow_ranks_ && (!next || next_slow_look_ < *next)) next = next_slow_look_;
   return next;
 }
 
@@ -109,6 +122,7 @@ void ElasticMembers::work(TimePoint now) {
   if (over_) return;
   if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
   look_for_hosts(now);
+  look_for_slow(now);
   for (const rendezvous::Entry& entry : entries)
     events_.push_back(membership::MemberEnters{entry.member, entry.standing});
   const auto deadline = decider_.next_deadline();
@@ -130,6 +144,23 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
   for (const std::string& line : discovery_->take_said()) doors_.say(line);
   if (!discovery_->failed().ok()) return finish({kUsageError, discovery_->failed().message(), {}});
   if (hosts) hosts_found(std::move(*hosts));
+}
+
+void ElasticMembers::look_for_slow(TimePoint now) {
+  if (!slow_ranks_ || now < next_slow_look_) return;
+  next_slow_look_ = now + kSlowLook;
+  const auto found = slow_ranks_->look();
+  if (slow_ && (!found || found->member != *slow_))
+    events_.push_back(membership::MemberSlow{*std::exchange(slow_, std::nullopt), false});
+  if (!found || slow_) return;
+  slow_ = found->member;
+  events_.push_back(membership::MemberSlow{found->member});
+  const Known& known = members_[found->member];
+  char factor[32];
+  std::snprintf(factor, sizeof(factor), "%.1f", found->factor);
+  doors_.say("rank " + std::to_string(known.rank) + " on " + known.host + " is " + factor +
+             " times slower than the others: when another is ready it takes that place "
+             "(--evict-slow)");
 }
 
 void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
@@ -223,6 +254,8 @@ void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
     members_[one.member].rank = static_cast<Rank>(by_rank.size());
     by_rank.push_back(one.member);
   }
+  if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
+  slow_.reset();
   store_->begin_epoch(epoch.epoch, std::move(by_rank));
   doors_.tell("", order);
   doors_.begin_epoch(order.ranks);

@@ -162,6 +162,9 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
+    for (const control::RankCounters& one : message.heartbeat().ranks()) {
+      if (elastic() && is_theirs(one.member())) books_.elastic()->counted(from_wire(one));
+    }
   } else if (message.has_observed()) {
     observer_->take(number, std::move(*taken->mutable_observed()));
   } else if (message.has_drained()) {

@@ -173,7 +173,8 @@ void Decider::State::on(const HostDrained& event) {
 void Decider::State::on(const MemberSlow& event) {
   const Member* member = find(event.member);
   if (!policy.elastic || member == nullptr || member->stage != Stage::kInEpoch) return;
-  if (!member->leaving) slow.insert(event.member);
+  if (!event.is_slow) slow.erase(event.member);
+  if (event.is_slow && !member->leaving) slow.insert(event.member);
   seats_dirty = true;
 }
 

@@ -111,9 +111,10 @@ struct HostLost {
 struct HostDrained {
   std::string host;
 };
-// A member is too slow, and is to be replaced when a replacement is ready.
+// A member is too slow, and is to be replaced when a replacement is ready; or it is so no more.
 struct MemberSlow {
   MemberId member;
+  bool is_slow = true;
 };
 // Time has passed.
 struct Tick {};

@@ -75,6 +75,7 @@ struct MembershipDecider::State {
   void start_first();  // the members of epoch 1 that have not been told of it
   void fill_seats();
   void exchange_slow();
+  bool may_exchange() const;
   int seat_cap() const;  // most ranks of an epoch, as hosts are
   int seats_taken() const;
   bool slot_comes_free() const;
@@ -145,6 +146,7 @@ struct MembershipDecider::State {
   std::set<MemberId> newcomers;
   std::set<MemberId> leaving;  // of the epoch
   std::set<MemberId> slow;
+  std::vector<Time> exchanges;  // of slow ones
   std::shared_ptr<const wire::NewEpoch> current;
 
   uint64_t epoch = 0, next_member = 0;
