@@ -343,10 +343,13 @@ std::vector<std::string> JobObserver::write_files() { return write(look({})); }
 void JobObserver::serve_tools() {
   const auto now = std::chrono::steady_clock::now();
   std::string drained;
+  std::vector<std::pair<int, std::string>> answers;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     drained = std::exchange(drain_answer_, "");
+    answers.swap(host_answers_);
   }
+  for (auto& [client, text] : answers) door_->answer(client, std::move(text));
   if (!drained.empty()) {
     for (const int client : std::exchange(drain_clients_, {})) door_->answer(client, drained);
   }
@@ -357,6 +360,10 @@ void JobObserver::serve_tools() {
       drain_clients_.push_back(one.client);
       const std::lock_guard<std::mutex> lock(mutex_);
       drain_wanted_ = true;
+      host::ring_event_fd(event_.get());
+    } else if (one.text.starts_with(kDrainHost)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      host_drains_.push_back({one.client, one.text.substr(kDrainHost.size())});
       host::ring_event_fd(event_.get());
     } else {
       door_->answer(one.client, "");
@@ -374,6 +381,19 @@ void JobObserver::drained(int asked, int ranks) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     drain_answer_ = drain_answer(asked, ranks);
+  }
+  host::ring_event_fd(wake_.get());
+}
+
+std::vector<JobObserver::HostDrain> JobObserver::take_host_drains() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(host_drains_, {});
+}
+
+void JobObserver::host_drained(int client, const Result<std::string>& outlook) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    host_answers_.emplace_back(client, drain_answer(outlook));
   }
   host::ring_event_fd(wake_.get());
 }

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
@@ -69,6 +70,13 @@ class JobObserver {
   // drained(): how many ranks of those that run were asked.
   bool take_drain();
   void drained(int asked, int ranks);
+  // Who has asked for a host to be drained (`rueda drain HOST`); each is to be answered.
+  struct HostDrain {
+    int client = 0;
+    std::string host;
+  };
+  std::vector<HostDrain> take_host_drains();
+  void host_drained(int client, const Result<std::string>& outlook);
   // What this rank is to say about a wait, in its error.
   void mail(Rank rank, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
@@ -116,6 +124,8 @@ class JobObserver {
   bool stopping_ = false, dump_wanted_ = false;
   bool drain_wanted_ = false;
   std::string drain_answer_;
+  std::vector<HostDrain> host_drains_;
+  std::vector<std::pair<int, std::string>> host_answers_;
   std::vector<HostQuestion> questions_;
   std::vector<HostReport> reports_;
   std::vector<RankCounters> counters_;

@@ -28,6 +28,7 @@ int Agent::poll_limit_ms() const {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   };
   sooner(give_up_at_);
+  sooner(leave_by_);
   if (!signals_due_.empty()) sooner(signals_due_.begin()->first);
   if (lives_) sooner(lives_->next_deadline());
   const int limit = controller_->poll_limit_ms();
@@ -76,6 +77,8 @@ void Agent::take_observations() {
     const Drained drained = drain_ranks();
     observer_->drained(drained.asked, drained.ranks);
   }
+  for (const JobObserver::HostDrain& one : observer_->take_host_drains())
+    observer_->host_drained(one.client, controller_->drain_host(one.host));
   for (HostReport& report : observer_->take_reports()) controller_->report(std::move(report));
 }
 
@@ -89,6 +92,8 @@ void Agent::count() {
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
+    one.waited_ns = lives_->waited(one.member).count();
+    one.at_ns = now.noticed_ns;
   }
   controller_->count(counters);
 }
@@ -108,12 +113,39 @@ void Agent::read_signals() {
     }
     check_guard();
     if (!guard_link_) continue;  // the kernel's message that the guard is gone
+    if (leaves(signal, static_cast<pid_t>(info.ssi_pid) == plan_.guard)) continue;
     ++signals_received_;
     supervisor_.signal_received(signal, time_now());
     if (signals_received_ == 1) {
       say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
     }
   }
+}
+
+// SIGTERM is what clouds and batch systems send before they take a machine away: an elastic job
+// goes on elsewhere, and our ranks leave at their next commit. Some send it to every process, so
+// that it comes directly and from our guard: that is one notice.
+bool Agent::leaves(int signal, bool by_guard) {
+  if (signal != SIGTERM || !plan_.elastic || plan_.explains) return false;
+  if (over_ || finishing_ || supervisor_.cause() != StopCause::kNone) return false;
+  if (leave_by_ && by_guard == notice_by_guard_) {
+    leave_by_ = time_now();
+    return true;
+  }
+  if (leave_by_) return true;
+  notice_by_guard_ = by_guard;
+  leave_by_ = time_now() + to_duration(plan_.options.grace_seconds);
+  controller_->leaves(signal_name(signal));
+  return true;
+}
+
+// Ranks that are still here are killed, and are lost to the others.
+void Agent::leave_in_time() {
+  if (!leave_by_ || time_now() < *leave_by_) return;
+  leave_by_.reset();
+  if (supervisor_.cause() != StopCause::kNone) return;
+  if (!all_ended()) say("the ranks that have not left yet are killed");
+  supervisor_.driver_lost(time_now());
 }
 
 // The user's own: to the ranks and not to what they have started, which it would end. A pause
@@ -133,7 +165,10 @@ void Agent::follow(const Order& order) {
   switch (order.kind) {
     case Order::Kind::kRankFailed: supervisor_.rank_failed(time_now()); break;
     case Order::Kind::kRankLost: verdict_came(order.lost); break;
-    case Order::Kind::kSignal: supervisor_.signal_received(order.signal, time_now()); break;
+    case Order::Kind::kSignal:
+      leave_by_.reset();  // there is no other host
+      supervisor_.signal_received(order.signal, time_now());
+      break;
     case Order::Kind::kUserSignal: signal_ranks(order.signal); break;
     case Order::Kind::kOutputClosed: supervisor_.output_closed(time_now()); break;
     case Order::Kind::kKill: supervisor_.driver_lost(time_now()); break;
@@ -315,6 +350,7 @@ int Agent::run() {
     reap();
     forget_ended();
     end_removed();
+    leave_in_time();
     for (const int signal : supervisor_.due(time_now())) send(signal);
     if (finished()) break;
     controller_->work();

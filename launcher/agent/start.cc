@@ -165,7 +165,7 @@ void Agent::start_observer() {
     plan.command += word;
   }
   plan.ranks = plan_.elastic ? static_cast<size_t>(plan_.options.num_proc) : plan_.places.size();
-  plan.counts = !plan_.explains;
+  plan.counts = !plan_.explains || plan_.options.elastic.evict_slow;
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {

@@ -1,11 +1,14 @@
 #include "launcher/controller/elastic_members.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
+
+constexpr std::chrono::seconds kSlowLook{1};
 
 Order order_of(Order::Kind kind) {
   Order order;
@@ -22,6 +25,7 @@ ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer*
       decider_(plan.policy),
       takes_over_(doors_.takes_over) {
   if (plan.discovery) discovery_.emplace(*plan.discovery);
+  if (plan.evict_slow) slow_ranks_.emplace(*plan.evict_slow);
 }
 
 // ---- what happens -------------------------------------------------------------------------------
@@ -57,6 +61,7 @@ void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
+  if (slow_ranks_) slow_ranks_->forget(end.member);
   events_.push_back(
       membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
 }
@@ -69,6 +74,23 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   }
   events_.push_back(membership::HostLost{host, how});
   hosts_changed();
+}
+
+// What has happened comes first: of two hosts that are drained together one may be the last.
+Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last) {
+  settle(std::chrono::steady_clock::now());
+  if (over_) return failed_precondition("the job is about to end");
+  if (takes_over_) return failed_precondition("another controller is taking over; ask again");
+  Result<std::string> outlook = decider_.drain_outlook(host);
+  const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
+  if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
+  return outlook;
+}
+
+void ElasticMembers::counted(const RankCounters& counters) {
+  if (slow_ranks_)
+    slow_ranks_->take(counters.member, std::chrono::steady_clock::now(), counters.at_ns,
+                      counters.waited_ns);
 }
 
 // Nothing is decided, and no timeout begins, while the first hosts are made ready.
@@ -98,6 +120,7 @@ std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
     const TimePoint look = discovery_->next_deadline();
     if (!next || look < *next) next = look;
   }
+  if (slow_ranks_ && (!next || next_slow_look_ < *next)) next = next_slow_look_;
   return next;
 }
 
@@ -107,11 +130,16 @@ void ElasticMembers::work(TimePoint now) {
   if (over_) return;
   if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
   look_for_hosts(now);
+  look_for_slow(now);
   for (const rendezvous::Entry& entry : entries)
     events_.push_back(membership::MemberEnters{entry.member, entry.standing});
   const auto deadline = decider_.next_deadline();
   if (deadline && now >= *deadline) events_.push_back(membership::Tick{});
-  while (!events_.empty() && !over_ && !withheld_) {
+  settle(now);
+}
+
+void ElasticMembers::settle(TimePoint now) {
+  while (!events_.empty() && !over_ && !withheld_ && !takes_over_) {
     const membership::Event event = std::move(events_.front());
     events_.pop_front();
     decide(event, now);
@@ -124,6 +152,23 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
   for (const std::string& line : discovery_->take_said()) doors_.say(line);
   if (!discovery_->failed().ok()) return finish({kUsageError, discovery_->failed().message(), {}});
   if (hosts) hosts_found(std::move(*hosts));
+}
+
+void ElasticMembers::look_for_slow(TimePoint now) {
+  if (!slow_ranks_ || now < next_slow_look_) return;
+  next_slow_look_ = now + kSlowLook;
+  const auto found = slow_ranks_->look();
+  if (slow_ && (!found || found->member != *slow_))
+    events_.push_back(membership::MemberSlow{*std::exchange(slow_, std::nullopt), false});
+  if (!found || slow_) return;
+  slow_ = found->member;
+  events_.push_back(membership::MemberSlow{found->member});
+  const Known& known = members_[found->member];
+  char factor[32];
+  std::snprintf(factor, sizeof(factor), "%.1f", found->factor);
+  doors_.say("rank " + std::to_string(known.rank) + " on " + known.host + " is " + factor +
+             " times slower than the others: when another is ready it takes that place "
+             "(--evict-slow)");
 }
 
 void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
@@ -265,6 +310,8 @@ void ElasticMembers::ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank) {
     order.ranks[member] = rank;
     members_[member].rank = rank;
   }
+  if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
+  slow_.reset();
   if (store_->epoch() != epoch) store_->begin_epoch(epoch, std::move(by_rank));
   doors_.tell("", order);
   doors_.begin_epoch(order.ranks);

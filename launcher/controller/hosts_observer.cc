@@ -185,6 +185,9 @@ void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint 
       }
     }
     drain_->clients.push_back(question.client);
+  } else if (question.text.starts_with(kDrainHost)) {
+    const std::string host = question.text.substr(kDrainHost.size());
+    door_->answer(question.client, drain_answer(link_.drain_host(host)));
   } else {
     door_->answer(question.client, "");
   }

@@ -47,6 +47,8 @@ class HostsObserver {
     std::function<void(int host, control::ControllerMessage)> send;
     std::function<bool(int host)> can_be_asked;
     std::function<std::vector<HostStatus>()> hosts;
+    // `rueda drain HOST`: what comes of it, or why it is not drained.
+    std::function<Result<std::string>(const std::string& host)> drain_host = {};
   };
   HostsObserver(Setup setup, Link link);
 

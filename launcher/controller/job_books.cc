@@ -45,6 +45,16 @@ Status JobBooks::open(ElasticDoors doors) {
   return {};
 }
 
+Result<std::string> JobBooks::drain_host(const std::string& host) {
+  if (elastic_ == nullptr)
+    return failed_precondition(
+        "the job is not elastic (--min-np): it goes on with all its hosts or not at all; `rueda "
+        "drain` without a host asks its ranks to stop");
+  Result<std::string> outlook = elastic_->drain(host);
+  if (outlook.ok()) say("rueda drain: " + outlook.value());
+  return outlook;
+}
+
 // In a job of fixed size a member's number is its rank.
 Status JobBooks::attach(UniqueFd connection, MemberId member, const std::string& host) {
   if (elastic_ == nullptr) epochs_.set_host(static_cast<Rank>(member), host);

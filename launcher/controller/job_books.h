@@ -60,6 +60,8 @@ class JobBooks {
   Status open(ElasticDoors doors);
   // Who decides who is in the job; null in one of fixed size.
   ElasticMembers* elastic() const { return elastic_.get(); }
+  // `rueda drain HOST`: ElasticMembers::drain().
+  Result<std::string> drain_host(const std::string& host);
   // Serves the member's connection to the store. host: where it is, as the job names it.
   Status attach(UniqueFd connection, MemberId member, const std::string& host);
   // Whose lines are printed with this rank in front.

@@ -95,6 +95,8 @@ class JobController {
   void drop(int host, const std::string& why);
   void forget_newcomers();
   void bar_lost(const std::string& host);
+  Result<std::string> drain_host(const std::string& host);
+  void host_leaves(int host, const std::string& why);
   void say_goodbye_to(int host);
   void look_at_hosts(TimePoint at);
   std::string address_of(const std::string& host) const;
@@ -165,7 +167,8 @@ class JobController {
   std::optional<TimePoint> first_here_;
   Ticket ticket_;                   // but for the agent's certificate
   std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
-  // Hosts that are not invited before this time; nothing: not while they are on the list.
+  // Hosts that are not invited before this time; nothing: not while they are on the list. One whose
+  // ranks run still is drained: it is let go when they have left.
   std::map<std::string, std::optional<TimePoint>> barred_;
   // Of the newest decision, until enough agents keep it.
   struct Keeping {

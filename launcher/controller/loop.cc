@@ -172,10 +172,15 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
     record_kept(number, message.record_kept().serial());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
+    for (const control::RankCounters& one : message.heartbeat().ranks()) {
+      if (elastic() && is_theirs(one.member())) books_.elastic()->counted(from_wire(one));
+    }
   } else if (message.has_observed()) {
     observer_->take(number, std::move(*taken->mutable_observed()));
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
+  } else if (message.has_leaves()) {
+    host_leaves(number, message.leaves().why());
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {

@@ -169,6 +169,7 @@ void JobController::open_observer() {
     return server_ != nullptr && (state == State::kRunning || state == State::kFinished);
   };
   link.hosts = [this] { return host_states(); };
+  link.drain_host = [this](const std::string& host) { return drain_host(host); };
   observer_.emplace(std::move(setup), std::move(link));
 }
 

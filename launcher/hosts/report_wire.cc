@@ -21,6 +21,8 @@ control::RankCounters to_wire(const RankCounters& counters) {
   message.set_operations(counters.operations);
   message.set_step(counters.step);
   message.set_member(counters.member);
+  message.set_waited_ns(counters.waited_ns);
+  message.set_at_ns(counters.at_ns);
   return message;
 }
 
@@ -31,7 +33,8 @@ RankCounters from_wire(const control::RankCounters& message) {
 #undef RUEDA_X
   return {message.rank(),       progress,
           message.member(),     cut(message.operation(), kMaxStateText),
-          message.operations(), message.step()};
+          message.operations(), message.step(),
+          message.waited_ns(),  message.at_ns()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {

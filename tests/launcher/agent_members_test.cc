@@ -52,6 +52,8 @@ class Script : public ControllerClient {
   void report(HostReport) override {}
   void drained(int, int) override {}
   void count(const std::vector<RankCounters>&) override {}
+  Result<std::string> drain_host(const std::string&) override { return std::string(); }
+  void leaves(const std::string& why) override { note("leaves: " + why); }
   void finish() override {
     if (at_finish) at_finish(this);
     note("finished");
