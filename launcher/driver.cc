@@ -116,7 +116,7 @@ int run_on_hosts(JobPlan plan, std::vector<HostPlan> hosts, bool slurm,
   if (!succession.ok()) return fail(kLauncherFailure, succession.status().message());
   controller.succession = std::move(succession).value();
   GuardedAgain again;
-  again.before_each = [&] { return controller.succession->prepare_next(); };
+  again.before_each = [&] { controller.succession->prepare_next(); };
   again.again = [&] { return controller.succession->may_follow(std::chrono::steady_clock::now()); };
   return guard(
       "controller", [&](GuardLink link) { return run_controller(controller, std::move(link)); },

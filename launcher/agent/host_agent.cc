@@ -294,7 +294,7 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
     return fail(kUnreachable,
                 "the controller has not taken this host: " + assign.status().message());
   }
-  if (assign.value().next_addresses_size() > 0) {
+  if (assign.value().door_addresses_size() > 0) {
     client = LastingConnection::make(
         std::move(client).value(),
         {ticket, introduction.registration(), assign.value(),

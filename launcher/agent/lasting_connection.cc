@@ -37,8 +37,8 @@ LastingConnection::LastingConnection(std::unique_ptr<ControlConnection> first, S
       wake_(std::move(wake)),
       address_(first->address()),
       connection_(std::move(first)) {
-  setup_.ticket.addresses = {setup_.assign.next_addresses().begin(),
-                             setup_.assign.next_addresses().end()};
+  setup_.ticket.addresses = {setup_.assign.door_addresses().begin(),
+                             setup_.assign.door_addresses().end()};
 }
 
 LastingConnection::~LastingConnection() { stop_seeking(); }
@@ -158,8 +158,6 @@ void LastingConnection::take_own(control::ControllerMessage* message) {
     kept.mutable_record_kept()->set_serial(serial_);
     send(std::move(kept));
   } else if (message->has_taken_over()) {
-    setup_.ticket.addresses = {message->taken_over().next_addresses().begin(),
-                               message->taken_over().next_addresses().end()};
     // Not before: it must know by then whose output it is.
     open_output(setup_.assign.host_index());
     pour_output();

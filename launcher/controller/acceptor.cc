@@ -60,6 +60,8 @@ void Acceptor::stop() {
     host::ring_event_fd(wake_.get());
     thread_.join();
   }
+  // Others may have it, too: nobody listens any more.
+  for (const ListeningSocket& socket : sockets_) shutdown(socket.fd.get(), SHUT_RDWR);
   sockets_.clear();
 }
 

@@ -95,6 +95,7 @@ class ElasticMembers {
   };
   bool take_over(const std::string& record, const std::vector<Living>& living);
   const std::vector<HostSlots>& found() const { return found_; }
+  bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
   std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }
   bool child_ended(pid_t pid, int wait_status);
 

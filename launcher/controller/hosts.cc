@@ -191,7 +191,7 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   job.hangup_ignored = link_.hangup_ignored;
   job.elastic = elastic();
   job.num_proc = plan_.options.num_proc;
-  job.next_addresses = plan_.succession->next_addresses();
+  job.door_addresses = plan_.succession->door_addresses();
   job.driver_timeout = plan_.options.elastic.driver_timeout_seconds;
   control::ControllerMessage message;
   // A node has the environment of its own command; ours is complete.

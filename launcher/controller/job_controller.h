@@ -123,7 +123,7 @@ class JobController {
   bool all_over() const;
   bool elastic() const { return plan_.elastic.has_value(); }
   // Another controller follows where we are killed.
-  bool has_successor() const { return !plan_.succession->next_addresses().empty(); }
+  bool has_successor() const { return !plan_.succession->door_addresses().empty(); }
   // Its ranks come and go still.
   bool goes_on() const;
   int count(JobHost::State state) const;

@@ -55,7 +55,7 @@ Status JobController::prepare() {
   ControlServer::Setup setup;
   setup.certificates = plan_.succession->certificates();
   setup.token = plan_.succession->token();
-  setup.bound = plan_.succession->take_sockets();
+  if (taking_over_) setup.bound = plan_.succession->take_door();
   setup.takes_over = taking_over_;
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));

@@ -14,6 +14,7 @@ namespace {
 // A controller that dies this often within so long would die again.
 constexpr size_t kMostDeaths = 10;
 constexpr std::chrono::minutes kDeathSpan{10};
+constexpr int kPortTries = 10;
 
 }  // namespace
 
@@ -35,6 +36,7 @@ Result<std::unique_ptr<Succession>> Succession::make(const Setup& setup) {
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return errno_status("cannot share memory with the controller", errno);
   made->page_ = new (memory) Page;
+  if (setup.has_next) RUEDA_RETURN_IF_ERROR(made->open_door());
   return made;
 }
 
@@ -42,24 +44,26 @@ Succession::~Succession() {
   if (page_ != nullptr) munmap(page_, sizeof(Page));
 }
 
-// Where a port is fixed the next one listens there, too.
-Status Succession::prepare_next() {
-  ++generation_;
-  ours_ = std::move(next_);
-  next_.clear();
-  next_addresses_.clear();
-  if (!setup_.has_next) return {};
+// A port of the kernel's choice is let go when its socket stops listening; one that was asked for
+// by its number stays.
+Status Succession::open_door() {
   RUEDA_ASSIGN_OR_RETURN(auto addresses, order_addresses(read_interfaces(), setup_.interfaces));
   if (!setup_.interfaces.empty()) addresses.push_back("127.0.0.1");  // for an agent beside us
   for (const std::string& address : addresses) {
     if (setup_.port != 0) {
-      next_addresses_.push_back(with_port(address, setup_.port));
+      door_addresses_.push_back(with_port(address, setup_.port));
       continue;
     }
-    auto bound = bind_on(address, 0);
-    if (!bound.ok()) continue;
-    next_addresses_.push_back(with_port(bound->address, bound->port));
-    next_.push_back(std::move(bound).value());
+    for (int tries = 0; tries < kPortTries; ++tries) {
+      auto chosen = bind_on(address, 0);
+      if (!chosen.ok()) break;
+      chosen->fd.reset();
+      auto bound = bind_on(address, chosen->port);
+      if (!bound.ok()) continue;  // somebody else was faster
+      door_addresses_.push_back(with_port(bound->address, bound->port));
+      door_.push_back(std::move(bound).value());
+      break;
+    }
   }
   return {};
 }
@@ -67,7 +71,7 @@ Status Succession::prepare_next() {
 bool Succession::may_follow(std::chrono::steady_clock::time_point now) {
   while (!deaths_.empty() && now - deaths_.front() > kDeathSpan) deaths_.pop_front();
   deaths_.push_back(now);
-  return acted() != 0 && !next_addresses_.empty() && deaths_.size() <= kMostDeaths;
+  return acted() != 0 && !door_addresses_.empty() && deaths_.size() <= kMostDeaths;
 }
 
 rendezvous::StoreJournal::Files Succession::journal() const {

@@ -1,14 +1,15 @@
 // What the controllers of one job have in common, who follow each other: when one is killed, its
 // guard starts another, which adopts the agents (take_over.cc).
 //
-//   guard: makes it ── forks ──> controller 0: listens, starts agents, tells them where the next
-//     │                                │       would listen; writes what others must know
+//   guard: makes it ── forks ──> controller 0: starts agents, tells them where another one would
+//     │                                │       listen; writes what others must know
 //     │  killed by a signal  <─────────┘
-//     └─ forks ──> controller 1: listens there, the agents come ...
+//     └─ forks ──> controller 1: listens there until all agents have come
 //
-// Owns: the job's secrets, the sockets of the next controller (bound, nobody is answered there), the
-// store's journal and a page, all in memory that outlives each controller. Made by the guard; a
-// controller has a copy of it and the same page.
+// Owns: the job's secrets, the sockets of the door (theirs for as long as the job runs, so that no
+// stranger gets the ports; nobody is answered there while no agent is awaited), the store's journal
+// and a page, all in memory that outlives each controller. Made by the guard; a controller has a
+// copy of it and the same page.
 #pragma once
 
 #include <atomic>
@@ -47,8 +48,8 @@ class Succession {
   ~Succession();
 
   // ---- the guard's
-  // Before each controller: where the one after it would listen.
-  Status prepare_next();
+  // Before each controller.
+  void prepare_next() { ++generation_; }
   // Whether another one is to follow the one that was killed. Not before the job has begun, nor
   // when they die again and again.
   bool may_follow(std::chrono::steady_clock::time_point now);
@@ -61,9 +62,10 @@ class Succession {
   // Null where nobody is invited later.
   const Issuer* issuer() const { return issuer_.get(); }
   int generation() const { return generation_; }  // 0: the first
-  // Where this one is to listen; empty: at addresses of its choice, and those of a fixed port.
-  std::vector<ListeningSocket> take_sockets() { return std::move(ours_); }
-  std::vector<std::string> next_addresses() const { return next_addresses_; }
+  // Of one that takes over. Empty where the port is fixed: that is free again.
+  std::vector<ListeningSocket> take_door() { return std::move(door_); }
+  // Of the door; empty: nobody takes over.
+  const std::vector<std::string>& door_addresses() const { return door_addresses_; }
   rendezvous::StoreJournal::Files journal() const;
 
   // The newest record that was acted on: an older one is no last decision.
@@ -81,6 +83,7 @@ class Succession {
     std::atomic<bool> runs[kMostHosts] = {};
   };
   Succession() = default;
+  Status open_door();
 
   Setup setup_;
   std::string job_id_, token_;
@@ -90,8 +93,8 @@ class Succession {
   UniqueFd journals_[2];
   Page* page_ = nullptr;
   int generation_ = -1;
-  std::vector<ListeningSocket> ours_, next_;
-  std::vector<std::string> next_addresses_;
+  std::vector<ListeningSocket> door_;
+  std::vector<std::string> door_addresses_;
   std::deque<std::chrono::steady_clock::time_point> deaths_;
 };
 

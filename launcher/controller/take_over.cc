@@ -76,8 +76,7 @@ void JobController::agent_back(int number, const control::Register& agent) {
   back_[number] = holds;
   narrate("host " + host.name() + " is back: agent pid " + std::to_string(agent.pid()));
   control::ControllerMessage message;
-  for (const std::string& address : plan_.succession->next_addresses())
-    message.mutable_taken_over()->add_next_addresses(address);
+  message.mutable_taken_over();
   server_->send(number, std::move(message));
   if (failure_ != 0) server_->send(number, to_wire(control::Order::KILL, 0));
   if (failure_ == 0 && supervisor_.cause() == StopCause::kSignal) {
@@ -173,7 +172,10 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
   };
   listed_ = members->found();
   for (const HostSlots& host : listed_) {
-    if (!is_here(host.host)) bar_lost(host.host);
+    if (members->is_drained(host.host))
+      barred_[host.host].reset();
+    else if (!is_here(host.host))
+      bar_lost(host.host);
   }
   for (const std::string& host : members->hosts_with_members()) {
     if (is_here(host)) continue;

@@ -51,6 +51,11 @@ std::vector<HostSlots> MembershipDecider::found_hosts() const {
   return found;
 }
 
+bool MembershipDecider::is_drained(const std::string& name) const {
+  const HostTable::Host* const host = state_->hosts.find(name);
+  return host != nullptr && host->drained;
+}
+
 std::set<std::string> MembershipDecider::hosts_with_members() const {
   std::set<std::string> hosts;
   for (const auto& [id, member] : state_->members) {

@@ -143,8 +143,7 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work, Gu
   pid_t child = 0;
   int status = 0;
   for (;;) {
-    const Status ready = again.before_each();
-    if (!ready.ok()) return fail(kLauncherFailure, ready.message());
+    again.before_each();
     std::fflush(nullptr);
     child = fork();
     if (child < 0)

@@ -7,7 +7,6 @@
 #include <functional>
 #include <string>
 
-#include "collectives/base/status.h"
 #include "collectives/base/unique_fd.h"
 
 namespace rueda::launcher {
@@ -25,8 +24,8 @@ enum class GuardedGroup { kOwn, kOurs };
 
 // Of work that may be begun again, in another child, when one was killed.
 struct GuardedAgain {
-  std::function<Status()> before_each = [] { return Status(); };  // in the guard; ends it where not ok
-  std::function<bool()> again = [] { return false; };             // after one was killed by a signal
+  std::function<void()> before_each = [] {};           // in the guard
+  std::function<bool()> again = [] { return false; };  // after one was killed by a signal
 };
 
 // `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it
