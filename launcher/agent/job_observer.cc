@@ -102,6 +102,11 @@ void JobObserver::rank_ended(MemberId member, bool well, const std::string& how)
   watched.how = how;
 }
 
+void JobObserver::forget(MemberId member) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  members_.erase(member);
+}
+
 std::map<Rank, std::shared_ptr<JobObserver::Watched>> JobObserver::newest() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::map<Rank, std::shared_ptr<Watched>> by_rank;
@@ -140,10 +145,13 @@ std::vector<RankCounters> JobObserver::counters() const {
   return counters_;
 }
 
-void JobObserver::mail(Rank rank, const std::string& text) {
-  const auto ranks = newest();
-  if (const auto known = ranks.find(rank); known != ranks.end())
-    flight::write_mail(known->second->memory.bytes(), text);
+void JobObserver::mail(MemberId member, const std::string& text) {
+  std::shared_ptr<Watched> watched;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = members_.find(member); known != members_.end()) watched = known->second;
+  }
+  if (watched != nullptr) flight::write_mail(watched->memory.bytes(), text);
 }
 
 void JobObserver::say(std::vector<std::string> lines) {
@@ -292,14 +300,20 @@ void JobObserver::look_for_stalls() {
   std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
   if (lines.empty()) return;
   lines = story_.tell(std::move(lines), due.anew);
-  // For the errors of those that wait, which have less room.
+  // For the errors of those that wait, which have less room; not of who has got their number since.
+  const auto now_ranks = newest();
   for (const Rank rank : due.waiting) {
+    const auto holder = now_ranks.find(rank);
+    const auto looked_at = ranks.find(rank);
+    if (holder == now_ranks.end() || looked_at == ranks.end() ||
+        holder->second != looked_at->second)
+      continue;
     std::string mail;
     for (const std::string& line :
          explain_waits(closer, now, plan_.stall_seconds, Stacks::kPlace, rank)) {
       mail += (mail.empty() ? "" : "\n") + line;
     }
-    this->mail(rank, mail);
+    flight::write_mail(holder->second->memory.bytes(), mail);
   }
   if (plan_.dump_stalls) {
     for (std::string& line : write(closer)) lines.push_back(std::move(line));

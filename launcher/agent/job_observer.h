@@ -56,6 +56,8 @@ class JobObserver {
   // Members of an epoch are looked at before all others that had, or expect, their ranks.
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void rank_ended(MemberId member, bool well, const std::string& how);
+  // It could not be started.
+  void forget(MemberId member);
   // A folder for the files was asked for.
   bool has_folder() const { return !plan_.folder.empty(); }
   // Readable when there are lines to print, or reports.
@@ -77,8 +79,8 @@ class JobObserver {
   };
   std::vector<HostDrain> take_host_drains();
   void host_drained(int client, const Result<std::string>& outlook);
-  // What this rank is to say about a wait, in its error.
-  void mail(Rank rank, const std::string& text);
+  // What this one is to say about a wait, in its error.
+  void mail(MemberId member, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
   void request_dump();
   // The files as of now, without stacks of the dead. What the user should know, a line each. A

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "launcher/processes/process_state.h"
+#include "launcher/processes/process_tree.h"
 
 namespace rueda::launcher {
 
@@ -174,7 +175,7 @@ void Agent::follow(const Order& order) {
     case Order::Kind::kKill: supervisor_.driver_lost(time_now()); break;
     case Order::Kind::kObserve: observe(order.question); break;
     case Order::Kind::kMail:
-      if (observer_ != nullptr) observer_->mail(order.rank, order.text);
+      if (observer_ != nullptr) observer_->mail(order.member, order.text);
       break;
     case Order::Kind::kStartMember: start_late(order.start); break;
     case Order::Kind::kStopMember:
@@ -258,7 +259,15 @@ void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
 void Agent::job_over(int exit_code) {
   over_ = true;
   if (exit_code == 0) {  // of what runs still the job needs nothing
-    for (const auto& rank : ranks_) stop_member(rank->member(), "the job has ended");
+    const Duration grace = to_duration(plan_.options.grace_seconds);
+    for (const auto& rank : ranks_) {
+      if (rank->running() && rank->removed()) {  // it had time to go
+        signals_due_.emplace(time_now(), std::pair(rank->member(), SIGTERM));
+        signals_due_.emplace(time_now() + grace, std::pair(rank->member(), SIGKILL));
+      }
+      stop_member(rank->member(), "the job has ended");
+    }
+    give_up_at_ = time_now() + 2 * grace + kKillLimit;  // leftovers of theirs have it once more
     return;
   }
   any_failed_ = true;

@@ -32,6 +32,7 @@ ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer*
 
 void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::string& error) {
   members_[start.member].pid = pid;
+  members_[start.member].how = error;
   events_.push_back(membership::MemberStarted{start.member, pid, error});
 }
 
@@ -310,6 +311,10 @@ void ElasticMembers::ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank) {
     order.ranks[member] = rank;
     members_[member].rank = rank;
   }
+  // Whoever has ended has no more to be said of.
+  std::erase_if(members_, [&](const auto& known) {
+    return !known.second.how.empty() && !order.ranks.contains(known.first);
+  });
   if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
   slow_.reset();
   if (store_->epoch() != epoch) store_->begin_epoch(epoch, std::move(by_rank));

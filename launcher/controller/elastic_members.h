@@ -36,9 +36,9 @@ namespace rueda::launcher {
 
 struct ElasticPlan {
   membership::Policy policy;
-  std::vector<HostSlots> hosts;            // without a script
-  std::optional<DiscoveryPlan> discovery;  // else
-  std::vector<std::string> own_names;      // of hosts that are this machine
+  std::vector<HostSlots> hosts;                           // without a script
+  std::optional<DiscoveryPlan> discovery;                 // else
+  std::vector<std::string> own_names;                     // of hosts that are this machine
   std::optional<membership::SlowPolicy> evict_slow = {};  // nothing: nobody is
 };
 

@@ -58,6 +58,8 @@ class HostsObserver {
   // Whose number is which from now on; who has ended and is none of these is forgotten.
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void member_ended(MemberId member);
+  // There is no process.
+  void forget_member(MemberId member);
   // From an agent.
   void take(int host, control::Observed message);
   void take(int host, const control::Heartbeat& message);
@@ -84,7 +86,8 @@ class HostsObserver {
     TimePoint until;
     std::vector<int> clients;  // of `rueda status`
     std::map<Rank, RankRecord> records;
-    StallWatch::Due due;  // of kExplain
+    std::map<Rank, MemberId> members;  // whose these are
+    StallWatch::Due due;               // of kExplain
     std::vector<std::string> problems;
     bool folder_hangs = false;  // what it was to write is dropped
     std::optional<TimePoint> written_until;

@@ -104,6 +104,7 @@ class JobBooks {
 
  private:
   Rank rank_of(MemberId member) const;
+  void forget_outputs(const std::map<MemberId, Rank>& ranks);
   JobEnd elastic_end() const;
 
   const BooksPlan& plan_;
@@ -118,7 +119,7 @@ class JobBooks {
   };
   std::map<MemberId, Output> outputs_;
   std::vector<RankEnd> ends_;
-  std::set<MemberId> ended_;
+  std::set<MemberId> ended_, first_failed_;
   std::optional<life::LostRank> lost_;  // the first of a job of fixed size
 };
 

@@ -72,6 +72,8 @@ class JobController {
   void probe();
   void end_round();
   void leave_round(int host);
+  Result<std::map<int, std::string>> choose_addresses_of(const std::vector<int>& all,
+                                                         const std::vector<int>& newcomers);
   std::vector<int> in_round() const;
   void send_probe(int host, const std::vector<int>& targets);
   void assign(int host, const std::vector<std::string>& environment);
@@ -159,11 +161,13 @@ class JobController {
   std::vector<ReachTry> tries_;
   // Hosts that try to reach each other: those that are new, and those whose ranks run.
   struct Round {
+    uint64_t number = 0;  // comes back with the answers
     std::vector<int> newcomers;
     std::set<int> opening;  // of the others, who have no port yet at which they answer
     std::set<int> awaited;  // who has not told yet whom it has reached
   };
   std::optional<Round> round_;
+  uint64_t last_round_number_ = 0;
   std::optional<TimePoint> first_here_;
   Ticket ticket_;                   // but for the agent's certificate
   std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job

@@ -105,7 +105,7 @@ control::ControllerMessage to_wire(const Order& order) {
     case Order::Kind::kRankLost: *message.mutable_rank_lost() = to_wire(order.lost); break;
     case Order::Kind::kObserve: return to_wire(order.question);
     case Order::Kind::kMail:
-      message.mutable_mail()->set_rank(order.rank);
+      message.mutable_mail()->set_member(order.member);
       message.mutable_mail()->set_text(order.text);
       break;
     case Order::Kind::kDrain: message.mutable_drain(); break;
@@ -141,7 +141,7 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
                                 message.observe().stacks_of().end()};
   } else if (message.has_mail()) {
     order.kind = Order::Kind::kMail;
-    order.rank = message.mail().rank();
+    order.member = message.mail().member();
     order.text = message.mail().text();
   } else if (message.has_start_member()) {
     order.kind = Order::Kind::kStartMember;

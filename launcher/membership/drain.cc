@@ -37,10 +37,10 @@ Result<std::string> Decider::State::drain_outlook(const std::string& name) const
   }
   const std::string drained = "host " + name + " is drained";
   if (leave == 0) return drained + ", no rank is there";
-  std::string text = drained + ": " +
-                     (leave == 1 ? "its rank leaves at its next commit"
-                                 : "its " + std::to_string(leave) +
-                                       " ranks leave at their next commit");
+  std::string text =
+      drained + ": " +
+      (leave == 1 ? "its rank leaves at its next commit"
+                  : "its " + std::to_string(leave) + " ranks leave at their next commit");
   const int room = hosts.usable_slots() - (host->usable() ? host->slots : 0);
   const int most = std::min(room, policy.max_np > 0 ? policy.max_np : INT_MAX);
   const size_t come = std::max(most - static_cast<int>(stay), 0);

@@ -122,9 +122,8 @@ void Decider::State::fill_seats() {
   const auto is_free = [&](const HostTable::Host& host, int slot) {
     return occupied.count({host.name, slot}) == 0 && !slots.barred(host.name, slot);
   };
-  const int wanted =
-      policy.spares +
-      (may_exchange() ? static_cast<int>(slow.size()) : 0);  // these only where there is room
+  const int wanted = policy.spares + (may_exchange() ? static_cast<int>(slow.size())
+                                                     : 0);  // these only where there is room
   for (const bool spare : {false, true}) {
     for (const HostTable::Host& host : hosts.hosts()) {
       for (int slot = 0; host.usable() && slot < host.slots; ++slot) {

@@ -32,9 +32,9 @@ void SlowRanks::take(MemberId member, Time heard, int64_t at_ns, int64_t waited_
 
 // As it was at this time, which lies among the samples' times.
 SlowRanks::Sample SlowRanks::between(const Samples& samples, Time time) {
-  const auto after = std::lower_bound(
-      samples.begin(), samples.end(), time,
-      [](const Sample& sample, Time wanted) { return sample.heard < wanted; });
+  const auto after =
+      std::lower_bound(samples.begin(), samples.end(), time,
+                       [](const Sample& sample, Time wanted) { return sample.heard < wanted; });
   if (after == samples.begin() || after->heard == time) return *after;
   const Sample& a = *std::prev(after);
   const double part = std::chrono::duration<double>(time - a.heard) /

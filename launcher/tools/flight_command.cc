@@ -34,9 +34,10 @@ constexpr char kDrainUsage[] =
     "ranks,\n"
     "which save and leave. Exit code 1: no rank has called should_stop() yet, so none would hear "
     "it.\n"
-    "With HOST, as an elastic job names it: its ranks leave at their next commit, the others go on,\n"
-    "and the host is not used before it has been off the job's list of hosts. To be asked where\n"
-    "ruedarun runs.\n"
+    "With HOST, as an elastic job names it: its ranks leave at their next commit, the others go "
+    "on,\n"
+    "and the host is not used before it has been off the job's list of hosts. Ask where ruedarun\n"
+    "runs.\n"
     "JOB has 16 hexadecimal digits. Without it: the only job of this user.\n";
 
 constexpr size_t kMostHostName = 200;  // of a question (status_socket.cc)

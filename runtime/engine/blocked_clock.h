@@ -1,6 +1,6 @@
-// BlockedClock: since when a thread of the user's sleeps because it waits for a request, and how long
-// threads have slept so far. Says what waiting costs, without a clock on any path that does not
-// sleep.
+// BlockedClock: since when a thread of the user's sleeps because it waits for a request, and how
+// long threads have slept so far. Says what waiting costs, without a clock on any path that does
+// not sleep.
 //
 // Threads: any. Threads that go to sleep and wake in the same moment may blur each other's times.
 #pragma once

@@ -143,10 +143,10 @@ TEST_CASE("SIGTERM to a host's agent drains the host") {
 TEST_CASE("ranks that have not left in time, or before a second SIGTERM, are killed") {
   const HostsFolder folder;
   const bool twice = GENERATE(true, false);
-  Job job(command(folder,
-                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--grace-period",
-                   twice ? "600" : ".1"},
-                  {"1/2:1=busy", "2/1:0=end"}));
+  Job job(command(
+      folder,
+      {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--grace-period", twice ? "600" : ".1"},
+      {"1/2:1=busy", "2/1:0=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
   kill(agent, SIGTERM);

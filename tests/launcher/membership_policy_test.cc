@@ -370,14 +370,13 @@ TEST_CASE("a slow rank leaves only for one that is ready", "[membership]") {
   CHECK(job.entered() == Members{1, 2});
 }
 
-TEST_CASE("who is slow no more stays, and a spare on another host is the better one", "[membership]") {
+TEST_CASE("who is slow no more stays, and a spare on another host is better", "[membership]") {
   Policy policy = elastic(2);
   policy.max_np = 2;
-  policy.spares = 2;
-  Job job(policy, {{"a", 2}, {"b", 2}});
+  policy.spares = 3;
+  Job job(policy, {{"a", 4}, {"b", 2}});
   job.all_first();
-  const MemberId here = 2, there = 3;
-  REQUIRE(job.started() == std::vector<MemberId>{here, there});
+  const MemberId here = 2, there = 4;  // spares
   job.on(MemberSlow{0});
   job.on(MemberSlow{0, false});
   job.ready(here);

@@ -66,7 +66,7 @@ def test_without_a_replacement_the_slow_rank_stays(script):
 
 
 def test_nobody_is_replaced_who_did_not_ask_for_it(script):
-    code, output = launch(2, [sys.executable, script, 100], options=["--min-np", "2", "--spares", "1"])
+    code, output = launch(2, [sys.executable, script, 60], options=["--min-np", "2", "--spares", "1"])
     assert code == 0, output
     assert "slower" not in output and "slow:" not in output
     assert output.count("left [0, 1]") == 2

@@ -162,8 +162,8 @@ struct LifePage {
   std::atomic<uint64_t> crash_address{0};
   alignas(64) std::atomic<uint64_t> rounds{0};  // of the coordinator
   std::atomic<uint64_t> bytes_moved{0};
-  // Since when a thread waits for an operation, CLOCK_MONOTONIC (0: none does), and how long threads
-  // have waited before, through all epochs.
+  // Since when a thread waits for an operation, CLOCK_MONOTONIC (0: none does), and how long
+  // threads have waited before, through all epochs.
   alignas(64) std::atomic<int64_t> blocked_since{0};
   std::atomic<int64_t> blocked_ns{0};
   alignas(64) Published<LastOperation> operation;

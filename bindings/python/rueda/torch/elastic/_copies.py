@@ -13,6 +13,8 @@ import threading
 
 import torch
 
+from rueda.torch.elastic._streams import Streams
+
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
 CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
 
@@ -82,8 +84,8 @@ def _filled(outline, tensors):
 
 
 def _key(tensor):
-    """Which memory it is; None for a sparse one, which has several pieces."""
-    if tensor.layout is not torch.strided:
+    """Which memory it is; None for what is copied at once: a sparse one, which has several pieces, and other devices."""
+    if tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
         return None
     return tensor.data_ptr(), tensor.shape, tensor.dtype
 
@@ -128,6 +130,7 @@ class Copies:
         self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
+        self._streams = Streams([self._live[i] for i in self._late])
         if self._late:
             self._done = threading.Event()
             _copier.do(self._copy_late)
@@ -143,6 +146,7 @@ class Copies:
             self._done.wait()
             self._done = None
             self._intact = self.untouched()
+        self._streams.wait_for_copies()
         if self._error is not None:
             raise self._error
         return self._intact
@@ -170,8 +174,10 @@ class Copies:
 
     def _copy_late(self):
         try:
-            for i in self._late:
-                self._copy(i)
+            with self._streams.copying():
+                for i in self._late:
+                    self._copy(i)
+                    self._streams.use(self._live[i], self._buffers[i])
         except Exception as error:  # it is raised where the copies are waited for
             self._error = error
         finally:
