@@ -176,6 +176,16 @@ void GrpcControllerClient::drained(int asked, int ranks) {
   client_->send(std::move(message));
 }
 
+Result<std::string> GrpcControllerClient::drain_host(const std::string&) {
+  return failed_precondition("hosts are drained on the machine where ruedarun runs");
+}
+
+void GrpcControllerClient::leaves(const std::string& why) {
+  control::AgentMessage message;
+  message.mutable_leaves()->set_why(why);
+  client_->send(std::move(message));
+}
+
 void GrpcControllerClient::count(const std::vector<RankCounters>& counters) {
   counters_ = counters;
 }

@@ -41,6 +41,8 @@ class GrpcControllerClient : public ControllerClient {
   void report(HostReport report) override;
   void drained(int asked, int ranks) override;
   void count(const std::vector<RankCounters>& counters) override;
+  Result<std::string> drain_host(const std::string& host) override;
+  void leaves(const std::string& why) override;
   void finish() override;
   bool controller_was_lost() const override { return !goodbye_; }
 

@@ -1,5 +1,7 @@
 // Hosts of an elastic job, which come and go: who is invited, who is let go, and how the decider's
 // orders reach those that are ready.
+#include <signal.h>
+
 #include <algorithm>
 
 #include "launcher/controller/job_controller.h"
@@ -126,6 +128,7 @@ void JobController::drop(int number, const std::string& why) {
 // A machine that is gone is not asked for again before the decider would use it.
 void JobController::bar_lost(const std::string& name) {
   if (!is_listed(listed_, name)) return;
+  if (const auto barred = barred_.find(name); barred != barred_.end() && !barred->second) return;
   const auto& cooldown = plan_.elastic->policy.cooldown;
   const double seconds = cooldown ? cooldown->first : 365.0 * 24 * 3600;
   barred_[name] =
@@ -138,11 +141,41 @@ void JobController::say_goodbye_to(int host) {
   server_->send(host, std::move(message));
 }
 
-// Hosts that are not on the list any more, once no rank is left there.
+// One that is not ready yet is not awaited any more.
+Result<std::string> JobController::drain_host(const std::string& name) {
+  for (size_t number = 0; goes_on() && number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
+    if (host.over() || host.state == State::kRunning || host.name() != name) continue;
+    if (!host.may_fail)
+      return failed_precondition("host " + name + " is awaited, and the job begins with it");
+    drop(static_cast<int>(number), "it is drained");
+    return "host " + name + " is drained, no rank is there";
+  }
+  Result<std::string> outlook = books_.drain_host(name);
+  if (outlook.ok()) barred_[name].reset();
+  return outlook;
+}
+
+// Where the job could not go on without it the ranks are asked to stop, as everywhere else.
+void JobController::host_leaves(int number, const std::string& why) {
+  const std::string& name = where(number);
+  if (!goes_on() || hosts_[static_cast<size_t>(number)].over()) return;
+  const Result<std::string> outlook = books_.elastic()->drain(name, finds_hosts());
+  if (!outlook.ok() && !finds_hosts()) {
+    say("host " + name + " has got " + why + ", and the job has no other host");
+    return server_->send(number, to_wire(control::Order::SIGNAL, SIGTERM));
+  }
+  barred_[name].reset();
+  say(why + ": " +
+      (outlook.ok() ? outlook.value() : "host " + name + " leaves; another is waited for"));
+}
+
+// Hosts that are not on the list any more, or drained, once no rank is left there.
 void JobController::let_go() {
   for (size_t number = 0; number < hosts_.size(); ++number) {
     JobHost& host = hosts_[number];
-    if (host.over() || is_listed(listed_, host.name())) continue;
+    if (host.over() || (is_listed(listed_, host.name()) && !barred_.contains(host.name())))
+      continue;
     const int there = static_cast<int>(number);
     if (host.state != State::kRunning) {
       drop(there, "");

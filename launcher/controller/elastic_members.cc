@@ -1,9 +1,13 @@
 #include "launcher/controller/elastic_members.h"
 
+#include <cstdio>
+
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
+
+constexpr std::chrono::seconds kSlowLook{1};
 
 Order order_of(Order::Kind kind) {
   Order order;
@@ -16,12 +20,14 @@ Order order_of(Order::Kind kind) {
 ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors)
     : plan_(plan), store_(store), doors_(std::move(doors)), decider_(plan.policy) {
   if (plan.discovery) discovery_.emplace(*plan.discovery);
+  if (plan.evict_slow) slow_ranks_.emplace(*plan.evict_slow);
 }
 
 // ---- what happens -------------------------------------------------------------------------------
 
 void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::string& error) {
   members_[start.member].pid = pid;
+  members_[start.member].how = error;
   events_.push_back(membership::MemberStarted{start.member, pid, error});
 }
 
@@ -51,6 +57,7 @@ void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
+  if (slow_ranks_) slow_ranks_->forget(end.member);
   events_.push_back(
       membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
 }
@@ -63,6 +70,22 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   }
   events_.push_back(membership::HostLost{host, how});
   hosts_changed();
+}
+
+// What has happened comes first: of two hosts that are drained together one may be the last.
+Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last) {
+  settle(std::chrono::steady_clock::now());
+  if (over_) return failed_precondition("the job is about to end");
+  Result<std::string> outlook = decider_.drain_outlook(host);
+  const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
+  if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
+  return outlook;
+}
+
+void ElasticMembers::counted(const RankCounters& counters) {
+  if (slow_ranks_)
+    slow_ranks_->take(counters.member, std::chrono::steady_clock::now(), counters.at_ns,
+                      counters.waited_ns);
 }
 
 // Nothing is decided, and no timeout begins, while the first hosts are made ready.
@@ -91,6 +114,7 @@ std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
     const TimePoint look = discovery_->next_deadline();
     if (!next || look < *next) next = look;
   }
+  if (slow_ranks_ && (!next || next_slow_look_ < *next)) next = next_slow_look_;
   return next;
 }
 
@@ -99,10 +123,15 @@ void ElasticMembers::work(TimePoint now) {
   if (over_) return;
   if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
   look_for_hosts(now);
+  look_for_slow(now);
   for (const rendezvous::Entry& entry : entries)
     events_.push_back(membership::MemberEnters{entry.member, entry.standing});
   const auto deadline = decider_.next_deadline();
   if (deadline && now >= *deadline) events_.push_back(membership::Tick{});
+  settle(now);
+}
+
+void ElasticMembers::settle(TimePoint now) {
   while (!events_.empty() && !over_) {
     const membership::Event event = std::move(events_.front());
     events_.pop_front();
@@ -116,6 +145,23 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
   for (const std::string& line : discovery_->take_said()) doors_.say(line);
   if (!discovery_->failed().ok()) return finish({kUsageError, discovery_->failed().message(), {}});
   if (hosts) hosts_found(std::move(*hosts));
+}
+
+void ElasticMembers::look_for_slow(TimePoint now) {
+  if (!slow_ranks_ || now < next_slow_look_) return;
+  next_slow_look_ = now + kSlowLook;
+  const auto found = slow_ranks_->look();
+  if (slow_ && (!found || found->member != *slow_))
+    events_.push_back(membership::MemberSlow{*std::exchange(slow_, std::nullopt), false});
+  if (!found || slow_) return;
+  slow_ = found->member;
+  events_.push_back(membership::MemberSlow{found->member});
+  const Known& known = members_[found->member];
+  char factor[32];
+  std::snprintf(factor, sizeof(factor), "%.1f", found->factor);
+  doors_.say("rank " + std::to_string(known.rank) + " on " + known.host + " is " + factor +
+             " times slower than the others: when another is ready it takes that place "
+             "(--evict-slow)");
 }
 
 void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
@@ -209,6 +255,12 @@ void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
     members_[one.member].rank = static_cast<Rank>(by_rank.size());
     by_rank.push_back(one.member);
   }
+  // Whoever has ended has no more to be said of.
+  std::erase_if(members_, [&](const auto& known) {
+    return !known.second.how.empty() && !order.ranks.contains(known.first);
+  });
+  if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
+  slow_.reset();
   store_->begin_epoch(epoch.epoch, std::move(by_rank));
   doors_.tell("", order);
   doors_.begin_epoch(order.ranks);

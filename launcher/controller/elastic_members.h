@@ -22,9 +22,12 @@
 #include <string>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/hosts/order.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/membership/membership.h"
+#include "launcher/membership/slow_ranks.h"
+#include "launcher/observe/host_report.h"
 #include "launcher/processes/discovery.h"
 #include "runtime/observe/life/life_page.h"
 #include "runtime/rendezvous/store_server.h"
@@ -33,9 +36,10 @@ namespace rueda::launcher {
 
 struct ElasticPlan {
   membership::Policy policy;
-  std::vector<HostSlots> hosts;            // without a script
-  std::optional<DiscoveryPlan> discovery;  // else
-  std::vector<std::string> own_names;      // of hosts that are this machine
+  std::vector<HostSlots> hosts;                           // without a script
+  std::optional<DiscoveryPlan> discovery;                 // else
+  std::vector<std::string> own_names;                     // of hosts that are this machine
+  std::optional<membership::SlowPolicy> evict_slow = {};  // nothing: nobody is
 };
 
 // Of the hosts that were found, those where ranks can be started now.
@@ -69,6 +73,11 @@ class ElasticMembers {
   // With all that ran there: a verdict for each of them, whose ends follow.
   void host_lost(const std::string& host, const std::string& how,
                  const std::vector<life::LostRank>& losses);
+  // Its ranks leave at their next commit, and it is not used before it has been off the list. What
+  // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
+  Result<std::string> drain(const std::string& host, bool as_last = false);
+  // How far a member is, and how long it has waited for the others.
+  void counted(const RankCounters& counters);
   // Other hosts are ready than before.
   void hosts_changed();
   bool child_ended(pid_t pid, int wait_status);
@@ -89,6 +98,8 @@ class ElasticMembers {
 
  private:
   void look_for_hosts(TimePoint now);
+  void look_for_slow(TimePoint now);
+  void settle(TimePoint now);
   void hosts_found(std::vector<HostSlots> hosts);
   void decide(const membership::Event& event, TimePoint now);
   void perform(const membership::StartMember& action);
@@ -122,6 +133,9 @@ class ElasticMembers {
   std::vector<HostSlots> found_;        // the hosts that there are
   bool any_ready_ = false;              // or none will be, for now: the decider is told
   bool begins_ = true;
+  std::optional<membership::SlowRanks> slow_ranks_;
+  std::optional<MemberId> slow_;  // of which the decider knows
+  TimePoint next_slow_look_{};
   std::optional<Over> over_;
 };
 

@@ -72,6 +72,8 @@ class JobController {
   void probe();
   void end_round();
   void leave_round(int host);
+  Result<std::map<int, std::string>> choose_addresses_of(const std::vector<int>& all,
+                                                         const std::vector<int>& newcomers);
   std::vector<int> in_round() const;
   void send_probe(int host, const std::vector<int>& targets);
   void assign(int host, const std::vector<std::string>& environment);
@@ -83,6 +85,8 @@ class JobController {
   void drop(int host, const std::string& why);
   void forget_newcomers();
   void bar_lost(const std::string& host);
+  Result<std::string> drain_host(const std::string& host);
+  void host_leaves(int host, const std::string& why);
   void say_goodbye_to(int host);
   void look_at_hosts(TimePoint at);
   std::string address_of(const std::string& host) const;
@@ -143,16 +147,19 @@ class JobController {
   std::vector<ReachTry> tries_;
   // Hosts that try to reach each other: those that are new, and those whose ranks run.
   struct Round {
+    uint64_t number = 0;  // comes back with the answers
     std::vector<int> newcomers;
     std::set<int> opening;  // of the others, who have no port yet at which they answer
     std::set<int> awaited;  // who has not told yet whom it has reached
   };
   std::optional<Round> round_;
+  uint64_t last_round_number_ = 0;
   std::optional<TimePoint> first_here_;
   Ticket ticket_;                   // but for the agent's certificate
   std::unique_ptr<Issuer> issuer_;  // of an elastic job
   std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
-  // Hosts that are not invited before this time; nothing: not while they are on the list.
+  // Hosts that are not invited before this time; nothing: not while they are on the list. One whose
+  // ranks run still is drained: it is let go when they have left.
   std::map<std::string, std::optional<TimePoint>> barred_;
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours

@@ -140,13 +140,17 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
   const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
-  if (message.has_probe_report() && round_ && round_->awaited.contains(number)) {
+  const auto is_now = [&](uint64_t round) { return round_ && round_->number == round; };
+  if (message.has_probe_report()) {
+    // An answer of an earlier round says nothing.
+    if (!is_now(message.probe_report().round()) || !round_->awaited.contains(number)) return;
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
     round_->awaited.erase(number);
     if (host.state == State::kHere) host.state = State::kProbed;
     if (round_->awaited.empty()) end_round();
-  } else if (message.has_listening() && round_ && round_->opening.erase(number) != 0) {
+  } else if (message.has_listening()) {
+    if (!is_now(message.listening().round()) || round_->opening.erase(number) == 0) return;
     host.probe_port = message.listening().port();
     if (round_->opening.empty()) probe();
   } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
@@ -162,10 +166,15 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
+    for (const control::RankCounters& one : message.heartbeat().ranks()) {
+      if (elastic() && is_theirs(one.member())) books_.elastic()->counted(from_wire(one));
+    }
   } else if (message.has_observed()) {
     observer_->take(number, std::move(*taken->mutable_observed()));
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
+  } else if (message.has_leaves()) {
+    host_leaves(number, message.leaves().why());
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
@@ -179,6 +188,7 @@ void JobController::rank_started(int host, const control::RankStarted& started) 
     // There is nothing that could be lost with its host later, or write to the store.
     relay_.deliver(started.member(), {}, true);
     members_.erase(started.member());
+    observer_->forget_member(started.member());
     return say(where(host) + ": " + started.error());
   }
   members_[started.member()].pid = started.pid();
@@ -297,7 +307,10 @@ void JobController::check_time() {
   start_late_hosts(at);
   if (goes_on()) look_at_hosts(at);
   if (elastic() && !goes_on()) forget_newcomers();
-  if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
+  // After success agents stop what has not ended; what is written may take as long as it takes.
+  const bool done = elastic() && books_.elastic() != nullptr && books_.elastic()->over();
+  const bool stopped = supervisor_.cause() != StopCause::kNone;
+  if ((stopped && !give_up_at_) || (done && (!give_up_at_ || (!stopped && books_.congested())))) {
     const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
     give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;
   }

@@ -24,6 +24,7 @@
 #include <variant>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/job/host_plan.h"
 #include "launcher/job/hostfile.h"
 #include "launcher/membership/host_table.h"
@@ -110,9 +111,10 @@ struct HostLost {
 struct HostDrained {
   std::string host;
 };
-// A member is too slow, and is to be replaced when a replacement is ready.
+// A member is too slow, and is to be replaced when a replacement is ready; or it is so no more.
 struct MemberSlow {
   MemberId member;
+  bool is_slow = true;
 };
 // Time has passed.
 struct Tick {};
@@ -198,6 +200,9 @@ class MembershipDecider {
     Rank rank;
   };
   std::vector<Seat> seats() const;  // of that epoch, by rank
+  // What HostDrained would do with a host now, in words for who wants it. Else why it is better
+  // not told: kNotFound, the job has no such host; kFailedPrecondition, it has no other.
+  Result<std::string> drain_outlook(const std::string& host) const;
   // The last decision as bytes, and a decider that goes on from there: for who takes over. Stored
   // before a StartMember or an Answer with a new epoch is acted on, so that no number is given
   // twice. Who takes over is told again which members and hosts are gone and what hosts there are;

@@ -363,6 +363,99 @@ def test_samples_recorded_by_number_count_too_and_an_epoch_begins_with_none(rank
     assert not sampler.processed_indices and len(sampler.remaining_indices) == 10
 
 
+def test_samples_recorded_in_another_epoch_of_the_data_do_not_count(ranks, monkeypatch):
+    from rueda.torch.elastic import _handlers
+
+    ranks(2, 0)
+    heard = {}
+    newest = {"epoch": 4, "processed_num": 0, "processed_indices": {1}}
+    monkeypatch.setattr(_handlers, "broadcast_object", lambda mine: dict(newest))
+    monkeypatch.setattr(_handlers, "allgather_object", lambda mine: heard.update(mine=mine) or [{1}, mine])
+    for epoch, counts in ((3, set()), (4, {7, 8})):
+        sampler = ElasticSampler(range(10), shuffle=False)
+        sampler.set_epoch(epoch)
+        sampler.record_indices({7, 8})
+        TorchState(sampler=sampler)._handlers["sampler"].sync()
+        assert heard["mine"] == counts and sampler.epoch == 4 and sampler.processed_indices == {1} | counts
+
+
+def test_late_copies_are_ordered_among_the_work_of_the_streams_that_train(monkeypatch):
+    from rueda.torch.elastic import _streams
+
+    log, now = [], ["training"]
+
+    class Stream:
+        def __init__(self, device):
+            self.name = f"{now[0]} {device}"
+
+        def wait_event(self, event):
+            log.append((self.name, "waits for", event))
+
+    class Event:
+        def record(self, stream):
+            self.stream = stream.name
+            log.append((stream.name, "marks"))
+
+        def __eq__(self, other):
+            return self.stream == other
+
+    class Tensor:
+        is_cuda, device = True, "gpu"
+
+        def record_stream(self, stream):
+            log.append((stream.name, "uses"))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    source, copy = Tensor(), Tensor()
+    streams = _streams.Streams([source, torch.zeros(1)])
+    now[0] = "copying"
+    with streams.copying():
+        log.append("copies")
+        streams.use(source, copy, torch.zeros(1))
+    now[0] = "training"
+    streams.wait_for_copies()
+    assert log == [
+        ("training gpu", "marks"),
+        ("copying gpu", "waits for", "training gpu"),
+        "copies",
+        ("copying gpu", "uses"),
+        ("copying gpu", "uses"),
+        ("copying gpu", "marks"),
+        ("training gpu", "waits for", "copying gpu"),
+    ]
+
+
+def test_late_copies_ask_for_that_order(monkeypatch):
+    log = []
+
+    class Logged(_copies.Streams):
+        def copying(self):
+            log.append("copying")
+            return super().copying()
+
+        def use(self, *tensors):
+            log.append("use")
+
+        def wait_for_copies(self):
+            log.append("wait")
+
+    monkeypatch.setattr(_copies, "Streams", Logged)
+    state = made(torch.optim.SGD)
+    for _ in range(6):
+        train(state)
+        state.commit()
+    assert state.verified()
+    log.clear()
+    train(state)
+    state.commit()
+    assert late(state) == 6 and state.verified()
+    assert log.index("copying") < log.index("use") and log.count("use") == 6
+    log.clear()
+    train(state)
+    assert log and set(log) == {"wait"}
+
+
 def test_probation_is_as_long_as_the_tests_think():
     assert _copies.PROBATION == 3
 

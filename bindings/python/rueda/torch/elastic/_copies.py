@@ -14,6 +14,7 @@ import threading
 import torch
 
 from rueda.torch import _large_pages
+from rueda.torch.elastic._streams import Streams
 
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
 CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
@@ -84,8 +85,8 @@ def _filled(outline, tensors):
 
 
 def _key(tensor):
-    """Which memory it is; None for a sparse one, which has several pieces."""
-    if tensor.layout is not torch.strided:
+    """Which memory it is; None for what is copied at once: a sparse one, which has several pieces, and other devices."""
+    if tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
         return None
     return tensor.data_ptr(), tensor.shape, tensor.dtype
 
@@ -132,6 +133,7 @@ class Copies:
         self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
+        self._streams = Streams([self._live[i] for i in self._late])
         self._is_owed = bool(self._late)  # the late copies: nobody has waited for them yet
 
     def anew(self):
@@ -156,6 +158,7 @@ class Copies:
             self._done.wait()
             self._is_owed = False
             self._intact = self.untouched()
+        self._streams.wait_for_copies()
         if self._error is not None:
             raise self._error
         return self._intact
@@ -192,8 +195,10 @@ class Copies:
 
     def _copy_late(self):
         try:
-            for i in self._late:
-                self._copy(i)
+            with self._streams.copying():
+                for i in self._late:
+                    self._copy(i)
+                    self._streams.use(self._live[i], self._buffers[i])
         except Exception as error:  # it is raised where the copies are waited for
             self._error = error
         finally:

@@ -104,7 +104,11 @@ class SamplerStateHandler(DictStateHandler):
 
     def sync(self):
         state = broadcast_object(self.value.state_dict())
-        recorded = set().union(*allgather_object(self.value.state_dict().get("processed_indices", set())))
+        # What a rank has recorded of another epoch of the data says nothing about this one.
+        mine = self.value.state_dict()
+        mine = mine.get("processed_indices", ()) if mine["epoch"] == state["epoch"] else ()
+        recorded = set().union(*allgather_object(set(mine)))
+        state.pop("processed_indices", None)
         if recorded:
             state["processed_indices"] = recorded
         self.value.load_state_dict(state)

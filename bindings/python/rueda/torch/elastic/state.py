@@ -105,7 +105,7 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
-        self.save()
+        self._save_uncounted()
         self._is_begun = True
 
     def committed(self):
@@ -117,7 +117,7 @@ class TorchState(ObjectState):
             self._keep(lambda: None)
 
     def _keep(self, vote):
-        self._keeper.committed(self._whole(), self.commits)
+        self._keeper.committed(self._whole(), self.commits - self._alone)
         vote()
 
     def load_checkpoint(self, alone=False):
@@ -135,8 +135,8 @@ class TorchState(ObjectState):
             return False
         for name in self._saved_state:
             setattr(self, name, whole[name])
-        self.commits = commits
-        self.save()
+        self._save_uncounted()
+        self.agreed(commits)
         return True
 
     def _whole(self):
