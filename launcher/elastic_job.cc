@@ -46,6 +46,8 @@ ElasticPlan elastic_plan(const Options& options, const Config& config, const Sta
   plan.policy = policy_of(options, config);
   plan.own_names = standing.own_names;
   plan.own_names.push_back(host_name());
+  if (const auto& slow = options.elastic.evict_slow)
+    plan.evict_slow = {slow->factor, slow->seconds};
   if (!options.elastic.discovery_script.empty()) {
     DiscoveryPlan& script = plan.discovery.emplace();
     script.script = options.elastic.discovery_script;

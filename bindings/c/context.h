@@ -12,6 +12,7 @@
 
 #include "attention/engine.h"
 #include "bindings/c/include/rueda/rueda.h"
+#include "bindings/c/max_vote.h"
 #include "collectives/base/status.h"
 #include "proto/messages.h"
 #include "runtime/engine/runtime.h"
@@ -20,30 +21,14 @@
 
 namespace rueda::c_abi {
 
-// What commit_vote keeps between calls, likewise.
-struct CommitVote {
-  std::mutex mutex;
-  engine::RequestPtr request;
-  bool under_way = false;
-  int64_t value = 0;
-};
-
-// What should_stop keeps between calls. Its memory outlives a vote under way: the rank has left
-// before it is destroyed.
-struct StopVote {
-  std::mutex mutex;
-  engine::RequestPtr request;
-  bool under_way = false;
-  bool agreed = false;
-  int32_t value = 0;
-};
-
 // One rank of one job, from init to shutdown. Calls under way keep it: it goes with the last of
 // them.
 struct Member {
   std::unique_ptr<engine::Runtime> runtime;
-  StopVote stop;
-  CommitVote commit;
+  MaxVote stop{"rueda.should_stop"};
+  std::atomic<bool> listens{false};      // to the signals of a stop: from the first vote on
+  std::atomic<bool> stop_agreed{false};  // for good
+  MaxVote commit{"rueda.commit"};
   std::string preemption_signals;
   int64_t heap_bytes = 0;  // as configured
   // What the launcher keeps for its ranks; null: nobody does.

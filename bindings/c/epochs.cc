@@ -74,37 +74,6 @@ void leave_epoch(rueda_context* context) {
   member->leave(true);
 }
 
-rueda::engine::Operation commit_vote() {
-  rueda::engine::Operation operation;
-  operation.kind = rueda::CollectiveKind::kAllreduce;
-  operation.name = "rueda.commit";
-  operation.dtype = rueda::DType::kInt64;
-  operation.reduce_op = rueda::ReduceOp::kMax;
-  operation.shape = {1};
-  return operation;
-}
-
-Status ask_all(rueda::c_abi::Member* member, uint64_t seen, uint64_t* announced) {
-  rueda::c_abi::CommitVote& mine = member->commit;
-  const std::lock_guard lock(mine.mutex);
-  if (mine.request == nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(auto made, member->runtime->make({commit_vote()}));
-    mine.request = std::move(made.front());
-  }
-  if (!mine.under_way) {
-    mine.value = static_cast<int64_t>(seen);
-    auto* const bytes = reinterpret_cast<std::byte*>(&mine.value);
-    RUEDA_RETURN_IF_ERROR(mine.request->start(bytes, bytes));
-    mine.under_way = true;
-  }
-  const Status ended = mine.request->wait(std::chrono::nanoseconds(-1));
-  if (ended.code() == rueda::Code::kAborted) return ended;  // a signal; the next call goes on
-  mine.under_way = false;
-  RUEDA_RETURN_IF_ERROR(ended);
-  *announced = static_cast<uint64_t>(mine.value);
-  return {};
-}
-
 }  // namespace
 
 extern "C" {
@@ -200,7 +169,11 @@ int32_t rueda_commit_vote(rueda_context* context, uint64_t* announced, rueda_err
     RUEDA_ASSIGN_OR_RETURN(const auto member, rueda::c_abi::use(context));
     if (announced == nullptr) return rueda::invalid_argument("nowhere to put the answer (NULL)");
     *announced = 0;
-    return ask_all(member.get(), rueda_announced(context), announced);
+    RUEDA_ASSIGN_OR_RETURN(const int64_t most, member->commit.ask(member->runtime.get(), [&] {
+      return static_cast<int64_t>(rueda_announced(context));
+    }));
+    *announced = static_cast<uint64_t>(most);
+    return {};
   });
 }
 

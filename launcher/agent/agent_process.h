@@ -58,6 +58,8 @@ class Agent : public ControlledHost {
   void read_signals();
   void count();
   void check_guard();
+  bool leaves(int signal, bool by_guard);
+  void leave_in_time();
   void signal_ranks(int signal);
   void start_late(const MemberStart& start);
   void stop_member(MemberId member, const std::string& why);
@@ -123,6 +125,8 @@ class Agent : public ControlledHost {
   int last_sent_ = 0;      // to leftovers, too
   std::set<pid_t> swept_;  // leftovers that were sent last_sent_
   std::optional<TimePoint> give_up_at_;
+  std::optional<TimePoint> leave_by_;  // this machine is to go
+  bool notice_by_guard_ = false;       // who told so: our guard hands on what it gets
   std::multimap<TimePoint, std::pair<MemberId, int>> signals_due_;  // to members that go on
 };
 

@@ -102,6 +102,11 @@ void JobObserver::rank_ended(MemberId member, bool well, const std::string& how)
   watched.how = how;
 }
 
+void JobObserver::forget(MemberId member) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  members_.erase(member);
+}
+
 std::map<Rank, std::shared_ptr<JobObserver::Watched>> JobObserver::newest() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::map<Rank, std::shared_ptr<Watched>> by_rank;
@@ -140,10 +145,13 @@ std::vector<RankCounters> JobObserver::counters() const {
   return counters_;
 }
 
-void JobObserver::mail(Rank rank, const std::string& text) {
-  const auto ranks = newest();
-  if (const auto known = ranks.find(rank); known != ranks.end())
-    flight::write_mail(known->second->memory.bytes(), text);
+void JobObserver::mail(MemberId member, const std::string& text) {
+  std::shared_ptr<Watched> watched;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = members_.find(member); known != members_.end()) watched = known->second;
+  }
+  if (watched != nullptr) flight::write_mail(watched->memory.bytes(), text);
 }
 
 void JobObserver::say(std::vector<std::string> lines) {
@@ -292,14 +300,20 @@ void JobObserver::look_for_stalls() {
   std::vector<std::string> lines = explain_waits(closer, now, plan_.stall_seconds, Stacks::kAll);
   if (lines.empty()) return;
   lines = story_.tell(std::move(lines), due.anew);
-  // For the errors of those that wait, which have less room.
+  // For the errors of those that wait, which have less room; not of who has got their number since.
+  const auto now_ranks = newest();
   for (const Rank rank : due.waiting) {
+    const auto holder = now_ranks.find(rank);
+    const auto looked_at = ranks.find(rank);
+    if (holder == now_ranks.end() || looked_at == ranks.end() ||
+        holder->second != looked_at->second)
+      continue;
     std::string mail;
     for (const std::string& line :
          explain_waits(closer, now, plan_.stall_seconds, Stacks::kPlace, rank)) {
       mail += (mail.empty() ? "" : "\n") + line;
     }
-    this->mail(rank, mail);
+    flight::write_mail(holder->second->memory.bytes(), mail);
   }
   if (plan_.dump_stalls) {
     for (std::string& line : write(closer)) lines.push_back(std::move(line));
@@ -343,10 +357,13 @@ std::vector<std::string> JobObserver::write_files() { return write(look({})); }
 void JobObserver::serve_tools() {
   const auto now = std::chrono::steady_clock::now();
   std::string drained;
+  std::vector<std::pair<int, std::string>> answers;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     drained = std::exchange(drain_answer_, "");
+    answers.swap(host_answers_);
   }
+  for (auto& [client, text] : answers) door_->answer(client, std::move(text));
   if (!drained.empty()) {
     for (const int client : std::exchange(drain_clients_, {})) door_->answer(client, drained);
   }
@@ -357,6 +374,10 @@ void JobObserver::serve_tools() {
       drain_clients_.push_back(one.client);
       const std::lock_guard<std::mutex> lock(mutex_);
       drain_wanted_ = true;
+      host::ring_event_fd(event_.get());
+    } else if (one.text.starts_with(kDrainHost)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      host_drains_.push_back({one.client, one.text.substr(kDrainHost.size())});
       host::ring_event_fd(event_.get());
     } else {
       door_->answer(one.client, "");
@@ -374,6 +395,19 @@ void JobObserver::drained(int asked, int ranks) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     drain_answer_ = drain_answer(asked, ranks);
+  }
+  host::ring_event_fd(wake_.get());
+}
+
+std::vector<JobObserver::HostDrain> JobObserver::take_host_drains() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(host_drains_, {});
+}
+
+void JobObserver::host_drained(int client, const Result<std::string>& outlook) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    host_answers_.emplace_back(client, drain_answer(outlook));
   }
   host::ring_event_fd(wake_.get());
 }

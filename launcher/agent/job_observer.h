@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/unique_fd.h"
@@ -55,6 +56,8 @@ class JobObserver {
   // Members of an epoch are looked at before all others that had, or expect, their ranks.
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void rank_ended(MemberId member, bool well, const std::string& how);
+  // It could not be started.
+  void forget(MemberId member);
   // A folder for the files was asked for.
   bool has_folder() const { return !plan_.folder.empty(); }
   // Readable when there are lines to print, or reports.
@@ -69,8 +72,15 @@ class JobObserver {
   // drained(): how many ranks of those that run were asked.
   bool take_drain();
   void drained(int asked, int ranks);
-  // What this rank is to say about a wait, in its error.
-  void mail(Rank rank, const std::string& text);
+  // Who has asked for a host to be drained (`rueda drain HOST`); each is to be answered.
+  struct HostDrain {
+    int client = 0;
+    std::string host;
+  };
+  std::vector<HostDrain> take_host_drains();
+  void host_drained(int client, const Result<std::string>& outlook);
+  // What this one is to say about a wait, in its error.
+  void mail(MemberId member, const std::string& text);
   // Somebody asks for the files, with stacks; says so when they are written.
   void request_dump();
   // The files as of now, without stacks of the dead. What the user should know, a line each. A
@@ -116,6 +126,8 @@ class JobObserver {
   bool stopping_ = false, dump_wanted_ = false;
   bool drain_wanted_ = false;
   std::string drain_answer_;
+  std::vector<HostDrain> host_drains_;
+  std::vector<std::pair<int, std::string>> host_answers_;
   std::vector<HostQuestion> questions_;
   std::vector<HostReport> reports_;
   std::vector<RankCounters> counters_;

@@ -301,6 +301,19 @@ life::LostRank LifeWatch::verdict(MemberId member, pid_t pid, const std::string&
   return lost;
 }
 
+std::chrono::nanoseconds LifeWatch::waited(MemberId member) const {
+  const Watched* const watched = find(member);
+  if (watched == nullptr) return {};
+  // A wait that ends between these looks would be missing, or counted twice.
+  for (int tries = 0;; ++tries) {
+    const int64_t before = watched->page->blocked_ns.load(std::memory_order_acquire);
+    const int64_t since = watched->page->blocked_since.load(std::memory_order_acquire);
+    const int64_t after = watched->page->blocked_ns.load(std::memory_order_acquire);
+    if (before != after && tries < 3) continue;
+    return std::chrono::nanoseconds(after + (since == 0 ? 0 : monotonic_ns() - since));
+  }
+}
+
 bool LifeWatch::has_not_left(MemberId member) const {
   const Watched* const watched = find(member);
   return watched != nullptr && watched->page->where() != life::Presence::kLeft;

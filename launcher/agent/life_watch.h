@@ -77,6 +77,8 @@ class LifeWatch {
 
   // The verdict on a rank whose end was noticed otherwise: what the page knows, and this cause.
   life::LostRank verdict(MemberId member, pid_t pid, const std::string& cause, bool is_final) const;
+  // How long its threads have waited for operations so far.
+  std::chrono::nanoseconds waited(MemberId member) const;
   // It has not left the job in order: it was in it, or never came as far.
   bool has_not_left(MemberId member) const;
   // It is known to have ended, and yet its process runs: exec has put another program in its place.

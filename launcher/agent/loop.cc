@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "launcher/processes/process_state.h"
+#include "launcher/processes/process_tree.h"
 
 namespace rueda::launcher {
 
@@ -28,6 +29,7 @@ int Agent::poll_limit_ms() const {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   };
   sooner(give_up_at_);
+  sooner(leave_by_);
   if (!signals_due_.empty()) sooner(signals_due_.begin()->first);
   if (lives_) sooner(lives_->next_deadline());
   const int limit = controller_->poll_limit_ms();
@@ -76,6 +78,8 @@ void Agent::take_observations() {
     const Drained drained = drain_ranks();
     observer_->drained(drained.asked, drained.ranks);
   }
+  for (const JobObserver::HostDrain& one : observer_->take_host_drains())
+    observer_->host_drained(one.client, controller_->drain_host(one.host));
   for (HostReport& report : observer_->take_reports()) controller_->report(std::move(report));
 }
 
@@ -89,6 +93,8 @@ void Agent::count() {
     one.operation = now.operation.str();
     one.operations = now.operations;
     one.step = now.step;
+    one.waited_ns = lives_->waited(one.member).count();
+    one.at_ns = now.noticed_ns;
   }
   controller_->count(counters);
 }
@@ -108,12 +114,39 @@ void Agent::read_signals() {
     }
     check_guard();
     if (!guard_link_) continue;  // the kernel's message that the guard is gone
+    if (leaves(signal, static_cast<pid_t>(info.ssi_pid) == plan_.guard)) continue;
     ++signals_received_;
     supervisor_.signal_received(signal, time_now());
     if (signals_received_ == 1) {
       say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
     }
   }
+}
+
+// SIGTERM is what clouds and batch systems send before they take a machine away: an elastic job
+// goes on elsewhere, and our ranks leave at their next commit. Some send it to every process, so
+// that it comes directly and from our guard: that is one notice.
+bool Agent::leaves(int signal, bool by_guard) {
+  if (signal != SIGTERM || !plan_.elastic || plan_.explains) return false;
+  if (over_ || finishing_ || supervisor_.cause() != StopCause::kNone) return false;
+  if (leave_by_ && by_guard == notice_by_guard_) {
+    leave_by_ = time_now();
+    return true;
+  }
+  if (leave_by_) return true;
+  notice_by_guard_ = by_guard;
+  leave_by_ = time_now() + to_duration(plan_.options.grace_seconds);
+  controller_->leaves(signal_name(signal));
+  return true;
+}
+
+// Ranks that are still here are killed, and are lost to the others.
+void Agent::leave_in_time() {
+  if (!leave_by_ || time_now() < *leave_by_) return;
+  leave_by_.reset();
+  if (supervisor_.cause() != StopCause::kNone) return;
+  if (!all_ended()) say("the ranks that have not left yet are killed");
+  supervisor_.driver_lost(time_now());
 }
 
 // The user's own: to the ranks and not to what they have started, which it would end. A pause
@@ -133,13 +166,16 @@ void Agent::follow(const Order& order) {
   switch (order.kind) {
     case Order::Kind::kRankFailed: supervisor_.rank_failed(time_now()); break;
     case Order::Kind::kRankLost: verdict_came(order.lost); break;
-    case Order::Kind::kSignal: supervisor_.signal_received(order.signal, time_now()); break;
+    case Order::Kind::kSignal:
+      leave_by_.reset();  // there is no other host
+      supervisor_.signal_received(order.signal, time_now());
+      break;
     case Order::Kind::kUserSignal: signal_ranks(order.signal); break;
     case Order::Kind::kOutputClosed: supervisor_.output_closed(time_now()); break;
     case Order::Kind::kKill: supervisor_.driver_lost(time_now()); break;
     case Order::Kind::kObserve: observe(order.question); break;
     case Order::Kind::kMail:
-      if (observer_ != nullptr) observer_->mail(order.rank, order.text);
+      if (observer_ != nullptr) observer_->mail(order.member, order.text);
       break;
     case Order::Kind::kStartMember: start_late(order.start); break;
     case Order::Kind::kStopMember:
@@ -223,7 +259,15 @@ void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
 void Agent::job_over(int exit_code) {
   over_ = true;
   if (exit_code == 0) {  // of what runs still the job needs nothing
-    for (const auto& rank : ranks_) stop_member(rank->member(), "the job has ended");
+    const Duration grace = to_duration(plan_.options.grace_seconds);
+    for (const auto& rank : ranks_) {
+      if (rank->running() && rank->removed()) {  // it goes by itself, if it does so soon
+        signals_due_.emplace(time_now() + grace / 2, std::pair(rank->member(), SIGTERM));
+        signals_due_.emplace(time_now() + grace, std::pair(rank->member(), SIGKILL));
+      }
+      stop_member(rank->member(), "the job has ended");
+    }
+    give_up_at_ = time_now() + 2 * grace + kKillLimit;  // leftovers of theirs have it once more
     return;
   }
   any_failed_ = true;
@@ -294,10 +338,11 @@ void Agent::look_for_late_ranks() {
   constexpr size_t kMostTold = 4;
   for (size_t i = 0; i < std::min(late.size(), kMostTold); ++i) {
     const std::string pid = std::to_string(late[i]->pid());
-    say("rank " + std::to_string(late[i]->place().rank) + " (pid " + pid +
-        ") has not called init, and others have waited " +
-        std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: " +
-        process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
+    std::string text = "rank " + std::to_string(late[i]->place().rank) + " (pid " + pid;
+    text += ") has not called init, and others have waited " +
+            std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: ";
+    text += process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid;
+    say(text);
   }
   if (late.size() > kMostTold)
     say("nor have " + std::to_string(late.size() - kMostTold) + " other ranks");
@@ -315,6 +360,7 @@ int Agent::run() {
     reap();
     forget_ended();
     end_removed();
+    leave_in_time();
     for (const int signal : supervisor_.due(time_now())) send(signal);
     if (finished()) break;
     controller_->work();

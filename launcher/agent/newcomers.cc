@@ -17,13 +17,15 @@ void Newcomers::begin(const control::ProbeTask& task) {
     listener_->answer_as(task.host_index(), task.hosts(), task.job_id(), key.value());
     listening.mutable_listening()->set_port(listener_->port());
   }
+  listening.mutable_listening()->set_round(task.round());
   send_(std::move(listening));  // without a port nobody reaches us, and they say so
   std::erase_if(tries_, [](const std::future<void>& one) {
     return one.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   });
   const auto reach = [this, task, key] {
     control::AgentMessage message;
-    message.mutable_probe_report();  // who has no threads left has reached nobody
+    // Who has no threads left has reached nobody.
+    message.mutable_probe_report()->set_round(task.round());
     try {
       if (key.ok()) message = reach_all(task, key.value());
     } catch (const std::system_error&) {

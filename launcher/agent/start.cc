@@ -61,6 +61,7 @@ Status Agent::start_member(const MemberStart& start) {
   if (status.ok() || ranks_.back()->running()) return status;
   ranks_.pop_back();
   lives_->forget(start.member);
+  if (observer_ != nullptr) observer_->forget(start.member);
   return status;
 }
 
@@ -72,14 +73,13 @@ void Agent::start_late(const MemberStart& start) {
   const Status status =
       stays ? start_member(start) : failed_precondition("the ranks of this host are being stopped");
   if (status.ok()) return;
-  controller_->rank_started(
-      start, 0,
-      "rank " + std::to_string(start.place.rank) + " cannot be started: " + status.message());
-  if (RankProcess* const rank = find(start.member)) {
-    lives_->expect_end(start.member);
-    rank->remove();
-    rank->signal(SIGKILL);
-  }
+  const std::string error =
+      "rank " + std::to_string(start.place.rank) + " cannot be started: " + status.message();
+  RankProcess* const rank = find(start.member);
+  if (rank == nullptr) return controller_->rank_started(start, 0, error);
+  // It runs already: what is told is its end, once it has come.
+  say(error);
+  rank->signal(SIGKILL);
 }
 
 Status Agent::start_process(RankProcess* rank, const RankBinding& binding) {
@@ -165,7 +165,7 @@ void Agent::start_observer() {
     plan.command += word;
   }
   plan.ranks = plan_.elastic ? static_cast<size_t>(plan_.options.num_proc) : plan_.places.size();
-  plan.counts = !plan_.explains;
+  plan.counts = !plan_.explains || plan_.options.elastic.evict_slow;
   const auto config =
       load_config([&](const char* name) { return find_variable(plan_.base_environment, name); });
   if (config.ok()) {

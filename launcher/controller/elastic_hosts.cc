@@ -1,5 +1,7 @@
 // Hosts of an elastic job, which come and go: who is invited, who is let go, and how the decider's
 // orders reach those that are ready.
+#include <signal.h>
+
 #include <algorithm>
 
 #include "launcher/controller/job_controller.h"
@@ -20,9 +22,12 @@ bool is_listed(const std::vector<HostSlots>& list, const std::string& name) {
 
 void JobController::tell(const std::string& host, const Order& order) {
   if (order.kind == Order::Kind::kBeginEpoch) {
+    epoch_hosts_.clear();
     for (const auto& [member, rank] : order.ranks) {
-      if (const auto known = members_.find(member); known != members_.end())
-        known->second.rank = rank;
+      const auto known = members_.find(member);
+      if (known == members_.end()) continue;
+      known->second.rank = rank;
+      epoch_hosts_.insert(known->second.host);
     }
     observer_->begin_epoch(order.ranks);
   }
@@ -32,7 +37,10 @@ void JobController::tell(const std::string& host, const Order& order) {
     if (hosts_[number].state != State::kRunning) continue;
     if (!host.empty() && hosts_[number].name() != host) continue;
     const int there = static_cast<int>(number);
-    if (order.kind == Order::Kind::kStartMember) status = add_member(there, order.start);
+    // One that we have taken over is there, and has its order perhaps.
+    const bool is_new =
+        order.kind == Order::Kind::kStartMember && !members_.contains(order.start.member);
+    if (is_new) status = add_member(there, order.start);
     if (status.ok()) server_->send(there, to_wire(order));
     told = true;
   }
@@ -65,7 +73,7 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
         ready.more_come = true;
       continue;
     }
-    if (barred_.contains(host.host) || issuer_ == nullptr) continue;
+    if (barred_.contains(host.host) || plan_.succession->issuer() == nullptr) continue;
     const Status invited = invite(host);
     ready.more_come = ready.more_come || invited.ok();
     if (invited.ok()) continue;
@@ -78,7 +86,7 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
 // Its agent gets a certificate of its own, and finds us listening.
 Status JobController::invite(const HostSlots& host) {
   const auto number = hosts_.size();
-  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, issuer_->issue(agent_name(static_cast<int>(number))));
+  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, plan_.succession->issuer()->issue(agent_name(static_cast<int>(number))));
   RUEDA_RETURN_IF_ERROR(server_->listen());
   JobHost entry;
   entry.plan.host = host;
@@ -126,6 +134,7 @@ void JobController::drop(int number, const std::string& why) {
 // A machine that is gone is not asked for again before the decider would use it.
 void JobController::bar_lost(const std::string& name) {
   if (!is_listed(listed_, name)) return;
+  if (const auto barred = barred_.find(name); barred != barred_.end() && !barred->second) return;
   const auto& cooldown = plan_.elastic->policy.cooldown;
   const double seconds = cooldown ? cooldown->first : 365.0 * 24 * 3600;
   barred_[name] =
@@ -138,11 +147,41 @@ void JobController::say_goodbye_to(int host) {
   server_->send(host, std::move(message));
 }
 
-// Hosts that are not on the list any more, once no rank is left there.
+// One that is not ready yet is not awaited any more.
+Result<std::string> JobController::drain_host(const std::string& name) {
+  for (size_t number = 0; goes_on() && number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
+    if (host.over() || host.state == State::kRunning || host.name() != name) continue;
+    if (!host.may_fail)
+      return failed_precondition("host " + name + " is awaited, and the job begins with it");
+    drop(static_cast<int>(number), "it is drained");
+    return "host " + name + " is drained, no rank is there";
+  }
+  Result<std::string> outlook = books_.drain_host(name);
+  if (outlook.ok()) barred_[name].reset();
+  return outlook;
+}
+
+// Where the job could not go on without it the ranks are asked to stop, as everywhere else.
+void JobController::host_leaves(int number, const std::string& why) {
+  const std::string& name = where(number);
+  if (!goes_on() || hosts_[static_cast<size_t>(number)].over()) return;
+  const Result<std::string> outlook = books_.elastic()->drain(name, finds_hosts());
+  if (!outlook.ok() && !finds_hosts()) {
+    say("host " + name + " has got " + why + ", and the job has no other host");
+    return server_->send(number, to_wire(control::Order::SIGNAL, SIGTERM));
+  }
+  barred_[name].reset();
+  say(why + ": " +
+      (outlook.ok() ? outlook.value() : "host " + name + " leaves; another is waited for"));
+}
+
+// Hosts that are not on the list any more, or drained, once no rank is left there.
 void JobController::let_go() {
   for (size_t number = 0; number < hosts_.size(); ++number) {
     JobHost& host = hosts_[number];
-    if (host.over() || is_listed(listed_, host.name())) continue;
+    if (host.over() || (is_listed(listed_, host.name()) && !barred_.contains(host.name())))
+      continue;
     const int there = static_cast<int>(number);
     if (host.state != State::kRunning) {
       drop(there, "");
@@ -151,6 +190,7 @@ void JobController::let_go() {
     if (!ranks_of(there).empty()) continue;
     narrate("host " + host.name() + " is let go");
     host.state = State::kFinished;
+    plan_.succession->note_host(number, false);
     observer_->host_gone(there);
     leave_round(there);
     say_goodbye_to(there);

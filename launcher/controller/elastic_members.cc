@@ -1,9 +1,14 @@
 #include "launcher/controller/elastic_members.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "launcher/command/options.h"
 
 namespace rueda::launcher {
 namespace {
+
+constexpr std::chrono::seconds kSlowLook{1};
 
 Order order_of(Order::Kind kind) {
   Order order;
@@ -14,14 +19,20 @@ Order order_of(Order::Kind kind) {
 }  // namespace
 
 ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors)
-    : plan_(plan), store_(store), doors_(std::move(doors)), decider_(plan.policy) {
+    : plan_(plan),
+      store_(store),
+      doors_(std::move(doors)),
+      decider_(plan.policy),
+      takes_over_(doors_.takes_over) {
   if (plan.discovery) discovery_.emplace(*plan.discovery);
+  if (plan.evict_slow) slow_ranks_.emplace(*plan.evict_slow);
 }
 
 // ---- what happens -------------------------------------------------------------------------------
 
 void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::string& error) {
   members_[start.member].pid = pid;
+  members_[start.member].how = error;
   events_.push_back(membership::MemberStarted{start.member, pid, error});
 }
 
@@ -51,6 +62,7 @@ void ElasticMembers::ended(const RankEnd& end) {
   const bool failed = end.wait_status != 0 && !end.removed;
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
+  if (slow_ranks_) slow_ranks_->forget(end.member);
   events_.push_back(
       membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
 }
@@ -63,6 +75,23 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
   }
   events_.push_back(membership::HostLost{host, how});
   hosts_changed();
+}
+
+// What has happened comes first: of two hosts that are drained together one may be the last.
+Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last) {
+  settle(std::chrono::steady_clock::now());
+  if (over_) return failed_precondition("the job is about to end");
+  if (takes_over_) return failed_precondition("another controller is taking over; ask again");
+  Result<std::string> outlook = decider_.drain_outlook(host);
+  const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
+  if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
+  return outlook;
+}
+
+void ElasticMembers::counted(const RankCounters& counters) {
+  if (slow_ranks_)
+    slow_ranks_->take(counters.member, std::chrono::steady_clock::now(), counters.at_ns,
+                      counters.waited_ns);
 }
 
 // Nothing is decided, and no timeout begins, while the first hosts are made ready.
@@ -79,31 +108,39 @@ bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
 // ---- the loop -----------------------------------------------------------------------------------
 
 void ElasticMembers::add_to_poll(std::vector<pollfd>* fds) const {
-  fds->push_back({store_->entries_fd(), POLLIN, 0});
+  if (!takes_over_ && !withheld_) fds->push_back({store_->entries_fd(), POLLIN, 0});
   if (discovery_) discovery_->add_to_poll(fds);
 }
 
 std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
   if (over_) return std::nullopt;
   std::optional<TimePoint> next = decider_.next_deadline();
+  if (takes_over_ || withheld_) return std::nullopt;
   if (!events_.empty()) next = TimePoint{};
   if (discovery_ && discovery_->failed().ok()) {
     const TimePoint look = discovery_->next_deadline();
     if (!next || look < *next) next = look;
   }
+  if (slow_ranks_ && (!next || next_slow_look_ < *next)) next = next_slow_look_;
   return next;
 }
 
 void ElasticMembers::work(TimePoint now) {
+  if (takes_over_ || withheld_) return;
   const auto entries = store_->take_entries();
   if (over_) return;
   if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
   look_for_hosts(now);
+  look_for_slow(now);
   for (const rendezvous::Entry& entry : entries)
     events_.push_back(membership::MemberEnters{entry.member, entry.standing});
   const auto deadline = decider_.next_deadline();
   if (deadline && now >= *deadline) events_.push_back(membership::Tick{});
-  while (!events_.empty() && !over_) {
+  settle(now);
+}
+
+void ElasticMembers::settle(TimePoint now) {
+  while (!events_.empty() && !over_ && !withheld_ && !takes_over_) {
     const membership::Event event = std::move(events_.front());
     events_.pop_front();
     decide(event, now);
@@ -118,16 +155,76 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
   if (hosts) hosts_found(std::move(*hosts));
 }
 
+void ElasticMembers::look_for_slow(TimePoint now) {
+  if (!slow_ranks_ || now < next_slow_look_) return;
+  next_slow_look_ = now + kSlowLook;
+  const auto found = slow_ranks_->look();
+  if (slow_ && (!found || found->member != *slow_))
+    events_.push_back(membership::MemberSlow{*std::exchange(slow_, std::nullopt), false});
+  if (!found || slow_) return;
+  slow_ = found->member;
+  events_.push_back(membership::MemberSlow{found->member});
+  const Known& known = members_[found->member];
+  char factor[32];
+  std::snprintf(factor, sizeof(factor), "%.1f", found->factor);
+  doors_.say("rank " + std::to_string(known.rank) + " on " + known.host + " is " + factor +
+             " times slower than the others: when another is ready it takes that place "
+             "(--evict-slow)");
+}
+
 void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
   found_ = std::move(hosts);
   hosts_changed();
 }
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
-  for (const membership::Action& action : decider_.on(event, now)) {
+  std::vector<membership::Action> actions = decider_.on(event, now);
+  if (!doors_.keep || std::ranges::none_of(actions, [&](const auto& one) { return is_lasting(one); }))
+    return perform_all(actions);
+  withheld_ = std::move(actions);
+  doors_.keep(decider_.record());
+}
+
+// What nobody may decide again who does not know of it.
+bool ElasticMembers::is_lasting(const membership::Action& action) const {
+  if (const auto* answer = std::get_if<membership::Answer>(&action))
+    return answer->common->answer == wire::EpochAnswer::kEnter && answer->common->epoch > begun_;
+  return std::holds_alternative<membership::StartMember>(action) ||
+         std::holds_alternative<membership::EndJob>(action);
+}
+
+void ElasticMembers::record_is_kept() {
+  if (!withheld_) return;
+  const std::vector<membership::Action> actions = *std::exchange(withheld_, std::nullopt);
+  perform_all(actions);
+}
+
+void ElasticMembers::perform_all(const std::vector<membership::Action>& actions) {
+  for (const membership::Action& action : actions) {
     if (over_) return;
     std::visit([this](const auto& what) { perform(what); }, action);
   }
+}
+
+bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living) {
+  auto decider = membership::MembershipDecider::resume(plan_.policy, record);
+  if (decider == nullptr) return false;
+  decider_ = std::move(*decider);
+  takes_over_ = false;
+  begins_ = false;
+  any_ready_ = true;
+  found_ = discovery_ ? decider_.found_hosts() : plan_.hosts;
+  for (const Living& one : living) members_[one.member] = {one.host, one.rank, one.pid};
+  std::vector<uint64_t> by_rank;
+  for (const auto& seat : decider_.seats()) {
+    Known& known = members_[seat.member];
+    known.host = seat.host;
+    known.rank = seat.rank;
+    by_rank.push_back(seat.member);
+  }
+  if (decider_.epoch() != 0) ranks_are(decider_.epoch(), std::move(by_rank));
+  events_.push_front(membership::Tick{});  // it repeats its orders
+  return true;
 }
 
 // ---- what is done -------------------------------------------------------------------------------
@@ -199,17 +296,28 @@ void ElasticMembers::perform(const membership::Answer& action) {
   doors_.tell(known->second.host, order);
 }
 
-// All that goes by ranks hears of the new ones before any member does.
 void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
-  begun_ = epoch.epoch;
-  Order order = order_of(Order::Kind::kBeginEpoch);
   std::vector<uint64_t> by_rank;
-  for (const wire::EpochMember& one : epoch.members) {
-    order.ranks[one.member] = static_cast<Rank>(by_rank.size());
-    members_[one.member].rank = static_cast<Rank>(by_rank.size());
-    by_rank.push_back(one.member);
+  for (const wire::EpochMember& one : epoch.members) by_rank.push_back(one.member);
+  ranks_are(epoch.epoch, std::move(by_rank));
+}
+
+// All that goes by ranks hears of the new ones before any member does.
+void ElasticMembers::ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank) {
+  begun_ = epoch;
+  Order order = order_of(Order::Kind::kBeginEpoch);
+  for (const uint64_t member : by_rank) {
+    const auto rank = static_cast<Rank>(order.ranks.size());
+    order.ranks[member] = rank;
+    members_[member].rank = rank;
   }
-  store_->begin_epoch(epoch.epoch, std::move(by_rank));
+  // Whoever has ended has no more to be said of.
+  std::erase_if(members_, [&](const auto& known) {
+    return !known.second.how.empty() && !order.ranks.contains(known.first);
+  });
+  if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
+  slow_.reset();
+  if (store_->epoch() != epoch) store_->begin_epoch(epoch, std::move(by_rank));
   doors_.tell("", order);
   doors_.begin_epoch(order.ranks);
 }
@@ -234,6 +342,8 @@ void ElasticMembers::finish(Over over) {
 
 void ElasticMembers::stop() {
   if (!over_) over_ = Over{};
+  takes_over_ = false;
+  withheld_.reset();
   discovery_.reset();
 }
 

@@ -22,9 +22,12 @@
 #include <string>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/hosts/order.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/membership/membership.h"
+#include "launcher/membership/slow_ranks.h"
+#include "launcher/observe/host_report.h"
 #include "launcher/processes/discovery.h"
 #include "runtime/observe/life/life_page.h"
 #include "runtime/rendezvous/store_server.h"
@@ -33,9 +36,10 @@ namespace rueda::launcher {
 
 struct ElasticPlan {
   membership::Policy policy;
-  std::vector<HostSlots> hosts;            // without a script
-  std::optional<DiscoveryPlan> discovery;  // else
-  std::vector<std::string> own_names;      // of hosts that are this machine
+  std::vector<HostSlots> hosts;                           // without a script
+  std::optional<DiscoveryPlan> discovery;                 // else
+  std::vector<std::string> own_names;                     // of hosts that are this machine
+  std::optional<membership::SlowPolicy> evict_slow = {};  // nothing: nobody is
 };
 
 // Of the hosts that were found, those where ranks can be started now.
@@ -58,6 +62,10 @@ class ElasticMembers {
     std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
     std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
+    // Where another controller may take over: the decision is to be kept elsewhere, and is acted on
+    // when record_is_kept() is called. Null: nobody takes over.
+    std::function<void(const std::string& record)> keep;
+    bool takes_over = false;  // nothing is decided before take_over()
   };
   ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors);
 
@@ -69,8 +77,26 @@ class ElasticMembers {
   // With all that ran there: a verdict for each of them, whose ends follow.
   void host_lost(const std::string& host, const std::string& how,
                  const std::vector<life::LostRank>& losses);
+  // Its ranks leave at their next commit, and it is not used before it has been off the list. What
+  // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
+  Result<std::string> drain(const std::string& host, bool as_last = false);
+  // How far a member is, and how long it has waited for the others.
+  void counted(const RankCounters& counters);
   // Other hosts are ready than before.
   void hosts_changed();
+  void record_is_kept();
+  // Goes on from another's last decision: what has become of its members and hosts is told next.
+  // `living`: those that agents have. False where the record makes no sense.
+  struct Living {
+    MemberId member;
+    std::string host;
+    Rank rank;
+    pid_t pid;
+  };
+  bool take_over(const std::string& record, const std::vector<Living>& living);
+  const std::vector<HostSlots>& found() const { return found_; }
+  bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
+  std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }
   bool child_ended(pid_t pid, int wait_status);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -89,8 +115,12 @@ class ElasticMembers {
 
  private:
   void look_for_hosts(TimePoint now);
+  void look_for_slow(TimePoint now);
+  void settle(TimePoint now);
   void hosts_found(std::vector<HostSlots> hosts);
   void decide(const membership::Event& event, TimePoint now);
+  bool is_lasting(const membership::Action& action) const;
+  void perform_all(const std::vector<membership::Action>& actions);
   void perform(const membership::StartMember& action);
   void perform(const membership::StopMember& action);
   void perform(const membership::EndEpoch& action);
@@ -99,6 +129,7 @@ class ElasticMembers {
   void perform(const membership::Say& action) { doors_.say(action.text); }
   void perform(const membership::EndJob& action);
   void begin_epoch(const wire::NewEpoch& epoch);
+  void ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank);
   void tell_loss(life::LostRank lost);
   void finish(Over over);
 
@@ -122,6 +153,11 @@ class ElasticMembers {
   std::vector<HostSlots> found_;        // the hosts that there are
   bool any_ready_ = false;              // or none will be, for now: the decider is told
   bool begins_ = true;
+  std::optional<membership::SlowRanks> slow_ranks_;
+  std::optional<MemberId> slow_;  // of which the decider knows
+  TimePoint next_slow_look_{};
+  bool takes_over_ = false;
+  std::optional<std::vector<membership::Action>> withheld_;  // until the record is kept
   std::optional<Over> over_;
 };
 

@@ -71,6 +71,13 @@ void HostsObserver::member_ended(MemberId member) {
   if (const auto found = members_.find(member); found != members_.end()) found->second.ended = true;
 }
 
+void HostsObserver::forget_member(MemberId member) {
+  members_.erase(member);
+  counters_.erase(member);
+  holders_.clear();
+  for (const auto& [other, known] : members_) number(other, known);
+}
+
 const HostsObserver::Known* HostsObserver::known(int host, MemberId member) const {
   const auto found = members_.find(member);
   return found == members_.end() || found->second.host != host ? nullptr : &found->second;
@@ -115,6 +122,7 @@ void HostsObserver::take(int host, control::Observed message) {
   const Known* const member = known(host, message.member());
   if (message.rank() >= 0 && member != nullptr && holders_.at(member->rank) == message.member()) {
     message.set_rank(member->rank);
+    round_->members[member->rank] = message.member();
     take_view(host, &message);
   }
   if (last) round_->awaited.erase(host);
@@ -185,6 +193,9 @@ void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint 
       }
     }
     drain_->clients.push_back(question.client);
+  } else if (question.text.starts_with(kDrainHost)) {
+    const std::string host = question.text.substr(kDrainHost.size());
+    door_->answer(question.client, drain_answer(link_.drain_host(host)));
   } else {
     door_->answer(question.client, "");
   }
@@ -343,11 +354,16 @@ void HostsObserver::explain(const Round& round, const std::vector<RankRecord>& r
          explain_waits(records, now, setup_.stall_seconds, Stacks::kPlace, rank)) {
       text += (text.empty() ? "" : "\n") + line;
     }
+    // Another one may have that number since.
+    const auto member = round.members.find(rank);
+    const auto holder = holders_.find(rank);
+    if (member == round.members.end() || holder == holders_.end() ||
+        holder->second != member->second)
+      continue;
     control::ControllerMessage message;
-    message.mutable_mail()->set_rank(rank);
+    message.mutable_mail()->set_member(member->second);
     message.mutable_mail()->set_text(text.substr(0, flight::kMailBytes));
-    // The ranks may be fewer since.
-    if (const int host = host_of(rank); host >= 0) link_.send(host, std::move(message));
+    link_.send(host_of(rank), std::move(message));
   }
   if (setup_.dump_stalls) request_dump(true);
 }

@@ -47,6 +47,8 @@ class HostsObserver {
     std::function<void(int host, control::ControllerMessage)> send;
     std::function<bool(int host)> can_be_asked;
     std::function<std::vector<HostStatus>()> hosts;
+    // `rueda drain HOST`: what comes of it, or why it is not drained.
+    std::function<Result<std::string>(const std::string& host)> drain_host = {};
   };
   HostsObserver(Setup setup, Link link);
 
@@ -56,6 +58,8 @@ class HostsObserver {
   // Whose number is which from now on; who has ended and is none of these is forgotten.
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
   void member_ended(MemberId member);
+  // There is no process.
+  void forget_member(MemberId member);
   // From an agent.
   void take(int host, control::Observed message);
   void take(int host, const control::Heartbeat& message);
@@ -82,7 +86,8 @@ class HostsObserver {
     TimePoint until;
     std::vector<int> clients;  // of `rueda status`
     std::map<Rank, RankRecord> records;
-    StallWatch::Due due;  // of kExplain
+    std::map<Rank, MemberId> members;  // whose these are
+    StallWatch::Due due;               // of kExplain
     std::vector<std::string> problems;
     bool folder_hangs = false;  // what it was to write is dropped
     std::optional<TimePoint> written_until;

@@ -8,6 +8,11 @@
 #include "proto/store_codec.h"
 
 namespace rueda::launcher {
+namespace {
+
+constexpr size_t kMostFailed = 16;
+
+}  // namespace
 
 JobBooks::JobBooks(const BooksPlan& plan)
     : plan_(plan),
@@ -19,7 +24,9 @@ JobBooks::JobBooks(const BooksPlan& plan)
 }
 
 Status JobBooks::open(ElasticDoors doors) {
-  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  std::unique_ptr<rendezvous::StoreJournal> journal;
+  if (doors.journal) journal = std::make_unique<rendezvous::StoreJournal>(*doors.journal);
+  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start("", std::move(journal)));
   if (plan_.elastic) {
     const auto begin_epoch = [this](const std::map<MemberId, Rank>& ranks) {
       for (const auto& [member, rank] : ranks) {
@@ -27,19 +34,41 @@ Status JobBooks::open(ElasticDoors doors) {
         output.rank = rank;
         if (output.lines != nullptr) output.lines->be(rank);
       }
+      forget_outputs(ranks);
     };
     elastic_ = std::make_unique<ElasticMembers>(
         *plan_.elastic, store_.get(),
         ElasticMembers::Doors{std::move(doors.tell), [this](const std::string& text) { say(text); },
                               std::move(doors.ready_hosts), std::move(doors.address_of),
-                              begin_epoch});
+                              begin_epoch, std::move(doors.keep), doors.takes_over});
   }
-  remove_stale_parts(plan_.timeline);
+  if (!doors.takes_over) remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(
-        copies_, OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc));
+    RUEDA_ASSIGN_OR_RETURN(copies_,
+                           OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc,
+                                                doors.takes_over));
   }
   return {};
+}
+
+// Of those that have ended; the job may fail as one of the first that have failed, whose last words
+// are told then.
+void JobBooks::forget_outputs(const std::map<MemberId, Rank>& ranks) {
+  for (auto& [member, output] : outputs_) {
+    const bool is_over =
+        ended_.contains(member) && output.lines != nullptr && output.lines->ended();
+    if (is_over && !ranks.contains(member) && !first_failed_.contains(member)) output.lines.reset();
+  }
+}
+
+Result<std::string> JobBooks::drain_host(const std::string& host) {
+  if (elastic_ == nullptr)
+    return failed_precondition(
+        "the job is not elastic (--min-np): it goes on with all its hosts or not at all; `rueda "
+        "drain` without a host asks its ranks to stop");
+  Result<std::string> outlook = elastic_->drain(host);
+  if (outlook.ok()) say("rueda drain: " + outlook.value());
+  return outlook;
 }
 
 // In a job of fixed size a member's number is its rank.
@@ -88,6 +117,8 @@ void JobBooks::work() {
 bool JobBooks::rank_ended(RankEnd end, const std::string& text) {
   if (!ended_.insert(end.member).second) return false;
   store_->mark_dead(end.member, text);
+  if (end.wait_status != 0 && !end.removed && first_failed_.size() < kMostFailed)
+    first_failed_.insert(end.member);
   if (elastic_ != nullptr) elastic_->ended(end);
   ends_.push_back(std::move(end));
   return true;

@@ -52,11 +52,16 @@ class JobBooks {
     std::function<void(const std::string& host, const Order&)> tell;
     std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
     std::function<std::string(const std::string& host)> address_of;
+    std::function<void(const std::string& record)> keep = {};
+    std::optional<rendezvous::StoreJournal::Files> journal = {};  // of the store
+    bool takes_over = false;  // another controller was here before
   };
   // The store, the files. Before the first rank.
   Status open(ElasticDoors doors);
   // Who decides who is in the job; null in one of fixed size.
   ElasticMembers* elastic() const { return elastic_.get(); }
+  // `rueda drain HOST`: ElasticMembers::drain().
+  Result<std::string> drain_host(const std::string& host);
   // Serves the member's connection to the store. host: where it is, as the job names it.
   Status attach(UniqueFd connection, MemberId member, const std::string& host);
   // Whose lines are printed with this rank in front.
@@ -99,6 +104,7 @@ class JobBooks {
 
  private:
   Rank rank_of(MemberId member) const;
+  void forget_outputs(const std::map<MemberId, Rank>& ranks);
   JobEnd elastic_end() const;
 
   const BooksPlan& plan_;
@@ -113,7 +119,7 @@ class JobBooks {
   };
   std::map<MemberId, Output> outputs_;
   std::vector<RankEnd> ends_;
-  std::set<MemberId> ended_;
+  std::set<MemberId> ended_, first_failed_;
   std::optional<life::LostRank> lost_;  // the first of a job of fixed size
 };
 

@@ -58,6 +58,10 @@ void LocalController::rank_lost(const life::LostRank& lost) {
   });
 }
 
+Result<std::string> LocalController::drain_host(const std::string& host) {
+  return books_.drain_host(host);
+}
+
 void LocalController::finish() {
   const Patience patience{[this] { return host_->is_wanted(); },
                           [this](std::vector<pollfd>* fds) { host_->add_to_poll(fds); }};

@@ -44,7 +44,12 @@ class LocalController : public ControllerClient {
   // Not asked for: the agent sees all ranks, and explains by itself (AgentPlan::explains).
   void report(HostReport) override {}
   void drained(int, int) override {}
-  void count(const std::vector<RankCounters>&) override {}
+  void count(const std::vector<RankCounters>& counters) override {
+    if (books_.elastic() == nullptr) return;
+    for (const RankCounters& one : counters) books_.elastic()->counted(one);
+  }
+  Result<std::string> drain_host(const std::string& host) override;
+  void leaves(const std::string&) override {}  // the job goes with it
   void finish() override;
   bool controller_was_lost() const override { return false; }
 

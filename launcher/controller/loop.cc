@@ -42,7 +42,7 @@ bool JobController::goes_on() const {
 }
 
 bool JobController::all_over() const {
-  if (goes_on()) return false;
+  if (goes_on() || taking_over_) return false;
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
 
@@ -112,26 +112,34 @@ void JobController::read_signals() {
 void JobController::take_events() {
   if (server_ == nullptr) return;
   server_->hold_output(books_.congested());
-  for (AgentEvent& event : server_->take()) {
-    JobHost& host = hosts_[static_cast<size_t>(event.host)];
-    host.last_heard = clock_now();
-    switch (event.kind) {
-      case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
-      case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
-      case AgentEvent::Kind::kGone:
-        host_lost(event.host, event.text);
-        observer_->host_gone(event.host);
+  for (AgentEvent& event : server_->take()) take_event(&event);
+}
+
+void JobController::take_event(AgentEvent* taken) {
+  AgentEvent& event = *taken;
+  const bool comes_back =
+      event.kind == AgentEvent::Kind::kRegistered && event.message.register_().has_holds();
+  if (comes_back) return agent_back(event.host, event.message.register_());
+  if (event.kind == AgentEvent::Kind::kGone) gone_.insert(event.host);
+  if (taking_over_) return waiting_events_.push_back(std::move(event));
+  JobHost& host = hosts_[static_cast<size_t>(event.host)];
+  host.last_heard = clock_now();
+  switch (event.kind) {
+    case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
+    case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
+    case AgentEvent::Kind::kGone:
+      host_lost(event.host, event.text);
+      observer_->host_gone(event.host);
+      break;
+    case AgentEvent::Kind::kOutput: {
+      const auto& output = event.output;
+      if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
         break;
-      case AgentEvent::Kind::kOutput: {
-        const auto& output = event.output;
-        if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
-          break;
-        RankOutput& taker = *books_.output_of(output.member(), 0);
-        const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
-        if (!output.data().empty()) taker.take(stream, output.data());
-        if (output.end()) taker.end(stream);
-        break;
-      }
+      RankOutput& taker = *books_.output_of(output.member(), 0);
+      const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
+      if (!output.data().empty()) taker.take(stream, output.data());
+      if (output.end()) taker.end(stream);
+      break;
     }
   }
 }
@@ -140,13 +148,17 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   const control::AgentMessage& message = *taken;
   JobHost& host = hosts_[static_cast<size_t>(number)];
   const auto is_theirs = [&](MemberId member) { return runs_at(number, member); };
-  if (message.has_probe_report() && round_ && round_->awaited.contains(number)) {
+  const auto is_now = [&](uint64_t round) { return round_ && round_->number == round; };
+  if (message.has_probe_report()) {
+    // An answer of an earlier round says nothing.
+    if (!is_now(message.probe_report().round()) || !round_->awaited.contains(number)) return;
     for (const auto& one : message.probe_report().tries())
       tries_.push_back({number, one.host_index(), one.address(), one.error()});
     round_->awaited.erase(number);
     if (host.state == State::kHere) host.state = State::kProbed;
     if (round_->awaited.empty()) end_round();
-  } else if (message.has_listening() && round_ && round_->opening.erase(number) != 0) {
+  } else if (message.has_listening()) {
+    if (!is_now(message.listening().round()) || round_->opening.erase(number) == 0) return;
     host.probe_port = message.listening().port();
     if (round_->opening.empty()) probe();
   } else if (message.has_rank_started() && is_theirs(message.rank_started().member())) {
@@ -160,12 +172,19 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
+  } else if (message.has_record_kept()) {
+    record_kept(number, message.record_kept().serial());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
+    for (const control::RankCounters& one : message.heartbeat().ranks()) {
+      if (elastic() && is_theirs(one.member())) books_.elastic()->counted(from_wire(one));
+    }
   } else if (message.has_observed()) {
     observer_->take(number, std::move(*taken->mutable_observed()));
   } else if (message.has_drained()) {
     observer_->take(number, message.drained());
+  } else if (message.has_leaves()) {
+    host_leaves(number, message.leaves().why());
   } else if (message.has_say()) {
     say(host.name() + ": " + message.say().text());
   } else if (message.has_finished()) {
@@ -179,6 +198,7 @@ void JobController::rank_started(int host, const control::RankStarted& started) 
     // There is nothing that could be lost with its host later, or write to the store.
     relay_.deliver(started.member(), {}, true);
     members_.erase(started.member());
+    observer_->forget_member(started.member());
     return say(where(host) + ": " + started.error());
   }
   members_[started.member()].pid = started.pid();
@@ -292,12 +312,21 @@ void JobController::check_time() {
     server_->beat();
   }
   supervisor_.due(at);  // the agents act; we remember that it has begun
+  if (server_ != nullptr) {
+    take_over_if_due(at);
+    close_door_after_all();
+    act_on_kept();
+  }
+  if (taking_over_) return;
   check_silence(at);
   if (!started() && failure_ == 0 && !finds_hosts()) check_start(at);
   start_late_hosts(at);
   if (goes_on()) look_at_hosts(at);
   if (elastic() && !goes_on()) forget_newcomers();
-  if (supervisor_.cause() != StopCause::kNone && !give_up_at_) {
+  // After success agents stop what has not ended; what is written may take as long as it takes.
+  const bool done = elastic() && books_.elastic() != nullptr && books_.elastic()->over();
+  const bool stopped = supervisor_.cause() != StopCause::kNone;
+  if ((stopped && !give_up_at_) || (done && (!give_up_at_ || (!stopped && books_.congested())))) {
     const auto grace = std::chrono::duration<double>(plan_.options.grace_seconds);
     give_up_at_ = at + 2 * std::chrono::duration_cast<Duration>(grace) + kEndLimit;
   }

@@ -82,6 +82,11 @@ class ControllerClient {
   virtual void report(HostReport report) = 0;
   virtual void drained(int asked, int ranks) = 0;
   virtual void count(const std::vector<RankCounters>& counters) = 0;
+  // `rueda drain HOST`, asked here: what comes of it, or why it is not drained.
+  virtual Result<std::string> drain_host(const std::string& host) = 0;
+  // This machine is to go: its ranks are to leave at their next commit. Should the job have no
+  // other host, kSignal comes as an order.
+  virtual void leaves(const std::string& why) = 0;
   // Every process of this host's ranks has ended. Returns when the controller has no more orders:
   // it has said goodbye, or is gone.
   virtual void finish() = 0;

@@ -35,10 +35,9 @@ struct Order {
   int exit_code = 0;                    // of kJobOver, of an elastic job
   life::LostRank lost;                  // of kRankLost: the verdict, for every rank of this host
   HostQuestion question;                // of kObserve
-  Rank rank = 0;                        // of kMail
   std::string text;                     // of kMail; of kStopMember: why, for the user
   MemberStart start;                    // of kStartMember
-  MemberId member = kNoMember;          // of kStopMember
+  MemberId member = kNoMember;          // of kMail, kStopMember
   bool knows = false;                   // of kStopMember: it was told, and ends by itself if it can
   std::map<MemberId, Rank> ranks = {};  // of kBeginEpoch: of the whole epoch
   uint64_t word = 0;                    // of kAnnounce, as the life page has it

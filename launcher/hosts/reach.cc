@@ -141,4 +141,59 @@ Result<std::vector<std::string>> choose_addresses(const std::vector<ReachHost>& 
   return chosen;
 }
 
+namespace {
+
+// The place of each host among those that are not left out.
+std::map<int, int> places_without(size_t hosts, const std::map<int, std::string>& left_out) {
+  std::map<int, int> places;
+  for (int host = 0; host < static_cast<int>(hosts); ++host) {
+    if (!left_out.contains(host)) places.emplace(host, static_cast<int>(places.size()));
+  }
+  return places;
+}
+
+using Reached = std::set<std::pair<int, int>>;  // who has reached whom, under some address
+
+// How many hosts have not reached it, or were not reached by it.
+int misses(int host, const std::map<int, int>& places, const Reached& reached) {
+  return static_cast<int>(std::count_if(places.begin(), places.end(), [&](const auto& entry) {
+    const int other = entry.first;
+    return other != host && !(reached.contains({host, other}) && reached.contains({other, host}));
+  }));
+}
+
+}  // namespace
+
+Result<Reachable> choose_reachable(const std::vector<ReachHost>& hosts,
+                                   const std::vector<ReachTry>& tries, std::set<int> may_leave) {
+  Reachable result;
+  Reached reached;
+  for (const ReachTry& one : tries) {
+    if (one.error.empty()) reached.emplace(one.from, one.to);
+  }
+  for (;;) {
+    const std::map<int, int> places = places_without(hosts.size(), result.left_out);
+    std::vector<ReachHost> those;
+    for (const auto& [host, place] : places) those.push_back(hosts[static_cast<size_t>(host)]);
+    std::vector<ReachTry> theirs;
+    for (const ReachTry& one : tries) {
+      if (places.contains(one.from) && places.contains(one.to))
+        theirs.push_back({places.at(one.from), places.at(one.to), one.address, one.error});
+    }
+    const auto chosen = choose_addresses(those, theirs);
+    if (chosen.ok()) {
+      for (const auto& [host, place] : places)
+        result.addresses[host] = chosen.value()[static_cast<size_t>(place)];
+      return result;
+    }
+    if (may_leave.empty() && result.left_out.empty()) return chosen.status();
+    if (may_leave.empty()) return result;
+    const int out = *std::max_element(may_leave.rbegin(), may_leave.rend(), [&](int a, int b) {
+      return misses(a, places, reached) < misses(b, places, reached);
+    });
+    may_leave.erase(out);
+    result.left_out[out] = chosen.status().message();
+  }
+}
+
 }  // namespace rueda::launcher

@@ -3,7 +3,9 @@
 // address (docker0 has 172.17.0.1 on every machine) passes for nobody.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,5 +54,13 @@ struct ReachHost {
 };
 Result<std::vector<std::string>> choose_addresses(const std::vector<ReachHost>& hosts,
                                                   const std::vector<ReachTry>& tries);
+// The same for a job that can do without some hosts: those of `may_leave` (places in `hosts`) are
+// left out, one by one, until the others have addresses: who misses most of the others first.
+struct Reachable {
+  std::map<int, std::string> addresses;  // by place; empty when all that may leave are left out
+  std::map<int, std::string> left_out;   // why, by place
+};
+Result<Reachable> choose_reachable(const std::vector<ReachHost>& hosts,
+                                   const std::vector<ReachTry>& tries, std::set<int> may_leave);
 
 }  // namespace rueda::launcher

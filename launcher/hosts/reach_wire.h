@@ -20,6 +20,7 @@ inline control::AgentMessage reach_all(const control::ProbeTask& task,
   }
   control::AgentMessage message;
   auto* report = message.mutable_probe_report();
+  report->set_round(task.round());
   for (const ReachTry& one :
        try_to_reach(task.host_index(), task.hosts(), task.job_id(), key, targets)) {
     auto* added = report->add_tries();

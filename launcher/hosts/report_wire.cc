@@ -21,6 +21,8 @@ control::RankCounters to_wire(const RankCounters& counters) {
   message.set_operations(counters.operations);
   message.set_step(counters.step);
   message.set_member(counters.member);
+  message.set_waited_ns(counters.waited_ns);
+  message.set_at_ns(counters.at_ns);
   return message;
 }
 
@@ -31,7 +33,8 @@ RankCounters from_wire(const control::RankCounters& message) {
 #undef RUEDA_X
   return {message.rank(),       progress,
           message.member(),     cut(message.operation(), kMaxStateText),
-          message.operations(), message.step()};
+          message.operations(), message.step(),
+          message.waited_ns(),  message.at_ns()};
 }
 
 std::vector<control::AgentMessage> to_wire(HostReport report) {
@@ -102,7 +105,7 @@ control::ControllerMessage to_wire(const Order& order) {
     case Order::Kind::kRankLost: *message.mutable_rank_lost() = to_wire(order.lost); break;
     case Order::Kind::kObserve: return to_wire(order.question);
     case Order::Kind::kMail:
-      message.mutable_mail()->set_rank(order.rank);
+      message.mutable_mail()->set_member(order.member);
       message.mutable_mail()->set_text(order.text);
       break;
     case Order::Kind::kDrain: message.mutable_drain(); break;
@@ -138,7 +141,7 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
                                 message.observe().stacks_of().end()};
   } else if (message.has_mail()) {
     order.kind = Order::Kind::kMail;
-    order.rank = message.mail().rank();
+    order.member = message.mail().member();
     order.text = message.mail().text();
   } else if (message.has_start_member()) {
     order.kind = Order::Kind::kStartMember;

@@ -154,10 +154,10 @@ void Decider::State::on(const HostLost& event) {
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;
   if (first != nullptr && first->host == event.host && !first_code) first_code = 1;
-  // One that was taken off the list is not to blame.
+  // One that was taken off the list, or was to be left, is not to blame.
   const HostTable::Host* host = hosts.find(event.host);
-  const bool listed = host != nullptr && host->listed;
-  if (policy.elastic && listed && !finishing && phase != Phase::kOver)
+  const bool to_blame = host != nullptr && host->listed && !host->drained;
+  if (policy.elastic && to_blame && !finishing && phase != Phase::kOver)
     blacklist(event.host, event.how);
 }
 
@@ -173,7 +173,8 @@ void Decider::State::on(const HostDrained& event) {
 void Decider::State::on(const MemberSlow& event) {
   const Member* member = find(event.member);
   if (!policy.elastic || member == nullptr || member->stage != Stage::kInEpoch) return;
-  if (!member->leaving) slow.insert(event.member);
+  if (!event.is_slow) slow.erase(event.member);
+  if (event.is_slow && !member->leaving) slow.insert(event.member);
   seats_dirty = true;
 }
 

@@ -307,6 +307,7 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   first_left.reset();
   unfenced.clear();
   known_commits = std::max(known_commits, target);
+  slow.clear();  // among others it may not be
   announce();
 }
 

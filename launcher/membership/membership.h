@@ -20,10 +20,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/job/host_plan.h"
 #include "launcher/job/hostfile.h"
 #include "launcher/membership/host_table.h"
@@ -110,9 +112,10 @@ struct HostLost {
 struct HostDrained {
   std::string host;
 };
-// A member is too slow, and is to be replaced when a replacement is ready.
+// A member is too slow, and is to be replaced when a replacement is ready; or it is so no more.
 struct MemberSlow {
   MemberId member;
+  bool is_slow = true;
 };
 // Time has passed.
 struct Tick {};
@@ -198,6 +201,12 @@ class MembershipDecider {
     Rank rank;
   };
   std::vector<Seat> seats() const;  // of that epoch, by rank
+  std::vector<HostSlots> found_hosts() const;  // as they were told last
+  bool is_drained(const std::string& host) const;
+  std::set<std::string> hosts_with_members() const;
+  // What HostDrained would do with a host now, in words for who wants it. Else why it is better
+  // not told: kNotFound, the job has no such host; kFailedPrecondition, it has no other.
+  Result<std::string> drain_outlook(const std::string& host) const;
   // The last decision as bytes, and a decider that goes on from there: for who takes over. Stored
   // before a StartMember or an Answer with a new epoch is acted on, so that no number is given
   // twice. Who takes over is told again which members and hosts are gone and what hosts there are;

@@ -122,8 +122,8 @@ void Decider::State::fill_seats() {
   const auto is_free = [&](const HostTable::Host& host, int slot) {
     return occupied.count({host.name, slot}) == 0 && !slots.barred(host.name, slot);
   };
-  const int wanted =
-      policy.spares + static_cast<int>(slow.size());  // these only where there is room
+  const int wanted = policy.spares + (may_exchange() ? static_cast<int>(slow.size())
+                                                     : 0);  // these only where there is room
   for (const bool spare : {false, true}) {
     for (const HostTable::Host& host : hosts.hosts()) {
       for (int slot = 0; host.usable() && slot < host.slots; ++slot) {
@@ -207,18 +207,32 @@ void Decider::State::leave_what_is_gone() {
   }
 }
 
-// A slow member leaves when a spare, or a rank started for that in a free slot, is ready.
+// Work that is dealt out unevenly makes each in turn slow: no more than as many times as a slot is
+// filled again.
+bool Decider::State::may_exchange() const {
+  return std::count_if(exchanges.begin(), exchanges.end(), [&](Time at) {
+           return !passed(at, policy.replacement_span);
+         }) < policy.most_replacements;
+}
+
+// A slow member leaves when a spare, or a rank started for that in a free slot, is ready; better on
+// another host, which may be what is slow.
 void Decider::State::exchange_slow() {
   for (const MemberId id : std::set<MemberId>(slow)) {
+    Member* best = nullptr;
     for (const MemberId other : newcomers) {
       Member& spare = members.at(other);
       if (!spare.spare || spare.stage != Stage::kReady) continue;
-      do_(Say{name_of(members.at(id)) + " is too slow: a spare on " + spare.host +
-              " takes its place"});
-      spare.spare = false;
-      leave(members.at(id));
-      break;
+      const bool elsewhere = spare.host != members.at(id).host;
+      if (best == nullptr || (elsewhere && best->host == members.at(id).host)) best = &spare;
     }
+    if (best == nullptr || !may_exchange()) return;
+    do_(Say{name_of(members.at(id)) + " is too slow: a spare on " + best->host +
+            " takes its place"});
+    best->spare = false;
+    std::erase_if(exchanges, [&](Time at) { return passed(at, policy.replacement_span); });
+    exchanges.push_back(now);
+    leave(members.at(id));
   }
 }
 

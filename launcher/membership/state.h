@@ -1,5 +1,5 @@
 // What the decider knows, and its steps; one file each: events.cc, seats.cc, losses.cc, forming.cc,
-// record.cc. Nobody else includes this.
+// drain.cc, record.cc. Nobody else includes this.
 #pragma once
 
 #include <memory>
@@ -75,6 +75,7 @@ struct MembershipDecider::State {
   void start_first();  // the members of epoch 1 that have not been told of it
   void fill_seats();
   void exchange_slow();
+  bool may_exchange() const;
   int seat_cap() const;  // most ranks of an epoch, as hosts are
   int seats_taken() const;
   bool slot_comes_free() const;
@@ -83,6 +84,9 @@ struct MembershipDecider::State {
   void leave_what_is_gone();
   void leave(Member& member);
   Candidate candidate(const Member& member) const;
+
+  // ---- drain.cc
+  Result<std::string> drain_outlook(const std::string& host) const;
 
   // ---- losses.cc: failures and what they cost
   void lose(Member& member, const std::string& how, bool is_final = true);
@@ -142,6 +146,7 @@ struct MembershipDecider::State {
   std::set<MemberId> newcomers;
   std::set<MemberId> leaving;  // of the epoch
   std::set<MemberId> slow;
+  std::vector<Time> exchanges;  // of slow ones
   std::shared_ptr<const wire::NewEpoch> current;
 
   uint64_t epoch = 0, next_member = 0;

@@ -42,6 +42,9 @@ struct RankCounters {
   // What is told of it if its host is lost, as of this count. Of the job's LostRank.
   std::string operation = {};
   uint64_t operations = 0, step = 0;
+  // How long its threads have waited for operations until then, and when that was, CLOCK_MONOTONIC
+  // of its host.
+  int64_t waited_ns = 0, at_ns = 0;
   bool operator==(const RankCounters&) const = default;
 };
 

@@ -101,6 +101,16 @@ std::string drain_answer(int asked, int ranks) {
   return std::to_string(asked) + " " + std::to_string(ranks);
 }
 
+std::string drain_answer(const Result<std::string>& outlook) {
+  return outlook.ok() ? "yes " + outlook.value() : "no " + outlook.status().message();
+}
+
+std::optional<HostDrained> read_drain_answer(const std::string& answer) {
+  if (answer.starts_with("yes ")) return HostDrained{true, answer.substr(4)};
+  if (answer.starts_with("no ")) return HostDrained{false, answer.substr(3)};
+  return std::nullopt;
+}
+
 std::string status_json(const JobStatus& job) {
   std::string out = "{\"job\":" + json_string(job.job_id) +
                     ",\"command\":" + json_string(job.command) + ",\"ranks\":[";

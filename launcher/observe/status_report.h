@@ -1,15 +1,18 @@
 // What `rueda status` shows, as JSON and as text. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "collectives/base/status.h"
 #include "launcher/observe/host_report.h"
 
 namespace rueda::launcher {
 
 struct HostStatus {
-  std::string name, state;  // "running", "suspect", "lost", ...
+  std::string name, state;  // "running", "suspect", "leaving", "lost", ...
   int64_t silent_ms = 0;    // since its agent was last heard
   std::vector<Rank> ranks;
 };
@@ -31,6 +34,15 @@ std::string status_json(const JobStatus& job);
 std::string status_text(const JobStatus& job);
 // The answer to `rueda drain`: how many ranks of those that run listen, and were asked.
 std::string drain_answer(int asked, int ranks);
+// To `rueda drain HOST`, whose question is kDrainHost and the host's name: what comes of it, or why
+// not.
+inline constexpr std::string_view kDrainHost = "drain ";
+std::string drain_answer(const Result<std::string>& outlook);
+struct HostDrained {
+  bool done = false;
+  std::string text;
+};
+std::optional<HostDrained> read_drain_answer(const std::string& answer);
 // Text in quotes, with what JSON wants escaped.
 std::string json_string(const std::string& text);
 

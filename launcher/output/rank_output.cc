@@ -20,6 +20,7 @@ void RankOutput::take(Stream stream, std::string_view bytes) {
 }
 
 void RankOutput::end(Stream stream) {
+  ended_[static_cast<int>(stream)] = true;
   splitters_[static_cast<int>(stream)].finish(printer(stream));
 }
 

@@ -34,6 +34,8 @@ class RankOutput : public OutputTaker {
   void copy_to(OutputCopies* copies) { copies_ = copies; }
   void take(Stream stream, std::string_view bytes) override;
   void end(Stream stream) override;
+  // Both streams have.
+  bool ended() const { return ended_[0] && ended_[1]; }
   std::vector<std::string> last_words() const { return words_.lines(); }
 
  private:
@@ -44,6 +46,7 @@ class RankOutput : public OutputTaker {
   LineSplitter splitters_[2];
   OutputCopies* copies_ = nullptr;
   LastWords words_;
+  bool ended_[2] = {false, false};
 };
 
 }  // namespace rueda::launcher

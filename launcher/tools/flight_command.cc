@@ -28,12 +28,19 @@ constexpr char kStatusUsage[] =
     "JOB: the\n"
     "only job of this user.\n";
 constexpr char kDrainUsage[] =
-    "Usage: rueda drain [JOB]\n\n"
+    "Usage: rueda drain [JOB]\n"
+    "       rueda drain [JOB] HOST\n\n"
     "Asks a running job to end in order: rueda.should_stop() becomes true at the same step on all "
     "ranks,\n"
     "which save and leave. Exit code 1: no rank has called should_stop() yet, so none would hear "
     "it.\n"
-    "Without JOB: the only job of this user.\n";
+    "With HOST, as an elastic job names it: its ranks leave at their next commit, the others go "
+    "on,\n"
+    "and the host is not used before it has been off the job's list of hosts. Ask where ruedarun\n"
+    "runs.\n"
+    "JOB has 16 hexadecimal digits. Without it: the only job of this user.\n";
+
+constexpr size_t kMostHostName = 200;  // of a question (status_socket.cc)
 
 bool is_help(const std::vector<std::string>& arguments) {
   return arguments.size() == 1 && (arguments[0] == "--help" || arguments[0] == "-h");
@@ -45,12 +52,12 @@ int fail(const std::string& text, int code) {
 }
 
 // The only job of this user on this host; empty, and said so, unless there is one.
-std::string only_job(const std::string& command) {
+std::string only_job(const std::string& command, const std::string& more = "") {
   const std::vector<RunningJob> jobs = running_jobs();
   if (jobs.size() == 1) return jobs.front().id;
   std::string text =
       geteuid() == 0 ? "no job runs on this host" : "no job of this user runs on this host";
-  if (!jobs.empty()) text = "several jobs run; say which one: rueda " + command + " JOB";
+  if (!jobs.empty()) text = "several jobs run; say which one: rueda " + command + " JOB" + more;
   for (const RunningJob& one : jobs) {
     const auto title = ask_job(one.id, std::string(kTitleQuestion));
     text += "\n  " + one.id +
@@ -74,12 +81,34 @@ int run_explain(const std::vector<std::string>& arguments) {
   return files.value().ranks.empty() ? 1 : 0;
 }
 
+namespace {
+
+int drain_host(const std::string& job, const std::string& host) {
+  const auto answer = ask_job(job, std::string(kDrainHost) + host);
+  if (!answer.ok()) return fail(answer.status().message(), 1);
+  const auto drained = read_drain_answer(answer.value());
+  if (!drained) return fail("the answer was cut off", 1);
+  if (!drained->done) return fail(drained->text, 1);
+  std::puts(printable_lines(drained->text).c_str());
+  return 0;
+}
+
+}  // namespace
+
 int run_drain(const std::vector<std::string>& arguments) {
   if (is_help(arguments)) return std::fputs(kDrainUsage, stdout), 0;
-  if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with("-")))
-    return std::fputs(kDrainUsage, stderr), kUsageError;
-  const std::string job = arguments.empty() ? only_job("drain") : arguments[0];
+  std::string job, host;
+  bool fits = true;
+  for (const std::string& word : arguments) {
+    std::string& taker = is_job_id(word) ? job : host;
+    fits = fits && taker.empty() && !word.empty() && !word.starts_with("-") &&
+           word.size() <= kMostHostName && word.find('\n') == std::string::npos;
+    taker = word;
+  }
+  if (!fits) return std::fputs(kDrainUsage, stderr), kUsageError;
+  if (job.empty()) job = only_job("drain", host.empty() ? "" : " " + printable_lines(host));
   if (job.empty()) return 1;
+  if (!host.empty()) return drain_host(job, host);
   const auto answer = ask_job(job, "drain");
   if (!answer.ok()) return fail(answer.status().message(), 1);
   int asked = 0, ranks = 0;

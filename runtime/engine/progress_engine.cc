@@ -25,6 +25,7 @@ void ProgressEngine::attach(Coordinator* coordinator, membership::Fabric* fabric
   coordinator_ = coordinator;
   fabric_ = fabric;
   life_ = life;
+  if (life != nullptr) blocked.show(life->blocked_since(), life->blocked_ns());
 }
 
 // ---- the background thread ----

@@ -153,6 +153,8 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
   const Status sent = send_frame(framed(wire::encode(request)), deadline);
   std::unique_lock lock(mutex_);
   if (!sent.ok()) give_up(sent);
+  const Deadline look_for_signals = deadline_in(kSignalsLook);
+  const bool may_take_long = given_up != nullptr && deadline > deadline_in(kGrace);
   for (;;) {
     const auto mine = waiting_.find(request.id);
     const Deadline until =
@@ -171,6 +173,11 @@ Result<wire::StoreReply> StoreClient::call(wire::StoreRequest request, Deadline 
       waiting_.erase(mine);
       changed_.notify_all();  // another may read on
       return failed_precondition("rueda has been shut down on this rank meanwhile");
+    }
+    if (may_take_long && std::chrono::steady_clock::now() >= look_for_signals) {
+      waiting_.erase(mine);
+      changed_.notify_all();
+      return Status{Code::kAborted, "a signal may have come just before the wait"};
     }
     if (someone_reads_) {
       // Whoever reads ends within its own deadline and wakes us; ours may be the earlier one.

@@ -63,8 +63,9 @@ class StoreClient : public Store {
 
   // Asks to enter an epoch and waits until that is decided, which may take long. With `given_up` it
   // is kAborted when a signal came meanwhile: ask again with the same standing, and nothing is
-  // lost. (While another thread reads for this one, the signal is seen when that ends.) And
-  // kFailedPrecondition soon after another thread has set it.
+  // lost. One may come just before the wait, or while another thread reads for this one: where the
+  // deadline is beyond kGrace it is kAborted once in a while (kSignalsLook) in any case. And it is
+  // kFailedPrecondition soon after another thread has set `given_up`.
   Result<wire::NewEpoch> enter(const wire::Standing& standing, Deadline deadline,
                                const std::atomic<bool>* given_up = nullptr);
   // Tells the launcher something that it keeps until the end, and waits kMoment for its answer.
@@ -75,7 +76,7 @@ class StoreClient : public Store {
   // Whether a launcher that does not answer in time costs the stream, or this call alone; the last
   // one ends at a signal, too.
   enum class Late { kGiveUp, kForget };
-  static constexpr std::chrono::milliseconds kGivenUpLook{100};
+  static constexpr std::chrono::milliseconds kGivenUpLook{100}, kSignalsLook{1000};
   Result<wire::StoreReply> call(wire::StoreRequest request, Deadline deadline,
                                 Late late = Late::kGiveUp,
                                 const std::atomic<bool>* given_up = nullptr);

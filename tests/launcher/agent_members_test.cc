@@ -19,6 +19,8 @@
 namespace rueda::launcher {
 namespace {
 
+constexpr MemberId kRefused = 66;  // whom its controller cannot serve
+
 // Tells one thing after the other, each when the one before has been done, and writes down what it
 // is told.
 class Script : public ControllerClient {
@@ -27,6 +29,7 @@ class Script : public ControllerClient {
   Status open() override { return {}; }
   void failed(const std::string& why) override { note("failed " + why); }
   Status attach(UniqueFd agent_end, MemberId member) override {
+    if (member == kRefused) return unavailable("no room in the store");
     streams_[member] = std::move(agent_end);
     return {};
   }
@@ -52,6 +55,8 @@ class Script : public ControllerClient {
   void report(HostReport) override {}
   void drained(int, int) override {}
   void count(const std::vector<RankCounters>&) override {}
+  Result<std::string> drain_host(const std::string&) override { return std::string(); }
+  void leaves(const std::string& why) override { note("leaves: " + why); }
   void finish() override {
     if (at_finish) at_finish(this);
     note("finished");
@@ -216,6 +221,45 @@ TEST_CASE("a member that was told to leave has the grace period to do so by itse
     INFO(said);
     CHECK(has(said, "ended 0 768 removed"));
   }
+}
+
+TEST_CASE("who was told to leave goes by itself when the job ends well meanwhile, or is ended") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    script->order(stop_message(0, "", true));
+    Order over;
+    over.kind = Order::Kind::kJobOver;
+    script->order(to_wire(over));
+  };
+  AgentPlan leaving = plan(1, "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3");
+  SECTION("by itself") {
+    leaving.options.grace_seconds = 600;
+    const auto [code, said] = run(leaving, then);
+    INFO(said);
+    CHECK(has(said, "ended 0 768 removed"));
+  }
+  SECTION("it is asked") {
+    leaving.options.command = {"sh", "-c", kWaits};
+    leaving.options.grace_seconds = 0.1;
+    const auto [code, said] = run(leaving, then);
+    INFO(said);
+    CHECK(code == 0);
+    CHECK(has(said, "ended 0 1792 removed"));
+  }
+}
+
+TEST_CASE("a member that runs and cannot be served is killed, and its end told when it has come") {
+  Script::Then then;
+  then[{0, "here"}] = [](Script* script) {
+    script->order(to_wire(MemberStart{kRefused, {1, 2, 1, 2, 0, 1}}));
+  };
+  AgentPlan failing = plan(1, kWaits);
+  failing.options.grace_seconds = 0.1;
+  const auto [code, said] = run(failing, then);
+  INFO(said);
+  CHECK(has(said, "started 66 as 1"));
+  CHECK(has(said, "says rank 1 cannot be started: no room in the store"));
+  CHECK(has(said, "ended 66 9"));
 }
 
 TEST_CASE("a member that does not end when it is asked is killed after the grace period") {

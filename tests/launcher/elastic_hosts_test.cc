@@ -1,78 +1,16 @@
-// Elastic jobs over several hosts, whose agents all run on this machine: what starts them is told a
-// host's name and forgets it.
+// Elastic jobs over several hosts, whose agents all run on this machine.
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <fstream>
 #include <string>
-#include <vector>
 
-#include "tests/launcher/job.h"
+#include "tests/launcher/elastic_jobs.h"
 
 namespace rueda::testing {
-namespace {
-
-using Words = std::vector<std::string>;
-
-class Folder {
- public:
-  Folder() {
-    static int next = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("elastic-hosts-" + std::to_string(getpid()) + "-" + std::to_string(next++));
-    std::filesystem::create_directories(path_);
-    write("there", "#!/bin/sh\nshift\nexec \"$@\"\n");
-    write("discover", "#!/bin/sh\ncat " + (path_ / "hosts").string() + "\n");
-    hosts_are("");
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-    chmod(file(name).c_str(), 0700);
-  }
-  // What the discovery script prints from now on.
-  void hosts_are(const std::string& text) const {
-    std::ofstream(file("next")) << text;
-    std::filesystem::rename(file("next"), file("hosts"));
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-Words command(const Folder& folder, const Words& flags, const Words& actions) {
-  Words all = {"--rsh-agent", folder.file("there"), "--verbose"};
-  all.insert(all.end(), flags.begin(), flags.end());
-  all.push_back(ELASTIC_RANK);
-  all.insert(all.end(), actions.begin(), actions.end());
-  return all;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-// The number that follows `before` first.
-int number_after(const std::string& text, const std::string& before) {
-  const size_t at = text.find(before);
-  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
-}
-
-const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=30"}};
-
-}  // namespace
 
 TEST_CASE("a killed rank is replaced on its host, and all enter the next epoch") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "2"},
                   {"1/3:2=kill", "2+/3:*=end"}));
   CHECK(job.wait() == 0);
@@ -87,7 +25,7 @@ TEST_CASE("a killed rank is replaced on its host, and all enter the next epoch")
 }
 
 TEST_CASE("rank 0 may be lost with its host, as any other") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(folder, {"-np", "4", "-H", "one:2,two:2", "--min-np", "2"}, {"2/2:*=end"}));
   REQUIRE(job.wait_for_output("of 4, member", 4));
   kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
@@ -102,7 +40,7 @@ TEST_CASE("rank 0 may be lost with its host, as any other") {
 }
 
 TEST_CASE("a host that has failed leaves whole, and its agent stays for the end") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(folder,
                   {"-np", "4", "-H", "one:2,two:2", "--min-np", "2", "--on-failure", "blacklist"},
                   {"1/4:3=fail", "2/2:*=end"}));
@@ -116,7 +54,7 @@ TEST_CASE("a host that has failed leaves whole, and its agent stays for the end"
 }
 
 TEST_CASE("when every host is gone the job ends with an error") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
@@ -129,12 +67,12 @@ TEST_CASE("when every host is gone the job ends with an error") {
 }
 
 TEST_CASE("hosts come and go as a script finds them") {
-  const Folder folder;
+  const HostsFolder folder;
   folder.hosts_are("one:1\n");
   Job job(command(folder,
                   {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
                   {"2+/4:*=end"}),
-          kQuick);
+          quick("30"));
   REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
   folder.hosts_are("one:1\ntwo:2\n");
   REQUIRE(job.wait_for_output("rank 2 of 3", 1));
@@ -151,7 +89,7 @@ TEST_CASE("hosts come and go as a script finds them") {
 }
 
 TEST_CASE("a host that is gone is taken up again, by another agent, after its cooldown") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(
       folder,
       {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"},
@@ -168,14 +106,14 @@ TEST_CASE("a host that is gone is taken up again, by another agent, after its co
 }
 
 TEST_CASE("a host on which no agent can be started costs a line") {
-  const Folder folder;
+  const HostsFolder folder;
   folder.write("there",
                "#!/bin/sh\nif [ $1 = bad ]; then echo no way; exit 3; fi\nshift\nexec \"$@\"\n");
   folder.hosts_are("bad:1\none:1\n");
   Job job(command(folder,
                   {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
                   {"2+/2:*=end"}),
-          kQuick);
+          quick("30"));
   REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
   REQUIRE(job.wait_for_output("host bad is not used: host bad cannot be started: there exited"));
   folder.hosts_are("bad:1\none:1\ntwo:1\n");
@@ -188,13 +126,13 @@ TEST_CASE("a host on which no agent can be started costs a line") {
 
 TEST_CASE(
     "when no agent can be started on any host, the job waits no longer than for too few ranks") {
-  const Folder folder;
+  const HostsFolder folder;
   folder.write("there", "#!/bin/sh\necho no way\nexit 3\n");
   folder.hosts_are("bad:1\nworse:1\n");
   Job job(command(folder,
                   {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
                   {}),
-          {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=0.5"}});
+          quick("0.5"));
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "host bad is not used"));
@@ -202,8 +140,61 @@ TEST_CASE(
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("a host that is lost before it has opened a port holds up no newcomer") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "2", "--min-np", "1", "--host-discovery-script", folder.file("discover"),
+                   "--silence-timeout", "3.5"},
+                  {"2+/2:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
+  kill(agent, SIGSTOP);
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  // Until then the other host has tried the newcomer in vain: it answers when all have ports.
+  REQUIRE(job.wait_for_output("is lost: no sign of life for 3.5 s"));
+  kill(agent, SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "rank 1 of 2, member 2 on three"));
+  CHECK_FALSE(has(job.err(), "host three is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("an agent that comes when its host is wanted no more is sent away") {
+  const HostsFolder folder;
+  // Agents of "late" and "other" come when the test says so, the first though its start was ended.
+  folder.write("there", "#!/bin/sh\ncd " + folder.file("") +
+                            "\nhost=$1; shift\n"
+                            "until_there() { while [ ! -e $1 ]; do sleep 0.02; done; }\n"
+                            "if [ $host = late ]; then\n"
+                            "  cat > ticket\n"
+                            "  (until_there late-go; \"$@\" < ticket; echo $? > late-ended) &\n"
+                            "  wait\n"
+                            "fi\n"
+                            "[ $host = other ] && until_there other-go\n"
+                            "exec \"$@\"\n");
+  folder.hosts_are("one:1\nlate:1\nother:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"3+/3:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\nother:1\nthree:1\n");
+  REQUIRE(job.wait_for_output("epoch 2: rank 1 of 2, member 1 on three"));
+  folder.write("late-go", "");
+  CHECK(eventually([&] { return std::filesystem::exists(folder.file("late-ended")); }));
+  folder.write("other-go", "");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 3: rank 2 of 3, member 2 on other"));
+  CHECK_FALSE(has(job.err(), "host late is here"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("signals end an elastic job on all its hosts") {
-  const Folder folder;
+  const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   SECTION("SIGTERM") {

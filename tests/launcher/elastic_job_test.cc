@@ -1,54 +1,15 @@
 // Elastic jobs on one host: real ranks that are killed, fail, come and go.
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <vector>
 
-#include "tests/launcher/job.h"
+#include "tests/launcher/elastic_jobs.h"
 
 namespace rueda::testing {
 namespace {
-
-using Words = std::vector<std::string>;
-
-// `flags`: of ruedarun. `actions`: of the ranks (elastic_rank.cc).
-Words command(const Words& flags, const Words& actions) {
-  Words all;
-  all.insert(all.end(), flags.begin(), flags.end());
-  all.push_back(ELASTIC_RANK);
-  all.insert(all.end(), actions.begin(), actions.end());
-  return all;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// A script that prints what a file holds, which the test changes.
-class HostsFile {
- public:
-  HostsFile() {
-    static int next = 0;
-    folder_ = std::filesystem::temp_directory_path() /
-              ("elastic-job-" + std::to_string(getpid()) + "-" + std::to_string(next++));
-    std::filesystem::create_directories(folder_);
-    std::ofstream(script()) << "#!/bin/sh\ncat " << (folder_ / "hosts").string() << "\n";
-    chmod(script().c_str(), 0700);
-  }
-  ~HostsFile() { std::filesystem::remove_all(folder_); }
-  std::string script() const { return folder_ / "discover"; }
-  void is(const std::string& text) const {
-    std::ofstream(folder_ / "next") << text;
-    std::filesystem::rename(folder_ / "next", folder_ / "hosts");
-  }
-
- private:
-  std::filesystem::path folder_;
-};
 
 // Each rank in a shell, which goes on with the second command.
 Words wrapped(const Words& flags, const std::string& actions, const std::string& then) {
@@ -69,8 +30,6 @@ size_t held_by(pid_t agent) {
   for (std::string line; std::getline(maps, line);) count += line.find("memfd:") != line.npos;
   return count;
 }
-
-const Job::Setup kQuick = {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=1"}};
 
 }  // namespace
 
@@ -198,7 +157,8 @@ TEST_CASE("a host that has failed leaves whole") {
 }
 
 TEST_CASE("too few ranks for too long end the job with 124") {
-  Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}), kQuick);
+  Job job(command({"-np", "2", "--min-np", "2", "--on-failure", "shrink"}, {"1/2:1=kill"}),
+          quick("1"));
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits"));
@@ -228,17 +188,17 @@ TEST_CASE("when every rank has failed the job ends as the first of them") {
 }
 
 TEST_CASE("ranks come and go as a script finds slots for them") {
-  const HostsFile hosts;
-  hosts.is("localhost:1\n");
+  const HostsFolder folder;
+  folder.hosts_are("localhost:1\n");
   Job job(command({"-np", "1", "--min-np", "1", "--max-np", "3", "--host-discovery-script",
-                   hosts.script()},
+                   folder.file("discover")},
                   {"2+/1:*=end"}),
-          kQuick);
+          quick("1"));
   INFO(job.out() << job.err());
   REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on localhost"));
-  hosts.is("localhost:1\n127.0.0.1:2\n");
+  folder.hosts_are("localhost:1\n127.0.0.1:2\n");
   REQUIRE(job.wait_for_output("rank 2 of 3"));
-  hosts.is("127.0.0.1:1\n");
+  folder.hosts_are("127.0.0.1:1\n");
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "removed: its place is given up"));

@@ -7,6 +7,7 @@
 //   quit  exits with 0, without having left
 //   give  gives the epoch up, though nobody is lost
 //   late  waits for what comes, and is behind the others by the commit of this epoch
+//   busy  likewise, and comes to no commit at which it could leave for a change
 //   stay  waits for what comes (no argument, too)
 //
 // In each epoch it prints "epoch 2: rank 1 of 3, member 4 on HOST"; once removed, "removed: WHY".
@@ -31,12 +32,12 @@ constexpr std::chrono::seconds kPatience{90};
 
 // Why the epoch is over for us, as the agent tells it.
 EnterCause wait_for_end(const rueda::life::LifePage& page, int news,
-                        const rueda::wire::NewEpoch& epoch) {
+                        const rueda::wire::NewEpoch& epoch, bool commits) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (std::chrono::steady_clock::now() < end) {
     if (page.lost.version() != 0 && page.lost.read().ends(epoch.epoch))
       return EnterCause::kEpochEnded;
-    if (page.announced.load() >> 8 > epoch.announced) return EnterCause::kInterrupted;
+    if (commits && page.announced.load() >> 8 > epoch.announced) return EnterCause::kInterrupted;
     pollfd told = {news, POLLIN, 0};
     poll(&told, 1, 2);  // nothing rings for an announcement: ranks look at their next commit
   }
@@ -112,7 +113,8 @@ int main(int argc, char** argv) {
       (void)store.get("e" + std::to_string(epoch.epoch) + "/end/" + std::to_string(epoch.size - 1),
                       kPatience);
     if (action == "end" || action == "last") return page->be(rueda::life::Presence::kLeft), 0;
-    standing.cause = action == "give" ? EnterCause::kEpochEnded : wait_for_end(*page, news, epoch);
+    standing.cause = action == "give" ? EnterCause::kEpochEnded
+                                      : wait_for_end(*page, news, epoch, action != "busy");
     standing.epoch = epoch.epoch;
     standing.has_state = true;
     if (action != "late") standing.commits = epoch.epoch;

@@ -140,12 +140,12 @@ TEST_CASE("orders of the controller are read back; other messages are none", "[r
   CHECK(order->question.whole);
   CHECK(order->question.stacks_of == std::vector<rueda::Rank>{1, 3});
   control::ControllerMessage message;
-  message.mutable_mail()->set_rank(2);
+  message.mutable_mail()->set_member(2);
   message.mutable_mail()->set_text("so");
   const auto mail = order_from_wire(message);
   REQUIRE(mail.has_value());
   CHECK(mail->kind == Order::Kind::kMail);
-  CHECK(mail->rank == 2);
+  CHECK(mail->member == 2);
   CHECK(mail->text == "so");
   message.mutable_heartbeat();
   CHECK_FALSE(order_from_wire(message).has_value());

@@ -141,14 +141,41 @@ TEST_CASE("a wait over hosts is explained once, to the user and to those that wa
   CHECK(has(lines, "stalled for 20 s: allreduce 'x'"));
   CHECK(has(lines, "in: ranks 0-2"));
   CHECK(has(lines, "not in: rank 3 (pid 1003)"));
-  std::vector<int> mailed;
+  std::vector<uint64_t> mailed;
   for (size_t i = 4; i < hosts.sent.size(); ++i) {
-    if (hosts.sent[i].second.has_mail()) mailed.push_back(hosts.sent[i].second.mail().rank());
+    if (hosts.sent[i].second.has_mail()) mailed.push_back(hosts.sent[i].second.mail().member());
   }
-  CHECK(mailed == std::vector<int>{0, 1, 2});
+  CHECK(mailed == std::vector<uint64_t>{0, 1, 2});
   hosts.later(std::chrono::seconds(2));
   answer();
   CHECK(hosts.later(std::chrono::milliseconds(10)).empty());  // it has been said
+}
+
+TEST_CASE("who has got the number of one that waited is not told of its wait", "[observer]") {
+  Hosts hosts(10);
+  control::Heartbeat beat;
+  beat.add_ranks()->set_rank(0);
+  beat.mutable_ranks(0)->set_oldest_wait_ms(20'000);
+  hosts.observer.take(0, beat);
+  hosts.later(std::chrono::seconds(2));
+  const auto answer = [&](int waiting) {
+    const uint64_t round = hosts.round();
+    for (const int rank : {0, 1, 2, 3})
+      hosts.observer.take(rank / 2, view(round, rank, rank % 2 == 1, rank < waiting ? 20 : 0));
+  };
+  answer(3);
+  hosts.later(std::chrono::milliseconds(10));
+  answer(3);
+  // Rank 1 is lost before all is told: a new one has its number, on the other host.
+  hosts.observer.add_member(1, 4, 1);
+  hosts.observer.begin_epoch({{0, 0}, {2, 2}, {3, 3}, {4, 1}});
+  const size_t before = hosts.sent.size();
+  hosts.later(std::chrono::milliseconds(10));
+  std::vector<uint64_t> mailed;
+  for (size_t i = before; i < hosts.sent.size(); ++i) {
+    if (hosts.sent[i].second.has_mail()) mailed.push_back(hosts.sent[i].second.mail().member());
+  }
+  CHECK(mailed == std::vector<uint64_t>{0, 2});
 }
 
 TEST_CASE("files are written of every rank that was told of, missing ones are named",
@@ -224,6 +251,8 @@ TEST_CASE("pieces that do not fit are told, and harm nothing", "[observer]") {
 
 TEST_CASE("`rueda status` is answered without the host that says nothing", "[observer]") {
   Hosts hosts;
+  hosts.observer.add_member(1, 9, 4);
+  hosts.observer.forget_member(9);  // could not be started
   std::string answer;
   std::thread tool([&] {
     auto said = ask_job(hosts.job, "status");
@@ -245,6 +274,7 @@ TEST_CASE("`rueda status` is answered without the host that says nothing", "[obs
   CHECK(answer.find("\"rank\":3,\"life\":\"silent\",\"state\":\"its host h1 does not answer\"") !=
         std::string::npos);
   CHECK(answer.find("allreduce 'x'") != std::string::npos);
+  CHECK(answer.find("\"rank\":4") == std::string::npos);
 }
 
 TEST_CASE("a number is that of the epoch's member, whoever had it before", "[observer]") {

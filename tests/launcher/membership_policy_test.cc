@@ -370,6 +370,43 @@ TEST_CASE("a slow rank leaves only for one that is ready", "[membership]") {
   CHECK(job.entered() == Members{1, 2});
 }
 
+TEST_CASE("who is slow no more stays, and a spare on another host is better", "[membership]") {
+  Policy policy = elastic(2);
+  policy.max_np = 2;
+  policy.spares = 3;
+  Job job(policy, {{"a", 4}, {"b", 2}});
+  job.all_first();
+  const MemberId here = 2, there = 4;  // spares
+  job.on(MemberSlow{0});
+  job.on(MemberSlow{0, false});
+  job.ready(here);
+  job.ready(there);
+  CHECK(job.got<Announce>().empty());
+  job.on(MemberSlow{0});
+  CHECK(job.got<Announce>().at(0).changes == 3);
+  job.at_commit(0, 1);
+  job.at_commit(1, 1);
+  CHECK(answer_to(job, 0) == EpochAnswer::kRemoved);
+  CHECK(job.entered() == Members{1, there});
+}
+
+TEST_CASE("no more slow ranks are replaced than a slot is filled again", "[membership]") {
+  Policy policy = elastic(2);
+  policy.max_np = 2;
+  policy.spares = 1;
+  policy.most_replacements = 1;
+  Job job(policy, {{"a", 3}});
+  job.all_first();
+  job.ready(2);
+  job.on(MemberSlow{0});
+  job.at_commit(0, 1);
+  job.at_commit(1, 1);
+  REQUIRE(job.entered() == Members{1, 2});
+  job.ready(3);
+  job.on(MemberSlow{1});
+  CHECK(job.got<Announce>().empty());
+}
+
 TEST_CASE("a lost host is lost with all, and who was there is removed when it comes back",
           "[membership]") {
   Job job(elastic(3, 1), {{"a", 1}, {"b", 2}});

@@ -78,6 +78,37 @@ TEST_CASE("an address is taken when every other host has reached it", "[reach]")
   CHECK_THAT(refusal, Catch::Contains("h2 -> 10.0.0.2  no answer in 3000 ms"));
 }
 
+TEST_CASE("a job that can do without some hosts leaves out who spoils it for others", "[reach]") {
+  std::vector<ReachHost> hosts;
+  std::vector<ReachTry> tries;
+  const int bad = GENERATE(0, 1, 3);
+  for (int to = 0; to < 4; ++to) {
+    hosts.push_back({"h" + std::to_string(to),
+                     "machine " + std::to_string(to),
+                     {"10.0.0." + std::to_string(to)}});
+    for (int from = 0; from < 4; ++from) {
+      if (from == to) continue;
+      const bool cut = from == bad || to == bad;
+      tries.push_back({from, to, hosts.back().addresses[0], cut ? "no answer in 3000 ms" : ""});
+    }
+  }
+  const auto chosen = choose_reachable(hosts, tries, {0, 1, 2, 3});
+  REQUIRE(chosen.ok());
+  CHECK(chosen.value().left_out.size() == 1);
+  CHECK_THAT(chosen.value().left_out.at(bad), Catch::Contains("no answer in 3000 ms"));
+  CHECK(chosen.value().addresses.size() == 3);
+  for (const auto& [host, address] : chosen.value().addresses)
+    CHECK(address == "10.0.0." + std::to_string(host));
+
+  CHECK_FALSE(choose_reachable(hosts, tries, {}).ok());
+  // Who cannot be spared was there before: nobody joins it.
+  const int other = bad == 3 ? 2 : 3;
+  const auto nobody = choose_reachable(hosts, tries, {other});
+  REQUIRE(nobody.ok());
+  CHECK(nobody.value().addresses.empty());
+  CHECK(nobody.value().left_out.contains(other));
+}
+
 TEST_CASE("a choice of interfaces that leaves no address is told with what there is", "[reach]") {
   const std::string none = rueda::launcher::none_allowed(kInterfaces, "=eth");
   CHECK_THAT(none, Catch::StartsWith("--network-interfaces =eth allows none of its addresses (") &&

@@ -42,7 +42,7 @@ class Logged(State):
         self.log, self.errors = log, []
 
     def __getattribute__(self, name):
-        if name in ("save", "restore", "reset"):
+        if name in ("save", "restore", "reset", "prepare"):
             return lambda: self.log.append(name)
         return super().__getattribute__(name)
 
@@ -104,7 +104,7 @@ def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
 def test_a_loss_within_sync_is_healed_and_a_newcomer_holds_nothing_before_one(monkeypatch):
     log = play(monkeypatch, ["done"], FRESH, SYNC, RESTORE, provisional=True, errors=[HorovodInternalError()])
     enters = [("enter", _loop.READY, False), ("enter", _loop.EPOCH_ENDED, False)]
-    assert log == [enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
+    assert log == ["prepare", enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
 
 
 def test_a_job_that_is_not_elastic_runs_once(monkeypatch):
@@ -126,6 +126,60 @@ def test_a_commit_saves_before_the_vote_that_interrupts(monkeypatch):
             state.commit()
         assert caught.value.skip_sync == (changes == HostUpdateResult.removed)
     assert log == ["save"] * 4 and state.commits == 4
+
+
+class Counted(State):
+    """As a script may have one: it says what to save, and nothing of numbers."""
+
+    def save(self):
+        self.saved = vars(self).get("saved", 0) + 1
+
+
+class CountedTwice(Counted):
+    def save(self):
+        super().save()
+        if self.saved == 5:
+            raise OSError("no room")
+
+
+def test_saves_count_with_commits_or_without_and_those_of_a_base_class_once(monkeypatch):
+    monkeypatch.setattr(_state, "runtime", Played([], FRESH))
+    for state in (Counted(lambda value: value, lambda: 0), CountedTwice(lambda value: value, lambda: 0)):
+        state.commit()
+        state.save()
+        assert state.commits == 2 and state._alone == 1
+        state.commit()
+        state.check_host_updates()
+        assert state.commits == 3 and state.commits - state._alone == 2  # of commits alone, which checkpoints go by
+        state.agreed(40)
+        state.save()
+        assert state.commits == 41 and state.commits - state._alone == 40
+    with pytest.raises(OSError):
+        state.save()
+    assert state.commits == 41
+    state.save()
+    assert state.commits == 42
+
+
+def test_who_has_saved_without_a_commit_says_so_when_a_rank_is_lost(monkeypatch):
+    standings, ends = [], [HorovodInternalError(), "done"]
+    played = Played([], FRESH, RESTORE)
+    enter = played.next_epoch
+    played.next_epoch = lambda cause, has_state, commits, layout: standings.append(commits) or enter(cause, has_state, commits, layout)
+    for module in (_loop, _points, _state):
+        monkeypatch.setattr(module, "runtime", played)
+    monkeypatch.setattr(_loop._finished, "commits", None)
+    state = ObjectState(lambda value: value, lambda: 0, step=0)
+
+    def train(state):
+        state.commit()
+        state.save()
+        end = ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+
+    run_fn(train, lambda: None)(state)
+    assert standings == [2]
 
 
 def test_objects_come_back_and_what_was_synchronized_counts_as_saved():

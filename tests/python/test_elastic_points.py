@@ -14,6 +14,7 @@ class Played:
     def __init__(self, failures, newest, ended=True):
         self.failures, self.newest, self.ended, self.entered = failures, newest, ended, 0
         self.epoch = types.SimpleNamespace(announced=0, elastic=True)
+        self.place, self.others_depend = types.SimpleNamespace(rank=1), None
 
     def commit_vote(self):
         if self.failures:
@@ -28,16 +29,22 @@ class Played:
         return self.ended
 
     def largest(self, name, number):
+        if name == "rueda.elastic.depends_on_ranks":  # first of those that do, then of those that do not
+            depends, self.others_depend = self.others_depend, not self.others_depend
+            return max(number, 3 if depends else 0)
         newest = self.newest.pop(0)
         if newest is None:
             raise HorovodInternalError("lost, too")
         return max(number, newest)
 
 
-def play(monkeypatch, attempt, failures, *newest, **options):
+def play(monkeypatch, attempt, failures, *newest, callbacks=False, others_callbacks=False, **options):
     played, points = Played(failures, list(newest), **options), Points()
+    played.others_depend = others_callbacks
     monkeypatch.setattr(_points, "runtime", played)
-    points.begin(ObjectState(lambda value: value, lambda: 0))
+    state = ObjectState(lambda value: value, lambda: 0)
+    state.register_reset_callbacks([print] * callbacks)
+    points.begin(state)
     return points, played, points.repeat(attempt)
 
 
@@ -90,6 +97,21 @@ def test_who_has_no_results_cannot_go_forward(monkeypatch):
         play(monkeypatch, attempt, 0, 1)
 
 
+@pytest.mark.parametrize("mine", [False, True])
+@pytest.mark.parametrize("done", [0, 1])
+def test_callbacks_of_some_ranks_are_an_error_that_names_two(monkeypatch, mine, done):
+    # Both ranks that stand in the vote and ranks that do it again must hear of it.
+    has, lacks = (1, 2) if mine else (2, 1)
+    with pytest.raises(RuntimeError, match=f"reset\\(\\) of its own on rank {has}, .* on rank {lacks}: register callbacks on all"):
+        play(monkeypatch, attempts([]), 1, done, callbacks=mine, others_callbacks=not mine)
+
+
+@pytest.mark.parametrize("all_have", [False, True])
+def test_callbacks_of_all_ranks_or_none_are_none(monkeypatch, all_have):
+    _, played, word = play(monkeypatch, attempts([]), 1, 0, callbacks=all_have, others_callbacks=all_have)
+    assert word == 7 and played.entered == 1
+
+
 def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
     with pytest.raises(HorovodInternalError, match="lost"):
         play(monkeypatch, attempts([]), 1, ended=False)
@@ -101,7 +123,7 @@ def test_all_are_interrupted_at_the_same_commit_after_a_heal(monkeypatch):
     for passed, failures, newest in ((1, 1, [1]), (0, 1, [1])):
         played, points = Played(failures, list(newest)), Points()
         state = ObjectState(lambda value: value, lambda: 0)
-        state.is_guarded, played.epoch.announced = True, 7 << 8
+        state.is_guarded, played.epoch.announced, played.others_depend = True, 7 << 8, True
         state.register_reset_callbacks([print])
         for module in (_points, _state):
             monkeypatch.setattr(module, "runtime", played)

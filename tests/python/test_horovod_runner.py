@@ -138,6 +138,8 @@ IMPORTS = {
     "horovod.runner.http.http_client": "without an HTTP server",
     "horovod.runner.elastic.driver": "horovodrun --host-discovery-script",
     "horovod.runner.elastic.discovery": "horovodrun --host-discovery-script",
+    "horovod.runner.elastic.settings.ElasticSettings": "horovodrun --host-discovery-script",
+    "horovod.runner.elastic.worker.HostUpdateResult": True,
     "horovod.runner.gloo_run.gloo_run": "start jobs with ruedarun",
     "horovod.runner.mpi_run.is_open_mpi": "docs/launchers.md",
     "horovod.runner.js_run": "start jobs with ruedarun",

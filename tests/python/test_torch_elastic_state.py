@@ -1,6 +1,7 @@
 """What `rueda.torch.elastic` keeps of models, optimizers and samplers: one process, ranks played where they matter."""
 
 import copy
+import resource
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import rueda.torch as hvd  # noqa: E402
 from rueda import _runtime  # noqa: E402
+from rueda.torch import _large_pages  # noqa: E402
 from rueda.torch.elastic import ElasticSampler, TorchState, _copies  # noqa: E402
 from rueda.torch.elastic import sampler as sampler_module  # noqa: E402
 from rueda.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry  # noqa: E402
@@ -101,6 +103,62 @@ def test_what_only_steps_change_is_copied_late_after_a_time_and_buffers_never():
     assert seen[:3] == [0, 0, 0] and seen[-1] == parameters + 3 * parameters
 
 
+def test_what_is_copied_late_leaves_the_processors_to_the_vote(monkeypatch):
+    begun = []
+    monkeypatch.setattr(_copies._copier, "do", lambda task: (begun.append(task), task()))
+    state = made()
+    for _ in range(_copies.PROBATION + 1):
+        state.commit()
+        train(state)
+    at_vote = []
+    monkeypatch.setattr(state, "check_host_updates", lambda: at_vote.append(len(begun)))
+    before = len(begun)
+    state.commit()
+    assert late(state) and at_vote == [before] and len(begun) == before + 2  # the model's and the optimizer's
+    expected = contents(state)
+    train(state)
+    state.restore()
+    assert same(contents(state), expected)
+
+
+def test_copies_of_what_has_not_changed_since_may_be_read_by_others():
+    state = made()
+    copies = state._handlers["model"].copies
+    assert not any(each is None for each in copies.of(state.model.state_dict().values()))
+    train(state)
+    assert copies.of([torch.zeros(3), state.model[0].weight.detach()]) == [None, None]
+    state.save()
+    copies = state._handlers["model"].copies
+    copies.hold()
+    (copied,) = copies.of([state.model[0].weight.detach()])
+    assert torch.equal(copied, state.model[0].weight) and copied.data_ptr() != state.model[0].weight.data_ptr()
+
+
+def faults(run):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    run()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_a_newcomer_has_its_memory_before_others_wait_for_it(monkeypatch):
+    monkeypatch.setattr(_large_pages, "_LEAST", 1 << 60)  # as where the system has none
+    pages = (32 << 20) // resource.getpagesize()
+    model = torch.nn.Linear(1 << 12, 1 << 11, bias=False)
+    state = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state.prepare()
+    assert faults(state.save) < pages / 8
+    assert faults(state.save) < pages / 8
+    unprepared = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert faults(unprepared.save) > pages / 8
+
+
+def test_large_pages_hold_tensors_of_all_kinds():
+    large = torch.rand(3, 1 << 19, 2)
+    for tensor in large, large.transpose(0, 2), large[:, ::2], large.double(), large.bool(), torch.rand(7), torch.empty(0, 4):
+        copy_, usual = _large_pages.clone(tensor), tensor.clone()
+        assert torch.equal(copy_, tensor) and copy_.stride() == usual.stride() and copy_.dtype == tensor.dtype
+
+
 def test_sparse_state_is_saved_and_comes_back():
     layer = torch.nn.Embedding(10, 4, sparse=True)
     state = TorchState(layer, torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9))
@@ -183,7 +241,7 @@ def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monk
         state.commit()
     kept = contents(state)
 
-    def overwritten(tensors, what):
+    def overwritten(tensors, what, copies_of):
         for _, tensor in tensors:
             tensor.zero_()
         raise hvd.HorovodInternalError("a rank was lost")
@@ -303,6 +361,99 @@ def test_samples_recorded_by_number_count_too_and_an_epoch_begins_with_none(rank
     assert other.remaining_indices == sampler.remaining_indices
     sampler.set_epoch(1)
     assert not sampler.processed_indices and len(sampler.remaining_indices) == 10
+
+
+def test_samples_recorded_in_another_epoch_of_the_data_do_not_count(ranks, monkeypatch):
+    from rueda.torch.elastic import _handlers
+
+    ranks(2, 0)
+    heard = {}
+    newest = {"epoch": 4, "processed_num": 0, "processed_indices": {1}}
+    monkeypatch.setattr(_handlers, "broadcast_object", lambda mine: dict(newest))
+    monkeypatch.setattr(_handlers, "allgather_object", lambda mine: heard.update(mine=mine) or [{1}, mine])
+    for epoch, counts in ((3, set()), (4, {7, 8})):
+        sampler = ElasticSampler(range(10), shuffle=False)
+        sampler.set_epoch(epoch)
+        sampler.record_indices({7, 8})
+        TorchState(sampler=sampler)._handlers["sampler"].sync()
+        assert heard["mine"] == counts and sampler.epoch == 4 and sampler.processed_indices == {1} | counts
+
+
+def test_late_copies_are_ordered_among_the_work_of_the_streams_that_train(monkeypatch):
+    from rueda.torch.elastic import _streams
+
+    log, now = [], ["training"]
+
+    class Stream:
+        def __init__(self, device):
+            self.name = f"{now[0]} {device}"
+
+        def wait_event(self, event):
+            log.append((self.name, "waits for", event))
+
+    class Event:
+        def record(self, stream):
+            self.stream = stream.name
+            log.append((stream.name, "marks"))
+
+        def __eq__(self, other):
+            return self.stream == other
+
+    class Tensor:
+        is_cuda, device = True, "gpu"
+
+        def record_stream(self, stream):
+            log.append((stream.name, "uses"))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    source, copy = Tensor(), Tensor()
+    streams = _streams.Streams([source, torch.zeros(1)])
+    now[0] = "copying"
+    with streams.copying():
+        log.append("copies")
+        streams.use(source, copy, torch.zeros(1))
+    now[0] = "training"
+    streams.wait_for_copies()
+    assert log == [
+        ("training gpu", "marks"),
+        ("copying gpu", "waits for", "training gpu"),
+        "copies",
+        ("copying gpu", "uses"),
+        ("copying gpu", "uses"),
+        ("copying gpu", "marks"),
+        ("training gpu", "waits for", "copying gpu"),
+    ]
+
+
+def test_late_copies_ask_for_that_order(monkeypatch):
+    log = []
+
+    class Logged(_copies.Streams):
+        def copying(self):
+            log.append("copying")
+            return super().copying()
+
+        def use(self, *tensors):
+            log.append("use")
+
+        def wait_for_copies(self):
+            log.append("wait")
+
+    monkeypatch.setattr(_copies, "Streams", Logged)
+    state = made(torch.optim.SGD)
+    for _ in range(6):
+        train(state)
+        state.commit()
+    assert state.verified()
+    log.clear()
+    train(state)
+    state.commit()
+    assert late(state) == 6 and state.verified()
+    assert log.index("copying") < log.index("use") and log.count("use") == 6
+    log.clear()
+    train(state)
+    assert log and set(log) == {"wait"}
 
 
 def test_probation_is_as_long_as_the_tests_think():

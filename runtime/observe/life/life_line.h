@@ -52,6 +52,9 @@ class LifeLine final : private host::FdHandler {
   void submitted(std::string_view name, int64_t now_ns);
   uint64_t epoch() const { return epoch_; }
   void round() { page_->rounds.store(++rounds_, std::memory_order_relaxed); }
+  // Where waiting threads show it (LifePage).
+  std::atomic<int64_t>* blocked_since() { return &page_->blocked_since; }
+  std::atomic<int64_t>* blocked_ns() { return &page_->blocked_ns; }
   void step_begins() { steps_.fetch_add(1, std::memory_order_relaxed); }
 
   // What the agent has said last that ends this epoch; nothing until a rank was lost.

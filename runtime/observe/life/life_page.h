@@ -143,7 +143,7 @@ enum class Crash : uint32_t {
 
 struct LifePage {
   static constexpr uint64_t kMagic = 0x6566696c61647572;  // "rudalife"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   static constexpr uint32_t kNoOwner = 0;
   // A rank has ended with success: nobody comes any more. No change that members leave for.
   static constexpr uint64_t kFinishing = 4;
@@ -162,6 +162,10 @@ struct LifePage {
   std::atomic<uint64_t> crash_address{0};
   alignas(64) std::atomic<uint64_t> rounds{0};  // of the coordinator
   std::atomic<uint64_t> bytes_moved{0};
+  // Since when a thread waits for an operation, CLOCK_MONOTONIC (0: none does), and how long
+  // threads have waited before, through all epochs.
+  alignas(64) std::atomic<int64_t> blocked_since{0};
+  std::atomic<int64_t> blocked_ns{0};
   alignas(64) Published<LastOperation> operation;
 
   // ---- the agent's

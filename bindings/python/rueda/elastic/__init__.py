@@ -9,8 +9,20 @@
 `_state` is what is kept, `_loop` runs the function, `_changes` is how a rank hears of changes.
 """
 
-from rueda.elastic._changes import HostUpdateResult, notification_manager
-from rueda.elastic._loop import run, run_fn
+from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from rueda.elastic._changes import HostUpdateResult, WorkerNotificationManager, notification_manager
+from rueda.elastic._loop import reset, run, run_fn
 from rueda.elastic._state import ObjectState, State
 
-__all__ = ["HostUpdateResult", "ObjectState", "State", "notification_manager", "run", "run_fn"]
+__all__ = [
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "WorkerNotificationManager",
+    "notification_manager",
+    "reset",
+    "run",
+    "run_fn",
+]

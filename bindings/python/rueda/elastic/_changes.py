@@ -5,12 +5,13 @@ commit looks at it. Horovod's listeners are told the same, for programs that reg
 launcher in a test.
 """
 
+import enum
 import threading
 
-__all__ = ["HostUpdateResult", "notification_manager"]
+__all__ = ["HostUpdateResult", "WorkerNotificationManager", "notification_manager"]
 
 
-class HostUpdateResult:
+class HostUpdateResult(enum.IntFlag):
     """What changed: flags."""
 
     no_update = 0
@@ -26,10 +27,10 @@ def serial_of(word):
 
 def changes_of(word):
     """Of an announcement: a `HostUpdateResult`."""
-    return word & HostUpdateResult.mixed
+    return HostUpdateResult(word & HostUpdateResult.mixed)
 
 
-class NotificationManager:
+class WorkerNotificationManager:
     """Passes changes on to who listens; Horovod's name for it.
 
     Threads: any. A listener is called by whoever tells of the change.
@@ -39,7 +40,7 @@ class NotificationManager:
         self._lock = threading.Lock()
         self._listeners = []
 
-    def init(self):
+    def init(self, rendezvous_addr=None, rendezvous_port=None, nic=None, hostname=None, local_rank=None):
         """Nothing is to be started: there is no service. May be called again."""
 
     def register_listener(self, listener):
@@ -61,4 +62,4 @@ class NotificationManager:
             listener.on_hosts_updated(timestamp, update_res)
 
 
-notification_manager = NotificationManager()
+notification_manager = WorkerNotificationManager()

@@ -46,11 +46,11 @@ def run(func):
 
     In a job that is not elastic the function runs once, and errors go up.
     """
-    return run_fn(func, _nothing)
+    return run_fn(func, reset)
 
 
-def _nothing():
-    """The runtime resets itself when it enters an epoch."""
+def reset():
+    """What `run` calls between epochs: nothing, as this rank has left the last one and entered the next by then."""
 
 
 def _run(func, reset, state, args, kwargs):
@@ -62,6 +62,7 @@ def _run(func, reset, state, args, kwargs):
     holds = not epoch.provisional and epoch.number > 1 and epoch.branch != FRESH
     if epoch.provisional:
         holds = state.load_checkpoint(alone=True)  # asked for if nobody is left who has trained
+        state.prepare()
         enter(READY, holds, state)
     changed, has_met = epoch.provisional, False
     while True:
@@ -82,7 +83,7 @@ def _run(func, reset, state, args, kwargs):
                 state.load_checkpoint()
             if branch != GO_ON:
                 state.sync()
-                state.commits = _commits_of_all(state, is_later)
+                state.agreed(_commits_of_all(state, is_later))
             holds = True  # a state that all have agreed on
             points.begin(state)
             result = func(state, *args, **kwargs)

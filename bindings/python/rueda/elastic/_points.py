@@ -92,6 +92,8 @@ class Points:
                 self.is_healing = False
             try:
                 newest = meet(LEFT if self._is_spoilt else self.passed)
+                if newest != LEFT:  # all go on in their functions
+                    _require_same_answer(self.state.depends_on_ranks())
                 break
             except HorovodInternalError as another:
                 error = another
@@ -111,6 +113,18 @@ points = Points()
 def meet(number):
     """The largest number of all ranks, in a new epoch."""
     return runtime.largest("rueda.elastic.meet", number)
+
+
+def _require_same_answer(depends_on_ranks):
+    """RuntimeError on all ranks, unless the state of all depends on the ranks or of none: the next commit interrupts all or none."""
+    name, me = "rueda.elastic.depends_on_ranks", 1 + runtime.place.rank
+    one_that_does = runtime.largest(name, me if depends_on_ranks else 0)
+    one_that_does_not = runtime.largest(name, 0 if depends_on_ranks else me)
+    if one_that_does and one_that_does_not:
+        raise RuntimeError(
+            f"a guarded state has reset callbacks, a sampler or a reset() of its own on rank {one_that_does - 1}, and none of "
+            f"them on rank {one_that_does_not - 1}: register callbacks on all ranks, or on none"
+        )
 
 
 def is_loss(error):

@@ -1,5 +1,6 @@
 """What an elastic job keeps of its training: saved at commits, brought back after a loss, given to newcomers."""
 
+import functools
 import queue
 
 from rueda._runtime import runtime
@@ -8,6 +9,24 @@ from rueda.elastic._changes import HostUpdateResult, changes_of, serial_of
 from rueda.elastic._points import points
 
 __all__ = ["ObjectState", "State"]
+
+
+def _counted(save):
+    """A class's `save`, which counts when it has come back; as one, if it calls that of its base."""
+
+    @functools.wraps(save)
+    def counting(self, *args, **kwargs):
+        is_outer, self._is_saving = not self._is_saving, True
+        try:
+            result = save(self, *args, **kwargs)
+        finally:
+            self._is_saving = not is_outer
+        if is_outer:
+            self.commits += 1
+            self._alone += 1
+        return result
+
+    return counting
 
 
 class State:
@@ -21,10 +40,17 @@ class State:
         This rank's number.
     """
 
-    commits = 0  # saves that all ranks have made together; it comes with what is synchronized
+    commits = 0  # saves, those by `commit` and others: who has more has a newer state; it comes with what is synchronized
+    _alone = 0  # of them, those by `save` since all ranks had the same number: they need not have made them together
+    _is_saving = False
     is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
     _word = 0  # the newest announcement that any rank had seen, in the newest vote
     _healed_at = None  # the ranks have changed, and the function went on: a check behind this point interrupts it
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "save" in vars(cls):
+            cls.save = _counted(cls.save)
 
     def __init__(self, bcast_object, get_rank):
         self._bcast_object = bcast_object
@@ -51,7 +77,7 @@ class State:
 
     def commit(self):
         """Saves, then checks for changes. All ranks must call it in the same step."""
-        self.save()
+        self._save_uncounted()
         self.commits += 1
         try:
             self.check_host_updates()
@@ -65,6 +91,16 @@ class State:
         self.committed()
         if self._is_reset_due():
             raise HostsUpdatedInterrupt(True)
+
+    def _save_uncounted(self):
+        """`save`, as a part of what all ranks do together."""
+        counted = self.commits, self._alone
+        self.save()
+        self.commits, self._alone = counted
+
+    def agreed(self, commits):
+        """All ranks have the same state, and this number of commits."""
+        self.commits, self._alone = commits, 0
 
     def check_host_updates(self):
         """HostsUpdatedInterrupt on all ranks, or on none, if any has heard that hosts are about to change."""
@@ -128,6 +164,9 @@ class State:
         counts as saved.
         """
         return False
+
+    def prepare(self):
+        """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
 
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""

@@ -395,8 +395,9 @@ typedef struct rueda_standing {
  * decided and all have met in it; who is lost meanwhile leads to the one after that. No thread may
  * write to memory of rueda_alloc meanwhile: where threads of a lost rank may still run, what is in
  * it moves to new pages (at the same addresses), and what is written then is lost.
- * RUEDA_ABORTED: a signal came; call again with the same arguments. RUEDA_CANCELLED: the job goes
- * on without this process, and the message says why. RUEDA_FAILED_PRECONDITION: nobody decides
+ * RUEDA_ABORTED: a signal came, or a second has passed in which one may have come unseen: call
+ * again with the same arguments, and nothing is lost. RUEDA_CANCELLED: the job goes on without this
+ * process, and the message says why. RUEDA_FAILED_PRECONDITION: nobody decides
  * epochs here, this process does not fit into the job, or another thread has called rueda_shutdown
  * for `previous`, which ends the wait. */
 RUEDA_API int32_t rueda_next_epoch(rueda_context* previous, const rueda_standing* standing,

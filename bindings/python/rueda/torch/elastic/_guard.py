@@ -32,7 +32,7 @@ def guard(optimizer, state):
     Raises
     ------
     ValueError
-        Its steps cannot be repeated: Adasum, compression with a memory, sharded, relaxed, communication hooks, a process set.
+        The state has ``local=``; or its steps cannot be repeated: Adasum, compression with a memory, sharded, relaxed, communication hooks, a process set.
     """
     if not isinstance(optimizer, _Distributed):
         raise ValueError(f"guard() is for what hvd.DistributedOptimizer returns, not for {type(optimizer).__name__}")
@@ -40,6 +40,11 @@ def guard(optimizer, state):
         raise ValueError("guard() is for optimizers of all ranks: this one's process_set= has some of them")
     if not optimizer._can_repeat_steps():
         raise ValueError("guard(): this optimizer's steps cannot be repeated with other ranks: what a step sends changes what it keeps")
+    if getattr(state, "_local", None) is not None:
+        raise ValueError(
+            "guard() is for states without local=: what a lost rank had since the newest commit is on no mirror, and the others "
+            "would go on without going back to it"
+        )
     if _epochs.is_elastic():
         optimizer._guard()
         state.is_guarded = True

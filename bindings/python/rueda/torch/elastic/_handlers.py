@@ -54,7 +54,7 @@ class ModelStateHandler(StateHandler):
 
     def sync(self):
         self.copies.hold()  # what comes overwrites it
-        share_tensors(whole_tensors(self.value.state_dict()), "model")
+        share_tensors(whole_tensors(self.value.state_dict()), "model", self.copies.of)
 
 
 class OptimizerStateHandler(StateHandler):
@@ -77,7 +77,7 @@ class OptimizerStateHandler(StateHandler):
             self.value,
             0,
             global_process_set,
-            lambda tensors: share_tensors(tensors, "optimizer state"),
+            lambda tensors: share_tensors(tensors, "optimizer state", self.copies.of),
             in_place=True,
         )
 
@@ -104,7 +104,11 @@ class SamplerStateHandler(DictStateHandler):
 
     def sync(self):
         state = broadcast_object(self.value.state_dict())
-        recorded = set().union(*allgather_object(self.value.state_dict().get("processed_indices", set())))
+        # What a rank has recorded of another epoch of the data says nothing about this one.
+        mine = self.value.state_dict()
+        mine = mine.get("processed_indices", ()) if mine["epoch"] == state["epoch"] else ()
+        recorded = set().union(*allgather_object(set(mine)))
+        state.pop("processed_indices", None)
         if recorded:
             state["processed_indices"] = recorded
         self.value.load_state_dict(state)

@@ -8,6 +8,10 @@ _SERVED = "rueda serves PyTorch (horovod.torch) and NumPy (rueda)"
 _NO_SERVICES = "rueda has no services that unpickle what they are sent; start jobs with ruedarun or horovod.run()"
 _NO_MPIRUN = "rueda starts ranks itself, for MPI too (docs/launchers.md); start jobs with ruedarun or horovod.run()"
 _NO_EXTENSION = "rueda has no extension that is compiled against PyTorch; use the functions of horovod.torch"
+_NO_DRIVER = (
+    "hosts are found by a script: horovodrun --host-discovery-script, or horovod.run(); what a program needs is in "
+    "horovod.torch.elastic"
+)
 
 PARTS = {
     "horovod.tensorflow": f"this version of rueda has no TensorFlow surface; {_SERVED}",
@@ -29,8 +33,11 @@ PARTS = {
     "horovod.runner.common.service": _NO_SERVICES,
     "horovod.runner.http": "rueda's ranks meet through their launcher, without an HTTP server that unpickles what it is "
     "sent; start jobs with ruedarun, or another launcher's environment (docs/launchers.md)",
-    "horovod.runner.elastic": "hosts are found by a script: horovodrun --host-discovery-script, or horovod.run(); what a "
-    "program needs is in horovod.torch.elastic",
+    "horovod.runner.elastic.discovery": _NO_DRIVER,
+    "horovod.runner.elastic.driver": _NO_DRIVER,
+    "horovod.runner.elastic.registration": _NO_DRIVER,
+    "horovod.runner.elastic.rendezvous": _NO_DRIVER,
+    "horovod.runner.elastic.settings": _NO_DRIVER,
     "horovod.runner.gloo_run": "rueda uses no Gloo; start jobs with ruedarun or horovod.run()",
     "horovod.runner.mpi_run": _NO_MPIRUN,
     "horovod.runner.js_run": _NO_MPIRUN,

@@ -1,0 +1,1 @@
+"""Horovod's ``horovod.runner.elastic``, by rueda: what ranks use of it."""

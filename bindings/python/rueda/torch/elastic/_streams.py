@@ -1,0 +1,45 @@
+"""Copies by a thread, on GPUs: their order among the work of the streams that train.
+
+    training stream   step, commit, mark ──┐  next batch          ┌──> wait, next step
+    copying stream                         └──> wait, copies, mark┘
+"""
+
+import contextlib
+
+import torch
+
+
+class Streams:
+    """Of the copies of some tensors. Where none is on a GPU, nothing is to be done.
+
+    Made by the thread that trains, on the streams that have filled the tensors; `copying` is for the other thread.
+    """
+
+    def __init__(self, tensors):
+        self._committed = {device: _mark(device) for device in {each.device for each in tensors if each.is_cuda}}
+        self._copied = {}
+
+    @contextlib.contextmanager
+    def copying(self):
+        """What is copied within comes behind what had been submitted when this was made."""
+        for device, event in self._committed.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        yield
+        self._copied = {device: _mark(device) for device in self._committed}
+
+    def use(self, *tensors):
+        """These are read or written by the copying stream: their memory is not to be used again before it is done."""
+        for tensor in tensors:
+            if tensor.device in self._committed:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+    def wait_for_copies(self):
+        """What this thread submits from now on comes behind the copies, which have been submitted."""
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+
+
+def _mark(device):
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event

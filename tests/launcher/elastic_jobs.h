@@ -1,0 +1,87 @@
+// What tests of elastic jobs share: command lines whose ranks are elastic_rank.cc, a folder with
+// the scripts that find hosts and start agents, and words that are looked for in what a job says.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/job.h"
+
+namespace rueda::testing {
+
+using Words = std::vector<std::string>;
+
+// "there" starts agents, all on this machine: it is told a host's name and forgets it. "discover"
+// prints the hosts of the moment.
+class HostsFolder {
+ public:
+  HostsFolder() {
+    static int next = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("elastic-hosts-" + std::to_string(getpid()) + "-" + std::to_string(next++));
+    std::filesystem::create_directories(path_);
+    write("there", "#!/bin/sh\nshift\nexec \"$@\"\n");
+    write("discover", "#!/bin/sh\ncat " + (path_ / "hosts").string() + "\n");
+    hosts_are("");
+  }
+  ~HostsFolder() { std::filesystem::remove_all(path_); }
+  HostsFolder(const HostsFolder&) = delete;
+  HostsFolder& operator=(const HostsFolder&) = delete;
+  std::string file(const std::string& name) const { return path_ / name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    chmod(file(name).c_str(), 0700);
+  }
+  // What the discovery script prints from now on.
+  void hosts_are(const std::string& text) const {
+    std::ofstream(file("next")) << text;
+    std::filesystem::rename(file("next"), file("hosts"));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// `flags`: of ruedarun. `actions`: of the ranks.
+inline Words command(const Words& flags, const Words& actions) {
+  Words all = flags;
+  all.push_back(ELASTIC_RANK);
+  all.insert(all.end(), actions.begin(), actions.end());
+  return all;
+}
+
+// Over hosts that are started by the folder's script.
+inline Words command(const HostsFolder& folder, const Words& flags, const Words& actions) {
+  Words all = {"--rsh-agent", folder.file("there"), "--verbose"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  return command(all, actions);
+}
+
+// Looks for hosts often, and waits for ranks no longer than this.
+inline Job::Setup quick(const std::string& elastic_timeout) {
+  return {{"RUEDA_DISCOVERY_INTERVAL=0.05", "RUEDA_ELASTIC_TIMEOUT=" + elastic_timeout}};
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// The number that follows `before` first.
+inline int number_after(const std::string& text, const std::string& before) {
+  const size_t at = text.find(before);
+  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
+}
+
+}  // namespace rueda::testing
