@@ -167,6 +167,9 @@ class State:
         """
         return False
 
+    def prepare(self):
+        """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
+
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""
         return True

@@ -96,6 +96,7 @@ class TorchState(ObjectState):
         self._handlers, self._guard = {}, None
         self._keeper = None if checkpoint is None else Keeper(checkpoint, every=checkpoint_every)
         self._is_begun = False  # what it has counts: a checkpoint is older
+        self._is_committing = False
         for name in list(kwargs):
             handler = handler_of(kwargs[name])
             if handler is not None:
@@ -108,6 +109,15 @@ class TorchState(ObjectState):
             for name, value in local.items():
                 object.__setattr__(self, name, value)
             self._local = Local(self, local)
+
+    def commit(self):
+        # The copying threads of a host's ranks would take the processors from the vote, which then took milliseconds.
+        self._is_committing = True
+        try:
+            super().commit()
+        finally:
+            self._is_committing = False
+            self._copy_late()
 
     def save(self):
         """Keeps everything, or, with an error, what was kept before. With ``local=`` all ranks call it together."""
@@ -129,6 +139,8 @@ class TorchState(ObjectState):
             raise
         if self._guard is not None:
             self._guard.saved()
+        if not self._is_committing:
+            self._copy_late()
 
     def restore(self):
         """Everything as it was saved last."""
@@ -190,6 +202,10 @@ class TorchState(ObjectState):
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
 
+    def prepare(self):
+        for copies in self._copies():
+            copies.prepare()
+
     def depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
         return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
@@ -224,6 +240,10 @@ class TorchState(ObjectState):
     def _copies(self):
         found = (getattr(handler, "copies", None) for handler in self._handlers.values())
         return [copies for copies in found if copies is not None]
+
+    def _copy_late(self):
+        for copies in self._copies():
+            copies.begin()
 
     def _watch_steps(self):
         if self._guard is not None:
