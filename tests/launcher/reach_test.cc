@@ -177,10 +177,12 @@ Door open_door(bool shared = false) {
   setup.version.assign(1, '1');
   setup.hosts = {"h0", "h1"};
   setup.addresses = {"127.0.0.1"};
-  door.server = ControlServer::start(setup).value();
-  for (const KeyPair& agent : setup.certificates.agents) {
-    door.tickets.push_back({"0123456789abcdef", setup.token, door.server->addresses(),
-                            setup.certificates.authority, agent.certificate, agent.private_key});
+  const Certificates certificates = setup.certificates;
+  const std::string token = setup.token;
+  door.server = ControlServer::start(std::move(setup)).value();
+  for (const KeyPair& agent : certificates.agents) {
+    door.tickets.push_back({"0123456789abcdef", token, door.server->addresses(),
+                            certificates.authority, agent.certificate, agent.private_key});
   }
   return door;
 }
@@ -300,7 +302,7 @@ TEST_CASE("a host that is invited later has a certificate of its own, and finds 
                 setup.certificates.authority,
                 setup.certificates.agents[0].certificate,
                 setup.certificates.agents[0].private_key};
-  const auto server = ControlServer::start(setup).value();
+  const auto server = ControlServer::start(std::move(setup)).value();
   const Welcome welcome(server.get());
   ticket.addresses = server->addresses();
   CHECK(knock(ticket, 0).empty());
