@@ -112,8 +112,15 @@ int run_on_hosts(JobPlan plan, std::vector<HostPlan> hosts, bool slurm,
   controller.dead_seconds = plan.dead_seconds;
   controller.elastic = std::move(plan.elastic);
   controller.options = std::move(plan.options);
-  return guard("controller",
-               [&](GuardLink link) { return run_controller(controller, std::move(link)); });
+  auto succession = make_succession(controller);
+  if (!succession.ok()) return fail(kLauncherFailure, succession.status().message());
+  controller.succession = std::move(succession).value();
+  GuardedAgain again;
+  again.before_each = [&] { controller.succession->prepare_next(); };
+  again.again = [&] { return controller.succession->may_follow(std::chrono::steady_clock::now()); };
+  return guard(
+      "controller", [&](GuardLink link) { return run_controller(controller, std::move(link)); },
+      GuardedGroup::kOwn, again);
 }
 
 // The same command runs on every node: node 0 leads, the others come to it.

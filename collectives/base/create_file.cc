@@ -31,12 +31,13 @@ Status check_link(const std::string& path) {
                                        "), which is not followed; choose a folder of your own"};
 }
 
-Result<UniqueFd> create_file(const std::string& path, const std::string& what) {
+Result<UniqueFd> create_file(const std::string& path, const std::string& what, CreateFile how) {
   const Status link_is_ours = check_link(path);
   if (!link_is_ours.ok()) return link_is_ours.with_message(what + ": " + link_is_ours.message());
   struct stat link = {};
   const bool trusted = lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK |
+                    (how == CreateFile::kEmpty ? O_TRUNC : O_APPEND);
   UniqueFd fd(open(path.c_str(), flags | (trusted ? 0 : O_NOFOLLOW), kMode));
   if (!fd) return file_status(what, path, 0, errno);
   fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);

@@ -14,9 +14,12 @@ namespace rueda {
 // the last component are not looked at.
 Status check_link(const std::string& path);
 
-// Creates or empties the file and opens it for writing; `what` is what errors say has failed.
+// Creates or empties the file and opens it for writing; `what` is what errors say has failed. With
+// kAppend it keeps what it holds, and is written to behind that.
 // kPermissionDenied: check_link(); a link that appears meanwhile is not followed either. Never
 // waits: a FIFO without a reader is an error (ENXIO).
-Result<UniqueFd> create_file(const std::string& path, const std::string& what);
+enum class CreateFile { kEmpty, kAppend };
+Result<UniqueFd> create_file(const std::string& path, const std::string& what,
+                             CreateFile how = CreateFile::kEmpty);
 
 }  // namespace rueda

@@ -48,6 +48,11 @@ class ControlConnection {
   virtual bool output_done() const = 0;
   // Ends the calls. False: within this time they have not ended, and the destructor would wait on.
   virtual bool close(std::chrono::milliseconds limit) = 0;
+
+  // lasting_connection.h: it goes on at another controller, after a time without any.
+  virtual bool lasts() const { return false; }
+  virtual bool seeks() const { return false; }
+  virtual int session() const { return 0; }
 };
 
 }  // namespace rueda::launcher

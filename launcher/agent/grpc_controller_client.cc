@@ -2,6 +2,7 @@
 
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/report_wire.h"
+#include "launcher/job/exit_code.h"
 
 namespace rueda::launcher {
 namespace {
@@ -80,7 +81,12 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
     last_heard_ = now;
     if (message.has_store_bytes()) {
       const auto& bytes = message.store_bytes();
-      relay_.deliver(bytes.member(), bytes.data(), bytes.end());
+      if (client_->lasts())
+        relay_.deliver(bytes.member(),
+                       requests_.from_store(bytes.member(), bytes.data(), bytes.end()),
+                       bytes.end());
+      else
+        relay_.deliver(bytes.member(), bytes.data(), bytes.end());
     } else if (message.has_probe_task()) {
       newcomers_.begin(message.probe_task());
     } else if (message.has_probe_over()) {
@@ -95,6 +101,7 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
 }
 
 bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
+  if (client_->seeks()) last_heard_ = now;
   return client_->gone() || now - last_heard_ > silence_;
 }
 
@@ -104,20 +111,59 @@ void GrpcControllerClient::work() {
   if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
   last_work_ = now;
   take_messages(now);
-  relay_.pump([this](MemberId member, std::string_view bytes, bool end) {
-    control::AgentMessage message;
-    auto* carried = message.mutable_store_bytes();
-    carried->set_member(member);
-    carried->set_data(bytes.data(), bytes.size());
-    carried->set_end(end);
-    client_->send(std::move(message));
+  if (session_ != client_->session()) begin_session();
+  const auto send = [this](MemberId member, std::string_view bytes, bool end) {
+    send_store_bytes(member, bytes, end);
+  };
+  relay_.pump([&](MemberId member, std::string_view bytes, bool end) {
+    if (client_->lasts())
+      requests_.from_rank(member, bytes, end, send);
+    else
+      send_store_bytes(member, bytes, end);
   });
   beat(now);
   // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
   if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
-    host_->follow({Order::Kind::kKill, 0, {}});
+    if (!goodbye_ && client_->lasts() && client_->gone()) give_up();
+    else host_->follow({Order::Kind::kKill, 0, {}});
   }
+}
+
+void GrpcControllerClient::send_store_bytes(MemberId member, std::string_view bytes, bool end) {
+  control::AgentMessage message;
+  auto* carried = message.mutable_store_bytes();
+  carried->set_member(member);
+  carried->set_data(bytes.data(), bytes.size());
+  carried->set_end(end);
+  client_->send(std::move(message));
+}
+
+// Another controller: it knows nothing of what is under way.
+void GrpcControllerClient::begin_session() {
+  session_ = client_->session();
+  last_heard_ = Clock::now();
+  newcomers_.end();
+  unhurried_.clear();
+  counters_sent_.clear();
+  const auto broken = requests_.ask_again([this](MemberId member, std::string_view bytes,
+                                                 bool end) { send_store_bytes(member, bytes, end); });
+  for (const MemberId member : broken) relay_.drop(member);
+}
+
+// No controller has come: the ranks hear why, and have the grace period to end.
+void GrpcControllerClient::give_up() {
+  fail(0, client_->why_gone() + "; the ranks of this host are stopped");
+  Order order;
+  order.kind = Order::Kind::kRankLost;
+  order.lost.rank = -1;
+  order.lost.cause.set(client_->why_gone());
+  order.lost.cause_is_final = 1;
+  host_->follow(order);
+  order = {};
+  order.kind = Order::Kind::kJobOver;
+  order.exit_code = kUnreachable;
+  host_->follow(order);
 }
 
 void GrpcControllerClient::rank_started(const MemberStart& start, pid_t pid,

@@ -1,7 +1,9 @@
 // An agent's client of the controller, over its control connection.
 //
 // Says a sign of life every kHeartbeat; when the controller has said nothing for the silence limit,
-// or the connection has ended, the ranks are to be killed. One thread. Borrows the connection.
+// or the connection has ended, the ranks are to be killed. Where the connection lasts they go on
+// without a controller, and what they have asked the store is asked again at the next. One thread.
+// Borrows the connection.
 #pragma once
 
 #include <chrono>
@@ -14,6 +16,7 @@
 
 #include "launcher/agent/control_connection.h"
 #include "launcher/agent/newcomers.h"
+#include "launcher/agent/store_streams.h"
 #include "launcher/hosts/controller_client.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/stream_relay.h"
@@ -56,11 +59,16 @@ class GrpcControllerClient : public ControllerClient {
   void beat(Clock::time_point now);
   void take_messages(Clock::time_point now);
   bool controller_is_lost(Clock::time_point now);
+  void begin_session();
+  void give_up();
+  void send_store_bytes(MemberId member, std::string_view bytes, bool end);
 
   ControlConnection* const client_;
   ControlledHost* host_ = nullptr;
   const Clock::duration silence_;
   StreamRelay relay_;
+  StoreStreams requests_;  // where the connection lasts
+  int session_ = 0;
   Newcomers newcomers_;
   std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;

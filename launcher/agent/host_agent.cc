@@ -16,6 +16,7 @@
 
 #include "launcher/agent/agent.h"
 #include "launcher/agent/grpc_controller_client.h"
+#include "launcher/agent/lasting_connection.h"
 #include "launcher/binding/host_binding.h"
 #include "launcher/hosts/clocks.h"
 #include "launcher/hosts/machine.h"
@@ -155,6 +156,8 @@ class Introduction {
 
   // Of a job that has ended before it began.
   int job_code() const { return job_code_; }
+  // As we have introduced ourselves.
+  const control::AgentMessage& registration() const { return registration_; }
 
  private:
   void introduce(const AgentArguments& arguments, const std::string& version) {
@@ -175,6 +178,7 @@ class Introduction {
       added->set_loopback(entry.loopback);
       added->set_up(entry.up);
     }
+    registration_ = message;
     client_->send(std::move(message));
   }
 
@@ -188,6 +192,7 @@ class Introduction {
   ControlConnection* const client_;
   const GuardLink& link_;
   std::unique_ptr<ReachListener> listener_;
+  control::AgentMessage registration_;
   int job_code_ = 0;
 };
 
@@ -277,7 +282,7 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   dup2(null.get(), STDIN_FILENO);
   const std::string differs = why_not_now(ticket.authority, time(nullptr));
   if (!differs.empty()) return fail(kUnreachable, differs);
-  const auto client = ControlConnection::connect(ticket, kConnectLimit);
+  auto client = ControlConnection::connect(ticket, kConnectLimit);
   if (!client.ok()) return fail(kUnreachable, client.status().message());
   Introduction introduction(client.value().get(), link);
   const auto assign = introduction.run(arguments, version);
@@ -288,6 +293,13 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
     }
     return fail(kUnreachable,
                 "the controller has not taken this host: " + assign.status().message());
+  }
+  if (assign.value().door_addresses_size() > 0) {
+    client = LastingConnection::make(
+        std::move(client).value(),
+        {ticket, introduction.registration(), assign.value(),
+         std::chrono::duration<double>(assign.value().driver_timeout())});
+    if (!client.ok()) return fail(kLauncherFailure, client.status().message());
   }
   GrpcControllerClient controller(client.value().get(), assign.value().silence_seconds());
   client.value()->open_output(assign.value().host_index());

@@ -38,6 +38,18 @@ Result<std::unique_ptr<Acceptor>> Acceptor::listen(const std::vector<std::string
   return acceptor;
 }
 
+Result<std::unique_ptr<Acceptor>> Acceptor::listen(std::vector<ListeningSocket> bound) {
+  auto acceptor = std::make_unique<Acceptor>();
+  for (ListeningSocket& socket : bound) {
+    if (::listen(socket.fd.get(), kListenQueue) != 0) continue;
+    acceptor->addresses_.push_back(with_port(socket.address, socket.port));
+    acceptor->sockets_.push_back(std::move(socket));
+  }
+  if (acceptor->sockets_.empty()) return unavailable("none of the addresses can be listened on");
+  RUEDA_ASSIGN_OR_RETURN(acceptor->wake_, host::make_event_fd());
+  return acceptor;
+}
+
 void Acceptor::start(Take take) {
   take_ = std::move(take);
   thread_ = std::thread([this] { run(); });
@@ -48,6 +60,8 @@ void Acceptor::stop() {
     host::ring_event_fd(wake_.get());
     thread_.join();
   }
+  // Others may have it, too: nobody listens any more.
+  for (const ListeningSocket& socket : sockets_) shutdown(socket.fd.get(), SHUT_RDWR);
   sockets_.clear();
 }
 

@@ -22,6 +22,8 @@ class Acceptor {
   // Listens on every address that can be; fails when none can. Connections wait until start().
   static Result<std::unique_ptr<Acceptor>> listen(const std::vector<std::string>& addresses,
                                                   int port);
+  // On sockets that have their addresses already.
+  static Result<std::unique_ptr<Acceptor>> listen(std::vector<ListeningSocket> bound);
   ~Acceptor() { stop(); }
 
   // Calls `take` from a thread of its own.

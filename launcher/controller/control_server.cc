@@ -12,6 +12,7 @@
 #include "collectives/host/event_fd.h"
 #include "launcher/controller/acceptor.h"
 #include "launcher/controller/job_host.h"
+#include "launcher/controller/succession.h"
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/ticket.h"
 
@@ -80,13 +81,15 @@ class OutputStream : public grpc::ServerReadReactor<control::OutputMessage> {
 // Everything that the streams share. Streams call it from gRPC's threads.
 class Hub {
  public:
-  Hub(std::string token, std::string version, std::vector<std::string> hosts, UniqueFd wake)
+  Hub(std::string token, std::string version, std::vector<std::string> hosts, bool takes_over,
+      UniqueFd wake)
       : token_(std::move(token)),
         version_(std::move(version)),
         hosts_(std::move(hosts)),
         streams_(hosts_.size()),
         joined_(hosts_.size()),
         waiting_(hosts_.size()),
+        takes_over_(takes_over),
         wake_(std::move(wake)) {}
 
   // The place of an agent that has introduced itself, or why it has none.
@@ -99,6 +102,11 @@ class Hub {
     }
     const std::lock_guard lock(mutex_);
     int host = agent.host_index();
+    if (agent.has_holds()) {
+      RUEDA_RETURN_IF_ERROR(make_place(host, agent.holds().host_name(), stream->peer()));
+    } else if (takes_over_) {
+      return unavailable("the job's controller was killed, and another one is taking over");
+    }
     if (host < 0 && agent.named()) {
       RUEDA_ASSIGN_OR_RETURN(host, place_of(agent.host_name()));
     }
@@ -120,10 +128,11 @@ class Hub {
 
   void add_host(const std::string& name) {
     const std::lock_guard lock(mutex_);
-    hosts_.push_back(name);
-    streams_.push_back(nullptr);
-    joined_.push_back(false);
-    waiting_.push_back(0);
+    add_place(name);
+  }
+  void taken_over() {
+    const std::lock_guard lock(mutex_);
+    takes_over_ = false;
   }
 
   // It must come over the connection of the host that it is said to be of.
@@ -252,6 +261,20 @@ class Hub {
     }
     return -1;
   }
+  void add_place(const std::string& name) {
+    hosts_.push_back(name);
+    streams_.push_back(nullptr);
+    joined_.push_back(false);
+    waiting_.push_back(0);
+  }
+  // Of a host that was in the job before us: its certificate says the number, its agent the name.
+  Status make_place(int host, const std::string& name, const Peer& peer) {
+    if (host < 0 || host >= static_cast<int>(Succession::kMostHosts) || !peer.may_be(host))
+      return Status(Code::kUnauthenticated, "its certificate is not that of its host");
+    while (host >= static_cast<int>(hosts_.size())) add_place("");
+    if (hosts_[static_cast<size_t>(host)].empty()) hosts_[static_cast<size_t>(host)] = name;
+    return {};
+  }
   void queue(AgentEvent event) {
     events_.push_back(std::move(event));
     host::ring_event_fd(wake_.get());
@@ -269,6 +292,7 @@ class Hub {
   size_t output_waiting_ = 0;
   bool output_held_ = false;
   bool closing_ = false;
+  bool takes_over_ = false;
   const UniqueFd wake_;
 };
 
@@ -383,12 +407,14 @@ class GrpcControlServer : public ControlServer {
   GrpcControlServer(const Setup& setup, UniqueFd wake)
       : listen_on_(setup.addresses),
         port_(setup.port),
-        hub_(setup.token, setup.version, setup.hosts, std::move(wake)),
+        hub_(setup.token, setup.version, setup.hosts, setup.takes_over, std::move(wake)),
         service_(&hub_) {}
   ~GrpcControlServer() override { stop(); }
 
-  Status open(const Setup& setup) {
-    RUEDA_ASSIGN_OR_RETURN(acceptor_, Acceptor::listen(setup.addresses, setup.port));
+  Status open(Setup setup) {
+    RUEDA_ASSIGN_OR_RETURN(acceptor_, setup.bound.empty()
+                                          ? Acceptor::listen(setup.addresses, setup.port)
+                                          : Acceptor::listen(std::move(setup.bound)));
     grpc::SslServerCredentialsOptions tls(
         GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = setup.certificates.authority;
@@ -429,6 +455,7 @@ class GrpcControlServer : public ControlServer {
     return {};
   }
   void add_host(const std::string& name) override { hub_.add_host(name); }
+  void taken_over() override { hub_.taken_over(); }
   void stop() override {
     if (acceptor_ != nullptr) acceptor_->stop();
     if (server_ == nullptr) return;
@@ -465,7 +492,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::start(Setup setup) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // strangers must not fill the user's terminal
   RUEDA_ASSIGN_OR_RETURN(UniqueFd wake, host::make_event_fd());
   auto server = std::make_unique<GrpcControlServer>(setup, std::move(wake));
-  RUEDA_RETURN_IF_ERROR(server->open(setup));
+  RUEDA_RETURN_IF_ERROR(server->open(std::move(setup)));
   return std::unique_ptr<ControlServer>(std::move(server));
 }
 

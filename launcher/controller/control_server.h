@@ -16,6 +16,7 @@
 
 #include "collectives/base/status.h"
 #include "launcher/controller/certificates.h"
+#include "launcher/hosts/addresses.h"
 #include "launcher/hosts/wire.h"
 
 namespace rueda::launcher {
@@ -38,6 +39,10 @@ class ControlServer {
     std::vector<std::string> hosts;      // names, in order
     std::vector<std::string> addresses;  // to listen on
     int port = 0;                        // 0: of the kernel's choice, one for each address
+    // Instead, sockets that have their addresses already.
+    std::vector<ListeningSocket> bound = {};
+    // Agents of a job whose controller was killed come (Register.holds), and nobody else at first.
+    bool takes_over = false;
   };
   // Fails when none of the addresses can be listened on.
   static Result<std::unique_ptr<ControlServer>> start(Setup setup);
@@ -57,6 +62,8 @@ class ControlServer {
   virtual Status listen() = 0;
   // One more place, with the next number.
   virtual void add_host(const std::string& name) = 0;
+  // From now on others may come, too.
+  virtual void taken_over() = 0;
   // Ends every stream.
   virtual void stop() = 0;
 };

@@ -22,9 +22,12 @@ bool is_listed(const std::vector<HostSlots>& list, const std::string& name) {
 
 void JobController::tell(const std::string& host, const Order& order) {
   if (order.kind == Order::Kind::kBeginEpoch) {
+    epoch_hosts_.clear();
     for (const auto& [member, rank] : order.ranks) {
-      if (const auto known = members_.find(member); known != members_.end())
-        known->second.rank = rank;
+      const auto known = members_.find(member);
+      if (known == members_.end()) continue;
+      known->second.rank = rank;
+      epoch_hosts_.insert(known->second.host);
     }
     observer_->begin_epoch(order.ranks);
   }
@@ -34,7 +37,10 @@ void JobController::tell(const std::string& host, const Order& order) {
     if (hosts_[number].state != State::kRunning) continue;
     if (!host.empty() && hosts_[number].name() != host) continue;
     const int there = static_cast<int>(number);
-    if (order.kind == Order::Kind::kStartMember) status = add_member(there, order.start);
+    // One that we have taken over is there, and has its order perhaps.
+    const bool is_new =
+        order.kind == Order::Kind::kStartMember && !members_.contains(order.start.member);
+    if (is_new) status = add_member(there, order.start);
     if (status.ok()) server_->send(there, to_wire(order));
     told = true;
   }
@@ -67,7 +73,7 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
         ready.more_come = true;
       continue;
     }
-    if (barred_.contains(host.host) || issuer_ == nullptr) continue;
+    if (barred_.contains(host.host) || plan_.succession->issuer() == nullptr) continue;
     const Status invited = invite(host);
     ready.more_come = ready.more_come || invited.ok();
     if (invited.ok()) continue;
@@ -80,7 +86,7 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
 // Its agent gets a certificate of its own, and finds us listening.
 Status JobController::invite(const HostSlots& host) {
   const auto number = hosts_.size();
-  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, issuer_->issue(agent_name(static_cast<int>(number))));
+  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, plan_.succession->issuer()->issue(agent_name(static_cast<int>(number))));
   RUEDA_RETURN_IF_ERROR(server_->listen());
   JobHost entry;
   entry.plan.host = host;
@@ -184,6 +190,7 @@ void JobController::let_go() {
     if (!ranks_of(there).empty()) continue;
     narrate("host " + host.name() + " is let go");
     host.state = State::kFinished;
+    plan_.succession->note_host(number, false);
     observer_->host_gone(there);
     leave_round(there);
     say_goodbye_to(there);

@@ -1,5 +1,6 @@
 #include "launcher/controller/elastic_members.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "launcher/command/options.h"
@@ -18,7 +19,11 @@ Order order_of(Order::Kind kind) {
 }  // namespace
 
 ElasticMembers::ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors)
-    : plan_(plan), store_(store), doors_(std::move(doors)), decider_(plan.policy) {
+    : plan_(plan),
+      store_(store),
+      doors_(std::move(doors)),
+      decider_(plan.policy),
+      takes_over_(doors_.takes_over) {
   if (plan.discovery) discovery_.emplace(*plan.discovery);
   if (plan.evict_slow) slow_ranks_.emplace(*plan.evict_slow);
 }
@@ -76,6 +81,7 @@ void ElasticMembers::host_lost(const std::string& host, const std::string& how,
 Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last) {
   settle(std::chrono::steady_clock::now());
   if (over_) return failed_precondition("the job is about to end");
+  if (takes_over_) return failed_precondition("another controller is taking over; ask again");
   Result<std::string> outlook = decider_.drain_outlook(host);
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
@@ -102,13 +108,14 @@ bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
 // ---- the loop -----------------------------------------------------------------------------------
 
 void ElasticMembers::add_to_poll(std::vector<pollfd>* fds) const {
-  fds->push_back({store_->entries_fd(), POLLIN, 0});
+  if (!takes_over_ && !withheld_) fds->push_back({store_->entries_fd(), POLLIN, 0});
   if (discovery_) discovery_->add_to_poll(fds);
 }
 
 std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
   if (over_) return std::nullopt;
   std::optional<TimePoint> next = decider_.next_deadline();
+  if (takes_over_ || withheld_) return std::nullopt;
   if (!events_.empty()) next = TimePoint{};
   if (discovery_ && discovery_->failed().ok()) {
     const TimePoint look = discovery_->next_deadline();
@@ -119,6 +126,7 @@ std::optional<ElasticMembers::TimePoint> ElasticMembers::next_deadline() const {
 }
 
 void ElasticMembers::work(TimePoint now) {
+  if (takes_over_ || withheld_) return;
   const auto entries = store_->take_entries();
   if (over_) return;
   if (std::exchange(begins_, false) && !discovery_) hosts_found(plan_.hosts);
@@ -132,7 +140,7 @@ void ElasticMembers::work(TimePoint now) {
 }
 
 void ElasticMembers::settle(TimePoint now) {
-  while (!events_.empty() && !over_) {
+  while (!events_.empty() && !over_ && !withheld_ && !takes_over_) {
     const membership::Event event = std::move(events_.front());
     events_.pop_front();
     decide(event, now);
@@ -170,10 +178,53 @@ void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
 }
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
-  for (const membership::Action& action : decider_.on(event, now)) {
+  std::vector<membership::Action> actions = decider_.on(event, now);
+  if (!doors_.keep || std::ranges::none_of(actions, [&](const auto& one) { return is_lasting(one); }))
+    return perform_all(actions);
+  withheld_ = std::move(actions);
+  doors_.keep(decider_.record());
+}
+
+// What nobody may decide again who does not know of it.
+bool ElasticMembers::is_lasting(const membership::Action& action) const {
+  if (const auto* answer = std::get_if<membership::Answer>(&action))
+    return answer->common->answer == wire::EpochAnswer::kEnter && answer->common->epoch > begun_;
+  return std::holds_alternative<membership::StartMember>(action) ||
+         std::holds_alternative<membership::EndJob>(action);
+}
+
+void ElasticMembers::record_is_kept() {
+  if (!withheld_) return;
+  const std::vector<membership::Action> actions = *std::exchange(withheld_, std::nullopt);
+  perform_all(actions);
+}
+
+void ElasticMembers::perform_all(const std::vector<membership::Action>& actions) {
+  for (const membership::Action& action : actions) {
     if (over_) return;
     std::visit([this](const auto& what) { perform(what); }, action);
   }
+}
+
+bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living) {
+  auto decider = membership::MembershipDecider::resume(plan_.policy, record);
+  if (decider == nullptr) return false;
+  decider_ = std::move(*decider);
+  takes_over_ = false;
+  begins_ = false;
+  any_ready_ = true;
+  found_ = discovery_ ? decider_.found_hosts() : plan_.hosts;
+  for (const Living& one : living) members_[one.member] = {one.host, one.rank, one.pid};
+  std::vector<uint64_t> by_rank;
+  for (const auto& seat : decider_.seats()) {
+    Known& known = members_[seat.member];
+    known.host = seat.host;
+    known.rank = seat.rank;
+    by_rank.push_back(seat.member);
+  }
+  if (decider_.epoch() != 0) ranks_are(decider_.epoch(), std::move(by_rank));
+  events_.push_front(membership::Tick{});  // it repeats its orders
+  return true;
 }
 
 // ---- what is done -------------------------------------------------------------------------------
@@ -245,15 +296,20 @@ void ElasticMembers::perform(const membership::Answer& action) {
   doors_.tell(known->second.host, order);
 }
 
-// All that goes by ranks hears of the new ones before any member does.
 void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
-  begun_ = epoch.epoch;
-  Order order = order_of(Order::Kind::kBeginEpoch);
   std::vector<uint64_t> by_rank;
-  for (const wire::EpochMember& one : epoch.members) {
-    order.ranks[one.member] = static_cast<Rank>(by_rank.size());
-    members_[one.member].rank = static_cast<Rank>(by_rank.size());
-    by_rank.push_back(one.member);
+  for (const wire::EpochMember& one : epoch.members) by_rank.push_back(one.member);
+  ranks_are(epoch.epoch, std::move(by_rank));
+}
+
+// All that goes by ranks hears of the new ones before any member does.
+void ElasticMembers::ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank) {
+  begun_ = epoch;
+  Order order = order_of(Order::Kind::kBeginEpoch);
+  for (const uint64_t member : by_rank) {
+    const auto rank = static_cast<Rank>(order.ranks.size());
+    order.ranks[member] = rank;
+    members_[member].rank = rank;
   }
   // Whoever has ended has no more to be said of.
   std::erase_if(members_, [&](const auto& known) {
@@ -261,7 +317,7 @@ void ElasticMembers::begin_epoch(const wire::NewEpoch& epoch) {
   });
   if (slow_ranks_) slow_ranks_->begin_epoch(by_rank);
   slow_.reset();
-  store_->begin_epoch(epoch.epoch, std::move(by_rank));
+  if (store_->epoch() != epoch) store_->begin_epoch(epoch, std::move(by_rank));
   doors_.tell("", order);
   doors_.begin_epoch(order.ranks);
 }
@@ -286,6 +342,8 @@ void ElasticMembers::finish(Over over) {
 
 void ElasticMembers::stop() {
   if (!over_) over_ = Over{};
+  takes_over_ = false;
+  withheld_.reset();
   discovery_.reset();
 }
 

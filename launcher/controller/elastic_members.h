@@ -62,6 +62,10 @@ class ElasticMembers {
     std::function<std::string(const std::string& host)> address_of;
     // Whose number is which from now on.
     std::function<void(const std::map<MemberId, Rank>& ranks)> begin_epoch;
+    // Where another controller may take over: the decision is to be kept elsewhere, and is acted on
+    // when record_is_kept() is called. Null: nobody takes over.
+    std::function<void(const std::string& record)> keep;
+    bool takes_over = false;  // nothing is decided before take_over()
   };
   ElasticMembers(const ElasticPlan& plan, rendezvous::StoreServer* store, Doors doors);
 
@@ -80,6 +84,19 @@ class ElasticMembers {
   void counted(const RankCounters& counters);
   // Other hosts are ready than before.
   void hosts_changed();
+  void record_is_kept();
+  // Goes on from another's last decision: what has become of its members and hosts is told next.
+  // `living`: those that agents have. False where the record makes no sense.
+  struct Living {
+    MemberId member;
+    std::string host;
+    Rank rank;
+    pid_t pid;
+  };
+  bool take_over(const std::string& record, const std::vector<Living>& living);
+  const std::vector<HostSlots>& found() const { return found_; }
+  bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
+  std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }
   bool child_ended(pid_t pid, int wait_status);
 
   void add_to_poll(std::vector<pollfd>* fds) const;
@@ -102,6 +119,8 @@ class ElasticMembers {
   void settle(TimePoint now);
   void hosts_found(std::vector<HostSlots> hosts);
   void decide(const membership::Event& event, TimePoint now);
+  bool is_lasting(const membership::Action& action) const;
+  void perform_all(const std::vector<membership::Action>& actions);
   void perform(const membership::StartMember& action);
   void perform(const membership::StopMember& action);
   void perform(const membership::EndEpoch& action);
@@ -110,6 +129,7 @@ class ElasticMembers {
   void perform(const membership::Say& action) { doors_.say(action.text); }
   void perform(const membership::EndJob& action);
   void begin_epoch(const wire::NewEpoch& epoch);
+  void ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank);
   void tell_loss(life::LostRank lost);
   void finish(Over over);
 
@@ -136,6 +156,8 @@ class ElasticMembers {
   std::optional<membership::SlowRanks> slow_ranks_;
   std::optional<MemberId> slow_;  // of which the decider knows
   TimePoint next_slow_look_{};
+  bool takes_over_ = false;
+  std::optional<std::vector<membership::Action>> withheld_;  // until the record is kept
   std::optional<Over> over_;
 };
 

@@ -71,6 +71,7 @@ void JobController::host_finished(int number, const control::Finished& finished)
     return host_lost(number,
                      finished.failure().empty() ? "its agent has ended" : finished.failure());
   host.state = State::kFinished;
+  plan_.succession->note_host(static_cast<size_t>(number), false);
   narrate("host " + host.name() + " has finished");
   if (!finished.failure().empty())
     fail(finished.exit_code() == 0 ? kLauncherFailure : finished.exit_code(),
@@ -105,6 +106,7 @@ void JobController::host_lost(int number, const std::string& why) {
   const bool ran = host.state == State::kRunning;
   if (!ran && host.may_fail && goes_on()) return drop(number, "its agent is lost: " + why);
   host.state = State::kLost;
+  plan_.succession->note_host(static_cast<size_t>(number), false);
   const std::string cause = "lost with its host " + host.name() + " (" + why + ")";
   const std::vector<life::LostRank> losses = losses_of(number, cause);
   if (observer_) observer_->host_gone(number);
@@ -155,7 +157,14 @@ void JobController::say_goodbye(int exit_code) {
   }
   // Agents leave by themselves; those that do not are killed with what started them (guard.h).
   const TimePoint until = clock_now() + std::chrono::seconds(3);
+  // Where we have taken over others than us have started them.
+  std::set<int> attached;
+  for (size_t i = 0; i < hosts_.size() && plan_.succession->generation() > 0; ++i) {
+    const int host = static_cast<int>(i);
+    if (hosts_[i].talks() && !gone_.contains(host)) attached.insert(host);
+  }
   const auto any_left = [&] {
+    if (!attached.empty()) return true;
     return std::any_of(starters_.begin(), starters_.end(),
                        [](const auto& starter) { return starter.second->running(); });
   };
@@ -163,7 +172,9 @@ void JobController::say_goodbye(int exit_code) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {server_->fd(), POLLIN, 0}};
     poll(fds, 2, 50);
     if (fds[0].revents != 0) read_signals();
-    server_->take();
+    for (const AgentEvent& event : server_->take()) {
+      if (event.kind == AgentEvent::Kind::kGone) attached.erase(event.host);
+    }
   }
   server_->stop();
 }

@@ -23,13 +23,7 @@ void JobController::agent_here(int number, const control::Register& agent) {
   host.state = State::kHere;
   host.pid = agent.pid();
   host.probe_port = agent.probe_port();
-  std::vector<InterfaceAddress> found;
-  for (const auto& entry : agent.interfaces())
-    found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
-  auto ordered = order_addresses(found, plan_.options.network_interfaces);
-  host.reach = {host.name(), agent.host_identity(),
-                ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
-                none_allowed(found, plan_.options.network_interfaces)};
+  host.reach = reach_of(host.name(), agent);
   narrate("host " + host.name() + " is here: agent pid " + std::to_string(agent.pid()) + ", " +
           std::to_string(agent.usable_cores()) + " cores");
   if (failure_ != 0) return broadcast(control::Order::KILL, 0);
@@ -38,9 +32,19 @@ void JobController::agent_here(int number, const control::Register& agent) {
   begin_round_if_due();
 }
 
+ReachHost JobController::reach_of(const std::string& name, const control::Register& agent) const {
+  std::vector<InterfaceAddress> found;
+  for (const auto& entry : agent.interfaces())
+    found.push_back({entry.name(), entry.address(), entry.loopback(), entry.up()});
+  auto ordered = order_addresses(found, plan_.options.network_interfaces);
+  return {name, agent.host_identity(),
+          ordered.ok() ? std::move(ordered).value() : std::vector<std::string>(),
+          none_allowed(found, plan_.options.network_interfaces)};
+}
+
 // Nobody is awaited: nothing listens, and no ticket is good for anything.
 void JobController::close_door() {
-  if (count(State::kAwaited) != 0) return;
+  if (count(State::kAwaited) != 0 || listens_for_late_) return;
   server_->stop_listening();
   ticket_door_.reset();
   tickets_.clear();
@@ -100,7 +104,7 @@ std::vector<int> JobController::in_round() const {
 void JobController::send_probe(int me, const std::vector<int>& targets) {
   control::ControllerMessage message;
   auto* task = message.mutable_probe_task();
-  task->set_job_key(std::string(key_->bytes().begin(), key_->bytes().end()));
+  task->set_job_key(std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end()));
   task->set_job_id(job_id_);
   task->set_host_index(me);
   task->set_hosts(static_cast<int>(hosts_.size()));
@@ -200,7 +204,7 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   JobHost& host = hosts_[static_cast<size_t>(number)];
   JobText job;
   job.job_id = job_id_;
-  job.key = std::string(key_->bytes().begin(), key_->bytes().end());
+  job.key = std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end());
   job.address = host.address;
   job.folder = plan_.folder;
   job.bind = plan_.options.bind;
@@ -211,6 +215,8 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   job.hangup_ignored = link_.hangup_ignored;
   job.elastic = elastic();
   job.num_proc = plan_.options.num_proc;
+  job.door_addresses = plan_.succession->door_addresses();
+  job.driver_timeout = plan_.options.elastic.driver_timeout_seconds;
   control::ControllerMessage message;
   // A node has the environment of its own command; ours is complete.
   const bool whole = plan_.nodes && host.plan.ours;
@@ -218,6 +224,7 @@ void JobController::assign(int number, const std::vector<std::string>& environme
                                               whole ? plan_.base_environment : environment);
   server_->send(number, std::move(message));
   host.state = State::kRunning;
+  plan_.succession->note_host(static_cast<size_t>(number), true);
   host.last_heard = clock_now();
 }
 

@@ -24,7 +24,9 @@ JobBooks::JobBooks(const BooksPlan& plan)
 }
 
 Status JobBooks::open(ElasticDoors doors) {
-  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start());
+  std::unique_ptr<rendezvous::StoreJournal> journal;
+  if (doors.journal) journal = std::make_unique<rendezvous::StoreJournal>(*doors.journal);
+  RUEDA_ASSIGN_OR_RETURN(store_, rendezvous::StoreServer::start("", std::move(journal)));
   if (plan_.elastic) {
     const auto begin_epoch = [this](const std::map<MemberId, Rank>& ranks) {
       for (const auto& [member, rank] : ranks) {
@@ -38,12 +40,13 @@ Status JobBooks::open(ElasticDoors doors) {
         *plan_.elastic, store_.get(),
         ElasticMembers::Doors{std::move(doors.tell), [this](const std::string& text) { say(text); },
                               std::move(doors.ready_hosts), std::move(doors.address_of),
-                              begin_epoch});
+                              begin_epoch, std::move(doors.keep), doors.takes_over});
   }
-  remove_stale_parts(plan_.timeline);
+  if (!doors.takes_over) remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(
-        copies_, OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc));
+    RUEDA_ASSIGN_OR_RETURN(copies_,
+                           OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc,
+                                                doors.takes_over));
   }
   return {};
 }

@@ -52,6 +52,9 @@ class JobBooks {
     std::function<void(const std::string& host, const Order&)> tell;
     std::function<ReadyHosts(const std::vector<HostSlots>& found)> ready_hosts;
     std::function<std::string(const std::string& host)> address_of;
+    std::function<void(const std::string& record)> keep = {};
+    std::optional<rendezvous::StoreJournal::Files> journal = {};  // of the store
+    bool takes_over = false;  // another controller was here before
   };
   // The store, the files. Before the first rank.
   Status open(ElasticDoors doors);

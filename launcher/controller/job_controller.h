@@ -1,6 +1,6 @@
 // The class behind run_controller. start.cc: until agents are started; hosts.cc: from an agent that
-// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; loop.cc: the loop;
-// end.cc: ends of ranks and hosts, and of the job.
+// is here to ranks on its host; elastic_hosts.cc: hosts that come and go; take_over.cc: after
+// another one that was killed; loop.cc: the loop; end.cc: ends of ranks and hosts, and of the job.
 #pragma once
 
 #include <deque>
@@ -36,7 +36,9 @@ class JobController {
         link_(std::move(link)),
         books_(plan),
         supervisor_(std::chrono::duration_cast<Duration>(
-            std::chrono::duration<double>(plan.options.grace_seconds))) {}
+            std::chrono::duration<double>(plan.options.grace_seconds))),
+        job_id_(plan.succession->job_id()),
+        serial_(first_serial(plan.succession->generation())) {}
   ~JobController() {
     if (!token_file_.empty()) unlink(token_file_.c_str());
   }
@@ -56,14 +58,12 @@ class JobController {
   Status start_agents();
   Result<std::unique_ptr<Starter>> start_agent(size_t host);
   void start_late_hosts(TimePoint at);
-  bool one_ticket() const {
-    return plan_.use_srun || plan_.nodes || !plan_.options.token_file.empty();
-  }
   Status write_token_file(const std::string& ticket);
 
   void wait_for_events();
   void read_signals();
   void take_events();
+  void take_event(AgentEvent* event);
   void take_message(int host, control::AgentMessage* message);
   void agent_here(int host, const control::Register& agent);
   // ---- hosts.cc
@@ -78,6 +78,18 @@ class JobController {
   void send_probe(int host, const std::vector<int>& targets);
   void assign(int host, const std::vector<std::string>& environment);
   void close_door();
+  ReachHost reach_of(const std::string& name, const control::Register& agent) const;
+  // ---- take_over.cc
+  void keep_record(const std::string& record);
+  void record_kept(int host, uint64_t serial);
+  void act_on_kept();
+  void agent_back(int host, const control::Register& agent);
+  const control::Holds* newest_held() const;
+  bool has_majority(const control::Holds& newest) const;
+  void take_over_if_due(TimePoint at);
+  void take_over();
+  void go_on(const std::vector<ElasticMembers::Living>& living);
+  void close_door_after_all();
   // ---- elastic_hosts.cc
   bool finds_hosts() const { return elastic() && plan_.elastic->discovery.has_value(); }
   Status invite(const HostSlots& host);
@@ -112,6 +124,8 @@ class JobController {
   bool runs_at(int host, MemberId member) const;
   bool all_over() const;
   bool elastic() const { return plan_.elastic.has_value(); }
+  // Another controller follows where we are killed.
+  bool has_successor() const { return !plan_.succession->door_addresses().empty(); }
   // Its ranks come and go still.
   bool goes_on() const;
   int count(JobHost::State state) const;
@@ -129,8 +143,8 @@ class JobController {
   UniqueFd signals_;
   JobBooks books_;
   Supervisor supervisor_;
-  std::string job_id_, token_file_;
-  std::optional<rendezvous::JobKey> key_;
+  const std::string& job_id_;
+  std::string token_file_;
   StreamRelay relay_;
   std::unique_ptr<ControlServer> server_;
   std::map<size_t, std::unique_ptr<Starter>> starters_;  // by host, or one srun
@@ -156,11 +170,24 @@ class JobController {
   uint64_t last_round_number_ = 0;
   std::optional<TimePoint> first_here_;
   Ticket ticket_;                   // but for the agent's certificate
-  std::unique_ptr<Issuer> issuer_;  // of an elastic job
   std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
   // Hosts that are not invited before this time; nothing: not while they are on the list. One whose
   // ranks run still is drained: it is let go when they have left.
   std::map<std::string, std::optional<TimePoint>> barred_;
+  // Of the newest decision, until enough agents keep it.
+  struct Keeping {
+    uint64_t serial = 0;
+    std::set<int> asked, by;  // hosts
+  };
+  uint64_t serial_ = 0;
+  std::optional<Keeping> keeping_;
+  std::set<int> epoch_hosts_;  // with ranks of the epoch that began last
+  // While we take over: who is back, and what has come from them.
+  bool taking_over_ = false, listens_for_late_ = false;
+  std::map<int, control::Holds> back_;
+  std::vector<AgentEvent> waiting_events_;
+  std::set<size_t> late_;  // hosts that have not come, and may still
+  std::set<int> gone_;     // whose connections have ended
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;

@@ -41,6 +41,8 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   assign.set_elastic(job.elastic);
   assign.set_num_proc(job.num_proc);
   assign.set_slots(host.host.slots);
+  for (const std::string& address : job.door_addresses) assign.add_door_addresses(address);
+  assign.set_driver_timeout(job.driver_timeout);
   return assign;
 }
 

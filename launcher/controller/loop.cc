@@ -42,7 +42,7 @@ bool JobController::goes_on() const {
 }
 
 bool JobController::all_over() const {
-  if (goes_on()) return false;
+  if (goes_on() || taking_over_) return false;
   return std::all_of(hosts_.begin(), hosts_.end(), [](const JobHost& host) { return host.over(); });
 }
 
@@ -112,26 +112,34 @@ void JobController::read_signals() {
 void JobController::take_events() {
   if (server_ == nullptr) return;
   server_->hold_output(books_.congested());
-  for (AgentEvent& event : server_->take()) {
-    JobHost& host = hosts_[static_cast<size_t>(event.host)];
-    host.last_heard = clock_now();
-    switch (event.kind) {
-      case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
-      case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
-      case AgentEvent::Kind::kGone:
-        host_lost(event.host, event.text);
-        observer_->host_gone(event.host);
+  for (AgentEvent& event : server_->take()) take_event(&event);
+}
+
+void JobController::take_event(AgentEvent* taken) {
+  AgentEvent& event = *taken;
+  const bool comes_back =
+      event.kind == AgentEvent::Kind::kRegistered && event.message.register_().has_holds();
+  if (comes_back) return agent_back(event.host, event.message.register_());
+  if (event.kind == AgentEvent::Kind::kGone) gone_.insert(event.host);
+  if (taking_over_) return waiting_events_.push_back(std::move(event));
+  JobHost& host = hosts_[static_cast<size_t>(event.host)];
+  host.last_heard = clock_now();
+  switch (event.kind) {
+    case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
+    case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
+    case AgentEvent::Kind::kGone:
+      host_lost(event.host, event.text);
+      observer_->host_gone(event.host);
+      break;
+    case AgentEvent::Kind::kOutput: {
+      const auto& output = event.output;
+      if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
         break;
-      case AgentEvent::Kind::kOutput: {
-        const auto& output = event.output;
-        if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
-          break;
-        RankOutput& taker = *books_.output_of(output.member(), 0);
-        const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
-        if (!output.data().empty()) taker.take(stream, output.data());
-        if (output.end()) taker.end(stream);
-        break;
-      }
+      RankOutput& taker = *books_.output_of(output.member(), 0);
+      const Stream stream = output.stream() == 1 ? Stream::kStdout : Stream::kStderr;
+      if (!output.data().empty()) taker.take(stream, output.data());
+      if (output.end()) taker.end(stream);
+      break;
     }
   }
 }
@@ -164,6 +172,8 @@ void JobController::take_message(int number, control::AgentMessage* taken) {
   } else if (message.has_store_bytes() && is_theirs(message.store_bytes().member())) {
     const auto& bytes = message.store_bytes();
     relay_.deliver(bytes.member(), bytes.data(), bytes.end());
+  } else if (message.has_record_kept()) {
+    record_kept(number, message.record_kept().serial());
   } else if (message.has_heartbeat()) {
     observer_->take(number, message.heartbeat());
     for (const control::RankCounters& one : message.heartbeat().ranks()) {
@@ -302,6 +312,12 @@ void JobController::check_time() {
     server_->beat();
   }
   supervisor_.due(at);  // the agents act; we remember that it has begun
+  if (server_ != nullptr) {
+    take_over_if_due(at);
+    close_door_after_all();
+    act_on_kept();
+  }
+  if (taking_over_) return;
   check_silence(at);
   if (!started() && failure_ == 0 && !finds_hosts()) check_start(at);
   start_late_hosts(at);

@@ -41,8 +41,7 @@ Status JobController::prepare() {
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
 
-  job_id_ = make_job_id();
-  RUEDA_ASSIGN_OR_RETURN(key_, rendezvous::JobKey::make_random());
+  taking_over_ = listens_for_late_ = assigned_ = plan_.succession->generation() > 0;
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
@@ -54,10 +53,10 @@ Status JobController::prepare() {
   RUEDA_RETURN_IF_ERROR(open_store());
 
   ControlServer::Setup setup;
-  RUEDA_ASSIGN_OR_RETURN(setup.certificates,
-                         make_certificates(job_id_, static_cast<int>(hosts_.size()), one_ticket(),
-                                           elastic() && !one_ticket() ? &issuer_ : nullptr));
-  RUEDA_ASSIGN_OR_RETURN(setup.token, make_token());
+  setup.certificates = plan_.succession->certificates();
+  setup.token = plan_.succession->token();
+  if (taking_over_) setup.bound = plan_.succession->take_door();
+  setup.takes_over = taking_over_;
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
   const bool some_here =
@@ -77,6 +76,7 @@ Status JobController::prepare() {
   const std::vector<KeyPair> agents = setup.certificates.agents;
   RUEDA_ASSIGN_OR_RETURN(server_, ControlServer::start(std::move(setup)));
   ticket_.addresses = server_->addresses();
+  if (taking_over_) return {};
   if (books_.on_terminal()) {
     say(counted(static_cast<size_t>(plan_.options.num_proc), "rank") +
         (elastic() ? " to begin with" : "") +
@@ -95,12 +95,28 @@ Status JobController::prepare() {
   return start_agents();
 }
 
+Result<std::unique_ptr<Succession>> make_succession(const ControllerPlan& plan) {
+  Succession::Setup setup;
+  setup.hosts = static_cast<int>(plan.hosts.size());
+  setup.one_ticket = plan.one_ticket();
+  setup.elastic = plan.elastic.has_value();
+  setup.has_next = setup.elastic && plan.options.elastic.driver_timeout_seconds > 0;
+  setup.interfaces = plan.options.network_interfaces;
+  setup.port = plan.options.listen_port;
+  return Succession::make(setup);
+}
+
 // The store and the ranks' ends of their streams to it; their agents have the others.
 Status JobController::open_store() {
   JobBooks::ElasticDoors doors;
   doors.tell = [this](const std::string& host, const Order& order) { tell(host, order); };
   doors.ready_hosts = [this](const std::vector<HostSlots>& found) { return ready_hosts(found); };
   doors.address_of = [this](const std::string& host) { return address_of(host); };
+  if (elastic() && has_successor()) {
+    doors.keep = [this](const std::string& record) { keep_record(record); };
+    doors.journal = plan_.succession->journal();
+    doors.takes_over = taking_over_;
+  }
   RUEDA_RETURN_IF_ERROR(books_.open(std::move(doors)));
   for (size_t host = 0; host < hosts_.size(); ++host) {
     for (const RankPlace& place : hosts_[host].plan.places) {
@@ -213,7 +229,8 @@ Status JobController::start_agents() {
     for (const JobHost& host : hosts_) names.push_back(host.name());
     RUEDA_ASSIGN_OR_RETURN(auto starter,
                            Starter::start(name_hosts(names), srun_command(names, own_program()),
-                                          plan_.own_environment, tickets_.front()));
+                                          plan_.own_environment, tickets_.front(),
+                                          has_successor()));
     starters_[0] = std::move(starter);
     return {};
   }
@@ -244,7 +261,8 @@ Result<std::unique_ptr<Starter>> JobController::start_agent(size_t number) {
     request.identity_file = options.identity_file;
     RUEDA_ASSIGN_OR_RETURN(command, start_command(request));
   }
-  auto starter = Starter::start(host.name(), command, plan_.own_environment, tickets_[number]);
+  auto starter = Starter::start(host.name(), command, plan_.own_environment, tickets_[number],
+                                has_successor());
   if (starter.ok()) {
     narrate("host " + host.name() + " is started by " + command.front() + " (pid " +
             std::to_string(starter.value()->pid()) + ")");

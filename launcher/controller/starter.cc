@@ -17,7 +17,7 @@ namespace rueda::launcher {
 Result<std::unique_ptr<Starter>> Starter::start(const std::string& name,
                                                 const std::vector<std::string>& command,
                                                 const std::vector<std::string>& environment,
-                                                const std::string& ticket) {
+                                                const std::string& ticket, bool outlives_us) {
   const ResolvedCommand found =
       resolve_command(command.front(), find_variable(environment, "PATH"));
   if (found.exit_code != 0)
@@ -40,6 +40,7 @@ Result<std::unique_ptr<Starter>> Starter::start(const std::string& name,
   request.arguments = command;
   request.environment = environment;
   request.stdin_fd = input.get();
+  request.outlives_us = outlives_us;
   request.stdout_fd = request.stderr_fd = write_end.get();
   RUEDA_ASSIGN_OR_RETURN(starter->pid_, spawn_rank(request));
   return starter;

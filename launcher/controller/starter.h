@@ -1,7 +1,8 @@
 // The processes that start agents: ssh, srun, another command, or the agent itself on this machine.
 //
 // Each gets the job's ticket on its standard input, from memory. What it prints is handed on by
-// lines. Owns the processes' pipes; they are killed by the kernel when the calling thread ends.
+// lines. Owns the processes' pipes; they are killed by the kernel when the calling thread ends, where
+// no other controller would take over.
 #pragma once
 
 #include <poll.h>
@@ -21,11 +22,12 @@ namespace rueda::launcher {
 
 class Starter {
  public:
-  // Finds the command in `environment`'s PATH and runs it there.
+  // Finds the command in `environment`'s PATH and runs it there. `outlives_us`: it stays when we
+  // are killed, for the controller that takes over.
   static Result<std::unique_ptr<Starter>> start(const std::string& name,
                                                 const std::vector<std::string>& command,
                                                 const std::vector<std::string>& environment,
-                                                const std::string& ticket);
+                                                const std::string& ticket, bool outlives_us);
 
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }

@@ -190,7 +190,7 @@ bool split_port(const std::string& text, std::string* address, int* port) {
          !address->empty();
 }
 
-Result<ListeningSocket> listen_on(const std::string& address, int port) {
+Result<ListeningSocket> bind_on(const std::string& address, int port) {
   SocketAddress where;
   if (!parse(address, port, &where))
     return invalid_argument("'" + address + "' is no numeric address");
@@ -199,7 +199,7 @@ Result<ListeningSocket> listen_on(const std::string& address, int port) {
   const int yes = 1, no = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (address == "::") setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-  if (bind(fd.get(), where.get(), where.length) != 0 || listen(fd.get(), 256) != 0)
+  if (bind(fd.get(), where.get(), where.length) != 0)
     return errno_status("cannot listen on " + with_port(address, port), errno);
   if (getsockname(fd.get(), where.get(), &where.length) != 0)
     return errno_status("getsockname", errno);
@@ -207,6 +207,13 @@ Result<ListeningSocket> listen_on(const std::string& address, int port) {
   const uint16_t chosen = v6 ? reinterpret_cast<sockaddr_in6*>(&where.storage)->sin6_port
                              : reinterpret_cast<sockaddr_in*>(&where.storage)->sin_port;
   return ListeningSocket{std::move(fd), address, ntohs(chosen)};
+}
+
+Result<ListeningSocket> listen_on(const std::string& address, int port) {
+  RUEDA_ASSIGN_OR_RETURN(ListeningSocket bound, bind_on(address, port));
+  if (listen(bound.fd.get(), kListenQueue) != 0)
+    return errno_status("cannot listen on " + with_port(address, port), errno);
+  return bound;
 }
 
 Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms) {

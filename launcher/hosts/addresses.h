@@ -36,6 +36,7 @@ std::string with_port(const std::string& address, int port);
 // The inverse; false when it is none.
 bool split_port(const std::string& text, std::string* address, int* port);
 
+inline constexpr int kListenQueue = 256;
 struct ListeningSocket {
   UniqueFd fd;  // non-blocking
   std::string address;
@@ -43,6 +44,8 @@ struct ListeningSocket {
 };
 // On one numeric address, "::" for all of both families; port 0: of the kernel's choice.
 Result<ListeningSocket> listen_on(const std::string& address, int port);
+// Has the address and port, where nobody is answered before listen(2).
+Result<ListeningSocket> bind_on(const std::string& address, int port);
 
 // Connects to a numeric address within the time. The socket is blocking.
 Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms);

@@ -43,6 +43,27 @@ std::vector<MembershipDecider::Seat> MembershipDecider::seats() const {
   return seats;
 }
 
+std::vector<HostSlots> MembershipDecider::found_hosts() const {
+  std::vector<HostSlots> found;
+  for (const HostTable::Host& host : state_->hosts.hosts()) {
+    if (host.listed) found.push_back({host.name, host.slots});
+  }
+  return found;
+}
+
+bool MembershipDecider::is_drained(const std::string& name) const {
+  const HostTable::Host* const host = state_->hosts.find(name);
+  return host != nullptr && host->drained;
+}
+
+std::set<std::string> MembershipDecider::hosts_with_members() const {
+  std::set<std::string> hosts;
+  for (const auto& [id, member] : state_->members) {
+    if (member.lives()) hosts.insert(member.host);
+  }
+  return hosts;
+}
+
 std::string MembershipDecider::record() const { return state_->record(); }
 
 std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -200,6 +201,9 @@ class MembershipDecider {
     Rank rank;
   };
   std::vector<Seat> seats() const;  // of that epoch, by rank
+  std::vector<HostSlots> found_hosts() const;  // as they were told last
+  bool is_drained(const std::string& host) const;
+  std::set<std::string> hosts_with_members() const;
   // What HostDrained would do with a host now, in words for who wants it. Else why it is better
   // not told: kNotFound, the job has no such host; kFailedPrecondition, it has no other.
   Result<std::string> drain_outlook(const std::string& host) const;

@@ -32,7 +32,8 @@ bool takes_bytes(const struct stat& file) {
   return S_ISREG(file.st_mode) || (S_ISCHR(file.st_mode) && major(file.st_rdev) == 1);
 }
 
-Result<OutputCopies::Files> open_files(const std::string& root, const std::string& folder) {
+Result<OutputCopies::Files> open_files(const std::string& root, const std::string& folder,
+                                       CreateFile how) {
   OutputCopies::Files files;
   files.folder = folder;
   RUEDA_RETURN_IF_ERROR(check_link(root));
@@ -46,7 +47,7 @@ Result<OutputCopies::Files> open_files(const std::string& root, const std::strin
     const bool exists = stat(path.c_str(), &there) == 0;
     if (exists && !takes_bytes(there))
       return invalid_argument("cannot write " + path + ": it is there and no regular file");
-    RUEDA_ASSIGN_OR_RETURN(files.streams[i], create_file(path, "cannot write " + path));
+    RUEDA_ASSIGN_OR_RETURN(files.streams[i], create_file(path, "cannot write " + path, how));
     if (fstat(files.streams[i].get(), &there) != 0 || !takes_bytes(there))
       return invalid_argument("cannot write " + path + ": it is no regular file");
   }
@@ -59,13 +60,14 @@ struct OutputCopies::Shared {
   std::vector<Files> files;  // of each rank; the writer's thread alone
   std::string folder;        // of ranks that come later; likewise
   int num_ranks = 0;         // to begin with
+  CreateFile how = CreateFile::kEmpty;
   std::atomic<size_t> waiting{0};
   UniqueFd wake;
 
   Status write(Rank rank, Stream stream, std::string_view bytes) {
     while (std::ssize(files) <= rank) {
       auto more =
-          open_files(folder, folder_of_rank(folder, static_cast<Rank>(files.size()), num_ranks));
+          open_files(folder, folder_of_rank(folder, static_cast<Rank>(files.size()), num_ranks), how);
       if (!more.ok()) files.emplace_back();  // said once
       RUEDA_RETURN_IF_ERROR(more.status());
       files.push_back(std::move(more).value());
@@ -95,13 +97,14 @@ OutputCopies::OutputCopies(std::vector<Files> files) : shared_(std::make_shared<
 }
 
 Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& folder,
-                                                           int num_ranks) {
+                                                           int num_ranks, bool goes_on) {
+  const CreateFile how = goes_on ? CreateFile::kAppend : CreateFile::kEmpty;
   auto made = std::make_shared<std::vector<Files>>();
   auto problem = std::make_shared<Status>();
   FileWriter opener;
   opener.add([=]() -> Status {
     for (Rank rank = 0; rank < num_ranks; ++rank) {
-      auto files = open_files(folder, folder_of_rank(folder, rank, num_ranks));
+      auto files = open_files(folder, folder_of_rank(folder, rank, num_ranks), how);
       if (!files.ok()) {
         *problem = files.status();
         break;
@@ -119,6 +122,7 @@ Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& fo
   auto copies = std::make_unique<OutputCopies>(std::move(*made));
   copies->shared_->folder = folder;
   copies->shared_->num_ranks = num_ranks;
+  copies->shared_->how = how;
   return copies;
 }
 

@@ -35,7 +35,9 @@ class OutputCopies {
 
   // Makes the folders and files. The error names what cannot be made, and why: what is no regular
   // file, and another user's symbolic links, are refused. kDeadlineExceeded after kOpenLimit.
-  static Result<std::unique_ptr<OutputCopies>> create(const std::string& folder, int num_ranks);
+  // `goes_on`: files that are there are of this job, and go on.
+  static Result<std::unique_ptr<OutputCopies>> create(const std::string& folder, int num_ranks,
+                                                      bool goes_on = false);
   explicit OutputCopies(std::vector<Files> files);  // of each rank
 
   // A rank of a higher number than there were gets its files with its first bytes.

@@ -81,28 +81,28 @@ int next_signal(const sigset_t& signals, bool for_ever, siginfo_t* info) {
   return for_ever ? sigwaitinfo(&signals, info) : sigtimedwait(&signals, info, &second);
 }
 
-// Waits for the child to end and hands signals on to it. Returns its wait status; `stop_signal`:
-// the first one that asked the job to stop, unchanged if there was none. The second one kills a
-// child that is stopped, and with it the job; so does that nobody is there any more who could
-// continue it.
+// Waits for the child to end and hands signals on to it. Returns its wait status; `asked`: those
+// that asked the job to stop are added. The second one kills a child that is stopped, and with it
+// the job; so does that nobody is there any more who could continue it.
 int wait_for_child(const std::string& what, pid_t child, const sigset_t& signals,
-                   GuardedGroup group, int* stop_signal) {
-  int asked = 0;
+                   GuardedGroup group, std::vector<int>* asked) {
   bool paused = false;
   for (;;) {
     siginfo_t info = {};
     const int signal = next_signal(signals, !paused, &info);
-    if (paused && signal < 0 && nobody_listens()) kill(child, SIGKILL);
+    if (paused && signal < 0 && nobody_listens()) {
+      asked->push_back(SIGHUP);
+      kill(child, SIGKILL);
+    }
     if (signal < 0) continue;
     if (signal != SIGCHLD) {
-      if (*stop_signal == 0 && asks_to_stop(signal)) *stop_signal = signal;
-      asked += asks_to_stop(signal) ? 1 : 0;
+      if (asks_to_stop(signal)) asked->push_back(signal);
       const bool sent_by_terminal = info.si_code == SI_KERNEL;
       const bool tell = group == GuardedGroup::kOwn || !sent_by_terminal;
       if (signal == SIGTSTP) {
         suspend(child, tell);
       } else if (tell) {
-        kill(child, paused && asked > 1 ? SIGKILL : signal);
+        kill(child, paused && asked->size() > 1 ? SIGKILL : signal);
       }
       continue;
     }
@@ -127,35 +127,43 @@ void ensure_standard_descriptors() {
   }
 }
 
-int guard(const std::string& what, const std::function<int(GuardLink)>& work, GuardedGroup group) {
-  GuardLink link;
-  const sigset_t signals = prepare_signals(&link.hangup_ignored);
+int guard(const std::string& what, const std::function<int(GuardLink)>& work, GuardedGroup group,
+          const GuardedAgain& again) {
+  bool hangup_ignored = false;
+  const sigset_t signals = prepare_signals(&hangup_ignored);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const std::vector<pid_t> before = children_of(getpid());
 
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return fail(kLauncherFailure, errno_status("cannot open a pipe", errno).message());
-  UniqueFd alive_end(ends[1]);
-  link.fd.reset(ends[0]);
-  link.guard = getpid();
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child < 0)
-    return fail(kLauncherFailure,
-                host::no_process("cannot start another process", errno).message());
-  if (child == 0) {
-    alive_end.reset();
-    return work(std::move(link));
+  UniqueFd alive_end(ends[1]), child_end(ends[0]);
+  const pid_t self = getpid();
+  std::vector<int> asked;  // signals that ask to stop
+  pid_t child = 0;
+  int status = 0;
+  for (;;) {
+    again.before_each();
+    std::fflush(nullptr);
+    child = fork();
+    if (child < 0)
+      return fail(kLauncherFailure,
+                  host::no_process("cannot start another process", errno).message());
+    if (child == 0) {
+      alive_end.reset();
+      return work({std::move(child_end), self, hangup_ignored});
+    }
+    for (const int signal : asked) kill(child, signal);
+    status = wait_for_child(what, child, signals, group, &asked);
+    if (!WIFSIGNALED(status) || !again.again()) break;
+    fail(0, "the " + what + " (pid " + std::to_string(child) + ") was " +
+                describe_wait_status(status) + "; the job goes on, and another " + what +
+                " takes over");
   }
-  link.fd.reset();
-
-  int stop_signal = 0;
-  const int status = wait_for_child(what, child, signals, group, &stop_signal);
   const auto stuck = kill_children({before.begin(), before.end()}, kKillLimit);
   for (const pid_t pid : stuck)
     fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
-  if (group == GuardedGroup::kOurs && stop_signal != 0) return 128 + stop_signal;
+  if (group == GuardedGroup::kOurs && !asked.empty()) return 128 + asked.front();
   if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
   return fail(exit_code_of(status), "the " + what + " (pid " + std::to_string(child) +
                                         ") that looked after the ranks was " +

@@ -1,5 +1,7 @@
 // Runs work in a child process and looks after it: signals that we are sent are handed on to it,
-// and when it has ended, by itself or killed, every process that it has left behind is killed.
+// and when it has ended, by itself or killed, every process that it has left behind is killed; where
+// it is begun again, not before the last has ended. Signals that one has not lived to act on are
+// handed to the next.
 #pragma once
 
 #include <functional>
@@ -20,10 +22,16 @@ struct GuardLink {
 // SIGINT, SIGTERM, SIGHUP or SIGQUIT that is 128 + signal.
 enum class GuardedGroup { kOwn, kOurs };
 
+// Of work that may be begun again, in another child, when one was killed.
+struct GuardedAgain {
+  std::function<void()> before_each = [] {};           // in the guard
+  std::function<bool()> again = [] { return false; };  // after one was killed by a signal
+};
+
 // `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it
 // returns is the exit code. `what` names the child ("agent").
 int guard(const std::string& what, const std::function<int(GuardLink)>& work,
-          GuardedGroup group = GuardedGroup::kOwn);
+          GuardedGroup group = GuardedGroup::kOwn, const GuardedAgain& again = {});
 
 // Descriptors 0, 1 and 2 exist from here on, so that none of ours gets such a number.
 void ensure_standard_descriptors();

@@ -25,6 +25,7 @@ struct SpawnRequest {
   std::vector<int> inherited;         // stay open across exec, at the same numbers
   std::vector<int> cpus;              // that it may run on; empty: ours
   bool hangup_stays_ignored = false;  // started under nohup
+  bool outlives_us = false;           // else the kernel kills it when the calling thread ends
 };
 
 Result<pid_t> spawn_rank(const SpawnRequest& request);

@@ -39,6 +39,7 @@ class KeyTable {
   void drop_epochs_before(uint64_t epoch);
   // Null when the key is not set.
   Value find(const std::string& key) const;
+  const std::map<std::string, Value>& values() const { return values_; }
 
   // The keys of `rank` (those that end in "/<rank>") fail from now on, whether set or not.
   void mark_dead(Rank rank, std::string text);

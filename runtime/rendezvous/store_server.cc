@@ -23,7 +23,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
-Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
+Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word,
+                                                        std::unique_ptr<StoreJournal> journal) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return errno_status("store server: epoll_create1", errno);
   RUEDA_ASSIGN_OR_RETURN(UniqueFd wake, host::make_event_fd("store server: eventfd"));
@@ -35,7 +36,9 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word) {
     return errno_status("store server: epoll_ctl", errno);
   }
   std::unique_ptr<StoreServer> server(
-      new StoreServer(std::move(epoll), std::move(wake), std::move(entries), std::move(last_word)));
+      new StoreServer(std::move(epoll), std::move(wake), std::move(entries), std::move(last_word),
+                      std::move(journal)));
+  server->restore();
   RUEDA_ASSIGN_OR_RETURN(server->thread_, host::start_thread([raw = server.get()] { raw->run(); }));
   return server;
 }
@@ -116,6 +119,8 @@ void StoreServer::begin_epoch(uint64_t epoch, std::vector<uint64_t> members_by_r
   }
   epoch_ = epoch;
   members_ = std::move(members_by_rank);
+  if (journal_ != nullptr) journal_->add({0, {}, epoch_, members_});
+  if (journal_ != nullptr && journal_->is_long()) journal_->rewrite(entries_of_now());
   std::erase_if(dead_, [this](const auto& death) { return !rank_of(death.first); });
   table_.forget_deaths();
   for (const auto& [member, text] : dead_) table_.mark_dead(*rank_of(member), text);
@@ -137,6 +142,11 @@ void StoreServer::answer(uint64_t member, const wire::NewEpoch& epoch) {
     }
   }
   wake();
+}
+
+uint64_t StoreServer::epoch() const {
+  const std::lock_guard lock(mutex_);
+  return epoch_;
 }
 
 std::vector<Report> StoreServer::reports() const {
@@ -199,7 +209,11 @@ void StoreServer::handle(StoreConnection& client, wire::StoreRequest request) {
     case wire::StoreOp::kEnter: return handle_enter(client, request);
     case wire::StoreOp::kSet: client.answer(request.id, handle_set(client, request)); return;
     case wire::StoreOp::kGet: handle_get(client, std::move(request)); return;
-    case wire::StoreOp::kReport: client.answer(request.id, handle_report(client, request)); return;
+    case wire::StoreOp::kReport: {
+      const Status kept = handle_report(client.member(), request);
+      if (kept.ok()) write_down(client.member(), request);
+      return client.answer(request.id, kept);
+    }
     case wire::StoreOp::kPut:
     case wire::StoreOp::kAdd:
     case wire::StoreOp::kCompareSet:
@@ -214,28 +228,88 @@ void StoreServer::handle_change(StoreConnection& client, const wire::StoreReques
   const std::string& key = request.key;
   if (!key.starts_with(kUserKeys))
     return client.answer(request.id, invalid_argument("store: key '" + key + "' is no user's"));
+  if (const auto done = done_before_.find({client.member(), request.id});
+      done != done_before_.end()) {
+    const Changed& changed = done->second;
+    return client.answer(request.id, changed.status, changed.value, changed.number);
+  }
+  const bool was_set = table_.find(key) != nullptr;
+  const Changed changed = change(request);
+  if (changed.status.ok()) write_down(client.member(), request);
+  client.answer(request.id, changed.status, changed.value, changed.number);
+  if (!was_set && table_.find(key) != nullptr) answer_waiting_for(key);
+}
+
+StoreServer::Changed StoreServer::change(const wire::StoreRequest& request) {
+  const std::string& key = request.key;
   const KeyTable::Value before = table_.find(key);
-  Status status;
-  uint64_t number = 1;
+  Changed done;
   switch (request.op) {
     case wire::StoreOp::kAdd: {
       const auto sum = table_.add(key, request.value);
-      status = sum.status();
-      if (sum.ok()) number = static_cast<uint64_t>(sum.value());
+      done.status = sum.status();
+      if (sum.ok()) done.number = static_cast<uint64_t>(sum.value());
       break;
     }
     case wire::StoreOp::kCompareSet: {
       const bool fits = before == nullptr ? request.expected.empty() : *before == request.expected;
-      if (fits) status = table_.put(key, request.value);
-      number = table_.find(key) != nullptr ? 1 : 0;
+      if (fits) done.status = table_.put(key, request.value);
+      done.number = table_.find(key) != nullptr ? 1 : 0;
+      if (done.status.ok()) done.value = table_.find(key);
       break;
     }
-    case wire::StoreOp::kErase: number = table_.erase(key) ? 1 : 0; break;
-    default: status = table_.put(key, request.value);
+    case wire::StoreOp::kErase: done.number = table_.erase(key) ? 1 : 0; break;
+    default: done.status = table_.put(key, request.value);
   }
-  const bool tells = request.op == wire::StoreOp::kCompareSet && status.ok();
-  client.answer(request.id, status, tells ? table_.find(key) : nullptr, number);
-  if (before == nullptr && table_.find(key) != nullptr) answer_waiting_for(key);
+  return done;
+}
+
+// ---- the journal ---------------------------------------------------------------------------------
+
+void StoreServer::write_down(uint64_t member, const wire::StoreRequest& request) {
+  if (journal_ == nullptr) return;
+  journal_->add({member, request});
+  if (journal_->is_long()) journal_->rewrite(entries_of_now());
+}
+
+// All that was done is done again.
+void StoreServer::restore() {
+  if (journal_ == nullptr) return;
+  for (StoreJournal::Entry& entry : journal_->read()) {
+    const wire::StoreRequest& request = entry.request;
+    if (entry.epoch != 0) {
+      table_.drop_epochs_before(epoch_);
+      epoch_ = entry.epoch;
+      members_ = std::move(entry.members);
+    } else if (request.op == wire::StoreOp::kSet) {
+      (void)table_.set(request.key, request.value);
+    } else if (request.op == wire::StoreOp::kReport) {
+      (void)handle_report(entry.member, request);
+    } else {
+      done_before_[{entry.member, request.id}] = change(request);
+    }
+  }
+}
+
+// What makes the same store.
+std::vector<StoreJournal::Entry> StoreServer::entries_of_now() const {
+  std::vector<StoreJournal::Entry> all;
+  if (epoch_ != 0) all.push_back({0, {}, epoch_, members_});
+  for (const auto& [key, value] : table_.values()) {
+    wire::StoreRequest request;
+    request.op = key.starts_with(kUserKeys) ? wire::StoreOp::kPut : wire::StoreOp::kSet;
+    request.key = key;
+    request.value = *value;
+    all.push_back({0, std::move(request)});
+  }
+  for (const Report& report : reports_) {
+    wire::StoreRequest request;
+    request.op = wire::StoreOp::kReport;
+    request.key = report.key;
+    request.value = report.value;
+    all.push_back({report.member, std::move(request)});
+  }
+  return all;
 }
 
 void StoreServer::handle_enter(StoreConnection& client, const wire::StoreRequest& request) {
@@ -274,27 +348,27 @@ Status StoreServer::handle_set(StoreConnection& client, const wire::StoreRequest
   if (client.entering && client.entering->answer != nullptr) client.entering.reset();
   RUEDA_RETURN_IF_ERROR(table_.set(request.key, request.value));
   if (is_new) client.stored_bytes[epoch_of(request.key)] += bytes;
+  if (is_new) write_down(client.member(), request);
   answer_waiting_for(request.key);
   return {};
 }
 
-Status StoreServer::handle_report(const StoreConnection& client,
-                                  const wire::StoreRequest& request) {
+Status StoreServer::handle_report(uint64_t member, const wire::StoreRequest& request) {
   // A failure is told once and stays; of anything else the last word counts.
   if (request.key != "failure") {
     std::erase_if(reports_, [&](const Report& report) {
-      return report.member == client.member() && report.key == request.key;
+      return report.member == member && report.key == request.key;
     });
   }
   const auto earlier = std::count_if(reports_.begin(), reports_.end(), [&](const Report& report) {
-    return report.member == client.member();
+    return report.member == member;
   });
   if (static_cast<size_t>(earlier) >= kMaxReports || request.value.size() > kMaxReportBytes) {
     return {Code::kResourceExhausted,
-            "store: " + name_of(client.member()) + " reports too much; this report is not kept"};
+            "store: " + name_of(member) + " reports too much; this report is not kept"};
   }
   reports_.push_back(
-      {client.member(), request.key, request.value, std::chrono::system_clock::now()});
+      {member, request.key, request.value, std::chrono::system_clock::now()});
   return {};
 }
 

@@ -28,6 +28,7 @@
 #include "collectives/base/unique_fd.h"
 #include "runtime/rendezvous/key_table.h"
 #include "runtime/rendezvous/store_connection.h"
+#include "runtime/rendezvous/store_journal.h"
 
 namespace rueda::rendezvous {
 
@@ -52,8 +53,10 @@ class StoreServer {
   static constexpr size_t kMaxReportBytes = size_t{64} << 10;
 
   // `last_word`: a rank whose connection ends before it has set "<last_word>/<rank>" is taken for
-  // dead. Empty: somebody else watches the ranks and calls mark_dead.
-  static Result<std::unique_ptr<StoreServer>> start(std::string last_word = "");
+  // dead. Empty: somebody else watches the ranks and calls mark_dead. `journal`: of what changes
+  // the store, which begins as the server did that wrote it; null: none.
+  static Result<std::unique_ptr<StoreServer>> start(std::string last_word = "",
+                                                    std::unique_ptr<StoreJournal> journal = nullptr);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -68,6 +71,7 @@ class StoreServer {
   // them have left are dropped: the one before stays, since whoever was first to leave it in order
   // may be here while others still read in it. Deaths of members that are no more are forgotten.
   void begin_epoch(uint64_t epoch, std::vector<uint64_t> members_by_rank);
+  uint64_t epoch() const;  // that began last
   // Who has asked to enter since the last call, in order; entries_fd() becomes readable with the
   // first. Who asks the same again, since a signal interrupted it, does not come again.
   std::vector<Entry> take_entries();
@@ -86,8 +90,10 @@ class StoreServer {
  private:
   using Id = uint64_t;  // of a connection; never reused, unlike descriptors
 
-  StoreServer(UniqueFd epoll, UniqueFd wake, UniqueFd entries, std::string last_word)
+  StoreServer(UniqueFd epoll, UniqueFd wake, UniqueFd entries, std::string last_word,
+              std::unique_ptr<StoreJournal> journal)
       : last_word_(std::move(last_word)),
+        journal_(std::move(journal)),
         epoll_(std::move(epoll)),
         wake_(std::move(wake)),
         entries_fd_(std::move(entries)) {}
@@ -96,9 +102,18 @@ class StoreServer {
   void serve(Id id, uint32_t events);
   void handle(StoreConnection& client, wire::StoreRequest request);
   Status handle_set(StoreConnection& client, const wire::StoreRequest& request);
-  Status handle_report(const StoreConnection& client, const wire::StoreRequest& request);
+  Status handle_report(uint64_t member, const wire::StoreRequest& request);
   void handle_get(StoreConnection& client, wire::StoreRequest request);
   void handle_change(StoreConnection& client, const wire::StoreRequest& request);
+  struct Changed {
+    Status status;
+    KeyTable::Value value;
+    uint64_t number = 1;
+  };
+  Changed change(const wire::StoreRequest& request);
+  void restore();
+  void write_down(uint64_t member, const wire::StoreRequest& request);
+  std::vector<StoreJournal::Entry> entries_of_now() const;
   void handle_enter(StoreConnection& client, const wire::StoreRequest& request);
   void answer_waiting_for(const std::string& key);
   void answer_late();
@@ -112,6 +127,7 @@ class StoreServer {
   std::string name_of(uint64_t member) const;
 
   const std::string last_word_;
+  const std::unique_ptr<StoreJournal> journal_;  // null: none; under mutex_
   const UniqueFd epoll_;
   const UniqueFd wake_;  // eventfd: something outside the thread's sight has changed
   const UniqueFd entries_fd_;
@@ -127,6 +143,9 @@ class StoreServer {
   std::vector<std::pair<uint64_t, std::string>> dead_;  // members, in the order of their deaths
   std::vector<Report> reports_;
   std::vector<Entry> entries_;  // not taken yet
+  // By member and number of the request: what was done before we took over, and may be asked again
+  // since the answer may have been lost.
+  std::map<std::pair<uint64_t, uint64_t>, Changed> done_before_;
 };
 
 }  // namespace rueda::rendezvous

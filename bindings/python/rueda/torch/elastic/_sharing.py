@@ -28,7 +28,7 @@ def share_tensors(tensors, what, copies_of=None):
     packed = [tensor.detach().cpu().contiguous() for tensor in tensors]
     offered = [None] * len(packed) if copies_of is None else copies_of(packed)
     offered = [mine if copy is None or not copy.is_contiguous() else copy for mine, copy in zip(packed, offered)]
-    moved = share([_bytes_of(each) for each in packed], what, names, offered=[_bytes_of(each) for each in offered])
+    moved = share([bytes_of(each) for each in packed], what, names, offered=[bytes_of(each) for each in offered])
     if moved.pieces:
         for tensor, each in zip(tensors, packed):
             if each.data_ptr() != tensor.data_ptr():
@@ -37,7 +37,7 @@ def share_tensors(tensors, what, copies_of=None):
     return moved
 
 
-def _bytes_of(tensor):
+def bytes_of(tensor):
     """Its memory, for as long as it lives."""
     size = tensor.numel() * tensor.element_size()
     if size == 0:

@@ -1,0 +1,201 @@
+// Elastic jobs whose controller is killed: the ranks go on, and another one takes over.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <string>
+
+#include "tests/launcher/elastic_jobs.h"
+
+namespace rueda::testing {
+namespace {
+
+// Not a starter, which is a child of ruedarun too once its controller is gone. -1: there is none.
+pid_t controller_of(const Job& job) {
+  for (const pid_t pid : job.processes()) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name, state;
+    pid_t parent = -1;
+    stat >> number >> name >> state >> parent;
+    if (name == "(ruedarun-ctrl)" && parent == job.pid() && state != "Z") return pid;
+  }
+  return -1;
+}
+
+void kill_controller(const Job& job) {
+  pid_t controller = -1;
+  REQUIRE(eventually([&] { return (controller = controller_of(job)) > 0; }));
+  kill(controller, SIGKILL);
+}
+
+// The newest.
+pid_t pid_of_rank(const Job& job, int rank, const std::string& host) {
+  const std::string before = host + ": rank " + std::to_string(rank) + " is pid ";
+  const size_t at = job.err().rfind(before);
+  REQUIRE(at != std::string::npos);
+  return number_after(job.err().substr(at), before);
+}
+
+constexpr const char* kTakenOver = "another controller has taken over";
+
+}  // namespace
+
+TEST_CASE("a rank that is killed while there is no controller is replaced by the next") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "2"}, {"2+/3:*=end"}));
+  REQUIRE(job.wait_for_output("of 3, member", 3));
+  int lost = 0;
+  SECTION("beside the controller") { lost = pid_of_rank(job, 0, "one"); }
+  SECTION("on another host") { lost = pid_of_rank(job, 2, "two"); }
+  kill_controller(job);
+  kill(lost, SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(count(job.err(), kTakenOver) == 1);
+  CHECK(has(job.err(), "was killed by signal 9 (SIGKILL); the job goes on"));
+  CHECK(has(job.err(), kTakenOver + std::string(": 2 hosts")));
+  CHECK(has(job.err(), "was lost: killed by signal 9 (SIGKILL); 3 ranks go on from commit 1"));
+  CHECK(count(job.out(), "of 3, member") == 6);
+  CHECK(count(job.out(), "member 3") == 1);
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a controller may be killed again, and while the ranks heal") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "1"}, {"4+/3:*=end"}));
+  REQUIRE(job.wait_for_output("of 3, member", 3));
+  SECTION("before the loss is known") {
+    for (int round = 1; round <= 3; ++round) {
+      kill(pid_of_rank(job, 2, "two"), SIGKILL);
+      kill_controller(job);
+      REQUIRE(job.wait_for_output("epoch " + std::to_string(round + 1) + ": rank 2 of 3"));
+    }
+  }
+  SECTION("once it is told, or decided") {
+    for (int round = 1; round <= 3; ++round) {
+      kill(pid_of_rank(job, 2, "two"), SIGKILL);
+      REQUIRE(job.wait_for_output("was lost: it ended without leaving the job", round));
+      kill_controller(job);
+      REQUIRE(job.wait_for_output("epoch " + std::to_string(round + 1) + ": rank 2 of 3"));
+    }
+  }
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(count(job.err(), kTakenOver) == 3);
+  for (int epoch = 1; epoch <= 4; ++epoch)
+    CHECK(count(job.out(), "epoch " + std::to_string(epoch) + ": rank 2 of 3") == 1);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("two controllers killed one after the other, before the second has taken over") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {"2+/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill_controller(job);
+  REQUIRE(job.wait_for_output("another controller takes over", 1));
+  kill_controller(job);
+  REQUIRE(job.wait_for_output("another controller takes over", 2));
+  kill(pid_of_rank(job, 1, "two"), SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 2 on two"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that is lost while there is no controller is lost to the next") {
+  const HostsFolder folder;
+  Job job(command(folder,
+                  {"-np", "3", "-H", "one:1,two:1,three:1", "--min-np", "1", "--silence-timeout",
+                   "1"},
+                  {"2/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 3, member", 3));
+  kill(job.pid(), SIGSTOP);  // so that nobody takes over before
+  kill_controller(job);
+  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  kill(job.pid(), SIGCONT);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), kTakenOver + std::string(": 2 hosts, 2 ranks")));
+  CHECK(has(job.err(), "host two is lost: it has not come back to the new controller"));
+  CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0 on one"));
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 2 on three"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a signal that comes while there is no controller ends the job") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill(job.pid(), SIGSTOP);
+  kill_controller(job);
+  kill(job.pid(), SIGTERM);
+  kill(job.pid(), SIGCONT);
+  CHECK(job.wait() == 128 + SIGTERM);
+  INFO(job.out() << job.err());
+  CHECK_FALSE(has(job.out(), "epoch 2"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
+  const HostsFolder folder;
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "1",
+                   "--silence-timeout", "1"},
+                  {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  const pid_t first = pid_of_rank(job, 0, "one"), second = pid_of_rank(job, 1, "two");
+  SECTION("and a controller that comes later finds nobody") {
+    kill(job.pid(), SIGSTOP);
+    kill_controller(job);
+    CHECK(eventually([&] { return kill(first, 0) != 0 && kill(second, 0) != 0; }));
+    kill(job.pid(), SIGCONT);
+    CHECK(job.wait() == 70);
+    INFO(job.out() << job.err());
+    CHECK(has(job.err(), "too few hosts have come back to the new controller within 1 s "
+                         "(--driver-timeout): 0 of 2"));
+  }
+  SECTION("also when nobody is left who would start one") {
+    const pid_t controller = controller_of(job);
+    kill(controller, SIGSTOP);
+    kill(job.pid(), SIGKILL);
+    kill(controller, SIGKILL);
+    CHECK(job.wait() == 128 + SIGKILL);
+  }
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("with --driver-timeout 0 a job ends with its controller") {
+  const HostsFolder folder;
+  Job job(command(
+      folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "0"}, {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill_controller(job);
+  CHECK(job.wait() == 128 + SIGKILL);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "every process of the job was killed"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("the new controller answers `rueda status`") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {"2+/2:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill_controller(job);
+  REQUIRE(job.wait_for_output(kTakenOver));
+  const std::string before = "ruedarun: job ";
+  Job::Setup setup;
+  setup.program = RUEDA_TOOL;
+  Job tool({"status", job.err().substr(job.err().find(before) + before.size(), 16)}, setup);
+  CHECK(tool.wait() == 0);
+  INFO(tool.out() << tool.err());
+  CHECK(has(tool.out(), "one"));
+  CHECK(has(tool.out(), "two"));
+  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_rank(job, 0, "one"))));
+  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_rank(job, 1, "two"))));
+  kill(pid_of_rank(job, 0, "one"), SIGKILL);
+  CHECK(job.wait() == 0);
+  CHECK(job.wait_until_gone());
+}
+
+}  // namespace rueda::testing
