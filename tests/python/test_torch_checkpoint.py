@@ -454,3 +454,15 @@ def test_the_module_is_still_activation_checkpointing():
     assert hvd.checkpoint is checkpoint and hvd.checkpoint(torch.sin, torch.zeros(1)).item() == 0
     net = model()
     assert hvd.checkpoint(net) is net
+
+
+def test_plain_bytes_are_copied_without_pytorch_and_all_else_by_it():
+    complex_ = torch.complex(torch.rand(5), torch.rand(5))
+    plain = [torch.rand(7, 3), torch.rand(1 << 19), torch.empty(0), torch.tensor(3), torch.rand(4, 6)[1:3]]
+    other = [torch.rand(6, 4).t(), complex_.conj(), complex_.conj().imag, torch.rand(10)[::2]]
+    sources = [*plain, *other]
+    targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
+    _, left = _copying._moved(targets, sources)
+    assert [id(each) for each in left] == [id(each) for each in other]
+    _copying._copy(targets, sources, False)
+    assert all(torch.equal(target, source) for target, source in zip(targets, sources))
