@@ -147,7 +147,7 @@ def main():
         for i, optimizer in enumerate(plain)
     ]
     called = [torch.compile(model) if "compile" in features else model for model in models]
-    more, callbacks, sampler, loader = {}, [], None, None
+    more, callbacks, sampler = {}, [], None
     schedule = scaler = None
     if "schedule" in features:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], [lambda step: 1.0, lambda step: 0.5 ** (step // 8)])
