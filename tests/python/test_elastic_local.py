@@ -115,7 +115,7 @@ def test_orphans_can_be_sent_to_others():
 
 
 class Epoch(types.SimpleNamespace):
-    elastic, provisional, announced = True, False, 0
+    elastic, provisional, announced, has_target = True, False, 0, ()
 
 
 class Played:
