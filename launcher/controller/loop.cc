@@ -278,10 +278,10 @@ void JobController::check_start(TimePoint at) {
     missing.push_back(host.name());
     if (why.empty()) why = why_late(i);
   }
-  const std::string nobody =
-      finds_hosts() ? "for --host-discovery-script to name hosts with room for -np " +
-                          std::to_string(plan_.options.num_proc)
-                    : "for the hosts to reach each other";
+  const std::string nobody = finds_hosts()
+                                 ? "for --host-discovery-script to name hosts with room for -np " +
+                                       std::to_string(plan_.options.num_proc)
+                                 : "for the hosts to reach each other";
   const std::string who = missing.empty() ? nobody
                                           : "for " + std::to_string(missing.size()) + " of " +
                                                 std::to_string(hosts_.size()) +
