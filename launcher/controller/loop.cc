@@ -269,7 +269,8 @@ void JobController::check_start(TimePoint at) {
   std::vector<std::string> missing;
   std::string why;  // of the first for which it is known
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
-  const bool over = waited.count() >= plan_.start_seconds;
+  // Where a script names the hosts, more may come: --elastic-timeout ends the wait.
+  const bool over = !finds_hosts() && waited.count() >= plan_.start_seconds;
   if (!over && at - last_told_ < kTellMissing) return;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const JobHost& host = hosts_[i];
@@ -277,7 +278,11 @@ void JobController::check_start(TimePoint at) {
     missing.push_back(host.name());
     if (why.empty()) why = why_late(i);
   }
-  const std::string who = missing.empty() ? "for the hosts to reach each other"
+  const std::string nobody = finds_hosts()
+                                 ? "for --host-discovery-script to name hosts with room for -np " +
+                                       std::to_string(plan_.options.num_proc)
+                                 : "for the hosts to reach each other";
+  const std::string who = missing.empty() ? nobody
                                           : "for " + std::to_string(missing.size()) + " of " +
                                                 std::to_string(hosts_.size()) +
                                                 " hosts: " + name_hosts(missing) + why;
@@ -319,7 +324,8 @@ void JobController::check_time() {
   }
   if (taking_over_) return;
   check_silence(at);
-  if (!started() && failure_ == 0 && !finds_hosts()) check_start(at);
+  const bool is_idle = finds_hosts() ? goes_on() && members_.empty() : !started();
+  if (is_idle && failure_ == 0) check_start(at);
   start_late_hosts(at);
   if (goes_on()) look_at_hosts(at);
   if (elastic() && !goes_on()) forget_newcomers();

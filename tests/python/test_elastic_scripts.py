@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 import pytest
-from horovod_script import SAMPLES, replay
+from horovod_model import SAMPLES, replay
 from worlds import launch
 
 SCRIPT = pathlib.Path(__file__).with_name("horovod_script.py")

@@ -8,6 +8,7 @@ import pytest
 from rueda.compat import horovod
 from test_elastic_jobs import said_in
 from test_elastic_scripts import SCRIPT, SHRINK, check, start
+from worlds import launch
 
 WAIT = "--min-np", "2", "--on-failure", "shrink", "--elastic-timeout", "1"
 LIMIT = "--min-np", "1", "--reset-limit", "1"
@@ -30,7 +31,8 @@ def horovodrun(ranks, *arguments):
 
 
 @pytest.mark.parametrize(
-    "fault", ["2:hook:4", *(pytest.param(f"2:{each}", marks=pytest.mark.slow) for each in ("commit:4", "forward:4:3", "step:4:raise"))]
+    "fault",
+    ["2:hook:4", *(pytest.param(f"2:{each}", marks=pytest.mark.slow) for each in ("commit:4", "forward:4:3", "step:4:raise"))],
 )
 def test_a_host_on_which_a_rank_fails_leaves_and_the_others_go_on(tmp_path, fault):
     script, features = discovery_in(tmp_path, "localhost:2\n127.0.0.1:1\n"), "amp,schedule,rescale,sets"
@@ -66,7 +68,8 @@ def test_run_gives_the_results_of_those_who_are_left(tmp_path):
     said.mkdir()
     (tmp_path / "program.py").write_text(RUN)
     (tmp_path / "horovod_runs.py").write_text(TRAIN)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [horovod.path(), os.environ.get("PYTHONPATH")]))}
+    path = horovod.path(), str(SCRIPT.parent), os.environ.get("PYTHONPATH")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     command = [sys.executable, tmp_path / "program.py", said, script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "results [12, 12]", done.stdout + done.stderr
@@ -87,3 +90,17 @@ def test_run_gives_the_results_of_those_who_are_left(tmp_path):
 def test_codes_say_how_a_job_ended(tmp_path, ranks, size, faults, options, code, says):
     found, output, said = start(tmp_path, ranks, 12, size, "amp", *faults, options=options)
     assert found == code and says in output, (found, output, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "prints, told",
+    [
+        ("true", "--host-discovery-script to name hosts with room for -np 2"),
+        ("echo localhost:1; echo 127.0.0.2:1", "1 of 2 hosts: 127.0.0.2 (ssh: "),
+    ],
+)
+def test_a_job_that_waits_for_hosts_to_begin_with_says_so(prints, told):
+    options = "--host-discovery-script", prints, "--elastic-timeout", "12", "--rsh-agent", "ssh -p 1"
+    code, output = launch(2, ["true"], options=options)  # after ten seconds
+    assert code == 124 and f"ruedarun: waiting for {told}" in output, (code, output)
